@@ -1,0 +1,1 @@
+"""Evenkeel: raft-replicated, partitioned tables kept on an even keel."""

@@ -1,0 +1,74 @@
+"""Every error Evenkeel raises on purpose.
+
+    EvenkeelError
+    ├── InvalidInputError          what a user wrote cannot be accepted; nothing was changed
+    ├── MetastoreError
+    │   ├── UnreachableError       no etcd endpoint answers
+    │   ├── AuthenticationError    etcd refuses our user, password or certificate
+    │   ├── CompactedError         a revision was asked for that etcd no longer keeps
+    │   └── FencedError            another operator holds the epoch; this one must stop writing
+    ├── MalformedRecordError       a metastore key holds something no version of Evenkeel wrote
+    ├── PlanningError              no assignment satisfies the hard rules
+    └── RebalancerError            a rebalancer could not be loaded, raised, hung or answered nonsense
+
+A message says what was wrong, where, and what to do about it. The command line prints it without a traceback.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AuthenticationError",
+    "CompactedError",
+    "EvenkeelError",
+    "FencedError",
+    "InvalidInputError",
+    "MalformedRecordError",
+    "MetastoreError",
+    "PlanningError",
+    "RebalancerError",
+    "UnreachableError",
+]
+
+
+class EvenkeelError(Exception):
+    """Base of the tree above."""
+
+
+class InvalidInputError(EvenkeelError):
+    """Input refused as a whole; the message names field, value and remedy."""
+
+
+class MetastoreError(EvenkeelError):
+    """The metastore could not do what was asked."""
+
+
+class UnreachableError(MetastoreError):
+    """No etcd endpoint answers."""
+
+
+class AuthenticationError(MetastoreError):
+    """Etcd refuses the credentials."""
+
+
+class CompactedError(MetastoreError):
+    """The revision asked for is older than what etcd keeps."""
+
+    def __init__(self, message: str, *, first_revision: int) -> None:
+        super().__init__(message)
+        self.first_revision = first_revision
+
+
+class FencedError(MetastoreError):
+    """The epoch moved on: whoever wrote last has taken over."""
+
+
+class MalformedRecordError(EvenkeelError):
+    """A metastore value cannot be decoded."""
+
+
+class PlanningError(EvenkeelError):
+    """The hard rules leave no assignment."""
+
+
+class RebalancerError(EvenkeelError):
+    """A rebalancer failed; the last good assignment stays in force."""

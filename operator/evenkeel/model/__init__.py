@@ -1,0 +1,1 @@
+"""Resources as users write them in YAML, and the immutable views the hot paths work on."""
