@@ -6,6 +6,8 @@
     │   ├── UnreachableError       no etcd endpoint answers
     │   ├── AuthenticationError    etcd refuses our user, password or certificate
     │   ├── CompactedError         a revision was asked for that etcd no longer keeps
+    │   ├── RefusedError           the request itself is not acceptable to etcd; nothing was changed
+    │   ├── LeaseNotFoundError     the lease a key was to be bound to is gone; nothing was changed
     │   └── FencedError            another operator holds the epoch; this one must stop writing
     ├── MalformedRecordError       a metastore key holds something no version of Evenkeel wrote
     ├── PlanningError              no assignment satisfies the hard rules
@@ -22,10 +24,12 @@ __all__ = [
     "EvenkeelError",
     "FencedError",
     "InvalidInputError",
+    "LeaseNotFoundError",
     "MalformedRecordError",
     "MetastoreError",
     "PlanningError",
     "RebalancerError",
+    "RefusedError",
     "UnreachableError",
 ]
 
@@ -56,6 +60,14 @@ class CompactedError(MetastoreError):
     def __init__(self, message: str, *, first_revision: int) -> None:
         super().__init__(message)
         self.first_revision = first_revision
+
+
+class RefusedError(MetastoreError):
+    """A request no etcd would carry out: too many operations, a key put twice, a revision yet to come."""
+
+
+class LeaseNotFoundError(MetastoreError):
+    """A lease expired or was revoked before it was used."""
 
 
 class FencedError(MetastoreError):

@@ -1,1 +1,1 @@
-"""The metastore: etcd behind one small Protocol (`api`), its adapter (`etcd`) and an in-memory twin (`memory`)."""
+"""Etcd behind one small Protocol (`api`), an adapter (`etcd`), an in-memory twin (`memory`)."""

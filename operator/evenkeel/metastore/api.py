@@ -1,11 +1,11 @@
 """What Evenkeel asks of a metastore: a small, exact subset of etcd v3.
 
-Keys are text, values are bytes, and a revision counts every change of the whole store. One `Txn` is atomic: all
-comparisons hold and `success` runs, or one does not and `failure` runs. A `mod_revision` of 0 means "absent", which is
-how a transaction says that a key must not exist.
+Keys are text, values are bytes, and a revision counts every change of the whole store. One `Txn` is atomic:
+all comparisons hold and `success` runs, or one does not and `failure` runs. A `mod_revision` of 0 means
+"absent", which is how a transaction says that a key must not exist.
 
-The types here are plain data without IO, so that the protocol can build transactions and the simulations can run
-them; `etcd.py` and `memory.py` implement `Metastore`, and one conformance suite holds for both.
+The types here are plain data without IO, so that the protocol can build transactions and the simulations can
+run them; `etcd.py` and `memory.py` implement `Metastore`, and one conformance suite holds for both.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class OpResult(msgspec.Struct, frozen=True):
 
 
 class TxnResult(msgspec.Struct, frozen=True):
-    """`results` are those of the branch that ran, in order; `revision` is the store's after the transaction."""
+    """`results` are of the branch that ran, in order; `revision` is the store's after the transaction."""
 
     succeeded: bool
     revision: int
@@ -163,9 +163,9 @@ class Metastore(Protocol):
     def watch(self, prefix: str, *, after: Snapshot) -> AsyncIterator[WatchBatch]:
         """Every change under `prefix` past `after.revision`, each exactly once and in order.
 
-        Survives disconnects, restarts of the server and compaction: where history is gone it lists anew, compares
-        with what it has already delivered and yields the difference. Intermediate values of a key may then be left
-        out, as etcd itself no longer has them; the last value and every deletion are not.
+        Survives disconnects, restarts of the server and compaction: where history is gone it lists anew,
+        compares with what it has already delivered and yields the difference. Intermediate values of a key
+        may then be left out, as etcd itself no longer has them; the last value and every deletion are not.
         """
         ...
 
