@@ -1,0 +1,73 @@
+# The repository's interface. Every target sets up by itself what it needs, and can be run twice.
+
+PYTHON_BIN := .venv/bin/python
+SECONDS ?= 60
+ONLY ?=
+PYTEST_ARGS ?=
+LOCK_ARGS ?=
+
+# What ruff and mypy read; a folder counts from its first Python file on.
+CODE := $(sort $(patsubst %/,%,$(dir $(wildcard operator/*/__init__.py raft_sidecar/*/__init__.py \
+	spark_operator_hooks/*/__init__.py)))) $(wildcard bench demo e2e scripts tests)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test explore e2e bench lint format crds images binaries lock docs clean
+
+help: ## list the targets
+	@echo "Evenkeel's targets; each one sets up what it needs:"
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+
+setup: ## make .venv from requirements.lock (every other target does it too)
+	@scripts/setup.sh
+
+demo: setup ## show what there is, on this machine alone
+	@$(PYTHON_BIN) -m demo
+
+test: setup ## run the tests: loopback only, no compiler, under five minutes
+	@echo "==> testing"
+	@$(PYTHON_BIN) -m pytest tests $(PYTEST_ARGS)
+
+explore: setup ## search the protocol's interleavings for SECONDS=60
+	@$(PYTHON_BIN) -m tests.explorer --seconds $(SECONDS)
+
+e2e: setup binaries ## test against real processes
+	@echo "==> testing end to end"
+	@$(PYTHON_BIN) -m pytest e2e $(PYTEST_ARGS)
+
+bench: setup ## measure everything, or ONLY=planner
+	@$(PYTHON_BIN) -m bench $(ONLY)
+
+lint: setup ## check style, types, import layers and shell scripts
+	@echo "==> ruff"
+	@$(PYTHON_BIN) -m ruff check
+	@$(PYTHON_BIN) -m ruff format --check
+	@echo "==> mypy"
+	@$(PYTHON_BIN) -m mypy $(CODE)
+	@echo "==> import layers"
+	@.venv/bin/lint-imports
+	@echo "==> shellcheck"
+	@.venv/bin/shellcheck scripts/*.sh .ci/run
+
+format: setup ## rewrite the code in the one style
+	@$(PYTHON_BIN) -m ruff check --fix
+	@$(PYTHON_BIN) -m ruff format
+
+crds: setup ## generate crds/ from the models
+	@$(PYTHON_BIN) -m evenkeel.model.crd crds/
+
+images: setup ## build the operator's image with docker, podman or buildah
+	@scripts/build-image.sh operator
+
+binaries: ## build etcd into the cache, where it is not there yet
+	@scripts/build-etcd.sh
+
+lock: setup ## resolve pyproject.toml into requirements.lock; LOCK_ARGS=--upgrade for newer versions
+	@scripts/lock.sh $(LOCK_ARGS)
+
+docs: setup ## make the documentation's pages in build/docs
+	@$(PYTHON_BIN) -m sphinx --fail-on-warning --quiet -c docs . build/docs
+	@echo "==> build/docs/README.html"
+
+clean: ## remove what was built here (not .venv, not the cache of binaries)
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis bench/results
+	find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
