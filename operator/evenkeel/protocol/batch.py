@@ -1,0 +1,152 @@
+"""A plan carried to all partitions of a table, many to a transaction.
+
+A partition's transaction compares the five keys it was decided on, so 25 partitions with the epoch and the
+plan's head fill etcd's 128 comparisons. When a comparison fails, the same round trip brings back what is there
+now: partitions that had changed are decided anew, in batches half the size, and the others are tried again as
+they were. A changed epoch or head ends the run: someone else is in charge, or a newer plan is.
+
+Sans-IO: ask `next_batch()` while it has some, run the transactions side by side, hand each result to `on_result()`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+
+from evenkeel.errors import FencedError
+from evenkeel.metastore.api import MAX_TXN_OPS, Compare, Get, KeyValue, Op, Txn, TxnResult
+from evenkeel.protocol.keys import Keys, PartitionKeys
+from evenkeel.protocol.partition import Case, Decision, PartitionView, read_partition, retarget
+from evenkeel.protocol.records import Peer, Retarget, TargetPeer
+
+__all__ = ["BATCH", "Batch", "PlanRun"]
+
+BATCH = (MAX_TXN_OPS - 2) // 5
+"""Partitions per transaction: five comparisons each, beside epoch and head."""
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """One transaction of the run and the partitions it decides."""
+
+    partitions: tuple[int, ...]
+    cases: tuple[Case, ...]
+    txn: Txn
+
+
+class PlanRun:
+    """Plan number `plan` on its way to the partitions of one table."""
+
+    def __init__(
+        self,
+        *,
+        keys: Keys,
+        table: str,
+        plan: int,
+        target: Callable[[int], tuple[TargetPeer, ...]],
+        mode: Retarget,
+        epoch: Compare,
+        head_mod: int,
+        gone: Callable[[Peer], bool] = lambda _: False,
+    ) -> None:
+        self._keys = keys
+        self._table = table
+        self._plan = plan
+        self._target = target
+        self._mode = mode
+        self._gone = gone
+        self._guards = (epoch, Compare(keys.plan_head(table), "mod", "=", head_mod))
+        self._views: dict[int, PartitionView] = {}
+        self._queue: deque[tuple[int, ...]] = deque()
+        self._running = 0
+        self.cases: Counter[Case] = Counter()
+        """How many partitions ended in which case."""
+        self.retried = 0
+        """Partitions that were decided anew because their keys had changed."""
+        self.superseded = False
+        """A newer plan is there: this one must not be carried out further."""
+
+    def admit(self, partitions: Iterable[int], found: Mapping[str, KeyValue]) -> None:
+        """Take in partitions that may be written now, with their keys as read at one revision."""
+        admitted = list(partitions)
+        for partition in admitted:
+            self._views[partition] = read_partition(self._partition_keys(partition), found)
+        self._enqueue(admitted, size=BATCH)
+
+    @property
+    def done(self) -> bool:
+        """Whether every admitted partition has been handled, or a newer plan has taken over."""
+        return not self._running and (self.superseded or not self._queue)
+
+    def next_batch(self) -> Batch | None:
+        """The next transaction to run, or None while there is none to start."""
+        while self._queue and not self.superseded:
+            batch = self._batch(self._queue.popleft())
+            if batch is not None:
+                self._running += 1
+                return batch
+        return None
+
+    def on_result(self, batch: Batch, result: TxnResult) -> None:
+        """Account for a finished transaction."""
+        self._running -= 1
+        if result.succeeded:
+            self.cases.update(batch.cases)
+            return
+        found = {kv.key: kv for op in result.results for kv in op.kvs}
+        self._check_guards(found)
+        if not self.superseded:
+            self._retry(batch, found)
+
+    def _batch(self, partitions: tuple[int, ...]) -> Batch | None:
+        decided: list[int] = []
+        cases: list[Case] = []
+        compares: list[Compare] = list(self._guards)
+        ops: list[Op] = []
+        reads: list[Get] = [Get(guard.key) for guard in self._guards]
+        for partition in partitions:
+            keys, view = self._partition_keys(partition), self._views[partition]
+            decision = self._decide(partition, keys, view)
+            if not decision.ops:
+                self.cases[decision.case] += 1
+                continue
+            decided.append(partition)
+            cases.append(decision.case)
+            compares += view.compares(keys)
+            ops += decision.ops
+            reads += (Get(key) for key in keys.all())
+        if not decided:
+            return None
+        return Batch(tuple(decided), tuple(cases), Txn(tuple(compares), tuple(ops), tuple(reads)))
+
+    def _decide(self, partition: int, keys: PartitionKeys, view: PartitionView) -> Decision:
+        return retarget(view, self._target(partition), keys=keys, plan=self._plan, mode=self._mode, gone=self._gone)
+
+    def _check_guards(self, found: Mapping[str, KeyValue]) -> None:
+        epoch, head = self._guards
+        if _mod(found, epoch.key) != epoch.operand:
+            raise FencedError(f"{epoch.key!r} has changed: another operator has taken over; this one stops writing")
+        self.superseded = _mod(found, head.key) != head.operand
+
+    def _retry(self, batch: Batch, found: Mapping[str, KeyValue]) -> None:
+        losers: list[int] = []
+        others: list[int] = []
+        for partition in batch.partitions:
+            view = read_partition(self._partition_keys(partition), found)
+            (losers if view.mods() != self._views[partition].mods() else others).append(partition)
+            self._views[partition] = view
+        self.retried += len(losers)
+        self._enqueue(others, size=BATCH)
+        self._enqueue(losers, size=max(1, len(batch.partitions) // 2))
+
+    def _enqueue(self, partitions: list[int], *, size: int) -> None:
+        self._queue.extend(tuple(partitions[at : at + size]) for at in range(0, len(partitions), size))
+
+    def _partition_keys(self, partition: int) -> PartitionKeys:
+        return self._keys.partition(self._table, partition)
+
+
+def _mod(found: Mapping[str, KeyValue], key: str) -> int:
+    kv = found.get(key)
+    return 0 if kv is None else kv.mod_revision

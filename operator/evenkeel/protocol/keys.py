@@ -1,0 +1,114 @@
+"""Where everything lives in the metastore.
+
+Keys are type-first (`<kind>/<table>/<partition>`), so that one prefix watch follows one kind of change for all
+tables of a StoreCluster. `<table>` is `<name>.<uid>`: a table dropped and created again never meets old data.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from evenkeel.errors import InvalidInputError
+
+__all__ = ["Keys", "PartitionKeys"]
+
+
+class PartitionKeys(msgspec.Struct, frozen=True):
+    """The keys of one partition that the rebalance protocol reads and writes together."""
+
+    stable: str
+    pending: str
+    planned: str
+    trigger: str
+    lock: str
+
+    def all(self) -> tuple[str, str, str, str, str]:
+        """In the order the protocol compares them."""
+        return (self.stable, self.pending, self.planned, self.trigger, self.lock)
+
+
+class Keys:
+    """All keys of one StoreCluster."""
+
+    __slots__ = ("epoch", "root")
+
+    def __init__(self, *, namespace: str, store_cluster: str) -> None:
+        for field, value in (("namespace", namespace), ("store_cluster", store_cluster)):
+            if not value or "/" in value:
+                raise InvalidInputError(f"{field}: got {value!r}; allowed: a name without '/'")
+        self.root = f"/evenkeel/{namespace}/{store_cluster}/"
+        self.epoch = f"{self.root}epoch"
+
+    def partition(self, table: str, partition: int) -> PartitionKeys:
+        """The five keys one partition's transaction compares."""
+        at = f"{table}/{partition}"
+        return PartitionKeys(
+            stable=f"{self.root}partition.assignments.stable/{at}",
+            pending=f"{self.root}partition.assignments.pending/{at}",
+            planned=f"{self.root}partition.assignments.planned/{at}",
+            trigger=f"{self.root}partition.change.trigger/{at}",
+            lock=f"{self.root}partition.assignments.pending.lock/{at}",
+        )
+
+    def partition_prefixes(self, table: str) -> PartitionKeys:
+        """The prefixes under which the table's partitions have these keys."""
+        return PartitionKeys(
+            stable=f"{self.root}partition.assignments.stable/{table}/",
+            pending=f"{self.root}partition.assignments.pending/{table}/",
+            planned=f"{self.root}partition.assignments.planned/{table}/",
+            trigger=f"{self.root}partition.change.trigger/{table}/",
+            lock=f"{self.root}partition.assignments.pending.lock/{table}/",
+        )
+
+    def table(self, table: str) -> str:
+        """The table's record."""
+        return f"{self.root}tables/{table}"
+
+    def tombstone(self, table: str) -> str:
+        """Present from the drop until every store has confirmed it."""
+        return f"{self.root}tables.dropped/{table}"
+
+    def plan_head(self, table: str) -> str:
+        """The newest plan."""
+        return f"{self.root}plans/{table}/head"
+
+    def plan_slices(self, table: str, n: int) -> str:
+        """Prefix of plan n's slices."""
+        return f"{self.root}plans/{table}/{n}/"
+
+    def plan_slice(self, table: str, n: int, index: int) -> str:
+        """One slice of plan n; zero-padded, so that key order is slice order."""
+        return f"{self.plan_slices(table, n)}{index:06d}"
+
+    def plans(self, table: str) -> str:
+        """Prefix of everything about the table's plans."""
+        return f"{self.root}plans/{table}/"
+
+    def store(self, store: str) -> str:
+        """The store's lease-bound identity."""
+        return f"{self.root}stores/{store}"
+
+    def store_state(self, store: str) -> str:
+        """What the operator decided about the store."""
+        return f"{self.root}stores.state/{store}"
+
+    def leader(self, table: str, partition: int) -> str:
+        """Who leads, in which term."""
+        return f"{self.root}leaders/{table}/{partition}"
+
+    def leader_target(self, table: str, partition: int) -> str:
+        """The order to hand leadership to a store."""
+        return f"{self.root}leader.target/{table}/{partition}"
+
+    def rebalancer_context(self, table: str) -> str:
+        """What the table's rebalancer saved."""
+        return f"{self.root}rebalancer.context/{table}"
+
+    def of_table(self, table: str) -> tuple[str, ...]:
+        """Prefixes of all keys that go when the table is dropped, its record and tombstone aside."""
+        return (
+            *self.partition_prefixes(table).all(),
+            self.plans(table),
+            f"{self.root}leaders/{table}/",
+            f"{self.root}leader.target/{table}/",
+        )

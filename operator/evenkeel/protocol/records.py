@@ -1,0 +1,248 @@
+"""What the metastore's keys hold: one immutable type per kind of key, JSON on the wire so that etcdctl can read it.
+
+A `Peer` is one replica of one partition. Its replica id is unique per addition, so a store that was wiped, or removed
+and added again, is another replica: raft never confuses it with the one that promised votes and entries before.
+A `TargetPeer` is a peer that has no id yet; ids are given inside the partition's transaction (`partition.py`), where
+it is certain which peers are already there.
+
+Configurations are *sets*: they are compared by (store, volume, role), never by bytes or order.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from typing import TypeVar
+
+import msgspec
+
+from evenkeel.errors import MalformedRecordError
+
+__all__ = [
+    "Lock",
+    "Peer",
+    "Pending",
+    "PlanHead",
+    "PlanSlice",
+    "PlanState",
+    "Planned",
+    "ReplicaId",
+    "Retarget",
+    "Role",
+    "Shape",
+    "Stable",
+    "StoreRecord",
+    "StoreState",
+    "TableRecord",
+    "TableState",
+    "TargetPeer",
+    "Tombstone",
+    "decode",
+    "encode",
+    "shape",
+    "voters",
+]
+
+
+class Role(enum.StrEnum):
+    """What a replica is in its raft group."""
+
+    VOTER = "voter"
+    LEARNER = "learner"
+
+
+class TargetPeer(msgspec.Struct, frozen=True, order=True):
+    """A replica as a plan asks for it: where, on which volume, in which role."""
+
+    store: str
+    volume: str
+    role: Role = Role.VOTER
+
+
+class Peer(msgspec.Struct, frozen=True, order=True):
+    """A replica that exists or is being made; only the sidecar whose own volume it names may start it."""
+
+    store: str
+    volume: str
+    replica: int
+    role: Role = Role.VOTER
+
+    @property
+    def id(self) -> ReplicaId:
+        """Who it is in its raft group, whatever its role."""
+        return (self.store, self.replica)
+
+
+ReplicaId = tuple[str, int]
+"""A replica's identity within its group: the store, and the number of the plan that added it there."""
+
+Shape = frozenset[tuple[str, str, Role]]
+"""What two configurations are compared by."""
+
+
+def shape(peers: Iterable[Peer | TargetPeer]) -> Shape:
+    """The configuration as a set of (store, volume, role)."""
+    return frozenset((peer.store, peer.volume, peer.role) for peer in peers)
+
+
+def voters(peers: Iterable[Peer]) -> tuple[Peer, ...]:
+    """The peers that vote."""
+    return tuple(peer for peer in peers if peer.role is Role.VOTER)
+
+
+class Stable(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The configuration raft runs, or one switch behind it; `genesis` until the first switch."""
+
+    peers: tuple[Peer, ...]
+    genesis: bool = False
+
+
+class Pending(msgspec.Struct, frozen=True):
+    """The configurations still to apply, in order; the head is in progress. Never empty."""
+
+    queue: tuple[tuple[Peer, ...], ...]
+
+    @property
+    def head(self) -> tuple[Peer, ...]:
+        """The configuration in progress."""
+        return self.queue[0]
+
+    @property
+    def last(self) -> tuple[Peer, ...]:
+        """The configuration the whole queue leads to."""
+        return self.queue[-1]
+
+    def peers(self) -> Iterable[Peer]:
+        """Every peer of every step."""
+        return (peer for step in self.queue for peer in step)
+
+
+class Planned(msgspec.Struct, frozen=True):
+    """The target that follows pending."""
+
+    peers: tuple[Peer, ...]
+
+
+class Lock(msgspec.Struct, frozen=True):
+    """Pending is frozen: the leader of `term` is about to log, or has logged, the change that `token` stands for."""
+
+    token: int
+    term: int
+
+
+class Retarget(enum.StrEnum):
+    """What a new target does to a change that is still catching up (`movement.retarget`)."""
+
+    ADJUST = "Adjust"
+    CANCEL = "Cancel"
+    QUEUE = "Queue"
+
+
+class TableState(enum.StrEnum):
+    """Where a table is in its life; sidecars act on ready tables only."""
+
+    CREATING = "creating"
+    READY = "ready"
+    DROPPING = "dropping"
+
+
+class TableRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The Table's spec as far as the metastore's readers need it."""
+
+    partitions: int
+    replicas: int
+    consensus_size: int
+    retarget: Retarget = Retarget.ADJUST
+    state: TableState = TableState.CREATING
+    spec: msgspec.Raw = msgspec.Raw(b"{}")
+    """The whole spec as the user wrote it, for those who need more (schema, rebalancer, placement)."""
+
+
+class Tombstone(msgspec.Struct, frozen=True):
+    """A dropped table: the volumes that have not yet confirmed that nothing of it is left on them."""
+
+    waiting: tuple[tuple[str, str], ...]
+
+
+class StoreRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A store's lease-bound identity."""
+
+    volume: str
+    address: str = ""
+    zone: str = ""
+    node: str = ""
+    weight: float = 1.0
+    capacity: int | None = None
+    labels: dict[str, str] = {}
+
+
+class StoreState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the operator decided about a store; no record means that it serves."""
+
+    volume: str
+    lost_since: float | None = None
+    replace: bool = False
+    """True once `lostAfter` has passed: the store's replicas are to be re-placed."""
+    draining: bool = False
+    maintenance: bool = False
+
+
+class PlanState(enum.StrEnum):
+    """Where a plan is in its life."""
+
+    AWAITING_APPROVAL = "awaiting-approval"
+    ACTIVE = "active"
+    DONE = "done"
+
+
+class PlanHead(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest plan of a table. `inputs` is the revision everything it rests on was read at."""
+
+    n: int
+    hash: str
+    inputs: int
+    slices: int
+    state: PlanState = PlanState.ACTIVE
+
+
+class PlanSlice(msgspec.Struct, frozen=True, kw_only=True):
+    """Targets of consecutive partitions: rows of indexes into `stores`, voters first, and the reasons of the moves."""
+
+    first: int
+    voters: int
+    stores: tuple[tuple[str, str], ...]
+    rows: tuple[tuple[int, ...], ...]
+    reasons: dict[int, tuple[str, ...]] = {}
+
+    def target(self, partition: int) -> tuple[TargetPeer, ...]:
+        """The target of one of this slice's partitions."""
+        row = self.rows[partition - self.first]
+        return tuple(
+            TargetPeer(*self.stores[index], Role.VOTER if at < self.voters else Role.LEARNER)
+            for at, index in enumerate(row)
+        )
+
+
+T = TypeVar("T")
+_encoder = msgspec.json.Encoder()
+_decoders: dict[type, msgspec.json.Decoder[object]] = {}
+
+
+def encode(record: object) -> bytes:
+    """The record as it is stored."""
+    return _encoder.encode(record)
+
+
+def decode(kind: type[T], value: bytes, *, key: str) -> T:
+    """The record stored under `key`, or an error that names the key and what is wrong with it."""
+    decoder = _decoders.get(kind)
+    if decoder is None:
+        decoder = _decoders[kind] = msgspec.json.Decoder(kind)
+    try:
+        return decoder.decode(value)  # type: ignore[return-value]
+    except msgspec.MsgspecError as error:
+        shown = value[:80].decode(errors="replace")
+        raise MalformedRecordError(
+            f"metastore key {key!r} holds {shown!r}, which is not a {kind.__name__}: {error}; "
+            "restore the key from a backup, or delete it if nothing uses it"
+        ) from error
