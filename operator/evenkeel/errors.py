@@ -6,6 +6,7 @@
     │   ├── UnreachableError       no etcd endpoint answers
     │   ├── AuthenticationError    etcd refuses our user, password or certificate
     │   ├── CompactedError         a revision was asked for that etcd no longer keeps
+    │   ├── ClusterMismatchError   another etcd cluster answers than before, or one that lost its last changes
     │   ├── RefusedError           the request itself is not acceptable to etcd; nothing was changed
     │   ├── LeaseNotFoundError     the lease a key was to be bound to is gone; nothing was changed
     │   └── FencedError            another operator holds the epoch; this one must stop writing
@@ -18,8 +19,12 @@ A message says what was wrong, where, and what to do about it. The command line 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import NamedTuple
+
 __all__ = [
     "AuthenticationError",
+    "ClusterMismatchError",
     "CompactedError",
     "EvenkeelError",
     "FencedError",
@@ -38,8 +43,26 @@ class EvenkeelError(Exception):
     """Base of the tree above."""
 
 
+class Problem(NamedTuple):
+    """One thing wrong with an input: where it stands, which field, and what to do."""
+
+    source: str
+    line: int
+    """From 1; 0 where the input has no lines."""
+    path: str
+    text: str
+
+    def __str__(self) -> str:
+        place = f"{self.source}:{self.line}" if self.line else self.source
+        return ": ".join(part for part in (place, self.path, self.text) if part)
+
+
 class InvalidInputError(EvenkeelError):
-    """Input refused as a whole; the message names field, value and remedy."""
+    """Input refused as a whole; the message names field, value and remedy, for every problem found."""
+
+    def __init__(self, message: str = "", *, problems: Iterable[Problem] = ()) -> None:
+        self.problems = tuple(problems)
+        super().__init__(message or "\n".join(map(str, self.problems)))
 
 
 class MetastoreError(EvenkeelError):
@@ -60,6 +83,10 @@ class CompactedError(MetastoreError):
     def __init__(self, message: str, *, first_revision: int) -> None:
         super().__init__(message)
         self.first_revision = first_revision
+
+
+class ClusterMismatchError(MetastoreError):
+    """Etcd was replaced or restored from a backup under our feet; nothing read before may be relied on."""
 
 
 class RefusedError(MetastoreError):

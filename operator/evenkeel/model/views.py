@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Assignment", "CurrentState", "Move", "Placement", "StoreView", "StoresView", "TableView"]
+__all__ = ["Assignment", "Choice", "CurrentState", "Move", "Placement", "StoreView", "StoresView", "TableView"]
 
 NO_STORE = -1
 
@@ -144,6 +144,14 @@ class CurrentState(msgspec.Struct, frozen=True, kw_only=True):
     """Partition -> store that leads it now; partitions without a leader are absent."""
     moving: frozenset[int] = frozenset()
     """Partitions whose change of peers is under way."""
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """A user's word on one partition: a preference list under SemiAuto, the exact set under Customized."""
+
+    stores: tuple[str, ...]
+    leader: str | None = None
+    """Who should lead; the first of `stores` where it is None."""
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True):

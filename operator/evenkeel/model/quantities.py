@@ -1,0 +1,103 @@
+"""Sizes and durations, checked once and kept as the user wrote them.
+
+Both are strings that know their value: `10Gi` stays `10Gi` in everything that is printed or stored, and arithmetic uses
+what it stands for. Sizes follow Kubernetes' quantities. Durations follow Go's notation plus days, and always name
+their unit.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from math import ceil
+from typing import Any, ClassVar, Self
+
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from evenkeel.model.base import ALLOWED
+
+__all__ = ["Duration", "Quantity"]
+
+_MULTIPLES = {
+    "": Decimal(1),
+    "n": Decimal("1e-9"),
+    "u": Decimal("1e-6"),
+    "m": Decimal("1e-3"),
+    **{unit: Decimal(1000) ** power for power, unit in enumerate("kMGTPE", start=1)},
+    **{f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", start=1)},
+}
+_SECONDS = {"ms": Decimal("1e-3"), "s": Decimal(1), "m": Decimal(60), "h": Decimal(3600), "d": Decimal(86400)}
+_LONGEST = 32
+
+
+class _Measure(str):
+    """A string with a grammar; `str(x)` is always what was written."""
+
+    PATTERN: ClassVar[str]
+    ALLOWED: ClassVar[str]
+    NUMBERS: ClassVar[bool]
+    """Whether a bare integer is accepted beside text."""
+
+    def __new__(cls, text: str) -> Self:
+        """Check the grammar, or raise ValueError."""
+        if len(text) > _LONGEST or re.fullmatch(cls.PATTERN, text) is None:
+            raise ValueError(f"{text!r} is not {cls.ALLOWED}")
+        return super().__new__(cls, text)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            cls._validate, serialization=core_schema.to_string_ser_schema()
+        )
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        shape: JsonSchemaValue = {"type": "string"}
+        if cls.NUMBERS:
+            shape = {"anyOf": [{"type": "integer"}, {"type": "string"}], "x-kubernetes-int-or-string": True}
+        return {**shape, "pattern": cls.PATTERN, "maxLength": _LONGEST, ALLOWED: cls.ALLOWED}
+
+    @classmethod
+    def _validate(cls, raw: object) -> Self:
+        number = cls.NUMBERS and isinstance(raw, int) and not isinstance(raw, bool)
+        try:
+            if isinstance(raw, str) or number:
+                return cls(str(raw))
+        except ValueError:
+            pass
+        raise PydanticCustomError("measure", "{allowed}", {"allowed": cls.ALLOWED})
+
+
+class Quantity(_Measure):
+    """A Kubernetes quantity such as `10Gi`, `500m` or `2`; never negative."""
+
+    PATTERN = r"^([0-9]{1,18}(\.[0-9]{1,9})?)([KMGTPE]i|[numkMGTPE]|[eE][0-9]{1,2})?$"
+    ALLOWED = "a quantity such as 10Gi, 500m or 2"
+    NUMBERS = True
+
+    @property
+    def value(self) -> Decimal:
+        """The exact number it stands for."""
+        number, suffix = re.fullmatch(self.PATTERN, self).group(1, 3)  # type: ignore[union-attr]
+        return Decimal(number) * (_MULTIPLES.get(suffix or "") or Decimal(f"1{suffix}"))
+
+    @property
+    def units(self) -> int:
+        """The value in whole units (bytes, for a size), rounded up as Kubernetes does."""
+        return ceil(self.value)
+
+
+class Duration(_Measure):
+    """A length of time such as `30s`, `10m` or `1h30m`."""
+
+    PATTERN = r"^([0-9]{1,9}(\.[0-9]{1,9})?(ms|s|m|h|d))+$"
+    ALLOWED = "a duration with its unit (ms, s, m, h, d), such as 30s, 10m or 1h30m"
+    NUMBERS = False
+
+    @property
+    def seconds(self) -> float:
+        """The duration in seconds."""
+        parts = re.findall(r"([0-9.]+)(ms|s|m|h|d)", self)
+        return float(sum(Decimal(number) * _SECONDS[unit] for number, unit in parts))

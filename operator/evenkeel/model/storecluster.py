@@ -1,0 +1,236 @@
+"""StoreCluster: the pods that hold tables, one store (and one raft sidecar) each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Literal, Self
+
+import msgspec
+from pydantic import ConfigDict, Field, model_validator
+
+from evenkeel.model.base import (
+    ALLOWED,
+    Count,
+    DnsName,
+    Labels,
+    Model,
+    ResourceBase,
+    StatusModel,
+    Violation,
+    cel,
+    enforce,
+)
+from evenkeel.model.conditions import Conditions, Timestamp
+from evenkeel.model.quantities import Quantity
+from evenkeel.model.views import StoreView
+
+__all__ = ["StoreCluster", "StoreClusterSpec", "StoreClusterStatus", "StoreDrain", "StoreOverride"]
+
+Quantities = Annotated[dict[str, Quantity], Field(max_length=16)]
+Replicas = Annotated[int, Field(ge=1, le=1_000_000)]
+
+
+class Storage(Model):
+    """The volume of each store."""
+
+    size: Quantity
+    """Size of the volume. It can grow, where the storage class allows it, but not shrink."""
+    class_name: DnsName | None = None
+    """StorageClass; the cluster's default where it is left out."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "x-kubernetes-validations": [
+                cel(
+                    "has(self.className) == has(oldSelf.className)"
+                    " && (!has(self.className) || self.className == oldSelf.className)",
+                    "className cannot change after creation",
+                ),
+                cel(
+                    "quantity(string(self.size)).compareTo(quantity(string(oldSelf.size))) >= 0",
+                    "a volume cannot shrink",
+                    field=".size",
+                ),
+            ]
+        }
+    )
+
+
+class ContainerResources(Model):
+    """Requests and limits of one container, as in a pod."""
+
+    requests: Quantities = Field(default_factory=dict)
+    limits: Quantities = Field(default_factory=dict)
+
+
+class Resources(Model):
+    """Requests and limits of the two containers of a store's pod."""
+
+    store: ContainerResources = ContainerResources()
+    """The table engine; its memory and threads follow the limits."""
+    raft: ContainerResources = ContainerResources()
+    """The raft sidecar."""
+
+
+class MetastoreOverride(Model):
+    """An etcd other than the operator's own."""
+
+    endpoints: Annotated[
+        tuple[
+            Annotated[
+                str,
+                Field(
+                    pattern=r"^https?://[^/\s]+:[0-9]{1,5}$",
+                    max_length=256,
+                    json_schema_extra={ALLOWED: "an etcd endpoint such as https://etcd-0.example:2379"},
+                ),
+            ],
+            ...,
+        ],
+        Field(min_length=1, max_length=16),
+    ]
+    """Client addresses of its members."""
+    secret_name: DnsName | None = None
+    """Secret with `username` and `password`, or `ca.crt`, `tls.crt` and `tls.key`, or both."""
+
+
+class Throttles(Model):
+    """Limits for each store, over all tables together."""
+
+    bytes_per_second: Quantity | None = None
+    """Most bytes a store sends or receives for moves; unlimited where it is left out."""
+    max_concurrent_moves: Annotated[int, Field(ge=1, le=1000)] = 4
+    """Most replicas a store fills at the same time."""
+
+
+class StoreOverride(Model):
+    """What is particular to one store."""
+
+    name: DnsName
+    """The store: `<cluster>-<ordinal>`."""
+    zone: DnsName | None = None
+    """Its zone, for clusters where the operator may not read Nodes."""
+    weight: Annotated[float, Field(ge=0, le=1000, strict=False)] = 1.0
+    """Its share of replicas and leaders relative to the others; 0 takes none."""
+    max_replicas: Replicas | None = None
+    """Most replicas it may hold, in place of `maxReplicasPerStore`."""
+    labels: Labels = Field(default_factory=dict)
+    """What a Table's `placement.storeSelector` selects by."""
+
+
+class StoreClusterSpec(Model):
+    """What the user asks for."""
+
+    stores: Annotated[int, Field(ge=1, le=10_000)]
+    """Number of stores. Fewer than before drains the last ones first; `kubectl scale` changes it."""
+    storage: Storage
+    resources: Resources = Resources()
+    topology_key: Annotated[str, Field(min_length=1, max_length=253)] = "topology.kubernetes.io/zone"
+    """Node label whose value is a store's zone."""
+    metastore: MetastoreOverride | None = None
+    throttles: Throttles = Throttles()
+    max_replicas_per_store: Replicas | None = None
+    """Most replicas of all tables together on one store; unlimited where it is left out."""
+    overrides: Annotated[
+        tuple[StoreOverride, ...],
+        Field(
+            max_length=10_000,
+            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+        ),
+    ] = ()
+    client_namespaces: Annotated[
+        tuple[DnsName, ...], Field(max_length=64, json_schema_extra={"x-kubernetes-list-type": "set"})
+    ] = ()
+    """Namespaces that also get the Secret `<name>-client`, so that jobs there can mount it."""
+    paused: bool = False
+    """True stops every change to pods and every new plan; what is running goes on serving."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "x-kubernetes-validations": [
+                cel(
+                    "has(self.metastore) == has(oldSelf.metastore)"
+                    " && (!has(self.metastore) || self.metastore.endpoints == oldSelf.metastore.endpoints)",
+                    "the metastore cannot change after creation",
+                    field=".metastore",
+                )
+            ]
+        }
+    )
+
+    @model_validator(mode="after")
+    def _overrides_differ(self) -> Self:
+        enforce(self._violations())
+        return self
+
+    def _violations(self) -> Iterator[Violation]:
+        for field, names in (
+            ("overrides", [override.name for override in self.overrides]),
+            ("clientNamespaces", list(self.client_namespaces)),
+        ):
+            for i, name in enumerate(names):
+                if name in names[:i]:
+                    yield Violation((field, i), name, "each name once")
+
+
+class StoreDrain(StatusModel):
+    """A store that is being emptied."""
+
+    store: str
+    replicas_left: Count = 0
+    bytes_left: Count = 0
+    percentage: Annotated[int, Field(ge=0, le=100)] = 0
+    expected_at: Timestamp | None = None
+    reason: Annotated[str, Field(max_length=1024)] = ""
+    """What holds it up, if anything does."""
+
+
+class StoreClusterStatus(StatusModel):
+    """What is."""
+
+    observed_generation: Count = 0
+    """The `metadata.generation` this status speaks of."""
+    conditions: Conditions = ()
+    stores: Count = 0
+    """Pods that exist."""
+    ready_stores: Count = 0
+    selector: Annotated[str, Field(max_length=1024)] = ""
+    """Label selector of the pods, for the scale subresource."""
+    tables: Count = 0
+    replicas: Count = 0
+    """Replicas of all tables."""
+    zones_from: Literal["Nodes", "Overrides", "None"] | None = None
+    """Where zones come from: None means that replicas cannot be spread over zones."""
+    lost: Annotated[tuple[str, ...], Field(max_length=100)] = ()
+    """Stores without a sign of life, the first 100."""
+    drains: Annotated[tuple[StoreDrain, ...], Field(max_length=100)] = ()
+    """Stores that are being emptied, the first 100."""
+
+
+class StoreCluster(ResourceBase):
+    """A set of stores."""
+
+    NAME_LENGTH: ClassVar[int] = 40
+
+    kind: Literal["StoreCluster"] = "StoreCluster"
+    spec: StoreClusterSpec
+    status: StoreClusterStatus | None = None
+
+    def with_overrides(self, store: StoreView) -> StoreView:
+        """A discovered store with this cluster's caps and overrides laid over it."""
+        capacity = self.spec.max_replicas_per_store
+        store = msgspec.structs.replace(store, capacity=store.capacity if capacity is None else capacity)
+        for override in self.spec.overrides:
+            if override.name == store.name:
+                return _overridden(store, override)
+        return store
+
+
+def _overridden(store: StoreView, override: StoreOverride) -> StoreView:
+    return msgspec.structs.replace(
+        store,
+        zone=override.zone or store.zone,
+        weight=override.weight if "weight" in override.model_fields_set else store.weight,
+        capacity=override.max_replicas or store.capacity,
+        labels={**store.labels, **override.labels},
+    )

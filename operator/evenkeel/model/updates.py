@@ -1,0 +1,98 @@
+"""What may change in a resource that exists already.
+
+The API server refuses most of this by itself (the CRDs' CEL rules); local mode and the admission webhook ask here, and
+here alone the messages can name both values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from evenkeel.errors import InvalidInputError, Problem
+from evenkeel.model.base import MISSING, Path, Violation
+from evenkeel.model.columns import Column
+from evenkeel.model.explain import show, spell
+from evenkeel.model.loading import Resource
+from evenkeel.model.partitionassignment import PartitionAssignment
+from evenkeel.model.rebalanceplan import RebalancePlan
+from evenkeel.model.storecluster import StoreCluster
+from evenkeel.model.table import Table
+
+__all__ = ["validate_update"]
+
+
+def validate_update(old: Resource, new: Resource) -> None:
+    """Raise InvalidInputError with every change from `old` to `new` that is not possible."""
+    source = f"{new.kind} {new.key}"
+    problems = [
+        Problem(source, 0, spell(path), words if got is MISSING else f"got {show(got)}; allowed: {words}")
+        for path, got, words in _violations(old, new)
+    ]
+    if problems:
+        raise InvalidInputError(problems=problems)
+
+
+def _violations(old: Resource, new: Resource) -> Iterator[Violation]:
+    if (old.kind, old.key) != (new.kind, new.key):
+        yield Violation(("metadata", "name"), f"{new.kind} {new.key}", f"{old.kind} {old.key}: it is another object")
+    elif isinstance(old, Table) and isinstance(new, Table):
+        yield from _table(old, new)
+    elif isinstance(old, StoreCluster) and isinstance(new, StoreCluster):
+        yield from _store_cluster(old, new)
+    elif isinstance(old, PartitionAssignment) and isinstance(new, PartitionAssignment):
+        yield from _fixed(("spec", "table"), old.spec.table, new.spec.table)
+        yield from _fixed(("spec", "from"), old.spec.from_, new.spec.from_)
+    elif isinstance(old, RebalancePlan) and isinstance(new, RebalancePlan):
+        yield from _plan(old, new)
+
+
+def _fixed(path: Path, old: object, new: object) -> Iterator[Violation]:
+    if old != new:
+        yield Violation(path, new, f"{show(old)}, because it cannot change after creation")
+
+
+def _table(old: Table, new: Table) -> Iterator[Violation]:
+    yield from _fixed(("spec", "storeCluster"), old.spec.store_cluster, new.spec.store_cluster)
+    yield from _fixed(("spec", "partitions"), old.spec.partitions, new.spec.partitions)
+    before, after = old.spec.table_schema, new.spec.table_schema
+    yield from _fixed(("spec", "schema", "primaryKey"), before.primary_key, after.primary_key)
+    yield from _fixed(("spec", "schema", "partitionBy"), before.partition_key, after.partition_key)
+    yield from _columns(before.columns, after.columns)
+
+
+def _columns(old: tuple[Column, ...], new: tuple[Column, ...]) -> Iterator[Violation]:
+    path = ("spec", "schema", "columns")
+    for i, column in enumerate(old):
+        if i >= len(new) or new[i].name != column.name:
+            words = f"column {column.name} must stay at position {i}: columns are only added, at the end"
+            yield Violation((*path, i), MISSING, words)
+            return
+        for field in ("type", "nullable", "default"):
+            yield from _fixed((*path, i, field), getattr(column, field), getattr(new[i], field))
+    for i, column in enumerate(new[len(old) :], start=len(old)):
+        if not column.nullable and column.default is None:
+            words = f"column {column.name} needs a default or `nullable: true`: rows that exist have no value for it"
+            yield Violation((*path, i), MISSING, words)
+
+
+def _store_cluster(old: StoreCluster, new: StoreCluster) -> Iterator[Violation]:
+    before, after = old.spec.storage, new.spec.storage
+    if after.size.value < before.size.value:
+        yield Violation(
+            ("spec", "storage", "size"), after.size, f"{before.size} or more, because volumes cannot shrink"
+        )
+    yield from _fixed(("spec", "storage", "className"), before.class_name, after.class_name)
+    endpoints = [None if c.spec.metastore is None else c.spec.metastore.endpoints for c in (old, new)]
+    yield from _fixed(("spec", "metastore", "endpoints"), *endpoints)
+
+
+def _plan(old: RebalancePlan, new: RebalancePlan) -> Iterator[Violation]:
+    yield from _fixed(("spec", "table"), old.spec.table, new.spec.table)
+    yield from _fixed(("spec", "number"), old.spec.number, new.spec.number)
+    yield from _fixed(("spec", "dryRun"), old.spec.dry_run, new.spec.dry_run)
+    if old.spec.what_if != new.spec.what_if:
+        yield Violation(("spec", "whatIf"), MISSING, "whatIf cannot change after creation: make another dry run")
+    approved = old.spec.approved_hash
+    if approved is not None and new.spec.approved_hash != approved:
+        words = f"{show(approved)}: an approval cannot be changed or taken back"
+        yield Violation(("spec", "approvedHash"), new.spec.approved_hash, words)
