@@ -250,9 +250,7 @@ class Mvcc:
 
     def _check_lease(self, lease: int) -> None:
         if lease not in self._leases:
-            raise LeaseNotFoundError(
-                f"lease {lease:x} does not exist: it expired or was revoked; grant a new one"
-            )
+            raise LeaseNotFoundError(f"lease {lease:x} does not exist: it expired or was revoked; grant a new one")
 
     def _gone(self, revision: int) -> CompactedError:
         return CompactedError(

@@ -1,0 +1,319 @@
+"""Connections to etcd: which endpoint to talk to, how to prove that it is alive, and when to try again.
+
+aetcd's own client knows one endpoint, no TLS and no expiring tokens, so this module opens the channels itself and
+uses aetcd for what it does well, the generated messages and stubs.
+
+A `Connection` exists only after its endpoint has answered a status request and named its cluster, so a request is
+sent only where somebody listens, and two clusters are never taken for one. `Link` keeps one connection for ordinary
+requests, replaces it by one to the next endpoint when it fails, and decides what may be sent twice: reads always,
+writes only when they certainly were not carried out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+from aetcd import rpc
+
+from evenkeel.errors import AuthenticationError, ClusterMismatchError, MetastoreError, UnreachableError
+from evenkeel.metastore._status import (
+    certainly_not_applied,
+    is_stale_token,
+    is_transient,
+    reason,
+    refuses_certificate,
+    translate,
+)
+from evenkeel.metastore.settings import EtcdSettings
+
+__all__ = ["Backoff", "Connection", "Link", "Opener"]
+
+_CHANNEL_OPTIONS: list[tuple[str, int | str]] = [
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    # Etcd drops clients that ping more often than every five seconds.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+]
+_REQUIRE_LEADER = ("hasleader", "true")
+"""A member cut off from the others then refuses, instead of answering from the past or not at all."""
+
+_Method = Callable[["Connection"], Any]
+
+
+class Backoff:
+    """Waits that double from attempt to attempt, with jitter so that many clients do not come back as one."""
+
+    def __init__(self, *, first: float = 0.02, longest: float = 1.0) -> None:
+        self._next = first
+        self._longest = longest
+
+    async def wait(self) -> None:
+        """Wait once, and longer the next time."""
+        await asyncio.sleep(self._next * random.uniform(0.5, 1.0))
+        self._next = min(self._next * 2, self._longest)
+
+
+class Connection:
+    """A channel to one endpoint that has proved to be alive."""
+
+    def __init__(self, endpoint: str, channel: Any) -> None:
+        self.endpoint = endpoint
+        self.channel = channel
+        self.auth = rpc.AuthStub(channel)
+        self.kv = rpc.KVStub(channel)
+        self.lease = rpc.LeaseStub(channel)
+        self.maintenance = rpc.MaintenanceStub(channel)
+        self.watch = rpc.WatchStub(channel)
+        self.cluster_id = 0
+        self.version = (0, 0, 0)
+
+    def alive(self) -> bool:
+        """Whether a request would go out at once; a channel that lost its peer would dial anew instead."""
+        return bool(self.channel.get_state() is grpc.ChannelConnectivity.READY)
+
+    async def close(self, *, grace: float | None = None) -> None:
+        """Close it, leaving what is under way `grace` seconds to finish."""
+        await self.channel.close(grace)
+
+
+class Opener:
+    """Opens connections with the settings' credentials, one endpoint after the other, all of one cluster."""
+
+    def __init__(self, settings: EtcdSettings) -> None:
+        self._settings = settings
+        self._token = ""
+        self._cluster_id = 0
+        self._failures: dict[str, str] = {}
+        self._turn = 0
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """What every request carries."""
+        return (_REQUIRE_LEADER, ("token", self._token)) if self._token else (_REQUIRE_LEADER,)
+
+    async def open(self) -> Connection:
+        """A connection to the next endpoint that answers, however long that takes."""
+        backoff = Backoff()
+        for attempt in itertools.count(1):
+            endpoint = self._settings.endpoints[self._turn]
+            try:
+                return await self._open(endpoint)
+            except rpc.AioRpcError as error:
+                self.failed(endpoint, reason(error))
+            if attempt % len(self._settings.endpoints) == 0:
+                await backoff.wait()
+        raise AssertionError("counting never ends")
+
+    def failed(self, endpoint: str, why: str) -> None:
+        """Note a failure and turn to the next endpoint, unless somebody already did."""
+        self._failures[endpoint] = why
+        if endpoint == self._settings.endpoints[self._turn]:
+            self._turn = (self._turn + 1) % len(self._settings.endpoints)
+
+    async def renew_token(self, connection: Connection, *, stale: tuple[tuple[str, str], ...]) -> None:
+        """Log in again, unless the metadata that was refused has been replaced meanwhile."""
+        if not self._settings.user:
+            raise AuthenticationError(
+                f"etcd at {connection.endpoint} asks for a user and a password, and none are configured"
+            )
+        if stale == self.metadata:
+            self._token = await self._log_in(connection)
+
+    def unreachable(self, why: str = "") -> UnreachableError:
+        """The error that names each endpoint, what it failed with, and what to check."""
+        tried = "; ".join(
+            f"{endpoint} ({self._failures.get(endpoint, 'no answer')})" for endpoint in self._settings.endpoints
+        )
+        checks = "check that etcd runs and that endpoints, firewalls and TLS settings are right"
+        return UnreachableError(f"etcd does not answer: tried {tried}; {why or checks}")
+
+    async def _open(self, endpoint: str) -> Connection:
+        connection = Connection(endpoint, self._channel(endpoint))
+        try:
+            await self._prove(connection)
+        except rpc.AioRpcError as error:
+            await connection.close()
+            if refuses_certificate(error):
+                raise AuthenticationError(
+                    f"etcd at {endpoint} refuses our certificate ({reason(error)}): check cert and key"
+                ) from error
+            if not is_transient(error):
+                raise translate(error) from error
+            raise
+        except BaseException:
+            await connection.close()
+            raise
+        return connection
+
+    async def _prove(self, connection: Connection) -> None:
+        """See that the endpoint is alive, lets us in, has a leader and belongs to the cluster we know."""
+        if self._settings.user and not self._token:
+            self._token = await self._log_in(connection)
+        try:
+            status = await self._status(connection)
+        except rpc.AioRpcError as error:
+            if not is_stale_token(error):
+                raise
+            await self.renew_token(connection, stale=self.metadata)
+            status = await self._status(connection)
+        self._check_cluster(connection.endpoint, status.header.cluster_id)
+        connection.cluster_id = status.header.cluster_id
+        connection.version = _parse_version(status.version)
+
+    async def _status(self, connection: Connection) -> Any:
+        return await connection.maintenance.Status(
+            rpc.StatusRequest(), timeout=self._settings.connect_timeout, metadata=self.metadata
+        )
+
+    async def _log_in(self, connection: Connection) -> str:
+        request = rpc.AuthenticateRequest(name=self._settings.user, password=self._settings.password)
+        try:
+            answer = await connection.auth.Authenticate(request, timeout=self._settings.connect_timeout)
+        except rpc.AioRpcError as error:
+            if "authentication is not enabled" in (error.details() or ""):
+                return ""
+            raise
+        return str(answer.token)
+
+    def _check_cluster(self, endpoint: str, cluster_id: int) -> None:
+        self._cluster_id = self._cluster_id or cluster_id
+        if cluster_id != self._cluster_id:
+            raise ClusterMismatchError(
+                f"etcd at {endpoint} belongs to cluster {cluster_id:x}, but we worked with {self._cluster_id:x}: "
+                "its data was replaced, or the endpoint is wrong; restart only after making sure which is right"
+            )
+
+    def _channel(self, endpoint: str) -> Any:
+        scheme, _, address = endpoint.partition("://")
+        options = list(_CHANNEL_OPTIONS)
+        if scheme == "http":
+            return rpc.insecure_channel(address, options=options)
+        if self._settings.server_name:
+            options.append(("grpc.ssl_target_name_override", self._settings.server_name))
+        return rpc.secure_channel(address, self._credentials(), options=options)
+
+    def _credentials(self) -> Any:
+        """Read anew for each connection, so that renewed certificates are taken up."""
+        files = (self._settings.ca, self._settings.key, self._settings.cert)
+        try:
+            ca, key, cert = (file.read_bytes() if file else None for file in files)
+        except OSError as error:
+            raise AuthenticationError(
+                f"etcd TLS: cannot read {error.filename}: {error.strerror}; check ca, cert and key"
+            ) from error
+        return grpc.ssl_channel_credentials(ca, key, cert)
+
+
+class Link:
+    """One connection for ordinary requests, shared by all who ask at the same time."""
+
+    def __init__(self, settings: EtcdSettings, opener: Opener) -> None:
+        self._settings = settings
+        self._opener = opener
+        self._connection: Connection | None = None
+        self._opening = asyncio.Lock()
+        self._closing: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    async def call(self, method: _Method, request: Any, *, repeatable: bool) -> Any:
+        """Send one request; again and elsewhere while time lasts, if it is repeatable or was never carried out."""
+        now = asyncio.get_running_loop().time
+        deadline = now() + self._settings.request_timeout
+        backoff = Backoff()
+        while True:
+            connection = await self.connection(deadline)
+            metadata = self._opener.metadata
+            patience = deadline - now()
+            if patience <= 0:
+                raise self._opener.unreachable()
+            if repeatable:
+                patience /= 2  # so that a second endpoint gets its chance
+            try:
+                return await self._send(method(connection)(request, timeout=patience, metadata=metadata))
+            except rpc.AioRpcError as error:
+                if is_stale_token(error):
+                    await self._renew_token(connection, metadata)
+                elif not is_transient(error):
+                    raise translate(error) from error
+                else:
+                    self._drop(connection, reason(error))
+                    if not repeatable and not certainly_not_applied(error):
+                        raise self._unknown_outcome() from error
+            await backoff.wait()
+
+    async def connection(self, deadline: float) -> Connection:
+        """The connection in use, or a new one where that is gone."""
+        if self._connection is not None and self._connection.alive():
+            return self._connection
+        try:
+            async with asyncio.timeout_at(deadline), self._opening:
+                return await self._connect()
+        except TimeoutError:
+            raise self._opener.unreachable() from None
+
+    async def close(self) -> None:
+        """Close all connections; requests under way fail."""
+        self._closed = True
+        if self._connection is not None:
+            await self._connection.close()
+            self._connection = None
+        for task in self._closing:
+            task.cancel()
+        await asyncio.gather(*self._closing, return_exceptions=True)
+
+    async def _connect(self) -> Connection:
+        if self._connection is not None and self._connection.alive():
+            return self._connection
+        if self._connection is not None:
+            self._drop(self._connection, "connection lost")
+        if not self._closed:
+            self._connection = await self._opener.open()
+        if self._closed or self._connection is None:
+            raise MetastoreError("this metastore has been closed")
+        return self._connection
+
+    async def _send(self, call: Awaitable[Any]) -> Any:
+        try:
+            return await call
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if self._closed and task is not None and not task.cancelling():
+                raise MetastoreError("this metastore was closed during a request") from None
+            raise
+
+    async def _renew_token(self, connection: Connection, metadata: tuple[tuple[str, str], ...]) -> None:
+        try:
+            await self._opener.renew_token(connection, stale=metadata)
+        except rpc.AioRpcError as error:
+            if not is_transient(error):
+                raise translate(error) from error
+            self._drop(connection, reason(error))
+
+    def _drop(self, connection: Connection, why: str) -> None:
+        """Stop using a connection; others may still wait for answers on it, each with its own deadline."""
+        if connection is not self._connection:
+            return
+        self._connection = None
+        self._opener.failed(connection.endpoint, why)
+        task = asyncio.create_task(connection.close(grace=self._settings.request_timeout))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    def _unknown_outcome(self) -> UnreachableError:
+        return self._opener.unreachable(
+            "the transaction was sent and may or may not have taken effect: read before writing again"
+        )
+
+
+def _parse_version(text: str) -> tuple[int, int, int]:
+    major, minor, patch = text.partition("-")[0].split(".")[:3]
+    return int(major), int(minor), int(patch)

@@ -1,0 +1,78 @@
+"""What etcd's refusals mean: which may be tried again, which end in one of our errors, and what these say.
+
+The rule that matters most is `certainly_not_applied`. A write whose answer was lost may have taken effect, and
+sending it again could undo what others did since; only where etcd states that it dropped the request may a write be
+repeated.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aetcd import rpc
+
+from evenkeel.errors import (
+    AuthenticationError,
+    CompactedError,
+    LeaseNotFoundError,
+    MetastoreError,
+    RefusedError,
+)
+
+__all__ = ["certainly_not_applied", "is_stale_token", "is_transient", "reason", "refuses_certificate", "translate"]
+
+_TRANSIENT = {
+    rpc.StatusCode.UNAVAILABLE,
+    rpc.StatusCode.DEADLINE_EXCEEDED,
+    rpc.StatusCode.CANCELLED,
+    rpc.StatusCode.INTERNAL,
+    rpc.StatusCode.UNKNOWN,
+}
+_DROPPED = ("etcdserver: no leader", "etcdserver: too many requests", "raft proposal dropped")
+_STALE_TOKEN = ("invalid auth token", "revision of auth store is old", "user name is empty")
+_AUTHENTICATION = {rpc.StatusCode.UNAUTHENTICATED, rpc.StatusCode.PERMISSION_DENIED}
+_AUTHENTICATION_DETAILS = ("authentication failed", "user name is empty", "invalid auth token")
+_CERTIFICATE_REFUSED = ("certificate required", "bad certificate", "unknown ca", "certificate unknown")
+
+
+def is_transient(error: Any) -> bool:
+    """Whether another attempt, perhaps elsewhere, may go better."""
+    return error.code() in _TRANSIENT or certainly_not_applied(error)
+
+
+def certainly_not_applied(error: Any) -> bool:
+    """Whether etcd says that it dropped the request before it could take effect."""
+    return any(text in (error.details() or "") for text in _DROPPED)
+
+
+def is_stale_token(error: Any) -> bool:
+    """Whether authenticating once more is the remedy; a request refused this way was not carried out."""
+    return any(text in (error.details() or "") for text in _STALE_TOKEN)
+
+
+def refuses_certificate(error: Any) -> bool:
+    """Whether the TLS handshake failed because the server does not like our certificate, or the lack of one."""
+    details = (error.details() or "").lower().replace("_", " ")
+    return any(text in details for text in _CERTIFICATE_REFUSED)
+
+
+def reason(error: Any) -> str:
+    """The telling part of gRPC's long account."""
+    details = (error.details() or error.code().name).strip()
+    return str(details.rpartition("last error: ")[2])
+
+
+def translate(error: Any) -> MetastoreError:
+    """The error to raise for a refusal that no retry will heal."""
+    details = error.details() or ""
+    if error.code() in _AUTHENTICATION or any(text in details for text in _AUTHENTICATION_DETAILS):
+        return AuthenticationError(f"etcd refuses access: {details}; check user, password and the user's roles")
+    if "revision has been compacted" in details:
+        return CompactedError(f"etcd: {details}", first_revision=0)
+    if "lease not found" in details:
+        return LeaseNotFoundError("the lease does not exist: it expired or was revoked; grant a new one")
+    if error.code() in (rpc.StatusCode.INVALID_ARGUMENT, rpc.StatusCode.OUT_OF_RANGE):
+        return RefusedError(f"etcd refuses the request: {details}")
+    if "database space exceeded" in details:
+        return MetastoreError(f"etcd is full ({details}): compact, defragment and disarm its alarm")
+    return MetastoreError(f"etcd: {error.code().name}: {details}")

@@ -1,0 +1,165 @@
+"""The metastore on etcd.
+
+Reads are linearizable and tried again, also at other endpoints, until the request's time is up. A transaction is
+sent once: when its answer is lost, UnreachableError says that it may have taken effect. Large prefixes are listed in
+pages at one revision.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import weakref
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Any
+
+import grpc
+from aetcd import rpc
+
+from evenkeel.errors import CompactedError, LeaseNotFoundError
+from evenkeel.metastore._codec import (
+    decode_kv,
+    decode_txn,
+    encode_get,
+    encode_range,
+    encode_txn,
+    prefix_bounds,
+    writes,
+)
+from evenkeel.metastore._connection import Connection, Link, Opener
+from evenkeel.metastore._watch import Watch
+from evenkeel.metastore.api import KeyValue, Snapshot, Txn, TxnResult, WatchBatch
+from evenkeel.metastore.settings import EtcdSettings
+
+__all__ = ["EtcdLease", "EtcdMetastore", "EtcdSettings"]
+
+
+class EtcdMetastore:
+    """Implements `Metastore`; connects with the first request, and is an async context manager that closes."""
+
+    def __init__(self, settings: EtcdSettings | None = None) -> None:
+        self._settings = settings or EtcdSettings()
+        self._opener = Opener(self._settings)
+        self._link = Link(self._settings, self._opener)
+        self._watches: weakref.WeakSet[Watch] = weakref.WeakSet()
+
+    async def get(self, key: str) -> KeyValue | None:
+        """Read one key, linearizably."""
+        response = await self._link.call(_range, encode_get(key), repeatable=True)
+        return decode_kv(response.kvs[0]) if response.kvs else None
+
+    async def range(self, prefix: str, *, revision: int = 0) -> Snapshot:
+        """All keys under `prefix` at one revision (0: the newest, linearizably), however many there are."""
+        while True:
+            try:
+                return await self._list(prefix, revision)
+            except CompactedError:
+                # A listing of the newest state can be overtaken by a compaction between two of its pages.
+                if revision:
+                    raise
+
+    async def txn(self, txn: Txn) -> TxnResult:
+        """Run one transaction. An UnreachableError leaves open whether it took effect."""
+        response = await self._link.call(_txn, encode_txn(txn), repeatable=not writes(txn))
+        return decode_txn(txn, response)
+
+    def watch(self, prefix: str, *, after: Snapshot) -> AsyncIterator[WatchBatch]:
+        """Every change under `prefix` past `after.revision`, each exactly once and in order."""
+        watch = Watch(
+            after,
+            prefix=prefix,
+            opener=self._opener,
+            settings=self._settings,
+            list_anew=lambda: self.range(prefix),
+        )
+        self._watches.add(watch)
+        return watch.batches()
+
+    async def lease(self, ttl: float) -> EtcdLease:
+        """Grant a lease of at least `ttl` seconds; etcd counts in whole seconds and has a minimum of its own."""
+        request = rpc.LeaseGrantRequest(TTL=math.ceil(ttl))
+        # A grant whose answer is lost leaves a lease without keys, which ends by itself.
+        response = await self._link.call(_grant, request, repeatable=True)
+        return EtcdLease(response.ID, float(response.TTL), self._link)
+
+    async def cluster_id(self) -> int:
+        """The identity of this etcd cluster: another or a fresh one answers another number."""
+        deadline = asyncio.get_running_loop().time() + self._settings.request_timeout
+        return (await self._link.connection(deadline)).cluster_id
+
+    async def close(self) -> None:
+        """Release connections and end all watches; the instance cannot be used afterwards."""
+        await asyncio.gather(*(watch.close() for watch in list(self._watches)))
+        await self._link.close()
+
+    async def __aenter__(self) -> EtcdMetastore:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _list(self, prefix: str, revision: int) -> Snapshot:
+        start, end = prefix_bounds(prefix)
+        kvs: list[KeyValue] = []
+        more = True
+        while more:
+            page = encode_range(start, end, limit=self._settings.page_keys, revision=revision)
+            response = await self._link.call(_range, page, repeatable=True)
+            kvs += [decode_kv(kv) for kv in response.kvs]
+            revision = revision or response.header.revision
+            more = response.more
+            start = response.kvs[-1].key + b"\0" if more else start
+        return Snapshot(prefix, revision, tuple(kvs))
+
+
+class EtcdLease:
+    """A lease on etcd; `ttl` is what etcd granted."""
+
+    def __init__(self, lease_id: int, ttl: float, link: Link) -> None:
+        self.id = lease_id
+        self.ttl = ttl
+        self._link = link
+
+    async def refresh(self) -> bool:
+        """Extend the lease once; False when it is gone."""
+        response = await self._link.call(_keep_alive, rpc.LeaseKeepAliveRequest(ID=self.id), repeatable=True)
+        return bool(response.TTL > 0)
+
+    async def revoke(self) -> None:
+        """End the lease and delete its keys now; nothing happens when it is gone already."""
+        with contextlib.suppress(LeaseNotFoundError):
+            await self._link.call(_revoke, rpc.LeaseRevokeRequest(ID=self.id), repeatable=True)
+
+
+def _range(connection: Connection) -> Any:
+    return connection.kv.Range
+
+
+def _txn(connection: Connection) -> Any:
+    return connection.kv.Txn
+
+
+def _grant(connection: Connection) -> Any:
+    return connection.lease.LeaseGrant
+
+
+def _revoke(connection: Connection) -> Any:
+    return connection.lease.LeaseRevoke
+
+
+def _keep_alive(connection: Connection) -> Any:
+    """Etcd offers keep-alives only as a stream; one request on it is a call like any other."""
+
+    async def once(request: Any, **options: Any) -> Any:
+        answers = [answer async for answer in connection.lease.LeaseKeepAlive(iter([request]), **options)]
+        if not answers:
+            raise rpc.AioRpcError(
+                rpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata(), details="no answer"
+            )
+        return answers[0]
+
+    return once
