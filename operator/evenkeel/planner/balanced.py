@@ -1,0 +1,109 @@
+"""The default rebalancer's arithmetic. It optimises, one after the other and each exactly:
+
+1. Hard rules: every partition on `replicas` distinct usable stores, no store above its cap. Lost and draining stores,
+   stores of weight 0 and stores outside the selector hold nothing. If that cannot be, `PlanningError`.
+2. Zones: the sum over partitions p and zones z of `k(p, z)**2` is smallest, k being the replicas of p in z.
+3. Balance: every store holds its share rounded down or up; see `shares` for what a share is.
+4. Moves: the number of (partition, store) pairs that were not in `previous` is smallest.
+
+Then, on the placement so chosen:
+
+5. Leaders: the sum of squared distances of every store's leaders from its leader share (rounded down or up) is smallest.
+6. Roles: the number of retained replicas that change between voter and learner is smallest.
+7. Transfers: the number of partitions whose leader changes is smallest. A partition's leader is the one in
+   `current.leaders`, else the previous row's first.
+
+Levels 5 to 7 take the placement as given, because choosing both at once is no longer a flow and could not be exact.
+With equal weights and every replica voting nothing is lost by that: if stores hold n or n + 1 replicas each, giving every
+replica 1/r of its partition's leadership is balanced to within one, and a flow that may be cut may also be whole.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evenkeel.errors import PlanningError
+from evenkeel.model.views import Assignment, CurrentState, StoresView, TableView
+from evenkeel.planner.leaders import Roles, arrange
+from evenkeel.planner.placement import place
+from evenkeel.planner.problem import NONE, Problem, Rows
+from evenkeel.planner.rules import Candidates, candidates
+from evenkeel.planner.shares import fair_shares, zone_levels
+
+__all__ = ["plan"]
+
+
+def plan(table: TableView, previous: Assignment, stores: StoresView, current: CurrentState) -> Assignment:
+    """The assignment to aim for; see the module's docstring for what makes it the best one."""
+    allowed = candidates(table, stores)
+    _check_previous(table, previous)
+    problem = _problem(table, previous, allowed, current)
+    rows = place(problem)
+    roles = Roles(
+        voters=table.consensus_size,
+        previous=problem.previous,
+        previous_voters=previous.voters,
+        led=problem.led,
+        zone=problem.zone,
+        weight=allowed.weight,
+    )
+    ordered = arrange(rows, roles)
+    return Assignment(allowed.names, allowed.index[ordered], voters=table.consensus_size)
+
+
+def _check_previous(table: TableView, previous: Assignment) -> None:
+    if previous.partitions != table.partitions:
+        raise PlanningError(
+            f"table {table.name}: it has {table.partitions} partitions but its previous assignment has"
+            f" {previous.partitions}; plan with the assignment of this table"
+        )
+
+
+def _problem(table: TableView, previous: Assignment, allowed: Candidates, current: CurrentState) -> Problem:
+    zones = int(allowed.zone.max()) + 1
+    zone_room = np.zeros(zones, dtype=np.int64)
+    np.add.at(zone_room, allowed.zone, allowed.room)
+    levels = zone_levels(zone_room, partitions=table.partitions, replicas=table.replicas)
+    shares = fair_shares(
+        weight=allowed.weight,
+        room=allowed.room,
+        zone=allowed.zone,
+        levels=levels,
+        total=table.partitions * table.replicas,
+    )
+    rows = _distinct(allowed.numbers(previous.stores)[previous.rows])
+    return Problem(
+        replicas=table.replicas,
+        previous=rows,
+        led=_led(rows, allowed, current),
+        moving=_moving(table, current),
+        zone=allowed.zone,
+        zone_lowest=levels.lowest,
+        zone_highest=levels.highest,
+        lowest=shares.lowest,
+        highest=shares.highest,
+        share=shares.exact,
+    )
+
+
+def _distinct(rows: Rows) -> Rows:
+    """Forget a store's second mention in a row, should anyone have written one."""
+    for i in range(rows.shape[1]):
+        for j in range(i):
+            rows[rows[:, i] == rows[:, j], i] = NONE
+    return rows
+
+
+def _led(rows: Rows, allowed: Candidates, current: CurrentState) -> NDArray[np.int32]:
+    led = rows[:, 0].copy() if rows.shape[1] else np.full(len(rows), NONE, dtype=np.int32)
+    if current.leaders:
+        partitions = np.fromiter(current.leaders.keys(), dtype=np.int64, count=len(current.leaders))
+        led[partitions] = allowed.numbers(tuple(current.leaders.values()))[:-1]
+    return led
+
+
+def _moving(table: TableView, current: CurrentState) -> NDArray[np.bool_]:
+    moving = np.zeros(table.partitions, dtype=bool)
+    moving[list(current.moving)] = True
+    return moving

@@ -1,0 +1,202 @@
+"""What of the previous placement stays: first every row is cut down to what is valid, then every store to its share.
+
+Both cuts keep as much as they can on their own terms, and lean towards each other: rows give up replicas on the most
+overloaded stores, stores give up replicas in rows where the hole can be filled where it is wanted. Where that is not the
+best of both at once, `exchange` finds out and repairs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evenkeel.planner.problem import NONE, Counts, Problem, Rows, count, zones_of
+
+__all__ = ["Ranks", "cut_rows", "cut_stores", "ranks", "wanted"]
+
+_CHUNKS = 512
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Per entry of some rows: its position among the row's entries of the same zone, and how many those are."""
+
+    rank: NDArray[np.int8]
+    size: NDArray[np.int8]
+
+
+def ranks(zones: Rows) -> Ranks:
+    """Count entries of the same zone within each row; entries without a store rank and count as nothing."""
+    rank = np.zeros(zones.shape, dtype=np.int8)
+    size = (zones != NONE).astype(np.int8)
+    for i in range(zones.shape[1]):
+        for j in range(i):
+            same = (zones[:, i] == zones[:, j]) & (zones[:, i] != NONE)
+            rank[:, i] += same
+            size[:, i] += same
+            size[:, j] += same
+    return Ranks(rank, size)
+
+
+def cut_rows(problem: Problem) -> Rows:
+    """Drop from every row what no valid row could keep, from the most overloaded stores first."""
+    kept = problem.previous.copy()
+    load = count(kept, problem.stores).astype(np.float64) - problem.share
+    rows = np.flatnonzero(_excess(problem, kept).any(axis=1))
+    while rows.size:
+        for chunk in _chunks(rows, problem.stores):
+            _drop_heaviest(problem, kept, chunk, load)
+        rows = rows[_excess(problem, kept[rows]).any(axis=1)]
+    return kept
+
+
+def _excess(problem: Problem, rows: Rows) -> NDArray[np.bool_]:
+    """Entries of which at least one has to go: of a zone over its highest number, else of any with an extra."""
+    zones = zones_of(rows, problem.zone)
+    in_zone = ranks(zones)
+    present = zones != NONE
+    over = present & (in_zone.size > problem.zone_highest[zones])
+    lowest = problem.zone_lowest[zones]
+    extras = (present & (in_zone.rank >= lowest)).sum(axis=1)
+    surplus = present & (in_zone.size > lowest) & (extras > problem.extras)[:, None]
+    return np.where(over.any(axis=1)[:, None], over, surplus)
+
+
+def _chunks(rows: NDArray[np.intp], stores: int) -> Iterator[NDArray[np.intp]]:
+    # Loads are brought up to date between chunks; all at once, every row would drop the same store.
+    size = max(16, stores // 4, -(-len(rows) // _CHUNKS))
+    for start in range(0, len(rows), size):
+        yield rows[start : start + size]
+
+
+def _drop_heaviest(problem: Problem, kept: Rows, chunk: NDArray[np.intp], load: NDArray[np.float64]) -> None:
+    rows = kept[chunk]
+    weight = np.where(_excess(problem, rows), load[rows], -np.inf)
+    led = rows == problem.led[chunk][:, None]
+    column = (weight - 0.5 * led).argmax(axis=1)
+    np.subtract.at(load, rows[np.arange(len(chunk)), column], 1.0)
+    kept[chunk, column] = NONE
+
+
+def wanted(problem: Problem, held: Counts) -> Counts:
+    """How many replicas each store shall hold: near what it holds, within its share and its zone's total."""
+    aim = np.clip(held, problem.lowest, problem.highest)
+    totals = _zone_totals(problem, aim)
+    change = totals - _per_zone(problem, aim)
+    up = _picked(problem, aim < problem.highest, np.maximum(change, 0), -_remainder(problem))
+    down = _picked(problem, aim > problem.lowest, np.maximum(-change, 0), _remainder(problem))
+    return aim + up - down
+
+
+def _remainder(problem: Problem) -> NDArray[np.float64]:
+    return problem.share - problem.lowest
+
+
+def _per_zone(problem: Problem, values: Counts) -> Counts:
+    totals = np.zeros(problem.zones, dtype=np.int64)
+    np.add.at(totals, problem.zone, values)
+    return totals
+
+
+def _zone_totals(problem: Problem, aim: Counts) -> Counts:
+    lowest = np.maximum(_per_zone(problem, problem.lowest), problem.zone_lowest * problem.partitions)
+    highest = np.minimum(_per_zone(problem, problem.highest), problem.zone_highest * problem.partitions)
+    totals = np.clip(_per_zone(problem, aim), lowest, highest)
+    missing = problem.partitions * problem.replicas - int(totals.sum())
+    slack = highest - totals if missing > 0 else totals - lowest
+    change = _spill(slack, abs(missing))
+    return totals + change if missing > 0 else totals - change
+
+
+def _spill(slack: Counts, amount: int) -> Counts:
+    """Take `amount` from the slacks, the largest first."""
+    order = np.argsort(-slack, kind="stable")
+    before = np.cumsum(slack[order]) - slack[order]
+    taken = np.zeros_like(slack)
+    taken[order] = np.clip(amount - before, 0, slack[order])
+    return taken
+
+
+def _picked(
+    problem: Problem, allowed: NDArray[np.bool_], quota: Counts, preference: NDArray[np.float64]
+) -> NDArray[np.bool_]:
+    """Pick `quota[z]` of the allowed stores of every zone, smallest preference first, then by number."""
+    stores = np.flatnonzero(allowed)
+    stores = stores[np.lexsort((preference[stores], problem.zone[stores]))]
+    zones = problem.zone[stores]
+    position = np.arange(len(stores)) - np.searchsorted(zones, zones)
+    picked = np.zeros(problem.stores, dtype=bool)
+    picked[stores[position < quota[zones]]] = True
+    return picked
+
+
+def cut_stores(problem: Problem, kept: Rows, aim: Counts) -> Rows:
+    """Drop from every store what it holds beyond its aim, spread over as many rows as possible."""
+    held = count(kept, problem.stores)
+    surplus = np.maximum(held - aim, 0)
+    if not surplus.any():
+        return kept
+    growth = _per_zone(problem, aim) - _per_zone(problem, held)
+    entries = _Entries.of(problem, kept, surplus, growth)
+    holes = (kept == NONE).sum(axis=1) + problem.replicas - kept.shape[1]
+    result = kept.copy()
+    for most in range(1, problem.replicas + 1):
+        for reluctance in np.unique(entries.reluctance).tolist():
+            while (chosen := entries.choose(surplus, holes < most, reluctance)).size:
+                result[entries.row[chosen], entries.column[chosen]] = NONE
+                holes[entries.row[chosen]] += 1
+                np.subtract.at(surplus, entries.store[chosen], 1)
+                entries.gone[chosen] = True
+    return result
+
+
+@dataclass(frozen=True)
+class _Entries:
+    """The entries of overloaded stores, store by store.
+
+    `reluctance` adds up what speaks against dropping one: a hole in the wrong place, a change under way, a leader.
+    """
+
+    row: NDArray[np.intp]
+    column: NDArray[np.intp]
+    store: NDArray[np.int32]
+    first: NDArray[np.intp]
+    reluctance: NDArray[np.int8]
+    gone: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, problem: Problem, kept: Rows, surplus: Counts, growth: Counts) -> _Entries:
+        row, column = np.nonzero(np.append(surplus, 0)[kept] > 0)
+        store = kept[row, column]
+        order = np.argsort(store, kind="stable")
+        row, column, store = row[order], column[order], store[order]
+        first = np.searchsorted(store, store)
+        bound = _bound(problem, kept[row], problem.zone[store], growth)
+        reluctance = 4 * bound + 2 * problem.moving[row] + (store == problem.led[row])
+        return cls(row, column, store, first, reluctance.astype(np.int8), np.zeros(len(row), dtype=bool))
+
+    def choose(self, surplus: Counts, open_rows: NDArray[np.bool_], reluctance: int) -> NDArray[np.intp]:
+        """The next entries to drop, at most one per row and `surplus` per store."""
+        eligible = open_rows[self.row] & (self.reluctance <= reluctance) & ~self.gone
+        eligible &= surplus[self.store] > 0
+        before = np.cumsum(eligible) - eligible
+        chosen = np.flatnonzero(eligible & (before - before[self.first] < surplus[self.store]))
+        owner = np.full(len(open_rows), NONE, dtype=np.intp)
+        owner[self.row[chosen[::-1]]] = chosen[::-1]
+        return chosen[owner[self.row[chosen]] == chosen]
+
+
+def _bound(problem: Problem, rows: Rows, own: NDArray[np.int32], growth: Counts) -> NDArray[np.bool_]:
+    """Rows whose hole could not leave a zone that has to shrink: the zone needs it back, or no other may have it."""
+    shrinking = (growth[own] < 0) & problem.elastic[own]
+    if not shrinking.any():
+        return shrinking
+    zones = zones_of(rows, problem.zone)
+    needed = (zones == own[:, None]).sum(axis=1) <= problem.zone_lowest[own]
+    growing = np.append(problem.elastic & (growth > 0), False)
+    topmost = (zones != NONE) & (ranks(zones).rank == problem.zone_highest[zones] - 1)
+    taken = (growing[zones] & topmost).sum(axis=1) >= growing.sum()
+    return shrinking & (needed | taken)

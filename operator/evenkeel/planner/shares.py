@@ -1,0 +1,148 @@
+"""How many replicas each store should hold, and how many of one partition each zone.
+
+Zones come first. With `k(p, z)` replicas of partition p in zone z, the sum of all `k(p, z)**2` is smallest exactly when
+every zone's replicas are spread over the partitions as evenly as they divide and the zones' totals fill up like water:
+zones too small (or capped too low) for the common level are full, the others stand at a level j or j + 1. That is what
+`zone_levels` says, as bounds on every single `k(p, z)`.
+
+A store's share is then what proportional division would give it if replicas could be cut: the numbers `x(s)` that
+minimise the sum of `x(s)**2 / weight(s)` within the stores' room and the zones' levels. Dividing within every zone
+and over all of them at once is water again, poured into stores as wide as their weight. A whole number next to every
+share is always attainable at once for all stores, because the rules are nested intervals with whole bounds; so
+"balanced" means that each store holds its share rounded down or up. All of it is integer arithmetic: a share that
+is whole must not come out as one more or one less.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Levels", "Shares", "fair_shares", "proportional", "zone_levels"]
+
+Exact = NDArray[np.object_] | NDArray[np.int64]
+
+_SAFE = 2**62
+
+
+@dataclass(frozen=True)
+class Levels:
+    """Per zone: bounds on one partition's replicas in it, and on the zone's total over all partitions."""
+
+    lowest: NDArray[np.int64]
+    highest: NDArray[np.int64]
+    total_lowest: NDArray[np.int64]
+    total_highest: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Per store: its share rounded down, rounded up, and as it is (for ordering and for people)."""
+
+    lowest: NDArray[np.int64]
+    highest: NDArray[np.int64]
+    exact: NDArray[np.float64]
+
+
+def zone_levels(zone_room: NDArray[np.int64], *, partitions: int, replicas: int) -> Levels:
+    """Spread each partition over the zones as evenly as their room allows."""
+    needed = partitions * replicas
+    level = 0
+    while int(np.minimum(zone_room, (level + 1) * partitions).sum()) < needed:
+        level += 1
+    below, above = level * partitions, (level + 1) * partitions
+    total_highest = np.minimum(zone_room, above)
+    full = zone_room <= below
+    lowest = np.where(full, zone_room // partitions, level)
+    highest = np.where(full, -(-zone_room // partitions), level + 1)
+    total_lowest = np.where(full, zone_room, below)
+    if int(total_highest.sum()) == needed:
+        lowest = np.where(zone_room >= above, highest, lowest)
+        total_lowest = total_highest
+    return Levels(lowest, highest, total_lowest, total_highest)
+
+
+def fair_shares(
+    *, weight: NDArray[np.object_], room: NDArray[np.int64], zone: NDArray[np.int32], levels: Levels, total: int
+) -> Shares:
+    """Divide `total` over the stores in proportion to weight, within their room and their zones' totals.
+
+    Zones that the common level would leave below their bounds, or put above, are settled at the bound on the side
+    that is further out; the level for the rest can then only move towards it, so no zone is settled wrongly.
+    """
+    shares = Shares(room.copy(), room.copy(), room.astype(np.float64))
+    open_zones = np.ones(len(levels.lowest), dtype=bool)
+    while open_zones.any():
+        inside = np.flatnonzero(open_zones[zone])
+        division = _divide(weight[inside], room[inside], total)
+        numerator, denominator = division.zone_totals(zone[inside], len(open_zones))
+        over = numerator - levels.total_highest.astype(numerator.dtype) * denominator
+        under = levels.total_lowest.astype(numerator.dtype) * denominator - numerator
+        over, under = np.where(open_zones, over, 0), np.where(open_zones, under, 0)
+        excess, shortage = over[over > 0].sum(), under[under > 0].sum()
+        if excess == 0 and shortage == 0:
+            _write(shares, inside, division.shares())
+            break
+        settled = over > 0 if excess >= shortage else under > 0
+        bounds = levels.total_highest if excess >= shortage else levels.total_lowest
+        for z in np.flatnonzero(settled).tolist():
+            members = np.flatnonzero(zone == z)
+            _write(shares, members, proportional(weight[members], room[members], int(bounds[z])))
+            total -= int(bounds[z])
+        open_zones &= ~settled
+    return shares
+
+
+def proportional(weight: NDArray[np.object_], room: NDArray[np.int64], total: int) -> Shares:
+    """Divide `total` in proportion to weight, nobody above its room."""
+    return _divide(weight, room, total).shares()
+
+
+@dataclass(frozen=True)
+class _Division:
+    """A store is full, or holds `rest * weight / width`."""
+
+    weight: Exact
+    room: Exact
+    full: NDArray[np.bool_]
+    rest: int
+    width: int
+
+    def zone_totals(self, zone: NDArray[np.int32], zones: int) -> tuple[Exact, int]:
+        scaled = np.where(self.full, self.room * self.width, self.weight * self.rest)
+        totals = np.zeros(zones, dtype=scaled.dtype)
+        np.add.at(totals, zone, scaled)
+        return totals, self.width
+
+    def shares(self) -> Shares:
+        scaled = self.weight * self.rest
+        lowest = np.where(self.full, self.room, scaled // self.width).astype(np.int64)
+        highest = np.where(self.full, self.room, -(-scaled // self.width)).astype(np.int64)
+        exact = np.where(self.full, self.room, scaled / self.width).astype(np.float64)
+        return Shares(lowest, highest, exact)
+
+
+def _divide(weight: NDArray[np.object_], room: NDArray[np.int64], total: int) -> _Division:
+    widths: Exact = weight
+    rooms: Exact = room
+    if (total + int(room.sum()) + 1) * int(weight.sum()) < _SAFE:
+        widths = weight.astype(np.int64)
+    else:
+        rooms = room.astype(object)
+    full = np.zeros(len(room), dtype=bool)
+    rest = total
+    while True:
+        width = int(widths[~full].sum())
+        filled = ~full & (rooms * width <= widths * rest)
+        if not filled.any():
+            return _Division(widths, rooms, full, rest, max(width, 1))
+        rest -= int(rooms[filled].sum())
+        full |= filled
+
+
+def _write(shares: Shares, at: NDArray[np.intp], part: Shares) -> None:
+    shares.lowest[at] = part.lowest
+    shares.highest[at] = part.highest
+    shares.exact[at] = part.exact
