@@ -40,7 +40,9 @@ lint: setup ## check style, types, import layers and shell scripts
 	@echo "==> mypy"
 	@$(PYTHON_BIN) -m mypy
 	@echo "==> import layers"
-	@.venv/bin/lint-imports
+	@.venv/bin/lint-imports --no-logo
+	@echo "==> the tree"
+	@$(PYTHON_BIN) scripts/check_tree.py
 	@echo "==> shellcheck"
 	@.venv/bin/shellcheck scripts/*.sh .ci/run
 

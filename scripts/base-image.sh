@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Makes a base image out of Debian packages, for machines that reach a Debian mirror but no container registry.
+# Prints the image's name. Sourced variables of engine.sh choose the container engine.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=scripts/lib.sh
+. scripts/lib.sh
+# shellcheck source=scripts/engine.sh
+. scripts/engine.sh
+
+# Debian 12 has the same Python, 3.11, as the public base that it stands in for.
+readonly SUITE=bookworm
+readonly TAG=localhost/evenkeel-base:$SUITE
+: "${ENGINE:=$(find_engine)}"
+
+# The mirror this machine already uses, where it is a Debian.
+mirror() {
+    # shellcheck disable=SC2016  # apt expands these
+    apt-get indextargets --format '$(REPO_URI) $(RELEASE)' 'Created-By: Packages' 2>/dev/null |
+        awk -v suite="$SUITE" '$2 == suite { print $1; exit }'
+}
+
+if ! has_image "$TAG"; then
+    [ "$(id -u)" = 0 ] || die "making a base image without a registry takes root: run this as root, or set BASE=<image>"
+    scripts/need.sh disk=2048 debootstrap
+    work=$(mktemp -d)
+    trap 'rm -rf "$work"' EXIT
+    source=$(mirror)
+    say "making $TAG by debootstrap"
+    debootstrap --variant=minbase --include=python3,python3-venv,ca-certificates \
+        "$SUITE" "$work/root" "${source:-https://deb.debian.org/debian}" >"$work/log" 2>&1 ||
+        die "debootstrap failed: $(tail -n 3 "$work/log")"
+    rm -rf "$work"/root/var/cache/apt/* "$work"/root/var/lib/apt/lists/*
+    tar --directory "$work/root" --create --file "$work/root.tar" --exclude './dev/*' --exclude './proc/*' .
+    rm -rf "$work/root"
+    printf 'FROM scratch\nADD root.tar /\n' >"$work/Containerfile"
+    build_image "$TAG" "$work/Containerfile" "$work"
+fi
+echo "$TAG"

@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# Builds images/NAME.Containerfile: scripts/build-image.sh operator
+# BASE=<image> chooses another base; it must have the Python of images/NAME.lock.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=scripts/lib.sh
+. scripts/lib.sh
+# shellcheck source=scripts/engine.sh
+. scripts/engine.sh
+
+readonly NAME=$1
+readonly CONTEXT=build/images/$NAME
+PUBLIC_BASE=$(sed -n 's/^ARG BASE=//p' "images/$NAME.Containerfile")
+readonly PUBLIC_BASE
+
+# Wheels for the image's Python and C library, whatever this machine itself has.
+fetch_wheels() {
+    local machine platforms=() minor
+    machine=$(uname -m)
+    for minor in 36 35 34 31 28 27 17; do platforms+=(--platform "manylinux_2_${minor}_${machine/arm64/aarch64}"); done
+    .venv/bin/python -m pip download --quiet --require-hashes --requirement "images/$NAME.lock" --no-deps \
+        --only-binary :all: --python-version 3.11 --implementation cp "${platforms[@]}" --dest "$CONTEXT/wheels"
+    .venv/bin/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir "$CONTEXT/wheels" .
+}
+
+choose_base() {
+    if [ -n "${BASE:-}" ]; then
+        echo "$BASE"
+    elif pull_image "$PUBLIC_BASE"; then
+        echo "$PUBLIC_BASE"
+    else
+        say "no registry has answered for $PUBLIC_BASE"
+        scripts/base-image.sh
+    fi
+}
+
+ENGINE=$(find_engine)
+export ENGINE
+version=$(.venv/bin/python -c 'from importlib.metadata import version; print(version("evenkeel-operator"))')
+tag=localhost/evenkeel-$NAME:$version
+
+say "collecting wheels in $CONTEXT"
+rm -rf "$CONTEXT" && mkdir -p "$CONTEXT/wheels"
+fetch_wheels
+base=$(choose_base)
+say "building $tag on $base with $ENGINE"
+build_image "$tag" "images/$NAME.Containerfile" "$CONTEXT" "BASE=$base"
+say "trying it: $(run_image "$tag" python3 -c 'import evenkeel; from importlib.metadata import version as v; print("evenkeel-operator", v("evenkeel-operator"))')"
+echo "$tag"

@@ -1,0 +1,64 @@
+# Whichever container engine there is, behind four verbs; sourced after lib.sh.
+# shellcheck shell=bash
+
+# Buildah's defaults want mounts and user namespaces that a plain container or virtual machine may not grant.
+: "${BUILDAH_ISOLATION:=chroot}" "${STORAGE_DRIVER:=vfs}"
+export BUILDAH_ISOLATION
+
+find_engine() {
+    if docker info >/dev/null 2>&1; then
+        echo docker
+    elif command -v podman >/dev/null; then
+        echo podman
+    else
+        scripts/need.sh buildah
+        echo buildah
+    fi
+}
+
+engine() {
+    case $ENGINE in
+        buildah) buildah --storage-driver "$STORAGE_DRIVER" "$@" ;;
+        *) "$ENGINE" "$@" ;;
+    esac
+}
+
+has_image() {
+    case $ENGINE in
+        docker) docker image inspect "$1" ;;
+        podman) podman image exists "$1" ;;
+        buildah) engine inspect --type image "$1" ;;
+    esac >/dev/null 2>&1
+}
+
+# A registry out of reach must not hold anyone up for long.
+pull_image() { has_image "$1" || engine_within 120 pull --quiet "$1" >/dev/null 2>&1; }
+
+engine_within() {
+    local seconds=$1; shift
+    if [ "$ENGINE" = buildah ]; then set -- --storage-driver "$STORAGE_DRIVER" "$@"; fi
+    timeout "$seconds" "$ENGINE" "$@"
+}
+
+# build_image TAG CONTAINERFILE CONTEXT [NAME=VALUE...]
+build_image() {
+    local tag=$1 file=$2 context=$3 verb=build argument arguments=()
+    shift 3
+    for argument in "$@"; do arguments+=(--build-arg "$argument"); done
+    if [ "$ENGINE" = buildah ]; then verb=bud; fi
+    engine "$verb" ${arguments[@]+"${arguments[@]}"} --tag "$tag" --file "$file" "$context" >&2
+}
+
+# run_image TAG COMMAND...
+run_image() {
+    local tag=$1 container status=0
+    shift
+    if [ "$ENGINE" != buildah ]; then
+        engine run --rm "$tag" "$@"
+        return
+    fi
+    container=$(engine from --pull-never "$tag")
+    engine run "$container" -- "$@" || status=$?
+    engine rm "$container" >/dev/null
+    return "$status"
+}
