@@ -31,7 +31,7 @@ from evenkeel.metastore._status import (
 )
 from evenkeel.metastore.settings import EtcdSettings
 
-__all__ = ["Backoff", "Connection", "Link", "Opener"]
+__all__ = ["Backoff", "Connection", "Link", "Metadata", "Opener"]
 
 _CHANNEL_OPTIONS: list[tuple[str, int | str]] = [
     ("grpc.enable_http_proxy", 0),
@@ -46,6 +46,7 @@ _CHANNEL_OPTIONS: list[tuple[str, int | str]] = [
 _REQUIRE_LEADER = ("hasleader", "true")
 """A member cut off from the others then refuses, instead of answering from the past or not at all."""
 
+Metadata = tuple[tuple[str, str], ...]
 _Method = Callable[["Connection"], Any]
 
 
@@ -96,7 +97,7 @@ class Opener:
         self._turn = 0
 
     @property
-    def metadata(self) -> tuple[tuple[str, str], ...]:
+    def metadata(self) -> Metadata:
         """What every request carries."""
         return (_REQUIRE_LEADER, ("token", self._token)) if self._token else (_REQUIRE_LEADER,)
 
@@ -119,14 +120,12 @@ class Opener:
         if endpoint == self._settings.endpoints[self._turn]:
             self._turn = (self._turn + 1) % len(self._settings.endpoints)
 
-    async def renew_token(self, connection: Connection, *, stale: tuple[tuple[str, str], ...]) -> None:
-        """Log in again, unless the metadata that was refused has been replaced meanwhile."""
+    def forget_token(self, endpoint: str, *, refused: Metadata) -> None:
+        """Have the next connection log in again, unless that has happened since `refused` was sent."""
         if not self._settings.user:
-            raise AuthenticationError(
-                f"etcd at {connection.endpoint} asks for a user and a password, and none are configured"
-            )
-        if stale == self.metadata:
-            self._token = await self._log_in(connection)
+            raise AuthenticationError(f"etcd at {endpoint} asks for a user and a password, and none are configured")
+        if refused == self.metadata:
+            self._token = ""
 
     def unreachable(self, why: str = "") -> UnreachableError:
         """The error that names each endpoint, what it failed with, and what to check."""
@@ -156,14 +155,15 @@ class Opener:
 
     async def _prove(self, connection: Connection) -> None:
         """See that the endpoint is alive, lets us in, has a leader and belongs to the cluster we know."""
-        if self._settings.user and not self._token:
-            self._token = await self._log_in(connection)
+        await self._log_in(connection)
+        metadata = self.metadata
         try:
             status = await self._status(connection)
         except rpc.AioRpcError as error:
             if not is_stale_token(error):
                 raise
-            await self.renew_token(connection, stale=self.metadata)
+            self.forget_token(connection.endpoint, refused=metadata)
+            await self._log_in(connection)
             status = await self._status(connection)
         self._check_cluster(connection.endpoint, status.header.cluster_id)
         connection.cluster_id = status.header.cluster_id
@@ -174,15 +174,18 @@ class Opener:
             rpc.StatusRequest(), timeout=self._settings.connect_timeout, metadata=self.metadata
         )
 
-    async def _log_in(self, connection: Connection) -> str:
+    async def _log_in(self, connection: Connection) -> None:
+        if self._token or not self._settings.user:
+            return
         request = rpc.AuthenticateRequest(name=self._settings.user, password=self._settings.password)
         try:
             answer = await connection.auth.Authenticate(request, timeout=self._settings.connect_timeout)
         except rpc.AioRpcError as error:
-            if "authentication is not enabled" in (error.details() or ""):
-                return ""
-            raise
-        return str(answer.token)
+            # Credentials are harmless where etcd does not ask for any, and needed once it does.
+            if "authentication is not enabled" not in (error.details() or ""):
+                raise
+        else:
+            self._token = answer.token
 
     def _check_cluster(self, endpoint: str, cluster_id: int) -> None:
         self._cluster_id = self._cluster_id or cluster_id
@@ -240,14 +243,9 @@ class Link:
             try:
                 return await self._send(method(connection)(request, timeout=patience, metadata=metadata))
             except rpc.AioRpcError as error:
-                if is_stale_token(error):
-                    await self._renew_token(connection, metadata)
-                elif not is_transient(error):
-                    raise translate(error) from error
-                else:
-                    self._drop(connection, reason(error))
-                    if not repeatable and not certainly_not_applied(error):
-                        raise self._unknown_outcome() from error
+                self._drop(connection, error, metadata)
+                if not repeatable and not certainly_not_applied(error):
+                    raise self._unknown_outcome() from error
             await backoff.wait()
 
     async def connection(self, deadline: float) -> Connection:
@@ -274,12 +272,18 @@ class Link:
         if self._connection is not None and self._connection.alive():
             return self._connection
         if self._connection is not None:
-            self._drop(self._connection, "connection lost")
-        if not self._closed:
-            self._connection = await self._opener.open()
-        if self._closed or self._connection is None:
+            self._retire(self._connection)
+        self._check_open()
+        connection = await self._opener.open()
+        if self._closed:
+            await connection.close()
+        self._check_open()
+        self._connection = connection
+        return connection
+
+    def _check_open(self) -> None:
+        if self._closed:
             raise MetastoreError("this metastore has been closed")
-        return self._connection
 
     async def _send(self, call: Awaitable[Any]) -> Any:
         try:
@@ -290,21 +294,21 @@ class Link:
                 raise MetastoreError("this metastore was closed during a request") from None
             raise
 
-    async def _renew_token(self, connection: Connection, metadata: tuple[tuple[str, str], ...]) -> None:
-        try:
-            await self._opener.renew_token(connection, stale=metadata)
-        except rpc.AioRpcError as error:
-            if not is_transient(error):
-                raise translate(error) from error
-            self._drop(connection, reason(error))
+    def _drop(self, connection: Connection, error: Any, metadata: Metadata) -> None:
+        """Stop using a connection after a failure that another one may not have; raise where none would help."""
+        if is_stale_token(error):
+            self._opener.forget_token(connection.endpoint, refused=metadata)
+        elif is_transient(error):
+            self._opener.failed(connection.endpoint, reason(error))
+        else:
+            raise translate(error) from error
+        if connection is self._connection:
+            self._retire(connection)
 
-    def _drop(self, connection: Connection, why: str) -> None:
-        """Stop using a connection; others may still wait for answers on it, each with its own deadline."""
-        if connection is not self._connection:
-            return
+    def _retire(self, connection: Connection) -> None:
+        """Close a connection once nobody waits on it any more; every request has its own deadline."""
         self._connection = None
-        self._opener.failed(connection.endpoint, why)
-        task = asyncio.create_task(connection.close(grace=self._settings.request_timeout))
+        task = asyncio.create_task(connection.close(grace=self._settings.request_timeout + 1))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 

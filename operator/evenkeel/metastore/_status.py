@@ -42,11 +42,11 @@ def is_transient(error: Any) -> bool:
 
 def certainly_not_applied(error: Any) -> bool:
     """Whether etcd says that it dropped the request before it could take effect."""
-    return any(text in (error.details() or "") for text in _DROPPED)
+    return any(text in (error.details() or "") for text in (*_DROPPED, *_STALE_TOKEN))
 
 
 def is_stale_token(error: Any) -> bool:
-    """Whether authenticating once more is the remedy; a request refused this way was not carried out."""
+    """Whether logging in once more is the remedy."""
     return any(text in (error.details() or "") for text in _STALE_TOKEN)
 
 

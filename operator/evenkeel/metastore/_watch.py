@@ -23,7 +23,7 @@ from aetcd import rpc
 
 from evenkeel.errors import ClusterMismatchError, UnreachableError
 from evenkeel.metastore._codec import decode_events, prefix_bounds
-from evenkeel.metastore._connection import Backoff, Connection, Opener
+from evenkeel.metastore._connection import Backoff, Connection, Metadata, Opener
 from evenkeel.metastore._diff import difference
 from evenkeel.metastore._status import is_stale_token, is_transient, reason, translate
 from evenkeel.metastore.api import Snapshot, WatchBatch
@@ -66,21 +66,29 @@ class Watch:
         self._list_anew = list_anew
         self._stream: _Stream | None = None
         self._backoff = Backoff()
+        self._waiting: asyncio.Task[WatchBatch | None] | None = None
         self._closed = False
 
     async def batches(self) -> AsyncIterator[WatchBatch]:
         """All changes, until the watch is closed or etcd turns out not to be ours any more."""
         try:
             while not self._closed:
-                batch = await self._next()
+                self._waiting = asyncio.ensure_future(self._next())
+                batch = await self._waiting
                 if batch is not None:
                     yield batch
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not self._closed or task is None or task.cancelling():
+                raise
         finally:
             await self._hang_up()
 
     async def close(self) -> None:
         """End the iteration, wherever it waits."""
         self._closed = True
+        if self._waiting is not None:
+            self._waiting.cancel()
         await self._hang_up()
 
     async def _next(self) -> WatchBatch | None:
@@ -121,9 +129,8 @@ class Watch:
         if self._stream is not None:
             self._opener.failed(self._stream.connection.endpoint, why)
             await self._hang_up()
-        if not self._closed:
-            log.info("watch of %s broke after revision %d: %s", self._prefix, self._revision, why)
-            await self._backoff.wait()
+        log.info("watch of %s broke after revision %d: %s", self._prefix, self._revision, why)
+        await self._backoff.wait()
 
     async def _hang_up(self) -> None:
         stream, self._stream = self._stream, None
@@ -138,20 +145,24 @@ class Watch:
             call = connection.watch.Watch(metadata=metadata)
             stream = _Stream(connection, call, self._settings)
             await stream.create(self._prefix, start=self._revision)
-        except rpc.AioRpcError as error:
+        except BaseException as error:
             await connection.close()
-            if is_stale_token(error):
-                await self._opener.renew_token(connection, stale=metadata)
-            elif not is_transient(error):
-                raise translate(error) from error
-            self._opener.failed(connection.endpoint, reason(error))
-            raise _BrokenError(reason(error)) from error
-        except BaseException:
-            await connection.close()
+            if isinstance(error, rpc.AioRpcError):
+                raise self._failure(connection.endpoint, error, metadata) from error
             raise
         return stream
 
-    async def _newest_revision(self, connection: Connection, metadata: Any) -> int:
+    def _failure(self, endpoint: str, error: Any, metadata: Metadata) -> Exception:
+        """What to raise when a stream could not be opened: give up, or try another."""
+        if is_stale_token(error):
+            self._opener.forget_token(endpoint, refused=metadata)
+        elif is_transient(error):
+            self._opener.failed(endpoint, reason(error))
+        else:
+            return translate(error)
+        return _BrokenError(reason(error))
+
+    async def _newest_revision(self, connection: Connection, metadata: Metadata) -> int:
         """By a linearizable read, which also shows that this endpoint is not cut off from the others."""
         response = await connection.kv.Range(
             rpc.RangeRequest(key=prefix_bounds(self._prefix)[0], keys_only=True),
@@ -163,8 +174,8 @@ class Watch:
     def _check_revision(self, newest: int) -> None:
         if newest < self._revision:
             raise ClusterMismatchError(
-                f"etcd is at revision {newest}, but {self._revision} has been seen: it was restored from a "
-                "backup; restart only after making sure that its data is right"
+                f"etcd is at revision {newest}, but {self._revision} has been seen: it was emptied or restored "
+                "from a backup; restart only after making sure that its data is right"
             )
 
 

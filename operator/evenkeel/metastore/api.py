@@ -174,7 +174,11 @@ class Metastore(Protocol):
         ...
 
     async def cluster_id(self) -> int:
-        """The identity of this etcd cluster: another or a fresh one answers another number."""
+        """The identity of this etcd cluster.
+
+        Another cluster answers another number, also a fresh one in its place if it was given an
+        `--initial-cluster-token` of its own; one with the same token shows by its lower revision only.
+        """
         ...
 
     async def close(self) -> None:

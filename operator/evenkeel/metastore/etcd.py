@@ -11,14 +11,14 @@ import asyncio
 import contextlib
 import math
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Any
 
 import grpc
 from aetcd import rpc
 
-from evenkeel.errors import CompactedError, LeaseNotFoundError
+from evenkeel.errors import ClusterMismatchError, CompactedError, LeaseNotFoundError
 from evenkeel.metastore._codec import (
     decode_kv,
     decode_txn,
@@ -44,10 +44,11 @@ class EtcdMetastore:
         self._opener = Opener(self._settings)
         self._link = Link(self._settings, self._opener)
         self._watches: weakref.WeakSet[Watch] = weakref.WeakSet()
+        self._newest = 0
 
     async def get(self, key: str) -> KeyValue | None:
         """Read one key, linearizably."""
-        response = await self._link.call(_range, encode_get(key), repeatable=True)
+        response = await self._call(_range, encode_get(key), repeatable=True)
         return decode_kv(response.kvs[0]) if response.kvs else None
 
     async def range(self, prefix: str, *, revision: int = 0) -> Snapshot:
@@ -62,7 +63,7 @@ class EtcdMetastore:
 
     async def txn(self, txn: Txn) -> TxnResult:
         """Run one transaction. An UnreachableError leaves open whether it took effect."""
-        response = await self._link.call(_txn, encode_txn(txn), repeatable=not writes(txn))
+        response = await self._call(_txn, encode_txn(txn), repeatable=not writes(txn))
         return decode_txn(txn, response)
 
     def watch(self, prefix: str, *, after: Snapshot) -> AsyncIterator[WatchBatch]:
@@ -102,13 +103,26 @@ class EtcdMetastore:
     ) -> None:
         await self.close()
 
+    async def _call(self, method: Callable[[Connection], Any], request: Any, *, repeatable: bool) -> Any:
+        """One linearizable request, which can never see less than what was seen before it was sent."""
+        seen = self._newest
+        response = await self._link.call(method, request, repeatable=repeatable)
+        revision = response.header.revision
+        if revision < seen:
+            raise ClusterMismatchError(
+                f"etcd is at revision {revision}, but {seen} has been seen: it was emptied or restored from a "
+                "backup; restart only after making sure that its data is right"
+            )
+        self._newest = max(self._newest, revision)
+        return response
+
     async def _list(self, prefix: str, revision: int) -> Snapshot:
         start, end = prefix_bounds(prefix)
         kvs: list[KeyValue] = []
         more = True
         while more:
             page = encode_range(start, end, limit=self._settings.page_keys, revision=revision)
-            response = await self._link.call(_range, page, repeatable=True)
+            response = await self._call(_range, page, repeatable=True)
             kvs += [decode_kv(kv) for kv in response.kvs]
             revision = revision or response.header.revision
             more = response.more

@@ -88,6 +88,8 @@ class EtcdServer:
         self.peer_port = free_port()
         self.peers = {name: self.peer_url}
         """All members of the cluster by name; a cluster of one unless somebody says otherwise."""
+        self.cluster_token = secrets.token_hex(8)
+        """Makes the cluster's identity one of its own: etcd derives it from this and the peers' addresses alone."""
         self._tls = tls
         self._extra_args = [*extra_args, *([] if fsync else ["--unsafe-no-fsync"])]
         self._process: asyncio.subprocess.Process | None = None
@@ -185,6 +187,7 @@ class EtcdServer:
             f"--listen-peer-urls={self.peer_url}",
             f"--initial-advertise-peer-urls={self.peer_url}",
             f"--initial-cluster={members}",
+            f"--initial-cluster-token={self.cluster_token}",
             "--log-level=warn",
             *(self._tls.flags() if self._tls else []),
             *self._extra_args,
@@ -253,6 +256,7 @@ class EtcdCluster:
         ]
         for member in self.members:
             member.peers = {other.name: other.peer_url for other in self.members}
+            member.cluster_token = self.members[0].cluster_token
 
     @property
     def endpoints(self) -> tuple[str, ...]:

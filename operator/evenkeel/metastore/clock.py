@@ -1,0 +1,97 @@
+"""Time as something to be handed in, so that a test can let a lease expire without waiting for it."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+from collections.abc import Callable
+from typing import Protocol
+
+__all__ = ["Clock", "SystemClock", "Timer", "VirtualClock"]
+
+
+class Timer(Protocol):
+    """Something that will happen, unless it is cancelled."""
+
+    def cancel(self) -> None:
+        """See that it does not happen."""
+        ...
+
+
+class Clock(Protocol):
+    """Seconds that never go backwards."""
+
+    def now(self) -> float:
+        """Seconds since some fixed point."""
+        ...
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
+        """Run `callback` once `now()` has reached `when`."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+        ...
+
+
+class SystemClock:
+    """The running event loop's own time."""
+
+    def now(self) -> float:
+        """Seconds since some fixed point."""
+        return asyncio.get_running_loop().time()
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
+        """Run `callback` once `now()` has reached `when`."""
+        return asyncio.get_running_loop().call_at(when, callback)
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+        await asyncio.sleep(seconds)
+
+
+class _VirtualTimer:
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self.callback: Callable[[], None] | None = callback
+
+    def cancel(self) -> None:
+        self.callback = None
+
+
+class VirtualClock:
+    """Time that stands still until `advance` moves it."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+        self._order = itertools.count()
+        self._timers: list[tuple[float, int, _VirtualTimer]] = []
+
+    def now(self) -> float:
+        """Seconds advanced so far."""
+        return self._now
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
+        """Run `callback` once `now()` has reached `when`."""
+        timer = _VirtualTimer(callback)
+        heapq.heappush(self._timers, (when, next(self._order), timer))
+        return timer
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait until the clock has been advanced that far."""
+        woken = asyncio.get_running_loop().create_future()
+        timer = self.call_at(self._now + seconds, lambda: None if woken.done() else woken.set_result(None))
+        try:
+            await woken
+        finally:
+            timer.cancel()
+
+    def advance(self, seconds: float) -> None:
+        """Let `seconds` pass at once, running what falls due in its order and at its time."""
+        until = self._now + seconds
+        while self._timers and self._timers[0][0] <= until:
+            when, _, timer = heapq.heappop(self._timers)
+            self._now = max(self._now, when)
+            if timer.callback is not None:
+                timer.callback()
+        self._now = until
