@@ -104,6 +104,17 @@ class Column(Model):
     """Value of rows that do not name the column: also of all rows written before it was added."""
     comment: Text = ""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "x-kubernetes-validations": [
+                cel(
+                    "self.type == oldSelf.type && self.nullable == oldSelf.nullable",
+                    "type and nullable of a column cannot change after creation",
+                )
+            ]
+        }
+    )
+
     @model_validator(mode="after")
     def _default_fits(self) -> Self:
         kind = column_type(self.type)
@@ -144,9 +155,8 @@ class Schema(Model):
                     "partitionBy may only name columns of primaryKey (of the table, where there is no primaryKey)",
                 ),
                 cel(
-                    "oldSelf.columns.all(o, self.columns.exists(c, c.name == o.name && c.type == o.type"
-                    " && c.nullable == o.nullable))",
-                    "columns can be added, but not removed or changed",
+                    "oldSelf.columns.all(o, self.columns.exists(c, c.name == o.name))",
+                    "columns can be added, but not removed",
                 ),
             ]
         }

@@ -181,7 +181,8 @@ class PartitionAssignment(ResourceBase):
         json_schema_extra={
             "x-kubernetes-validations": [
                 cel(
-                    f"self.metadata.name == self.spec.table + '-' + string(self.spec.from / {SLICE})",
+                    "self.metadata.name.startsWith(self.spec.table + '-') && "
+                    f"int(self.metadata.name.substring(size(self.spec.table) + 1)) == self.spec.from / {SLICE}",
                     f"the name must be <table>-<from / {SLICE}>",
                 )
             ]
