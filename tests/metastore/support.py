@@ -1,0 +1,173 @@
+"""What the metastore's tests share: a proxy to break connections with, and ways to wait without sleeping."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, NamedTuple
+
+from aetcd import rpc
+
+from evenkeel.metastore.api import Delete, Event, Metastore, Put, Txn, TxnResult, WatchBatch
+from evenkeel.metastore.server import free_port
+from evenkeel.metastore.settings import EtcdSettings
+
+FAST_ELECTIONS = ("--heartbeat-interval=20", "--election-timeout=200")
+PATIENCE = 20.0
+END = "zzz-end"
+
+
+class Subject(NamedTuple):
+    """A metastore under test, and the one thing tests need that the Protocol does not offer."""
+
+    store: Metastore
+    compact: Callable[[int], Awaitable[None]]
+
+
+def settings_for(*endpoints: str, **changes: Any) -> EtcdSettings:
+    """Impatient settings, so that a test of a timeout takes tenths of a second."""
+    quick = {"request_timeout": 5.0, "connect_timeout": 0.5, "progress_interval": 0.1, "stall_timeout": 0.3}
+    return EtcdSettings(endpoints=endpoints, **(quick | changes))
+
+
+def put(key: str, value: bytes = b"", **options: Any) -> Txn:
+    return Txn(success=(Put(key, value, **options),))
+
+
+def delete(key: str, **options: Any) -> Txn:
+    return Txn(success=(Delete(key, **options),))
+
+
+async def compact_etcd(endpoint: str, revision: int) -> None:
+    async with rpc.insecure_channel(endpoint.removeprefix("http://")) as channel:
+        await rpc.KVStub(channel).Compact(rpc.CompactionRequest(revision=revision, physical=True))
+
+
+async def events_until(watch: AsyncIterator[WatchBatch], done: Callable[[Event], bool]) -> list[Event]:
+    """All events up to and including the first one that is `done`; batches must be in order and never repeat."""
+    events: list[Event] = []
+    revision = 0
+    async with asyncio.timeout(PATIENCE):
+        async for batch in watch:
+            assert batch.revision > revision, "a batch must move the revision on"
+            assert all(revision < event.mod_revision <= batch.revision for event in batch.events)
+            revision = batch.revision
+            events += batch.events
+            if any(done(event) for event in batch.events):
+                return events
+    raise AssertionError("the watch ended by itself")
+
+
+async def events_until_end(watch: AsyncIterator[WatchBatch], store: Metastore, prefix: str) -> list[Event]:
+    """Every event still to come, found by writing one last key: what did not come before it never will."""
+    await store.txn(put(prefix + END))
+    events = await events_until(watch, lambda event: event.key == prefix + END)
+    return [event for event in events if event.key != prefix + END]
+
+
+def shown(events: list[Event]) -> list[tuple[str, bytes | None]]:
+    """Events as (last part of the key, value or None)."""
+    return [(event.key.rpartition("/")[2], event.kv.value if event.kv else None) for event in events]
+
+
+async def persistent_txn(store: Metastore, txn: Txn) -> TxnResult:
+    """Repeat a transaction that may be repeated until it is answered."""
+    from evenkeel.errors import UnreachableError
+
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            with contextlib.suppress(UnreachableError):
+                return await store.txn(txn)
+
+
+class Proxy:
+    """A TCP proxy on loopback that can refuse, cut, stall and swallow."""
+
+    def __init__(self, target: str) -> None:
+        self._target_port = int(target.rpartition(":")[2])
+        self._port = free_port()
+        self._server: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+        self._flowing = asyncio.Event()
+        self._answering = asyncio.Event()
+        self._flowing.set()
+        self._answering.set()
+        self.accepted = 0
+        self.swallowed = asyncio.Event()
+        """Set once an answer has been held back."""
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    async def accept(self) -> None:
+        """Listen, and let everything through."""
+        self._flowing.set()
+        self._answering.set()
+        if self._server is None:
+            self._server = await asyncio.start_server(self._connected, "127.0.0.1", self._port)
+
+    async def refuse(self) -> None:
+        """End all connections and accept no more."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+        await self.cut()
+
+    async def cut(self) -> None:
+        """End all connections; new ones are welcome."""
+        for connection in list(self._connections):
+            connection.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    def stall(self) -> None:
+        """Keep all connections open and pass nothing on."""
+        self._flowing.clear()
+
+    def swallow_answers(self) -> None:
+        """Pass requests on and keep the answers."""
+        self._answering.clear()
+
+    async def __aenter__(self) -> Proxy:
+        await self.accept()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.refuse()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        self.accepted += 1
+        try:
+            await self._pass_on(reader, writer)
+        except (OSError, asyncio.CancelledError):
+            pass
+        finally:
+            self._connections.discard(task)
+            writer.transport.abort()
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        upstream_reader, upstream_writer = await asyncio.open_connection("127.0.0.1", self._target_port)
+        try:
+            async with asyncio.TaskGroup() as both:
+                both.create_task(self._copy(reader, upstream_writer, answers=False))
+                both.create_task(self._copy(upstream_reader, writer, answers=True))
+        except* OSError:
+            pass
+        finally:
+            upstream_writer.transport.abort()
+
+    async def _copy(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, answers: bool
+    ) -> None:
+        while data := await reader.read(65536):
+            if answers and not self._answering.is_set():
+                self.swallowed.set()
+                await self._answering.wait()
+            await self._flowing.wait()
+            writer.write(data)
+            await writer.drain()
+        raise ConnectionResetError
