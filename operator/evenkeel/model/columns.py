@@ -93,6 +93,7 @@ class Column(Model):
     """One column."""
 
     name: ColumnName
+    """Its name, once per table."""
     type: TypeName
     """What values it holds."""
     nullable: bool = True
@@ -103,6 +104,7 @@ class Column(Model):
     ] = None
     """Value of rows that do not name the column: also of all rows written before it was added."""
     comment: Text = ""
+    """For people; it may change at any time."""
 
     model_config = ConfigDict(
         json_schema_extra={

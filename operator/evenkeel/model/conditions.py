@@ -59,7 +59,9 @@ class Condition(StatusModel):
     """One condition; at most one of each type per object."""
 
     type: ConditionType
+    """What it is about."""
     status: Literal["True", "False", "Unknown"]
+    """Whether it holds."""
     reason: Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z]([A-Za-z0-9_]*[A-Za-z0-9])?$")]
     """One CamelCase word for programs."""
     message: Annotated[str, Field(max_length=4096)] = ""

@@ -60,7 +60,9 @@ class ContainerResources(Model):
     """Requests and limits of one container, as in a pod."""
 
     requests: Quantities = Field(default_factory=dict)
+    """What the scheduler sets aside."""
     limits: Quantities = Field(default_factory=dict)
+    """What the container may not exceed."""
 
 
 class Resources(Model):
@@ -138,6 +140,7 @@ class StoreClusterSpec(Model):
             json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
         ),
     ] = ()
+    """What is particular to single stores."""
     client_namespaces: Annotated[
         tuple[DnsName, ...], Field(max_length=64, json_schema_extra={"x-kubernetes-list-type": "set"})
     ] = ()
@@ -194,9 +197,11 @@ class StoreClusterStatus(StatusModel):
     stores: Count = 0
     """Pods that exist."""
     ready_stores: Count = 0
+    """Pods whose replicas are caught up."""
     selector: Annotated[str, Field(max_length=1024)] = ""
     """Label selector of the pods, for the scale subresource."""
     tables: Count = 0
+    """Tables that live here."""
     replicas: Count = 0
     """Replicas of all tables."""
     zones_from: Literal["Nodes", "Overrides", "None"] | None = None

@@ -148,6 +148,7 @@ class ChangesSpec(Model):
     """The change table: every write in order, for streaming readers."""
 
     enabled: bool = True
+    """False stops keeping changes, without taking the block out."""
     retention: Duration = Duration("24h")
     """How long changes are kept."""
 
@@ -244,6 +245,7 @@ class TableStatus(StatusModel):
     plan: Count = 0
     """Number of the newest plan."""
     plan_hash: Annotated[str, Field(max_length=128)] = ""
+    """Its content's hash, which an approval names."""
     progress: Progress | None = None
     """Of the plan that is being carried out."""
     stuck: Annotated[tuple[StuckPartition, ...], Field(max_length=20)] = ()
@@ -251,6 +253,7 @@ class TableStatus(StatusModel):
     bytes: Count = 0
     """Size of one copy of the table."""
     schema_version: Count = 0
+    """How often columns were added."""
 
 
 class Table(ResourceBase):
