@@ -42,6 +42,7 @@ def test_contracts_are_kept(tree: Path) -> None:
         ("operator/evenkeel/protocol/keys.py", "from os import environ", "evenkeel.protocol.keys -> os"),
         ("operator/evenkeel/protocol/keys.py", "import asyncio.subprocess", "evenkeel.protocol.keys -> asyncio"),
         ("operator/evenkeel/planner/rules.py", "from random import choice", "evenkeel.planner.rules -> random"),
+        ("operator/evenkeel/rebalancers/mod.py", "import socket", "evenkeel.rebalancers.mod -> socket"),
         ("operator/evenkeel/protocol/keys.py", "import evenkeel.metastore.memory", "evenkeel.metastore.memory"),
         ("operator/evenkeel/model/views.py", "import evenkeel_store", "evenkeel.model.views -> evenkeel_store"),
         ("operator/evenkeel/errors.py", "import evenkeel.model", "evenkeel.errors -> evenkeel.model"),
