@@ -50,8 +50,10 @@ format: setup ## rewrite the code in the one style
 	@$(PYTHON_BIN) -m ruff check --fix
 	@$(PYTHON_BIN) -m ruff format
 
-crds: setup ## generate crds/ from the models
+crds: setup ## generate crds/ and the tables of docs/resources.md from the models
+	@echo "==> generating crds/ and the tables of docs/resources.md"
 	@$(PYTHON_BIN) -m evenkeel.model.crd crds/
+	@$(PYTHON_BIN) -m evenkeel.model.reference docs/resources.md
 
 images: setup ## build the operator's image with docker, podman or buildah
 	@scripts/build-image.sh operator

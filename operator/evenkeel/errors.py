@@ -33,6 +33,7 @@ __all__ = [
     "MalformedRecordError",
     "MetastoreError",
     "PlanningError",
+    "Problem",
     "RebalancerError",
     "RefusedError",
     "UnreachableError",

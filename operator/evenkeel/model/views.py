@@ -13,7 +13,17 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Assignment", "Choice", "CurrentState", "Move", "Placement", "StoreView", "StoresView", "TableView"]
+__all__ = [
+    "NO_STORE",
+    "Assignment",
+    "Choice",
+    "CurrentState",
+    "Move",
+    "Placement",
+    "StoreView",
+    "StoresView",
+    "TableView",
+]
 
 NO_STORE = -1
 
