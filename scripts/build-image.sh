@@ -45,5 +45,5 @@ fetch_wheels
 base=$(choose_base)
 say "building $tag on $base with $ENGINE"
 build_image "$tag" "images/$NAME.Containerfile" "$CONTEXT" "BASE=$base"
-say "trying it: $(run_image "$tag" python3 -c 'import evenkeel; from importlib.metadata import version as v; print("evenkeel-operator", v("evenkeel-operator"))')"
+say "trying it: $(run_image "$tag" evenkeel --version)"
 echo "$tag"

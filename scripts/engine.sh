@@ -54,7 +54,7 @@ run_image() {
     local tag=$1 container status=0
     shift
     if [ "$ENGINE" != buildah ]; then
-        engine run --rm "$tag" "$@"
+        engine run --rm --entrypoint "$1" "$tag" "${@:2}"
         return
     fi
     container=$(engine from --pull-never "$tag")
