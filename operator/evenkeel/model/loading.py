@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from evenkeel.errors import InvalidInputError, Problem
 from evenkeel.model.base import API_VERSION, Path
@@ -93,7 +94,7 @@ def _resource(document: Document, source: str) -> Resource:
         missing = {problem.path for problem in nulls}
         found = [
             problem
-            for details in error.errors(include_url=False)
+            for details in _own_errors(error)
             for problem in explain(details, schema=schema, document=document, source=source)
             if problem.path not in missing
         ]
@@ -101,6 +102,13 @@ def _resource(document: Document, source: str) -> Resource:
     if nulls:
         raise InvalidInputError(problems=nulls)
     return resource
+
+
+def _own_errors(error: ValidationError) -> list[ErrorDetails]:
+    """Without the lists that pydantic calls too short only because it counts their sound items alone."""
+    errors = error.errors(include_url=False)
+    places = {details["loc"][:i] for details in errors for i in range(len(details["loc"]))}
+    return [details for details in errors if details["type"] != "too_short" or details["loc"] not in places]
 
 
 def _model(document: Document, source: str) -> type[Resource]:

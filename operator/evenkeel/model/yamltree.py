@@ -21,7 +21,8 @@ __all__ = ["MAX_BYTES", "Document", "Mark", "documents"]
 
 MAX_BYTES = 3 * 1024 * 1024
 """What the API server accepts in one request."""
-MAX_NODES = 200_000
+MAX_ALIASED = 20_000
+"""Values that may be read again through aliases: files without aliases are bounded by their length."""
 MAX_DEPTH = 64
 _LONGEST_INTEGER = 40
 
@@ -98,11 +99,12 @@ def _refused(source: str, line: int, text: str) -> InvalidInputError:
 
 
 class _Reader:
-    """Turns nodes into data; one per file, because the bound on nodes is per file."""
+    """Turns nodes into data; one per file, because the bound on aliases is per file."""
 
     def __init__(self, source: str) -> None:
         self._source = source
-        self._nodes = 0
+        self._seen: set[int] = set()
+        self._again = 0
         self._open: set[int] = set()
         self._marks: dict[Path, Mark] = {}
 
@@ -129,9 +131,10 @@ class _Reader:
             self._open.discard(id(node))
 
     def _count(self, node: yaml.Node) -> None:
-        self._nodes += 1
-        if self._nodes > MAX_NODES:
-            raise _refused(self._source, _line(node), f"aliases grow to more than {MAX_NODES} values")
+        self._again += id(node) in self._seen
+        self._seen.add(id(node))
+        if self._again > MAX_ALIASED:
+            raise _refused(self._source, _line(node), f"aliases grow to more than {MAX_ALIASED} values")
         if id(node) in self._open:
             raise _refused(self._source, _line(node), "an anchor contains an alias of itself")
 

@@ -1,0 +1,141 @@
+"""The CRDs: generated, current, and of the form the API server takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from evenkeel.model.crd import FACES, crd, main, render
+from evenkeel.model.loading import KINDS
+
+FOLDER = Path(__file__).parents[2] / "crds"
+
+
+def schema(kind: str) -> dict[str, Any]:
+    [version] = crd(kind)["spec"]["versions"]
+    found = version["schema"]["openAPIV3Schema"]
+    assert isinstance(found, dict)
+    return found
+
+
+def nodes(node: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    yield path, node
+    for name, child in node.get("properties", {}).items():
+        yield from nodes(child, f"{path}.{name}")
+    if "items" in node:
+        yield from nodes(node["items"], f"{path}[]")
+    if isinstance(node.get("additionalProperties"), dict):
+        yield from nodes(node["additionalProperties"], f"{path}{{}}")
+
+
+def test_no_drift() -> None:
+    """The files in crds/ are what `make crds` writes, and there are no others."""
+    assert {file.name for file in FOLDER.iterdir()} == {f"{face.plural}.yaml" for face in FACES.values()}
+    for kind, face in FACES.items():
+        assert (FOLDER / f"{face.plural}.yaml").read_text() == render(kind), "run `make crds`"
+
+
+def test_every_kind_has_one() -> None:
+    """Every kind the reader knows has a CRD."""
+    assert set(FACES) == set(KINDS)
+
+
+def test_main_writes(tmp_path: Path) -> None:
+    """The command writes all files into the folder it is given."""
+    main([str(tmp_path / "out")])
+    assert len(list((tmp_path / "out").glob("*.yaml"))) == len(KINDS)
+    with pytest.raises(SystemExit, match="usage"):
+        main([])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_structural(kind: str) -> None:
+    """Every node has one type or says why not; nothing the API server refuses is left."""
+    for path, node in nodes(schema(kind)):
+        untyped = "x-kubernetes-int-or-string" in node or "x-kubernetes-preserve-unknown-fields" in node
+        assert ("type" in node) or untyped, path
+        assert not {"$ref", "$defs", "title", "const", "oneOf", "uniqueItems", "exclusiveMinimum"} & set(node), path
+        assert ("anyOf" in node) == ("x-kubernetes-int-or-string" in node), path
+        assert not ("properties" in node and "additionalProperties" in node), path
+        assert node.get("default", 0) is not None, path
+        assert not [key for key in node if key.startswith("x-evenkeel")], path
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bounded_specs(kind: str) -> None:
+    """Lists, maps and texts of a spec are bounded, which CEL's cost estimate and etcd both need."""
+    for path, node in nodes(schema(kind)["properties"]["spec"]):
+        if node.get("type") == "array":
+            assert "maxItems" in node, path
+        if node.get("type") == "string" and "enum" not in node:
+            assert "maxLength" in node, path
+        if "additionalProperties" in node:
+            assert "maxProperties" in node, path
+        if node.get("type") == "integer":
+            assert {"minimum", "maximum", "format"} <= set(node), path
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_status(kind: str) -> None:
+    """Status is a subresource with observedGeneration and conditions merged by type, and no defaults."""
+    [version] = crd(kind)["spec"]["versions"]
+    assert version["subresources"]["status"] == {}
+    status = schema(kind)["properties"]["status"]
+    assert "observedGeneration" in status["properties"]
+    conditions = status["properties"]["conditions"]
+    assert (conditions["x-kubernetes-list-type"], conditions["x-kubernetes-list-map-keys"]) == ("map", ["type"])
+    assert not [path for path, node in nodes(status) if "default" in node]
+
+
+@pytest.mark.parametrize(("kind", "path"), [("Table", ".spec.replicas"), ("StoreCluster", ".spec.stores")])
+def test_scale(kind: str, path: str) -> None:
+    """`kubectl scale` reaches replicas and stores, and reads what is."""
+    [version] = crd(kind)["spec"]["versions"]
+    assert version["subresources"]["scale"]["specReplicasPath"] == path
+    known = {found for found, _ in nodes(schema(kind))}
+    assert set(version["subresources"]["scale"].values()) <= known
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_columns_exist(kind: str) -> None:
+    """Every printer column shows a field that exists."""
+    [version] = crd(kind)["spec"]["versions"]
+    known = {found for found, _ in nodes(schema(kind))} | {".metadata.creationTimestamp"}
+    for column in version["additionalPrinterColumns"]:
+        path = column["jsonPath"]
+        assert path in known or path.startswith('.status.conditions[?(@.type=="'), path
+
+
+def test_table_columns() -> None:
+    """`kubectl get tables` shows what one looks for first."""
+    [version] = crd("Table")["spec"]["versions"]
+    shown = [column["name"] for column in version["additionalPrinterColumns"] if not column.get("priority")]
+    assert shown == ["Ready", "Partitions", "Replicas", "Moving", "Leaderless", "Age"]
+
+
+def test_readable_yaml() -> None:
+    """The files hold no anchors and parse to the same data."""
+    for kind in KINDS:
+        text = render(kind)
+        assert "&id" not in text
+        assert yaml.safe_load(text) == crd(kind)
+
+
+def test_rules_of_the_api_server() -> None:
+    """The API server itself refuses what can never be right."""
+    rules = {
+        rule["rule"]
+        for kind in KINDS
+        for _, node in nodes(schema(kind))
+        for rule in node.get("x-kubernetes-validations", ())
+    }
+    for rule in (
+        "self.partitions == oldSelf.partitions",
+        "self.primaryKey == oldSelf.primaryKey",
+        "!has(self.consensusSize) || (self.consensusSize % 2 == 1 && self.consensusSize <= self.replicas)",
+    ):
+        assert rule in rules
