@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 project = "Evenkeel"
 author = "The Evenkeel authors"
 extensions = ["myst_parser"]
-html_theme = "furo"
+html_theme = "alabaster"
 root_doc = "README"
 include_patterns = ["*.md", "docs/**.md", "e2e/*.md"]
 myst_heading_anchors = 3
