@@ -42,9 +42,7 @@ def _no_killing_of_the_wheel(request: pytest.FixtureRequest) -> None:
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def shared_server(
-    etcd_binary: EtcdBinary, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[EtcdServer]:
+async def shared_server(etcd_binary: EtcdBinary, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EtcdServer]:
     data_dir = tmp_path_factory.mktemp("etcd")
     async with EtcdServer(data_dir, binary=etcd_binary, fsync=False, extra_args=FAST_ELECTIONS) as server:
         yield server

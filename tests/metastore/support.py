@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from aetcd import rpc
 
+from evenkeel.errors import UnreachableError
 from evenkeel.metastore.api import Delete, Event, Metastore, Put, Txn, TxnResult, WatchBatch
 from evenkeel.metastore.server import free_port
 from evenkeel.metastore.settings import EtcdSettings
@@ -73,8 +74,6 @@ def shown(events: list[Event]) -> list[tuple[str, bytes | None]]:
 
 async def persistent_txn(store: Metastore, txn: Txn) -> TxnResult:
     """Repeat a transaction that may be repeated until it is answered."""
-    from evenkeel.errors import UnreachableError
-
     async with asyncio.timeout(PATIENCE):
         while True:
             with contextlib.suppress(UnreachableError):
@@ -82,10 +81,10 @@ async def persistent_txn(store: Metastore, txn: Txn) -> TxnResult:
 
 
 class Proxy:
-    """A TCP proxy on loopback that can refuse, cut, stall and swallow."""
+    """A TCP proxy on loopback that can refuse, slam the door, cut, stall and swallow."""
 
     def __init__(self, target: str) -> None:
-        self._target_port = int(target.rpartition(":")[2])
+        self.redirect(target)
         self._port = free_port()
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
@@ -93,7 +92,10 @@ class Proxy:
         self._answering = asyncio.Event()
         self._flowing.set()
         self._answering.set()
+        self._slamming = False
         self.accepted = 0
+        self.slammed = asyncio.Event()
+        """Set once somebody has been turned away at the door."""
         self.swallowed = asyncio.Event()
         """Set once an answer has been held back."""
 
@@ -105,6 +107,7 @@ class Proxy:
         """Listen, and let everything through."""
         self._flowing.set()
         self._answering.set()
+        self._slamming = False
         if self._server is None:
             self._server = await asyncio.start_server(self._connected, "127.0.0.1", self._port)
 
@@ -115,11 +118,20 @@ class Proxy:
             server.close()
         await self.cut()
 
+    async def slam(self) -> None:
+        """End all connections, and new ones as soon as they are made."""
+        self._slamming = True
+        await self.cut()
+
     async def cut(self) -> None:
         """End all connections; new ones are welcome."""
         for connection in list(self._connections):
             connection.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
+
+    def redirect(self, target: str) -> None:
+        """Lead new connections elsewhere."""
+        self._target_port = int(target.rpartition(":")[2])
 
     def stall(self) -> None:
         """Keep all connections open and pass nothing on."""
@@ -137,6 +149,10 @@ class Proxy:
         await self.refuse()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._slamming:
+            self.slammed.set()
+            writer.transport.abort()
+            return
         task = asyncio.current_task()
         assert task is not None
         self._connections.add(task)
@@ -160,9 +176,7 @@ class Proxy:
         finally:
             upstream_writer.transport.abort()
 
-    async def _copy(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, answers: bool
-    ) -> None:
+    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, answers: bool) -> None:
         while data := await reader.read(65536):
             if answers and not self._answering.is_set():
                 self.swallowed.set()

@@ -143,9 +143,7 @@ async def test_prefix_delete(subject: Subject, prefix: str) -> None:
         (Delete("", prefix=True), Put("a", b"1")),
     ],
 )
-async def test_key_changed_twice_is_refused(
-    subject: Subject, prefix: str, ops: tuple[Put | Delete, ...]
-) -> None:
+async def test_key_changed_twice_is_refused(subject: Subject, prefix: str, ops: tuple[Put | Delete, ...]) -> None:
     """A branch that would change a key twice is refused, even if it is not the one to run."""
     here = tuple(
         Put(prefix + op.key, op.value) if isinstance(op, Put) else Delete(prefix + op.key, prefix=op.prefix)
@@ -304,9 +302,7 @@ async def test_two_watches_see_the_same(subject: Subject, prefix: str) -> None:
     snapshot = await subject.store.range(prefix)
     watches = [subject.store.watch(prefix, after=snapshot) for _ in range(2)]
     async with asyncio.TaskGroup() as tasks:
-        seen = [
-            tasks.create_task(events_until(watch, lambda event: event.key.endswith("9"))) for watch in watches
-        ]
+        seen = [tasks.create_task(events_until(watch, lambda event: event.key.endswith("9"))) for watch in watches]
         for number in range(10):
             await subject.store.txn(put(f"{prefix}{number}"))
     assert shown(seen[0].result()) == shown(seen[1].result()) == [(str(number), b"") for number in range(10)]

@@ -31,14 +31,15 @@ _RELATIONS = {
     "<": rpc.Compare.LESS,
     ">": rpc.Compare.GREATER,
 }
-_EVERYTHING = (b"\0", b"\0")
+_EVERY_TEXT = (b"\0", b"\xff")
+"""Not etcd's own way to say "all keys", which its check for keys changed twice overlooks."""
 
 
 def prefix_bounds(prefix: str) -> tuple[bytes, bytes]:
     """Etcd's key and range end for "every key that starts with `prefix`"."""
     key = _to_bytes(prefix)
     # The last byte of UTF-8 text is never 0xff, so adding one to it cannot overflow.
-    return (key, key[:-1] + bytes((key[-1] + 1,))) if key else _EVERYTHING
+    return (key, key[:-1] + bytes((key[-1] + 1,))) if key else _EVERY_TEXT
 
 
 def encode_get(key: str) -> Any:

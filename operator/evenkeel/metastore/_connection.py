@@ -81,6 +81,10 @@ class Connection:
         """Whether a request would go out at once; a channel that lost its peer would dial anew instead."""
         return bool(self.channel.get_state() is grpc.ChannelConnectivity.READY)
 
+    async def until_lost(self) -> None:
+        """Wait until the peer is gone or has said that it is going."""
+        await self.channel.wait_for_state_change(grpc.ChannelConnectivity.READY)
+
     async def close(self, *, grace: float | None = None) -> None:
         """Close it, leaving what is under way `grace` seconds to finish."""
         await self.channel.close(grace)
@@ -143,7 +147,8 @@ class Opener:
             await connection.close()
             if refuses_certificate(error):
                 raise AuthenticationError(
-                    f"etcd at {endpoint} refuses our certificate ({reason(error)}): check cert and key"
+                    f"etcd at {endpoint} ends the TLS session after its handshake, as it does with clients that "
+                    "show no certificate or one it does not trust: check cert and key"
                 ) from error
             if not is_transient(error):
                 raise translate(error) from error

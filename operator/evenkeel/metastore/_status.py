@@ -32,7 +32,7 @@ _DROPPED = ("etcdserver: no leader", "etcdserver: too many requests", "raft prop
 _STALE_TOKEN = ("invalid auth token", "revision of auth store is old", "user name is empty")
 _AUTHENTICATION = {rpc.StatusCode.UNAUTHENTICATED, rpc.StatusCode.PERMISSION_DENIED}
 _AUTHENTICATION_DETAILS = ("authentication failed", "user name is empty", "invalid auth token")
-_CERTIFICATE_REFUSED = ("certificate required", "bad certificate", "unknown ca", "certificate unknown")
+_CERTIFICATE_REFUSED = "TSI_DATA_CORRUPTED"
 
 
 def is_transient(error: Any) -> bool:
@@ -51,9 +51,11 @@ def is_stale_token(error: Any) -> bool:
 
 
 def refuses_certificate(error: Any) -> bool:
-    """Whether the TLS handshake failed because the server does not like our certificate, or the lack of one."""
-    details = (error.details() or "").lower().replace("_", " ")
-    return any(text in details for text in _CERTIFICATE_REFUSED)
+    """Whether the server did not like our certificate, or the lack of one.
+
+    In TLS 1.3 it says so only after the handshake, as an alert that gRPC can make nothing of.
+    """
+    return _CERTIFICATE_REFUSED in (error.details() or "")
 
 
 def reason(error: Any) -> str:

@@ -13,7 +13,6 @@ seldom gets ahead of it; no answer means that the server is stuck and another on
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -142,13 +141,18 @@ class Watch:
         metadata = self._opener.metadata
         try:
             self._check_revision(await self._newest_revision(connection, metadata))
-            call = connection.watch.Watch(metadata=metadata)
-            stream = _Stream(connection, call, self._settings)
-            await stream.create(self._prefix, start=self._revision)
         except BaseException as error:
             await connection.close()
             if isinstance(error, rpc.AioRpcError):
                 raise self._failure(connection.endpoint, error, metadata) from error
+            raise
+        stream = _Stream(connection, connection.watch.Watch(metadata=metadata), self._settings)
+        try:
+            await stream.create(self._prefix, start=self._revision)
+        except BaseException as error:
+            await stream.close()
+            if isinstance(error, _BrokenError):
+                self._opener.failed(connection.endpoint, str(error))
             raise
         return stream
 
@@ -187,6 +191,7 @@ class _Stream:
         self._call = call
         self._settings = settings
         self._reading: asyncio.Task[Any] | None = None
+        self._parting: asyncio.Task[None] = asyncio.ensure_future(connection.until_lost())
 
     async def create(self, prefix: str, *, start: int) -> None:
         """Ask for the watch and wait until the server has it."""
@@ -213,10 +218,10 @@ class _Stream:
     async def close(self) -> None:
         """End the stream and its connection."""
         self._call.cancel()
-        if self._reading is not None:
-            self._reading.cancel()
-            with contextlib.suppress(asyncio.CancelledError, rpc.AioRpcError):
-                await self._reading
+        tasks = [task for task in (self._parting, self._reading) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self.connection.close()
 
     def _tells_progress(self, response: Any) -> bool:
@@ -244,8 +249,11 @@ class _Stream:
         """The next response, or None when none came; the read goes on, as abandoning it would end the call."""
         if self._reading is None:
             self._reading = asyncio.ensure_future(self._call.read())
-        done, _ = await asyncio.wait({self._reading}, timeout=seconds)
-        if not done:
+        await asyncio.wait({self._reading, self._parting}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if not self._reading.done():
+            # A server that shuts down says so and then waits for its watches to leave.
+            if self._parting.done():
+                raise _BrokenError("the server is leaving")
             return None
         reading, self._reading = self._reading, None
         if reading.cancelled():

@@ -1,0 +1,58 @@
+"""What goes over the wire, where etcd itself cannot show the difference."""
+
+from __future__ import annotations
+
+from aetcd import rpc
+
+from evenkeel.metastore._codec import decode_kv, encode_txn, prefix_bounds, writes
+from evenkeel.metastore.api import Compare, Delete, Get, KeyValue, Put, Txn, absent
+
+
+def test_transaction_without_operations_reads() -> None:
+    """Etcd would answer bare comparisons from a member's possibly stale state; a read makes them linearizable."""
+    request = encode_txn(Txn((absent("a"),)))
+    assert len(request.success) == len(request.failure) == 1
+    assert not request.success[0].request_range.serializable
+
+
+def test_reads_are_linearizable() -> None:
+    """No read asks for less."""
+    request = encode_txn(Txn(success=(Get("a"), Get("b", prefix=True))))
+    assert not any(op.request_range.serializable for op in request.success)
+
+
+def test_only_puts_and_deletes_write() -> None:
+    """What cannot change anything may be sent twice."""
+    assert not writes(Txn((absent("a"),), (Get("a"),), (Get("b"),)))
+    assert writes(Txn(success=(Get("a"), Put("a", b""))))
+    assert writes(Txn(failure=(Delete("a"),)))
+
+
+def test_all_fields_compare() -> None:
+    """Each field goes to its own operand, zero included."""
+    compares = (
+        Compare("k", "mod", "=", 0),
+        Compare("k", "create", "<", 2),
+        Compare("k", "version", ">", 3),
+        Compare("k", "value", "!=", b"v"),
+    )
+    encoded = encode_txn(Txn(compares)).compare
+    assert [part.WhichOneof("target_union") for part in encoded] == [
+        "mod_revision",
+        "create_revision",
+        "version",
+        "value",
+    ]
+
+
+def test_prefix_of_everything() -> None:
+    """The empty prefix spans all text, and a longer one ends right behind its last key."""
+    assert prefix_bounds("") == (b"\0", b"\xff")
+    assert prefix_bounds("a/") == (b"a/", b"a0")
+
+
+def test_foreign_keys_that_are_no_text() -> None:
+    """A key that is not UTF-8 is still listed, and can be named again."""
+    kv = decode_kv(rpc.KeyValue(key=b"a/\xfe", value=b"v", mod_revision=3, create_revision=2, version=1))
+    assert kv == KeyValue("a/\udcfe", b"v", 3, 2, 1)
+    assert encode_txn(Txn(success=(Delete(kv.key),))).success[0].request_delete_range.key == b"a/\xfe"

@@ -1,0 +1,111 @@
+"""The etcd adapter while the server itself goes away and comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+import pytest
+
+from evenkeel.errors import UnreachableError
+from evenkeel.metastore.api import Metastore
+from evenkeel.metastore.etcd import EtcdMetastore
+from evenkeel.metastore.server import EtcdServer
+from tests.metastore.support import (
+    Proxy,
+    compact_etcd,
+    delete,
+    events_until,
+    events_until_end,
+    persistent_txn,
+    put,
+    settings_for,
+    shown,
+)
+
+ways = pytest.mark.parametrize("way", ["terminate", pytest.param("kill", marks=pytest.mark.kills_etcd)])
+
+
+@ways
+async def test_watch_survives_restarts(new_server: Callable[..., EtcdServer], way: str) -> None:
+    """A watch goes on over restarts of the server: nothing missed, nothing twice."""
+    async with new_server() as server, EtcdMetastore(settings_for(server.endpoint)) as store:
+        watch = store.watch("/w/", after=await store.range("/w/"))
+        seen = []
+        for number in range(3):
+            await store.txn(put(f"/w/{number}"))
+            seen += await events_until(watch, lambda event, n=number: event.key == f"/w/{n}")
+            following = asyncio.create_task(events_until(watch, lambda event, n=number: event.key == f"/w/{n}+"))
+            await getattr(server, way)()
+            await server.start()
+            await persistent_txn(store, put(f"/w/{number}+"))
+            seen += await following
+        seen += await events_until_end(watch, store, "/w/")
+    assert [key for key, _ in shown(seen)] == [f"{n}{mark}" for n in range(3) for mark in ("", "+")]
+
+
+@ways
+async def test_watch_survives_restart_and_compaction(new_server: Callable[..., EtcdServer], way: str) -> None:
+    """History compacted before the watch is back is made good by the difference."""
+    async with (
+        new_server() as server,
+        Proxy(server.endpoint) as proxy,
+        EtcdMetastore(settings_for(server.endpoint)) as store,
+        EtcdMetastore(settings_for(proxy.endpoint)) as watching,
+    ):
+        for key in ("changed", "deleted"):
+            await store.txn(put(f"/w/{key}", b"0"))
+        watch = watching.watch("/w/", after=await store.range("/w/"))
+        await store.txn(put("/w/changed", b"1"))
+        assert shown(await events_until(watch, lambda _: True)) == [("changed", b"1")]
+        await proxy.refuse()
+        await getattr(server, way)()
+        await server.start()
+        await store.txn(put("/w/changed", b"2"))
+        await store.txn(put("/w/changed", b"3"))
+        last = await store.txn(delete("/w/deleted"))
+        await compact_etcd(server.endpoint, last.revision)
+        await proxy.accept()
+        assert shown(await events_until_end(watch, store, "/w/")) == [("changed", b"3"), ("deleted", None)]
+
+
+@ways
+async def test_acknowledged_writes_survive(new_server: Callable[..., EtcdServer], way: str) -> None:
+    """What was acknowledged before and between restarts is there afterwards."""
+    acknowledged: set[str] = set()
+    written, stop = asyncio.Event(), asyncio.Event()
+
+    async def write(store: Metastore) -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            with contextlib.suppress(UnreachableError):
+                await store.txn(put(f"/w/{number:05}"))
+                acknowledged.add(f"/w/{number:05}")
+                written.set()
+
+    async with new_server() as server, EtcdMetastore(settings_for(server.endpoint)) as store:
+        writing = asyncio.create_task(write(store))
+        for _ in range(2):
+            written.clear()
+            await written.wait()
+            await getattr(server, way)()
+            await server.start()
+        stop.set()
+        await writing
+        kept = {kv.key for kv in (await store.range("/w/")).kvs}
+    assert len(acknowledged) > 2
+    assert acknowledged <= kept
+
+
+async def test_lease_survives_a_restart(new_server: Callable[..., EtcdServer]) -> None:
+    """A lease and its keys outlive a restart of the server."""
+    async with new_server() as server, EtcdMetastore(settings_for(server.endpoint)) as store:
+        lease = await store.lease(60)
+        await store.txn(put("a", b"", lease=lease.id))
+        await server.terminate()
+        await server.start()
+        assert await lease.refresh()
+        await lease.revoke()
+        assert await store.get("a") is None

