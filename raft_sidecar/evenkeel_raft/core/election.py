@@ -1,0 +1,121 @@
+"""Elections: pre-vote, votes, and the hand-over a leader asks for.
+
+A replica that heard from a leader within an election timeout ignores requests for votes, so a removed or partitioned
+replica cannot unseat anybody; the leader itself gives up when it has not heard from a quorum for as long
+(replication). Votes are given to whoever asks, member of one's own configuration or not: the asker may know a newer
+one, and a learner that was promoted without knowing it may be the vote that is missing.
+"""
+
+from __future__ import annotations
+
+from evenkeel_raft.core.messages import TimeoutNow, VoteRequest, VoteResponse
+from evenkeel_raft.core.quorum import LOST, WON, vote_result
+from evenkeel_raft.core.state import Raft
+from evenkeel_raft.core.types import CANDIDATE, FOLLOWER, LEADER, PRE_CANDIDATE
+
+__all__ = [
+    "campaign",
+    "electable",
+    "in_lease",
+    "on_timeout_now",
+    "on_vote_request",
+    "on_vote_response",
+    "record_vote",
+    "tick_election",
+]
+
+
+def electable(r: Raft) -> bool:
+    """Whether this replica may stand: a voter that has applied every configuration it knows to be committed."""
+    log, confs = r.log, r.confs
+    if not confs.current.is_voter(r.replica) or log.pending_snapshot is not None:
+        return False
+    return not log.conf_in(confs.index, log.committed)
+
+
+def campaign(r: Raft, *, transfer: bool) -> None:
+    """Stand for election if allowed; a leader's hand-over needs no pre-vote, for the leader is known to agree."""
+    if r.role == LEADER or not electable(r):
+        return
+    if transfer:
+        _stand(r, transfer=True)
+        return
+    r.become_pre_candidate()
+    _ask(r, pre=True, transfer=False)
+    _decide(r)
+
+
+def _stand(r: Raft, *, transfer: bool) -> None:
+    r.become_candidate()
+    _ask(r, pre=False, transfer=transfer)
+
+
+def _ask(r: Raft, *, pre: bool, transfer: bool) -> None:
+    conf, log = r.confs.current, r.log
+    term = r.term + 1 if pre else r.term
+    # A vote in earnest is asked for only once term, own vote and log are durable: a replica that crashed and forgot
+    # could ask again in the same term with a shorter log, and count answers that were given to the longer one.
+    out = r.messages if pre else r.responses
+    for voter in sorted({*conf.voters, *conf.outgoing} - {r.replica}):
+        out.append(
+            VoteRequest(r.group, r.generation, r.replica, voter, term, log.last_index, log.last_term, pre, transfer)
+        )
+
+
+def _decide(r: Raft) -> None:
+    conf = r.confs.current
+    result = vote_result(conf.voters, conf.outgoing, r.votes)
+    if result == LOST:
+        r.become_follower(r.term, 0)
+    elif result == WON and r.role == PRE_CANDIDATE:
+        _stand(r, transfer=False)
+    elif result == WON:
+        r.become_leader()
+
+
+def record_vote(r: Raft, voter: int, *, granted: bool) -> None:
+    """Count a vote; the first answer of each voter stands."""
+    r.votes.setdefault(voter, granted)
+    _decide(r)
+
+
+def in_lease(r: Raft) -> bool:
+    """Whether a leader was heard of too recently for anybody to stand against it."""
+    return r.leader != 0 and r.election_elapsed < r.settings.election_ticks
+
+
+def on_vote_request(r: Raft, m: VoteRequest) -> None:
+    """Give a vote, or (`pre`) say whether it would be given."""
+    free = r.vote == m.sender or (r.vote == 0 and r.leader == 0) or (m.pre and m.term > r.term)
+    if not free or not r.log.is_current(m.last_index, m.last_term):
+        r.messages.append(VoteResponse(r.group, r.generation, r.replica, m.sender, r.term, m.pre, False))
+    elif m.pre:
+        r.messages.append(VoteResponse(r.group, r.generation, r.replica, m.sender, m.term, True, True))
+    else:
+        r.vote, r.election_elapsed = m.sender, 0
+        r.responses.append(VoteResponse(r.group, r.generation, r.replica, m.sender, m.term, False, True))
+
+
+def on_vote_response(r: Raft, m: VoteResponse) -> None:
+    """Count a vote, if it answers the question this replica is asking now."""
+    if m.pre:
+        asked = r.role == PRE_CANDIDATE and m.term == (r.term + 1 if m.granted else r.term)
+    else:
+        asked = r.role == CANDIDATE and m.term == r.term
+    if asked:
+        record_vote(r, m.sender, granted=m.granted)
+
+
+def on_timeout_now(r: Raft, m: TimeoutNow) -> None:
+    """Take over from the leader. One who was removed or demoted meanwhile is not electable and stays."""
+    if r.role == FOLLOWER and m.sender == r.leader:
+        campaign(r, transfer=True)
+
+
+def tick_election(r: Raft) -> None:
+    """Let time pass for everybody but the leader."""
+    r.election_elapsed += 1
+    if r.election_elapsed >= r.timeout:
+        r.election_elapsed = 0
+        r.draw_timeout()
+        campaign(r, transfer=False)

@@ -1,0 +1,136 @@
+"""What a replica does with its leader's messages."""
+
+from __future__ import annotations
+
+from evenkeel_raft.core.errors import InvariantError, Refusal
+from evenkeel_raft.core.messages import (
+    Append,
+    AppendResponse,
+    CommitNotice,
+    Heartbeat,
+    HeartbeatResponse,
+    InstallSnapshot,
+    ReadRequest,
+    ReadResponse,
+    SnapshotRequest,
+)
+from evenkeel_raft.core.state import Raft
+from evenkeel_raft.core.types import FOLLOWER, LEADER, ReadState
+
+__all__ = [
+    "forward_read",
+    "on_append",
+    "on_commit_notice",
+    "on_heartbeat",
+    "on_install_snapshot",
+    "on_read_response",
+    "report_commit",
+    "tick_follower",
+]
+
+
+def follow(r: Raft, leader: int) -> None:
+    """Accept the sender as the leader of the current term."""
+    if r.role != FOLLOWER:
+        if r.role == LEADER:
+            raise InvariantError(f"replicas {r.replica} and {leader} both lead term {r.term}")
+        r.become_follower(r.term, leader)
+    if r.leader != leader:
+        r.leader, r.soft_due = leader, True
+    r.election_elapsed = 0
+
+
+def on_append(r: Raft, m: Append) -> Refusal | None:
+    """Add the leader's entries, or say where the logs might agree."""
+    entries, prev = m.entries, m.prev_index
+    last_new = prev + len(entries)
+    if entries and (entries[0].index != prev + 1 or entries[-1].index != last_new):
+        return Refusal.MALFORMED
+    if r.role != FOLLOWER or r.leader != m.sender:
+        follow(r, m.sender)
+    r.election_elapsed = 0
+    log = r.log
+    if prev < log.committed:
+        # What lies below is committed, so it matches; the leader learns where to go on, even below a snapshot.
+        _acknowledge(r, m.sender, log.committed)
+    elif log.accept(prev, m.prev_term, entries):
+        if m.commit > log.committed:
+            r.commit_to(min(m.commit, last_new))
+        _acknowledge(r, m.sender, last_new)
+    else:
+        hint = log.newest_not_after(prev, m.prev_term)
+        r.messages.append(
+            AppendResponse(
+                r.group, r.generation, r.replica, m.sender, r.term, prev, True, hint, log.term(hint), r.durable_commit
+            )
+        )
+    return None
+
+
+def _acknowledge(r: Raft, leader: int, index: int) -> None:
+    r.responses.append(AppendResponse(r.group, r.generation, r.replica, leader, r.term, index, False, 0, 0, 0))
+
+
+def on_commit_notice(r: Raft, m: CommitNotice) -> None:
+    """Learn that more is committed."""
+    follow(r, m.sender)
+    r.commit_to(m.commit)
+
+
+def on_heartbeat(r: Raft, m: Heartbeat) -> None:
+    """Confirm the leader; or fall asleep with it, silently, if there is nothing left to do."""
+    follow(r, m.sender)
+    r.commit_to(m.commit)
+    log = r.log
+    if m.quiesce and m.commit == log.last_index and log.applied == log.last_index and r.forwarded.idle:
+        r.quiesced = True
+        return
+    r.messages.append(
+        HeartbeatResponse(r.group, r.generation, r.replica, m.sender, r.term, m.context, r.durable_commit)
+    )
+
+
+def report_commit(r: Raft) -> None:
+    """Tell the leader, once it is durable, that a configuration entry is known to be committed."""
+    if r.role == FOLLOWER and r.leader:
+        r.responses.append(HeartbeatResponse(r.group, r.generation, r.replica, r.leader, r.term, 0, 0))
+
+
+def on_install_snapshot(r: Raft, m: InstallSnapshot) -> None:
+    """Begin at a snapshot whose files are in place; or use it to refill a damaged state machine, keeping the log."""
+    follow(r, m.sender)
+    log, meta = r.log, m.meta
+    if log.term(meta.index) == meta.term:
+        r.commit_to(meta.index)
+        if log.needs_restore:
+            log.needs_restore = False
+            log.applying, log.restore_due = meta.index, meta
+    elif meta.index > log.committed:
+        log.restore(meta)
+        r.confs.restore(meta)
+        r.write_due = True
+    _acknowledge(r, m.sender, log.committed)
+
+
+# Reads and repair
+
+
+def forward_read(r: Raft, context: int) -> None:
+    """Ask the leader for a read index."""
+    number = r.forwarded.add(context, deadline=r.now + r.settings.election_ticks)
+    r.messages.append(ReadRequest(r.group, r.generation, r.replica, r.leader, r.term, number))
+
+
+def on_read_response(r: Raft, m: ReadResponse) -> None:
+    """Pass the leader's answer on, unless nobody waits for it."""
+    context = r.forwarded.answered(m.context)
+    if context is not None:
+        r.read_states.append(ReadState(context, m.index))
+
+
+def tick_follower(r: Raft) -> None:
+    """Give up reads the leader did not answer; keep asking for a snapshot while the state machine is damaged."""
+    if not r.forwarded.idle:
+        r.read_states += [ReadState(context, 0) for context in r.forwarded.expire(r.now)]
+    if r.log.needs_restore and r.leader and r.now % r.settings.election_ticks == 0:
+        r.messages.append(SnapshotRequest(r.group, r.generation, r.replica, r.leader, r.term, r.log.offset))

@@ -1,0 +1,178 @@
+"""One group's replica as a state machine: messages, ticks and requests in; state and outgoing messages out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from evenkeel_raft.core import election, follower, leader
+from evenkeel_raft.core.confchange import apply_change
+from evenkeel_raft.core.errors import Refusal, RefusedError
+from evenkeel_raft.core.messages import (
+    Append,
+    AppendResponse,
+    CommitNotice,
+    Heartbeat,
+    HeartbeatResponse,
+    InstallSnapshot,
+    Message,
+    ReadRequest,
+    ReadResponse,
+    SnapshotRequest,
+    TimeoutNow,
+    VoteRequest,
+    VoteResponse,
+)
+from evenkeel_raft.core.state import Raft
+from evenkeel_raft.core.types import CONF, LEADER, NORMAL, ConfChange, Entry, encode_conf_change
+
+__all__ = ["apply_confs", "propose", "propose_conf", "propose_many", "read_index", "step", "tick"]
+
+_Handler = Callable[[Raft, Any], Refusal | None]
+
+_HANDLERS: Final[dict[type[Message], _Handler]] = {
+    Append: follower.on_append,
+    AppendResponse: leader.on_append_response,
+    CommitNotice: follower.on_commit_notice,
+    Heartbeat: follower.on_heartbeat,
+    HeartbeatResponse: leader.on_heartbeat_response,
+    InstallSnapshot: follower.on_install_snapshot,
+    ReadRequest: leader.on_read_request,
+    ReadResponse: follower.on_read_response,
+    SnapshotRequest: leader.on_snapshot_request,
+    TimeoutNow: election.on_timeout_now,
+    VoteRequest: election.on_vote_request,
+    VoteResponse: election.on_vote_response,
+}
+_FROM_LEADER: Final = (Append, CommitNotice, Heartbeat, InstallSnapshot)
+
+
+def step(r: Raft, m: Message) -> Refusal | None:
+    """Take in a message; say why if it is not meant for this replica."""
+    if m.receiver != r.replica or m.group != r.group or m.generation != r.generation:
+        return _misdirected(r, m)
+    if r.quiesced:
+        r.wake()
+    if m.term != r.term and not _settle_term(r, m):
+        return None
+    return _HANDLERS[type(m)](r, m)
+
+
+def _misdirected(r: Raft, m: Message) -> Refusal:
+    if m.group != r.group:
+        return Refusal.WRONG_GROUP
+    if m.receiver != r.replica:
+        return Refusal.WRONG_REPLICA
+    return Refusal.OLD_GENERATION if m.generation < r.generation else Refusal.NEW_GENERATION
+
+
+def _settle_term(r: Raft, m: Message) -> bool:
+    """Bring the terms together; whether the message is still worth looking at."""
+    if m.term < r.term:
+        _answer_the_past(r, m)
+        return False
+    if isinstance(m, VoteRequest):
+        if not m.transfer and election.in_lease(r):
+            return False
+        if m.pre:
+            return True
+    elif isinstance(m, VoteResponse) and m.pre and m.granted:
+        return True  # carries the term that the asker would have, not one that anybody is in
+    r.become_follower(m.term, m.sender if isinstance(m, _FROM_LEADER) else 0)
+    return True
+
+
+def _answer_the_past(r: Raft, m: Message) -> None:
+    """Let a leader, or one who asks for pre-votes, of an old term know the current one; others will find out."""
+    if isinstance(m, _FROM_LEADER):
+        r.messages.append(
+            AppendResponse(r.group, r.generation, r.replica, m.sender, r.term, 0, True, 0, 0, r.durable_commit)
+        )
+    elif isinstance(m, VoteRequest) and m.pre:
+        r.messages.append(VoteResponse(r.group, r.generation, r.replica, m.sender, r.term, True, False))
+
+
+def tick(r: Raft) -> None:
+    """Let one tick of time pass."""
+    if r.quiesced:
+        return
+    r.now += 1
+    if r.role == LEADER:
+        leader.tick_leader(r)
+    else:
+        follower.tick_follower(r)
+        election.tick_election(r)
+
+
+# Requests
+
+
+def propose(r: Raft, data: bytes) -> int:
+    """Log one entry and return its index."""
+    _check_room(r)
+    log = r.log
+    index = log.last_index + 1
+    log.append(Entry(index, r.term, NORMAL, data))
+    r.replicate_due = True
+    return index
+
+
+def propose_many(r: Raft, payloads: Sequence[bytes]) -> int:
+    """Log entries and return the index of the last one."""
+    _check_room(r)
+    log, term = r.log, r.term
+    first = log.last_index + 1
+    log.extend([Entry(index, term, NORMAL, data) for index, data in enumerate(payloads, first)])
+    r.replicate_due = True
+    return log.last_index
+
+
+def _check_room(r: Raft) -> None:
+    if not r.accepting:
+        r.check_accepting()
+    if r.quiesced:
+        r.wake()
+    log = r.log
+    if log.end - log.applied_end >= r.settings.max_unapplied_bytes:
+        raise RefusedError(Refusal.BUSY)
+
+
+def propose_conf(r: Raft, change: ConfChange) -> int:
+    """Log a configuration change and return its index.
+
+    It must fit the applied configuration, and nothing of the kind may be unapplied: not from this term, nor, unknown
+    to be committed, from an earlier one. Waiting for an own entry settles the latter.
+    """
+    r.check_accepting()
+    log = r.log
+    if log.applied < r.pending_conf_index or log.conf_in(r.confs.index, log.last_index):
+        raise RefusedError(Refusal.CHANGE_PENDING)
+    apply_change(r.confs.current, change)
+    r.wake()
+    index = log.last_index + 1
+    log.append(Entry(index, r.term, CONF, encode_conf_change(change)))
+    r.pending_conf_index = index
+    r.replicate_due = True
+    return index
+
+
+def read_index(r: Raft, context: int) -> None:
+    """Ask for an index at which a read is linearizable; followers ask the leader."""
+    r.wake()
+    if r.role == LEADER:
+        leader.read(r, context, r.replica)
+    elif r.leader:
+        follower.forward_read(r, context)
+    else:
+        raise RefusedError(Refusal.NO_LEADER)
+
+
+def apply_confs(r: Raft, upto: int) -> None:
+    """Let configurations take effect whose entries are applied."""
+    log = r.log
+    while log.conf_in(r.confs.index, upto):
+        after = r.confs.index
+        index = next(index for index in log.conf_indexes if index > after)
+        r.confs.apply(log.entry(index))
+        if r.role == LEADER:
+            leader.follow_conf(r)

@@ -1,0 +1,344 @@
+"""The node a runner drives: requests in, `take` out, completions back in.
+
+    node.step(message); node.tick(); node.propose(data); ...
+    out = node.take()
+    send out.messages; answer out.reads
+    write out.append (in the order given), fsync, then send its responses and call node.on_persisted(token)
+    restore out.restore, apply out.apply (in that order), then call node.on_applied(index)
+
+Tokens complete in order: reporting one reports all before it. A write may take as long as it likes; the node goes on
+meanwhile. After an error of the disk no token may be reported any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from evenkeel_raft.core import election, follower, leader, raft
+from evenkeel_raft.core.confs import Confs
+from evenkeel_raft.core.errors import InvariantError, Refusal, RefusedError
+from evenkeel_raft.core.log import Log, Write
+from evenkeel_raft.core.messages import AppendResponse, HeartbeatResponse, InstallSnapshot, Message
+from evenkeel_raft.core.state import Raft
+from evenkeel_raft.core.status import SoftState, Status, status_of
+from evenkeel_raft.core.tracker import SNAPSHOT
+from evenkeel_raft.core.types import (
+    CANDIDATE,
+    EMPTY_META,
+    GENESIS_INDEX,
+    LEADER,
+    ConfChange,
+    Entry,
+    HardState,
+    Random,
+    ReadState,
+    Settings,
+    SnapshotMeta,
+)
+
+__all__ = ["AppendBatch", "Node", "Out"]
+
+_NO_STATE: Final = HardState()
+_REPORT_COMMIT: Final = (AppendResponse, HeartbeatResponse)
+
+
+class AppendBatch(Struct, gc=False):
+    """What to write, in this order, and what to send once it is durable.
+
+    A snapshot replaces the whole log. The hard state comes before the entries, so that a torn write never leaves a
+    log that knows more than its hard state. Entries replace the log from the first of them on.
+    """
+
+    token: int
+    snapshot: SnapshotMeta | None
+    hard_state: HardState | None
+    entries: list[Entry]
+    responses: list[Message]
+
+
+class Out(Struct, gc=False):
+    """What a node wants done. `snapshots` names members that need one: see `Node.send_snapshot`."""
+
+    append: AppendBatch | None
+    restore: SnapshotMeta | None
+    apply: list[Entry]
+    messages: list[Message]
+    reads: list[ReadState]
+    snapshots: list[int]
+    soft: SoftState | None
+
+
+class Node:
+    """One replica of one group."""
+
+    __slots__ = ("_hard_state", "_raft", "_token")
+
+    def __init__(
+        self,
+        *,
+        group: int,
+        replica: int,
+        random: Random,
+        generation: int = 0,
+        settings: Settings | None = None,
+        meta: SnapshotMeta = EMPTY_META,
+        hard_state: HardState = _NO_STATE,
+        entries: Sequence[Entry] = (),
+        applied: int = 0,
+    ) -> None:
+        """Start from what the disk holds: the log from `meta` on, and how far the state machine has applied it.
+
+        `applied` below `meta` says that the state machine lost its state: the node then asks its leader for a
+        snapshot.
+        """
+        # The synthetic first snapshot holds no state, so an empty state machine is not behind it.
+        if meta.index == GENESIS_INDEX:
+            applied = max(applied, GENESIS_INDEX)
+        log = Log(meta, entries, commit=hard_state.commit, applied=applied)
+        self._raft = Raft(
+            group=group,
+            generation=generation,
+            replica=replica,
+            settings=settings or Settings(),
+            random=random,
+            log=log,
+            confs=Confs(meta),
+            term=max(hard_state.term, log.last_term),
+            vote=hard_state.vote if hard_state.term >= log.last_term else 0,
+        )
+        raft.apply_confs(self._raft, max(applied, meta.index))
+        # A torn write may have kept a commit index and lost the entries it speaks of.
+        self._hard_state = HardState(hard_state.term, hard_state.vote, min(hard_state.commit, log.committed))
+        self._raft.durable_commit = self._hard_state.commit
+        self._token = 0
+
+    # Input
+
+    def step(self, message: Message) -> Refusal | None:
+        """Take in a message from a peer; returns why, if it is refused."""
+        return raft.step(self._raft, message)
+
+    def tick(self) -> None:
+        """Let one tick pass. Nothing happens while quiesced."""
+        raft.tick(self._raft)
+
+    def propose(self, data: bytes) -> int:
+        """Log an entry; returns its index. It is committed when an entry with this index and `term` is applied."""
+        return raft.propose(self._raft, data)
+
+    def propose_many(self, payloads: Sequence[bytes]) -> int:
+        """Log entries; returns the index of the last."""
+        return raft.propose_many(self._raft, payloads)
+
+    def propose_conf(self, change: ConfChange) -> int:
+        """Log a configuration change; returns its index."""
+        return raft.propose_conf(self._raft, change)
+
+    def read_index(self, context: int) -> None:
+        """Ask for a linearizable read; answered in `Out.reads`, with index 0 if it must be asked again."""
+        raft.read_index(self._raft, context)
+
+    def transfer(self, to: int) -> None:
+        """Hand leadership to a voter; given up after an election timeout."""
+        r = self._raft
+        r.check_leading()
+        r.wake()
+        leader.start_transfer(r, to)
+
+    def campaign(self) -> None:
+        """Stand for election without waiting for the timeout."""
+        r = self._raft
+        r.wake()
+        election.campaign(r, transfer=False)
+
+    # Output
+
+    def take(self) -> Out:
+        """Return everything to be done since the last call."""
+        r = self._raft
+        if r.role == LEADER:
+            if r.reads.round_due:
+                leader.start_read_round(r)
+            if r.replicate_due:
+                leader.replicate(r)
+        log, known = r.log, self._hard_state
+        append = None
+        if log.handed < log.last_index or r.term != known.term or r.vote != known.vote or r.write_due:
+            append = self._batch(r)
+        elif r.responses:
+            append = self._release(r)
+        upto = log.committed if log.committed < log.durable else log.durable
+        apply = self._take_apply(r, upto) if upto > log.applying else []
+        restore, log.restore_due = log.restore_due, None
+        soft = None
+        if r.soft_due:
+            r.soft_due, soft = False, SoftState(r.role, r.leader, r.term)
+        out = Out(append, restore, apply, r.messages, r.read_states, r.snapshots_wanted, soft)
+        r.messages, r.read_states, r.snapshots_wanted = [], [], []
+        return out
+
+    def _release(self, r: Raft) -> AppendBatch | None:
+        """There is nothing to write, but the responses may vouch for writes that are still under way."""
+        if r.log.writes:
+            return self._batch(r)
+        r.messages += _stamped(r.responses, self._hard_state.commit)
+        r.responses = []
+        return None
+
+    def _batch(self, r: Raft) -> AppendBatch:
+        log, known = r.log, self._hard_state
+        hard_state = None
+        if log.committed != known.commit or r.term != known.term or r.vote != known.vote:
+            hard_state = self._hard_state = known = HardState(r.term, r.vote, log.committed)
+        token = self._token = self._token + 1
+        snapshot, vote_term = None, 0
+        if r.write_due:
+            r.write_due = False
+            snapshot, log.unwritten_snapshot = log.unwritten_snapshot, None
+            if r.role == CANDIDATE:
+                vote_term = r.term
+            follower.report_commit(r)
+        entries = log.hand_out()
+        log.writes.append(Write(token, log.last_index, known.commit, vote_term, snapshot is not None))
+        responses, r.responses = _stamped(r.responses, known.commit), []
+        return AppendBatch(token, snapshot, hard_state, entries, responses)
+
+    def _take_apply(self, r: Raft, upto: int) -> list[Entry]:
+        log = r.log
+        if log.needs_restore:
+            # Nobody can apply here, yet the configuration must not stay behind: this log may be the one that matters.
+            raft.apply_confs(r, upto)
+            return []
+        entries = log.entries(log.applying, upto)
+        log.applying = upto
+        return entries
+
+    # Completions
+
+    def on_persisted(self, token: int) -> None:
+        """All batches up to this token are durable."""
+        r = self._raft
+        log = r.log
+        writes = log.writes
+        while writes and writes[0].token <= token:
+            write = writes.popleft()
+            log.written(write)
+            r.durable_commit = max(r.durable_commit, write.commit)
+            if write.vote_term == r.term and r.role == CANDIDATE:
+                election.record_vote(r, r.replica, granted=True)
+        me = r.tracker.me
+        if me is not None:
+            me.commit = r.durable_commit
+            if me.acknowledge(log.durable):
+                leader.maybe_commit(r)
+
+    def on_applied(self, index: int) -> None:
+        """The state machine has applied, or restored, up to this index."""
+        r = self._raft
+        log = r.log
+        if index <= log.applied:
+            return
+        if index > log.applying:
+            raise InvariantError(f"{index} was reported applied, but only entries up to {log.applying} were handed out")
+        log.applied = index
+        log.applied_end = log.end_of(index)
+        if log.conf_indexes:
+            raft.apply_confs(r, index)
+
+    # Snapshots and compaction
+
+    def snapshot_meta(self, index: int) -> SnapshotMeta:
+        """Return what goes with a snapshot of the state machine at this index: its term and configuration."""
+        log = self._raft.log
+        if index > log.applied:
+            raise RefusedError(Refusal.NOT_APPLIED, detail=f"index {index}, applied {log.applied}")
+        if index < log.offset:
+            raise RefusedError(Refusal.COMPACTED, detail=f"index {index}, the log begins at {log.offset}")
+        return SnapshotMeta(index, log.term(index), self._raft.confs.as_of(index))
+
+    def send_snapshot(self, to: int, index: int) -> None:
+        """A snapshot at this index is ready: let the message that goes with it follow its files."""
+        r = self._raft
+        r.check_leading()
+        meta = self.snapshot_meta(index)
+        pr = r.tracker.progress.get(to)
+        if pr is None or not pr.snapshot_wanted:
+            return
+        if pr.state == SNAPSHOT:
+            pr.pending_snapshot = index
+        r.messages.append(InstallSnapshot(r.group, r.generation, r.replica, to, r.term, meta))
+
+    def report_snapshot(self, to: int) -> None:
+        """The snapshot for a member was delivered, or will not be; go on from what the member says."""
+        r = self._raft
+        pr = r.tracker.progress.get(to)
+        if pr is None:
+            return
+        pr.snapshot_wanted = False
+        if pr.state == SNAPSHOT:
+            pr.probe(max(pr.pending_snapshot, pr.match) + 1)
+            pr.paused = True
+
+    def compact(self, index: int) -> SnapshotMeta:
+        """Forget the log up to an index that the state machine has durably; returns where the log now begins.
+
+        The log writer records that before it drops anything.
+        """
+        meta = self.snapshot_meta(index)
+        self._raft.log.compact(index)
+        self._raft.confs.compact(index)
+        return meta
+
+    # Quiescence
+
+    def quiesce(self, *, lost: Collection[int] = ()) -> bool:
+        """Leader: fall asleep with the group if nothing is left to do. Any message or request wakes a node.
+
+        Members on lost stores need not be up to date; they wake the leader when they come back.
+        """
+        r = self._raft
+        if r.quiesced:
+            return True
+        if r.role != LEADER or not leader.can_quiesce(r, lost):
+            return False
+        leader.broadcast_heartbeat(r, quiesce=True)
+        r.quiesced = True
+        return True
+
+    def wake(self) -> None:
+        """Tick again: the leader's store is gone, or there is work."""
+        self._raft.wake()
+
+    def set_reluctant(self, reluctant: bool) -> None:
+        """Campaign only when nobody else does (the state machine here is gone or far behind)."""
+        r = self._raft
+        if r.reluctant != reluctant:
+            r.reluctant = reluctant
+            r.draw_timeout()
+
+    # Looking
+
+    @property
+    def term(self) -> int:
+        """The current term."""
+        return self._raft.term
+
+    @property
+    def leading(self) -> bool:
+        """Whether this replica is the leader."""
+        return self._raft.role == LEADER
+
+    def status(self) -> Status:
+        """Describe this node."""
+        return status_of(self._raft)
+
+
+def _stamped(responses: list[Message], commit: int) -> list[Message]:
+    """Let responses report the commit index that will be durable when they leave."""
+    for message in responses:
+        if isinstance(message, _REPORT_COMMIT):
+            message.commit = commit
+    return responses

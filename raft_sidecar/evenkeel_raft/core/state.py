@@ -1,0 +1,217 @@
+"""The state of one replica of one group, and the transitions between its roles.
+
+    follower --timeout--> pre-candidate --majority would vote--> candidate --majority voted--> leader
+        ^                      |                                     |                          |
+        +----------------------+-------- higher term, a leader, or no quorum -------------------+
+
+What must hold, and where it is kept:
+
+- At most one leader per term: one durable vote per term (`election`), and a candidate's own vote counts only once it
+  is durable too (`rawnode`).
+- A leader never overwrites its log, and only entries of its own term are committed by counting (`leader`).
+- Only the newest configuration change may be unapplied: a leader logs another one only after it applied the last one
+  and an entry of its own term (`raft`). Hence a log that holds two proves that the first is committed.
+- Nobody campaigns while it knows of a committed configuration that it has not applied (`election`).
+
+Messages that promise durability wait in `responses` for the log writer; all others are in `messages`.
+"""
+
+from __future__ import annotations
+
+from evenkeel_raft.core.confs import Confs
+from evenkeel_raft.core.errors import InvariantError, Refusal, RefusedError
+from evenkeel_raft.core.log import Log
+from evenkeel_raft.core.messages import Message
+from evenkeel_raft.core.readonly import ForwardedReads, LeaderReads
+from evenkeel_raft.core.tracker import REPLICATE, Tracker
+from evenkeel_raft.core.types import (
+    CANDIDATE,
+    FOLLOWER,
+    LEADER,
+    NOOP,
+    PRE_CANDIDATE,
+    Entry,
+    Random,
+    ReadState,
+    Settings,
+)
+
+__all__ = ["Raft"]
+
+
+class Raft:
+    """Everything a replica knows. The modules beside this one are its behaviour."""
+
+    __slots__ = (
+        "accepting",
+        "confs",
+        "durable_commit",
+        "election_elapsed",
+        "forwarded",
+        "generation",
+        "group",
+        "heartbeat_elapsed",
+        "leader",
+        "log",
+        "messages",
+        "now",
+        "pending_conf_index",
+        "quiesced",
+        "random",
+        "read_states",
+        "reads",
+        "reluctant",
+        "replica",
+        "replicate_due",
+        "responses",
+        "role",
+        "settings",
+        "snapshots_wanted",
+        "soft_due",
+        "term",
+        "term_start",
+        "timeout",
+        "tracker",
+        "transfer_deadline",
+        "transfer_to",
+        "vote",
+        "votes",
+        "write_due",
+    )
+
+    def __init__(
+        self,
+        *,
+        group: int,
+        generation: int,
+        replica: int,
+        settings: Settings,
+        random: Random,
+        log: Log,
+        confs: Confs,
+        term: int,
+        vote: int,
+    ) -> None:
+        self.group, self.generation, self.replica = group, generation, replica
+        self.settings, self.random = settings, random
+        self.log, self.confs = log, confs
+        self.term, self.vote = term, vote
+        self.role, self.leader = FOLLOWER, 0
+        self.tracker = Tracker()
+        self.reads = LeaderReads()
+        self.forwarded = ForwardedReads(random)
+        self.votes: dict[int, bool] = {}
+        self.now = 0
+        self.election_elapsed = self.heartbeat_elapsed = 0
+        self.transfer_to = self.transfer_deadline = 0
+        self.term_start = self.pending_conf_index = 0
+        self.durable_commit = 0
+        self.accepting = self.quiesced = self.reluctant = False
+        self.replicate_due = self.soft_due = self.write_due = False
+        self.messages: list[Message] = []
+        self.responses: list[Message] = []
+        self.read_states: list[ReadState] = []
+        self.snapshots_wanted: list[int] = []
+        self.timeout = 0
+        self.draw_timeout()
+
+    def draw_timeout(self) -> None:
+        """Choose when to campaign; a reluctant replica waits until the others have had their turn."""
+        ticks = self.settings.election_ticks
+        self.timeout = ticks + self.random.randrange(ticks) + (2 * ticks if self.reluctant else 0)
+
+    # Roles
+
+    def _leave_role(self, term: int) -> None:
+        if term != self.term:
+            self.term, self.vote = term, 0
+        self.leader, self.soft_due = 0, True
+        self.votes = {}
+        self.election_elapsed = self.heartbeat_elapsed = 0
+        self.draw_timeout()
+        self.transfer_to = 0
+        self.accepting = self.replicate_due = self.quiesced = False
+        self.tracker.clear()
+        self.snapshots_wanted = []
+        self._drop_reads()
+
+    def _drop_reads(self) -> None:
+        failed = [read.context for read in self.reads.drop() if read.origin == self.replica]
+        failed += self.forwarded.drop()
+        self.read_states += [ReadState(context, 0) for context in failed]
+
+    def become_follower(self, term: int, leader: int) -> None:
+        """Follow a leader, or (0) wait for one."""
+        self._leave_role(term)
+        self.role, self.leader = FOLLOWER, leader
+
+    def become_pre_candidate(self) -> None:
+        """Ask whether an election could be won. Term and vote stay."""
+        self._leave_role(self.term)
+        self.role = PRE_CANDIDATE
+        self.votes[self.replica] = True
+
+    def become_candidate(self) -> None:
+        """Stand for election; the own vote counts once it is durable."""
+        self._leave_role(self.term + 1)
+        self.role, self.vote = CANDIDATE, self.replica
+        self.write_due = True
+
+    def become_leader(self) -> None:
+        """Lead, beginning with an entry of the new term: only such entries are committed by counting."""
+        if self.role != CANDIDATE:
+            raise InvariantError(f"replica {self.replica} became leader of term {self.term} without an election")
+        self._leave_role(self.term)
+        self.role, self.leader = LEADER, self.replica
+        log = self.log
+        self.tracker.configure(self.confs.current, self.replica, next_index=log.last_index + 1, now=self.now)
+        me = self.tracker.progress[self.replica]
+        me.match, me.next, me.state, me.commit = log.durable, log.last_index + 1, REPLICATE, self.durable_commit
+        self.term_start = self.pending_conf_index = log.last_index + 1
+        log.append(Entry(self.term_start, self.term, NOOP, b""))
+        self.update_accepting()
+        self.replicate_due = True
+
+    def update_accepting(self) -> None:
+        """Decide whether proposals are taken: not while handing over, nor by a leader on its way out."""
+        conf = self.confs.current
+        self.accepting = self.role == LEADER and not self.transfer_to and self.replica in conf.voters
+
+    def check_leading(self) -> None:
+        """Refuse what only a leader can do."""
+        if self.role != LEADER:
+            raise RefusedError(Refusal.NOT_LEADER, leader=self.leader)
+
+    def check_accepting(self) -> None:
+        """Refuse proposals, saying why."""
+        self.check_leading()
+        if self.transfer_to:
+            raise RefusedError(Refusal.TRANSFERRING, leader=self.transfer_to)
+        if not self.accepting:
+            raise RefusedError(Refusal.LEAVING)
+
+    # Positions and quiescence
+
+    def commit_to(self, index: int) -> None:
+        """Move the commit index forward. A passed configuration entry is made durable and reported at once:
+
+        members are let go only when a quorum durably knows that the configuration without them is committed.
+        """
+        log = self.log
+        if index <= log.committed:
+            return
+        if index > log.last_index:
+            raise InvariantError(f"committed up to {index}, but the log ends at {log.last_index}: entries were lost")
+        if log.conf_indexes and log.conf_in(log.committed, index):
+            self.write_due = True
+        log.committed = index
+
+    def wake(self) -> None:
+        """Begin ticking again, with a fresh and random timeout: many groups may wake at once."""
+        if not self.quiesced:
+            return
+        self.quiesced = False
+        self.election_elapsed = self.heartbeat_elapsed = 0
+        self.draw_timeout()
+        for pr in self.tracker.peers:
+            pr.since = self.now

@@ -1,0 +1,147 @@
+"""What a leader knows of each member: how far its log agrees, and how much may be sent to it.
+
+PROBE sends one message and waits: where the logs agree is a guess. REPLICATE streams ahead of acknowledgements; what
+lies between `match` and `next` is in flight. SNAPSHOT sends nothing: the log does not reach back far enough. Always
+match < next.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from evenkeel_raft.core.quorum import acknowledged, has_quorum, joint_acknowledged
+from evenkeel_raft.core.types import Conf
+
+__all__ = ["NEVER", "PROBE", "REPLICATE", "SNAPSHOT", "STATE_NAMES", "Progress", "Tracker"]
+
+PROBE: Final = 0
+REPLICATE: Final = 1
+SNAPSHOT: Final = 2
+STATE_NAMES: Final = ("probe", "replicate", "snapshot")
+
+NEVER: Final = -(1 << 62)
+
+
+class Progress:
+    """One member as the leader sees it."""
+
+    __slots__ = (
+        "commit",
+        "heard",
+        "match",
+        "next",
+        "paused",
+        "pending_snapshot",
+        "read_ack",
+        "replica",
+        "sent_commit",
+        "since",
+        "snapshot_wanted",
+        "state",
+    )
+
+    def __init__(self, replica: int, *, next_index: int, since: int) -> None:
+        self.replica = replica
+        self.match = 0
+        self.next = next_index
+        self.state = PROBE
+        self.paused = False  # a probe is out; the answer, or a sign of life, lifts it
+        self.pending_snapshot = 0
+        self.snapshot_wanted = False
+        self.heard = NEVER
+        self.since = since  # counted as heard from then, so that a newcomer does not unseat the leader
+        self.sent_commit = 0
+        self.commit = 0  # durable commit index it reported
+        self.read_ack = 0
+
+    def acknowledge(self, index: int) -> bool:
+        """Account for a durable log up to the index; whether that was news."""
+        if index <= self.match:
+            return False
+        self.match = index
+        if self.next <= index:
+            self.next = index + 1
+        return True
+
+    def probe(self, next_index: int) -> None:
+        """Go back to guessing where the logs agree."""
+        self.state, self.paused, self.pending_snapshot = PROBE, False, 0
+        self.next = max(next_index, self.match + 1)
+
+    def replicate(self) -> None:
+        """Stream from what is known to match."""
+        self.state, self.paused, self.pending_snapshot = REPLICATE, False, 0
+        self.next = self.match + 1
+
+    def await_snapshot(self) -> None:
+        """Send nothing until a snapshot has arrived."""
+        self.state, self.paused, self.pending_snapshot = SNAPSHOT, False, 0
+
+    def reject(self, index: int, hint: int) -> bool:
+        """Account for a refusal of entries after `index`; false if it is an old one.
+
+        In REPLICATE only a refusal above `match` is news; in PROBE only that of the probe that is out.
+        """
+        if self.state == REPLICATE:
+            if index <= self.match:
+                return False
+            self.probe(self.match + 1)
+            return True
+        if self.state != PROBE or self.next - 1 != index:
+            return False
+        self.probe(min(index, hint + 1))
+        return True
+
+
+class Tracker:
+    """The members of the applied configuration; empty unless leading."""
+
+    __slots__ = ("incoming", "me", "outgoing", "peers", "progress")
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everybody."""
+        self.progress: dict[int, Progress] = {}
+        self.me: Progress | None = None
+        self.peers: list[Progress] = []
+        self.incoming: list[Progress] = []
+        self.outgoing: list[Progress] = []
+
+    def configure(self, conf: Conf, me: int, *, next_index: int, now: int) -> None:
+        """Follow a configuration: known members keep their progress, new ones are probed from `next_index`."""
+        old = self.progress
+        members = {*conf.members(), me}
+        self.progress = {
+            replica: old.get(replica) or Progress(replica, next_index=next_index, since=now)
+            for replica in sorted(members)
+        }
+        self.me = self.progress[me]
+        self.peers = [pr for replica, pr in self.progress.items() if replica != me]
+        self.incoming = [self.progress[replica] for replica in conf.voters]
+        self.outgoing = [self.progress[replica] for replica in conf.outgoing]
+
+    def matched(self) -> int:
+        """Return the highest index that a quorum holds durably."""
+        values = [pr.match for pr in self.incoming]
+        values.sort()
+        index = values[(len(values) - 1) >> 1]
+        if self.outgoing:
+            index = min(index, acknowledged([pr.match for pr in self.outgoing]))
+        return index
+
+    def commit_known(self) -> int:
+        """Return the highest commit index that a quorum knows durably."""
+        return joint_acknowledged([pr.commit for pr in self.incoming], [pr.commit for pr in self.outgoing])
+
+    def read_confirmed(self) -> int:
+        """Return the newest round of reads that a quorum confirmed."""
+        return joint_acknowledged([pr.read_ack for pr in self.incoming], [pr.read_ack for pr in self.outgoing])
+
+    def quorum_active(self, conf: Conf, *, since: int) -> bool:
+        """Whether a quorum, the leader included, has been heard of after the tick `since`."""
+        active = {pr.replica for pr in self.peers if pr.heard > since or pr.since > since}
+        if self.me is not None:
+            active.add(self.me.replica)
+        return has_quorum(conf.voters, conf.outgoing, active)

@@ -1,0 +1,160 @@
+"""Membership churn: whoever leads is steered towards a target, and what nobody needs any more is destroyed.
+
+A sketch of what drives changes in earnest: stage learners, let them catch up, enter joint, leave it; a leader that is
+not part of the target, or whose state machine is damaged, hands over. It acts on every replica that thinks it leads,
+right or wrong.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from evenkeel_raft.core.confchange import apply_change, leave
+from evenkeel_raft.core.errors import RefusedError
+from evenkeel_raft.core.quorum import has_quorum
+from evenkeel_raft.core.rawnode import Node
+from evenkeel_raft.core.status import Status
+from evenkeel_raft.core.types import (
+    CONF,
+    JOINT,
+    LEARNER,
+    REMOVE,
+    SIMPLE,
+    VOTER,
+    Change,
+    Conf,
+    ConfChange,
+    Entry,
+    decode_conf_change,
+)
+
+if TYPE_CHECKING:
+    from tests.raft.sim.host import Host
+    from tests.raft.sim.world import World
+
+
+class Admin:
+    """Holds the target, as the metastore would."""
+
+    def __init__(self, world: World, conf: Conf) -> None:
+        self._world = world
+        self.voters, self.learners = set(conf.voters), set(conf.learners)
+        self.token = 0
+
+    def retarget(self) -> None:
+        """Choose new members among the stores that are there."""
+        world, rng = self._world, self._world.rng
+        stores = list(range(world.mix.stores))
+        rng.shuffle(stores)
+        voters = rng.choice((world.mix.voters, world.mix.voters, 1, 2, 3))
+        voters = min(voters, len(stores))
+        learners = rng.choice((0, 0, 1))
+        chosen = [world.replica_on(store) for store in stores[: voters + learners]]
+        self.voters, self.learners = set(chosen[:voters]), set(chosen[voters:])
+        self.token += 1
+
+    def steer(self) -> None:
+        """Let every leader take one step towards the target."""
+        for host in list(self._world.hosts.values()):
+            if host.node is not None and not host.paused and host.node.leading:
+                with suppress(RefusedError):
+                    self._step(host, host.node)
+                host.pump_soon()
+                self._world.checked(host)
+
+    def _step(self, host: Host, node: Node) -> None:
+        status = node.status()
+        conf = status.conf
+        if status.needs_restore:
+            self._hand_over(node, {*conf.voters, *conf.outgoing} - {host.replica})
+            return
+        if status.newest.index != status.applied_conf.index or not status.committed_in_term:
+            return
+        if conf.joint:
+            if host.replica in conf.voters:
+                node.propose_conf(leave(conf))
+            else:
+                self._hand_over(node, set(conf.voters))
+            return
+        missing = (self.voters | self.learners) - set(conf.members())
+        stale = set(conf.learners) - self.voters - self.learners
+        if missing or stale:
+            changes = [Change(LEARNER, replica) for replica in sorted(missing)]
+            changes += [Change(REMOVE, replica) for replica in sorted(stale)]
+            node.propose_conf(ConfChange(SIMPLE, tuple(changes), conf.token, True))
+        elif set(conf.voters) != self.voters:
+            self._enter_joint(host, node, status)
+        elif conf.token != self.token:
+            node.propose_conf(ConfChange(SIMPLE, (), self.token))
+
+    def _enter_joint(self, host: Host, node: Node, status: Status) -> None:
+        conf = status.conf
+        hasty = self._world.rng.random() < self._world.mix.hasty_change
+        if not hasty and not all(self._ready(status, replica) for replica in self.voters):
+            return
+        if host.replica not in self.voters and self.voters & set(conf.voters):
+            self._hand_over(node, self.voters & set(conf.voters))
+            return
+        changes = [Change(VOTER, replica) for replica in sorted(self.voters - set(conf.voters))]
+        changes += [
+            Change(LEARNER if replica in self.learners else REMOVE, replica)
+            for replica in sorted(set(conf.voters) - self.voters)
+        ]
+        node.propose_conf(ConfChange(JOINT, tuple(changes), self.token))
+
+    def _ready(self, status: Status, replica: int) -> bool:
+        if replica == status.replica:
+            return True
+        peer = status.peers.get(replica)
+        if peer is None or peer.bytes_behind is None or peer.silent_ticks is None:
+            return False
+        return peer.bytes_behind < 500 and peer.silent_ticks < 10
+
+    def _hand_over(self, node: Node, among: set[int]) -> None:
+        peers = node.status().peers
+        fit = [replica for replica in sorted(among) if replica in peers and not peers[replica].snapshot_wanted]
+        if fit:
+            node.transfer(self._world.rng.choice(fit))
+
+    # What may go
+
+    def confs_in_play(self) -> list[Conf]:
+        """Return every configuration that is in force somewhere or may come to be."""
+        found: list[Conf] = []
+        for host in self._world.hosts.values():
+            if host.node is not None:
+                raft = host.node._raft
+                log, conf = raft.log, raft.confs.current
+                found += _following(conf, log.entries(max(raft.confs.index, log.offset), log.last_index))
+            elif not host.destroyed:
+                found += _following(host.disk.meta.conf, host.disk.entries)
+        return [conf for conf in found if conf.voters]
+
+    def may_lose(self, replica: int) -> bool:
+        """Whether every configuration in play keeps a living quorum without this replica."""
+        left = {other for other in self._world.hosts if self._world.alive(other)} - {replica}
+        return all(has_quorum(conf.voters, conf.outgoing, left) for conf in self.confs_in_play())
+
+    def collect(self) -> None:
+        """Destroy replicas that a leader no longer lists, once a quorum durably knows that."""
+        leader = self._world.leader()
+        if leader is None or leader.node is None:
+            return
+        status = leader.node.status()
+        settled = status.committed_in_term and status.newest == status.applied_conf and not status.conf.joint
+        if not settled or status.commit_known < status.applied_conf.index:
+            return
+        needed = {*self.voters, *self.learners, *status.conf.members()}
+        for host in self._world.hosts.values():
+            if not host.destroyed and host.replica not in needed:
+                host.destroy()
+
+
+def _following(conf: Conf, entries: list[Entry]) -> list[Conf]:
+    found = [conf]
+    for entry in entries:
+        if entry.kind == CONF:
+            conf = apply_change(conf, decode_conf_change(entry.data))
+            found.append(conf)
+    return found

@@ -1,0 +1,174 @@
+"""Clients of the group: what they asked, what they were told, and when.
+
+Time in a history is the number of the event, so no two things happen at once. An answer that does not come leaves a
+write open for ever; a read without an answer leaves nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from evenkeel_raft.core.errors import RefusedError
+from evenkeel_raft.core.types import Entry, ReadState
+from tests.raft.check.linearizability import OPEN, Operation
+from tests.raft.sim.store import encode
+
+if TYPE_CHECKING:
+    from tests.raft.sim.host import Host
+    from tests.raft.sim.world import World
+
+KEYS = ("a", "b", "c")
+
+
+class _Call:
+    """An operation under way at a host."""
+
+    def __init__(self, client: int, number: int, operation: Operation) -> None:
+        self.client, self.number, self.operation = client, number, operation
+        self.term = 0
+
+
+class Clients:
+    """A few clients, each with one call at a time."""
+
+    def __init__(self, world: World, count: int) -> None:
+        self._world = world
+        self.history: list[Operation] = []
+        self.answered = 0
+        self._values = 0
+        self._stopped = False
+        self._numbers = [0] * count  # of each client's current call
+        self._writes: dict[int, dict[int, _Call]] = {}
+        self._reads: dict[int, dict[int, _Call]] = {}
+        self._due: dict[int, list[tuple[int, _Call]]] = {}
+        for client in range(count):
+            world.clock.later(world.rng.randint(0, 200), self._begin, client)
+
+    def stop(self) -> None:
+        """Begin nothing new."""
+        self._stopped = True
+
+    def _begin(self, client: int) -> None:
+        if self._stopped:
+            return
+        world, rng = self._world, self._world.rng
+        number = self._numbers[client] = self._numbers[client] + 1
+        world.clock.later(rng.randint(5, 60), self._again, client, number)
+        host = world.some_host()
+        if host is None or host.node is None or host.paused:
+            return
+        kind = rng.choice(("write", "read", "read", "cas"))
+        operation = Operation(kind, rng.choice(KEYS), world.clock.events)
+        call = _Call(client, number, operation)
+        self.history.append(operation)
+        try:
+            self._call(host, call)
+        except RefusedError:
+            self.history.remove(operation)
+            return
+        world.clock.later(rng.randint(300, 900), self._give_up, call)
+        host.pump_soon()
+        world.checked(host)
+
+    def _call(self, host: Host, call: _Call) -> None:
+        assert host.node is not None
+        operation = call.operation
+        self._values += 1
+        if operation.kind == "read":
+            host.node.read_index(self._values)
+            self._reads.setdefault(host.replica, {})[self._values] = call
+            return
+        operation.value = self._values
+        data = {"key": operation.key, "value": operation.value}
+        if operation.kind == "cas":
+            operation.old = data["old"] = self._world.last_value(operation.key)
+        index = host.node.propose(encode(data))
+        call.term = host.node.term
+        self._writes.setdefault(host.replica, {})[index] = call
+
+    def _again(self, client: int, number: int) -> None:
+        """Begin the next call, once the last one was answered or given up."""
+        if self._numbers[client] == number:
+            busy = any(
+                call.client == client and call.number == number
+                for calls in (*self._writes.values(), *self._reads.values())
+                for call in calls.values()
+            ) or any(call.client == client and call.number == number for due in self._due.values() for _, call in due)
+            if busy:
+                self._world.clock.later(self._world.rng.randint(5, 60), self._again, client, number)
+            else:
+                self._begin(client)
+
+    def _give_up(self, call: _Call) -> None:
+        if self._numbers[call.client] == call.number and call.operation.returned == OPEN:
+            self._numbers[call.client] += 1
+            self._world.clock.later(1, self._begin, call.client)
+
+    def _answer(self, call: _Call) -> None:
+        if self._numbers[call.client] == call.number:
+            call.operation.returned = self._world.clock.events
+            self.answered += 1
+
+    # Told by the host
+
+    def committed(self, host: Host, entries: list[Entry]) -> None:
+        """Writes are acknowledged when committed; another entry in their place means they never will be."""
+        calls = self._writes.get(host.replica)
+        if not calls:
+            return
+        for entry in entries:
+            call = calls.get(entry.index)
+            if call is not None and entry.term != call.term:
+                del calls[entry.index]
+                if call.operation in self.history:
+                    self.history.remove(call.operation)
+            elif call is not None and call.operation.kind == "write":
+                del calls[entry.index]
+                self._answer(call)
+
+    def applied(self, host: Host, entry: Entry, result: bool) -> None:
+        """A compare-and-set is answered with its result; one that failed changed nothing and is left out."""
+        call = self._writes.get(host.replica, {}).get(entry.index)
+        if call is not None and call.term == entry.term:
+            del self._writes[host.replica][entry.index]
+            if result:
+                self._answer(call)
+            else:
+                self.history.remove(call.operation)
+
+    def read_answered(self, host: Host, read: ReadState) -> None:
+        call = self._reads.get(host.replica, {}).pop(read.context, None)
+        if call is None:
+            return
+        if read.index == 0:
+            self.history.remove(call.operation)
+            return
+        self._due.setdefault(host.replica, []).append((read.index, call))
+        self.caught_up(host)
+
+    def caught_up(self, host: Host) -> None:
+        """Answer the reads whose index is applied."""
+        due = self._due.get(host.replica)
+        if not due:
+            return
+        self._due[host.replica] = [item for item in due if item[0] > host.store.applied]
+        for index, call in due:
+            if index <= host.store.applied:
+                call.operation.value = host.store.state.values.get(call.operation.key, 0)
+                self._answer(call)
+
+    def host_died(self, host: Host) -> None:
+        """Nobody will answer what this process was asked."""
+        for calls in (self._writes, self._reads):
+            calls.pop(host.replica, None)
+        self._due.pop(host.replica, None)
+
+
+def observed(history: list[Operation]) -> list[Operation]:
+    """Leave out open writes that nobody saw: an order with them exists if and only if one without them does.
+
+    (Failed compare-and-sets, the only ones who could tell, are not in the history.)
+    """
+    seen = {op.value for op in history if op.kind == "read" and op.returned != OPEN}
+    seen |= {op.old for op in history if op.kind == "cas"}
+    return [op for op in history if op.returned != OPEN or (op.kind != "read" and op.value in seen)]

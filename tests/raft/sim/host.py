@@ -1,0 +1,249 @@
+"""One replica with its process, disk and state machine, doing what its node wants done, at its own pace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from evenkeel_raft.core.errors import RefusedError
+from evenkeel_raft.core.messages import InstallSnapshot, Message
+from evenkeel_raft.core.rawnode import AppendBatch, Node, Out
+from evenkeel_raft.core.types import Entry, Settings, SnapshotMeta
+from tests.raft.sim.disk import Disk
+from tests.raft.sim.store import State, Store
+
+if TYPE_CHECKING:
+    from tests.raft.sim.world import World
+
+TICK = 10
+
+
+class Host:
+    """A replica's process. `node` is None while it is down."""
+
+    def __init__(self, world: World, replica: int, store_id: int, meta: SnapshotMeta) -> None:
+        self.world = world
+        self.replica = replica
+        self.store_id = store_id
+        self.disk = Disk(meta)
+        self.store = Store()
+        self.node: Node | None = None
+        self.destroyed = False
+        self.damaged = False  # the state machine lost its state and has not got it back
+        self.life = 0  # what was begun in an earlier life comes to nothing
+        self.paused = False
+        self._deferred: list[tuple[int, Callable[..., None], tuple[Any, ...]]] = []
+        self._pump_due = False
+        self._applying_until = 0
+        self._reporting_until = 0
+        self._rate = 1.0
+        self.snapshots: dict[int, State] = {}
+
+    # Time
+
+    def later(self, delay: int, action: Callable[..., None], *args: Any) -> None:
+        """Let something happen in this life of the process; it waits while the process is paused."""
+        self.world.clock.later(delay, self._happen, self.life, action, args)
+
+    def _happen(self, life: int, action: Callable[..., None], args: tuple[Any, ...]) -> None:
+        if life != self.life or self.node is None:
+            return
+        if self.paused:
+            self._deferred.append((life, action, args))
+            return
+        action(*args)
+        self.world.checked(self)
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        self.paused = False
+        deferred, self._deferred = self._deferred, []
+        for life, action, args in deferred:
+            self._happen(life, action, args)
+
+    # Life
+
+    def start(self) -> None:
+        """Begin from what the disk and the state machine kept."""
+        world, disk = self.world, self.disk
+        self.life += 1
+        self.paused, self._deferred, self._pump_due = False, [], False
+        self._applying_until = self._reporting_until = world.clock.now
+        mix = world.mix
+        limits = {"max_append_bytes": 100, "max_inflight_entries": 4} if mix.small_messages else {}
+        applied = self.store.reopen(disk.meta)
+        self.node = world.make_node(
+            group=1,
+            replica=self.replica,
+            random=Random(world.rng.getrandbits(32)),
+            settings=Settings(election_ticks=mix.election_ticks, heartbeat_ticks=2, **limits),
+            meta=disk.meta,
+            hard_state=disk.hard_state,
+            entries=list(disk.entries),
+            applied=applied,
+        )
+        self.damaged = self.node.status().needs_restore
+        world.invariants.started(self.replica, self.node)
+        self._rate = 1.0 + mix.skew * (world.rng.random() - 0.5)
+        self.later(world.rng.randint(1, TICK), self._tick)
+
+    def crash(self) -> None:
+        """Die at once: of what was not synced, any prefix survives."""
+        world = self.world
+        self.node = None
+        self.life += 1
+        self.disk.crash(world.rng.randint(0, self.disk.queued_records()))
+        self.store.crash()
+        self.snapshots = {}
+        world.clients.host_died(self)
+
+    def destroy(self) -> None:
+        """Lose process and disks for good."""
+        if self.node is not None:
+            self.crash()
+        self.destroyed = True
+
+    def _tick(self) -> None:
+        assert self.node is not None
+        self.node.tick()
+        self.later(max(1, round(TICK * self._rate)), self._tick)
+        self.pump_soon()
+
+    # Work
+
+    def receive(self, message: Message, state: State | None) -> None:
+        assert self.node is not None
+        if isinstance(message, InstallSnapshot) and state is not None:
+            self.store.files[message.meta.index] = state
+        self.node.step(message)
+        self.pump_soon()
+
+    def pump_soon(self) -> None:
+        """Do what the node wants now, or a little later together with what comes in between."""
+        world = self.world
+        if self._pump_due:
+            return
+        if world.rng.random() < world.mix.take_late:
+            self._pump_due = True
+            self.later(world.rng.randint(0, 5), self._pump_late)
+        else:
+            self.pump()
+
+    def _pump_late(self) -> None:
+        self._pump_due = False
+        self.pump()
+
+    def pump(self) -> None:
+        """Take the node's output and begin all of it."""
+        assert self.node is not None
+        out = self.node.take()
+        self._begin(out)
+
+    def _begin(self, out: Out) -> None:
+        world = self.world
+        if out.append is not None:
+            world.invariants.writing(self.replica, self._running(), out.append)
+            self.disk.queue.append(out.append)
+            self.later(world.rng.randint(0, 2 * world.mix.disk_delay), self._sync)
+        for message in out.messages:
+            self._send(message)
+        if out.restore is not None:
+            self._queue_apply(self._restore, out.restore)
+        if out.apply:
+            world.invariants.applying(self.replica, out.apply)
+            world.clients.committed(self, out.apply)
+            self._queue_apply(self._apply, out.apply)
+        for read in out.reads:
+            world.clients.read_answered(self, read)
+        for to in out.snapshots:
+            self.later(world.rng.randint(0, 30), self._make_snapshot, to)
+
+    def _running(self) -> Node:
+        assert self.node is not None
+        return self.node
+
+    def _send(self, message: Message) -> None:
+        world = self.world
+        world.invariants.sent(message)
+        if isinstance(message, InstallSnapshot):
+            world.network.send(message, self.snapshots[message.meta.index], self._snapshot_settled)
+        else:
+            world.network.send(message)
+
+    def _sync(self) -> None:
+        world = self.world
+        batch = self.disk.sync()
+        for message in batch.responses:
+            self._send(message)
+        delay = world.rng.randint(0, 60) if world.rng.random() < world.mix.persisted_late else 0
+        if delay or self._reporting_until > world.clock.now:
+            self._reporting_until = max(self._reporting_until, world.clock.now + delay)
+            self.later(self._reporting_until - world.clock.now, self._persisted, batch)
+        else:
+            self._persisted(batch)
+
+    def _persisted(self, batch: AppendBatch) -> None:
+        self._running().on_persisted(batch.token)
+        self.pump_soon()
+
+    def _queue_apply(self, action: Callable[..., None], item: Any) -> None:
+        world = self.world
+        delay = world.rng.randint(0, 2 * world.mix.apply_delay)
+        if world.rng.random() < world.mix.apply_sticks:
+            delay = world.rng.randint(100, 1000)
+        self._applying_until = max(self._applying_until, world.clock.now) + delay
+        self.later(self._applying_until - world.clock.now, action, item)
+
+    def _apply(self, entries: list[Entry]) -> None:
+        world, store = self.world, self.store
+        if entries[0].index != store.applied + 1:
+            return  # a snapshot was restored meanwhile
+        for entry in entries:
+            result = store.apply(entry)
+            world.clients.applied(self, entry, result)
+        self._applied()
+        if world.rng.random() < world.mix.checkpoint:
+            store.checkpoint()
+
+    def _restore(self, meta: SnapshotMeta) -> None:
+        if meta.index > self.store.applied:
+            self.store.restore(meta.index)
+            self.damaged = False
+            self._applied()
+
+    def _applied(self) -> None:
+        store = self.store
+        self.world.invariants.state(self.replica, store.applied, hash(frozenset(store.state.values.items())))
+        self._running().on_applied(store.applied)
+        self.world.clients.caught_up(self)
+        self.pump_soon()
+
+    # Snapshots
+
+    def _make_snapshot(self, to: int) -> None:
+        index = self.store.applied
+        try:
+            self.snapshots[index] = self.store.state
+            self._running().send_snapshot(to, index)
+        except RefusedError:
+            self.later(50, self._report_snapshot, to)
+            return
+        self.pump_soon()
+
+    def _snapshot_settled(self, message: Message) -> None:
+        self.later(0, self._report_snapshot, message.receiver)
+
+    def _report_snapshot(self, to: int) -> None:
+        self._running().report_snapshot(to)
+        self.pump_soon()
+
+    def compact(self) -> None:
+        """Drop log that the state machine has durably, sometimes all of it."""
+        node = self._running()
+        status = node.status()
+        upto = min(self.store.durable.index, status.applied)
+        if upto > status.offset and not status.needs_restore:
+            self.disk.compact(node.compact(self.world.rng.randint(status.offset, upto)))

@@ -1,0 +1,92 @@
+"""Which faults a seed suffers. Most seeds switch most faults off, so that each gets room to be extreme."""
+
+from __future__ import annotations
+
+from random import Random
+
+from msgspec import Struct
+
+
+class Mix(Struct, frozen=True):
+    """Probabilities per occasion; periods in milliseconds, 0 for never."""
+
+    stores: int = 5
+    voters: int = 3
+    learners: int = 0
+    election_ticks: int = 10
+    loss: float = 0.0
+    duplication: float = 0.0
+    delay: int = 3  # of a message, typical
+    tail: float = 0.0  # chance of a message that takes up to a second
+    disk_delay: int = 2
+    persisted_late: float = 0.0
+    apply_delay: int = 2
+    apply_sticks: float = 0.0  # chance that applying one batch takes very long
+    take_late: float = 0.0
+    skew: float = 0.0  # how far clocks run apart
+    partition_every: int = 0
+    crash_every: int = 0
+    pause_every: int = 0
+    wipe_every: int = 0
+    churn_every: int = 0
+    transfer_every: int = 0
+    compact_every: int = 0
+    quiesce_every: int = 0
+    store_damage: float = 0.0  # chance that a restart finds the state machine empty
+    checkpoint: float = 0.5  # chance that a batch is durable in the state machine once applied
+    small_messages: bool = False
+    hasty_change: float = 0.0  # chance that a change does not wait for catch-up
+    same_id_after_wipe: bool = False  # a bug to be caught, never drawn
+
+
+def draw(rng: Random) -> Mix:
+    """Draw a mix."""
+
+    def sometimes(chance: float, low: int, high: int) -> int:
+        return rng.randint(low, high) if rng.random() < chance else 0
+
+    def at_times(chance: float, most: float) -> float:
+        return rng.random() * most if rng.random() < chance else 0.0
+
+    voters = rng.choice((1, 2, 3, 3, 3, 5))
+    return Mix(
+        stores=voters + rng.randint(0, 3),
+        voters=voters,
+        learners=rng.choice((0, 0, 1)),
+        election_ticks=rng.choice((5, 10, 10)),
+        loss=at_times(0.5, 0.25),
+        duplication=at_times(0.4, 0.3),
+        delay=rng.choice((1, 3, 3, 15, 40)),
+        tail=at_times(0.3, 0.1),
+        disk_delay=rng.choice((0, 1, 3, 20)),
+        persisted_late=at_times(0.4, 0.8),
+        apply_delay=rng.choice((0, 2, 20)),
+        apply_sticks=at_times(0.2, 0.05),
+        take_late=at_times(0.4, 0.6),
+        skew=at_times(0.4, 0.6),
+        partition_every=sometimes(0.6, 150, 1500),
+        crash_every=sometimes(0.6, 100, 1500),
+        pause_every=sometimes(0.4, 150, 1500),
+        wipe_every=sometimes(0.3, 500, 3000),
+        churn_every=sometimes(0.7, 100, 1000),
+        transfer_every=sometimes(0.4, 100, 1000),
+        compact_every=sometimes(0.5, 50, 500),
+        quiesce_every=sometimes(0.3, 50, 400),
+        store_damage=at_times(0.3, 0.5),
+        checkpoint=rng.choice((0.05, 0.5, 1.0)),
+        small_messages=rng.random() < 0.3,
+        hasty_change=at_times(0.3, 1.0),
+    )
+
+
+def calm(mix: Mix) -> Mix:
+    """Return the mix without its faults: what must then converge."""
+    return Mix(
+        stores=mix.stores,
+        voters=mix.voters,
+        learners=mix.learners,
+        election_ticks=mix.election_ticks,
+        small_messages=mix.small_messages,
+        quiesce_every=mix.quiesce_every,
+        checkpoint=1.0,
+    )

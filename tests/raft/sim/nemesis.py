@@ -1,0 +1,148 @@
+"""What goes wrong, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from evenkeel_raft.core.types import EMPTY_META
+from tests.raft.sim.host import Host
+from tests.raft.sim.mix import calm
+from tests.raft.sim.world import World
+
+
+class Nemesis:
+    """Schedules faults until told to stop; and the chores that go on anyway."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._rng, self._clock = world.rng, world.clock
+        self._active = True
+        mix = world.mix
+        for every, fault in (
+            (mix.partition_every, self._partition),
+            (mix.crash_every, self._crash),
+            (mix.pause_every, self._pause),
+            (mix.wipe_every, self._wipe),
+            (mix.churn_every, world.admin.retarget),
+            (mix.transfer_every, self._transfer),
+        ):
+            self._repeat(every, fault, fault=True)
+        for every, chore in (
+            (mix.compact_every, self._compact),
+            (mix.quiesce_every, self._quiesce),
+            (40, world.admin.steer),
+            (100, world.admin.collect),
+            (60, self._wake),
+        ):
+            self._repeat(every, chore, fault=False)
+
+    def _repeat(self, every: int, action: Callable[[], None], *, fault: bool) -> None:
+        def again() -> None:
+            if self._active or not fault:
+                action()
+                self._clock.later(self._rng.randint(every // 2, every * 2), again)
+
+        if every:
+            self._clock.later(self._rng.randint(0, 2 * every), again)
+
+    def stop(self) -> None:
+        """End all faults: links mend, processes come back, and the target is one that can be reached."""
+        world = self._world
+        self._active = False
+        world.mix = world.network.mix = calm(world.mix)
+        world.network.heal()
+        for host in list(world.hosts.values()):
+            self._resume(host)
+            self._restart(host)
+        while not all(world.alive(replica) for replica in world.admin.voters | world.admin.learners):
+            world.admin.retarget()
+
+    def _any(self) -> Host | None:
+        running = [host for host in self._world.hosts.values() if host.node is not None and not host.paused]
+        return self._rng.choice(running) if running else None
+
+    def _partition(self) -> None:
+        self._world.network.partition(list(self._world.hosts))
+        self._clock.later(self._rng.randint(50, 1500), self._world.network.heal)
+
+    def _crash(self) -> None:
+        running = [host for host in self._world.hosts.values() if host.node is not None]
+        if running and self._rng.random() >= 0.1:
+            running = [self._rng.choice(running)]
+        for host in running:
+            host.crash()
+            self._clock.later(self._rng.randint(5, 1500), self._restart, host)
+
+    def _restart(self, host: Host) -> None:
+        if host.node is not None or host.destroyed:
+            return
+        if self._rng.random() < self._world.mix.store_damage and self._may_damage(host):
+            host.store.damage()
+        host.start()
+        self._world.checked(host)
+
+    def _may_damage(self, host: Host) -> bool:
+        """Whether another voter is whole and could catch up, or has, without this one's snapshot."""
+        world = self._world
+        if any(other.damaged for other in world.hosts.values()):
+            return False
+        voters = {voter for conf in world.admin.confs_in_play() for voter in conf.voters}
+        return any(
+            other is not host
+            and not other.destroyed
+            and other.replica in voters
+            and other.disk.last_index >= host.disk.meta.index
+            for other in world.hosts.values()
+        )
+
+    def _pause(self) -> None:
+        host = self._any()
+        if host is not None:
+            host.pause()
+            self._clock.later(self._rng.randint(20, 1200), self._resume, host)
+
+    def _resume(self, host: Host) -> None:
+        if host.node is not None and host.paused:
+            host.resume()
+
+    def _wipe(self) -> None:
+        world, host = self._world, self._any()
+        if host is None or any(h.damaged for h in world.hosts.values()) or not world.admin.may_lose(host.replica):
+            return
+        host.destroy()
+        if world.mix.same_id_after_wipe:
+            fresh = world.hosts[host.replica] = Host(world, host.replica, host.store_id, EMPTY_META)
+            fresh.start()
+        elif host.replica in world.admin.voters | world.admin.learners:
+            world.admin.retarget()
+
+    def _transfer(self) -> None:
+        leader = self._world.leader()
+        if leader is None or leader.node is None or leader.paused:
+            return
+        voters = [voter for voter in leader.node.status().conf.voters if voter != leader.replica]
+        if voters:
+            leader.node.transfer(self._rng.choice(voters))
+            leader.pump_soon()
+            self._world.checked(leader)
+
+    # Chores
+
+    def _compact(self) -> None:
+        host = self._any()
+        if host is not None:
+            host.compact()
+
+    def _quiesce(self) -> None:
+        for host in self._world.hosts.values():
+            if host.node is not None and not host.paused and host.node.leading and host.node.quiesce():
+                host.pump_soon()
+
+    def _wake(self) -> None:
+        """Store liveness: wake those whose leader's process is not there."""
+        for host in self._world.hosts.values():
+            if host.node is None or host.paused or not host.node._raft.quiesced:
+                continue
+            leader = self._world.hosts.get(host.node._raft.leader)
+            if leader is None or leader.node is None or leader.paused:
+                host.node.wake()

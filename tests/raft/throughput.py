@@ -1,0 +1,114 @@
+"""How many entries per second the core alone carries through a group of three in memory.
+
+    python -m tests.raft.throughput [--seconds 2] [--batch 1 16 256]
+
+Every entry goes propose -> append -> acknowledge -> commit -> apply on all three replicas; "written" and "applied" are
+reported at once, as if disk and state machine took no time. `serial` lets every batch be applied everywhere before
+the next is proposed; `pipelined` lets the news of a commit travel with the next batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+
+from evenkeel_raft.core.messages import Message
+from evenkeel_raft.core.rawnode import Node
+from evenkeel_raft.core.types import Conf, genesis
+
+
+class Cluster:
+    """Three replicas whose messages arrive at once and whose disks take no time."""
+
+    def __init__(self) -> None:
+        meta = genesis(Conf(voters=(1, 2, 3)))
+        self.nodes = {i: Node(group=1, replica=i, random=random.Random(i), meta=meta) for i in (1, 2, 3)}
+        self.inboxes: dict[int, list[Message]] = {i: [] for i in self.nodes}
+        self.applied = dict.fromkeys(self.nodes, 1)
+        self.nodes[1].campaign()
+        self.pump(1)
+        self.drain()
+        assert self.nodes[1].leading
+
+    def pump(self, replica: int) -> None:
+        """Do all that a node wants done."""
+        node, inboxes = self.nodes[replica], self.inboxes
+        out = node.take()
+        for message in out.messages:
+            inboxes[message.receiver].append(message)
+        append = out.append
+        if append is not None:
+            for message in append.responses:
+                inboxes[message.receiver].append(message)
+            node.on_persisted(append.token)
+        if out.apply:
+            index = self.applied[replica] = out.apply[-1].index
+            node.on_applied(index)
+
+    def deliver(self, replica: int) -> None:
+        """Let a node take in all its messages."""
+        inbox, node = self.inboxes[replica], self.nodes[replica]
+        self.inboxes[replica] = []
+        for message in inbox:
+            node.step(message)
+
+    def drain(self) -> None:
+        """Go on until nobody has anything left to say."""
+        busy = True
+        while busy:
+            busy = False
+            for replica, inbox in self.inboxes.items():
+                if inbox:
+                    self.deliver(replica)
+                    self.pump(replica)
+                    busy = True
+
+    def round(self) -> None:
+        """Carry one batch to the followers and the acknowledgements back; its commit travels with the next."""
+        self.pump(1)
+        for follower in (2, 3):
+            self.deliver(follower)
+            self.pump(follower)
+        self.deliver(1)
+
+
+def measure(batch: int, *, seconds: float, pipelined: bool) -> float:
+    """Return entries per second."""
+    cluster = Cluster()
+    leader = cluster.nodes[1]
+    payloads = [b"x" * 64] * batch
+    entries, elapsed, start = 0, 0.0, time.process_time()
+    while elapsed < seconds:
+        for _ in range(200):
+            if batch == 1:
+                leader.propose(payloads[0])
+            else:
+                leader.propose_many(payloads)
+            cluster.round()
+            if not pipelined:
+                cluster.pump(1)
+                cluster.drain()
+        entries += 200 * batch
+        for replica, node in cluster.nodes.items():
+            node.compact(cluster.applied[replica])
+        elapsed = time.process_time() - start
+    cluster.pump(1)
+    cluster.drain()
+    assert len(set(cluster.applied.values())) == 1
+    return entries / elapsed
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--batch", type=int, nargs="+", default=[1, 16, 256])
+    args = parser.parse_args()
+    for pipelined in (False, True):
+        for batch in args.batch:
+            rate = measure(batch, seconds=args.seconds, pipelined=pipelined)
+            print(f"{'pipelined' if pipelined else 'serial':>9}  batch {batch:>4}  {rate:>12,.0f} entries/s")
+
+
+if __name__ == "__main__":
+    main()
