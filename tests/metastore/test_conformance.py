@@ -19,6 +19,7 @@ from evenkeel.metastore.api import (
     absent,
     unchanged,
 )
+from evenkeel.metastore.server import EtcdBinary
 from tests.metastore.support import (
     PATIENCE,
     Subject,
@@ -287,8 +288,10 @@ async def test_deletion_at_the_compacted_revision_is_seen(subject: Subject, pref
     assert shown(await events_until_end(watch, subject.store, prefix)) == [("a", None)]
 
 
-async def test_watch_tells_progress(subject: Subject, prefix: str) -> None:
+async def test_watch_tells_progress(subject: Subject, prefix: str, etcd_binary: EtcdBinary) -> None:
     """A watch of a quiet prefix learns how far the store is, without events."""
+    if etcd_binary.version < (3, 5, 8):
+        pytest.skip("before 3.5.8, what etcd answers about its progress cannot be relied on (etcd #15220)")
     watch = subject.store.watch(prefix, after=await subject.store.range(prefix))
     elsewhere = await subject.store.txn(put(prefix[:-1] + "-elsewhere"))
     async with asyncio.timeout(PATIENCE):

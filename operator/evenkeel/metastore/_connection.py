@@ -147,8 +147,8 @@ class Opener:
             await connection.close()
             if refuses_certificate(error):
                 raise AuthenticationError(
-                    f"etcd at {endpoint} ends the TLS session after its handshake, as it does with clients that "
-                    "show no certificate or one it does not trust: check cert and key"
+                    f"etcd at {endpoint} ends the TLS session, as it does with clients that show no certificate "
+                    "or one it does not trust: check cert and key"
                 ) from error
             if not is_transient(error):
                 raise translate(error) from error

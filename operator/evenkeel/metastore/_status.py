@@ -32,7 +32,7 @@ _DROPPED = ("etcdserver: no leader", "etcdserver: too many requests", "raft prop
 _STALE_TOKEN = ("invalid auth token", "revision of auth store is old", "user name is empty")
 _AUTHENTICATION = {rpc.StatusCode.UNAUTHENTICATED, rpc.StatusCode.PERMISSION_DENIED}
 _AUTHENTICATION_DETAILS = ("authentication failed", "user name is empty", "invalid auth token")
-_CERTIFICATE_REFUSED = "TSI_DATA_CORRUPTED"
+_CERTIFICATE_REFUSED = ("TSI_DATA_CORRUPTED", "ALERT_BAD_CERTIFICATE", "ALERT_UNKNOWN_CA", "ALERT_CERTIFICATE")
 
 
 def is_transient(error: Any) -> bool:
@@ -53,9 +53,9 @@ def is_stale_token(error: Any) -> bool:
 def refuses_certificate(error: Any) -> bool:
     """Whether the server did not like our certificate, or the lack of one.
 
-    In TLS 1.3 it says so only after the handshake, as an alert that gRPC can make nothing of.
+    In TLS 1.3 it says so only after the handshake, by an alert that gRPC takes for damaged data.
     """
-    return _CERTIFICATE_REFUSED in (error.details() or "")
+    return any(text in (error.details() or "") for text in _CERTIFICATE_REFUSED)
 
 
 def reason(error: Any) -> str:
