@@ -45,6 +45,9 @@ def test_contracts_are_kept(tree: Path) -> None:
         ("operator/evenkeel/rebalancers/mod.py", "import socket", "evenkeel.rebalancers.mod -> socket"),
         ("operator/evenkeel/protocol/keys.py", "import evenkeel.metastore.memory", "evenkeel.metastore.memory"),
         ("operator/evenkeel/model/views.py", "import evenkeel_store", "evenkeel.model.views -> evenkeel_store"),
+        ("raft_sidecar/evenkeel_raft/core/log.py", "import random", "evenkeel_raft.core.log -> random"),
+        ("raft_sidecar/evenkeel_raft/core/log.py", "import evenkeel_store", "evenkeel_raft.core.log -> evenkeel_store"),
+        ("operator/evenkeel/model/views.py", "import evenkeel_raft.core", "evenkeel.model.views -> evenkeel_raft"),
         ("operator/evenkeel/errors.py", "import evenkeel.model", "evenkeel.errors -> evenkeel.model"),
     ],
 )
