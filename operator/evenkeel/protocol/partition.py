@@ -4,7 +4,7 @@ Everything is decided from one `PartitionView` and written in one transaction th
 any number of operators may race and be killed anywhere: a decision made on old keys does not land. The cases,
 first match wins:
 
-    target empty                                     -> refuse: an empty target is never stored
+    target without a voter                           -> refuse: an empty target is never stored
     stable absent                                    -> refuse: the table is not ready
     trigger >= n                                     -> nothing: handled
     pending absent,  stable == target                -> remove planned;                            trigger = n
@@ -36,6 +36,7 @@ from evenkeel.protocol.records import (
     Pending,
     Planned,
     Retarget,
+    Role,
     Stable,
     TargetPeer,
     decode,
@@ -150,7 +151,7 @@ def retarget(
     gone: Callable[[Peer], bool] = lambda _: False,
 ) -> Decision:
     """Decide what plan number `plan` does to the partition; `gone` tells replicas that cannot come back."""
-    if not target:
+    if all(peer.role is not Role.VOTER for peer in target):
         return Decision(Case.EMPTY_TARGET)
     if view.stable is None:
         return Decision(Case.NOT_READY)

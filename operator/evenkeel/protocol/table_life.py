@@ -1,6 +1,6 @@
 """How a table comes into being and goes.
 
-Creating: the record says `creating`, plan 1 is written like any other, the stable keys follow in batches marked
+Creating: the record says `creating`, a plan is written like any other, the stable keys follow in batches marked
 `genesis`, then the record says `ready`. Dropping: the record says `dropping`, then one transaction removes
 every key of the table and leaves a tombstone, which goes when every volume has confirmed that it holds nothing
 of the table, or is gone for good.
@@ -15,10 +15,11 @@ from collections.abc import Callable, Collection, Iterator
 
 import msgspec
 
+from evenkeel.errors import PlanningError
 from evenkeel.metastore.api import Compare, Delete, KeyValue, Op, Put, Txn, absent, unchanged
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.plan import Plan
-from evenkeel.protocol.records import Stable, TableRecord, TableState, Tombstone, decode, encode
+from evenkeel.protocol.records import Stable, TableRecord, TableState, Tombstone, decode, encode, voters
 from evenkeel.protocol.steps import assign_ids
 
 __all__ = ["announce", "bury", "confirm_drop", "drop", "genesis", "make_ready", "mark_dropping"]
@@ -37,7 +38,7 @@ def announce(record: TableRecord, *, keys: Keys, table: str, epoch: Compare) -> 
 def genesis(
     plan: Plan, missing: Collection[int], *, keys: Keys, table: str, record: KeyValue, epoch: Compare
 ) -> Iterator[Txn]:
-    """Write plan 1's targets as stable for the partitions that have none yet; replicas carry the plan's number."""
+    """Write the first plan's targets as stable for the partitions that have none yet; replicas carry the plan's number."""
     todo = sorted(missing)
     guards = (epoch, unchanged(keys.table(table), record))
     for at in range(0, len(todo), _BATCH):
@@ -45,6 +46,11 @@ def genesis(
         for partition in todo[at : at + _BATCH]:
             own = keys.partition(table, partition)
             peers = assign_ids(plan.target(partition), keep=(), plan=plan.n)
+            if not voters(peers):
+                raise PlanningError(
+                    f"table {table}: plan {plan.n} gives partition {partition} no voter, so it is not created; "
+                    "add stores or lower `replicas`"
+                )
             compares.append(absent(own.stable))
             puts.append(Put(own.stable, encode(Stable(peers, genesis=True))))
             puts.append(Put(own.trigger, encode(plan.n)))

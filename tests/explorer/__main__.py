@@ -1,0 +1,109 @@
+"""`make explore SECONDS=...`: search on until the time is up or something breaks, and print a trace that can be
+replayed."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import random
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from tests.explorer import mutations, scenarios, search
+from tests.explorer.search import Failure
+
+
+class Progress:
+    """Counts what was seen and says so now and then."""
+
+    def __init__(self, seconds: float) -> None:
+        self.began = time.monotonic()
+        self.end = self.began + seconds
+        self.said = self.began
+        self.states = self.walks = 0
+
+    @property
+    def over(self) -> bool:
+        return time.monotonic() >= self.end
+
+    def tick(self, what: str) -> None:
+        now = time.monotonic()
+        if now - self.said >= 5:
+            self.said = now
+            print(self.summary(what), flush=True)
+
+    def summary(self, what: str) -> str:
+        spent = max(time.monotonic() - self.began, 1e-9)
+        rate = self.states / spent
+        return f"{spent:6.0f} s {self.states:>10,} states {rate:>7,.0f} states/s {self.walks:>7,} walks  {what}"
+
+
+def explore(progress: Progress, seed: int) -> Failure | None:
+    """Random walks and exhaustive searches, turn by turn, ever deeper."""
+    tasks = exhaustive(progress)
+    for number in itertools.count(seed):
+        rng = random.Random(number)
+        failure, length = search.walk(scenarios.draw(rng), rng, steps=rng.randint(20, 300))
+        progress.walks += 1
+        progress.states += length
+        progress.tick(f"random, seed {number}")
+        if failure is not None:
+            print(f"seed {number}")
+            return failure
+        if number % 100 == 99 and (failure := next(tasks)) is not None:
+            return failure
+        if progress.over:
+            return None
+    raise AssertionError("unreachable")
+
+
+def exhaustive(progress: Progress) -> Iterator[Failure | None]:
+    """One small scenario after the other, with ever more departures from the usual schedule."""
+    for deviations in itertools.count(1):
+        for (name, scenario), schedule in itertools.product(scenarios.SMALL.items(), search.SCHEDULES):
+            before = progress.states
+
+            def more(states: int, name: str = name, before: int = before, deviations: int = deviations) -> bool:
+                progress.states = before + states
+                progress.tick(f"{name}, {deviations} departures")
+                return not progress.over
+
+            yield search.exhaust(scenario, deviations=deviations, schedule=schedule, more=more).failure
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.explorer", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--seed", type=int, default=1_000_000, help="where random walks begin")
+    parser.add_argument(
+        "--mutation", choices=[mutation.name for mutation in mutations.MUTATIONS], help="put a known bug in"
+    )
+    parser.add_argument(
+        "--save", type=Path, default=Path("explorer-failure.json"), help="where to write a failing trace"
+    )
+    parser.add_argument("--replay", type=Path, help="run a saved trace again instead of searching")
+    options = parser.parse_args()
+    mutation = mutations.by_name(options.mutation).patch() if options.mutation else contextlib.nullcontext()
+    with mutation:
+        if options.replay is not None:
+            message = search.replay(msgspec.json.decode(options.replay.read_bytes(), type=Failure))
+            print(message or "the trace runs through: nothing fails")
+            return 1 if message else 0
+        progress = Progress(options.seconds)
+        failure = explore(progress, options.seed)
+    print(progress.summary("done" if failure is None else "FAILED"))
+    if failure is None:
+        return 0
+    print(failure)
+    options.save.write_bytes(msgspec.json.encode(failure))
+    print(f"replay it with: python -m tests.explorer --replay {options.save}")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,192 @@
+"""What users, machines and networks may do to the others, as far as the budget goes; healing costs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from evenkeel.metastore.api import Delete, Put, Txn
+from evenkeel.protocol.configuration import Configuration
+from evenkeel.protocol.records import ReplicaId, StoreState, encode
+from tests.explorer import raft
+from tests.explorer.raft import Entry
+from tests.explorer.world import KEYS, Action, Store, World
+
+BUDGETED = frozenset(
+    (
+        "wish",
+        "write",
+        "compact",
+        "crash",
+        "pause",
+        "cut",
+        "wipe",
+        "lose",
+        "declare",
+        "takeover",
+        "halt",
+        "blank",
+        "vanish",
+        "mute",
+    )
+)
+
+
+def actions(world: World) -> Iterator[Action]:
+    """Everything that may befall the world now."""
+    if world.spend("wish"):
+        for index, wish in enumerate(world.scenario.wishes):
+            if wish != world.wish and world.wish.voters is not None and index:
+                yield ("wish", str(index))
+    for operator in world.operators.values():
+        if not operator.epoch_mod and not operator.waiting and world.spend("takeover"):
+            yield ("takeover", operator.name)
+        if operator.waiting and world.spend("halt"):
+            yield ("halt", operator.name)
+    for store in world.stores.values():
+        if not store.lost:
+            yield from _store_actions(world, store)
+        elif not world.declared_lost(store.name):
+            yield ("declare", store.name)
+
+
+def _store_actions(world: World, store: Store) -> Iterator[Action]:
+    name = store.name
+    if store.up:
+        for kind, heal, state in (
+            ("pause", "resume", store.paused),
+            ("cut", "mend", store.cut),
+            ("blank", "unblank", store.blank),
+        ):
+            if state:
+                yield (heal, name)
+            elif world.spend(kind):
+                yield (kind, name)
+        if world.spend("crash"):
+            yield ("crash", name)
+        if world.declared_lost(store.name):
+            yield ("undeclare", name)
+        if store.leader is not None and world.spend("write") and _takes_writes(store):
+            yield ("write", name)
+        if (
+            store.running
+            and store.replica is not None
+            and store.replica.commit > store.replica.base
+            and world.spend("compact")
+        ):
+            yield ("compact", name)
+    else:
+        yield ("restart", name)
+        if world.spend("declare") and not world.declared_lost(store.name):
+            yield ("declare", name)
+    for kind in ("wipe", "lose"):
+        if world.spend(kind) and can_lose(world, name):
+            yield (kind, name)
+
+
+def _takes_writes(store: Store) -> bool:
+    """A leader on its way out takes none: from joint on it only waits for its successor."""
+    replica = store.replica
+    assert replica is not None
+    applied = replica.applied()
+    assert applied is not None
+    return not applied.joint or replica.id in {peer.id for peer in applied.peers}
+
+
+def can_lose(world: World, name: str) -> bool:
+    """Whether every configuration that may be in force would keep a majority of replicas that still exist."""
+    present: set[ReplicaId] = set()
+    for store in world.stores.values():
+        if store.replica is not None and not store.lost and store.name != name:
+            present.add(store.replica.id)
+    configurations = list(in_force(world))
+    return bool(configurations) and all(configuration.is_quorum(present) for configuration in configurations)
+
+
+def in_force(world: World) -> Iterator[Configuration]:
+    """The newest committed configuration and all that may still be committed after it."""
+    newest = committed_configuration(world)
+    if newest is None:
+        return
+    since, configuration = newest
+    yield configuration
+    for store in world.stores.values():
+        replica = store.replica
+        if replica is None or store.lost:
+            continue
+        for at, entry in enumerate(replica.log):
+            if entry.configuration is not None and replica.base + at + 1 > since:
+                yield entry.configuration
+
+
+def committed_configuration(world: World) -> tuple[int, Configuration] | None:
+    """The newest configuration that any replica knows to be committed, and its index."""
+    for index in sorted(world.committed, reverse=True):
+        configuration = world.committed[index].configuration
+        if configuration is not None:
+            return index, configuration
+    bases = [
+        s.replica for s in world.stores.values() if s.replica is not None and s.replica.base_configuration is not None
+    ]
+    newest = max(bases, key=lambda replica: replica.base, default=None)
+    if newest is None or newest.base_configuration is None:
+        return None
+    return newest.base, newest.base_configuration
+
+
+def act(world: World, kind: str, name: str) -> None:
+    """Do one of the above."""
+    if kind in BUDGETED and kind in world.budget:
+        world.budget[kind] -= 1
+    if kind == "wish":
+        world.wish = world.scenario.wishes[int(name)]
+    elif kind == "halt":
+        operator = world.operators[name]
+        operator.boot, operator.waiting, operator.epoch_mod = operator.boot + 1, 0, 0
+    else:
+        _act_on_store(world, kind, world.stores[name])
+
+
+_FLAGS = {
+    "pause": ("paused", True), "resume": ("paused", False), "cut": ("cut", True), "mend": ("cut", False),
+    "blank": ("blank", True), "unblank": ("blank", False),
+}  # fmt: skip
+
+
+def _act_on_store(world: World, kind: str, store: Store) -> None:
+    if kind in _FLAGS:
+        setattr(store, *_FLAGS[kind])
+    match kind:
+        case "blank" | "unblank":
+            store.seen = 0
+        case "crash" | "lose":
+            _stop(store)
+            store.lost = kind == "lose"
+        case "restart":
+            store.start_process()
+            world.register(store)
+        case "wipe":
+            _stop(store)
+            store.replica, store.held = None, 0
+            store.volume = f"{store.name}-{int(store.volume.split('-')[1]) + 1}"
+        case "declare":
+            state = StoreState(volume=world.registered(store.name), replace=True)
+            world.run(Txn(success=(Put(KEYS.store_state(store.name), encode(state)),)))
+        case "undeclare":
+            world.run(Txn(success=(Delete(KEYS.store_state(store.name)),)))
+        case "write" | "compact":
+            _act_on_replica(world, kind, store.replica)
+
+
+def _act_on_replica(world: World, kind: str, replica: raft.Replica | None) -> None:
+    assert replica is not None
+    if kind == "compact":
+        replica.compact()
+        return
+    world.writes += 1
+    raft.append(replica, Entry(replica.term, write=world.writes))
+
+
+def _stop(store: Store) -> None:
+    store.up, store.paused = False, False
+    if store.replica is not None:
+        store.replica.restart()

@@ -1,0 +1,89 @@
+"""A world as a hash, by which exhaustive search knows where it has been.
+
+Revisions only ever matter by their order and identity, so they are replaced by their rank; two ways to the same
+situation then look the same, however many transactions each took.
+"""
+
+from __future__ import annotations
+
+import re
+
+from evenkeel.metastore.api import Put
+from evenkeel.protocol.configuration import Configuration
+from tests.explorer.raft import Replica
+from tests.explorer.world import InFlight, Store, World
+
+_TOKEN = re.compile(rb'"token":(\d+)|"inputs":(\d+)')
+
+
+def fingerprint(world: World) -> int:
+    """The hash of everything that can make a difference later."""
+    rank = _ranks(world)
+    kvs = world.metastore.range("").kvs
+    return hash((
+        tuple((kv.key, rank[kv.mod_revision], *_value(kv.value, rank)) for kv in kvs),
+        tuple(_store(store, world, rank) for store in world.stores.values()),
+        tuple((rank[operator.epoch_mod], bool(operator.waiting)) for operator in world.operators.values()),
+        tuple(sorted(_flight(flight, world, rank) for flight in world.flights)),
+        world.wish,
+        tuple(sorted(world.budget.items())),
+        world.trigger,
+    ))  # fmt: skip
+
+
+def _value(value: bytes, rank: dict[int, int]) -> tuple[object, ...]:
+    return (_TOKEN.sub(b"", value), *(rank[int(token)] for token, _ in _TOKEN.findall(value) if token))
+
+
+def _flight(flight: InFlight, world: World, rank: dict[int, int]) -> tuple[object, ...]:
+    sender = world.stores.get(flight.sender) or world.operators[flight.sender]
+    awaited = sender.boot == flight.boot and sender.waiting == flight.number
+    compares = tuple((c.key, rank[c.operand] if isinstance(c.operand, int) else -1) for c in flight.txn.compares)
+    puts = tuple((op.key, _TOKEN.sub(b"", op.value) if isinstance(op, Put) else b"") for op in flight.txn.success)
+    return (flight.sender, flight.what, awaited, compares, puts)
+
+
+def _store(store: Store, world: World, rank: dict[int, int]) -> tuple[object, ...]:
+    view, me = store.view, store.replica
+    return (
+        store.volume, store.lost, store.held, store.up, store.paused, store.cut, store.blank, store.cleared,
+        bool(store.waiting), store.seen < world.watch_revision, store.seen < store.need, rank[store.record_mod],
+        me is not None and me.leading and store.read_term == me.term,
+        rank[store.lock_mod],
+        None if store.lock_compared is None else tuple(rank[mod] for mod in store.lock_compared),
+        None if view is None else (*(rank[mod] for mod in view.mods()), view.stable, view.pending, view.planned),
+        None if me is None else _replica(me, rank),
+    )  # fmt: skip
+
+
+def _replica(replica: Replica, rank: dict[int, int]) -> tuple[object, ...]:
+    return (
+        replica.id, replica.term, replica.base, replica.base_term, replica.commit, replica.leading,
+        _configuration(replica.base_configuration, rank),
+        tuple((entry.term, _configuration(entry.configuration, rank), entry.write) for entry in replica.log),
+        tuple(sorted(replica.match.items())), tuple(sorted(replica.known.items())),
+    )  # fmt: skip
+
+
+def _configuration(configuration: Configuration | None, rank: dict[int, int]) -> object:
+    if configuration is None:
+        return None
+    return (configuration.peers, configuration.outgoing, configuration.staged, rank[configuration.token])
+
+
+def _ranks(world: World) -> dict[int, int]:
+    revisions = {0}
+    for kv in world.metastore.range("").kvs:
+        revisions.add(kv.mod_revision)
+        revisions.update(int(token) for token, _ in _TOKEN.findall(kv.value) if token)
+    for store in world.stores.values():
+        revisions.update((store.lock_mod, store.record_mod, *(store.lock_compared or ())))
+        revisions.update(store.view.mods() if store.view is not None else ())
+        if store.replica is not None:
+            configurations = [store.replica.base_configuration, *(entry.configuration for entry in store.replica.log)]
+            revisions.update(c.token for c in configurations if c is not None)
+    for operator in world.operators.values():
+        revisions.add(operator.epoch_mod)
+    for flight in world.flights:
+        revisions.update(c.operand for c in flight.txn.compares if isinstance(c.operand, int))
+    return {revision: at for at, revision in enumerate(sorted(revisions))}

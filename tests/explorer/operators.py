@@ -1,0 +1,160 @@
+"""What an operator does next: mirror the spec, make a plan, carry it to the partition, create and drop the table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from evenkeel.metastore.api import Compare, Put, Txn, TxnResult
+from evenkeel.protocol import partition, plan, table_life
+from evenkeel.protocol.records import Peer, Retarget, TableRecord, TableState, encode, shape
+from tests.explorer.world import KEYS, PARTITION, RECORD, TABLE, Action, InFlight, Operator, Wish, World, target_of
+
+Step = tuple[str, Txn]
+
+
+def actions(world: World, operator: Operator) -> Iterator[Action]:
+    """Everything this operator may do now."""
+    if operator.waiting:
+        yield ("give-up", operator.name)
+    elif operator.epoch_mod and next_step(world, operator) is not None:
+        yield ("operate", operator.name)
+
+
+def act(world: World, kind: str, operator: Operator) -> None:
+    """Do one of the above, or take the epoch over."""
+    match kind:
+        case "operate":
+            step = next_step(world, operator)
+            assert step is not None
+            world.send(operator, *step)
+        case "give-up":
+            operator.waiting = 0
+        case "takeover":
+            world.send(operator, "epoch", Txn(success=(Put(KEYS.epoch, operator.name.encode()),)))
+
+
+def on_result(world: World, operator: Operator, flight: InFlight, result: TxnResult) -> None:
+    """The answer to a transaction this operator waited for."""
+    operator.waiting = 0
+    if flight.what == "epoch":
+        operator.epoch_mod = result.revision
+    elif not result.succeeded:
+        epoch = world.metastore.get(KEYS.epoch)
+        if epoch is None or epoch.mod_revision != operator.epoch_mod:
+            operator.epoch_mod = 0
+
+
+def next_step(world: World, operator: Operator) -> Step | None:
+    """One transaction towards what the user wants, from what the metastore says at this revision."""
+    epoch = Compare(KEYS.epoch, "mod", "=", operator.epoch_mod)
+    record, mod = world.record()
+    if record is None:
+        return _without_table(world, epoch)
+    if world.wish.voters is None:
+        return _drop(world, record, epoch)
+    wanted = msgspec.Raw(encode(world.wish))
+    if bytes(record.spec) != bytes(wanted):
+        mirrored = msgspec.structs.replace(record, spec=wanted)
+        return "spec", Txn((epoch, Compare(RECORD, "mod", "=", mod)), (Put(RECORD, encode(mirrored)),))
+    return _create(world, epoch) if record.state is TableState.CREATING else _rebalance(world, epoch)
+
+
+def _without_table(world: World, epoch: Compare) -> Step | None:
+    tombstone = world.metastore.get(KEYS.tombstone(TABLE))
+    if tombstone is not None:
+        volumes = world.volumes()
+        txn = table_life.bury(tombstone, gone=lambda store, volume: volumes.get(store) != volume, epoch=epoch)
+        return None if txn is None else ("bury", txn)
+    if world.wish.voters is None or world.trigger:
+        return None
+    record = TableRecord(
+        partitions=1, replicas=1, consensus_size=1, retarget=world.scenario.mode, spec=msgspec.Raw(encode(world.wish))
+    )
+    return "announce", table_life.announce(record, keys=KEYS, table=TABLE, epoch=epoch)
+
+
+def _drop(world: World, record: TableRecord, epoch: Compare) -> Step:
+    kv = world.metastore.get(RECORD)
+    assert kv is not None
+    if record.state is not TableState.DROPPING:
+        return "dropping", table_life.mark_dropping(kv, keys=KEYS, table=TABLE, epoch=epoch)
+    volumes = [(store.name, store.volume) for store in world.stores.values()]
+    return "drop", table_life.drop(kv, volumes, keys=KEYS, table=TABLE, epoch=epoch)
+
+
+def _create(world: World, epoch: Compare) -> Step | None:
+    kv = world.metastore.get(RECORD)
+    assert kv is not None
+    newest = newest_plan(world)
+    if newest is None or not newest.slices[0].voters:
+        n = 1 if newest is None else newest.n + 1
+        return ("plan", _plan_txn(world, n, epoch)) if _wanted(world, n).slices[0].voters else None
+    if world.view().stable is None:
+        (txn,) = table_life.genesis(newest, [0], keys=KEYS, table=TABLE, record=kv, epoch=epoch)
+        return "genesis", txn
+    return "ready", table_life.make_ready(kv, keys=KEYS, table=TABLE, epoch=epoch)
+
+
+def newest_plan(world: World) -> plan.Plan | None:
+    """The plan that counts, as a successor would read it."""
+    return world.derived("plan", lambda: _read_plan(world))
+
+
+def _read_plan(world: World) -> plan.Plan | None:
+    head = world.metastore.get(KEYS.plan_head(TABLE))
+    if head is None:
+        return None
+    n = msgspec.json.decode(head.value)["n"]
+    return plan.read_plan(head, world.metastore.range(KEYS.plan_slices(TABLE, n)).kvs)
+
+
+def _wanted(world: World, n: int) -> plan.Plan:
+    record, _ = world.record()
+    assert record is not None
+    voters, learners = msgspec.json.decode(bytes(record.spec))
+    usable = world.volumes()
+    row, count = target_of(Wish(tuple(voters), tuple(learners)), usable, world.scenario.stores)
+    return plan.make_plan([row], n=n, inputs=world.metastore.revision, voters=count, volumes=usable)
+
+
+def _plan_txn(world: World, n: int, epoch: Compare) -> Txn:
+    head = world.metastore.get(KEYS.plan_head(TABLE))
+    mod = 0 if head is None else head.mod_revision
+    made = make_plan(world, n)
+    (txn,) = plan.write_plan(made, keys=KEYS, table=TABLE, head_mod=mod, guards=(epoch, world.holds_table()))
+    return txn
+
+
+def make_plan(world: World, n: int) -> plan.Plan:
+    """Compute plan n from the keys as they are."""
+    return _wanted(world, n)
+
+
+def _rebalance(world: World, epoch: Compare) -> Step | None:
+    newest = newest_plan(world)
+    assert newest is not None
+    n = newest.n
+    wanted = world.derived("wanted", lambda: shape(_wanted(world, n).target(0)))
+    if shape(newest.target(0)) != wanted:
+        return "plan", _plan_txn(world, newest.n + 1, epoch)
+    view = world.view()
+    decision = retarget(view, newest, mode=world.scenario.mode, volumes=world.volumes())
+    if not decision.ops:
+        return None
+    head = world.metastore.get(KEYS.plan_head(TABLE))
+    assert head is not None
+    guards = (epoch, Compare(head.key, "mod", "=", head.mod_revision))
+    return "retarget", Txn((*guards, *view.compares(PARTITION)), decision.ops)
+
+
+def retarget(
+    view: partition.PartitionView, newest: plan.Plan, *, mode: Retarget, volumes: dict[str, str]
+) -> partition.Decision:
+    """The operator's half of the protocol, on the one partition there is."""
+
+    def gone(peer: Peer) -> bool:
+        return volumes.get(peer.store) != peer.volume
+
+    return partition.retarget(view, newest.target(0), keys=PARTITION, plan=newest.n, mode=mode, gone=gone)

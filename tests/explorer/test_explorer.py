@@ -1,0 +1,82 @@
+"""The protocol survives the explorer, and the explorer is worth surviving."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+
+from tests.explorer import scenarios, search
+from tests.explorer.mutations import MUTATIONS, Mutation, by_name
+from tests.explorer.search import Failure
+from tests.explorer.world import Scenario, Wish
+
+
+@pytest.mark.parametrize("schedule", search.SCHEDULES)
+@pytest.mark.parametrize("name", scenarios.SMALL)
+def test_every_single_departure(name: str, schedule: str) -> None:
+    """Whatever one thing goes differently, wherever it does, nothing breaks and the last wish comes true."""
+    result = search.exhaust(scenarios.SMALL[name], deviations=1, schedule=schedule)
+    assert result.failure is None, str(result.failure)
+    assert result.complete
+    assert result.states > 100
+
+
+def test_every_pair_of_departures() -> None:
+    """A leader that moves a one-replica partition away survives any two things going differently."""
+    scenario = msgspec.structs.replace(scenarios.SMALL["hand over"], budget={"wish": 1, "crash": 1, "mute": 1})
+    result = search.exhaust(scenario, deviations=2)
+    assert result.failure is None, str(result.failure)
+    assert result.complete
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_random_walks(block: int) -> None:
+    """Long random walks through larger worlds with all faults end well."""
+    for seed in range(block * 120, block * 120 + 120):
+        rng = random.Random(seed)
+        failure, _ = search.walk(scenarios.draw(rng), rng, steps=rng.randint(20, 200))
+        assert failure is None, f"seed {seed}: {failure}"
+
+
+def find(mutation: Mutation, walks: int = 4000) -> tuple[Failure | None, int]:
+    """Walk until the bug shows; how it did, and after how many walks."""
+    for seed in range(walks):
+        rng = random.Random(seed)
+        scenario = mutation.scenario or scenarios.draw(rng)
+        failure, _ = search.walk(scenario, rng, steps=rng.randint(20, 150), likely=mutation.weights)
+        if failure is not None:
+            return failure, seed
+    return None, walks
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_mutation_is_found(mutation: Mutation) -> None:
+    """Each known bug, put back, is found; the same walks without it end well."""
+    with mutation.patch():
+        failure, seed = find(mutation)
+        assert failure is not None, f"nothing noticed that {mutation.says}"
+        assert search.replay(failure) == failure.message
+    rng = random.Random(seed)
+    scenario = mutation.scenario or scenarios.draw(rng)
+    healthy, _ = search.walk(scenario, rng, steps=rng.randint(20, 150), likely=mutation.weights)
+    assert healthy is None, str(healthy)
+
+
+def test_failures_replay_from_their_trace() -> None:
+    """A saved trace fails again in the same way."""
+    mutation = by_name("joint-unlocked")
+    with mutation.patch():
+        failure, _ = find(mutation)
+        assert failure is not None
+        stored = msgspec.json.decode(msgspec.json.encode(failure), type=Failure)
+        assert search.replay(stored) == failure.message
+    assert search.replay(stored) is None
+
+
+def test_walks_repeat_exactly() -> None:
+    """The same seed takes the same steps."""
+    scenario = Scenario(stores=("a", "b", "c"), wishes=(Wish(("a",)), Wish(("b", "c"))), budget=scenarios.EVERYTHING)
+    lengths = {search.walk(scenario, random.Random(7), steps=80)[1] for _ in range(3)}
+    assert len(lengths) == 1

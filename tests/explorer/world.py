@@ -1,0 +1,299 @@
+"""Everything there is: metastore, stores, operators, what is in flight, and what may happen next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from evenkeel.metastore.api import Compare, Put, Txn, TxnResult
+from evenkeel.metastore.mvcc import Mvcc
+from evenkeel.protocol.keys import Keys
+from evenkeel.protocol.partition import PartitionView, read_partition
+from evenkeel.protocol.records import (
+    ReplicaId,
+    Retarget,
+    StoreRecord,
+    StoreState,
+    TableRecord,
+    decode,
+    encode,
+)
+from tests.explorer.raft import Entry, Replica
+
+KEYS = Keys(namespace="explorer", store_cluster="stores")
+TABLE = "t.1"
+PARTITION = KEYS.partition(TABLE, 0)
+RECORD = KEYS.table(TABLE)
+WATCHED = frozenset((*PARTITION.all(), RECORD, KEYS.tombstone(TABLE)))
+
+Action = tuple[str, ...]
+T = TypeVar("T")
+
+
+class Wish(NamedTuple):
+    """What the user asks for: voters and learners by store; no store at all is nonsense, None drops the table."""
+
+    voters: tuple[str, ...] | None
+    learners: tuple[str, ...] = ()
+
+
+class Scenario(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run starts from and how much may happen to it."""
+
+    stores: tuple[str, ...]
+    wishes: tuple[Wish, ...]
+    """The first is the table's beginning; the others may follow in any order."""
+    mode: Retarget = Retarget.ADJUST
+    ready: bool = True
+    """Begin with the table created and its replicas running."""
+    budget: dict[str, int] = {}
+    """How often each kind of fault or user action may happen; what is not listed may not."""
+
+
+class InFlight(NamedTuple):
+    """A transaction sent and not yet answered; `boot` tells whether its sender has restarted since."""
+
+    number: int
+    sender: str
+    boot: int
+    what: str
+    txn: Txn
+
+
+class Store:
+    """A store: its disk, its process, and what its sidecar remembers."""
+
+    __slots__ = (
+        "blank", "boot", "cleared", "cut", "held", "lock_compared", "lock_mod", "lost", "name", "need", "paused",
+        "read_term", "record_mod", "remembered", "replica", "seen", "up", "view", "volume", "waiting",
+    )  # fmt: skip
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.volume = f"{name}-1"
+        self.lost = False
+        self.replica: Replica | None = None
+        self.held = 0
+        self.boot = 0
+        self.cut = False
+        self.start_process()
+
+    def start_process(self) -> None:
+        """A fresh process: everything that was in memory is gone."""
+        self.boot += 1
+        self.up = True
+        self.paused = False
+        self.blank = False
+        self.view: PartitionView | None = None
+        self.record_mod = 0
+        self.seen = 0
+        self.read_term = 0
+        self.need = 0
+        self.waiting = 0
+        self.lock_mod = 0
+        self.lock_compared: tuple[int, int] | None = None
+        self.cleared: ReplicaId | None = None
+        self.remembered: PartitionView | None = None
+        if self.replica is not None:
+            self.replica.restart()
+
+    def clone(self) -> Store:
+        twin = Store.__new__(Store)
+        for name in self.__slots__:
+            setattr(twin, name, getattr(self, name))
+        twin.replica = None if self.replica is None else self.replica.clone()
+        return twin
+
+    @property
+    def running(self) -> bool:
+        return self.up and not self.paused
+
+    @property
+    def reachable(self) -> bool:
+        """Whether other stores' messages arrive."""
+        return self.running and not self.cut
+
+    @property
+    def leader(self) -> Replica | None:
+        """Its replica, if that believes to lead."""
+        return self.replica if self.running and self.replica is not None and self.replica.leading else None
+
+
+class Operator:
+    """One of the two operators: stateless but for the epoch it holds and what it waits for."""
+
+    __slots__ = ("boot", "epoch_mod", "name", "waiting")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.boot = 1
+        self.epoch_mod = 0
+        self.waiting = 0
+
+    def clone(self) -> Operator:
+        twin = Operator(self.name)
+        twin.boot, twin.epoch_mod, twin.waiting = self.boot, self.epoch_mod, self.waiting
+        return twin
+
+
+class World:
+    """The whole state; `sidecars`, `operators` and `faults` add what happens in it."""
+
+    __slots__ = (
+        "budget", "cache", "cached_at", "committed", "flights", "flown", "metastore", "operators", "past", "scenario",
+        "stores", "terms", "trigger", "watch_revision", "wish", "writes",
+    )  # fmt: skip
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.metastore = Mvcc(keep_history=False)
+        self.stores = {name: Store(name) for name in scenario.stores}
+        self.operators = {name: Operator(name) for name in ("o1", "o2")}
+        self.flights: list[InFlight] = []
+        self.flown = 0
+        self.wish = scenario.wishes[0]
+        self.budget = dict(scenario.budget)
+        self.watch_revision = 0
+        self.past: tuple[PartitionView, ...] = ()
+        """Earlier views of the partition, which a careless reader might be given."""
+        self.committed: dict[int, Entry] = {}
+        """What any replica ever committed, by index: it must stay so for ever."""
+        self.terms: dict[int, ReplicaId] = {}
+        """Who led each term."""
+        self.trigger = 0
+        self.writes = 0
+        self.cache: dict[str, object] = {}
+        self.cached_at = 0
+        for store in self.stores.values():
+            self.register(store)
+
+    def clone(self) -> World:
+        twin = World.__new__(World)
+        twin.scenario = self.scenario
+        twin.metastore = self.metastore.clone()
+        twin.stores = {name: store.clone() for name, store in self.stores.items()}
+        twin.operators = {name: operator.clone() for name, operator in self.operators.items()}
+        twin.flights = list(self.flights)
+        twin.flown, twin.wish, twin.writes, twin.trigger = self.flown, self.wish, self.writes, self.trigger
+        twin.budget = dict(self.budget)
+        twin.watch_revision, twin.past = self.watch_revision, self.past
+        twin.committed, twin.terms = dict(self.committed), dict(self.terms)
+        twin.cache, twin.cached_at = dict(self.cache), self.cached_at
+        return twin
+
+    # -- metastore ---------------------------------------------------------------------------------------------------
+
+    def run(self, txn: Txn) -> TxnResult:
+        """Execute a transaction now."""
+        before = self.metastore.revision
+        result = self.metastore.txn(txn)
+        if self.metastore.revision != before and any(
+            _touches_watched(op.key) for op in txn.success if result.succeeded
+        ):
+            self.watch_revision = self.metastore.revision
+            self.past = (*self.past[-3:], self.view())
+        return result
+
+    def send(self, sender: Store | Operator, what: str, txn: Txn) -> None:
+        """Put a transaction on its way; it lands, or not, at any later time."""
+        self.flown += 1
+        sender.waiting = self.flown
+        self.flights.append(InFlight(self.flown, sender.name, sender.boot, what, txn))
+
+    def derived(self, name: str, derive: Callable[[], T]) -> T:
+        """What follows from the metastore alone, worked out once per revision."""
+        if self.cached_at != self.metastore.revision:
+            self.cache, self.cached_at = {}, self.metastore.revision
+        if name not in self.cache:
+            self.cache[name] = derive()
+        return self.cache[name]  # type: ignore[return-value]
+
+    def view(self) -> PartitionView:
+        """The partition's keys as they are now."""
+        return self.derived("view", self._read_view)
+
+    def _read_view(self) -> PartitionView:
+        found = {key: kv for key in PARTITION.all() if (kv := self.metastore.get(key)) is not None}
+        return read_partition(PARTITION, found)
+
+    def record(self) -> tuple[TableRecord | None, int]:
+        """The table's record and its mod revision."""
+        return self.derived("record", self._read_record)
+
+    def _read_record(self) -> tuple[TableRecord | None, int]:
+        kv = self.metastore.get(RECORD)
+        return (None, 0) if kv is None else (decode(TableRecord, kv.value, key=RECORD), kv.mod_revision)
+
+    def register(self, store: Store) -> None:
+        """The store announces the volume it runs on."""
+        self.run(Txn(success=(Put(KEYS.store(store.name), encode(StoreRecord(volume=store.volume))),)))
+
+    # -- stores ------------------------------------------------------------------------------------------------------
+
+    def registered(self, name: str) -> str:
+        """The volume the store announced last."""
+        kv = self.metastore.get(KEYS.store(name))
+        assert kv is not None
+        return decode(StoreRecord, kv.value, key=kv.key).volume
+
+    def declared_lost(self, name: str) -> bool:
+        """Whether the operator has given up on the store as it was announced last."""
+        return name not in self.volumes()
+
+    def volumes(self) -> dict[str, str]:
+        """The volume of every store that is not to be replaced."""
+        return self.derived("volumes", self._read_volumes)
+
+    def _read_volumes(self) -> dict[str, str]:
+        return {name: self.registered(name) for name in self.stores if not self._replaced(name)}
+
+    def _replaced(self, name: str) -> bool:
+        kv = self.metastore.get(KEYS.store_state(name))
+        if kv is None:
+            return False
+        state = decode(StoreState, kv.value, key=kv.key)
+        return state.replace and state.volume == self.registered(name)
+
+    def replicas(self) -> Iterator[Replica]:
+        """Replicas of processes that run."""
+        return (store.replica for store in self.stores.values() if store.running and store.replica is not None)
+
+    def reach(self, origin: ReplicaId, target: ReplicaId) -> Replica | None:
+        """The replica a message from `origin` arrives at, if any."""
+        store = self.stores[target[0]]
+        if store.replica is None or store.replica.id != target:
+            return None
+        if origin == target:
+            return store.replica if store.running else None
+        return store.replica if store.reachable and self.stores[origin[0]].reachable else None
+
+    def spend(self, kind: str) -> bool:
+        """Whether the budget allows this once more."""
+        return self.budget.get(kind, 0) > 0
+
+    def holds_table(self) -> Compare:
+        """What a sidecar compares of the table's record."""
+        return Compare(RECORD, "mod", "=", self.record()[1])
+
+
+def _touches_watched(key: str) -> bool:
+    return key in WATCHED or any(watched.startswith(key) for watched in WATCHED)
+
+
+def target_of(wish: Wish, usable: dict[str, str], stores: tuple[str, ...]) -> tuple[list[str], int]:
+    """The stores a wish comes to when some are not usable, voters first, and how many of them vote."""
+    if wish.voters is None:
+        return [], 0
+    spares = [name for name in stores if name in usable and name not in (*wish.voters, *wish.learners)]
+    voters = _fill(wish.voters, usable, spares)
+    learners = _fill(wish.learners, usable, spares)
+    return [*voters, *learners], len(voters)
+
+
+def _fill(names: tuple[str, ...], usable: dict[str, str], spares: list[str]) -> list[str]:
+    chosen = [name for name in names if name in usable]
+    while len(chosen) < len(names) and spares:
+        chosen.append(spares.pop(0))
+    return chosen
