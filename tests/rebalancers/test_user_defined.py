@@ -1,0 +1,382 @@
+"""Users' classes in a child process: what they are given, and that nothing they do reaches the operator."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import subprocess
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evenkeel.errors import RebalancerError
+from evenkeel.model.loading import load_yaml
+from evenkeel.model.table import Table
+from evenkeel.model.views import Assignment, CurrentState, StoresView, StoreView, TableView
+from evenkeel.rebalancers.api import MAX_CONTEXT, RebalanceResult
+from evenkeel.rebalancers.process import Limits
+from evenkeel.rebalancers.runner import rebalance
+
+TABLE = TableView(name="t", partitions=2, replicas=1, consensus_size=1, config={"fifo": "", "n": 7})
+STORES = StoresView.of(StoreView(name="a"), StoreView(name="b"))
+PREVIOUS = Assignment.of([["a"], ["b"]], voters=1)
+GONE_WITHIN_MS = 10_000
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+HEAD = """
+import ctypes, gc, os, signal, subprocess, sys, threading, time
+from evenkeel.model.views import Assignment
+
+class Good:
+    def init(self, context):
+        self.context = context
+
+    def compute(self, table, previous, stores, current):
+        return Assignment.of([["a"], ["a"]], voters=1)
+"""
+
+
+class Runner:
+    """Writes a module, runs a class of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    async def __call__(
+        self,
+        body: str = "",
+        *,
+        method: str = "compute",
+        name: str = "User",
+        context: bytes | None = None,
+        table: TableView = TABLE,
+        limits: Limits | None = None,
+    ) -> RebalanceResult:
+        arguments = {"compute": "self, table, previous, stores, current", "init": "self, context"}[method]
+        ending = "\n        return super().compute(table, previous, stores, current)" if method == "compute" else ""
+        code = textwrap.indent(textwrap.dedent(body).strip() or "pass", " " * 8)
+        text = f"{HEAD}\nclass User(Good):\n    def {method}({arguments}):\n{code}{ending}\n"
+        (self.folder / "module.py").write_text(text)
+        return await self.run(f"module:{name}", context=context, table=table, limits=limits)
+
+    async def run(
+        self,
+        class_name: str,
+        *,
+        context: bytes | None = None,
+        table: TableView = TABLE,
+        limits: Limits | None = None,
+    ) -> RebalanceResult:
+        limits = limits or Limits()
+        return await rebalance(
+            table,
+            mode="UserDefined",
+            class_name=class_name,
+            previous=PREVIOUS,
+            stores=STORES,
+            current=CurrentState(leaders={0: "b"}, moving=frozenset({1})),
+            context=context,
+            limits=Limits(seconds=limits.seconds, memory=limits.memory, path=(str(self.folder),)),
+        )
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Runner:
+    return Runner(tmp_path)
+
+
+class Fifo:
+    """A named pipe that a child keeps open: its end of file proves that every process holding it is gone."""
+
+    def __init__(self, path: Path) -> None:
+        os.mkfifo(path)
+        self.table = TableView(name="t", partitions=2, replicas=1, consensus_size=1, config={"fifo": str(path)})
+        self.reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+
+    async def opened(self) -> None:
+        """Return once a child has written to it."""
+        ready = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self.reader, ready.set)
+        await ready.wait()
+        loop.remove_reader(self.reader)
+
+    def ended(self) -> bool:
+        """Read to the end, waiting for the last holder to go; False if one stays."""
+        poll = select.poll()
+        poll.register(self.reader, select.POLLIN)
+        while poll.poll(GONE_WITHIN_MS):
+            if not os.read(self.reader, 4096):
+                return True
+        return False
+
+
+@pytest.fixture
+def fifo(tmp_path: Path) -> Iterator[Fifo]:
+    made = Fifo(tmp_path / "fifo")
+    yield made
+    os.close(made.reader)
+
+
+HOLD = """
+fifo = os.open(table.config["fifo"], os.O_WRONLY)
+os.set_inheritable(fifo, True)
+os.write(fifo, b"up")
+"""
+
+
+async def test_answer(run: Runner) -> None:
+    """A good answer comes back as it was given."""
+    result = await run()
+    assert result.assignment == Assignment.of([["a"], ["a"]], voters=1)
+    assert result.context is None
+
+
+async def test_arguments(run: Runner) -> None:
+    """The class sees table, config, previous assignment, stores and what is true now."""
+    await run(
+        """
+        assert (table.name, table.partitions, table.replicas, table.consensus_size) == ("t", 2, 1, 1)
+        assert table.config == self.context.config == {"fifo": "", "n": 7}
+        assert [previous.stores_of(p) for p in range(2)] == [("a",), ("b",)]
+        assert [store.name for store in stores.live()] == ["a", "b"]
+        assert current.leaders == {0: "b"} and current.moving == {1}
+        """
+    )
+
+
+async def test_context(run: Runner) -> None:
+    """What one run saves, the next loads; the first loads None."""
+    body = """
+        seen = self.context.load() or []
+        self.context.save([*seen, "run"])
+    """
+    first = await run(body)
+    assert first.context == b'["run"]'
+    second = await run(body, context=first.context)
+    assert second.context == b'["run","run"]'
+    kept = await run("assert self.context.load() == ['run']", context=first.context)
+    assert kept.context == first.context
+
+
+async def test_init_runs_once_per_run(run: Runner) -> None:
+    """Init comes once, before compute; state in self does not outlive the run."""
+    body = (
+        "self.context = context; context.save((context.load() or 0) + 1); assert not hasattr(self, 'was'); self.was = 1"
+    )
+    first = await run(body, method="init")
+    second = await run(body, method="init", context=first.context)
+    assert (first.context, second.context) == (b"1", b"2")
+
+
+@pytest.mark.parametrize(
+    ("class_name", "problem"),
+    [
+        ("nowhere:User", "cannot be imported: module nowhere raised: ModuleNotFoundError: No module named 'nowhere'"),
+        ("module:Nobody", "cannot be imported: module module has no such name"),
+        ("module:os", "cannot be imported: module module has a module of that name, not a class"),
+        ("module:Assignment", "is no rebalancer: it has no method init"),
+        ("broken:User", "cannot be imported: module broken raised: SyntaxError: "),
+        ("leaving:User", "cannot be imported: module leaving raised: SystemExit: 3"),
+        ("module:Strict", "raised when it was made without arguments: TypeError: "),
+    ],
+)
+async def test_classes_that_cannot_be_loaded(run: Runner, class_name: str, problem: str) -> None:
+    """The error says which class, and why it cannot be had."""
+    (run.folder / "module.py").write_text(HEAD + "\nclass Strict(Good):\n    def __init__(self, x): pass\n")
+    (run.folder / "broken.py").write_text("def (")
+    (run.folder / "leaving.py").write_text("import sys; sys.exit(3)")
+    with pytest.raises(RebalancerError) as caught:
+        await run.run(class_name)
+    assert str(caught.value).startswith(f"class {class_name} {problem}")
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        ("raise ValueError('no idea')", "raised in compute: ValueError: no idea"),
+        ("sys.exit(3)", "raised in compute: SystemExit: 3"),
+        ("raise KeyboardInterrupt", "raised in compute: KeyboardInterrupt: "),
+        ("def f(): f()\nf()", "raised in compute: RecursionError: "),
+        ("return None", "answered a NoneType; compute must return an evenkeel.model.views.Assignment"),
+        ("return {0: ['a']}", "answered a dict; compute must return an evenkeel.model.views.Assignment"),
+        ("return Assignment(['a'], [0, 0], voters=1)", "answered an Assignment that is none: IndexError: "),
+        (
+            "return Assignment.empty(2)",
+            "answered what may not be: the assignment has 0 voters per partition; allowed: 1",
+        ),
+        (
+            "return Assignment.of([], voters=1)",
+            "answered what may not be: table t has 2 partitions, but the assignment",
+        ),
+        ("return Assignment.of([['a'], []], voters=1)", "answered what may not be: partition 1 has no stores"),
+        (
+            "return Assignment.of([['a'], ['z']], voters=1)",
+            "answered what may not be: partition 1 names store z, which",
+        ),
+        ("os._exit(7)", "ended its process with code 7 without an answer"),
+        ("os._exit(0)", "ended without a readable answer"),
+        ("ctypes.string_at(0)", "ended by signal SIGSEGV without an answer"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "ended by signal SIGKILL without an answer"),
+        (
+            "for fd in range(3, 64):\n    try: os.write(fd, b'garbage')\n    except OSError: pass",
+            "ended without a readable answer",
+        ),
+        ("os.closerange(3, 64)", "ended its process with code 1 without an answer"),
+        ("self.context.save({1, object()})", "raised in compute: TypeError: "),
+        (
+            f"self.context.save('x' * {MAX_CONTEXT})",
+            f"raised in compute: RebalancerError: context of {MAX_CONTEXT + 2}",
+        ),
+        ("while True: print('x' * 65536)", "raised in compute: OSError: [Errno 27] File too large"),
+        ("x = bytearray(1 << 40)", "raised in compute: MemoryError: "),
+    ],
+)
+async def test_classes_that_fail(run: Runner, body: str, problem: str) -> None:
+    """The error says which class, and what it did."""
+    with pytest.raises(RebalancerError) as caught:
+        await run(body)
+    assert str(caught.value).startswith(f"class module:User {problem}")
+
+
+async def test_init_that_fails(run: Runner) -> None:
+    """Init is watched like compute."""
+    with pytest.raises(RebalancerError, match="class module:User raised in init: KeyError: 'size'"):
+        await run("context.config['size']", method="init")
+
+
+async def test_growth_is_bounded(run: Runner) -> None:
+    """Memory that grows step by step ends at the limit, as MemoryError."""
+    limits = Limits(memory=64 << 20)
+    with pytest.raises(RebalancerError, match="raised in compute: MemoryError"):
+        await run("hoard = []\nwhile True: hoard.append(bytearray(1 << 20))", limits=limits)
+
+
+async def test_traceback_is_quoted(run: Runner) -> None:
+    """The message ends with where it happened, in the user's own code."""
+    with pytest.raises(RebalancerError, match=r'module\.py", line \d+, in compute\n.*raise ValueError') as caught:
+        await run("raise ValueError('no idea')")
+    assert caught.value.__cause__ is None
+
+
+async def test_printing_is_allowed(run: Runner) -> None:
+    """A class may print what it likes; it is quoted only when the class fails."""
+    await run("print('garbage' * 1000); os.write(1, bytes(range(256))); sys.stdout.write('\\x00')")
+    with pytest.raises(RebalancerError, match="ended its process with code 7 without an answer; it printed:\nso long"):
+        await run("print('so long'); os._exit(7)")
+
+
+async def test_hanging(run: Runner, fifo: Fifo) -> None:
+    """A class that hangs, deaf to signals, is ended at the time limit and leaves nothing behind."""
+    body = HOLD + "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: signal.pause()"
+    with pytest.raises(RebalancerError, match=r"gave no answer within 1\.5 s and was ended"):
+        await run(body, table=fifo.table, limits=Limits(seconds=1.5))
+    assert fifo.ended()
+
+
+async def test_processes_left_behind(run: Runner, fifo: Fifo) -> None:
+    """What a class starts and leaves is ended with it, also after a good answer."""
+    body = HOLD + "subprocess.Popen(['sleep', '1000'], close_fds=False)"
+    await run(body, table=fifo.table)
+    assert fifo.ended()
+
+
+async def test_threads_left_behind(run: Runner) -> None:
+    """A thread that never ends does not hold the answer back."""
+    await run("threading.Thread(target=signal.pause).start(); threading.Thread(target=time.sleep, args=(99,)).start()")
+
+
+async def test_loop_is_free(run: Runner, fifo: Fifo) -> None:
+    """While a class computes, the loop runs on: here it opens the gate the class waits at."""
+    gate = run.folder / "gate"
+    os.mkfifo(gate)
+    body = HOLD + f"open({str(gate)!r}).read()"
+    task = asyncio.create_task(run(body, table=fifo.table))
+    await fifo.opened()
+    os.close(os.open(gate, os.O_WRONLY))
+    assert (await task).assignment.partitions == 2
+
+
+@pytest.mark.timeout(30)
+async def test_cancelling(run: Runner, fifo: Fifo) -> None:
+    """Cancelling the caller ends the child at once."""
+    task = asyncio.create_task(run(HOLD + "signal.pause()", table=fifo.table, limits=Limits(seconds=600)))
+    await fifo.opened()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert fifo.ended()
+
+
+async def test_nothing_is_left_open(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither answers nor failures leave descriptors or unreaped children behind."""
+    children = []
+    start = subprocess.Popen.__init__
+
+    def record(self: subprocess.Popen[bytes], *arguments: Any, **more: Any) -> None:
+        children.append(self)
+        start(self, *arguments, **more)
+
+    monkeypatch.setattr(subprocess.Popen, "__init__", record)
+    await run()
+    before = len(os.listdir("/proc/self/fd"))
+    await run()
+    with pytest.raises(RebalancerError):
+        await run("os._exit(7)")
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert [child.returncode for child in children] == [0, 0, 7]
+
+
+async def test_environment(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operator's environment, credentials and all, stays with the operator."""
+    monkeypatch.setenv("ETCD_PASSWORD", "secret")
+    result = await run("self.context.save(sorted(os.environ))")
+    assert result.context is not None
+    assert b"PYTHONPATH" in result.context
+    assert b"ETCD_PASSWORD" not in result.context
+
+
+async def test_same_answer_every_time(run: Runner) -> None:
+    """Hashes of text are the same in every run, so that two operators agree."""
+    runs = [await run("self.context.save([hash('store'), [*{'a', 'b', 'c', 'd'}]])") for _ in range(2)]
+    assert runs[0].context == runs[1].context
+
+
+async def test_orphans_end_themselves(run: Runner) -> None:
+    """A child whose operator is gone has an alarm set a little past its time limit."""
+    result = await run("self.context.save(signal.alarm(0))", limits=Limits(seconds=20))
+    assert result.context is not None
+    assert 15 <= int(result.context) <= 22
+
+
+async def test_class_names() -> None:
+    """UserDefined without a class of one's own is refused before anything is started."""
+    for class_name in (None, "balanced"):
+        with pytest.raises(RebalancerError, match=r"needs a class package\.module:Name"):
+            await rebalance(TABLE, mode="UserDefined", class_name=class_name, previous=PREVIOUS, stores=STORES)
+    with pytest.raises(
+        RebalancerError, match="FullAuto knows no class best; allowed: balanced, rendezvous, mod, pinned"
+    ):
+        await rebalance(TABLE, class_name="best", previous=PREVIOUS, stores=STORES)
+
+
+async def test_example_with_config_and_context() -> None:
+    """The example's hot partitions go to the fast stores, and its runs are counted."""
+    [table] = load_yaml((EXAMPLES / "user-defined.yaml").read_text())
+    assert isinstance(table, Table)
+    stores = StoresView.of(*(StoreView(name=f"main-{i}") for i in range(5)))
+    result = await rebalance(
+        table.view(),
+        mode=table.spec.rebalancer.mode,
+        class_name=table.spec.rebalancer.class_name,
+        previous=Assignment.empty(8),
+        stores=stores,
+        limits=Limits(path=(str(EXAMPLES / "rebalancers"),)),
+    )
+    assert result.assignment.stores_of(0) == ("main-0", "main-1", "main-2")
+    assert result.assignment.stores_of(3) == ("main-1", "main-2", "main-0")
+    assert result.context == b'{"runs":1}'
