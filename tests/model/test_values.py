@@ -105,10 +105,10 @@ def test_unknown_column_type(name: str) -> None:
 def test_defaults(kind: str, good: list[object], bad: list[object]) -> None:
     """A column's default is a value of its type."""
     for value in good:
-        assert Column(name="c", type=kind, default=value).default == value  # type: ignore[arg-type]
+        assert Column(name="c", type=kind, default=value).default == value
     for value in bad:
         with pytest.raises(ValueError, match=f"a value of type {kind.replace('(', '.').replace(')', '.')}"):
-            Column(name="c", type=kind, default=value)  # type: ignore[arg-type]
+            Column(name="c", type=kind, default=value)
 
 
 NOON = "2024-01-01T12:00:00Z"
@@ -116,7 +116,7 @@ LATER = "2024-01-01T13:00:00Z"
 
 
 def ready(status: str, *, at: str, reason: Reason = Reason.AS_EXPECTED) -> Condition:
-    return Condition(type="Ready", status=status, reason=reason, last_transition_time=at)  # type: ignore[arg-type]
+    return Condition(type="Ready", status=status, reason=reason, last_transition_time=at)
 
 
 def test_transition_time_follows_status_alone() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -192,7 +193,7 @@ def problems(draw: st.DrawFn) -> tuple[TableView, StoresView, StoresView]:
     count = draw(st.integers(3, 8))
     replicas = draw(st.integers(1, 3))
     view = table(draw(st.integers(1, 12)), replicas, placement=Placement(zone_spread=draw(st.booleans())))
-    kinds = st.fixed_dictionaries(
+    kinds: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
         {
             "zone": st.sampled_from("abc"),
             "weight": st.sampled_from([1.0, 1.0, 2.0, 0.5]),

@@ -9,7 +9,7 @@ time, on whichever operator that runs. A first run, or one after the table was m
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -25,12 +25,12 @@ MAX_CONTEXT = 256 * 1024
 class RebalanceContext:
     """What `init` is given: the table's `rebalancer.config`, and a place to keep what the next run should know."""
 
-    def __init__(self, config: Mapping[str, object], saved: bytes | None = None) -> None:
+    def __init__(self, config: Mapping[str, Any], saved: bytes | None = None) -> None:
         self.config = config
         self.saved = saved
         """JSON as the metastore keeps it; None where nothing was ever saved."""
 
-    def load(self) -> object:
+    def load(self) -> Any:
         """What was last saved by this or an earlier run; None where nothing was."""
         return None if self.saved is None else msgspec.json.decode(self.saved)
 
