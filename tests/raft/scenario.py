@@ -13,11 +13,15 @@ Commands (N is a replica id):
     persist N [count]                     complete writes;      apply N: complete applying
     deliver [from=1] [to=2] [kind=Append] [count=1] [again]     `again` leaves a copy in the network
     drop    [from=1] [to=2] [kind=Append] [count=1]
-    settle [only=1,2] [writes=no]         do everything that is outstanding, for all or only some
-    crash N [survive=0] | restart N [applied=3] [random=7]
+    settle [only=1,2]                     do everything that is outstanding, for all or only some
+    forget N ...                          let time pass so that they no longer stand by a leader
+    elect N [with=2,3]                    let all, or only some, forget their leader, and N win up to the moment it leads
+    isolate N ... | heal                  cut replicas off, and mend it
+    crash N [survive=0]                   keep that many records of the writes under way
+    restart N [applied=3]
     compact N index | snapshot N to [index] | report N to
     quiesce N [lost=3] | wake N
-    forge from=9 to=1 term=2 kind=... [generation=1] [replica ids as given]
+    forge from=9 to=1 [at=4] term=2 kind=Heartbeat [field=value ...]     deliver what nobody sent, rightly or wrongly
     log N | status N | peers N | network
 
 `silently` before a command shows only what it refuses.
@@ -68,16 +72,18 @@ class Host:
         self.disk = Disk(meta)
         self.applied = meta.index
         self.work: list[SnapshotMeta | list[Entry]] = []
-        self.node = self.start(meta.index, seed=replica)
+        self.down = False
+        self.node = self.start(meta.index)
 
-    def start(self, applied: int, *, seed: int) -> Node:
+    def start(self, applied: int) -> Node:
         disk = self.disk
+        self.down = False
         self.applied = applied
         self.work = []
         self.node = Node(
             group=1,
             replica=self.replica,
-            random=random.Random(seed),
+            random=random.Random(self.replica),
             settings=SETTINGS,
             meta=disk.meta,
             hard_state=disk.hard_state,
@@ -93,6 +99,7 @@ class Scenario:
     def __init__(self) -> None:
         self.hosts: dict[int, Host] = {}
         self.network: list[Message] = []
+        self.isolated: set[int] = set()
         self.lines: list[str] = []
 
     def run(self, command: str) -> str:
@@ -170,7 +177,7 @@ class Scenario:
         out = host.node.take()
         before = len(self.lines)
         self._show(host.replica, out)
-        self.network += out.messages
+        self._post(out.messages)
         if out.append is not None:
             host.disk.queue.append(out.append)
         if out.restore is not None:
@@ -209,7 +216,7 @@ class Scenario:
         count = int(args[1]) if len(args) > 1 else len(host.disk.queue)
         for _ in range(count):
             batch = host.disk.sync()
-            self.network += batch.responses
+            self._post(batch.responses)
             host.node.on_persisted(batch.token)
 
     def do_apply(self, args: list[str], options: dict[str, str]) -> None:
@@ -220,15 +227,39 @@ class Scenario:
         host.work = []
 
     def do_settle(self, args: list[str], options: dict[str, str]) -> None:
-        among = set(_ids(options["only"])) if "only" in options else set(self.hosts)
-        busy = True
-        while busy:
-            busy = False
-            for replica in sorted(among & set(self.hosts)):
-                busy = self._work(self.hosts[replica]) or busy
-            for message in [m for m in self.network if m.sender in among and m.receiver in among]:
-                _remove(self.network, message)
-                busy = self._receive(message) or busy
+        among = self._among(options.get("only"))
+        while self._round(among):
+            pass
+
+    def _among(self, names: str | None) -> set[int]:
+        return set(_ids(names)) if names else set(self.hosts)
+
+    def _round(self, among: set[int]) -> bool:
+        busy = False
+        for replica in sorted(among):
+            host = self.hosts.get(replica)
+            if host is not None and not host.down:
+                busy = self._work(host) or busy
+        for message in [m for m in self.network if m.sender in among and m.receiver in among]:
+            _remove(self.network, message)
+            self._receive(message)
+            busy = True
+        return busy
+
+    def do_forget(self, args: list[str], options: dict[str, str]) -> None:
+        for replica in args:
+            raft = self.hosts[int(replica)].node._raft
+            raft.become_follower(raft.term, 0)
+
+    def do_elect(self, args: list[str], options: dict[str, str]) -> None:
+        candidate = self.host(args)
+        among = self._among(options.get("with")) | {candidate.replica}
+        self.do_forget([str(replica) for replica in among], {})
+        for _ in range(2):  # the first attempt may only tell the candidate of a newer term
+            candidate.node.campaign()
+            while not candidate.node.leading and self._round(among):
+                pass
+        self.lines = [] if candidate.node.leading else [f"{candidate.replica} does not win"]
 
     def _work(self, host: Host) -> bool:
         busy = self._take(host)
@@ -242,15 +273,24 @@ class Scenario:
 
     # Network
 
-    def _receive(self, message: Message) -> bool:
-        host = self.hosts.get(message.receiver)
-        if host is None:
-            self.say(f"lost: {show_message(message)}")
-            return True
+    def _post(self, messages: list[Message]) -> None:
+        self.network += [m for m in messages if not self.isolated & {m.sender, m.receiver}]
+
+    def do_isolate(self, args: list[str], options: dict[str, str]) -> None:
+        self.isolated |= {int(word) for word in args}
+        messages, self.network = self.network, []
+        self._post(messages)
+
+    def do_heal(self, args: list[str], options: dict[str, str]) -> None:
+        self.isolated = set()
+
+    def _receive(self, message: Message, at: int | None = None) -> None:
+        host = self.hosts.get(message.receiver if at is None else at)
+        if host is None or host.down:
+            return
         refusal = host.node.step(message)
         if refusal is not None:
             self.say(f"{host.replica} refuses {show_message(message)}: {refusal.name}")
-        return True
 
     def _matching(self, options: dict[str, str]) -> Iterator[Message]:
         limit = int(options.get("count", len(self.network)))
@@ -287,8 +327,9 @@ class Scenario:
         kind: type[Message] = getattr(kinds, options["kind"])
         names = [name for name in kind.__struct_fields__ if name not in Message.__struct_fields__]
         fields = [_value(options.get(name, "0")) for name in names]
-        self.say(show_message(kind(*header, *fields)))
-        self._receive(kind(*header, *fields))
+        message = kind(*header, *fields)
+        self.say(show_message(message))
+        self._receive(message, at=int(options.get("at", message.receiver)))
 
     def do_network(self, args: list[str], options: dict[str, str]) -> None:
         for message in self.network:
@@ -299,13 +340,14 @@ class Scenario:
     def do_crash(self, args: list[str], options: dict[str, str]) -> None:
         host = self.host(args)
         host.disk.crash(int(options.get("survive", 0)))
+        host.down = True
         self.say(f"disk: {show_hard_state(host.disk.hard_state)} {show_entries(host.disk.entries)}")
 
     def do_restart(self, args: list[str], options: dict[str, str]) -> None:
         host = self.host(args)
-        if host.disk.queue:
+        if not host.down:
             host.disk.crash(0)
-        host.start(int(options.get("applied", host.applied)), seed=int(options.get("random", host.replica)))
+        host.start(int(options.get("applied", host.applied)))
 
     def do_wipe(self, args: list[str], options: dict[str, str]) -> None:
         del self.hosts[int(args[0])]

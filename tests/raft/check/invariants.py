@@ -44,6 +44,7 @@ class Invariants:
         self._states: dict[int, int] = {}
         self.committed: dict[int, int] = {genesis.index: genesis.term}
         self.last_committed = genesis.index
+        self._committed_in: dict[int, int] = {}
         self.confs: dict[int, Conf] = {genesis.index: genesis.conf}
 
     # Told by the host
@@ -125,11 +126,15 @@ class Invariants:
                 raise ViolationError(f"leader {replica}: next {pr.next} <= match {pr.match} of {pr.replica}")
 
     def _check_complete(self, replica: int, raft: Raft) -> None:
-        """Leader completeness: who wins an election has all that was ever committed."""
+        """Leader completeness: who wins an election has all that was committed in earlier terms.
+
+        (One who slept through its victory may win an old term after newer ones have committed more.)
+        """
         log = raft.log
-        if log.last_index < self.last_committed:
-            raise ViolationError(f"leader {replica} of term {raft.term} lacks committed {self.last_committed}")
-        self._check_known_committed(replica, raft, after=log.offset, upto=self.last_committed)
+        need = max((index for term, index in self._committed_in.items() if term < raft.term), default=0)
+        if log.last_index < need:
+            raise ViolationError(f"leader {replica} of term {raft.term} lacks committed {need}")
+        self._check_known_committed(replica, raft, after=log.offset, upto=need)
 
     def _check_known_committed(self, replica: int, raft: Raft, *, after: int, upto: int | None = None) -> None:
         log = raft.log
@@ -144,7 +149,7 @@ class Invariants:
             self._check_durable(replica, raft, seen.conf)
             for index in range(self.last_committed + 1, log.committed + 1):
                 self.committed[index] = log.term(index)
-            self.last_committed = log.committed
+            self.last_committed = self._committed_in[raft.term] = log.committed
         self._check_known_committed(replica, raft, after=max(seen.committed + 1, log.offset))
 
     def _check_durable(self, replica: int, raft: Raft, before: Conf | None) -> None:

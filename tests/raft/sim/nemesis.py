@@ -82,18 +82,16 @@ class Nemesis:
         self._world.checked(host)
 
     def _may_damage(self, host: Host) -> bool:
-        """Whether another voter is whole and could catch up, or has, without this one's snapshot."""
+        """Whether in any configuration another voter is whole, and could catch up without this one's snapshot."""
         world = self._world
         if any(other.damaged for other in world.hosts.values()):
             return False
-        voters = {voter for conf in world.admin.confs_in_play() for voter in conf.voters}
-        return any(
-            other is not host
-            and not other.destroyed
-            and other.replica in voters
-            and other.disk.last_index >= host.disk.meta.index
+        whole = {
+            other.replica
             for other in world.hosts.values()
-        )
+            if other is not host and not other.destroyed and other.disk.last_index >= host.disk.meta.index
+        }
+        return all(whole & set(conf.voters) for conf in world.admin.confs_in_play())
 
     def _pause(self) -> None:
         host = self._any()
