@@ -385,6 +385,15 @@ MUTATIONS = (
         patch=_swap(leader, "switch_txn", _stable_at_the_end),
     ),
     Mutation(
+        name="stale-drop",
+        says="a sidecar that has confirmed a drop still starts what an older view asks for",
+        patch=lambda: mock.patch.object(sidecars, "forswear", return_value=None),
+        scenario=Scenario(
+            stores=("a", "b"), wishes=(Wish(("a",)), Wish(("a",), ("b",)), Wish(None)), budget={"wish": 2}
+        ),
+        weights={"elect": 0.02, "start": 0.01, "deliver": 0.2, "confirm": 4.0, "operate": 4.0, "land": 4.0},
+    ),
+    Mutation(
         name="read-by-parts",
         says="a replica is deleted by keys read at different revisions, after the leader was asked",
         patch=_destroy_by_parts,

@@ -63,14 +63,27 @@ def act(world: World, kind: str, store: Store) -> None:
             _lead(world, store)
         case "check":
             check(world, store)
-        case "delete" | "wreck":
-            store.replica, store.cleared, store.remembered = None, None, None
+        case "delete":
+            _delete(store)
+        case "wreck":
+            _delete(store)
+            forswear(world, store)
         case "confirm":
+            forswear(world, store)
             txn = _confirmation(world, store)
             assert txn is not None
             world.send(store, "confirm", txn)
         case "timeout":
             store.waiting, store.read_term, store.lock_mod = 0, 0, 0
+
+
+def _delete(store: Store) -> None:
+    store.replica, store.cleared, store.remembered = None, None, None
+
+
+def forswear(world: World, store: Store) -> None:
+    """The table is gone: nothing an older view asks for is started any more."""
+    see(world, store)
 
 
 def see(world: World, store: Store) -> None:

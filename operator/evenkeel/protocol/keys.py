@@ -84,17 +84,29 @@ class Keys:
         """Prefix of everything about the table's plans."""
         return f"{self.root}plans/{table}/"
 
+    def stores(self) -> str:
+        """Prefix of all stores' identities."""
+        return f"{self.root}stores/"
+
     def store(self, store: str) -> str:
         """The store's lease-bound identity."""
-        return f"{self.root}stores/{store}"
+        return f"{self.stores()}{store}"
+
+    def store_states(self) -> str:
+        """Prefix of what the operator decided about stores."""
+        return f"{self.root}stores.state/"
 
     def store_state(self, store: str) -> str:
         """What the operator decided about the store."""
-        return f"{self.root}stores.state/{store}"
+        return f"{self.store_states()}{store}"
+
+    def leaders(self, table: str) -> str:
+        """Prefix of who leads the table's partitions."""
+        return f"{self.root}leaders/{table}/"
 
     def leader(self, table: str, partition: int) -> str:
         """Who leads, in which term."""
-        return f"{self.root}leaders/{table}/{partition}"
+        return f"{self.leaders(table)}{partition}"
 
     def leader_target(self, table: str, partition: int) -> str:
         """The order to hand leadership to a store."""
@@ -109,6 +121,6 @@ class Keys:
         return (
             *self.partition_prefixes(table).all(),
             self.plans(table),
-            f"{self.root}leaders/{table}/",
+            self.leaders(table),
             f"{self.root}leader.target/{table}/",
         )

@@ -19,6 +19,7 @@ import msgspec
 from evenkeel.errors import MalformedRecordError
 
 __all__ = [
+    "Leader",
     "Lock",
     "Peer",
     "Pending",
@@ -127,6 +128,13 @@ class Lock(msgspec.Struct, frozen=True):
     """Pending is frozen: the leader of `term` is about to log, or has logged, the change that `token` stands for."""
 
     token: int
+    term: int
+
+
+class Leader(msgspec.Struct, frozen=True):
+    """Who leads a partition; replaced only by a higher term."""
+
+    store: str
     term: int
 
 

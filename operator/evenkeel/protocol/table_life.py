@@ -38,7 +38,7 @@ def announce(record: TableRecord, *, keys: Keys, table: str, epoch: Compare) -> 
 def genesis(
     plan: Plan, missing: Collection[int], *, keys: Keys, table: str, record: KeyValue, epoch: Compare
 ) -> Iterator[Txn]:
-    """Write the first plan's targets as stable for the partitions that have none yet; replicas carry the plan's number."""
+    """Write the first plan's targets as stable where there are none yet; replicas carry the plan's number."""
     todo = sorted(missing)
     guards = (epoch, unchanged(keys.table(table), record))
     for at in range(0, len(todo), _BATCH):
@@ -81,7 +81,11 @@ def drop(record: KeyValue, volumes: Collection[tuple[str, str]], *, keys: Keys, 
 
 
 def confirm_drop(tombstone: KeyValue, *, store: str, volume: str) -> Txn | None:
-    """A sidecar's word that its volume holds nothing of the table; None if nobody waits for it."""
+    """A sidecar's word that its volume holds nothing of the table; None if nobody waits for it.
+
+    It is a promise: from the tombstone on, the sidecar starts no replica of this table, whatever an older view of the
+    keys still asks for.
+    """
     waiting = decode(Tombstone, tombstone.value, key=tombstone.key).waiting
     if (store, volume) not in waiting:
         return None

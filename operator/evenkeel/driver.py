@@ -1,0 +1,89 @@
+"""Carries out what a reconciliation asks for, on a real metastore.
+
+The one place where the pure parts meet IO: reads at one revision, transactions one by one, a plan's batches side by
+side, and rebalancers, which may take their time in a process of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, TypeVar
+
+from evenkeel.errors import FencedError
+from evenkeel.metastore.api import Metastore, Snapshot
+from evenkeel.metastore.epoch import Epoch
+from evenkeel.protocol.batch import Batch, PlanRun
+from evenkeel.rebalancers.runner import rebalance
+from evenkeel.reconcile.requests import Carry, Commit, Found, Place, Read, Request, Requests
+
+__all__ = ["IN_FLIGHT", "carry", "drive", "read_at_one_revision"]
+
+IN_FLIGHT = 16
+"""Transactions of one plan on their way at the same time; etcd gains nothing from more."""
+T = TypeVar("T")
+
+
+async def drive(requests: Requests[T], *, metastore: Metastore, epoch: Epoch) -> T:
+    """Run a reconciliation to its end; FencedError when another operator has taken over."""
+    answer: Any = None
+    while True:
+        try:
+            request = requests.send(answer)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+        answer = await _answer(request, metastore, epoch)
+
+
+async def _answer(request: Request, metastore: Metastore, epoch: Epoch) -> Any:
+    match request:
+        case Read(prefixes):
+            return await read_at_one_revision(metastore, prefixes)
+        case Commit(txn):
+            result = await metastore.txn(txn)
+            if not result.succeeded:
+                await _check_epoch(metastore, epoch)
+            return result
+        case Carry(run):
+            return await carry(run, metastore)
+        case Place():
+            placed = await rebalance(
+                request.table,
+                mode=request.mode,  # type: ignore[arg-type]
+                class_name=request.class_name,
+                previous=request.previous,
+                stores=request.stores,
+                current=request.current,
+            )
+            return placed.assignment
+
+
+async def read_at_one_revision(metastore: Metastore, prefixes: tuple[str, ...]) -> Found:
+    """Everything under the prefixes, as it was at the revision of the first read."""
+    first = await metastore.range(prefixes[0])
+    others = await asyncio.gather(*(metastore.range(p, revision=first.revision) for p in prefixes[1:]))
+    snapshots: list[Snapshot] = [first, *others]
+    return Found(first.revision, {kv.key: kv for snapshot in snapshots for kv in snapshot.kvs})
+
+
+async def carry(run: PlanRun, metastore: Metastore, *, in_flight: int = IN_FLIGHT) -> None:
+    """Run a plan's batches side by side until all partitions have been handled."""
+    tasks: dict[asyncio.Task[Any], Batch] = {}
+    try:
+        while True:
+            while len(tasks) < in_flight and (batch := run.next_batch()) is not None:
+                tasks[asyncio.ensure_future(metastore.txn(batch.txn))] = batch
+            if not tasks:
+                return
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                run.on_result(tasks.pop(task), task.result())
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _check_epoch(metastore: Metastore, epoch: Epoch) -> None:
+    kv = await metastore.get(epoch.key)
+    if kv is None or kv.mod_revision != epoch.mod_revision:
+        raise FencedError(f"{epoch.key!r} is no longer held by {epoch.holder}: another operator has taken over")

@@ -1,0 +1,56 @@
+"""What a reconciliation may ask of the outside, and what it gets back."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, TypeVar
+
+import msgspec
+
+from evenkeel.metastore.api import KeyValue, Txn
+from evenkeel.model.views import Assignment, CurrentState, StoresView, TableView
+from evenkeel.protocol.batch import PlanRun
+
+__all__ = ["Carry", "Commit", "Found", "Place", "Read", "Request", "Requests"]
+
+
+class Read(msgspec.Struct, frozen=True):
+    """Read everything under these prefixes at one revision; answered by `Found`."""
+
+    prefixes: tuple[str, ...]
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What was there at one revision."""
+
+    revision: int
+    kvs: dict[str, KeyValue]
+
+
+class Commit(msgspec.Struct, frozen=True):
+    """Run one transaction; answered by its `TxnResult`."""
+
+    txn: Txn
+
+
+class Carry(msgspec.Struct, frozen=True):
+    """Run all batches of a plan side by side; answered by None when the run is done."""
+
+    run: PlanRun
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Have the table's rebalancer compute an assignment; answered by it, validated."""
+
+    table: TableView
+    mode: str
+    class_name: str | None
+    previous: Assignment
+    stores: StoresView
+    current: CurrentState
+
+
+Request = Read | Commit | Carry | Place
+T = TypeVar("T")
+Requests = Generator[Request, Any, T]
+"""A reconciliation: yields requests, is sent their answers, and returns what it came to."""

@@ -1,0 +1,115 @@
+"""One table and its stores, as the metastore had them at one revision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import TypeVar
+
+from evenkeel.metastore.api import KeyValue
+from evenkeel.model.views import Assignment, CurrentState, StoresView, StoreView
+from evenkeel.protocol.keys import Keys
+from evenkeel.protocol.partition import PartitionView, previous, read_partition
+from evenkeel.protocol.plan import Plan, read_plan
+from evenkeel.protocol.records import Leader, Peer, PlanHead, Role, StoreRecord, StoreState, TableRecord, decode
+from evenkeel.reconcile.requests import Found, Read
+
+__all__ = ["TableSnapshot", "read_table"]
+
+T = TypeVar("T")
+
+
+def read_table(keys: Keys, table: str) -> Read:
+    """The request for all that a `TableSnapshot` is made of."""
+    own = (keys.table(table), keys.tombstone(table), *keys.of_table(table))
+    return Read((*own, keys.stores(), keys.store_states()))
+
+
+class TableSnapshot:
+    """What `read_table` found, decoded where it is asked for."""
+
+    def __init__(self, keys: Keys, table: str, found: Found) -> None:
+        self.keys = keys
+        self.table = table
+        self.revision = found.revision
+        self.kvs: Mapping[str, KeyValue] = found.kvs
+        self.record_kv = found.kvs.get(keys.table(table))
+        self.head_kv = found.kvs.get(keys.plan_head(table))
+        self.tombstone_kv = found.kvs.get(keys.tombstone(table))
+
+    @cached_property
+    def record(self) -> TableRecord | None:
+        """The table's record."""
+        return None if self.record_kv is None else decode(TableRecord, self.record_kv.value, key=self.record_kv.key)
+
+    @cached_property
+    def plan(self) -> Plan | None:
+        """The newest plan."""
+        if self.head_kv is None:
+            return None
+        n = decode(PlanHead, self.head_kv.value, key=self.head_kv.key).n
+        return read_plan(self.head_kv, self._under(self.keys.plan_slices(self.table, n)).values())
+
+    def partition(self, partition: int) -> PartitionView:
+        """One partition's keys."""
+        return read_partition(self.keys.partition(self.table, partition), self.kvs)
+
+    @cached_property
+    def stores(self) -> StoresView:
+        """All stores as a rebalancer sees them."""
+        states = self._records(self.keys.store_states(), StoreState)
+        known = self._records(self.keys.stores(), StoreRecord)
+        return StoresView.of(*(_store(name, record, states.get(name)) for name, record in known.items()))
+
+    @cached_property
+    def volumes(self) -> dict[str, str]:
+        """The volume of every store that is not to be replaced; a draining one is still there."""
+        return {store.name: store.volume for store in self.stores.stores if store.live}
+
+    def gone(self, peer: Peer) -> bool:
+        """Whether a replica cannot come back: its store is given up, or runs on another volume."""
+        return self.volumes.get(peer.store) != peer.volume
+
+    def previous(self, partitions: int) -> Assignment:
+        """What was last asked for: planned, else the end of pending, else stable; preferred leaders first."""
+        peers = [previous(self.partition(partition)) for partition in range(partitions)]
+        votes = max((sum(peer.role is Role.VOTER for peer in row) for row in peers), default=0)
+        newest = self.plan
+        preferred = [None] * partitions if newest is None else [newest.target(p)[0].store for p in range(partitions)]
+        return Assignment.of([_row(row, preferred[p]) for p, row in enumerate(peers)], voters=votes)
+
+    def current(self, partitions: int) -> CurrentState:
+        """Who leads now, and which partitions are on the move."""
+        leaders = self._records(self.keys.leaders(self.table), Leader)
+        pending = self._under(self.keys.partition_prefixes(self.table).pending)
+        return CurrentState(
+            leaders={int(name): record.store for name, record in leaders.items() if int(name) < partitions},
+            moving=frozenset(int(key.rsplit("/", 1)[1]) for key in pending),
+        )
+
+    def _records(self, prefix: str, kind: type[T]) -> dict[str, T]:
+        found = self._under(prefix).items()
+        return {key.removeprefix(prefix): decode(kind, kv.value, key=key) for key, kv in found}
+
+    def _under(self, prefix: str) -> Mapping[str, KeyValue]:
+        return {key: kv for key, kv in self.kvs.items() if key.startswith(prefix)}
+
+
+def _store(name: str, record: StoreRecord, state: StoreState | None) -> StoreView:
+    decided = state if state is not None and state.volume == record.volume else None
+    return StoreView(
+        name=name,
+        volume=record.volume,
+        zone=record.zone,
+        weight=record.weight,
+        capacity=record.capacity,
+        labels=record.labels,
+        live=decided is None or not decided.replace,
+        draining=decided is not None and decided.draining,
+    )
+
+
+def _row(peers: Iterable[Peer], leader: str | None) -> list[str]:
+    """Voters before learners, the preferred leader first."""
+    ordered = sorted(peers, key=lambda peer: (peer.role is not Role.VOTER, peer.store != leader, peer.store))
+    return [peer.store for peer in ordered]

@@ -1,0 +1,212 @@
+"""A table brought to what its user wants: created, planned, rebalanced, or dropped.
+
+    mirror     the spec goes to `tables/<t>`, because every input of a plan is a key
+    create     announce, write a plan, write the stable keys, say ready
+    plan       ask the rebalancer; where its answer differs from the newest plan's targets, write plan n+1
+    carry out  one transaction per 25 partitions writes pending or planned; those not yet handled, whoever began
+    drop       say dropping, remove all keys at once, wait for the stores, remove the tombstone
+
+Every step rests on one snapshot and is refused if that has changed; then the reconciliation starts over.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from evenkeel.metastore.api import Compare, Put, Txn, TxnResult, unchanged
+from evenkeel.model.views import Assignment, TableView
+from evenkeel.protocol import table_life
+from evenkeel.protocol.batch import PlanRun
+from evenkeel.protocol.keys import Keys
+from evenkeel.protocol.partition import Case
+from evenkeel.protocol.plan import Plan, make_plan, write_plan
+from evenkeel.protocol.records import TableRecord, TableState, shape
+from evenkeel.reconcile.requests import Carry, Commit, Found, Place, Requests
+from evenkeel.reconcile.snapshot import TableSnapshot, read_table
+
+__all__ = ["Outcome", "TableWish", "Withhold", "drop_table", "reconcile_table"]
+
+Withhold = Callable[[TableSnapshot, Plan], Iterable[int]]
+"""Which partitions a plan may be carried to now; the others wait until these have arrived."""
+Reasons = Callable[[Assignment, Assignment, TableSnapshot], dict[int, list[str]]]
+"""Why the partitions of a plan move: from the previous assignment, to the new one."""
+
+
+class TableWish(msgspec.Struct, frozen=True, kw_only=True):
+    """What the user wants of a table, and how it is to be placed."""
+
+    record: TableRecord
+    view: TableView
+    mode: str = "FullAuto"
+    class_name: str | None = None
+
+
+class Outcome(msgspec.Struct, kw_only=True):
+    """What a reconciliation came to."""
+
+    plan: int = 0
+    planned_anew: bool = False
+    cases: Counter[Case] = msgspec.field(default_factory=Counter)
+    withheld: int = 0
+    superseded: bool = False
+
+
+class _ChangedMeanwhileError(Exception):
+    """What was read no longer holds; begin again with a new snapshot."""
+
+
+def reconcile_table(
+    wish: TableWish,
+    *,
+    keys: Keys,
+    table: str,
+    epoch: Compare,
+    reasons: Reasons = lambda _before, _after, _snapshot: {},
+    admit: Withhold = lambda snapshot, _plan: range(snapshot.record.partitions if snapshot.record else 0),
+) -> Requests[Outcome]:
+    """Go as far as is possible now; call again on every change of what it rests on."""
+    while True:
+        found = yield read_table(keys, table)
+        snapshot = TableSnapshot(keys, table, found)
+        try:
+            if snapshot.record_kv is None:
+                yield from _commit(table_life.announce(wish.record, keys=keys, table=table, epoch=epoch))
+            elif _spec_differs(snapshot, wish.record):
+                yield from _mirror(snapshot, wish.record, epoch)
+            elif (placed := (yield from _next_plan(snapshot, wish, reasons, epoch))) is not None:
+                yield from _write(snapshot, placed, epoch)
+            elif snapshot.record is not None and snapshot.record.state is TableState.CREATING:
+                yield from _create(snapshot, epoch)
+            else:
+                return (yield from _carry_out(snapshot, admit, epoch))
+        except _ChangedMeanwhileError:
+            continue
+
+
+def _spec_differs(snapshot: TableSnapshot, wanted: TableRecord) -> bool:
+    assert snapshot.record is not None
+    state = snapshot.record.state
+    return msgspec.json.encode(msgspec.structs.replace(wanted, state=state)) != msgspec.json.encode(snapshot.record)
+
+
+def _mirror(snapshot: TableSnapshot, wanted: TableRecord, epoch: Compare) -> Requests[None]:
+    assert snapshot.record_kv is not None
+    assert snapshot.record is not None
+    value = msgspec.json.encode(msgspec.structs.replace(wanted, state=snapshot.record.state))
+    key = snapshot.record_kv.key
+    yield from _commit(Txn((epoch, unchanged(key, snapshot.record_kv)), (Put(key, value),)))
+
+
+def _next_plan(snapshot: TableSnapshot, wish: TableWish, reasons: Reasons, epoch: Compare) -> Requests[Plan | None]:
+    """Plan n+1, or None where the newest plan still says what the rebalancer wants."""
+    partitions = wish.record.partitions
+    before = snapshot.previous(partitions)
+    after: Assignment = yield Place(
+        table=wish.view,
+        mode=wish.mode,
+        class_name=wish.class_name,
+        previous=before,
+        stores=snapshot.stores,
+        current=snapshot.current(partitions),
+    )
+    newest = snapshot.plan
+    plan = make_plan(
+        [after.stores_of(partition) for partition in range(partitions)],
+        n=1 if newest is None else newest.n + 1,
+        inputs=snapshot.revision,
+        voters=after.voters,
+        volumes=snapshot.volumes,
+        reasons=reasons(before, after, snapshot),
+    )
+    same = newest is not None and all(_same_target(newest, plan, partition) for partition in range(partitions))
+    return None if same else plan
+
+
+def _same_target(one: Plan, other: Plan, partition: int) -> bool:
+    before, after = one.target(partition), other.target(partition)
+    return before == after or (before[:1] == after[:1] and shape(before) == shape(after))
+
+
+def _write(snapshot: TableSnapshot, plan: Plan, epoch: Compare) -> Requests[None]:
+    guards = (epoch, unchanged(snapshot.keys.table(snapshot.table), snapshot.record_kv))
+    head_mod = 0 if snapshot.head_kv is None else snapshot.head_kv.mod_revision
+    for txn in write_plan(plan, keys=snapshot.keys, table=snapshot.table, head_mod=head_mod, guards=guards):
+        yield from _commit(txn)
+
+
+def _create(snapshot: TableSnapshot, epoch: Compare) -> Requests[None]:
+    record, plan = snapshot.record_kv, snapshot.plan
+    assert record is not None
+    assert snapshot.record is not None
+    assert plan is not None
+    missing = [p for p in range(snapshot.record.partitions) if snapshot.partition(p).stable is None]
+    keys, table = snapshot.keys, snapshot.table
+    for txn in table_life.genesis(plan, missing, keys=keys, table=table, record=record, epoch=epoch):
+        yield from _commit(txn)
+    yield from _commit(table_life.make_ready(record, keys=keys, table=table, epoch=epoch))
+
+
+def _carry_out(snapshot: TableSnapshot, admit: Withhold, epoch: Compare) -> Requests[Outcome]:
+    plan, record = snapshot.plan, snapshot.record
+    assert plan is not None
+    assert record is not None
+    assert snapshot.head_kv is not None
+    run = PlanRun(
+        keys=snapshot.keys,
+        table=snapshot.table,
+        plan=plan.n,
+        target=plan.target,
+        mode=record.retarget,
+        epoch=epoch,
+        head_mod=snapshot.head_kv.mod_revision,
+        gone=snapshot.gone,
+    )
+    admitted = list(admit(snapshot, plan))
+    run.admit(admitted, snapshot.kvs)
+    yield Carry(run)
+    return Outcome(plan=plan.n, cases=run.cases, withheld=record.partitions - len(admitted), superseded=run.superseded)
+
+
+def drop_table(*, keys: Keys, table: str, epoch: Compare) -> Requests[bool]:
+    """Drop the table as far as is possible now; True when nothing of it is left."""
+    while True:
+        found: Found = yield read_table(keys, table)
+        snapshot = TableSnapshot(keys, table, found)
+        try:
+            if snapshot.record_kv is None:
+                return (yield from _bury(snapshot, epoch))
+            yield from _drop(snapshot, epoch)
+        except _ChangedMeanwhileError:
+            continue
+
+
+def _drop(snapshot: TableSnapshot, epoch: Compare) -> Requests[None]:
+    assert snapshot.record is not None
+    assert snapshot.record_kv is not None
+    keys, table, record = snapshot.keys, snapshot.table, snapshot.record_kv
+    if snapshot.record.state is not TableState.DROPPING:
+        yield from _commit(table_life.mark_dropping(record, keys=keys, table=table, epoch=epoch))
+        return
+    volumes = [(store.name, store.volume) for store in snapshot.stores.stores]
+    yield from _commit(table_life.drop(record, volumes, keys=keys, table=table, epoch=epoch))
+
+
+def _bury(snapshot: TableSnapshot, epoch: Compare) -> Requests[bool]:
+    if snapshot.tombstone_kv is None:
+        return True
+    present = snapshot.volumes
+    txn = table_life.bury(snapshot.tombstone_kv, gone=lambda store, volume: present.get(store) != volume, epoch=epoch)
+    if txn is None:
+        return False
+    yield from _commit(txn)
+    return True
+
+
+def _commit(txn: Txn) -> Requests[TxnResult]:
+    result: TxnResult = yield Commit(txn)
+    if not result.succeeded:
+        raise _ChangedMeanwhileError
+    return result
