@@ -235,6 +235,16 @@ async def test_watch_starts_in_the_past(subject: Subject, prefix: str) -> None:
     assert shown(await events_until_end(watch, subject.store, prefix)) == [("a", b"1"), ("a", b"2")]
 
 
+async def test_watch_catches_up_over_a_long_history(subject: Subject, prefix: str) -> None:
+    """A history longer than etcd sends at once comes whole; a part of it does not count as all of it."""
+    snapshot = await subject.store.range(prefix)
+    for _ in range(15):
+        await asyncio.gather(*(subject.store.txn(put(f"{prefix}{number:02}")) for number in range(100)))
+    watch = subject.store.watch(prefix, after=snapshot)
+    events = await events_until_end(watch, subject.store, prefix)
+    assert [event.mod_revision - snapshot.revision for event in events] == list(range(1, 1501))
+
+
 async def test_watch_keeps_to_its_prefix(subject: Subject, prefix: str) -> None:
     """Changes of neighbours are not delivered."""
     watch = subject.store.watch(prefix + "x/", after=await subject.store.range(prefix + "x/"))

@@ -99,6 +99,21 @@ async def test_acknowledged_writes_survive(new_server: Callable[..., EtcdServer]
     assert acknowledged <= kept
 
 
+async def test_watch_lets_a_leaving_server_go(new_server: Callable[..., EtcdServer]) -> None:
+    """A server that shuts down need not wait, as it would for five seconds, for a watch that stays connected."""
+    server = new_server(fsync=False)
+    async with server, EtcdMetastore(settings_for(server.endpoint, progress_interval=60)) as store:
+        watch = store.watch("", after=await store.range(""))
+        await store.txn(put("a"))
+        await events_until(watch, lambda event: event.key == "a")
+        following = asyncio.create_task(events_until(watch, lambda event: event.key == "b"))
+        async with asyncio.timeout(4):
+            await server.terminate()
+        await server.start()
+        await store.txn(put("b"))
+        assert [key for key, _ in shown(await following)] == ["b"]
+
+
 async def test_lease_survives_a_restart(new_server: Callable[..., EtcdServer]) -> None:
     """A lease and its keys outlive a restart of the server."""
     async with new_server() as server, EtcdMetastore(settings_for(server.endpoint)) as store:
