@@ -146,7 +146,11 @@ class Schema(Model):
         json_schema_extra={
             "x-kubernetes-validations": [
                 cel("self.primaryKey == oldSelf.primaryKey", "primaryKey cannot change after creation"),
-                cel("self.partitionBy == oldSelf.partitionBy", "partitionBy cannot change after creation"),
+                cel(
+                    "(size(self.partitionBy) > 0 ? self.partitionBy : self.primaryKey)"
+                    " == (size(oldSelf.partitionBy) > 0 ? oldSelf.partitionBy : oldSelf.primaryKey)",
+                    "partitionBy cannot change after creation",
+                ),
                 cel(
                     "self.primaryKey.all(k, self.columns.exists(c, c.name == k && !c.nullable))",
                     "every column of primaryKey must exist and say `nullable: false`",

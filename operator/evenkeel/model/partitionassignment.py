@@ -50,7 +50,10 @@ class AssignedPartition(Model):
     """The user's word on one partition."""
 
     partition: Partition
-    stores: Annotated[tuple[DnsName, ...], Field(min_length=1, max_length=MAX_REPLICAS)]
+    stores: Annotated[
+        tuple[DnsName, ...],
+        Field(min_length=1, max_length=MAX_REPLICAS, json_schema_extra={"x-kubernetes-list-type": "set"}),
+    ]
     """Stores in order of preference: the first `consensusSize` vote, the first that lives leads."""
     leader: DnsName | None = None
     """The store that should lead; the first of `stores` where it is left out."""
