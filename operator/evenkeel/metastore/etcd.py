@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import math
 import weakref
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Any
 
@@ -28,7 +28,8 @@ from evenkeel.metastore._codec import (
     prefix_bounds,
     writes,
 )
-from evenkeel.metastore._connection import Connection, Link, Opener
+from evenkeel.metastore._connection import Connection, Opener
+from evenkeel.metastore._link import Link, Method
 from evenkeel.metastore._watch import Watch
 from evenkeel.metastore.api import KeyValue, Snapshot, Txn, TxnResult, WatchBatch
 from evenkeel.metastore.settings import EtcdSettings
@@ -103,7 +104,7 @@ class EtcdMetastore:
     ) -> None:
         await self.close()
 
-    async def _call(self, method: Callable[[Connection], Any], request: Any, *, repeatable: bool) -> Any:
+    async def _call(self, method: Method, request: Any, *, repeatable: bool) -> Any:
         """One linearizable request, which can never see less than what was seen before it was sent."""
         seen = self._newest
         response = await self._link.call(method, request, repeatable=repeatable)
