@@ -36,6 +36,7 @@ __all__ = [
     "PartitionStatus",
     "PeerStatus",
     "choices",
+    "slice_name",
     "slices",
 ]
 

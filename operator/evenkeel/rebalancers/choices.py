@@ -16,13 +16,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from evenkeel.errors import RebalancerError
+from evenkeel.model.partitionassignment import slice_name
 from evenkeel.model.views import Assignment, Choice, CurrentState, StoresView, TableView
 from evenkeel.planner.rules import exclusion
 from evenkeel.rebalancers.api import RebalanceContext
 
 __all__ = ["Customized", "SemiAuto"]
-
-_SLICE = 64
 
 
 class SemiAuto:
@@ -77,7 +76,7 @@ def _orders(table: TableView, previous: Assignment, choices: Mapping[int, Choice
     if silent:
         raise RebalancerError(
             f"nobody says where partition {silent[0]} of table {table.name} goes ({len(silent)} of {table.partitions}"
-            f" partitions): write it into PartitionAssignment {table.name}-{silent[0] // _SLICE}"
+            f" partitions): write it into PartitionAssignment {slice_name(table.name, silent[0])}"
         )
     return orders
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Literal
 
 from evenkeel.errors import RebalancerError
+from evenkeel.model.table import Mode
 from evenkeel.model.views import Assignment, Choice, CurrentState, StoresView, TableView
 from evenkeel.rebalancers.api import RebalanceContext, Rebalancer, RebalanceResult
 from evenkeel.rebalancers.balanced import Balanced
@@ -23,9 +23,7 @@ from evenkeel.rebalancers.process import Limits, compute_in_child
 from evenkeel.rebalancers.rendezvous import Rendezvous
 from evenkeel.rebalancers.validator import validate
 
-__all__ = ["BUNDLED", "Mode", "rebalance", "rebalance_sync"]
-
-Mode = Literal["FullAuto", "SemiAuto", "Customized", "UserDefined"]
+__all__ = ["BUNDLED", "rebalance", "rebalance_sync"]
 
 BUNDLED: Mapping[str, type[Rebalancer]] = {
     "balanced": Balanced,

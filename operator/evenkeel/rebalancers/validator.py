@@ -82,12 +82,13 @@ def _check_stores(table: TableView, stores: StoresView, assignment: Assignment, 
     used = np.unique(assignment.rows)
     for i in used[used != NO_STORE]:
         name = assignment.stores[i]
+        reason = _excluded(known[name], table) if name in known else None
+        if name in known and reason is None:
+            continue
         partitions = np.flatnonzero((assignment.rows == i).any(axis=1))
-        if name not in known:
+        if reason is None:
             raise RebalancerError(f"{_partitions(partitions)} names store {name}, which does not exist")
-        reason = _excluded(known[name], table)
-        if reason is not None:
-            _check_kept(partitions, name, reason, keeps)
+        _check_kept(partitions, name, reason, keeps)
 
 
 def _excluded(store: StoreView, table: TableView) -> str | None:
