@@ -8,14 +8,16 @@
 
 Then, on the placement so chosen:
 
-5. Leaders: the sum of squared distances of every store's leaders from its leader share (rounded down or up) is smallest.
+5. Leaders: the sum over stores of the squared distance between the partitions a store leads and its leader share,
+   rounded down or up, is smallest.
 6. Roles: the number of retained replicas that change between voter and learner is smallest.
 7. Transfers: the number of partitions whose leader changes is smallest. A partition's leader is the one in
    `current.leaders`, else the previous row's first.
 
 Levels 5 to 7 take the placement as given, because choosing both at once is no longer a flow and could not be exact.
-With equal weights and every replica voting nothing is lost by that: if stores hold n or n + 1 replicas each, giving every
-replica 1/r of its partition's leadership is balanced to within one, and a flow that may be cut may also be whole.
+With equal weights nothing is lost by that where stores hold n or n + 1 replicas each: giving every replica 1/r of its
+partition's leadership is balanced to within one, and a flow that may be cut may also be whole. Ties between equally
+good placements are broken in favour of leaders, voters and partitions not under way staying where they are.
 """
 
 from __future__ import annotations
@@ -25,11 +27,12 @@ from numpy.typing import NDArray
 
 from evenkeel.errors import PlanningError
 from evenkeel.model.views import Assignment, CurrentState, StoresView, TableView
+from evenkeel.planner.aims import near
 from evenkeel.planner.leaders import Roles, arrange
 from evenkeel.planner.placement import place
-from evenkeel.planner.problem import NONE, Problem, Rows
+from evenkeel.planner.problem import NONE, Counts, Problem, Rows, count
 from evenkeel.planner.rules import Candidates, candidates
-from evenkeel.planner.shares import fair_shares, zone_levels
+from evenkeel.planner.shares import fair_shares, proportional, zone_levels
 
 __all__ = ["plan"]
 
@@ -73,10 +76,13 @@ def _problem(table: TableView, previous: Assignment, allowed: Candidates, curren
         total=table.partitions * table.replicas,
     )
     rows = _distinct(allowed.numbers(previous.stores)[previous.rows])
+    led = _led(rows, allowed, current)
     return Problem(
         replicas=table.replicas,
         previous=rows,
-        led=_led(rows, allowed, current),
+        previous_voters=previous.voters,
+        led=led,
+        spare_leaders=_spare_leaders(led, allowed),
         moving=_moving(table, current),
         zone=allowed.zone,
         zone_lowest=levels.lowest,
@@ -101,6 +107,13 @@ def _led(rows: Rows, allowed: Candidates, current: CurrentState) -> NDArray[np.i
         partitions = np.fromiter(current.leaders.keys(), dtype=np.int64, count=len(current.leaders))
         led[partitions] = allowed.numbers(tuple(current.leaders.values()))[:-1]
     return led
+
+
+def _spare_leaders(led: NDArray[np.int32], allowed: Candidates) -> Counts:
+    everything = np.full(len(allowed.room), len(led), dtype=np.int64)
+    shares = proportional(allowed.weight, everything, len(led))
+    leading = count(led, len(allowed.room))
+    return leading - near(leading, shares, group=np.zeros_like(allowed.zone), totals=everything[:1])
 
 
 def _moving(table: TableView, current: CurrentState) -> NDArray[np.bool_]:

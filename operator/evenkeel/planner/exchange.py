@@ -4,15 +4,17 @@ Rows choose stores; every choice has a cost, and every store a convex cost of ho
 cost flow from rows to stores, and a flow is optimal exactly when no cycle in its residual graph has a negative cost.
 Here the graph is contracted to stores: an edge from s to t is a row that can give up s and take t instead (`Exchange`),
 and a path from s to t also makes s one lighter and t one heavier. `settle` looks for negative paths and cycles by
-Bellman-Ford, whose rounds are array operations over all rows, and applies them until there are none.
+Bellman-Ford, whose rounds are array operations over many rows, and applies them until there are none.
 
-Contracting hides that two exchanges of one walk may use the same row. Where they meet in it, the walk is split at the row
-into two, whose costs add up to the walk's: one of the two is negative too, and shorter.
+Contracting hides the inside of a row, where two exchanges of one walk could compete for the same place. They never do:
+labels are relaxed in rounds, all exchanges at once, and change only when they get lower. Had a walk passed the same
+place of a row in round a and again in round b > a, then either the place was cheaper in b, and the first store would
+have been relabelled from there too, or it was not, and the second store would have had its label since a. And in one
+round a place has one cheapest entry, ties going to the first column.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -42,16 +44,12 @@ class Reach(NamedTuple):
 class Graph(Protocol):
     """Rows that choose stores."""
 
-    def reach(self, label: Counts) -> Reach:
-        """Relax every exchange of every row once."""
+    def reach(self, label: Counts, changed: NDArray[np.bool_]) -> Reach:
+        """Relax once every exchange that gives up a store whose label changed."""
         ...
 
     def cost(self, exchange: Exchange) -> int:
         """What the exchange adds to the rows' costs."""
-        ...
-
-    def meet(self, one: Exchange, other: Exchange) -> bool:
-        """Whether the two compete for the same part of one row."""
         ...
 
     def apply(self, exchange: Exchange) -> None:
@@ -68,21 +66,18 @@ class Columns:
         self._highest = highest
         self._unit = unit
 
-    def _cost(self, held: Counts) -> Counts:
-        distance = np.maximum(np.maximum(held - self._highest, self._lowest - held), 0)
-        return self._unit * distance * distance
+    def _cost(self, held: Counts, at: slice | int) -> Counts:
+        distance = np.maximum(np.maximum(held - self._highest[at], self._lowest[at] - held), 0)
+        cost: Counts = self._unit * distance * distance
+        return cost
 
-    def cost(self) -> int:
-        """The cost of all stores together; 0 when each is within its bounds."""
-        return int(self._cost(self.held).sum())
+    def give(self, at: slice | int = slice(None)) -> Counts:
+        """The cost of a store's being chosen once less."""
+        return self._cost(self.held[at] - 1, at) - self._cost(self.held[at], at)
 
-    def give(self) -> Counts:
-        """The cost of each store's being chosen once less."""
-        return self._cost(self.held - 1) - self._cost(self.held)
-
-    def take(self) -> Counts:
-        """The cost of each store's being chosen once more."""
-        return self._cost(self.held + 1) - self._cost(self.held)
+    def take(self, at: slice | int = slice(None)) -> Counts:
+        """The cost of a store's being chosen once more."""
+        return self._cost(self.held[at] + 1, at) - self._cost(self.held[at], at)
 
 
 class _Walk(NamedTuple):
@@ -100,9 +95,11 @@ def _improve(graph: Graph, columns: Columns) -> bool:
     label = columns.give()
     row = np.full(len(label), NONE, dtype=np.int64)
     source = np.full(len(label), NONE, dtype=np.int64)
+    changed = np.ones(len(label), dtype=bool)
     while True:
-        reach = graph.reach(label)
-        better = np.flatnonzero(reach.label < label)
+        reach = graph.reach(label, changed)
+        changed = reach.label < label
+        better = np.flatnonzero(changed)
         if not better.size:
             return _apply_paths(graph, columns, label + columns.take(), row=row, source=source)
         label[better] = reach.label[better]
@@ -169,7 +166,6 @@ def _apply(graph: Graph, columns: Columns, walk: _Walk, used: set[int]) -> bool:
     """Carry the walk out if no earlier one of this search used its rows and it still pays."""
     if any(exchange.row in used for exchange in walk.exchanges):
         return False
-    walk = _split(graph, columns, walk)
     if _cost(graph, columns, walk) >= 0:
         return False
     for exchange in walk.exchanges:
@@ -185,25 +181,4 @@ def _cost(graph: Graph, columns: Columns, walk: _Walk) -> int:
     cost = sum(graph.cost(exchange) for exchange in walk.exchanges)
     if walk.closed:
         return cost
-    return cost + int(columns.give()[walk.exchanges[0].given]) + int(columns.take()[walk.exchanges[-1].taken])
-
-
-def _split(graph: Graph, columns: Columns, walk: _Walk) -> _Walk:
-    """Shorten the walk until no two of its exchanges meet in a row, staying negative."""
-    while meeting := _meeting(graph, walk.exchanges):
-        i, j = meeting
-        one, other = walk.exchanges[i], walk.exchanges[j]
-        direct = Exchange(one.row, one.given, other.taken)
-        rest = _Walk((*walk.exchanges[:i], direct, *walk.exchanges[j + 1 :]), walk.closed)
-        detour = Exchange(one.row, other.given, one.taken)
-        loop = _Walk((*walk.exchanges[i + 1 : j], detour), closed=True)
-        walk = rest if _cost(graph, columns, rest) < 0 else loop
-    return walk
-
-
-def _meeting(graph: Graph, exchanges: Sequence[Exchange]) -> tuple[int, int] | None:
-    for j, other in enumerate(exchanges):
-        for i, one in enumerate(exchanges[:j]):
-            if one.row == other.row and graph.meet(one, other):
-                return i, j
-    return None
+    return cost + int(columns.give(walk.exchanges[0].given)) + int(columns.take(walk.exchanges[-1].taken))

@@ -16,37 +16,38 @@ from evenkeel.planner.problem import NONE, Counts, Problem, Rows, count, zones_o
 
 __all__ = ["fill", "scrambled_turns"]
 
-_SWAPS = 24
-_SEARCHED = 64
+_SWAPS = 200
+_SEARCHED = 2_000_000
 _GOLDEN = 0.6180339887498949
 
 
 @dataclass(frozen=True)
 class _Holes:
-    """Entries to fill; `zone` is the zone that must have the replica, or NONE where any with room may."""
+    """Entries to fill; `zone` is the zone the replica is meant for, or NONE where any with room will do."""
 
     row: NDArray[np.intp]
     column: NDArray[np.intp]
     zone: NDArray[np.int32]
 
-    def only(self, which: NDArray[np.bool_]) -> _Holes:
+    def only(self, which: NDArray[np.bool_] | NDArray[np.intp]) -> _Holes:
         return _Holes(self.row[which], self.column[which], self.zone[which])
 
 
 def fill(problem: Problem, kept: Rows, aim: Counts) -> Rows:
     """Complete `kept` to valid rows; stores meet their aim except where swapping turns found no way."""
     rows = _padded(problem, kept)
-    holes = _holes(problem, rows)
     gains = np.maximum(aim - count(rows, problem.stores), 0)
-    for z in np.flatnonzero(problem.zone_lowest > 0).tolist():
+    holes = _find_holes(problem, rows)
+    for z in np.unique(holes.zone[holes.zone != NONE]).tolist():
         members = np.flatnonzero(problem.zone == z).astype(np.int32)
-        needed = holes.only(holes.zone == z)
-        turns = _stretched(members[scrambled_turns(gains[members])], members, len(needed.row))
+        inside = holes.only(holes.zone == z)
+        turns = _stretched(members[scrambled_turns(gains[members])], members, len(inside.row))
         np.subtract.at(gains, turns, 1)
-        _place(problem, rows, needed, turns)
+        _Seating(problem, rows, inside, turns).settle()
     free = holes.only(holes.zone == NONE)
     turns = scrambled_turns(np.maximum(gains, 0)).astype(np.int32)
-    _place(problem, rows, free, _stretched(turns, np.arange(problem.stores, dtype=np.int32), len(free.row)))
+    turns = _stretched(turns, np.arange(problem.stores, dtype=np.int32), len(free.row))
+    _Seating(problem, rows, free, turns).settle()
     return rows
 
 
@@ -60,19 +61,26 @@ def _padded(problem: Problem, kept: Rows) -> Rows:
     return np.hstack([kept, missing])
 
 
-def _holes(problem: Problem, rows: Rows) -> _Holes:
+def _find_holes(problem: Problem, rows: Rows) -> _Holes:
+    """All holes of `rows`, those of rows without their leader first."""
     row, column = np.nonzero(rows == NONE)
-    zone = np.full(len(row), NONE, dtype=np.int32)
+    holes = _Holes(row, column, np.full(len(row), NONE, dtype=np.int32))
     affected, first = np.unique(row, return_index=True)
-    zones = zones_of(rows[affected], problem.zone)
+    _label_needed(problem, holes, zones_of(rows[affected], problem.zone), first)
+    # Turns come round evenly, so those for rows that lost their leader should not be left to chance.
+    led = (rows[row] == problem.led[row][:, None]).any(axis=1) & (problem.led[row] != NONE)
+    return holes.only(np.argsort(led, kind="stable"))
+
+
+def _label_needed(problem: Problem, holes: _Holes, zones: Rows, first: NDArray[np.intp]) -> None:
+    """Label the first holes of each row with the zones it must have."""
     following = first.copy()
     for z in np.flatnonzero(problem.zone_lowest > 0).tolist():
         lacking = int(problem.zone_lowest[z]) - (zones == z).sum(axis=1)
         for n in range(int(lacking.max(initial=0))):
             short = lacking > n
-            zone[following[short]] = z
+            holes.zone[following[short]] = z
             following[short] += 1
-    return _Holes(row, column, zone)
 
 
 def scrambled_turns(gains: Counts) -> NDArray[np.int64]:
@@ -105,78 +113,80 @@ def _stretched(turns: NDArray[np.int32], members: NDArray[np.int32], length: int
     return turns[:length] if missing <= 0 else np.append(turns, np.resize(members, missing))
 
 
-def _place(problem: Problem, rows: Rows, holes: _Holes, turns: NDArray[np.int32]) -> None:
-    """Give hole i turn i, then swap turns until every row is valid, as a last resort at the cost of a share."""
-    rows[holes.row, holes.column] = turns
-    bad = np.flatnonzero(~_fits(problem, rows, holes, slice(None), turns))
-    for step in range(1, _SWAPS + 1):
-        if not bad.size:
-            return
-        bad = _swap(problem, rows, holes, turns, bad, 1 + int(step * _GOLDEN * len(turns)))
-    for n, i in enumerate(bad.tolist()):
-        at = np.array([i])
-        if _fits(problem, rows, holes, at, turns[at])[0]:
-            continue
-        if n >= _SEARCHED or not _swap_anywhere(problem, rows, holes, turns, i):
-            _force(problem, rows, holes, turns, i)
+class _Seating:
+    """Hole i gets turn i; then turns are swapped until every row is valid, as a last resort at the cost of a share."""
 
+    def __init__(self, problem: Problem, rows: Rows, holes: _Holes, turns: NDArray[np.int32]) -> None:
+        self._problem = problem
+        self._rows = rows
+        self._holes = holes
+        self._turns = turns
+        self._seat(np.arange(len(turns)))
 
-def _fits(
-    problem: Problem, rows: Rows, holes: _Holes, at: slice | NDArray[np.intp], stores: NDArray[np.int32]
-) -> NDArray[np.bool_]:
-    """Whether each store could fill the hole beside it, given the row's other entries."""
-    others = rows[holes.row[at]]
-    others[np.arange(len(others)), holes.column[at]] = NONE
-    free = ~(others == stores[:, None]).any(axis=1)
-    if problem.zones > 1:
-        zone = problem.zone[stores]
-        taken = (zones_of(others, problem.zone) == zone[:, None]).sum(axis=1)
-        free &= taken < problem.zone_highest[zone]
-    return free
+    def _seat(self, at: NDArray[np.intp]) -> None:
+        self._rows[self._holes.row[at], self._holes.column[at]] = self._turns[at]
 
+    def settle(self) -> None:
+        """Swap until nothing is bad, a growing distance apart."""
+        everyone = np.arange(len(self._turns))
+        bad = everyone[~self._fits(everyone, self._turns)]
+        for step in range(1, _SWAPS + 1):
+            if not bad.size:
+                return
+            bad = self._swap(bad, 1 + int(step * _GOLDEN * len(self._turns)))
+        load = count(self._rows, self._problem.stores) - self._problem.share
+        for n, i in enumerate(bad.tolist()):
+            if self._fits(np.array([i]), self._turns[i : i + 1])[0]:
+                continue
+            if n * len(self._turns) > _SEARCHED or not self._swap_anywhere(i):
+                self._force(i, load)
 
-def _swap(
-    problem: Problem,
-    rows: Rows,
-    holes: _Holes,
-    turns: NDArray[np.int32],
-    bad: NDArray[np.intp],
-    distance: int,
-) -> NDArray[np.intp]:
-    """Swap each bad turn with the good one `distance` further if both then fit; return what is bad now."""
-    partner = (bad + distance) % len(turns)
-    usable = ~np.isin(partner, bad) & (holes.row[bad] != holes.row[partner])
-    here, there = bad[usable], partner[usable]
-    agreed = _fits(problem, rows, holes, here, turns[there]) & _fits(problem, rows, holes, there, turns[here])
-    here, there = here[agreed], there[agreed]
-    turns[here], turns[there] = turns[there], turns[here]
-    rows[holes.row[here], holes.column[here]] = turns[here]
-    rows[holes.row[there], holes.column[there]] = turns[there]
-    # Two swaps can meet in one row, so what was just swapped is looked at again.
-    suspects = np.union1d(bad, there)
-    return suspects[~_fits(problem, rows, holes, suspects, turns[suspects])]
+    def _fits(self, at: NDArray[np.intp], stores: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """Whether each store could fill the hole beside it, given the row's other entries."""
+        others = self._rows[self._holes.row[at]]
+        others[np.arange(len(others)), self._holes.column[at]] = NONE
+        free: NDArray[np.bool_] = ~(others == stores[:, None]).any(axis=1)
+        if self._problem.zones > 1:
+            zone = self._problem.zone[stores]
+            taken = (zones_of(others, self._problem.zone) == zone[:, None]).sum(axis=1)
+            free &= taken < self._problem.zone_highest[zone]
+        return free
 
+    def _swap(self, bad: NDArray[np.intp], distance: int) -> NDArray[np.intp]:
+        """Swap each bad turn with the good one `distance` further if both then fit; return what is bad now."""
+        turns, row = self._turns, self._holes.row
+        partner = (bad + distance) % len(turns)
+        usable = ~np.isin(partner, bad) & (row[bad] != row[partner])
+        here, there = bad[usable], partner[usable]
+        agreed = self._fits(here, turns[there]) & self._fits(there, turns[here])
+        here, there = here[agreed], there[agreed]
+        turns[here], turns[there] = turns[there], turns[here]
+        self._seat(here)
+        self._seat(there)
+        # Two swaps can meet in one row, so what was just swapped is looked at again.
+        suspects = np.union1d(bad, there)
+        return suspects[~self._fits(suspects, turns[suspects])]
 
-def _swap_anywhere(problem: Problem, rows: Rows, holes: _Holes, turns: NDArray[np.int32], i: int) -> bool:
-    everyone = np.arange(len(turns))
-    mine = _fits(problem, rows, holes, np.full(len(turns), i), turns)
-    theirs = _fits(problem, rows, holes, everyone, np.full(len(turns), turns[i]))
-    partners = np.flatnonzero(mine & theirs & (holes.row != holes.row[i]))
-    if not partners.size:
-        return False
-    j = partners[0]
-    turns[i], turns[j] = turns[j], turns[i]
-    rows[holes.row[i], holes.column[i]] = turns[i]
-    rows[holes.row[j], holes.column[j]] = turns[j]
-    return True
+    def _swap_anywhere(self, i: int) -> bool:
+        turns, row = self._turns, self._holes.row
+        mine = self._fits(np.full(len(turns), i), turns)
+        theirs = self._fits(np.arange(len(turns)), np.full(len(turns), turns[i]))
+        partners = np.flatnonzero(mine & theirs & (row != row[i]))
+        if not partners.size:
+            return False
+        pair = np.array([i, partners[0]])
+        turns[pair] = turns[pair[::-1]]
+        self._seat(pair)
+        return True
 
-
-def _force(problem: Problem, rows: Rows, holes: _Holes, turns: NDArray[np.int32], i: int) -> None:
-    """Take the least loaded store that makes the row valid."""
-    everyone = np.arange(problem.stores, dtype=np.int32)
-    allowed = _fits(problem, rows, holes, np.full(problem.stores, i), everyone)
-    if holes.zone[i] != NONE:
-        allowed &= problem.zone == holes.zone[i]
-    load = np.where(allowed, count(rows, problem.stores) - problem.share, np.inf)
-    turns[i] = load.argmin()
-    rows[holes.row[i], holes.column[i]] = turns[i]
+    def _force(self, i: int, load: NDArray[np.float64]) -> None:
+        """Take the least loaded store that makes the row valid."""
+        everyone = np.arange(self._problem.stores, dtype=np.int32)
+        allowed = self._fits(np.full(self._problem.stores, i), everyone)
+        if self._holes.zone[i] != NONE:
+            allowed &= self._problem.zone == self._holes.zone[i]
+        store = int(np.where(allowed, load, np.inf).argmin())
+        load[self._turns[i]] -= 1
+        load[store] += 1
+        self._turns[i] = store
+        self._seat(np.array([i]))

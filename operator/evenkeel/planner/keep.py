@@ -1,8 +1,8 @@
 """What of the previous placement stays: first every row is cut down to what is valid, then every store to its share.
 
 Both cuts keep as much as they can on their own terms, and lean towards each other: rows give up replicas on the most
-overloaded stores, stores give up replicas in rows where the hole can be filled where it is wanted. Where that is not the
-best of both at once, `exchange` finds out and repairs it.
+overloaded stores, stores give up replicas in rows where the hole can be filled where it is wanted. Where that is not
+the best of both at once, `exchange` finds out and repairs it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from evenkeel.planner.aims import per_zone
 from evenkeel.planner.problem import NONE, Counts, Problem, Rows, count, zones_of
 
-__all__ = ["Ranks", "cut_rows", "cut_stores", "ranks", "wanted"]
+__all__ = ["Ranks", "cut_rows", "cut_stores", "ranks"]
 
 _CHUNKS = 512
 
@@ -62,7 +63,8 @@ def _excess(problem: Problem, rows: Rows) -> NDArray[np.bool_]:
     lowest = problem.zone_lowest[zones]
     extras = (present & (in_zone.rank >= lowest)).sum(axis=1)
     surplus = present & (in_zone.size > lowest) & (extras > problem.extras)[:, None]
-    return np.where(over.any(axis=1)[:, None], over, surplus)
+    excess: NDArray[np.bool_] = np.where(over.any(axis=1)[:, None], over, surplus)
+    return excess
 
 
 def _chunks(rows: NDArray[np.intp], stores: int) -> Iterator[NDArray[np.intp]]:
@@ -75,62 +77,11 @@ def _chunks(rows: NDArray[np.intp], stores: int) -> Iterator[NDArray[np.intp]]:
 def _drop_heaviest(problem: Problem, kept: Rows, chunk: NDArray[np.intp], load: NDArray[np.float64]) -> None:
     rows = kept[chunk]
     weight = np.where(_excess(problem, rows), load[rows], -np.inf)
-    led = rows == problem.led[chunk][:, None]
-    column = (weight - 0.5 * led).argmax(axis=1)
+    # Votes and leadership stay unless the store is overloaded by a quarter, or half, more than the others.
+    value = (np.arange(rows.shape[1]) < problem.previous_voters) + (rows == problem.led[chunk][:, None]).astype(int)
+    column = (weight - value * (1 + problem.share[rows] / 4)).argmax(axis=1)
     np.subtract.at(load, rows[np.arange(len(chunk)), column], 1.0)
     kept[chunk, column] = NONE
-
-
-def wanted(problem: Problem, held: Counts) -> Counts:
-    """How many replicas each store shall hold: near what it holds, within its share and its zone's total."""
-    aim = np.clip(held, problem.lowest, problem.highest)
-    totals = _zone_totals(problem, aim)
-    change = totals - _per_zone(problem, aim)
-    up = _picked(problem, aim < problem.highest, np.maximum(change, 0), -_remainder(problem))
-    down = _picked(problem, aim > problem.lowest, np.maximum(-change, 0), _remainder(problem))
-    return aim + up - down
-
-
-def _remainder(problem: Problem) -> NDArray[np.float64]:
-    return problem.share - problem.lowest
-
-
-def _per_zone(problem: Problem, values: Counts) -> Counts:
-    totals = np.zeros(problem.zones, dtype=np.int64)
-    np.add.at(totals, problem.zone, values)
-    return totals
-
-
-def _zone_totals(problem: Problem, aim: Counts) -> Counts:
-    lowest = np.maximum(_per_zone(problem, problem.lowest), problem.zone_lowest * problem.partitions)
-    highest = np.minimum(_per_zone(problem, problem.highest), problem.zone_highest * problem.partitions)
-    totals = np.clip(_per_zone(problem, aim), lowest, highest)
-    missing = problem.partitions * problem.replicas - int(totals.sum())
-    slack = highest - totals if missing > 0 else totals - lowest
-    change = _spill(slack, abs(missing))
-    return totals + change if missing > 0 else totals - change
-
-
-def _spill(slack: Counts, amount: int) -> Counts:
-    """Take `amount` from the slacks, the largest first."""
-    order = np.argsort(-slack, kind="stable")
-    before = np.cumsum(slack[order]) - slack[order]
-    taken = np.zeros_like(slack)
-    taken[order] = np.clip(amount - before, 0, slack[order])
-    return taken
-
-
-def _picked(
-    problem: Problem, allowed: NDArray[np.bool_], quota: Counts, preference: NDArray[np.float64]
-) -> NDArray[np.bool_]:
-    """Pick `quota[z]` of the allowed stores of every zone, smallest preference first, then by number."""
-    stores = np.flatnonzero(allowed)
-    stores = stores[np.lexsort((preference[stores], problem.zone[stores]))]
-    zones = problem.zone[stores]
-    position = np.arange(len(stores)) - np.searchsorted(zones, zones)
-    picked = np.zeros(problem.stores, dtype=bool)
-    picked[stores[position < quota[zones]]] = True
-    return picked
 
 
 def cut_stores(problem: Problem, kept: Rows, aim: Counts) -> Rows:
@@ -139,7 +90,7 @@ def cut_stores(problem: Problem, kept: Rows, aim: Counts) -> Rows:
     surplus = np.maximum(held - aim, 0)
     if not surplus.any():
         return kept
-    growth = _per_zone(problem, aim) - _per_zone(problem, held)
+    growth = per_zone(problem, aim) - per_zone(problem, held)
     entries = _Entries.of(problem, kept, surplus, growth)
     holes = (kept == NONE).sum(axis=1) + problem.replicas - kept.shape[1]
     result = kept.copy()
@@ -157,7 +108,8 @@ def cut_stores(problem: Problem, kept: Rows, aim: Counts) -> Rows:
 class _Entries:
     """The entries of overloaded stores, store by store.
 
-    `reluctance` adds up what speaks against dropping one: a hole in the wrong place, a change under way, a leader.
+    `reluctance` adds up what speaks against dropping one: a hole in the wrong place, a change under way, and a leader
+    that could have stayed. Leaders that have to leave their store go first, with the replica that is to leave anyway.
     """
 
     row: NDArray[np.intp]
@@ -175,18 +127,22 @@ class _Entries:
         row, column, store = row[order], column[order], store[order]
         first = np.searchsorted(store, store)
         bound = _bound(problem, kept[row], problem.zone[store], growth)
-        reluctance = 4 * bound + 2 * problem.moving[row] + (store == problem.led[row])
+        leads = store == problem.led[row]
+        before = np.cumsum(leads) - leads
+        leaving = leads & (before - before[first] < problem.spare_leaders[store])
+        reluctance = 8 * bound + 4 * problem.moving[row] + 2 * (leads & ~leaving) + ~leads
         return cls(row, column, store, first, reluctance.astype(np.int8), np.zeros(len(row), dtype=bool))
 
     def choose(self, surplus: Counts, open_rows: NDArray[np.bool_], reluctance: int) -> NDArray[np.intp]:
         """The next entries to drop, at most one per row and `surplus` per store."""
         eligible = open_rows[self.row] & (self.reluctance <= reluctance) & ~self.gone
         eligible &= surplus[self.store] > 0
-        before = np.cumsum(eligible) - eligible
-        chosen = np.flatnonzero(eligible & (before - before[self.first] < surplus[self.store]))
+        before: Counts = np.cumsum(eligible) - eligible
+        chosen: NDArray[np.intp] = np.flatnonzero(eligible & (before - before[self.first] < surplus[self.store]))
         owner = np.full(len(open_rows), NONE, dtype=np.intp)
         owner[self.row[chosen[::-1]]] = chosen[::-1]
-        return chosen[owner[self.row[chosen]] == chosen]
+        first_in_row: NDArray[np.intp] = chosen[owner[self.row[chosen]] == chosen]
+        return first_in_row
 
 
 def _bound(problem: Problem, rows: Rows, own: NDArray[np.int32], growth: Counts) -> NDArray[np.bool_]:
@@ -199,4 +155,5 @@ def _bound(problem: Problem, rows: Rows, own: NDArray[np.int32], growth: Counts)
     growing = np.append(problem.elastic & (growth > 0), False)
     topmost = (zones != NONE) & (ranks(zones).rank == problem.zone_highest[zones] - 1)
     taken = (growing[zones] & topmost).sum(axis=1) >= growing.sum()
-    return shrinking & (needed | taken)
+    bound: NDArray[np.bool_] = shrinking & (needed | taken)
+    return bound

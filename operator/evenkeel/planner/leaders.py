@@ -1,9 +1,9 @@
 """Which replica of each partition leads and which vote, given where the replicas are.
 
 Leaders are shared out like replicas: in proportion to weight, no store leading more than it holds, each store its
-share rounded down or up where the placement allows (and as near as it allows elsewhere, by the sum of squared distances).
-Among those, as few retained replicas as possible change between voter and learner; among those, as few partitions as
-possible change their leader. Once more the quick answer is proven by a bound or made exact by `exchange`.
+share rounded down or up where the placement allows, and elsewhere as near as it allows. Among those answers, as few
+retained replicas as possible change between voter and learner; among those, as few partitions as possible change their
+leader. Once more the quick answer is proven by a bound or made exact by `exchange`.
 
 A replica that was added costs nothing in either role, so a row's role changes depend on its leader only by what kind of
 replica it is: making an added replica (or a retained learner) a voter may cost a retained voter its vote.
@@ -17,13 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evenkeel.planner.exchange import Columns, Exchange, Reach, settle
-from evenkeel.planner.problem import NONE, Counts, Rows, count, zones_of
+from evenkeel.planner.problem import NONE, Counts, Rows, count, first_of_each, zones_of
 from evenkeel.planner.shares import Shares, proportional
 
 __all__ = ["Roles", "arrange"]
 
 _FAR = 2**60
-_CHUNKS = 512
+_CHUNKS = 1024
 _VOTER, _ADDED, _LEARNER = 0, 1, 2
 
 
@@ -89,7 +89,8 @@ def _role_changes(kinds: NDArray[np.int8], voters: int) -> NDArray[np.int64]:
     willing = voting + (kinds == _ADDED).sum(axis=1)[:, None]
     demoted = (kinds != _VOTER) & (voting >= voters)
     promoted = (kinds == _LEARNER) & (willing >= voters)
-    return demoted.astype(np.int64) + promoted
+    changes: NDArray[np.int64] = demoted.astype(np.int64) + promoted
+    return changes
 
 
 class _Leaders:
@@ -101,11 +102,10 @@ class _Leaders:
         self._stores = len(roles.zone)
         self._all = np.arange(len(rows))
         self._shares = _leader_shares(rows, roles)
-        # A walk passes each store once: per level the costs differ by less than the next level's unit.
-        self._role_unit = self._stores + 2
         self._role = None if kinds is None else _role_changes(kinds, roles.voters)
         self._stays = (rows == roles.led[:, None]) & (rows != NONE)
         self._held = np.zeros(self._stores, dtype=np.int64)
+        self._costs = np.zeros((0, 0), dtype=np.int64)
 
     def start(self) -> None:
         """Leaders that can stay do; other rows take the least loaded store, one chunk of rows after another."""
@@ -113,7 +113,7 @@ class _Leaders:
         self.column[stays] = self._stays[stays].argmax(axis=1)
         self._held = count(self._leading(np.flatnonzero(stays)), self._stores)
         orphans = np.flatnonzero(~stays)
-        size = max(16, self._stores // 8, -(-len(orphans) // _CHUNKS))
+        size = max(16, self._stores // 32, -(-len(orphans) // _CHUNKS))
         for first in range(0, len(orphans), size):
             chunk = orphans[first : first + size]
             load = (self._held - self._shares.exact)[self._rows[chunk]]
@@ -147,9 +147,9 @@ class _Leaders:
         useful = need[np.arange(len(at)), column] > 0
         at, column = at[useful], column[useful]
         given, taken = self._leading(at), self._rows[at, column]
-        fits = _within(given, spare)
+        fits = first_of_each(given, spare)
         at, column, given, taken = at[fits], column[fits], given[fits], taken[fits]
-        fits = _within(taken, lacking)
+        fits = first_of_each(taken, lacking)
         self.column[at[fits]] = column[fits]
         np.subtract.at(self._held, given[fits], 1)
         np.add.at(self._held, taken[fits], 1)
@@ -170,42 +170,36 @@ class _Leaders:
 
     def settle(self) -> None:
         """Make it exact."""
-        unit = 4 * self._role_unit * self._role_unit
-        columns = Columns(self._held.copy(), lowest=self._shares.lowest, highest=self._shares.highest, unit=unit)
+        # A walk passes each store once: per level the costs differ by less than the next level's unit.
+        self._costs = (~self._stays).astype(np.int64)
+        if self._role is not None:
+            self._costs += (self._stores + 2) * self._role
+        unit = 4 * (self._stores + 2) ** 2
+        columns = Columns(self._held, lowest=self._shares.lowest, highest=self._shares.highest, unit=unit)
         settle(self, columns)
-        self._held = columns.held
 
-    def _costs(self) -> NDArray[np.int64]:
-        changes = (~self._stays).astype(np.int64)
-        return changes if self._role is None else changes + self._role_unit * self._role
-
-    def reach(self, label: Counts) -> Reach:
+    def reach(self, label: Counts, changed: NDArray[np.bool_]) -> Reach:
         """Relax the transfer from each row's leader to each of its other stores."""
-        costs = self._costs()
-        leader = self._leading(self._all)
-        start = label[leader] - costs[self._all, self.column]
-        value = start[:, None] + costs
-        value[self._all, self.column] = _FAR
+        at = np.flatnonzero(changed[self._leading(self._all)])
+        leader = self._leading(at)
+        rows = self._rows[at]
+        value = (label[leader] - self._costs[at, self.column[at]])[:, None] + self._costs[at]
+        value[np.arange(len(at)), self.column[at]] = _FAR
         best = np.full(self._stores, _FAR, dtype=np.int64)
-        np.minimum.at(best, self._rows.ravel(), value.ravel())
-        at, column = np.nonzero((value == best[self._rows]) & (value < _FAR))
+        np.minimum.at(best, rows.ravel(), value.ravel())
+        hit, column = np.nonzero((value == best[rows]) & (value < _FAR))
+        taken = rows[hit, column]
         row = np.full(self._stores, NONE, dtype=np.int64)
-        row[self._rows[at, column]] = at
-        source = np.where(row == NONE, NONE, leader[row])
+        source = np.full(self._stores, NONE, dtype=np.int64)
+        row[taken] = at[hit]
+        source[taken] = leader[hit]
         return Reach(best, row, source)
 
     def cost(self, exchange: Exchange) -> int:
-        """Role changes and transfers it adds."""
-        return self._cost_of(exchange.row, exchange.taken) - self._cost_of(exchange.row, exchange.given)
-
-    def _cost_of(self, row: int, store: int) -> int:
-        column = int(np.flatnonzero(self._rows[row] == store)[0])
-        role = 0 if self._role is None else int(self._role[row, column])
-        return self._role_unit * role + int(not self._stays[row, column])
-
-    def meet(self, one: Exchange, other: Exchange) -> bool:
-        """Never asked in earnest: a row has one leader to give, and a walk passes each store once."""
-        return True
+        """Role changes and transfers it adds, in units."""
+        row = self._rows[exchange.row]
+        costs = self._costs[exchange.row]
+        return int(costs[row == exchange.taken][0] - costs[row == exchange.given][0])
 
     def apply(self, exchange: Exchange) -> None:
         """Make the taken store lead."""
@@ -214,13 +208,3 @@ class _Leaders:
 
 def _leader_shares(rows: Rows, roles: Roles) -> Shares:
     return proportional(roles.weight, count(rows, len(roles.zone)), len(rows))
-
-
-def _within(stores: NDArray[np.int32], quota: Counts) -> NDArray[np.bool_]:
-    """Mark the first `quota[s]` occurrences of every store s."""
-    order = np.argsort(stores, kind="stable")
-    ordered = stores[order]
-    position = np.arange(len(stores)) - np.searchsorted(ordered, ordered)
-    marked = np.zeros(len(stores), dtype=bool)
-    marked[order] = position < quota[ordered]
-    return marked

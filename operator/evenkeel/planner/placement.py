@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
+from evenkeel.planner.aims import wanted
 from evenkeel.planner.exchange import Columns, Exchange, Reach, settle
 from evenkeel.planner.fill import fill
-from evenkeel.planner.keep import cut_rows, cut_stores, ranks, wanted
+from evenkeel.planner.keep import cut_rows, cut_stores, ranks
 from evenkeel.planner.problem import NONE, Counts, Problem, Rows, count, zones_of
 
-__all__ = ["fewest_moves", "newcomers", "place"]
+__all__ = ["fewest_moves", "improve", "newcomers", "place"]
 
 _FAR = 2**60
 
@@ -20,21 +23,28 @@ def place(problem: Problem) -> Rows:
     kept = cut_rows(problem)
     aim = wanted(problem, count(kept, problem.stores))
     rows = fill(problem, cut_stores(problem, kept, aim), aim)
-    # One move costs 1 and a walk passes each store once, so a unit above that puts balance before moves.
-    columns = Columns(
-        count(rows, problem.stores), lowest=problem.lowest, highest=problem.highest, unit=problem.stores + 2
-    )
-    new = newcomers(rows, problem.previous)
-    if columns.cost() == 0 and int(new.sum()) == fewest_moves(problem):
-        return rows
-    graph = _Placement(problem, rows, new)
-    settle(graph, columns)
+    return rows if _proven(problem, rows) else improve(problem, rows)
+
+
+def _proven(problem: Problem, rows: Rows) -> bool:
+    held = count(rows, problem.stores)
+    if ((held < problem.lowest) | (held > problem.highest)).any():
+        return False
+    return int(newcomers(rows, problem.previous).sum()) == fewest_moves(problem)
+
+
+def improve(problem: Problem, rows: Rows) -> Rows:
+    """Exchange stores of valid rows until shares are met and no exchange saves a move."""
+    graph = _Placement(problem, rows)
+    # A walk passes each store once and one exchange costs at most a move, so this unit puts shares before moves.
+    unit = problem.stores + 2
+    settle(graph, Columns(count(rows, problem.stores), lowest=problem.lowest, highest=problem.highest, unit=unit))
     return graph.rows
 
 
 def newcomers(rows: Rows, previous: Rows) -> NDArray[np.bool_]:
     """Which entries name a store that did not hold the partition before: the moves."""
-    new = rows != NONE
+    new: NDArray[np.bool_] = rows != NONE
     for j in range(previous.shape[1]):
         new &= rows != previous[:, j : j + 1]
     return new
@@ -79,92 +89,43 @@ class _Placement:
     number in the row and the taking one less than its highest.
     """
 
-    def __init__(self, problem: Problem, rows: Rows, new: NDArray[np.bool_]) -> None:
-        self.rows = rows
+    def __init__(self, problem: Problem, rows: Rows) -> None:
+        self.rows = rows.copy()
         self._problem = problem
-        self._new = new
+        self._new = newcomers(rows, problem.previous)
         self._zones = zones_of(rows, problem.zone)
-        self._size = ranks(self._zones).size
         self._members = [np.flatnonzero(problem.zone == z) for z in range(problem.zones)]
-        self._dropped: tuple[NDArray[np.intp], NDArray[np.int32]] | None = None
 
-    def reach(self, label: Counts) -> Reach:
+    def reach(self, label: Counts, changed: NDArray[np.bool_]) -> Reach:
         """Relax every exchange: back to a store of the previous row, or to any other store of a zone."""
-        leaving = label[self.rows] - self._new
-        spare = self._size > self._problem.zone_lowest[self._zones]
-        across = np.where(spare, leaving, _FAR).min(axis=1)
+        at = np.flatnonzero(changed[self.rows].any(axis=1))
+        view = _View.of(self._problem, self.rows[at], self._zones[at], label[self.rows[at]] - self._new[at])
         best = np.full(len(label), _FAR, dtype=np.int64)
         row = np.full(len(label), NONE, dtype=np.int64)
-        self._return(best, row, leaving=leaving, across=across)
-        for z, members in enumerate(self._members):
-            self._arrive(best, row, members, self._entering(z, leaving=leaving, across=across) + 1)
-        return Reach(best, row, self._sources(best, row, leaving=leaving, spare=spare))
+        if at.size:
+            self._return(best, row, at, view)
+            for z, members in enumerate(self._members):
+                _arrive(best, row, members, view.rows, view.entering(np.arange(len(at)), z) + 1)
+        reached = np.flatnonzero(row != NONE)
+        source = np.full(len(label), NONE, dtype=np.int64)
+        source[reached] = view.source(row[reached], self._problem.zone[reached])
+        row[reached] = at[row[reached]]
+        return Reach(best, row, source)
 
-    def _entering(self, z: int, *, leaving: Counts, across: Counts) -> Counts:
-        """Per row, the lowest label with which it can take another store of zone z."""
-        if self._problem.zones == 1:
-            return leaving.min(axis=1)
-        inside = self._zones == z
-        within = np.where(inside, leaving, _FAR).min(axis=1)
-        full = inside.sum(axis=1) >= self._problem.zone_highest[z]
-        return np.where(full, within, np.minimum(within, across))
-
-    def _return(self, best: Counts, row: NDArray[np.int64], *, leaving: Counts, across: Counts) -> None:
-        if self._dropped is None:
-            gone = newcomers(self._problem.previous, self.rows)
-            at, column = np.nonzero(gone)
-            self._dropped = at, self._problem.previous[at, column]
-        at, store = self._dropped
-        zone = self._problem.zone[store]
-        inside = self._zones[at] == zone[:, None]
-        within = np.where(inside, leaving[at], _FAR).min(axis=1)
-        full = inside.sum(axis=1) >= self._problem.zone_highest[zone]
-        value = np.where(full, within, np.minimum(within, across[at]))
+    def _return(self, best: Counts, row: NDArray[np.int64], at: NDArray[np.intp], view: _View) -> None:
+        """Take back a store of the previous row, at no cost."""
+        previous = self._problem.previous[at]
+        where, column = np.nonzero(newcomers(previous, view.rows))
+        store = previous[where, column]
+        value = view.entering(where, self._problem.zone[store])
         np.minimum.at(best, store, value)
-        winners = np.flatnonzero(value == best[store])
-        row[store[winners]] = at[winners]
-
-    def _arrive(self, best: Counts, row: NDArray[np.int64], members: NDArray[np.intp], value: Counts) -> None:
-        """Each member's cheapest row that does not have it already."""
-        lowest = int(value.min())
-        if lowest >= _FAR:
-            return
-        left = members[best[members] > lowest]
-        for candidate in np.flatnonzero(value == lowest)[:8].tolist():
-            present = np.isin(left, self.rows[candidate])
-            best[left[~present]], row[left[~present]] = lowest, candidate
-            left = left[present]
-        for store in left.tolist():
-            absent = np.where((self.rows == store).any(axis=1), _FAR, value)
-            candidate = int(absent.argmin())
-            if absent[candidate] < best[store]:
-                best[store], row[store] = absent[candidate], candidate
-
-    def _sources(
-        self, best: Counts, row: NDArray[np.int64], *, leaving: Counts, spare: NDArray[np.bool_]
-    ) -> NDArray[np.int64]:
-        """From which of its row's stores each label came."""
-        reached = np.flatnonzero(best < _FAR // 2)
-        rows = row[reached]
-        zone = self._problem.zone[reached]
-        inside = self._zones[rows] == zone[:, None]
-        open_zone = inside.sum(axis=1) < self._problem.zone_highest[zone]
-        allowed = inside | (spare[rows] & open_zone[:, None])
-        column = np.where(allowed, leaving[rows], _FAR).argmin(axis=1)
-        source = np.full(len(best), NONE, dtype=np.int64)
-        source[reached] = self.rows[rows, column]
-        return source
+        winners = np.flatnonzero((value == best[store]) & (value < _FAR))
+        row[store[winners]] = where[winners]
 
     def cost(self, exchange: Exchange) -> int:
         """The moves it adds."""
         previous = self._problem.previous[exchange.row]
         return int(exchange.given in previous) - int(exchange.taken in previous)
-
-    def meet(self, one: Exchange, other: Exchange) -> bool:
-        """Within a row two exchanges compete if they touch a common zone or both cross zones."""
-        zone = self._problem.zone
-        ends, others = {zone[one.given], zone[one.taken]}, {zone[other.given], zone[other.taken]}
-        return bool(ends & others) or (len(ends) == 2 and len(others) == 2)
 
     def apply(self, exchange: Exchange) -> None:
         """Put the taken store where the given one was."""
@@ -173,5 +134,56 @@ class _Placement:
         self.rows[p, column] = exchange.taken
         self._new[p, column] = exchange.taken not in self._problem.previous[p]
         self._zones[p, column] = self._problem.zone[exchange.taken]
-        self._size[p] = ranks(self._zones[p : p + 1]).size[0]
-        self._dropped = None
+
+
+@dataclass(frozen=True)
+class _View:
+    """Some rows during a search, with the label at which each entry can be given up."""
+
+    problem: Problem
+    rows: Rows
+    zones: Rows
+    leaving: Counts
+    spare: NDArray[np.bool_]
+    across: Counts
+    """Per row, the lowest label of an entry whose zone can do without it."""
+
+    @classmethod
+    def of(cls, problem: Problem, rows: Rows, zones: Rows, leaving: Counts) -> _View:
+        spare = ranks(zones).size > problem.zone_lowest[zones]
+        across = np.where(spare, leaving, _FAR).min(axis=1)
+        return cls(problem, rows, zones, leaving, spare, across)
+
+    def entering(self, at: NDArray[np.intp], zone: int | NDArray[np.int32]) -> Counts:
+        """The lowest label with which each row of `at` can take another store of the zone."""
+        inside = self.zones[at] == np.reshape(zone, (-1, 1))
+        within = np.where(inside, self.leaving[at], _FAR).min(axis=1)
+        full = inside.sum(axis=1) >= self.problem.zone_highest[zone]
+        entering: Counts = np.where(full, within, np.minimum(within, self.across[at]))
+        return entering
+
+    def source(self, at: NDArray[np.int64], zone: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Which store of each row of `at` is given up for one of the zone."""
+        inside = self.zones[at] == zone[:, None]
+        full = inside.sum(axis=1) >= self.problem.zone_highest[zone]
+        allowed = inside | (self.spare[at] & ~full[:, None])
+        column = np.where(allowed, self.leaving[at], _FAR).argmin(axis=1)
+        given: NDArray[np.int32] = self.rows[at, column]
+        return given
+
+
+def _arrive(best: Counts, row: NDArray[np.int64], members: NDArray[np.intp], rows: Rows, value: Counts) -> None:
+    """Give each member the cheapest row that does not have it already."""
+    lowest = int(value.min())
+    if lowest >= _FAR:
+        return
+    left = members[best[members] > lowest]
+    for candidate in np.flatnonzero(value == lowest)[:8].tolist():
+        present = np.isin(left, rows[candidate])
+        best[left[~present]], row[left[~present]] = lowest, candidate
+        left = left[present]
+    for store in left.tolist():
+        absent = np.where((rows == store).any(axis=1), _FAR, value)
+        candidate = int(absent.argmin())
+        if absent[candidate] < best[store]:
+            best[store], row[store] = absent[candidate], candidate

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["NONE", "Counts", "Problem", "Rows", "count", "zones_of"]
+__all__ = ["NONE", "Counts", "Problem", "Rows", "count", "first_of_each", "zones_of"]
 
 NONE = -1
 
@@ -27,8 +27,12 @@ class Problem:
     replicas: int
     previous: Rows
     """Partition x replica: the usable stores that hold it now, in the previous order; NONE elsewhere."""
+    previous_voters: int
+    """So many of the first columns vote."""
     led: NDArray[np.int32]
     """The store that leads each partition, or NONE."""
+    spare_leaders: Counts
+    """How many partitions each store leads beyond what it shall lead."""
     moving: NDArray[np.bool_]
     """Partitions under way; another change of them is taken only where it costs nothing extra."""
     zone: NDArray[np.int32]
@@ -73,3 +77,13 @@ def count(rows: NDArray[np.int32], stores: int) -> Counts:
 def zones_of(rows: Rows, zone: NDArray[np.int32]) -> Rows:
     """The zone of every entry, NONE where there is none."""
     return np.append(zone, np.int32(NONE))[rows]
+
+
+def first_of_each(stores: NDArray[np.int32], quota: Counts) -> NDArray[np.bool_]:
+    """Mark the first `quota[s]` occurrences of every s."""
+    order = np.argsort(stores, kind="stable")
+    ordered = stores[order]
+    position = np.arange(len(stores)) - np.searchsorted(ordered, ordered)
+    marked = np.zeros(len(stores), dtype=bool)
+    marked[order] = position < quota[ordered]
+    return marked

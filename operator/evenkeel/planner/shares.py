@@ -16,13 +16,15 @@ is whole must not come out as one more or one less.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 __all__ = ["Levels", "Shares", "fair_shares", "proportional", "zone_levels"]
 
-Exact = NDArray[np.object_] | NDArray[np.int64]
+# 64-bit integers where every product fits, Python's own where weights are so fine that one would not.
+Exact = NDArray[Any]
 
 _SAFE = 2**62
 
