@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from evenkeel.errors import RebalancerError
-from evenkeel.model.table import Mode
-from evenkeel.model.views import Assignment, Choice, Placement, StoresView, StoreView, TableView
+from evenkeel.model.views import Assignment, Choice, Mode, Placement, StoresView, StoreView, TableView
 from evenkeel.rebalancers.runner import rebalance_sync
 
 THREE = TableView(name="t", partitions=1, replicas=3, consensus_size=3)

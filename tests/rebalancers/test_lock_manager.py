@@ -60,11 +60,11 @@ def moves(told: list[Assignment]) -> list[int]:
     "how",
     [
         {"class_name": "mod"},
-        {"mode": "UserDefined", "class_name": "evenkeel.rebalancers.mod:Mod"},
+        {"mode": "UserDefined", "class_name": "evenkeel.rebalancers.mod:Mod", "limits": Limits(seconds=100)},
         {
             "mode": "UserDefined",
             "class_name": locks().spec.rebalancer.class_name,
-            "limits": Limits(path=(str(EXAMPLES / "rebalancers"),)),
+            "limits": Limits(path=(str(EXAMPLES / "rebalancers"),), seconds=100),
         },
     ],
     ids=["bundled", "bundled as a user's class", "the example's class"],

@@ -25,10 +25,9 @@ from evenkeel.model.base import (
 )
 from evenkeel.model.conditions import Conditions
 from evenkeel.model.table import MAX_PARTITIONS, MAX_REPLICAS
-from evenkeel.model.views import Assignment, Choice
+from evenkeel.model.views import SLICE, Assignment, Choice, slice_name
 
 __all__ = [
-    "SLICE",
     "AssignedPartition",
     "PartitionAssignment",
     "PartitionAssignmentSpec",
@@ -36,12 +35,8 @@ __all__ = [
     "PartitionStatus",
     "PeerStatus",
     "choices",
-    "slice_name",
     "slices",
 ]
-
-SLICE = 64
-"""Partitions per object: large enough for few objects, small enough for every one to fit etcd and a screen."""
 
 Partition = Annotated[int, Field(ge=0, le=MAX_PARTITIONS - 1)]
 StoreName = Annotated[str, Field(pattern=DNS_LABEL, min_length=1, max_length=63)]
@@ -200,11 +195,6 @@ class PartitionAssignment(ResourceBase):
             allowed = f"{name}, which is <table>-<from / {SLICE}>"
             enforce([Violation(("metadata", "name"), self.metadata.name, allowed)])
         return self
-
-
-def slice_name(table: str, partition: int) -> str:
-    """Name of the object that speaks of `partition`."""
-    return f"{table}-{partition // SLICE}"
 
 
 def choices(assignments: Iterable[PartitionAssignment]) -> dict[int, Choice]:

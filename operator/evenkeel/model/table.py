@@ -22,13 +22,12 @@ from evenkeel.model.base import (
 from evenkeel.model.columns import Schema
 from evenkeel.model.conditions import Conditions, Progress, Timestamp
 from evenkeel.model.quantities import Duration, Quantity
-from evenkeel.model.views import Placement, TableView
+from evenkeel.model.views import Mode, Placement, TableView
 
 __all__ = [
     "BUNDLED_CONFIG",
     "MAX_PARTITIONS",
     "MAX_REPLICAS",
-    "Mode",
     "RebalancerSpec",
     "StuckPartition",
     "Table",
@@ -38,8 +37,6 @@ __all__ = [
 
 MAX_PARTITIONS = 1_000_000
 MAX_REPLICAS = 99
-
-Mode = Literal["FullAuto", "SemiAuto", "Customized", "UserDefined"]
 
 BUNDLED_CONFIG: dict[str, frozenset[str]] = {
     "balanced": frozenset(),

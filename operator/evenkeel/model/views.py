@@ -8,6 +8,7 @@ column 0 is the preferred leader, the first `voters` entries are voters and the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -15,17 +16,31 @@ from numpy.typing import NDArray
 
 __all__ = [
     "NO_STORE",
+    "SLICE",
     "Assignment",
     "Choice",
     "CurrentState",
+    "Mode",
     "Move",
     "Placement",
     "StoreView",
     "StoresView",
     "TableView",
+    "slice_name",
 ]
 
 NO_STORE = -1
+
+Mode = Literal["FullAuto", "SemiAuto", "Customized", "UserDefined"]
+"""Who decides where a table's replicas go."""
+
+SLICE = 64
+"""Partitions per PartitionAssignment: few objects, and every one of them fits etcd and a screen."""
+
+
+def slice_name(table: str, partition: int) -> str:
+    """Name of the PartitionAssignment that speaks of `partition`."""
+    return f"{table}-{partition // SLICE}"
 
 
 class StoreView(msgspec.Struct, frozen=True, kw_only=True):

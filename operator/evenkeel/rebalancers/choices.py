@@ -16,8 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from evenkeel.errors import RebalancerError
-from evenkeel.model.partitionassignment import slice_name
-from evenkeel.model.views import Assignment, Choice, CurrentState, StoresView, TableView
+from evenkeel.model.views import Assignment, Choice, CurrentState, StoresView, TableView, slice_name
 from evenkeel.planner.rules import exclusion
 from evenkeel.rebalancers.api import RebalanceContext
 

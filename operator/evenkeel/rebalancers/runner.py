@@ -12,8 +12,7 @@ import asyncio
 from collections.abc import Mapping
 
 from evenkeel.errors import RebalancerError
-from evenkeel.model.table import Mode
-from evenkeel.model.views import Assignment, Choice, CurrentState, StoresView, TableView
+from evenkeel.model.views import Assignment, Choice, CurrentState, Mode, StoresView, TableView
 from evenkeel.rebalancers.api import RebalanceContext, Rebalancer, RebalanceResult
 from evenkeel.rebalancers.balanced import Balanced
 from evenkeel.rebalancers.choices import Customized, SemiAuto
