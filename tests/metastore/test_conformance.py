@@ -82,6 +82,27 @@ async def test_failed_comparison_runs_the_other_branch(subject: Subject, prefix:
     assert [kv.value for kv in result.results[0].kvs] == [b"1"]
 
 
+async def test_many_reads_on_failure_see_one_moment(subject: Subject, prefix: str) -> None:
+    """However many reads a failed transaction makes, all are of the revision at which it failed."""
+    keys = [f"{prefix}{number:02}" for number in range(30)]
+    fails = Txn((absent(keys[0]),), (Put(keys[0], b""),), tuple(Get(key) for key in keys))
+    stop = asyncio.Event()
+
+    async def overwrite() -> None:
+        while not stop.is_set():
+            await subject.store.txn(Txn(success=tuple(Put(key, b"") for key in keys)))
+            await asyncio.sleep(0)
+
+    await subject.store.txn(Txn(success=tuple(Put(key, b"") for key in keys)))
+    overwriting = asyncio.create_task(overwrite())
+    for _ in range(20):
+        result = await subject.store.txn(fails)
+        assert not result.succeeded
+        assert len({part.kvs[0].mod_revision for part in result.results} | {result.revision}) == 1
+    stop.set()
+    await overwriting
+
+
 async def test_all_comparisons_must_hold(subject: Subject, prefix: str) -> None:
     """One comparison that does not hold among many is enough."""
     kv = await subject.store.get(prefix + "a")

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from evenkeel.errors import ClusterMismatchError, UnreachableError
-from evenkeel.metastore.api import Get, Txn
+from evenkeel.metastore.api import Get, Txn, absent
 from evenkeel.metastore.etcd import EtcdMetastore
 from evenkeel.metastore.server import EtcdServer, free_port
 from tests.metastore.support import (
@@ -149,10 +149,10 @@ async def test_transaction_of_unknown_outcome(
 ) -> None:
     """When the answer is lost, the error says that it may have taken effect, and it is not sent again."""
     await store.txn(put(prefix + "a", b"1"))
+    watch = direct.watch(prefix, after=await direct.range(prefix))
     proxy.swallow_answers()
     writing = asyncio.create_task(store.txn(put(prefix + "a", b"2")))
-    async with asyncio.timeout(PATIENCE):
-        await proxy.swallowed.wait()
+    assert shown(await events_until(watch, lambda _: True)) == [("a", b"2")]
     await proxy.cut()
     await proxy.accept()
     with pytest.raises(UnreachableError, match="may or may not have taken effect"):
@@ -215,6 +215,26 @@ async def test_large_prefix_is_one_revision(shared_server: EtcdServer, prefix: s
             assert max(kv.mod_revision for kv in snapshot.kvs) <= snapshot.revision
         stop.set()
         await overwriting
+
+
+async def test_compaction_between_a_failed_write_and_its_reads(shared_server: EtcdServer, prefix: str) -> None:
+    """When the reads of a failed transaction come too late for its revision, it is made anew as a whole."""
+    keys = [f"{prefix}{number}" for number in range(8)]
+    fails = Txn((absent(keys[0]),), (put(keys[0], b"2").success[0],), tuple(Get(key) for key in keys))
+    async with Proxy(shared_server.endpoint) as proxy, EtcdMetastore(settings_for(proxy.endpoint)) as store:
+        await store.txn(put(keys[0], b"1"))
+        proxy.swallow_answers()
+        writing = asyncio.create_task(store.txn(fails))
+        async with asyncio.timeout(PATIENCE):
+            await proxy.swallowed.wait()
+        async with EtcdMetastore(settings_for(shared_server.endpoint)) as direct:
+            later = await direct.txn(put(keys[1], b"1"))
+        await compact_etcd(shared_server.endpoint, later.revision)
+        await proxy.accept()
+        result = await writing
+    assert not result.succeeded
+    assert result.revision == later.revision
+    assert [len(part.kvs) for part in result.results] == [1, 1, 0, 0, 0, 0, 0, 0]
 
 
 async def test_another_cluster_is_not_taken_for_ours(new_server: Callable[..., EtcdServer]) -> None:

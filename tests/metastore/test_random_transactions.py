@@ -70,8 +70,10 @@ class Pair:
 
     def random_txn(self) -> Txn:
         compares = tuple(self.random_compare() for _ in range(self.rng.randint(0, 3)))
-        branches = [tuple(self.random_op() for _ in range(self.rng.randint(0, 4))) for _ in range(2)]
-        return Txn(compares, *branches)
+        success, failure = (tuple(self.random_op() for _ in range(self.rng.randint(0, 4))) for _ in range(2))
+        if self.rng.random() < 0.2:
+            failure = (*(Get(key) for key in KEYS), Get(self.rng.choice(PREFIXES), prefix=True))
+        return Txn(compares, success, failure)
 
     def random_compare(self) -> Compare:
         key = self.rng.choice(KEYS)

@@ -11,7 +11,19 @@ from typing import Any
 
 from aetcd import rpc
 
-from evenkeel.metastore.api import Compare, Delete, Event, KeyValue, Op, OpResult, Put, Txn, TxnResult
+from evenkeel.metastore.api import (
+    MAX_TXN_OPS,
+    Compare,
+    Delete,
+    Event,
+    Get,
+    KeyValue,
+    Op,
+    OpResult,
+    Put,
+    Txn,
+    TxnResult,
+)
 
 __all__ = [
     "decode_events",
@@ -19,7 +31,9 @@ __all__ = [
     "decode_txn",
     "encode_get",
     "encode_range",
+    "encode_reads",
     "encode_txn",
+    "has_costly_failure",
     "prefix_bounds",
     "writes",
 ]
@@ -31,6 +45,7 @@ _RELATIONS = {
     "<": rpc.Compare.LESS,
     ">": rpc.Compare.GREATER,
 }
+_FEWEST_COSTLY = 8
 _EVERY_TEXT = (b"\0", b"\xff")
 """Not etcd's own way to say "all keys", which its check for keys changed twice overlooks."""
 
@@ -66,6 +81,15 @@ def encode_txn(txn: Txn) -> Any:
     return request
 
 
+def encode_reads(reads: Iterable[Op], *, revision: int) -> Any:
+    """A transaction of reads alone, all of one revision of the past."""
+    request = rpc.TxnRequest()
+    _add_ops(request.success, reads)
+    for op in request.success:
+        op.request_range.revision = revision
+    return request
+
+
 def decode_txn(txn: Txn, response: Any) -> TxnResult:
     """What etcd answered to `txn`."""
     ops = txn.success if response.succeeded else txn.failure
@@ -88,6 +112,16 @@ def decode_kv(kv: Any) -> KeyValue:
 def decode_events(events: Iterable[Any], *, after: int) -> list[Event]:
     """The events of a watch response that happened past revision `after`."""
     return [_decode_event(event) for event in events if event.kv.mod_revision > after]
+
+
+def has_costly_failure(txn: Txn) -> bool:
+    """Whether a write carries many reads that matter only if it fails."""
+    reads = txn.failure
+    return (
+        _FEWEST_COSTLY <= len(reads) <= MAX_TXN_OPS
+        and all(isinstance(op, Get) and (op.key or op.prefix) for op in reads)
+        and writes(txn)
+    )
 
 
 def writes(txn: Txn) -> bool:

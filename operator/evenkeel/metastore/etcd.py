@@ -24,7 +24,9 @@ from evenkeel.metastore._codec import (
     decode_txn,
     encode_get,
     encode_range,
+    encode_reads,
     encode_txn,
+    has_costly_failure,
     prefix_bounds,
     writes,
 )
@@ -64,8 +66,9 @@ class EtcdMetastore:
 
     async def txn(self, txn: Txn) -> TxnResult:
         """Run one transaction. An UnreachableError leaves open whether it took effect."""
-        response = await self._call(_txn, encode_txn(txn), repeatable=not writes(txn))
-        return decode_txn(txn, response)
+        if has_costly_failure(txn):
+            return await self._txn_then_read(txn)
+        return await self._txn(txn)
 
     def watch(self, prefix: str, *, after: Snapshot) -> AsyncIterator[WatchBatch]:
         """Every change under `prefix` past `after.revision`, each exactly once and in order."""
@@ -103,6 +106,26 @@ class EtcdMetastore:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    async def _txn(self, txn: Txn) -> TxnResult:
+        return decode_txn(txn, await self._call(_txn, encode_txn(txn), repeatable=not writes(txn)))
+
+    async def _txn_then_read(self, txn: Txn) -> TxnResult:
+        """Spare the reads of `failure` the way through raft and every member's log.
+
+        A transaction that fails without writing leaves the revision at which its comparisons were made, and reading
+        at that revision afterwards finds exactly what its own reads would have found.
+        """
+        result = await self._txn(Txn(txn.compares, txn.success))
+        if result.succeeded:
+            return result
+        try:
+            reads = encode_reads(txn.failure, revision=result.revision)
+            response = await self._call(_txn, reads, repeatable=True)
+        except CompactedError:
+            # The first attempt changed nothing, so the whole may be tried as if it had not been.
+            return await self._txn(txn)
+        return TxnResult(False, result.revision, decode_txn(Txn(success=txn.failure), response).results)
 
     async def _call(self, method: Method, request: Any, *, repeatable: bool) -> Any:
         """One linearizable request, which can never see less than what was seen before it was sent."""
