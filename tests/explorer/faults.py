@@ -9,7 +9,7 @@ from evenkeel.protocol.configuration import Configuration
 from evenkeel.protocol.records import ReplicaId, StoreState, encode
 from tests.explorer import raft
 from tests.explorer.raft import Entry
-from tests.explorer.world import KEYS, Action, Store, World
+from tests.explorer.world import KEYS, Action, Operator, Store, World
 
 BUDGETED = frozenset(
     (
@@ -37,8 +37,9 @@ def actions(world: World) -> Iterator[Action]:
         for index, wish in enumerate(world.scenario.wishes):
             if wish != world.wish and world.wish.voters is not None and index:
                 yield ("wish", str(index))
+    leaderless = not any(in_charge(world, operator) for operator in world.operators.values())
     for operator in world.operators.values():
-        if not operator.epoch_mod and not operator.waiting and world.spend("takeover"):
+        if not operator.epoch_mod and not operator.waiting and (leaderless or world.spend("takeover")):
             yield ("takeover", operator.name)
         if operator.waiting and world.spend("halt"):
             yield ("halt", operator.name)
@@ -90,6 +91,12 @@ def _takes_writes(store: Store) -> bool:
     applied = replica.applied()
     assert applied is not None
     return not applied.joint or replica.id in {peer.id for peer in applied.peers}
+
+
+def in_charge(world: World, operator: Operator) -> bool:
+    """Whether the operator holds the epoch, or is about to learn whether it does."""
+    epoch = world.metastore.get(KEYS.epoch)
+    return operator.waiting != 0 or (epoch is not None and epoch.mod_revision == operator.epoch_mod)
 
 
 def can_lose(world: World, name: str) -> bool:

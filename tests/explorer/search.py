@@ -13,7 +13,7 @@ from evenkeel.errors import EvenkeelError
 from tests.explorer import faults, invariants, operators, raft, sidecars
 from tests.explorer.fingerprint import fingerprint
 from tests.explorer.invariants import Violation
-from tests.explorer.world import KEYS, Action, InFlight, Operator, Scenario, Store, World, target_of
+from tests.explorer.world import Action, InFlight, Operator, Scenario, Store, World, target_of
 
 _STORE_STEPS = frozenset(("deliver", "read", "start", "lead", "check", "delete", "wreck", "confirm", "timeout"))
 _OPERATOR_STEPS = frozenset(("operate", "give-up", "takeover"))
@@ -90,7 +90,7 @@ def step(world: World, action: Action) -> None:
         sidecars.act(world, kind, world.stores[name])
     elif kind in _OPERATOR_STEPS:
         operators.act(world, kind, world.operators[name])
-        if kind == "takeover" and "takeover" in world.budget:
+        if kind == "takeover" and world.spend("takeover"):
             world.budget["takeover"] -= 1
     elif kind in ("land", "vanish", "mute"):
         _land(world, kind, int(name))
@@ -154,7 +154,7 @@ def settle(world: World, rng: random.Random, trace: list[Action]) -> None:
         _do(world, ("wish", str(_sensible_wish(world))), trace)
     for flight in list(world.flights):
         _do(world, ("land", str(flight.number)), trace)
-    world.budget = {"takeover": 1000}
+    world.budget = {}
     for action in list(faults.actions(world)):
         if action[0] in ("resume", "mend", "unblank", "restart", "declare"):
             _do(world, action, trace)
@@ -183,13 +183,8 @@ def _helps(world: World, action: Action) -> bool:
         sender = world.stores.get(action[1]) or world.operators[action[1]]
         return all(flight.number != sender.waiting for flight in world.flights)
     if action[0] == "takeover":
-        return not any(_in_charge(world, operator) for operator in world.operators.values())
+        return not any(faults.in_charge(world, operator) for operator in world.operators.values())
     return action[0] != "elect" or not _has_leader(world)
-
-
-def _in_charge(world: World, operator: Operator) -> bool:
-    epoch = world.metastore.get(KEYS.epoch)
-    return operator.waiting != 0 or (epoch is not None and epoch.mod_revision == operator.epoch_mod)
 
 
 def _has_leader(world: World) -> bool:

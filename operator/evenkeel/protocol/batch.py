@@ -1,9 +1,9 @@
 """A plan carried to all partitions of a table, many to a transaction.
 
-A partition's transaction compares the five keys it was decided on, so 25 partitions with the epoch and the
-plan's head fill etcd's 128 comparisons. When a comparison fails, the same round trip brings back what is there
-now: partitions that had changed are decided anew, in batches half the size, and the others are tried again as
-they were. A changed epoch or head ends the run: someone else is in charge, or a newer plan is.
+A partition's transaction compares the five keys it was decided on, so 25 partitions with the epoch and the plan's head
+fill etcd's 128 comparisons. When a comparison fails, the batch's keys are read again in one transaction: partitions
+that had changed are decided anew, in batches half the size, and the others are tried again as they were. A changed
+epoch or head ends the run: someone else is in charge, or a newer plan is.
 
 Sans-IO: ask `next_batch()` while it has some, run the transactions side by side, hand each result to `on_result()`.
 """
@@ -28,7 +28,7 @@ BATCH = (MAX_TXN_OPS - 2) // 5
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """One transaction of the run and the partitions it decides."""
+    """One transaction of the run and the partitions it is about; without cases it only reads their keys again."""
 
     partitions: tuple[int, ...]
     cases: tuple[Case, ...]
@@ -59,6 +59,7 @@ class PlanRun:
         self._guards = (epoch, Compare(keys.plan_head(table), "mod", "=", head_mod))
         self._views: dict[int, PartitionView] = {}
         self._queue: deque[tuple[int, ...]] = deque()
+        self._unsure: deque[tuple[int, ...]] = deque()
         self._running = 0
         self.cases: Counter[Case] = Counter()
         """How many partitions ended in which case."""
@@ -77,34 +78,40 @@ class PlanRun:
     @property
     def done(self) -> bool:
         """Whether every admitted partition has been handled, or a newer plan has taken over."""
-        return not self._running and (self.superseded or not self._queue)
+        return not self._running and (self.superseded or not (self._queue or self._unsure))
 
     def next_batch(self) -> Batch | None:
         """The next transaction to run, or None while there is none to start."""
+        if self._unsure and not self.superseded:
+            return self._start(self._read_again(self._unsure.popleft()))
         while self._queue and not self.superseded:
             batch = self._batch(self._queue.popleft())
             if batch is not None:
-                self._running += 1
-                return batch
+                return self._start(batch)
         return None
 
     def on_result(self, batch: Batch, result: TxnResult) -> None:
         """Account for a finished transaction."""
         self._running -= 1
-        if result.succeeded:
+        if batch.cases and result.succeeded:
             self.cases.update(batch.cases)
             return
         found = {kv.key: kv for op in result.results for kv in op.kvs}
         self._check_guards(found)
-        if not self.superseded:
+        if batch.cases:
+            self._unsure.append(batch.partitions)
+        else:
             self._retry(batch, found)
+
+    def _start(self, batch: Batch) -> Batch:
+        self._running += 1
+        return batch
 
     def _batch(self, partitions: tuple[int, ...]) -> Batch | None:
         decided: list[int] = []
         cases: list[Case] = []
         compares: list[Compare] = list(self._guards)
         ops: list[Op] = []
-        reads: list[Get] = [Get(guard.key) for guard in self._guards]
         for partition in partitions:
             keys, view = self._partition_keys(partition), self._views[partition]
             decision = self._decide(partition, keys, view)
@@ -115,10 +122,16 @@ class PlanRun:
             cases.append(decision.case)
             compares += view.compares(keys)
             ops += decision.ops
-            reads += (Get(key) for key in keys.all())
         if not decided:
             return None
-        return Batch(tuple(decided), tuple(cases), Txn(tuple(compares), tuple(ops), tuple(reads)))
+        return Batch(tuple(decided), tuple(cases), Txn(tuple(compares), tuple(ops), self._read_guards()))
+
+    def _read_again(self, partitions: tuple[int, ...]) -> Batch:
+        own = (Get(key) for partition in partitions for key in self._partition_keys(partition).all())
+        return Batch(partitions, (), Txn(success=(*self._read_guards(), *own)))
+
+    def _read_guards(self) -> tuple[Get, ...]:
+        return tuple(Get(guard.key) for guard in self._guards)
 
     def _decide(self, partition: int, keys: PartitionKeys, view: PartitionView) -> Decision:
         return retarget(view, self._target(partition), keys=keys, plan=self._plan, mode=self._mode, gone=self._gone)

@@ -22,7 +22,7 @@ trigger behind would let an older plan win later.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -180,7 +180,7 @@ def _may_replace(view: PartitionView, *, mode: Retarget, gone: Callable[[Peer], 
 def _replace(
     view: PartitionView,
     stable: Stable,
-    target: Iterable[TargetPeer],
+    target: Sequence[TargetPeer],
     *,
     keys: PartitionKeys,
     plan: int,

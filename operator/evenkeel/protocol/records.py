@@ -83,12 +83,12 @@ Shape = frozenset[tuple[str, str, Role]]
 
 def shape(peers: Iterable[Peer | TargetPeer]) -> Shape:
     """The configuration as a set of (store, volume, role)."""
-    return frozenset((peer.store, peer.volume, peer.role) for peer in peers)
+    return frozenset([(peer.store, peer.volume, peer.role) for peer in peers])
 
 
 def voters(peers: Iterable[Peer]) -> tuple[Peer, ...]:
     """The peers that vote."""
-    return tuple(peer for peer in peers if peer.role is Role.VOTER)
+    return tuple([peer for peer in peers if peer.role is Role.VOTER])
 
 
 class Stable(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -18,14 +18,13 @@ __all__ = ["assign_ids", "pending_of", "steps"]
 Configuration = tuple[Peer, ...]
 
 
-def assign_ids(target: Iterable[TargetPeer | Peer], *, keep: Iterable[Peer], plan: int) -> Configuration:
+def assign_ids(target: Sequence[TargetPeer | Peer], *, keep: Iterable[Peer], plan: int) -> Configuration:
     """Give the target's peers ids: those of `keep` where store and volume are there already, else the plan's number."""
     known: dict[tuple[str, str], int] = {}
     for peer in keep:
         known.setdefault((peer.store, peer.volume), peer.replica)
-    return tuple(
-        sorted(Peer(peer.store, peer.volume, known.get((peer.store, peer.volume), plan), peer.role) for peer in target)
-    )
+    ids = [known.get((peer.store, peer.volume), plan) for peer in target]
+    return tuple(sorted([Peer(p.store, p.volume, number, p.role) for p, number in zip(target, ids, strict=True)]))
 
 
 def steps(current: Sequence[Peer], target: Sequence[Peer]) -> tuple[Configuration, ...]:
@@ -33,18 +32,14 @@ def steps(current: Sequence[Peer], target: Sequence[Peer]) -> tuple[Configuratio
     if shape(current) == shape(target):
         return ()
     ids = {(peer.store, peer.volume): peer.replica for peer in current}
-    final = tuple(
-        sorted(
-            Peer(peer.store, peer.volume, ids.get((peer.store, peer.volume), peer.replica), peer.role)
-            for peer in target
-        )
-    )
-    newcomers = [peer for peer in voters(final) if (peer.store, peer.volume) not in ids]
-    strangers = len(newcomers) - _minority(len(voters(final)))
+    final = tuple(sorted([Peer(p.store, p.volume, ids.get((p.store, p.volume), p.replica), p.role) for p in target]))
+    deciding = voters(final)
+    newcomers = [peer for peer in deciding if (peer.store, peer.volume) not in ids]
+    strangers = len(newcomers) - _minority(len(deciding))
     if strangers <= 0:
         return (final,)
-    learners = (Peer(peer.store, peer.volume, peer.replica, Role.LEARNER) for peer in newcomers[:strangers])
-    return (tuple(sorted((*current, *learners))), final)
+    learners = [Peer(peer.store, peer.volume, peer.replica, Role.LEARNER) for peer in newcomers[:strangers]]
+    return (tuple(sorted([*current, *learners])), final)
 
 
 def pending_of(current: Sequence[Peer], target: Sequence[Peer]) -> Pending | None:

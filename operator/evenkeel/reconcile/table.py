@@ -76,12 +76,12 @@ def reconcile_table(
                 yield from _commit(table_life.announce(wish.record, keys=keys, table=table, epoch=epoch))
             elif _spec_differs(snapshot, wish.record):
                 yield from _mirror(snapshot, wish.record, epoch)
-            elif (placed := (yield from _next_plan(snapshot, wish, reasons, epoch))) is not None:
-                yield from _write(snapshot, placed, epoch)
-            elif snapshot.record is not None and snapshot.record.state is TableState.CREATING:
-                yield from _create(snapshot, epoch)
+            elif snapshot.record is not None and snapshot.record.state is TableState.READY:
+                head = yield from _plan(snapshot, wish, reasons, epoch)
+                return (yield from _carry_out(snapshot, head, admit, epoch))
             else:
-                return (yield from _carry_out(snapshot, admit, epoch))
+                head = yield from _plan(snapshot, wish, reasons, epoch)
+                yield from _create(snapshot, head.plan, epoch)
         except _ChangedMeanwhileError:
             continue
 
@@ -100,8 +100,26 @@ def _mirror(snapshot: TableSnapshot, wanted: TableRecord, epoch: Compare) -> Req
     yield from _commit(Txn((epoch, unchanged(key, snapshot.record_kv)), (Put(key, value),)))
 
 
-def _next_plan(snapshot: TableSnapshot, wish: TableWish, reasons: Reasons, epoch: Compare) -> Requests[Plan | None]:
-    """Plan n+1, or None where the newest plan still says what the rebalancer wants."""
+class _Head(msgspec.Struct, frozen=True):
+    """The plan that counts, and the revision its head was written at."""
+
+    plan: Plan
+    mod_revision: int
+    anew: bool
+
+
+def _plan(snapshot: TableSnapshot, wish: TableWish, reasons: Reasons, epoch: Compare) -> Requests[_Head]:
+    """The newest plan while it says what the rebalancer wants, else plan n+1, written."""
+    wanted = yield from _next_plan(snapshot, wish, reasons)
+    newest = snapshot.plan
+    if newest is not None and snapshot.head_kv is not None and _same_targets(newest, wanted, wish.record.partitions):
+        return _Head(newest, snapshot.head_kv.mod_revision, anew=False)
+    revision = yield from _write(snapshot, wanted, epoch)
+    return _Head(wanted, revision, anew=True)
+
+
+def _next_plan(snapshot: TableSnapshot, wish: TableWish, reasons: Reasons) -> Requests[Plan]:
+    """What plan n+1 would be."""
     partitions = wish.record.partitions
     before = snapshot.previous(partitions)
     after: Assignment = yield Place(
@@ -112,17 +130,18 @@ def _next_plan(snapshot: TableSnapshot, wish: TableWish, reasons: Reasons, epoch
         stores=snapshot.stores,
         current=snapshot.current(partitions),
     )
-    newest = snapshot.plan
-    plan = make_plan(
+    return make_plan(
         [after.stores_of(partition) for partition in range(partitions)],
-        n=1 if newest is None else newest.n + 1,
+        n=1 if snapshot.plan is None else snapshot.plan.n + 1,
         inputs=snapshot.revision,
         voters=after.voters,
         volumes=snapshot.volumes,
         reasons=reasons(before, after, snapshot),
     )
-    same = newest is not None and all(_same_target(newest, plan, partition) for partition in range(partitions))
-    return None if same else plan
+
+
+def _same_targets(one: Plan, other: Plan, partitions: int) -> bool:
+    return all(_same_target(one, other, partition) for partition in range(partitions))
 
 
 def _same_target(one: Plan, other: Plan, partition: int) -> bool:
@@ -130,44 +149,47 @@ def _same_target(one: Plan, other: Plan, partition: int) -> bool:
     return before == after or (before[:1] == after[:1] and shape(before) == shape(after))
 
 
-def _write(snapshot: TableSnapshot, plan: Plan, epoch: Compare) -> Requests[None]:
+def _write(snapshot: TableSnapshot, plan: Plan, epoch: Compare) -> Requests[int]:
     guards = (epoch, unchanged(snapshot.keys.table(snapshot.table), snapshot.record_kv))
     head_mod = 0 if snapshot.head_kv is None else snapshot.head_kv.mod_revision
+    revision = 0
     for txn in write_plan(plan, keys=snapshot.keys, table=snapshot.table, head_mod=head_mod, guards=guards):
-        yield from _commit(txn)
+        revision = (yield from _commit(txn)).revision
+    return revision
 
 
-def _create(snapshot: TableSnapshot, epoch: Compare) -> Requests[None]:
-    record, plan = snapshot.record_kv, snapshot.plan
-    assert record is not None
+def _create(snapshot: TableSnapshot, plan: Plan, epoch: Compare) -> Requests[None]:
+    assert snapshot.record_kv is not None
     assert snapshot.record is not None
-    assert plan is not None
+    keys, table, record = snapshot.keys, snapshot.table, snapshot.record_kv
     missing = [p for p in range(snapshot.record.partitions) if snapshot.partition(p).stable is None]
-    keys, table = snapshot.keys, snapshot.table
     for txn in table_life.genesis(plan, missing, keys=keys, table=table, record=record, epoch=epoch):
         yield from _commit(txn)
     yield from _commit(table_life.make_ready(record, keys=keys, table=table, epoch=epoch))
 
 
-def _carry_out(snapshot: TableSnapshot, admit: Withhold, epoch: Compare) -> Requests[Outcome]:
-    plan, record = snapshot.plan, snapshot.record
-    assert plan is not None
-    assert record is not None
-    assert snapshot.head_kv is not None
+def _carry_out(snapshot: TableSnapshot, head: _Head, admit: Withhold, epoch: Compare) -> Requests[Outcome]:
+    assert snapshot.record is not None
     run = PlanRun(
         keys=snapshot.keys,
         table=snapshot.table,
-        plan=plan.n,
-        target=plan.target,
-        mode=record.retarget,
+        plan=head.plan.n,
+        target=head.plan.target,
+        mode=snapshot.record.retarget,
         epoch=epoch,
-        head_mod=snapshot.head_kv.mod_revision,
+        head_mod=head.mod_revision,
         gone=snapshot.gone,
     )
-    admitted = list(admit(snapshot, plan))
+    admitted = list(admit(snapshot, head.plan))
     run.admit(admitted, snapshot.kvs)
     yield Carry(run)
-    return Outcome(plan=plan.n, cases=run.cases, withheld=record.partitions - len(admitted), superseded=run.superseded)
+    return Outcome(
+        plan=head.plan.n,
+        planned_anew=head.anew,
+        cases=run.cases,
+        withheld=snapshot.record.partitions - len(admitted),
+        superseded=run.superseded,
+    )
 
 
 def drop_table(*, keys: Keys, table: str, epoch: Compare) -> Requests[bool]:

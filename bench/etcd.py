@@ -1,0 +1,138 @@
+"""How fast a change of all partitions of a table reaches etcd, beside what etcd itself can take in the same run.
+
+The ceiling is plain puts of the same values, 120 to a transaction, as many at once as the plan uses; a plan also compares
+five keys of every partition and must know which plan and which operator is in charge.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench.report import Row
+from evenkeel.driver import IN_FLIGHT, carry, drive, read_at_one_revision
+from evenkeel.metastore.api import Put, Txn
+from evenkeel.metastore.binary import find_etcd
+from evenkeel.metastore.epoch import Epoch, acquire_epoch
+from evenkeel.metastore.etcd import EtcdMetastore
+from evenkeel.metastore.server import EtcdServer
+from evenkeel.metastore.settings import EtcdSettings
+from evenkeel.model.views import TableView
+from evenkeel.protocol.batch import PlanRun
+from evenkeel.protocol.keys import Keys
+from evenkeel.protocol.partition import Case
+from evenkeel.protocol.plan import Plan, make_plan, write_plan
+from evenkeel.protocol.records import Retarget, StoreRecord, TableRecord, encode
+from evenkeel.reconcile.snapshot import TableSnapshot, read_table
+from evenkeel.reconcile.table import TableWish, reconcile_table
+
+PARTITIONS = 10_000
+STORES = 100
+ROUNDS = 3
+KEYS = Keys(namespace="bench", store_cluster="stores")
+TABLE = "orders.1"
+
+
+def rows() -> Iterator[Row]:
+    """The metastore's row of the targets."""
+    yield from asyncio.run(_measure())
+
+
+async def _measure() -> list[Row]:
+    binary = find_etcd()
+    with tempfile.TemporaryDirectory(prefix="evenkeel-bench-") as directory:
+        async with (
+            EtcdServer(Path(directory), binary=binary) as server,
+            EtcdMetastore(EtcdSettings(endpoints=(server.endpoint,))) as metastore,
+        ):
+            epoch = await _create(metastore)
+            pairs = [(await _ceiling(metastore, number), await _change(metastore, epoch)) for number in range(ROUNDS)]
+    ceiling, (keys, seconds) = sorted(pairs, key=lambda pair: pair[1][0] / pair[1][1] / pair[0])[ROUNDS // 2]
+    rate = keys / seconds
+    version = ".".join(map(str, binary.version))
+    return [
+        Row("etcd", f"change {PARTITIONS} partitions, etcd {version}", seconds, "s"),
+        Row(
+            "etcd",
+            "keys written by it, beside 120-put transactions; want >= 0.5",
+            rate,
+            "keys/s",
+            ceiling,
+            rate / ceiling,
+        ),
+    ]
+
+
+async def _create(metastore: EtcdMetastore) -> Epoch:
+    epoch = await acquire_epoch(metastore, KEYS.epoch, "bench")
+    for number in range(STORES):
+        store = StoreRecord(volume=f"v{number}")
+        await metastore.txn(Txn(success=(Put(KEYS.store(f"s{number:03}"), encode(store)),)))
+    wish = TableWish(
+        record=TableRecord(partitions=PARTITIONS, replicas=3, consensus_size=3),
+        view=TableView(name="orders", partitions=PARTITIONS, replicas=3, consensus_size=3),
+    )
+    await drive(reconcile_table(wish, keys=KEYS, table=TABLE, epoch=epoch.compare), metastore=metastore, epoch=epoch)
+    return epoch
+
+
+async def _change(metastore: EtcdMetastore, epoch: Epoch) -> tuple[int, float]:
+    """Give every partition a new target; keys written and seconds from the plan's head to the last partition's keys."""
+    snapshot = TableSnapshot(KEYS, TABLE, await read_at_one_revision(metastore, read_table(KEYS, TABLE).prefixes))
+    plan = _shifted(snapshot)
+    assert snapshot.head_kv is not None
+    head_mod = snapshot.head_kv.mod_revision
+    for txn in write_plan(plan, keys=KEYS, table=TABLE, head_mod=head_mod, guards=(epoch.compare,)):
+        result = await metastore.txn(txn)
+        assert result.succeeded
+        written = result.revision
+    began = time.perf_counter()
+    run = PlanRun(
+        keys=KEYS,
+        table=TABLE,
+        plan=plan.n,
+        target=plan.target,
+        mode=Retarget.ADJUST,
+        epoch=epoch.compare,
+        head_mod=written,
+    )
+    run.admit(range(PARTITIONS), snapshot.kvs)
+    await carry(run, metastore)
+    seconds = time.perf_counter() - began
+    changed = run.cases[Case.STARTED] + run.cases[Case.ADJUSTED]
+    assert changed == PARTITIONS, run.cases
+    return 2 * changed, seconds
+
+
+def _shifted(snapshot: TableSnapshot) -> Plan:
+    """Every partition moves one replica: the store after its last takes over from its first."""
+    assert snapshot.plan is not None
+    names = [store.name for store in snapshot.stores.stores]
+    at = {name: number for number, name in enumerate(names)}
+    targets = []
+    for partition in range(PARTITIONS):
+        row = [peer.store for peer in snapshot.plan.target(partition)]
+        free = (names[(at[row[-1]] + step) % STORES] for step in range(1, STORES))
+        targets.append([*row[1:], next(name for name in free if name not in row)])
+    return make_plan(targets, n=snapshot.plan.n + 1, inputs=snapshot.revision, voters=3, volumes=snapshot.volumes)
+
+
+async def _ceiling(metastore: EtcdMetastore, number: int) -> float:
+    """Keys per second that etcd takes in 120-put transactions: as many keys and bytes as a change writes."""
+    value = b"x" * 120
+    txns = [
+        Txn(success=tuple(Put(f"/ceiling/{number}/{at}", value) for at in range(first, first + 120)))
+        for first in range(0, 2 * PARTITIONS, 120)
+    ]
+    waiting = iter(txns)
+    began = time.perf_counter()
+
+    async def worker() -> None:
+        for txn in waiting:
+            await metastore.txn(txn)
+
+    await asyncio.gather(*(worker() for _ in range(IN_FLIGHT)))
+    return 120 * len(txns) / (time.perf_counter() - began)

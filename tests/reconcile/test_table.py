@@ -1,0 +1,235 @@
+"""Reconciling a table on a simulated metastore: whatever is interrupted, the next run brings it to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+import pytest
+
+from evenkeel.metastore.api import Compare, Put, Txn
+from evenkeel.metastore.mvcc import Mvcc
+from evenkeel.model.views import Assignment, TableView
+from evenkeel.planner import plan as balanced
+from evenkeel.protocol.keys import Keys
+from evenkeel.protocol.partition import Case
+from evenkeel.protocol.records import StoreRecord, StoreState, TableRecord, TableState, encode, shape
+from evenkeel.protocol.table_life import confirm_drop
+from evenkeel.reconcile.requests import Carry, Commit, Found, Place, Read, Request, Requests
+from evenkeel.reconcile.snapshot import TableSnapshot, read_table
+from evenkeel.reconcile.table import Outcome, TableWish, drop_table, reconcile_table
+
+KEYS = Keys(namespace="test", store_cluster="main")
+TABLE = "orders.1"
+PARTITIONS = 70
+T = TypeVar("T")
+
+
+class Killed(Exception):  # noqa: N818 - it is what happens to the operator
+    """The operator dies."""
+
+
+class Cluster:
+    """A simulated metastore and an operator that may be killed at any request."""
+
+    def __init__(self, stores: int = 5) -> None:
+        self.metastore = Mvcc()
+        self.requests = 0
+        self.before: Callable[[int], None] = lambda _: None
+        self.epoch = self.take_epoch()
+        for number in range(stores):
+            self.put(KEYS.store(f"s{number}"), StoreRecord(volume=f"v{number}"))
+
+    def take_epoch(self) -> Compare:
+        result = self.metastore.txn(Txn(success=(Put(KEYS.epoch, b"{}"),)))
+        self.epoch = Compare(KEYS.epoch, "mod", "=", result.revision)
+        return self.epoch
+
+    def put(self, key: str, record: object) -> None:
+        self.metastore.txn(Txn(success=(Put(key, encode(record)),)))
+
+    def drive(self, requests: Requests[T]) -> T:
+        answer: Any = None
+        while True:
+            try:
+                request = requests.send(answer)
+            except StopIteration as stop:
+                return stop.value  # type: ignore[no-any-return]
+            answer = self.answer(request)
+
+    def answer(self, request: Request) -> Any:
+        match request:
+            case Read(prefixes):
+                kvs = {kv.key: kv for prefix in prefixes for kv in self.metastore.range(prefix).kvs}
+                return Found(self.metastore.revision, kvs)
+            case Commit(txn):
+                return self.run(txn)
+            case Carry(run):
+                while (batch := run.next_batch()) is not None:
+                    run.on_result(batch, self.run(batch.txn))
+                return None
+            case Place():
+                return balanced(request.table, request.previous, request.stores, request.current)
+
+    def run(self, txn: Txn) -> Any:
+        self.requests += 1
+        self.before(self.requests)
+        return self.metastore.txn(txn)
+
+    def reconcile(self, wish: TableWish) -> Outcome:
+        return self.drive(reconcile_table(wish, keys=KEYS, table=TABLE, epoch=self.epoch))
+
+    def snapshot(self) -> TableSnapshot:
+        found = self.answer(read_table(KEYS, TABLE))
+        return TableSnapshot(KEYS, TABLE, found)
+
+
+def wish(replicas: int = 3) -> TableWish:
+    return TableWish(
+        record=TableRecord(partitions=PARTITIONS, replicas=replicas, consensus_size=replicas),
+        view=TableView(name="orders", partitions=PARTITIONS, replicas=replicas, consensus_size=replicas),
+    )
+
+
+def assert_handled(cluster: Cluster) -> None:
+    """Every partition has the newest plan's target ahead of it, or is there."""
+    snapshot = cluster.snapshot()
+    assert snapshot.plan is not None
+    for partition in range(PARTITIONS):
+        view = snapshot.partition(partition)
+        assert view.stable is not None
+        ahead = view.pending.last if view.pending is not None else view.stable.peers
+        assert shape(ahead) == shape(snapshot.plan.target(partition))
+        assert view.trigger == snapshot.plan.n
+
+
+def test_creates_a_table() -> None:
+    """A new table gets plan 1, its stable keys marked genesis, and is ready."""
+    cluster = Cluster()
+    outcome = cluster.reconcile(wish())
+    snapshot = cluster.snapshot()
+    assert outcome.plan == 1
+    assert outcome.cases == {Case.HANDLED: PARTITIONS}
+    assert snapshot.record is not None
+    assert snapshot.record.state is TableState.READY
+    assert all(snapshot.partition(p).stable.genesis for p in range(PARTITIONS))  # type: ignore[union-attr]
+    assert_handled(cluster)
+
+
+def test_does_nothing_twice() -> None:
+    """Reconciling what is reconciled writes nothing."""
+    cluster = Cluster()
+    cluster.reconcile(wish())
+    before = cluster.metastore.revision
+    assert cluster.reconcile(wish()).planned_anew is False
+    assert cluster.metastore.revision == before
+
+
+def test_scaling_makes_a_plan_and_carries_it_out() -> None:
+    """More replicas are a new plan, written to every partition."""
+    cluster = Cluster()
+    cluster.reconcile(wish())
+    outcome = cluster.reconcile(wish(5))
+    assert (outcome.plan, outcome.planned_anew) == (2, True)
+    assert outcome.cases == {Case.STARTED: PARTITIONS}
+    assert_handled(cluster)
+
+
+@pytest.mark.parametrize("successor", [False, True], ids=["same operator", "successor"])
+def test_killed_anywhere_it_is_resumed(successor: bool) -> None:
+    """Killed before any of its transactions, creation and scaling are completed by the next run, by whoever."""
+
+    def die_at(number: int) -> Callable[[int], None]:
+        def before(request: int) -> None:
+            if request == number:
+                raise Killed
+
+        return before
+
+    kills = 0
+    for number in range(1, 100):
+        cluster = Cluster()
+        cluster.before = die_at(number)
+        for replicas in (3, 5):
+            while True:
+                try:
+                    cluster.reconcile(wish(replicas))
+                    break
+                except Killed:
+                    kills += 1
+                    if successor:
+                        cluster.take_epoch()
+            assert_handled(cluster)
+        if cluster.requests < number:
+            break
+    assert kills > 8
+
+
+def test_a_deposed_operator_changes_nothing() -> None:
+    """Once a successor holds the epoch, what the predecessor still sends is refused."""
+    cluster = Cluster()
+    cluster.reconcile(wish())
+    deposed = cluster.epoch
+    cluster.take_epoch()
+    before = cluster.metastore.revision
+    requests = reconcile_table(wish(5), keys=KEYS, table=TABLE, epoch=deposed)
+    answer: Any = None
+    for _ in range(6):
+        answer = cluster.answer(requests.send(answer))
+    assert cluster.metastore.revision == before
+
+
+def test_a_wiped_store_is_an_ordinary_move() -> None:
+    """A store that comes back with another volume is asked to hold its replicas anew."""
+    cluster = Cluster(stores=3)
+    cluster.reconcile(wish())
+    cluster.put(KEYS.store("s1"), StoreRecord(volume="v1-new"))
+    outcome = cluster.reconcile(wish())
+    assert outcome.cases == {Case.STARTED: PARTITIONS}
+    view = cluster.snapshot().partition(0)
+    assert view.pending is not None
+    moved = {peer.volume: peer.replica for peer in view.pending.last}
+    assert moved == {"v0": 1, "v1-new": 2, "v2": 1}
+
+
+def test_a_lost_stores_replicas_go_elsewhere() -> None:
+    """A store to be replaced holds nothing in the new plan, and a change that names it is overwritten in any mode."""
+    cluster = Cluster()
+    queued = msgspec.structs.replace(wish(5), record=msgspec.structs.replace(wish(5).record, retarget="Queue"))
+    three = msgspec.structs.replace(wish(), record=msgspec.structs.replace(wish().record, retarget="Queue"))
+    cluster.reconcile(three)
+    cluster.put(KEYS.store("s9"), StoreRecord(volume="v9"))
+    cluster.reconcile(queued)
+    cluster.put(KEYS.store_state("s4"), StoreState(volume="v4", replace=True))
+    outcome = cluster.reconcile(queued)
+    snapshot = cluster.snapshot()
+    assert outcome.cases[Case.ADJUSTED] > 0
+    assert snapshot.plan is not None
+    assert all("s4" not in {peer.store for peer in snapshot.plan.target(p)} for p in range(PARTITIONS))
+    assert_handled(cluster)
+
+
+def test_drops_a_table_and_leaves_nothing() -> None:
+    """Dropping waits for every volume's word, and then nothing is left."""
+    cluster = Cluster(stores=3)
+    cluster.reconcile(wish())
+    assert cluster.drive(drop_table(keys=KEYS, table=TABLE, epoch=cluster.epoch)) is False
+    for number in range(3):
+        tombstone = cluster.metastore.get(KEYS.tombstone(TABLE))
+        assert tombstone is not None
+        confirmed = confirm_drop(tombstone, store=f"s{number}", volume=f"v{number}")
+        assert confirmed is not None
+        cluster.metastore.txn(confirmed)
+    assert cluster.drive(drop_table(keys=KEYS, table=TABLE, epoch=cluster.epoch)) is True
+    assert [kv.key for kv in cluster.metastore.range(KEYS.root).kvs if TABLE in kv.key] == []
+
+
+def test_previous_is_what_was_last_asked_for() -> None:
+    """A plan starts from planned, else the end of pending, so that two changes in a row do not move twice."""
+    cluster = Cluster()
+    cluster.reconcile(wish())
+    cluster.reconcile(wish(5))
+    previous: Assignment = cluster.snapshot().previous(PARTITIONS)
+    assert {len(previous.stores_of(p)) for p in range(PARTITIONS)} == {5}
+    assert previous.voters == 5
