@@ -49,7 +49,7 @@ async def test_tls(new_server: Callable[..., EtcdServer], certificates: Certific
     """Requests and watches work over TLS with the right authority."""
     async with (
         new_server(tls=certificates.server_tls(clients_too=False), fsync=False) as server,
-        EtcdMetastore(settings_for(server.endpoint, ca=certificates.ca)) as store,
+        EtcdMetastore(server.settings()) as store,
     ):
         watch = store.watch("/w/", after=await store.range("/w/"))
         await store.txn(put("/w/a", b"1"))
@@ -90,8 +90,7 @@ async def test_unreadable_certificate_file(certificates: Certificates, tmp_path:
 async def guarded(new_server: Callable[..., EtcdServer]) -> AsyncIterator[EtcdServer]:
     """A server that asks for a password, with a user who may touch `/ours/` alone."""
     async with new_server(fsync=False) as server:
-        async with rpc.insecure_channel(server.endpoint.removeprefix("http://")) as channel:
-            await _enable_authentication(rpc.AuthStub(channel))
+        await _enable_authentication(server)
         yield server
 
 
@@ -134,8 +133,7 @@ async def test_credentials_where_none_are_asked_for(new_server: Callable[..., Et
     """Credentials do no harm where etcd has no users yet, and count from the moment it has."""
     async with new_server(fsync=False) as server, as_user(server) as store:
         await store.txn(put("/ours/a"))
-        async with rpc.insecure_channel(server.endpoint.removeprefix("http://")) as channel:
-            await _enable_authentication(rpc.AuthStub(channel))
+        await _enable_authentication(server)
         assert (await store.txn(put("/ours/a"))).succeeded
 
 
@@ -165,14 +163,15 @@ async def test_tokens_do_not_survive_a_restart(guarded: EtcdServer) -> None:
         assert shown(await events_until_end(watch, store, "/ours/")) == [("a", b"2")]
 
 
-async def _enable_authentication(auth: Any) -> None:
-    for user, password in (("root", "root"), ("keel", "even")):
-        await auth.UserAdd(rpc.AuthUserAddRequest(name=user, password=password))
-        await auth.RoleAdd(rpc.AuthRoleAddRequest(name=user))
-        await auth.UserGrantRole(rpc.AuthUserGrantRoleRequest(user=user, role=user))
-    allowed = rpc.Permission(permType=rpc.Permission.READWRITE, key=b"/ours/", range_end=b"/ours0")
-    await auth.RoleGrantPermission(rpc.AuthRoleGrantPermissionRequest(name="keel", perm=allowed))
-    await auth.AuthEnable(rpc.AuthEnableRequest())
+async def _enable_authentication(server: EtcdServer) -> None:
+    async with rpc.insecure_channel(server.endpoint.removeprefix("http://")) as channel:
+        auth = rpc.AuthStub(channel)
+        await auth.UserAdd(rpc.AuthUserAddRequest(name="keel", password="even"))
+        await auth.RoleAdd(rpc.AuthRoleAddRequest(name="keel"))
+        await auth.UserGrantRole(rpc.AuthUserGrantRoleRequest(user="keel", role="keel"))
+        allowed = rpc.Permission(permType=rpc.Permission.READWRITE, key=b"/ours/", range_end=b"/ours0")
+        await auth.RoleGrantPermission(rpc.AuthRoleGrantPermissionRequest(name="keel", perm=allowed))
+    await server.require_password("root")
 
 
 async def _forget_tokens(server: EtcdServer) -> None:

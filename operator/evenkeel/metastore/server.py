@@ -20,9 +20,12 @@ from pathlib import Path
 from types import TracebackType
 
 import msgspec
+from aetcd import rpc
 
 from evenkeel.errors import MetastoreError
+from evenkeel.metastore._connection import Opener
 from evenkeel.metastore.binary import EtcdBinary, find_etcd
+from evenkeel.metastore.settings import EtcdSettings
 
 __all__ = ["EtcdBinary", "EtcdCluster", "EtcdServer", "ServerTls", "find_etcd", "free_port"]
 
@@ -84,8 +87,7 @@ class EtcdServer:
         self.data_dir = data_dir
         self.binary = binary or find_etcd()
         self.name = name
-        self.client_port = free_port()
-        self.peer_port = free_port()
+        self.client_port, self.peer_port = _free_ports(2)
         self.peers = {name: self.peer_url}
         """All members of the cluster by name; a cluster of one unless somebody says otherwise."""
         self.cluster_token = secrets.token_hex(8)
@@ -144,6 +146,24 @@ class EtcdServer:
                     await asyncio.sleep(_POLL_SECONDS)
         except TimeoutError:
             raise self._failure(f"was not ready within {within:g} s") from None
+
+    def settings(self) -> EtcdSettings:
+        """How a client of this process reaches it."""
+        tls = self._tls
+        if tls is None:
+            return EtcdSettings(endpoints=(self.endpoint,))
+        return EtcdSettings(endpoints=(self.endpoint,), ca=tls.ca, cert=tls.client_cert, key=tls.client_key)
+
+    async def require_password(self, password: str) -> None:
+        """From here on, let nobody in but `root` with this password and those whom root has made users."""
+        connection = await Opener(self.settings()).open()
+        try:
+            await connection.auth.UserAdd(rpc.AuthUserAddRequest(name="root", password=password))
+            await connection.auth.RoleAdd(rpc.AuthRoleAddRequest(name="root"))
+            await connection.auth.UserGrantRole(rpc.AuthUserGrantRoleRequest(user="root", role="root"))
+            await connection.auth.AuthEnable(rpc.AuthEnableRequest())
+        finally:
+            await connection.close()
 
     async def terminate(self) -> None:
         """End it in good order (SIGTERM) and wait until it is gone."""
@@ -289,10 +309,20 @@ class EtcdCluster:
 
 def free_port() -> int:
     """A loopback port nobody listens on, outside the range of outgoing connections."""
+    return _free_ports(1)[0]
+
+
+def _free_ports(count: int) -> list[int]:
+    """Different ports, as each stays taken until all are found."""
+    with contextlib.ExitStack() as probes:
+        return [_take_free_port(probes.enter_context(socket.socket())) for _ in range(count)]
+
+
+def _take_free_port(probe: socket.socket) -> int:
     highest = _first_outgoing_port() - 1
     for _ in range(1000):
         port = _LOWEST_PORT + secrets.randbelow(highest - _LOWEST_PORT + 1)
-        with socket.socket() as probe, contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
             probe.bind((_LOOPBACK, port))
             return port
     raise MetastoreError(f"no free port between {_LOWEST_PORT} and {highest} on {_LOOPBACK}")
