@@ -14,7 +14,7 @@ from evenkeel.model.views import Assignment, TableView
 from evenkeel.planner import plan as balanced
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.partition import Case
-from evenkeel.protocol.records import StoreRecord, StoreState, TableRecord, TableState, encode, shape
+from evenkeel.protocol.records import Leader, StoreRecord, StoreState, TableRecord, TableState, encode, shape
 from evenkeel.protocol.table_life import confirm_drop
 from evenkeel.reconcile.requests import Carry, Commit, Found, Place, Read, Request, Requests
 from evenkeel.reconcile.snapshot import TableSnapshot, read_table
@@ -122,8 +122,19 @@ def test_does_nothing_twice() -> None:
     cluster = Cluster()
     cluster.reconcile(wish())
     before = cluster.metastore.revision
-    assert cluster.reconcile(wish()).planned_anew is False
+    assert cluster.reconcile(wish()).moves is None
     assert cluster.metastore.revision == before
+
+
+def test_a_moved_leader_is_no_reason_for_a_plan() -> None:
+    """Leaders come and go without a plan."""
+    cluster = Cluster()
+    cluster.reconcile(wish())
+    for partition in range(PARTITIONS):
+        stable = cluster.snapshot().partition(partition).stable
+        assert stable is not None
+        cluster.put(KEYS.leader(TABLE, partition), Leader(store=stable.peers[-1].store, term=2))
+    assert cluster.reconcile(wish()).moves is None
 
 
 def test_scaling_makes_a_plan_and_carries_it_out() -> None:
@@ -131,9 +142,24 @@ def test_scaling_makes_a_plan_and_carries_it_out() -> None:
     cluster = Cluster()
     cluster.reconcile(wish())
     outcome = cluster.reconcile(wish(5))
-    assert (outcome.plan, outcome.planned_anew) == (2, True)
+    assert outcome.plan == 2
+    assert outcome.moves is not None
+    assert len(outcome.moves) == 2 * PARTITIONS
     assert outcome.cases == {Case.STARTED: PARTITIONS}
     assert_handled(cluster)
+
+
+def test_the_reasons_of_moves_are_kept_with_the_plan() -> None:
+    """Whoever reads plan 2 later finds why each partition moved."""
+    cluster = Cluster()
+    cluster.reconcile(wish())
+    cluster.put(KEYS.store_state("s0"), StoreState(volume="v0", draining=True))
+    cluster.reconcile(wish())
+    plan = cluster.snapshot().plan
+    assert plan is not None
+    told = [reason for partition in range(PARTITIONS) for reason in plan.reasons(partition)]
+    assert told
+    assert all("s0" in reason and "draining" in reason for reason in told)
 
 
 @pytest.mark.parametrize("successor", [False, True], ids=["same operator", "successor"])

@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from evenkeel.metastore.api import Compare, Put, Txn, TxnResult, unchanged
-from evenkeel.model.views import Assignment, TableView
+from evenkeel.model.views import Assignment, Move, TableView
+from evenkeel.planner import moves
 from evenkeel.protocol import table_life
 from evenkeel.protocol.batch import PlanRun
 from evenkeel.protocol.keys import Keys
@@ -31,8 +32,8 @@ __all__ = ["Outcome", "TableWish", "Withhold", "drop_table", "reconcile_table"]
 
 Withhold = Callable[[TableSnapshot, Plan], Iterable[int]]
 """Which partitions a plan may be carried to now; the others wait until these have arrived."""
-Reasons = Callable[[Assignment, Assignment, TableSnapshot], dict[int, list[str]]]
-"""Why the partitions of a plan move: from the previous assignment, to the new one."""
+EXPLAINED = 10_000
+"""Moves of one plan whose reasons are kept with it."""
 
 
 class TableWish(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +49,8 @@ class Outcome(msgspec.Struct, kw_only=True):
     """What a reconciliation came to."""
 
     plan: int = 0
-    planned_anew: bool = False
+    moves: tuple[Move, ...] | None = None
+    """The first moves of the plan with their reasons, where this run made it."""
     cases: Counter[Case] = msgspec.field(default_factory=Counter)
     withheld: int = 0
     superseded: bool = False
@@ -64,7 +66,6 @@ def reconcile_table(
     keys: Keys,
     table: str,
     epoch: Compare,
-    reasons: Reasons = lambda _before, _after, _snapshot: {},
     admit: Withhold = lambda snapshot, _plan: range(snapshot.record.partitions if snapshot.record else 0),
 ) -> Requests[Outcome]:
     """Go as far as is possible now; call again on every change of what it rests on."""
@@ -77,10 +78,10 @@ def reconcile_table(
             elif _spec_differs(snapshot, wish.record):
                 yield from _mirror(snapshot, wish.record, epoch)
             elif snapshot.record is not None and snapshot.record.state is TableState.READY:
-                head = yield from _plan(snapshot, wish, reasons, epoch)
+                head = yield from _plan(snapshot, wish, epoch)
                 return (yield from _carry_out(snapshot, head, admit, epoch))
             else:
-                head = yield from _plan(snapshot, wish, reasons, epoch)
+                head = yield from _plan(snapshot, wish, epoch)
                 yield from _create(snapshot, head.plan, epoch)
         except _ChangedMeanwhileError:
             continue
@@ -105,21 +106,21 @@ class _Head(msgspec.Struct, frozen=True):
 
     plan: Plan
     mod_revision: int
-    anew: bool
+    moves: tuple[Move, ...] | None = None
 
 
-def _plan(snapshot: TableSnapshot, wish: TableWish, reasons: Reasons, epoch: Compare) -> Requests[_Head]:
+def _plan(snapshot: TableSnapshot, wish: TableWish, epoch: Compare) -> Requests[_Head]:
     """The newest plan while it says what the rebalancer wants, else plan n+1, written."""
-    wanted = yield from _next_plan(snapshot, wish, reasons)
+    wanted, made = yield from _next_plan(snapshot, wish)
     newest = snapshot.plan
     if newest is not None and snapshot.head_kv is not None and _same_targets(newest, wanted, wish.record.partitions):
-        return _Head(newest, snapshot.head_kv.mod_revision, anew=False)
+        return _Head(newest, snapshot.head_kv.mod_revision)
     revision = yield from _write(snapshot, wanted, epoch)
-    return _Head(wanted, revision, anew=True)
+    return _Head(wanted, revision, made)
 
 
-def _next_plan(snapshot: TableSnapshot, wish: TableWish, reasons: Reasons) -> Requests[Plan]:
-    """What plan n+1 would be."""
+def _next_plan(snapshot: TableSnapshot, wish: TableWish) -> Requests[tuple[Plan, tuple[Move, ...]]]:
+    """What plan n+1 would be, and its moves."""
     partitions = wish.record.partitions
     before = snapshot.previous(partitions)
     after: Assignment = yield Place(
@@ -130,23 +131,30 @@ def _next_plan(snapshot: TableSnapshot, wish: TableWish, reasons: Reasons) -> Re
         stores=snapshot.stores,
         current=snapshot.current(partitions),
     )
-    return make_plan(
+    made = tuple(moves(before, after, table=wish.view, stores=snapshot.stores, limit=EXPLAINED))
+    plan = make_plan(
         [after.stores_of(partition) for partition in range(partitions)],
         n=1 if snapshot.plan is None else snapshot.plan.n + 1,
         inputs=snapshot.revision,
         voters=after.voters,
         volumes=snapshot.volumes,
-        reasons=reasons(before, after, snapshot),
+        reasons=_reasons(made),
     )
+    return plan, made
+
+
+def _reasons(made: Iterable[Move]) -> dict[int, list[str]]:
+    reasons: dict[int, list[str]] = {}
+    for move in made:
+        reasons.setdefault(move.partition, []).append(
+            f"{move.source or 'none'} -> {move.target or 'none'}: {move.reason}"
+        )
+    return reasons
 
 
 def _same_targets(one: Plan, other: Plan, partitions: int) -> bool:
-    return all(_same_target(one, other, partition) for partition in range(partitions))
-
-
-def _same_target(one: Plan, other: Plan, partition: int) -> bool:
-    before, after = one.target(partition), other.target(partition)
-    return before == after or (before[:1] == after[:1] and shape(before) == shape(after))
+    """Leaders aside: a leader that moved is no reason for a plan, and orders move leaders without one."""
+    return all(shape(one.target(partition)) == shape(other.target(partition)) for partition in range(partitions))
 
 
 def _write(snapshot: TableSnapshot, plan: Plan, epoch: Compare) -> Requests[int]:
@@ -185,7 +193,7 @@ def _carry_out(snapshot: TableSnapshot, head: _Head, admit: Withhold, epoch: Com
     yield Carry(run)
     return Outcome(
         plan=head.plan.n,
-        planned_anew=head.anew,
+        moves=head.moves,
         cases=run.cases,
         withheld=snapshot.record.partitions - len(admitted),
         superseded=run.superseded,
