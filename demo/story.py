@@ -130,7 +130,7 @@ async def tell(screen: Screen, *, fast: bool) -> None:
             screen.say(f"etcd {version} ({binary.source}) answers at {server.endpoint}")
             epoch = await acquire_epoch(metastore, KEYS.epoch, "demo-operator")
             table = _load(screen)
-            cluster = Cluster(metastore, epoch, table, screen, fill=0.05 if fast else 0.25)
+            cluster = Cluster(metastore, epoch, table, screen, fill=0.05 if fast else 0.8)
             async with _background(cluster) as tasks:
                 await _chapters(cluster, tasks)
     screen.say(f"\nDone in {time.monotonic() - began:.0f} s; etcd and its data are gone again.")
