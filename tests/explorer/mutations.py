@@ -15,7 +15,7 @@ from unittest import mock
 import msgspec
 
 from evenkeel.metastore.api import Compare, Op, Put, Txn
-from evenkeel.protocol import leader, partition, plan, replica, sidecar
+from evenkeel.protocol import leader, partition, plan, replica, sidecar, steps
 from evenkeel.protocol.configuration import Configuration, is_majority
 from evenkeel.protocol.keys import PartitionKeys
 from evenkeel.protocol.leader import Action, GroupView, Propose, Write
@@ -80,9 +80,15 @@ def _away_and_back(original: Callable[..., Decision]) -> Callable[..., Decision]
 
 
 def _by_bytes() -> Patch:
+    original = steps.pending_of
+
+    def pending_of(current: Sequence[Peer], target: Sequence[Peer]) -> Pending | None:
+        return original(current, target) or (Pending((tuple(target),)) if encode(target) != encode(current) else None)
+
     stack = contextlib.ExitStack()
-    for module in ("partition", "steps"):
-        stack.enter_context(mock.patch(f"evenkeel.protocol.{module}.shape", lambda peers: encode(tuple(peers))))
+    stack.enter_context(mock.patch.object(partition, "shape", lambda peers: encode(tuple(peers))))
+    for module in (partition, sidecar):
+        stack.enter_context(mock.patch.object(module, "pending_of", pending_of))
     return stack
 
 
@@ -392,6 +398,29 @@ MUTATIONS = (
             stores=("a", "b"), wishes=(Wish(("a",)), Wish(("a",), ("b",)), Wish(None)), budget={"wish": 2}
         ),
         weights={"elect": 0.02, "start": 0.01, "deliver": 0.2, "confirm": 4.0, "operate": 4.0, "land": 4.0},
+    ),
+    Mutation(
+        name="early-burial",
+        says="a tombstone does not wait for a store that is lost but may return",
+        patch=lambda: mock.patch.object(
+            operators, "gone_for_good", lambda world, store, volume: world.volumes().get(store) != volume
+        ),
+        scenario=Scenario(
+            stores=("a", "b"), wishes=(Wish(("a", "b")), Wish(None)), budget={"wish": 1, "crash": 1, "declare": 1}
+        ),
+        weights={"elect": 0.02, "restart": 0.02, "declare": 4.0, "timeout": 0.05, "give-up": 0.05},
+    ),
+    Mutation(
+        name="stranded-queue",
+        says="in Queue, planned waits for ever behind a change that a lost replica blocks",
+        patch=lambda: mock.patch.object(partition, "_stranded", return_value=False),
+        scenario=Scenario(
+            stores=("a", "b", "c"),
+            wishes=(Wish(("a",)), Wish(("a",), ("b",)), Wish(("a",), ("c",))),
+            mode=Retarget.QUEUE,
+            budget={"wish": 2, "lose": 1},
+        ),
+        weights={"elect": 0.02, "timeout": 0.05, "give-up": 0.05, "lead": 0.2, "replicate": 0.2, "operate": 4.0},
     ),
     Mutation(
         name="read-by-parts",

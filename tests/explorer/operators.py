@@ -64,8 +64,9 @@ def next_step(world: World, operator: Operator) -> Step | None:
 def _without_table(world: World, epoch: Compare) -> Step | None:
     tombstone = world.metastore.get(KEYS.tombstone(TABLE))
     if tombstone is not None:
-        volumes = world.volumes()
-        txn = table_life.bury(tombstone, gone=lambda store, volume: volumes.get(store) != volume, epoch=epoch)
+        txn = table_life.bury(
+            tombstone, gone=lambda store, volume: gone_for_good(world, store, volume), epoch=epoch
+        )
         return None if txn is None else ("bury", txn)
     if world.wish.voters is None or world.trigger:
         return None
@@ -73,6 +74,14 @@ def _without_table(world: World, epoch: Compare) -> Step | None:
         partitions=1, replicas=1, consensus_size=1, retarget=world.scenario.mode, spec=msgspec.Raw(encode(world.wish))
     )
     return "announce", table_life.announce(record, keys=KEYS, table=TABLE, epoch=epoch)
+
+
+def gone_for_good(world: World, store: str, volume: str) -> bool:
+    """Whether the volume was replaced, or its store removed by someone who knows that it will not come back.
+
+    That a store is lost is no reason: it may return with all it held.
+    """
+    return world.registered(store) != volume or (world.stores[store].lost and world.declared_lost(store))
 
 
 def _drop(world: World, record: TableRecord, epoch: Compare) -> Step:

@@ -150,14 +150,14 @@ def begin(scenario: Scenario) -> World:
 
 def settle(world: World, rng: random.Random, trace: list[Action]) -> None:
     """Stop all faults, heal what can be healed, schedule fairly, and require that the last wish comes true."""
-    if world.wish.voters is not None and not target_of(world.wish, world.volumes(), world.scenario.stores)[1]:
-        _do(world, ("wish", str(_sensible_wish(world))), trace)
     for flight in list(world.flights):
         _do(world, ("land", str(flight.number)), trace)
     world.budget = {}
     for action in list(faults.actions(world)):
         if action[0] in ("resume", "mend", "unblank", "restart", "declare"):
             _do(world, action, trace)
+    if world.wish.voters is not None and not target_of(world.wish, world.volumes(), world.scenario.stores)[1]:
+        _do(world, ("wish", str(_sensible_wish(world))), trace)
     _calm(world, rng, trace)
 
 

@@ -287,8 +287,9 @@ def target_of(wish: Wish, usable: dict[str, str], stores: tuple[str, ...]) -> tu
     if wish.voters is None:
         return [], 0
     spares = [name for name in stores if name in usable and name not in (*wish.voters, *wish.learners)]
-    voters = _fill(wish.voters, usable, spares)
-    learners = _fill(wish.learners, usable, spares)
+    voters = _fill(wish.voters, usable, [*spares, *(name for name in wish.learners if name in usable)])
+    left = {name: volume for name, volume in usable.items() if name not in voters}
+    learners = _fill(wish.learners, left, [name for name in spares if name in left])
     return [*voters, *learners], len(voters)
 
 

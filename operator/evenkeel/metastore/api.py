@@ -39,7 +39,7 @@ MAX_TXN_OPS = 128
 """Etcd's default `--max-txn-ops`: it bounds comparisons, success and failure operations, each on its own."""
 
 
-class KeyValue(msgspec.Struct, frozen=True):
+class KeyValue(msgspec.Struct, frozen=True, gc=False):
     """One key as stored at some revision."""
 
     key: str
@@ -50,7 +50,7 @@ class KeyValue(msgspec.Struct, frozen=True):
     lease: int = 0
 
 
-class Compare(msgspec.Struct, frozen=True):
+class Compare(msgspec.Struct, frozen=True, gc=False):
     """`<field of key> <op> <operand>`; an absent key has mod, create and version 0 and no value."""
 
     key: str
@@ -59,7 +59,7 @@ class Compare(msgspec.Struct, frozen=True):
     operand: int | bytes
 
 
-class Put(msgspec.Struct, frozen=True):
+class Put(msgspec.Struct, frozen=True, gc=False):
     """Write one key, bound to a lease when `lease` is not 0."""
 
     key: str
@@ -67,14 +67,14 @@ class Put(msgspec.Struct, frozen=True):
     lease: int = 0
 
 
-class Delete(msgspec.Struct, frozen=True):
+class Delete(msgspec.Struct, frozen=True, gc=False):
     """Remove one key, or with `prefix=True` every key that starts with it."""
 
     key: str
     prefix: bool = False
 
 
-class Get(msgspec.Struct, frozen=True):
+class Get(msgspec.Struct, frozen=True, gc=False):
     """Read one key, or with `prefix=True` every key that starts with it."""
 
     key: str
@@ -92,7 +92,7 @@ class Txn(msgspec.Struct, frozen=True):
     failure: tuple[Op, ...] = ()
 
 
-class OpResult(msgspec.Struct, frozen=True):
+class OpResult(msgspec.Struct, frozen=True, gc=False):
     """What one operation did: what a Get found, how many keys a Delete removed."""
 
     kvs: tuple[KeyValue, ...] = ()

@@ -140,7 +140,7 @@ class PlanRun:
         epoch, head = self._guards
         if _mod(found, epoch.key) != epoch.operand:
             raise FencedError(f"{epoch.key!r} has changed: another operator has taken over; this one stops writing")
-        self.superseded = _mod(found, head.key) != head.operand
+        self.superseded = self.superseded or _mod(found, head.key) != head.operand
 
     def _retry(self, batch: Batch, found: Mapping[str, KeyValue]) -> None:
         losers: list[int] = []

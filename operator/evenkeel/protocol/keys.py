@@ -13,7 +13,7 @@ from evenkeel.errors import InvalidInputError
 __all__ = ["Keys", "PartitionKeys"]
 
 
-class PartitionKeys(msgspec.Struct, frozen=True):
+class PartitionKeys(msgspec.Struct, frozen=True, gc=False):
     """The keys of one partition that the rebalance protocol reads and writes together."""
 
     stable: str

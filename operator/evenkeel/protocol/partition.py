@@ -6,7 +6,8 @@ first match wins:
 
     target without a voter                           -> refuse: an empty target is never stored
     stable absent                                    -> refuse: the table is not ready
-    trigger >= n                                     -> nothing: handled
+    trigger >= n, unless planned waits behind a
+      pending that can never be completed            -> nothing: handled
     pending absent,  stable == target                -> remove planned;                            trigger = n
     pending absent,  stable != target                -> pending = steps(stable, target);           trigger = n
     pending present, last(pending) == target         -> remove planned;                            trigger = n
@@ -17,6 +18,9 @@ first match wins:
 
 Whoever sees a plan writes its number as the trigger, also where nothing else changes: a no-op that left the
 trigger behind would let an older plan win later.
+
+A plan that went to planned may need a second look: in Queue mode nobody but the operator ever takes planned out of
+its place, so when the replica that pending waits for is lost only afterwards, the same plan replaces pending.
 """
 
 from __future__ import annotations
@@ -48,7 +52,7 @@ from evenkeel.protocol.steps import assign_ids, pending_of
 __all__ = ["Case", "Decision", "PartitionView", "previous", "read_partition", "retarget"]
 
 
-class PartitionView(msgspec.Struct, frozen=True, kw_only=True):
+class PartitionView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One partition's keys as read at one revision; a mod revision of 0 means absent."""
 
     stable: Stable | None = None
@@ -68,7 +72,7 @@ class PartitionView(msgspec.Struct, frozen=True, kw_only=True):
 
     def compares(self, keys: PartitionKeys) -> tuple[Compare, ...]:
         """The comparisons that hold as long as nothing of this view has changed."""
-        return tuple(Compare(key, "mod", "=", mod) for key, mod in zip(keys.all(), self.mods(), strict=True))
+        return tuple([Compare(key, "mod", "=", mod) for key, mod in zip(keys.all(), self.mods(), strict=True)])
 
     def peers(self) -> Iterator[Peer]:
         """Every peer that stable, pending or planned names."""
@@ -134,7 +138,7 @@ class Case(enum.StrEnum):
     PLANNED = "planned"
 
 
-class Decision(msgspec.Struct, frozen=True):
+class Decision(msgspec.Struct, frozen=True, gc=False):
     """What to write for one partition, and why; no operations means nothing is written."""
 
     case: Case
@@ -155,7 +159,7 @@ def retarget(
         return Decision(Case.EMPTY_TARGET)
     if view.stable is None:
         return Decision(Case.NOT_READY)
-    if view.trigger >= plan:
+    if view.trigger >= plan and not (view.trigger == plan and _stranded(view, gone=gone)):
         return Decision(Case.HANDLED)
     put_trigger = Put(keys.trigger, encode(plan))
     no_planned: tuple[Op, ...] = (Delete(keys.planned),) if view.planned is not None else ()
@@ -168,6 +172,11 @@ def retarget(
         return _replace(view, view.stable, target, keys=keys, plan=plan, rest=(*no_planned, put_trigger))
     planned = Planned(assign_ids(target, keep=view.pending.last, plan=plan))
     return Decision(Case.PLANNED, (Put(keys.planned, encode(planned)), put_trigger))
+
+
+def _stranded(view: PartitionView, *, gone: Callable[[Peer], bool]) -> bool:
+    """Whether planned waits for a change that is not frozen and that a lost replica keeps from ever being completed."""
+    return view.planned is not None and _may_replace(view, mode=Retarget.QUEUE, gone=gone)
 
 
 def _may_replace(view: PartitionView, *, mode: Retarget, gone: Callable[[Peer], bool]) -> bool:

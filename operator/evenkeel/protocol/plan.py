@@ -71,7 +71,7 @@ def make_plan(
         _slice(rows, first=first, voters=voters, volumes=volumes, reasons=reasons or {})
         for first in range(0, len(rows), SLICE)
     )
-    head = PlanHead(n=n, hash=_hash(slices), inputs=inputs, slices=len(slices), state=state)
+    head = PlanHead(n=n, hash=_hash(map(encode, slices)), inputs=inputs, slices=len(slices), state=state)
     return Plan(head, slices)
 
 
@@ -95,10 +95,11 @@ def _slice(
     )
 
 
-def _hash(slices: Iterable[PlanSlice]) -> str:
+def _hash(values: Iterable[bytes]) -> str:
+    """Of the bytes as stored, so that a plan written by another version of Evenkeel is still the plan it was."""
     digest = hashlib.blake2b(digest_size=16)
-    for piece in slices:
-        digest.update(encode(piece))
+    for value in values:
+        digest.update(value)
     return digest.hexdigest()
 
 
@@ -123,10 +124,11 @@ def write_plan(plan: Plan, *, keys: Keys, table: str, head_mod: int, guards: tup
 def read_plan(head: KeyValue, slices: Iterable[KeyValue]) -> Plan:
     """The plan as stored; refused if its slices are not the ones its head stands for."""
     record = decode(PlanHead, head.value, key=head.key)
-    pieces = tuple(decode(PlanSlice, kv.value, key=kv.key) for kv in sorted(slices, key=lambda kv: kv.key))
-    if len(pieces) != record.slices or _hash(pieces) != record.hash:
+    stored = sorted(slices, key=lambda kv: kv.key)
+    found = _hash(kv.value for kv in stored)
+    if len(stored) != record.slices or found != record.hash:
         raise MalformedRecordError(
-            f"plan {record.n} under {head.key!r} does not match its slices ({len(pieces)} of {record.slices} found, "
-            f"hash {_hash(pieces)} instead of {record.hash}); a new plan replaces it"
+            f"plan {record.n} under {head.key!r} does not match its slices ({len(stored)} of {record.slices} found, "
+            f"hash {found} instead of {record.hash}); a new plan replaces it"
         )
-    return Plan(record, pieces)
+    return Plan(record, tuple(decode(PlanSlice, kv.value, key=kv.key) for kv in stored))

@@ -52,7 +52,7 @@ class Role(enum.StrEnum):
     LEARNER = "learner"
 
 
-class TargetPeer(msgspec.Struct, frozen=True, order=True):
+class TargetPeer(msgspec.Struct, frozen=True, order=True, gc=False):
     """A replica as a plan asks for it: where, on which volume, in which role."""
 
     store: str
@@ -60,7 +60,7 @@ class TargetPeer(msgspec.Struct, frozen=True, order=True):
     role: Role = Role.VOTER
 
 
-class Peer(msgspec.Struct, frozen=True, order=True):
+class Peer(msgspec.Struct, frozen=True, order=True, gc=False):
     """A replica that exists or is being made; only the sidecar whose own volume it names may start it."""
 
     store: str
@@ -91,14 +91,14 @@ def voters(peers: Iterable[Peer]) -> tuple[Peer, ...]:
     return tuple([peer for peer in peers if peer.role is Role.VOTER])
 
 
-class Stable(msgspec.Struct, frozen=True, omit_defaults=True):
+class Stable(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The configuration raft runs, or one switch behind it; `genesis` until the first switch."""
 
     peers: tuple[Peer, ...]
     genesis: bool = False
 
 
-class Pending(msgspec.Struct, frozen=True):
+class Pending(msgspec.Struct, frozen=True, gc=False):
     """The configurations still to apply, in order; the head is in progress. Never empty."""
 
     queue: tuple[tuple[Peer, ...], ...]
@@ -118,7 +118,7 @@ class Pending(msgspec.Struct, frozen=True):
         return (peer for step in self.queue for peer in step)
 
 
-class Planned(msgspec.Struct, frozen=True):
+class Planned(msgspec.Struct, frozen=True, gc=False):
     """The target that follows pending."""
 
     peers: tuple[Peer, ...]

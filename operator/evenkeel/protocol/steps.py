@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from evenkeel.protocol.records import Peer, Pending, Role, TargetPeer, shape, voters
+from evenkeel.protocol.records import Peer, Pending, Role, TargetPeer, voters
 
 __all__ = ["assign_ids", "pending_of", "steps"]
 
@@ -29,10 +29,10 @@ def assign_ids(target: Sequence[TargetPeer | Peer], *, keep: Iterable[Peer], pla
 
 def steps(current: Sequence[Peer], target: Sequence[Peer]) -> tuple[Configuration, ...]:
     """The configurations to apply one after the other; empty if there is nothing to do. Keeps `current`'s ids."""
-    if shape(current) == shape(target):
-        return ()
     ids = {(peer.store, peer.volume): peer.replica for peer in current}
     final = tuple(sorted([Peer(p.store, p.volume, ids.get((p.store, p.volume), p.replica), p.role) for p in target]))
+    if final == tuple(sorted(current)):
+        return ()
     deciding = voters(final)
     newcomers = [peer for peer in deciding if (peer.store, peer.volume) not in ids]
     strangers = len(newcomers) - _minority(len(deciding))
