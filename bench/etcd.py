@@ -1,7 +1,7 @@
 """How fast a change of all partitions of a table reaches etcd, beside what etcd itself can take in the same run.
 
-The ceiling is plain puts of the same values, 120 to a transaction, as many at once as the plan uses; a plan also compares
-five keys of every partition and must know which plan and which operator is in charge.
+The ceiling is plain puts of the same size, 120 to a transaction, as many at once as the plan uses; a plan also
+compares five keys of every partition, and whether its plan and its operator are still in charge.
 """
 
 from __future__ import annotations
