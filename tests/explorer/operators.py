@@ -64,9 +64,7 @@ def next_step(world: World, operator: Operator) -> Step | None:
 def _without_table(world: World, epoch: Compare) -> Step | None:
     tombstone = world.metastore.get(KEYS.tombstone(TABLE))
     if tombstone is not None:
-        txn = table_life.bury(
-            tombstone, gone=lambda store, volume: gone_for_good(world, store, volume), epoch=epoch
-        )
+        txn = table_life.bury(tombstone, gone=lambda store, volume: gone_for_good(world, store, volume), epoch=epoch)
         return None if txn is None else ("bury", txn)
     if world.wish.voters is None or world.trigger:
         return None

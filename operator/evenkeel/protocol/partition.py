@@ -6,8 +6,7 @@ first match wins:
 
     target without a voter                           -> refuse: an empty target is never stored
     stable absent                                    -> refuse: the table is not ready
-    trigger >= n, unless planned waits behind a
-      pending that can never be completed            -> nothing: handled
+    trigger >= n                                     -> nothing: handled (but for one exception, see below)
     pending absent,  stable == target                -> remove planned;                            trigger = n
     pending absent,  stable != target                -> pending = steps(stable, target);           trigger = n
     pending present, last(pending) == target         -> remove planned;                            trigger = n
@@ -19,8 +18,8 @@ first match wins:
 Whoever sees a plan writes its number as the trigger, also where nothing else changes: a no-op that left the
 trigger behind would let an older plan win later.
 
-A plan that went to planned may need a second look: in Queue mode nobody but the operator ever takes planned out of
-its place, so when the replica that pending waits for is lost only afterwards, the same plan replaces pending.
+The exception: in Queue mode no leader promotes planned. When plan n went to planned and a replica that pending waits
+for is lost only afterwards, plan n itself replaces pending, lock absent; otherwise both would wait for ever.
 """
 
 from __future__ import annotations
@@ -159,7 +158,7 @@ def retarget(
         return Decision(Case.EMPTY_TARGET)
     if view.stable is None:
         return Decision(Case.NOT_READY)
-    if view.trigger >= plan and not (view.trigger == plan and _stranded(view, gone=gone)):
+    if view.trigger >= plan and not (view.trigger == plan and _stranded(view, mode=mode, gone=gone)):
         return Decision(Case.HANDLED)
     put_trigger = Put(keys.trigger, encode(plan))
     no_planned: tuple[Op, ...] = (Delete(keys.planned),) if view.planned is not None else ()
@@ -174,9 +173,9 @@ def retarget(
     return Decision(Case.PLANNED, (Put(keys.planned, encode(planned)), put_trigger))
 
 
-def _stranded(view: PartitionView, *, gone: Callable[[Peer], bool]) -> bool:
-    """Whether planned waits for a change that is not frozen and that a lost replica keeps from ever being completed."""
-    return view.planned is not None and _may_replace(view, mode=Retarget.QUEUE, gone=gone)
+def _stranded(view: PartitionView, *, mode: Retarget, gone: Callable[[Peer], bool]) -> bool:
+    """Whether planned waits for a change that a lost replica blocks, and that no leader will put aside for it."""
+    return mode is Retarget.QUEUE and view.planned is not None and _may_replace(view, mode=mode, gone=gone)
 
 
 def _may_replace(view: PartitionView, *, mode: Retarget, gone: Callable[[Peer], bool]) -> bool:
