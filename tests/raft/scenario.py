@@ -15,7 +15,7 @@ Commands (N is a replica id):
     drop    [from=1] [to=2] [kind=Append] [count=1]
     settle [only=1,2]                     do everything that is outstanding, for all or only some
     forget N ...                          let time pass so that they no longer stand by a leader
-    elect N [with=2,3]                    let all, or only some, forget their leader, and N win up to the moment it leads
+    elect N [with=2,3]                    let all, or some, forget their leader, and N win up to the moment it leads
     isolate N ... | heal                  cut replicas off, and mend it
     crash N [survive=0]                   keep that many records of the writes under way
     restart N [applied=3]

@@ -28,6 +28,7 @@ from evenkeel_raft.core.types import (
     Entry,
     decode_conf_change,
 )
+from tests.raft.check.invariants import ViolationError
 
 if TYPE_CHECKING:
     from tests.raft.sim.host import Host
@@ -145,10 +146,22 @@ class Admin:
         settled = status.committed_in_term and status.newest == status.applied_conf and not status.conf.joint
         if not settled or status.commit_known < status.applied_conf.index:
             return
+        self._check_known(status)
         needed = {*self.voters, *self.learners, *status.conf.members()}
         for host in self._world.hosts.values():
             if not host.destroyed and host.replica not in needed:
                 host.destroy()
+
+    def _check_known(self, status: Status) -> None:
+        """What the leader claims a quorum to know durably must be on that quorum's disks."""
+        conf, hosts = status.conf, self._world.hosts
+        knowing = {
+            voter
+            for voter in conf.voters
+            if hosts[voter].destroyed or hosts[voter].disk.hard_state.commit >= status.applied_conf.index
+        }
+        if not has_quorum(conf.voters, (), knowing):
+            raise ViolationError(f"only {knowing} of {conf.voters} durably know {status.applied_conf}")
 
 
 def _following(conf: Conf, entries: list[Entry]) -> list[Conf]:

@@ -14,6 +14,7 @@ from tests.raft.check.linearizability import OPEN, Operation
 from tests.raft.sim.store import encode
 
 if TYPE_CHECKING:
+    from evenkeel_raft.core.rawnode import Node
     from tests.raft.sim.host import Host
     from tests.raft.sim.world import World
 
@@ -38,6 +39,7 @@ class Clients:
         self._values = 0
         self._stopped = False
         self._numbers = [0] * count  # of each client's current call
+        self._busy = [False] * count
         self._writes: dict[int, dict[int, _Call]] = {}
         self._reads: dict[int, dict[int, _Call]] = {}
         self._due: dict[int, list[tuple[int, _Call]]] = {}
@@ -53,61 +55,65 @@ class Clients:
             return
         world, rng = self._world, self._world.rng
         number = self._numbers[client] = self._numbers[client] + 1
+        self._busy[client] = False
         world.clock.later(rng.randint(5, 60), self._again, client, number)
         host = world.some_host()
-        if host is None or host.node is None or host.paused:
+        if host is None:
             return
         kind = rng.choice(("write", "read", "read", "cas"))
         operation = Operation(kind, rng.choice(KEYS), world.clock.events)
         call = _Call(client, number, operation)
+        self._busy[client] = True
         self.history.append(operation)
-        try:
-            self._call(host, call)
-        except RefusedError:
-            self.history.remove(operation)
-            return
+        host.later(0, host.call, lambda node: self._arrive(host, node, call))
         world.clock.later(rng.randint(300, 900), self._give_up, call)
-        host.pump_soon()
-        world.checked(host)
 
-    def _call(self, host: Host, call: _Call) -> None:
-        assert host.node is not None
+    def _arrive(self, host: Host, node: Node, call: _Call) -> None:
+        """Make the call, at last: the process may have slept. What is refused never happened."""
+        try:
+            self._call(host, node, call)
+        except RefusedError:
+            self.history.remove(call.operation)
+            self._finish(call)
+
+    def _call(self, host: Host, node: Node, call: _Call) -> None:
         operation = call.operation
         self._values += 1
         if operation.kind == "read":
-            host.node.read_index(self._values)
+            node.read_index(self._values)
             self._reads.setdefault(host.replica, {})[self._values] = call
             return
         operation.value = self._values
         data = {"key": operation.key, "value": operation.value}
         if operation.kind == "cas":
             operation.old = data["old"] = self._world.last_value(operation.key)
-        index = host.node.propose(encode(data))
-        call.term = host.node.term
+        index = node.propose(encode(data))
+        call.term = node.term
         self._writes.setdefault(host.replica, {})[index] = call
 
     def _again(self, client: int, number: int) -> None:
         """Begin the next call, once the last one was answered or given up."""
-        if self._numbers[client] == number:
-            busy = any(
-                call.client == client and call.number == number
-                for calls in (*self._writes.values(), *self._reads.values())
-                for call in calls.values()
-            ) or any(call.client == client and call.number == number for due in self._due.values() for _, call in due)
-            if busy:
-                self._world.clock.later(self._world.rng.randint(5, 60), self._again, client, number)
-            else:
-                self._begin(client)
+        if self._numbers[client] != number:
+            return
+        if self._busy[client]:
+            self._world.clock.later(self._world.rng.randint(5, 60), self._again, client, number)
+        else:
+            self._begin(client)
 
     def _give_up(self, call: _Call) -> None:
-        if self._numbers[call.client] == call.number and call.operation.returned == OPEN:
+        if self._numbers[call.client] == call.number and self._busy[call.client]:
             self._numbers[call.client] += 1
             self._world.clock.later(1, self._begin, call.client)
+
+    def _finish(self, call: _Call) -> None:
+        if self._numbers[call.client] == call.number:
+            self._busy[call.client] = False
 
     def _answer(self, call: _Call) -> None:
         if self._numbers[call.client] == call.number:
             call.operation.returned = self._world.clock.events
             self.answered += 1
+            self._finish(call)
 
     # Told by the host
 
@@ -120,8 +126,8 @@ class Clients:
             call = calls.get(entry.index)
             if call is not None and entry.term != call.term:
                 del calls[entry.index]
-                if call.operation in self.history:
-                    self.history.remove(call.operation)
+                self.history.remove(call.operation)
+                self._finish(call)
             elif call is not None and call.operation.kind == "write":
                 del calls[entry.index]
                 self._answer(call)
@@ -135,6 +141,7 @@ class Clients:
                 self._answer(call)
             else:
                 self.history.remove(call.operation)
+                self._finish(call)
 
     def read_answered(self, host: Host, read: ReadState) -> None:
         call = self._reads.get(host.replica, {}).pop(read.context, None)
@@ -142,6 +149,7 @@ class Clients:
             return
         if read.index == 0:
             self.history.remove(call.operation)
+            self._finish(call)
             return
         self._due.setdefault(host.replica, []).append((read.index, call))
         self.caught_up(host)

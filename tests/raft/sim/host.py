@@ -34,6 +34,7 @@ class Host:
         self.life = 0  # what was begun in an earlier life comes to nothing
         self.paused = False
         self._deferred: list[tuple[int, Callable[..., None], tuple[Any, ...]]] = []
+        self._tick_missed = False
         self._pump_due = False
         self._applying_until = 0
         self._reporting_until = 0
@@ -50,7 +51,10 @@ class Host:
         if life != self.life or self.node is None:
             return
         if self.paused:
-            self._deferred.append((life, action, args))
+            if action == self._tick:
+                self._tick_missed = True  # a timer that fires late fires once
+            else:
+                self._deferred.append((life, action, args))
             return
         action(*args)
         self.world.checked(self)
@@ -59,10 +63,17 @@ class Host:
         self.paused = True
 
     def resume(self) -> None:
+        """Go on: what came in from outside meanwhile is found in any order, the own work in its order."""
         self.paused = False
         deferred, self._deferred = self._deferred, []
-        for life, action, args in deferred:
+        outside = [item for item in deferred if item[1] in (self.receive, self.call)]
+        self.world.rng.shuffle(outside)
+        for item in deferred:
+            life, action, args = outside.pop() if item[1] in (self.receive, self.call) else item
             self._happen(life, action, args)
+        if self._tick_missed:
+            self._tick_missed = False
+            self.later(0, self._tick)
 
     # Life
 
@@ -70,7 +81,7 @@ class Host:
         """Begin from what the disk and the state machine kept."""
         world, disk = self.world, self.disk
         self.life += 1
-        self.paused, self._deferred, self._pump_due = False, [], False
+        self.paused, self._deferred, self._pump_due, self._tick_missed = False, [], False, False
         self._applying_until = self._reporting_until = world.clock.now
         mix = world.mix
         limits = {"max_append_bytes": 100, "max_inflight_entries": 4} if mix.small_messages else {}
@@ -119,6 +130,11 @@ class Host:
         if isinstance(message, InstallSnapshot) and state is not None:
             self.store.files[message.meta.index] = state
         self.node.step(message)
+        self.pump_soon()
+
+    def call(self, request: Callable[[Node], None]) -> None:
+        """Let a client, or an administrator, ask the node for something."""
+        request(self._running())
         self.pump_soon()
 
     def pump_soon(self) -> None:

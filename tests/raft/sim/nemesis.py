@@ -58,20 +58,27 @@ class Nemesis:
             world.admin.retarget()
 
     def _any(self) -> Host | None:
+        """Choose whom it hits: often the leader, where it hurts most."""
         running = [host for host in self._world.hosts.values() if host.node is not None and not host.paused]
-        return self._rng.choice(running) if running else None
+        leading = [host for host in running if host.node is not None and host.node.leading]
+        chosen = leading if leading and self._rng.random() < 0.4 else running
+        return self._rng.choice(chosen) if chosen else None
+
+    def _a_while(self) -> int:
+        """Return how long a fault lasts: less than an election timeout, or several, or very long."""
+        return self._rng.randint(5, self._rng.choice((60, 300, 300, 1500)))
 
     def _partition(self) -> None:
-        self._world.network.partition(list(self._world.hosts))
-        self._clock.later(self._rng.randint(50, 1500), self._world.network.heal)
+        leader = self._world.leader()
+        self._world.network.partition(list(self._world.hosts), leader.replica if leader is not None else 0)
+        self._clock.later(self._a_while(), self._world.network.heal)
 
     def _crash(self) -> None:
+        one = self._any()
         running = [host for host in self._world.hosts.values() if host.node is not None]
-        if running and self._rng.random() >= 0.1:
-            running = [self._rng.choice(running)]
-        for host in running:
+        for host in running if one is None or self._rng.random() < 0.1 else [one]:
             host.crash()
-            self._clock.later(self._rng.randint(5, 1500), self._restart, host)
+            self._clock.later(self._a_while(), self._restart, host)
 
     def _restart(self, host: Host) -> None:
         if host.node is not None or host.destroyed:
@@ -97,7 +104,7 @@ class Nemesis:
         host = self._any()
         if host is not None:
             host.pause()
-            self._clock.later(self._rng.randint(20, 1200), self._resume, host)
+            self._clock.later(self._a_while(), self._resume, host)
 
     def _resume(self, host: Host) -> None:
         if host.node is not None and host.paused:

@@ -41,14 +41,15 @@ class Network:
         if (message.sender, message.receiver) not in self._cut:
             self._deliver(message, state)
 
-    def partition(self, replicas: list[int]) -> None:
-        """Cut links: a random side off from the rest, one way or both, or single links."""
+    def partition(self, replicas: list[int], leader: int) -> None:
+        """Cut links: the leader or a random side off from the rest, one way or both, or single links."""
         rng = self._rng
         if rng.random() < 0.3:
             pairs = [(a, b) for a in replicas for b in replicas if a != b]
             self._cut.update(pair for pair in pairs if rng.random() < 0.3)
             return
-        side = {replica for replica in replicas if rng.random() < 0.4}
+        alone = rng.random() < 0.4
+        side = {leader} if alone else {replica for replica in replicas if rng.random() < 0.4}
         both = rng.random() < 0.7
         for a in replicas:
             for b in replicas:

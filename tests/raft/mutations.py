@@ -1,0 +1,359 @@
+"""Known bugs, one per safety or liveness rule, that can be put into the core to see the simulation turn red.
+
+A mutation patches the core through pytest's monkeypatch; the product knows nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from evenkeel_raft.core import (
+    confchange,
+    confs,
+    election,
+    follower,
+    leader,
+    log,
+    quorum,
+    raft,
+    rawnode,
+    readonly,
+    state,
+    tracker,
+)
+from evenkeel_raft.core.messages import (
+    CommitNotice,
+    Heartbeat,
+    HeartbeatResponse,
+    InstallSnapshot,
+    Message,
+    VoteRequest,
+)
+from evenkeel_raft.core.types import (
+    CONF,
+    JOINT,
+    LEAVE,
+    Conf,
+    ConfChange,
+    Entry,
+    HardState,
+    SnapshotMeta,
+    encode_conf_change,
+)
+
+Patch = pytest.MonkeyPatch
+Mutation = Callable[[Patch], None]
+
+
+def _handle(patch: Patch, kind: type[Message], handler: Callable[[state.Raft, Any], None]) -> None:
+    patch.setitem(cast("dict[type[Message], object]", raft._HANDLERS), kind, handler)
+
+
+def ack_before_durable(patch: Patch) -> None:
+    """Promises leave without waiting for the disk (etcd #8144)."""
+    take = rawnode.Node.take
+
+    def hasty(node: rawnode.Node) -> rawnode.Out:
+        out = take(node)
+        if out.append is not None:
+            out.messages += out.append.responses
+            out.append.responses = []
+        return out
+
+    patch.setattr(rawnode.Node, "take", hasty)
+
+
+def leader_counts_itself_early(patch: Patch) -> None:
+    """The leader takes its own log for durable when it sends it (etcd #14143)."""
+    replicate = leader.replicate
+
+    def counting(r: state.Raft) -> None:
+        replicate(r)
+        if r.tracker.me is not None and r.tracker.me.acknowledge(r.log.last_index):
+            leader.maybe_commit(r)
+
+    patch.setattr(leader, "replicate", counting)
+
+
+def old_term_committed_by_counting(patch: Patch) -> None:
+    """A quorum is enough, whatever the entry's term."""
+    maybe_commit = leader.maybe_commit
+
+    def counting(r: state.Raft) -> None:
+        start, r.term_start = r.term_start, 0
+        maybe_commit(r)
+        r.term_start = start
+
+    patch.setattr(leader, "maybe_commit", counting)
+
+
+def append_cuts_log(patch: Patch) -> None:
+    """A message that is shorter than the log cuts it (PySyncObj 0.3.17)."""
+    accept = log.Log.accept
+
+    def cutting(self: log.Log, prev_index: int, prev_term: int, entries: list[Entry]) -> bool:
+        accepted = accept(self, prev_index, prev_term, entries)
+        after = prev_index + len(entries) + 1
+        if accepted and after > self.committed:
+            self._truncate(after)
+        return accepted
+
+    patch.setattr(log.Log, "accept", cutting)
+
+
+def vote_forgotten(patch: Patch) -> None:
+    """The vote is not written (jraft #96)."""
+    batch = rawnode.Node._batch
+
+    def forgetful(node: rawnode.Node, r: state.Raft) -> rawnode.AppendBatch:
+        written = batch(node, r)
+        if written.hard_state is not None:
+            written.hard_state = HardState(written.hard_state.term, 0, written.hard_state.commit)
+        return written
+
+    patch.setattr(rawnode.Node, "_batch", forgetful)
+
+
+def vote_for_any_log(patch: Patch) -> None:
+    """Votes are given without comparing logs."""
+    patch.setattr(log.Log, "is_current", lambda self, last_index, last_term: True)
+
+
+def candidate_asks_early(patch: Patch) -> None:
+    """Votes are asked for before the candidate's term and log are durable."""
+    ask = election._ask
+
+    def hasty(r: state.Raft, *, pre: bool, transfer: bool) -> None:
+        held, r.responses = r.responses, []
+        ask(r, pre=pre, transfer=transfer)
+        r.messages += r.responses
+        r.responses = held
+
+    patch.setattr(election, "_ask", hasty)
+
+
+def read_without_quorum(patch: Patch) -> None:
+    """The leader trusts that it still leads."""
+    patch.setattr(tracker.Tracker, "read_confirmed", lambda self: 1 << 60)
+
+
+def read_before_first_commit(patch: Patch) -> None:
+    """A new leader reads at the commit index it happens to know (etcd #7331)."""
+
+    def hasty(r: state.Raft, context: int, origin: int) -> None:
+        r.reads.add(readonly.Read(context, origin), r.log.committed)
+
+    patch.setattr(leader, "read", hasty)
+
+
+def read_rounds_not_numbered(patch: Patch) -> None:
+    """Late answers to an old round confirm a new one (raft #397)."""
+    add = readonly.LeaderReads.add
+
+    def unnumbered(self: readonly.LeaderReads, read: readonly.Read, commit: int) -> None:
+        add(self, read, commit)
+        self.round = read.round = 1
+
+    patch.setattr(readonly.LeaderReads, "add", unnumbered)
+
+
+def outgoing_half_ignored(patch: Patch) -> None:
+    """A joint configuration decides by its new half alone."""
+    configure = tracker.Tracker.configure
+
+    def half(self: tracker.Tracker, conf: Conf, me: int, *, next_index: int, now: int) -> None:
+        configure(self, conf, me, next_index=next_index, now=now)
+        self.outgoing = []
+
+    patch.setattr(tracker.Tracker, "configure", half)
+    patch.setattr(election, "vote_result", lambda voters, outgoing, votes: quorum.vote_result(voters, (), votes))
+
+
+def joint_skipped(patch: Patch) -> None:
+    """The new voters are put in force at once (jraft #482)."""
+
+    def direct(conf: Conf, change: ConfChange) -> Conf:
+        after = confchange.apply_change(conf, change)
+        return Conf(after.voters, (), after.learners, (), after.token) if after.joint else after
+
+    patch.setattr(confs, "apply_change", direct)
+
+
+def changes_overlap(patch: Patch) -> None:
+    """Joint is left without waiting until it is applied."""
+    propose_conf = raft.propose_conf
+
+    def hasty(r: state.Raft, change: ConfChange) -> int:
+        index = propose_conf(r, change)
+        if change.transition == JOINT:
+            index += 1
+            r.log.append(Entry(index, r.term, CONF, encode_conf_change(ConfChange(LEAVE, (), change.token))))
+        return index
+
+    patch.setattr(raft, "propose_conf", hasty)
+
+
+def completion_vouches_for_replacement(patch: Patch) -> None:
+    """A write vouches for whatever stands where it wrote (etcd #1690)."""
+    disclaim = log.Log._disclaim
+
+    def claiming(self: log.Log, index: int) -> None:
+        claims = [write.last for write in self.writes]
+        disclaim(self, index)
+        for write, last in zip(self.writes, claims, strict=True):
+            write.last = last
+
+    patch.setattr(log.Log, "_disclaim", claiming)
+
+
+def unapplied_conf_ignored(patch: Patch) -> None:
+    """Anybody stands, whatever configuration it has yet to apply (etcd #12133)."""
+    patch.setattr(election, "electable", lambda r: r.confs.current.is_voter(r.replica))
+
+
+def snapshot_with_newest_conf(patch: Patch) -> None:
+    """A snapshot carries the configuration of today instead of that of its index."""
+    meta = rawnode.Node.snapshot_meta
+
+    def newest(node: rawnode.Node, index: int) -> SnapshotMeta:
+        found = meta(node, index)
+        return SnapshotMeta(found.index, found.term, node._raft.confs.current)
+
+    patch.setattr(rawnode.Node, "snapshot_meta", newest)
+
+
+def snapshot_with_oldest_conf(patch: Patch) -> None:
+    """A snapshot carries the configuration the log begins with: newer members are lost."""
+    patch.setattr(confs.Confs, "as_of", lambda self, index: self._history[0][1])
+
+
+def learners_counted(patch: Patch) -> None:
+    """Learners' acknowledgements count as voters'."""
+    configure = tracker.Tracker.configure
+
+    def counting(self: tracker.Tracker, conf: Conf, me: int, *, next_index: int, now: int) -> None:
+        configure(self, conf, me, next_index=next_index, now=now)
+        if conf.learners:
+            best = max(self.progress[learner].match for learner in conf.learners)
+            self.incoming = sorted(self.incoming, key=lambda pr: pr.match)[1:] or self.incoming
+            self.incoming.append(next(pr for pr in self.progress.values() if pr.match == best))
+
+    patch.setattr(tracker.Tracker, "configure", counting)
+
+
+def applied_before_durable(patch: Patch) -> None:
+    """Committed entries are applied before this replica's own disk has them."""
+    take = rawnode.Node.take
+
+    def hasty(node: rawnode.Node) -> rawnode.Out:
+        entries_log = node._raft.log
+        durable, entries_log.durable = entries_log.durable, entries_log.last_index
+        out = take(node)
+        entries_log.durable = durable
+        return out
+
+    patch.setattr(rawnode.Node, "take", hasty)
+
+
+def minority_decides(patch: Patch) -> None:
+    """Half of the voters is taken for a majority."""
+
+    def half(self: tracker.Tracker) -> int:
+        values = sorted(pr.match for pr in self.incoming)
+        index = values[len(values) // 2]
+        return min(index, quorum.acknowledged([pr.match for pr in self.outgoing])) if self.outgoing else index
+
+    patch.setattr(tracker.Tracker, "matched", half)
+
+
+def commit_beyond_match(patch: Patch) -> None:
+    """Followers are told the leader's commit index, not what of it they are known to hold."""
+    take = rawnode.Node.take
+
+    def telling(node: rawnode.Node) -> rawnode.Out:
+        out = take(node)
+        for message in out.messages:
+            if isinstance(message, Heartbeat | CommitNotice):
+                message.commit = node._raft.log.committed
+        return out
+
+    patch.setattr(rawnode.Node, "take", telling)
+    commit_to = state.Raft.commit_to
+    patch.setattr(state.Raft, "commit_to", lambda self, index: commit_to(self, min(index, self.log.last_index)))
+
+
+def repair_drops_log(patch: Patch) -> None:
+    """A snapshot for a damaged state machine replaces the intact log as well."""
+
+    def replacing(r: state.Raft, m: InstallSnapshot) -> None:
+        follower.follow(r, m.sender)
+        if m.meta.index >= r.log.offset and m.meta.index > r.log.applied:
+            r.log.restore(m.meta)
+            r.confs.restore(m.meta)
+            r.write_due = True
+        follower._acknowledge(r, m.sender, r.log.committed)
+
+    _handle(patch, InstallSnapshot, replacing)
+
+
+# Of liveness
+
+
+def probe_never_repeated(patch: Patch) -> None:
+    """A lost probe is waited for, for ever."""
+    handler = leader.on_heartbeat_response
+
+    def deaf(r: state.Raft, m: HeartbeatResponse) -> None:
+        pr = r.tracker.progress.get(m.sender)
+        paused = pr is not None and pr.paused
+        handler(r, m)
+        if pr is not None and paused:
+            pr.paused = True
+
+    _handle(patch, HeartbeatResponse, deaf)
+
+
+def silent_below_commit(patch: Patch) -> None:
+    """An append below the follower's commit index is ignored (scylladb #9552)."""
+    acknowledge = follower._acknowledge
+
+    def silent(r: state.Raft, to: int, index: int) -> None:
+        if index != r.log.committed or index == r.log.last_index != r.log.offset:
+            acknowledge(r, to, index)
+
+    patch.setattr(follower, "_acknowledge", silent)
+
+
+def never_wakes(patch: Patch) -> None:
+    """A quiesced node stays asleep (tikv #16429)."""
+    patch.setattr(state.Raft, "wake", lambda self: None)
+
+
+def learner_refuses_vote(patch: Patch) -> None:
+    """Who thinks it is a learner does not vote (etcd #12359)."""
+    on_vote_request = election.on_vote_request
+
+    def refusing(r: state.Raft, m: VoteRequest) -> None:
+        if r.confs.current.is_voter(r.replica):
+            on_vote_request(r, m)
+
+    _handle(patch, VoteRequest, refusing)
+
+
+def conf_commit_not_reported(patch: Patch) -> None:
+    """Members are let go before a quorum durably knows the configuration without them."""
+    patch.setattr(tracker.Tracker, "commit_known", lambda self: 1 << 60)
+
+
+def rejection_below_match(patch: Patch) -> None:
+    """A late refusal pushes `next` down to `match` or below."""
+
+    def falling(self: tracker.Progress, index: int, hint: int) -> bool:
+        self.probe(0)
+        self.next = min(index, hint + 1) or 1
+        return True
+
+    patch.setattr(tracker.Progress, "reject", falling)

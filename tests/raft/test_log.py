@@ -1,0 +1,160 @@
+"""The log against a plain list, and its edges."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenkeel_raft.core.errors import InvariantError
+from evenkeel_raft.core.log import ENTRY_OVERHEAD, UNKNOWN_TERM, Log, Write
+from evenkeel_raft.core.types import CONF, NORMAL, Conf, Entry, SnapshotMeta, genesis
+
+META = genesis(Conf(voters=(1,)))
+
+
+def entries(first: int, terms: list[int], size: int = 0) -> list[Entry]:
+    return [Entry(first + at, term, NORMAL, b"x" * size) for at, term in enumerate(terms)]
+
+
+def log_of(terms: list[int], *, commit: int = 1) -> Log:
+    return Log(META, entries(2, terms), commit=commit, applied=1)
+
+
+def terms_of(log: Log) -> list[int]:
+    return [entry.term for entry in log.entries(log.offset, log.last_index)]
+
+
+RISING = st.lists(st.integers(2, 5), max_size=8).map(sorted)
+
+
+@given(RISING, RISING, st.data())
+def test_accept_keeps_what_agrees_and_replaces_what_does_not(
+    mine: list[int], theirs: list[int], data: st.DataObject
+) -> None:
+    """After a leader's message the log agrees with it, and loses nothing that it does not contradict."""
+    log = log_of(mine)
+    prev = data.draw(st.integers(1, len(theirs) + 1))
+    count = data.draw(st.integers(0, len(theirs) + 1 - prev))
+    full = [1, *theirs]
+    sent = entries(prev + 1, full[prev : prev + count])
+    agrees = prev <= len(mine) + 1 and [1, *mine][prev - 1] == full[prev - 1]
+    assert log.accept(prev, full[prev - 1], sent) is agrees
+    if not agrees:
+        assert terms_of(log) == mine
+        return
+    overlap = mine[prev - 1 : prev - 1 + count]
+    kept = mine[prev - 1 + count :] if overlap == full[prev : prev + len(overlap)] else []
+    assert terms_of(log) == mine[: prev - 1] + full[prev : prev + count] + kept
+    assert (log.last_index, log.last_term) == (1 + len(terms_of(log)), ([1, *terms_of(log)])[-1])
+
+
+def test_committed_entries_are_never_replaced() -> None:
+    """A leader that contradicts what is committed is a broken invariant, not a request."""
+    log = log_of([2, 2], commit=3)
+    with pytest.raises(InvariantError, match="conflicts with the log committed up to 3"):
+        log.accept(1, 1, entries(2, [3]))
+
+
+def test_terms_at_the_edges() -> None:
+    """The entry a snapshot ends with has a term; what lies below it or above the log has none."""
+    log = log_of([2, 3, 3], commit=4)
+    log.applied = 4
+    log.compact(3)
+    assert [log.term(index) for index in (2, 3, 4, 5)] == [UNKNOWN_TERM, 3, 3, UNKNOWN_TERM]
+    assert terms_of(log) == [3]
+
+
+def test_sizes_survive_compaction_and_truncation() -> None:
+    """Bytes between two indexes are right whatever was cut off at either end."""
+    log = Log(META, entries(2, [2, 2, 2, 2], size=10), commit=1, applied=1)
+    each = 10 + ENTRY_OVERHEAD
+    assert log.size(1, 5) == 4 * each
+    log.compact(2)
+    assert log.size(2, 5) == 3 * each
+    assert log.size(0, 5) == 3 * each
+    log.accept(3, 2, entries(4, [3], size=5))
+    assert log.size(2, 4) == each + 5 + ENTRY_OVERHEAD
+    assert log.end == log.end_of(4)
+
+
+def test_batches_hold_what_fits_and_at_least_one() -> None:
+    """A message is as large as allowed, and never empty when there is something to send."""
+    log = Log(META, entries(2, [2, 2, 2], size=10), commit=1, applied=1)
+    each = 10 + ENTRY_OVERHEAD
+    assert len(log.batch(2, 1)) == 1
+    assert len(log.batch(2, 2 * each)) == 2
+    assert len(log.batch(2, 2 * each + 1)) == 2
+    assert len(log.batch(3, 100 * each)) == 2
+    assert log.batch(5, 100) == []
+
+
+@given(RISING, st.integers(0, 12), st.integers(0, 6))
+def test_newest_not_after(terms: list[int], index: int, term: int) -> None:
+    """The hint is the highest index, not above the one given, whose term is not above the one given."""
+    log = log_of(terms)
+    found = log.newest_not_after(index, term)
+    candidates = [at for at in range(1, min(index, log.last_index) + 1) if log.term(at) <= term]
+    assert found == max(candidates, default=min(index, log.offset - 1))
+
+
+def test_writes_vouch_only_for_what_still_stands() -> None:
+    """A completed write does not make durable what was cut off after it was handed out."""
+    log = log_of([2])
+    log.extend(entries(3, [2, 2]))
+    assert [entry.index for entry in log.hand_out()] == [3, 4]
+    write = Write(1, log.last_index, 1, 0, False)
+    log.writes.append(write)
+    log.accept(3, 2, entries(4, [3]))
+    log.written(write)
+    assert log.durable == 3
+    assert [entry.index for entry in log.hand_out()] == [4]
+
+
+def test_a_second_configuration_proves_the_first() -> None:
+    """Recovery takes all configuration entries but the last for committed, whatever the hard state says."""
+    held = [Entry(2, 2, CONF, b""), Entry(3, 2, NORMAL, b""), Entry(4, 2, CONF, b"")]
+    assert Log(META, held, commit=1, applied=1).committed == 2
+    assert Log(META, held[:2], commit=1, applied=1).committed == 1
+
+
+def test_a_commit_index_beyond_the_log_is_cut() -> None:
+    """A torn write may keep the commit index and lose the entries; nothing is claimed beyond the log."""
+    assert log_of([2], commit=9).committed == 2
+
+
+def test_broken_disks_are_refused() -> None:
+    """Entries that do not follow their snapshot, or a state machine ahead of its log, stop the replica."""
+    with pytest.raises(InvariantError, match="do not follow the snapshot at 1"):
+        Log(META, entries(5, [2]), commit=1, applied=1)
+    with pytest.raises(InvariantError, match="the log ends at 2"):
+        Log(META, entries(2, [2]), commit=1, applied=9)
+
+
+def test_a_snapshot_is_not_durable_before_its_write() -> None:
+    """Restoring hands nothing to the state machine until the record is written; older writes do not count."""
+    log = log_of([2])
+    log.extend(entries(3, [2]))
+    log.hand_out()
+    old = Write(1, 3, 1, 0, False)
+    log.writes.append(old)
+    meta = SnapshotMeta(9, 4, Conf(voters=(1, 2)))
+    log.restore(meta)
+    new = Write(2, log.last_index, 9, 0, True)
+    log.writes.append(new)
+    log.written(old)
+    assert (log.durable, log.restore_due) == (0, None)
+    log.written(new)
+    assert (log.durable, log.restore_due) == (9, meta)
+
+
+def test_configuration_entries_are_found() -> None:
+    """Their positions follow truncation and compaction."""
+    log = Log(META, [Entry(2, 2, CONF, b""), Entry(3, 2, NORMAL, b""), Entry(4, 2, CONF, b"")], commit=2, applied=1)
+    assert log.conf_in(1, 2)
+    assert not log.conf_in(2, 3)
+    assert log.conf_in(2, 9)
+    log.accept(3, 2, entries(4, [3]))
+    assert log.conf_indexes == [2]
+    log.compact(2)
+    assert log.conf_indexes == []

@@ -1,0 +1,226 @@
+"""The node's own promises: limits, completions, what it tells of itself, and messages that can be sent."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+
+from evenkeel_raft.core.errors import InvariantError, Refusal, RefusedError
+from evenkeel_raft.core.messages import AnyMessage, Append, AppendResponse, InstallSnapshot, Message, VoteRequest
+from evenkeel_raft.core.rawnode import Node, Out
+from evenkeel_raft.core.types import (
+    LEADER,
+    LEARNER,
+    SIMPLE,
+    Change,
+    Conf,
+    ConfChange,
+    Entry,
+    Settings,
+    SnapshotMeta,
+    genesis,
+)
+
+
+def single(**settings: int) -> Node:
+    """A group of one that leads and has applied its first entry."""
+    node = Node(
+        group=1, replica=1, random=random.Random(1), settings=Settings(**settings), meta=genesis(Conf(voters=(1,)))
+    )
+    node.campaign()
+    for _ in range(3):
+        finish(node, node.take())
+    assert node.leading
+    return node
+
+
+def finish(node: Node, out: Out) -> None:
+    if out.append is not None:
+        node.on_persisted(out.append.token)
+    if out.apply:
+        node.on_applied(out.apply[-1].index)
+
+
+def test_too_much_unapplied_log_is_refused() -> None:
+    """Proposals are Busy beyond the limit of unapplied bytes, and taken again once the state machine caught up."""
+    node = single(max_unapplied_bytes=1000)
+    node.propose(b"x" * 2000)
+    with pytest.raises(RefusedError) as refused:
+        node.propose(b"y")
+    assert refused.value.reason is Refusal.BUSY
+    finish(node, node.take())
+    finish(node, node.take())
+    assert node.propose(b"y") == 4
+
+
+def test_refusals_say_where_to_turn() -> None:
+    """A follower names the leader it knows."""
+    node = Node(group=1, replica=2, random=random.Random(1), meta=genesis(Conf(voters=(1, 2))))
+    node.step(Append(1, 0, 1, 2, 2, 1, 1, 1, []))
+    with pytest.raises(RefusedError, match="not the leader") as refused:
+        node.propose(b"x")
+    assert refused.value.leader == 1
+
+
+def test_many_proposals_are_one_message() -> None:
+    """What is proposed between two takes travels together."""
+    node = Node(group=1, replica=1, random=random.Random(1), meta=genesis(Conf(voters=(1, 2))))
+    node.campaign()
+    node.take()
+    node.step(msgspec.structs.replace(_vote(pre=True)))
+    finish(node, node.take())
+    node.step(_vote(pre=False))
+    node.take()
+    node.step(AppendResponse(1, 0, 2, 1, 2, 2, False, 0, 0, 1))
+    node.take()
+    assert node.propose_many([b"a", b"b"]) == 4
+    node.propose(b"c")
+    sent = [message for message in node.take().messages if isinstance(message, Append)]
+    assert [[entry.data for entry in message.entries] for message in sent] == [[b"a", b"b", b"c"]]
+
+
+def _vote(*, pre: bool) -> Message:
+    return msgspec.convert([2, 1, 0, 2, 1, 2, pre, True], AnyMessage)
+
+
+def test_flow_control_stops_at_the_limits() -> None:
+    """No more is in flight than allowed, by entries and by bytes; an acknowledgement makes room."""
+    settings = Settings(max_inflight_entries=3, max_append_bytes=50, max_inflight_bytes=10_000)
+    node = _leader_of_two(settings)
+    node.propose_many([b"x" * 20] * 10)
+    assert _sent(node) == [3, 4, 5]
+    node.step(AppendResponse(1, 0, 2, 1, 2, 4, False, 0, 0, 1))
+    assert _sent(node) == [6, 7]
+
+    node = _leader_of_two(Settings(max_append_bytes=50, max_inflight_bytes=100))
+    node.propose_many([b"x" * 20] * 10)
+    assert _sent(node) == [3, 4]
+
+
+def _leader_of_two(settings: Settings) -> Node:
+    node = Node(group=1, replica=1, random=random.Random(1), settings=settings, meta=genesis(Conf(voters=(1, 2))))
+    node.campaign()
+    node.take()
+    node.step(_vote(pre=True))
+    finish(node, node.take())
+    node.step(_vote(pre=False))
+    finish(node, node.take())
+    node.step(AppendResponse(1, 0, 2, 1, 2, 2, False, 0, 0, 1))
+    finish(node, node.take())
+    assert node.leading
+    return node
+
+
+def _sent(node: Node) -> list[int]:
+    return [entry.index for m in node.take().messages if isinstance(m, Append) for entry in m.entries]
+
+
+def test_completions_out_of_line_are_harmless_or_refused() -> None:
+    """An old token or index changes nothing; an index that was never handed out is a broken runner."""
+    node = single()
+    node.propose(b"x")
+    out = node.take()
+    finish(node, out)
+    finish(node, node.take())
+    before = node.status()
+    assert out.append is not None
+    node.on_persisted(out.append.token)
+    node.on_applied(1)
+    assert node.status() == before
+    with pytest.raises(InvariantError, match="reported applied"):
+        node.on_applied(99)
+
+
+def test_output_is_handed_over_once() -> None:
+    """Nothing that was taken changes afterwards, or comes again."""
+    node = single()
+    first = node.take()
+    node.propose(b"x")
+    node.read_index(5)
+    second = node.take()
+    assert (first.messages, first.reads, first.apply, first.append) == ([], [], [], None)
+    assert second.append is not None
+    assert [read.context for read in second.reads] == [5]
+    finish(node, second)
+    third = node.take()
+    assert third.reads == []
+    assert third.append is None
+
+
+def test_status_tells_staged_from_final() -> None:
+    """The newest configuration in the log and the applied one are shown with token and staged flag."""
+    node = single()
+    node.propose_conf(ConfChange(SIMPLE, (Change(LEARNER, 2),), 7, True))
+    status = node.status()
+    assert (status.newest.index, status.newest.token, status.newest.staged) == (3, 7, True)
+    assert (status.applied_conf.index, status.applied_conf.token, status.applied_conf.staged) == (1, 0, False)
+    finish(node, node.take())
+    finish(node, node.take())
+    status = node.status()
+    assert status.applied_conf == status.newest
+    assert status.conf == Conf(voters=(1,), learners=(2,), token=7, staged=True)
+
+
+def test_catch_up_is_measured_in_bytes() -> None:
+    """A member that needs a snapshot is not a few bytes behind, but unknown; one in reach is exactly so many."""
+    node = single()
+    node.propose_conf(ConfChange(SIMPLE, (Change(LEARNER, 2),), 0, True))
+    for _ in range(3):
+        finish(node, node.take())
+    assert node.status().peers[2].bytes_behind is None
+    assert node.status().peers[2].silent_ticks is None
+    node.step(AppendResponse(1, 0, 2, 1, 2, 2, False, 0, 0, 1))
+    behind = node.status().peers[2].bytes_behind
+    assert behind is not None
+    node.propose(b"x" * 100)
+    assert node.status().peers[2].bytes_behind == behind + 132
+    assert node.status().peers[2].silent_ticks == 0
+
+
+def test_soft_state_is_told_when_it_changes() -> None:
+    """Role, leader and term are part of the output of the take after they changed, and of no other."""
+    node = Node(group=1, replica=1, random=random.Random(1), meta=genesis(Conf(voters=(1,))))
+    node.campaign()
+    finish(node, node.take())
+    out = node.take()
+    assert out.soft is not None
+    assert (out.soft.role, out.soft.leader, out.soft.term) == (LEADER, 1, 2)
+    finish(node, out)
+    assert node.take().soft is None
+
+
+def test_a_reluctant_replica_lets_others_go_first() -> None:
+    """Its timeout lies beyond that of everybody else."""
+    node = Node(group=1, replica=1, random=random.Random(1), meta=genesis(Conf(voters=(1, 2))))
+    node.set_reluctant(True)
+    for _ in range(20):
+        node.tick()
+    assert node.take().messages == []
+    for _ in range(20):
+        node.tick()
+    assert isinstance(node.take().messages[0], VoteRequest)
+
+
+def test_malformed_appends_are_refused() -> None:
+    """Entries that do not follow each other change nothing."""
+    node = Node(group=1, replica=2, random=random.Random(1), meta=genesis(Conf(voters=(1, 2))))
+    gap = [Entry(2, 2, 0, b""), Entry(4, 2, 0, b"")]
+    assert node.step(Append(1, 0, 1, 2, 2, 1, 1, 1, gap)) is Refusal.MALFORMED
+    assert node.step(Append(1, 0, 1, 2, 2, 1, 1, 1, [Entry(5, 2, 0, b"")])) is Refusal.MALFORMED
+    assert node.status().last_index == 1
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Append(1, 0, 1, 2, 3, 4, 2, 4, [Entry(5, 3, 0, b"x")]),
+        AppendResponse(1, 0, 2, 1, 3, 5, False, 0, 0, 4),
+        InstallSnapshot(1, 0, 1, 2, 3, SnapshotMeta(5, 3, Conf(voters=(1, 2), info={1: b"a"}))),
+        VoteRequest(1, 2, 3, 4, 5, 6, 5, True, False),
+    ],
+)
+def test_messages_survive_the_wire(message: Message) -> None:
+    """A message is one tagged array that decodes to itself."""
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=AnyMessage) == message
