@@ -29,9 +29,7 @@ RISING = st.lists(st.integers(2, 5), max_size=8).map(sorted)
 
 
 @given(RISING, RISING, st.data())
-def test_accept_keeps_what_agrees_and_replaces_what_does_not(
-    mine: list[int], theirs: list[int], data: st.DataObject
-) -> None:
+def test_accept_replaces_only_what_contradicts(mine: list[int], theirs: list[int], data: st.DataObject) -> None:
     """After a leader's message the log agrees with it, and loses nothing that it does not contradict."""
     log = log_of(mine)
     prev = data.draw(st.integers(1, len(theirs) + 1))

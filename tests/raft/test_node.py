@@ -8,7 +8,15 @@ import msgspec
 import pytest
 
 from evenkeel_raft.core.errors import InvariantError, Refusal, RefusedError
-from evenkeel_raft.core.messages import AnyMessage, Append, AppendResponse, InstallSnapshot, Message, VoteRequest
+from evenkeel_raft.core.messages import (
+    AnyMessage,
+    Append,
+    AppendResponse,
+    InstallSnapshot,
+    Message,
+    VoteRequest,
+    VoteResponse,
+)
 from evenkeel_raft.core.rawnode import Node, Out
 from evenkeel_raft.core.types import (
     LEADER,
@@ -66,23 +74,11 @@ def test_refusals_say_where_to_turn() -> None:
 
 def test_many_proposals_are_one_message() -> None:
     """What is proposed between two takes travels together."""
-    node = Node(group=1, replica=1, random=random.Random(1), meta=genesis(Conf(voters=(1, 2))))
-    node.campaign()
-    node.take()
-    node.step(msgspec.structs.replace(_vote(pre=True)))
-    finish(node, node.take())
-    node.step(_vote(pre=False))
-    node.take()
-    node.step(AppendResponse(1, 0, 2, 1, 2, 2, False, 0, 0, 1))
-    node.take()
+    node = _leader_of_two(Settings())
     assert node.propose_many([b"a", b"b"]) == 4
     node.propose(b"c")
     sent = [message for message in node.take().messages if isinstance(message, Append)]
     assert [[entry.data for entry in message.entries] for message in sent] == [[b"a", b"b", b"c"]]
-
-
-def _vote(*, pre: bool) -> Message:
-    return msgspec.convert([2, 1, 0, 2, 1, 2, pre, True], AnyMessage)
 
 
 def test_flow_control_stops_at_the_limits() -> None:
@@ -103,9 +99,9 @@ def _leader_of_two(settings: Settings) -> Node:
     node = Node(group=1, replica=1, random=random.Random(1), settings=settings, meta=genesis(Conf(voters=(1, 2))))
     node.campaign()
     node.take()
-    node.step(_vote(pre=True))
+    node.step(VoteResponse(1, 0, 2, 1, 2, True, True))
     finish(node, node.take())
-    node.step(_vote(pre=False))
+    node.step(VoteResponse(1, 0, 2, 1, 2, False, True))
     finish(node, node.take())
     node.step(AppendResponse(1, 0, 2, 1, 2, 2, False, 0, 0, 1))
     finish(node, node.take())
