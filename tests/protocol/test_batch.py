@@ -1,0 +1,352 @@
+"""A plan carried to all partitions: batches, interference, fences, successors."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from evenkeel.errors import FencedError
+from evenkeel.metastore.api import MAX_TXN_OPS, KeyValue, Put, Txn, TxnResult
+from evenkeel.metastore.mvcc import Mvcc
+from evenkeel.protocol.batch import BATCH, Batch, PlanRun
+from evenkeel.protocol.partition import Case, PartitionView, read_partition
+from evenkeel.protocol.records import Lock, Peer, Retarget, Stable, encode
+from tests.protocol.support import KEYS, TABLE, holds, peers, put, queue, remove, shown_queue, targets
+
+MANY = 10_000
+OLD, NEW = "a1 b1 c1", "a b d"
+
+
+class Bench:
+    """A table whose partitions are all at `OLD`, and an operator in charge."""
+
+    def __init__(self, partitions: int) -> None:
+        self.partitions = range(partitions)
+        self.store = Mvcc(keep_history=False)
+        self.epoch = holds(put(self.store, KEYS.epoch, "o1"))
+        self.head = put(self.store, KEYS.plan_head(TABLE), "plan 2")
+        stable = encode(Stable(peers(OLD)))
+        for at in range(0, partitions, 100):
+            numbers = range(at, min(at + 100, partitions))
+            self.store.txn(Txn(success=tuple(Put(KEYS.partition(TABLE, p).stable, stable) for p in numbers)))
+
+    def run(
+        self,
+        *,
+        target: str = NEW,
+        mode: Retarget = Retarget.ADJUST,
+        gone: str = "",
+        admitted: Iterable[int] | None = None,
+    ) -> PlanRun:
+        """A run of plan 2 with partitions admitted as they are now, all of them unless told otherwise."""
+        lost = {peer.id for peer in peers(gone)}
+
+        def is_gone(peer: Peer) -> bool:
+            return peer.id in lost
+
+        wanted = targets(target)
+        run = PlanRun(
+            keys=KEYS,
+            table=TABLE,
+            plan=2,
+            target=lambda _: wanted,
+            mode=mode,
+            epoch=self.epoch,
+            head_mod=self.head.mod_revision,
+            gone=is_gone,
+        )
+        run.admit(self.partitions if admitted is None else admitted, self.found())
+        return run
+
+    def found(self) -> dict[str, KeyValue]:
+        return {kv.key: kv for kv in self.store.range(KEYS.root).kvs}
+
+    def view(self, partition: int) -> PartitionView:
+        return read_partition(KEYS.partition(TABLE, partition), self.found())
+
+    def lock(self, partition: int) -> None:
+        """What a leader does meanwhile."""
+        keys = KEYS.partition(TABLE, partition)
+        pending = self.store.get(keys.pending)
+        assert pending is not None
+        put(self.store, keys.lock, Lock(token=pending.mod_revision, term=1))
+
+    def begin_moves(self, partitions: Iterable[int], text: str = "a1 b1 e1") -> None:
+        for partition in partitions:
+            put(self.store, KEYS.partition(TABLE, partition).pending, queue(text))
+
+
+def carry(bench: Bench, run: PlanRun, *, between: Callable[[Batch], None] = lambda _: None) -> list[Batch]:
+    """Run all batches one after the other; `between` happens after each was decided and before it lands."""
+    ran = []
+    while (batch := run.next_batch()) is not None:
+        between(batch)
+        run.on_result(batch, bench.store.txn(batch.txn))
+        ran.append(batch)
+    return ran
+
+
+def test_ten_thousand_partitions() -> None:
+    """All of a large table is written in transactions within etcd's limits, once each."""
+    bench = Bench(MANY)
+    run = bench.run()
+    ran = carry(bench, run)
+    assert run.done
+    assert run.cases == {Case.STARTED: MANY}
+    assert run.retried == 0
+    assert len(ran) == MANY // BATCH
+    assert max(len(batch.txn.compares) for batch in ran) <= MAX_TXN_OPS
+    assert max(len(batch.txn.success) for batch in ran) <= MAX_TXN_OPS
+    found = bench.found()
+    views = [read_partition(KEYS.partition(TABLE, p), found) for p in bench.partitions]
+    assert {shown_queue(view.pending) for view in views} == {"a1 b1 d2"}
+    assert {view.trigger for view in views} == {2}
+
+
+def test_a_batch_fills_the_limit() -> None:
+    """Five comparisons a partition beside epoch and head: one more partition would not fit."""
+    bench = Bench(BATCH)
+    batch = bench.run().next_batch()
+    assert batch is not None
+    assert len(batch.partitions) == BATCH == 25
+    assert len(batch.txn.compares) == 2 + 5 * BATCH
+    assert len(batch.txn.compares) + 5 > MAX_TXN_OPS
+    assert batch.txn.compares[:2] == (bench.epoch, holds(bench.head))
+
+
+@pytest.mark.parametrize("mode", Retarget)
+def test_reading_again_stays_within_the_limit(mode: Retarget) -> None:
+    """Where the whole batch lost, what is written and read afterwards is still within the limit, in every mode."""
+    bench = Bench(BATCH)
+    bench.begin_moves(bench.partitions)
+    run = bench.run(mode=mode)
+
+    def disturb(batch: Batch) -> None:
+        if batch.cases and not run.retried:
+            for partition in batch.partitions:
+                bench.lock(partition)
+
+    for batch in carry(bench, run, between=disturb):
+        sizes = (len(batch.txn.compares), len(batch.txn.success), len(batch.txn.failure))
+        assert max(sizes) <= MAX_TXN_OPS
+    assert run.cases == {Case.PLANNED: BATCH}
+    assert run.retried == BATCH
+
+
+def test_losers_are_decided_anew_and_the_others_go_through() -> None:
+    """Partitions that changed meanwhile get the decision that fits what they are now, the rest the one they had."""
+    bench = Bench(100)
+    bench.begin_moves(range(10))
+    run = bench.run()
+    disturbed = {3, 7}
+
+    def disturb(batch: Batch) -> None:
+        for partition in disturbed & set(batch.partitions):
+            bench.lock(partition)
+            disturbed.discard(partition)
+
+    carry(bench, run, between=disturb)
+    assert run.done
+    assert run.retried == 2
+    assert run.cases == {Case.STARTED: 90, Case.ADJUSTED: 8, Case.PLANNED: 2}
+    assert shown_queue(bench.view(3).pending) == "a1 b1 e1"
+    assert shown_queue(bench.view(4).pending) == "a1 b1 d2"
+    assert {bench.view(p).trigger for p in range(100)} == {2}
+
+
+def test_batches_of_losers_are_halved() -> None:
+    """Under steady interference batches shrink until single partitions get through."""
+    bench = Bench(BATCH)
+    bench.begin_moves(bench.partitions)
+    run = bench.run(mode=Retarget.CANCEL)
+
+    def disturb(batch: Batch) -> None:
+        if len(batch.cases) > 1:
+            for partition in batch.partitions:
+                keys = KEYS.partition(TABLE, partition)
+                put(bench.store, keys.pending, queue("a1 b1 e1"))
+
+    ran = carry(bench, run, between=disturb)
+    sizes = [len(batch.partitions) for batch in ran if batch.cases]
+    assert sizes[0] == 25
+    assert 12 in sizes
+    assert 6 in sizes
+    assert sizes.count(1) == 25
+    assert run.cases == {Case.PLANNED: 25}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_constant_interference_never_loses_a_partition(seed: int) -> None:
+    """However leaders lock, and transactions come back in any order, every partition is handled exactly once."""
+    rng = random.Random(seed)
+    bench = Bench(300)
+    bench.begin_moves(range(0, 300, 2))
+    run = bench.run()
+    flights: list[tuple[Batch, TxnResult]] = []
+    while not run.done:
+        batch = run.next_batch() if len(flights) < 8 else None
+        if batch is not None:
+            if rng.random() < 0.5:
+                partition = rng.choice([p for p in batch.partitions if p % 2 == 0] or [0])
+                if bench.view(partition).trigger == 0:
+                    bench.lock(partition)
+            flights.append((batch, bench.store.txn(batch.txn)))
+        else:
+            run.on_result(*flights.pop(rng.randrange(len(flights))))
+    assert run.retried > 0
+    assert run.cases.total() == 300
+    assert run.cases[Case.STARTED] == 150
+    views = [bench.view(p) for p in range(0, 300, 2)]
+    assert Counter(view.lock is not None for view in views)[True] == run.cases[Case.PLANNED]
+    assert all((view.planned is not None) == (view.lock is not None) for view in views)
+
+
+def test_a_fenced_operator_stops() -> None:
+    """Once the epoch has changed nothing is written any more, and the run says so."""
+    bench = Bench(100)
+    run = bench.run()
+    first = run.next_batch()
+    assert first is not None
+    run.on_result(first, bench.store.txn(first.txn))
+    put(bench.store, KEYS.epoch, "o2")
+    before = bench.store.revision
+    second = run.next_batch()
+    assert second is not None
+    with pytest.raises(FencedError, match=f"{KEYS.epoch}.* has changed: another operator has taken over"):
+        run.on_result(second, bench.store.txn(second.txn))
+    assert bench.store.revision == before
+
+
+def test_a_deleted_epoch_is_a_fence_too() -> None:
+    """An epoch key that is gone is not one's own."""
+    bench = Bench(1)
+    run = bench.run()
+    remove(bench.store, KEYS.epoch)
+    batch = run.next_batch()
+    assert batch is not None
+    with pytest.raises(FencedError):
+        run.on_result(batch, bench.store.txn(batch.txn))
+
+
+def test_a_newer_plan_ends_the_run() -> None:
+    """Once the head has changed no batch is started and none is written; what was written stays."""
+    bench = Bench(100)
+    run = bench.run()
+    batches = [run.next_batch(), run.next_batch()]
+    for batch in batches[:1]:
+        assert batch is not None
+        run.on_result(batch, bench.store.txn(batch.txn))
+    put(bench.store, KEYS.plan_head(TABLE), "plan 3")
+    before = bench.store.revision
+    assert batches[1] is not None
+    run.on_result(batches[1], bench.store.txn(batches[1].txn))
+    assert run.superseded
+    assert run.done
+    assert run.next_batch() is None
+    assert bench.store.revision == before
+    assert run.cases == {Case.STARTED: BATCH}
+
+
+def test_superseded_is_for_good() -> None:
+    """An answer from before the newer plan, handed in after one from behind it, does not bring the run back."""
+    bench = Bench(2 * BATCH)
+    bench.begin_moves([0])
+    run = bench.run()
+    early, late = run.next_batch(), run.next_batch()
+    assert early is not None
+    assert late is not None
+    bench.lock(0)
+    lost_a_race = bench.store.txn(early.txn)
+    put(bench.store, KEYS.plan_head(TABLE), "plan 3")
+    run.on_result(late, bench.store.txn(late.txn))
+    assert run.superseded
+    run.on_result(early, lost_a_race)
+    assert run.superseded
+    assert run.done
+    assert run.next_batch() is None
+
+
+@pytest.mark.parametrize("finished", [0, 1, 2])
+def test_a_second_run_handles_only_the_rest(finished: int) -> None:
+    """A successor with the same plan writes what its predecessor did not, and counts the others as handled."""
+    bench = Bench(100)
+    first = bench.run()
+    for _ in range(finished):
+        batch = first.next_batch()
+        assert batch is not None
+        assert bench.store.txn(batch.txn).succeeded
+    mods = [bench.view(p).mods() for p in range(finished * BATCH)]
+    second = bench.run()
+    carry(bench, second)
+    assert second.done
+    expected = {Case.HANDLED: finished * BATCH, Case.STARTED: 100 - finished * BATCH}
+    assert second.cases == {case: count for case, count in expected.items() if count}
+    assert [bench.view(p).mods() for p in range(finished * BATCH)] == mods
+
+
+def test_a_transaction_of_unknown_outcome_is_harmless() -> None:
+    """A batch that lands after a second run has redone it changes nothing."""
+    bench = Bench(BATCH)
+    late = bench.run().next_batch()
+    assert late is not None
+    carry(bench, bench.run())
+    before = bench.store.revision
+    assert not bench.store.txn(late.txn).succeeded
+    assert bench.store.revision == before
+
+
+def test_handled_partitions_cost_no_transaction() -> None:
+    """A plan that is carried out again writes nothing at all."""
+    bench = Bench(100)
+    carry(bench, bench.run())
+    again = bench.run()
+    assert carry(bench, again) == []
+    assert again.done
+    assert again.cases == {Case.HANDLED: 100}
+
+
+def test_partitions_are_admitted_bit_by_bit() -> None:
+    """What may not move yet is withheld; the run goes on when more is admitted."""
+    bench = Bench(100)
+    run = bench.run(admitted=())
+    assert run.done
+    for part in (range(30), range(30, 100)):
+        run.admit(part, bench.found())
+        assert not run.done
+        carry(bench, run)
+        assert run.done
+        assert run.cases == {Case.STARTED: part.stop}
+
+
+def test_refused_partitions_do_not_hold_up_the_rest() -> None:
+    """A partition that is not ready is counted as such and left out of its batch."""
+    bench = Bench(30)
+    remove(bench.store, KEYS.partition(TABLE, 17).stable)
+    run = bench.run()
+    ran = carry(bench, run)
+    assert run.done
+    assert run.cases == {Case.STARTED: 29, Case.NOT_READY: 1}
+    assert all(17 not in batch.partitions for batch in ran)
+
+
+def test_a_plan_without_voters_is_written_nowhere() -> None:
+    """A target of learners only costs no transaction, and every partition says why."""
+    bench = Bench(30)
+    run = bench.run(target="a* b*")
+    assert carry(bench, run) == []
+    assert run.cases == {Case.EMPTY_TARGET: 30}
+
+
+def test_lost_replicas_are_told_apart() -> None:
+    """The run passes on who is gone: in Cancel only the changes that name it are overwritten."""
+    bench = Bench(4)
+    bench.begin_moves([0, 1], "a1 b1 e1")
+    bench.begin_moves([2, 3], "a1 b1 f1")
+    run = bench.run(mode=Retarget.CANCEL, gone="f1")
+    carry(bench, run)
+    assert run.cases == {Case.PLANNED: 2, Case.ADJUSTED: 2}
+    assert shown_queue(bench.view(0).pending) == "a1 b1 e1"
+    assert shown_queue(bench.view(2).pending) == "a1 b1 d2"

@@ -1,0 +1,133 @@
+"""How one configuration becomes another."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenkeel.protocol.records import Peer, Role, shape, voters
+from evenkeel.protocol.steps import assign_ids, pending_of, steps
+from tests.protocol.support import peers, shown, shown_queue, targets
+
+PLAN = 9
+
+
+@pytest.mark.parametrize(
+    ("current", "target", "expected"),
+    [
+        ("a1 b1 c1", "c1 a1 b1", None),
+        ("a1 b1*", "a1 b1", "a1 b1"),
+        ("a1 b1", "a1 b1*", "a1 b1*"),
+        ("a1 b1*", "a1* b1", "a1* b1"),
+        ("a1 b1 c1", "a1 b1", "a1 b1"),
+        ("a1", "a1 b2*", "a1 b2*"),
+        ("a1 b1 c1", "a1 b1 d2", "a1 b1 d2"),
+        ("a1", "a1 b2", "a1 b2* | a1 b2"),
+        ("a1", "b2", "a1 b2* | b2"),
+        ("a1", "a1 b2 c2", "a1 b2* | a1 b2 c2"),
+        ("a1 b1 c1", "a1 b1 c1 d2 e2", "a1 b1 c1 d2 e2"),
+        ("a1 b1 c1", "d2 e2 f2", "a1 b1 c1 d2* e2* | d2 e2 f2"),
+        ("a1 b1 c1", "a1 d2 e2", "a1 b1 c1 d2* | a1 d2 e2"),
+        ("a1 b1* c1*", "b1 c1 d2", "b1 c1 d2"),
+        ("a1 b1", "a1 b2@2", "a1 b1 b2@2* | a1 b2@2"),
+        ("a1", "a1 b2* c2*", "a1 b2* c2*"),
+    ],
+)
+def test_paths(current: str, target: str, expected: str | None) -> None:
+    """One change where most new voters are known to the group, two where they would be strangers."""
+    assert shown_queue(pending_of(peers(current), peers(target))) == expected
+
+
+def test_ids_come_from_the_present_configuration() -> None:
+    """A target that carries another id for a replica that is there is talking about that replica."""
+    assert steps(peers("a1 b1"), peers("a7 b7*")) == (peers("a1 b1*"),)
+    assert steps(peers("a1 b1"), peers("a7 b7")) == ()
+
+
+@pytest.mark.parametrize(
+    ("target", "keep", "expected"),
+    [
+        ("a b", "", "a9 b9"),
+        ("b a", "a1 b2", "a1 b2"),
+        ("a* b", "a1 b2*", "a1* b2"),
+        ("a@2 b", "a1 b2", "a9@2 b2"),
+        ("a", "a1 a3", "a1"),
+        ("c", "a1 b2", "c9"),
+    ],
+)
+def test_ids(target: str, keep: str, expected: str) -> None:
+    """Whoever is there on the same volume keeps its id, the first mentioned one; everyone else gets the plan's."""
+    assert shown(assign_ids(targets(target), keep=peers(keep), plan=PLAN)) == expected
+
+
+@st.composite
+def configurations(draw: st.DrawFn, *, replica: int) -> tuple[Peer, ...]:
+    """Up to seven stores on one of two volumes each, at least one of them voting, in any order."""
+    names = draw(st.lists(st.sampled_from("abcdefg"), min_size=1, max_size=7, unique=True))
+    made = [
+        Peer(name, f"{name}-{draw(st.integers(1, 2))}", replica, draw(st.sampled_from(Role))) for name in sorted(names)
+    ]
+    made[0] = Peer(made[0].store, made[0].volume, replica, Role.VOTER)
+    return tuple(draw(st.permutations(made)))
+
+
+pairs = given(current=configurations(replica=1), target=configurations(replica=PLAN))
+
+
+@pairs
+def test_empty_exactly_where_the_sets_are_equal(current: tuple[Peer, ...], target: tuple[Peer, ...]) -> None:
+    """There is nothing to do if and only if both are the same set of stores, volumes and roles."""
+    assert (steps(current, target) == ()) == (shape(current) == shape(target))
+    assert steps(current, current) == ()
+
+
+@pairs
+def test_ends_in_the_target(current: tuple[Peer, ...], target: tuple[Peer, ...]) -> None:
+    """At most two steps lead to the target, each of which changes something."""
+    path = (current, *steps(current, target))
+    assert len(path) <= 3
+    assert shape(path[-1]) == shape(target)
+    assert all(shape(before) != shape(after) for before, after in itertools.pairwise(path))
+
+
+@pairs
+def test_keeps_ids(current: tuple[Peer, ...], target: tuple[Peer, ...]) -> None:
+    """Whoever was there keeps its id in every step, whoever comes has the target's, and no replica is there twice."""
+    known = {(peer.store, peer.volume): peer.replica for peer in current}
+    for step in steps(current, target):
+        assert all(peer.replica == known.get((peer.store, peer.volume), PLAN) for peer in step)
+        assert len({peer.id for peer in step}) == len({(peer.store, peer.volume) for peer in step}) == len(step)
+
+
+@pairs
+def test_no_step_hands_the_group_to_strangers(current: tuple[Peer, ...], target: tuple[Peer, ...]) -> None:
+    """Most voters of every step were in the configuration before it, and every step has voters."""
+    for before, after in itertools.pairwise((current, *steps(current, target))):
+        members = {peer.id for peer in before}
+        deciding = voters(after)
+        assert deciding
+        assert 2 * sum(peer.id in members for peer in deciding) > len(deciding)
+
+
+@pairs
+def test_a_first_step_only_adds_learners(current: tuple[Peer, ...], target: tuple[Peer, ...]) -> None:
+    """Of two steps, the first takes in learners that will vote, as few as possible, and changes nobody else."""
+    path = steps(current, target)
+    if len(path) < 2:
+        return
+    first, last = path
+    added = set(first) - set(current)
+    assert set(current) <= set(first)
+    assert all(peer.role is Role.LEARNER for peer in added)
+    assert {peer.id for peer in added} <= {peer.id for peer in voters(last)}
+    members = {peer.id for peer in first} - {min(added).id}
+    assert 2 * sum(peer.id in members for peer in voters(last)) <= len(voters(last))
+
+
+@pairs
+def test_order_does_not_matter(current: tuple[Peer, ...], target: tuple[Peer, ...]) -> None:
+    """Two operators that read the same peers in another order store the same bytes."""
+    assert steps(current, target) == steps(sorted(current), sorted(target, reverse=True))
