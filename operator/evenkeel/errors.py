@@ -12,7 +12,12 @@
     │   └── FencedError            another operator holds the epoch; this one must stop writing
     ├── MalformedRecordError       a metastore key holds something no version of Evenkeel wrote
     ├── PlanningError              no assignment satisfies the hard rules
-    └── RebalancerError            a rebalancer could not be loaded, raised, hung or answered nonsense
+    ├── RebalancerError            a rebalancer could not be loaded, raised, hung or answered nonsense
+    └── WireError
+        ├── FrameError             bytes that are no frame of the protocol; they cost their connection, nothing else
+        ├── HandshakeError         the other end is not the one we may work with, or speaks another version
+        ├── DisconnectedError      the other end is not there; a request that was under way may have been carried out
+        └── StateMachineError      the state machine says that it could not do what the sidecar asked
 
 A message says what was wrong, where, and what to do about it. The command line prints it without a traceback.
 """
@@ -26,8 +31,11 @@ __all__ = [
     "AuthenticationError",
     "ClusterMismatchError",
     "CompactedError",
+    "DisconnectedError",
     "EvenkeelError",
     "FencedError",
+    "FrameError",
+    "HandshakeError",
     "InvalidInputError",
     "LeaseNotFoundError",
     "MalformedRecordError",
@@ -36,7 +44,9 @@ __all__ = [
     "Problem",
     "RebalancerError",
     "RefusedError",
+    "StateMachineError",
     "UnreachableError",
+    "WireError",
 ]
 
 
@@ -112,3 +122,32 @@ class PlanningError(EvenkeelError):
 
 class RebalancerError(EvenkeelError):
     """A rebalancer failed; the last good assignment stays in force."""
+
+
+class WireError(EvenkeelError):
+    """Two processes cannot work with each other."""
+
+
+class FrameError(WireError):
+    """What arrived is no frame, or none that may arrive now; `reason` is the name under which it is counted."""
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(f"{reason}: {detail}" if detail else reason)
+        self.reason = reason
+        self.detail = detail
+
+
+class HandshakeError(WireError):
+    """The two ends do not fit together; `reason` is the name under which it is counted."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+
+
+class DisconnectedError(WireError):
+    """Nobody is at the other end."""
+
+
+class StateMachineError(WireError):
+    """The state machine refused; nothing after the failed request may be asked of that group before it is reopened."""

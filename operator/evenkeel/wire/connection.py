@@ -1,0 +1,149 @@
+"""Frames over an asyncio transport.
+
+What is sent within one turn of the event loop leaves in one write. What cannot be understood is counted and costs the
+connection it came by; nobody else notices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol, cast
+
+from evenkeel.errors import DisconnectedError, FrameError
+from evenkeel.wire.frames import HEADER, Drops, FrameReader, Reason
+
+__all__ = ["FrameConnection", "Owner"]
+
+
+class Owner(Protocol):
+    """Whoever a connection tells what happens to it. `FrameError` from `received` drops the connection."""
+
+    def made(self, connection: FrameConnection, /) -> None:
+        """It is up."""
+        ...
+
+    def received(self, connection: FrameConnection, payload: memoryview, /) -> None:
+        """A frame arrived; the payload is valid during the call only."""
+        ...
+
+    def lost(self, connection: FrameConnection, /) -> None:
+        """It is gone, for whatever reason; said once, and only after `made`."""
+        ...
+
+
+class FrameConnection(asyncio.Protocol):
+    """One connection, from `made` to `lost`."""
+
+    def __init__(self, owner: Owner, *, drops: Drops) -> None:
+        self._owner = owner
+        self._drops = drops
+        self._reader = FrameReader()
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._unsent: list[bytes] = []
+        self._drained: asyncio.Future[None] | None = None
+        self._closing = False
+        self.writable = True
+        self.dropped = ""
+        """Why it was dropped; empty where it simply ended."""
+
+    # What asyncio tells
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The transport is up."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._owner.made(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Hand on the frames that are complete."""
+        try:
+            for payload in self._reader.feed(data):
+                self._owner.received(self, payload)
+                if self._closing:
+                    return
+        except FrameError as error:
+            self.drop(error.reason, error.detail)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The transport is gone."""
+        if self._reader.inside and not self._closing:
+            self._note(Reason.TRUNCATED, "the stream ended inside a frame")
+        self._closing = True
+        self._unsent.clear()
+        self._release()
+        self._owner.lost(self)
+
+    def pause_writing(self) -> None:
+        """The other end does not read as fast as we write."""
+        self.writable = False
+
+    def resume_writing(self) -> None:
+        """It caught up."""
+        self.writable = True
+        self._release()
+
+    # What an owner does
+
+    @property
+    def transport(self) -> asyncio.Transport:
+        """What carries the bytes."""
+        assert self._transport is not None, "not connected yet"
+        return self._transport
+
+    @property
+    def closing(self) -> bool:
+        """Whether nothing more will be sent or delivered."""
+        return self._closing
+
+    def send(self, payload: bytes) -> None:
+        """Send a frame with what else is sent in this turn of the loop; nothing happens once the connection closes."""
+        if self._closing:
+            return
+        if not self._unsent:
+            self._loop.call_soon(self.flush)
+        self._unsent += (HEADER.pack(len(payload)), payload)
+
+    def flush(self) -> None:
+        """Send what waits for the end of this turn."""
+        if self._unsent:
+            self.transport.writelines(self._unsent)
+            self._unsent = []
+
+    async def drain(self) -> None:
+        """Wait while the other end does not keep up."""
+        self.flush()
+        if not self.writable and not self._closing:
+            if self._drained is None:
+                self._drained = self._loop.create_future()
+            await asyncio.shield(self._drained)
+        if self._closing:
+            raise DisconnectedError("the connection was closed while it was being written to")
+
+    def close(self) -> None:
+        """Send what is under way, then close."""
+        if not self._closing:
+            self.flush()
+            self._closing = True
+            self.transport.close()
+
+    def dismiss(self, reason: str, detail: str = "") -> None:
+        """Close after a last word, counting why."""
+        if not self._closing:
+            self._note(reason, detail)
+            self.close()
+
+    def drop(self, reason: str, detail: str = "") -> None:
+        """Give the connection up at once, counting why."""
+        if not self._closing:
+            self._note(reason, detail)
+            self._closing = True
+            self.transport.abort()
+
+    def _note(self, reason: str, detail: str) -> None:
+        self._drops[reason] += 1
+        self.dropped = f"{reason}: {detail}" if detail else reason
+
+    def _release(self) -> None:
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+        self._drained = None

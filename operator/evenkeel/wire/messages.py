@@ -1,0 +1,284 @@
+"""The kinds of the state-machine socket.
+
+Every frame is `[id, group, replica, [kind, ...]]`. Each end numbers its own requests from 1; an answer repeats the
+number, group and replica of its request. A number is used once per connection, and answers come in any order.
+
+The first frame of each end is a hello (numbered 0, of no group). What follows in it after `version` may change with
+the version; what stands before may not, so that two versions can at least name each other.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from msgspec import Struct
+
+from evenkeel.wire.codec import Codec, kinds_of
+
+__all__ = [
+    "MAX_ENTRY_BYTES",
+    "MAX_PROPOSED_BYTES",
+    "SIDECAR_CODEC",
+    "STORE_CODEC",
+    "VERSION",
+    "Applied",
+    "Apply",
+    "Busy",
+    "Close",
+    "Committed",
+    "Destroy",
+    "Done",
+    "Drain",
+    "Drained",
+    "Failed",
+    "FromSidecar",
+    "FromStore",
+    "Hello",
+    "LoggedEntry",
+    "NotLeader",
+    "Open",
+    "Opened",
+    "Propose",
+    "ProposeOutcome",
+    "ReadAt",
+    "ReadIndex",
+    "ReadOutcome",
+    "Refused",
+    "Restore",
+    "Role",
+    "SidecarSays",
+    "Snapshot",
+    "SnapshotTaken",
+    "StoreSays",
+    "TooLarge",
+    "Unavailable",
+    "Unknown",
+]
+
+VERSION: Final = 1
+
+# Half a frame, so that an entry fits in one whatever travels with it.
+MAX_ENTRY_BYTES: Final = 32 << 20
+# What one store may have proposed without an answer; past it proposals are Busy before they are sent.
+MAX_PROPOSED_BYTES: Final = 64 << 20
+
+
+class Hello(Struct, tag="hello", array_like=True, frozen=True):
+    """Who is there. A store without a volume of its own yet says "" and takes the sidecar's.
+
+    `credit` is the store's: how many bytes of entries it is ready to have unanswered.
+    """
+
+    version: int
+    volume: str = ""
+    credit: int = 0
+
+
+class Refused(Struct, tag="refused", array_like=True, frozen=True):
+    """The sidecar's last word to a store that it does not work with."""
+
+    reason: str
+    detail: str
+
+
+# The sidecar asks
+
+
+class Open(Struct, tag="open", array_like=True, frozen=True):
+    """Get ready to apply. May be asked again at any time: it also tells whether the store is still there."""
+
+
+class LoggedEntry(Struct, array_like=True, frozen=True, gc=False):
+    """A committed entry, as it was proposed."""
+
+    index: int
+    data: bytes
+
+
+class Apply(Struct, tag="apply", array_like=True, frozen=True):
+    """Everything committed from `first` to `last`; indexes without an entry are raft's own and change nothing."""
+
+    first: int
+    last: int
+    entries: list[LoggedEntry]
+
+
+class Snapshot(Struct, tag="snapshot", array_like=True, frozen=True):
+    """Write the state to files in this directory, which exists and is empty."""
+
+    dir: str
+
+
+class Restore(Struct, tag="restore", array_like=True, frozen=True):
+    """Replace the state by the snapshot at `index` in this directory, whole or not at all."""
+
+    dir: str
+    index: int
+
+
+class Close(Struct, tag="close", array_like=True, frozen=True):
+    """Stop the group, keep its data."""
+
+
+class Destroy(Struct, tag="destroy", array_like=True, frozen=True):
+    """Delete the group's data; done where there is none."""
+
+
+class Role(Struct, tag="role", array_like=True, frozen=True):
+    """Whether this replica leads, and which store to send clients to if not ("" where nobody knows). Not answered."""
+
+    leader: bool
+    term: int
+    hint: str = ""
+
+
+# The store answers
+
+
+class Opened(Struct, tag="opened", array_like=True, frozen=True):
+    """How far the state is durable. `empty`: there is none. `damaged`: there is, and it cannot be relied on."""
+
+    applied: int
+    state: Literal["ok", "empty", "damaged"]
+    detail: str = ""
+
+
+class Applied(Struct, tag="applied", array_like=True, frozen=True, gc=False):
+    """The state at `index` or later is durable: `last` of the request or past it."""
+
+    index: int
+
+
+class SnapshotTaken(Struct, tag="snapshot_taken", array_like=True, frozen=True):
+    """The files are written; they hold the state at `index`. Names are relative to the directory."""
+
+    index: int
+    files: list[str]
+
+
+class Done(Struct, tag="done", array_like=True, frozen=True):
+    """The group is closed, or its data is deleted."""
+
+
+class Failed(Struct, tag="failed", array_like=True, frozen=True):
+    """The store could not do it, and skipped nothing: the group waits to be opened again."""
+
+    detail: str
+
+
+# The store asks
+
+
+class Propose(Struct, tag="propose", array_like=True, frozen=True, gc=False):
+    """Log this entry."""
+
+    data: bytes
+
+
+class ReadIndex(Struct, tag="read_index", array_like=True, frozen=True):
+    """From which applied index on may a read be answered that begins now?"""
+
+
+class Drain(Struct, tag="drain", array_like=True, frozen=True):
+    """The store is about to stop: hand over what is led here. Of no group."""
+
+
+# The sidecar answers
+
+
+class Committed(Struct, tag="committed", array_like=True, frozen=True, gc=False):
+    """The entry is committed at this index; it will be applied everywhere."""
+
+    index: int
+    term: int
+
+
+class NotLeader(Struct, tag="not_leader", array_like=True, frozen=True):
+    """Never appended: try the store named by `hint`, where there is one."""
+
+    hint: str = ""
+
+
+class Unknown(Struct, tag="unknown", array_like=True, frozen=True):
+    """May or may not be committed, now or later. Only a token makes it safe to propose again."""
+
+
+class Busy(Struct, tag="busy", array_like=True, frozen=True):
+    """Never appended: too much is under way. Try again later."""
+
+
+class TooLarge(Struct, tag="too_large", array_like=True, frozen=True):
+    """Never appended: an entry takes at most `limit` bytes."""
+
+    limit: int = MAX_ENTRY_BYTES
+
+
+class ReadAt(Struct, tag="read_at", array_like=True, frozen=True, gc=False):
+    """Read once this index is applied."""
+
+    index: int
+
+
+class Unavailable(Struct, tag="unavailable", array_like=True, frozen=True):
+    """Nobody could confirm who leads. Ask again."""
+
+
+class Drained(Struct, tag="drained", array_like=True, frozen=True):
+    """Leaderships are handed over, but for `remaining` that nobody could take."""
+
+    remaining: int = 0
+
+
+ProposeOutcome = Committed | NotLeader | Unknown | Busy | TooLarge
+ReadOutcome = ReadAt | Unavailable
+
+_SIDECAR_SAYS: Final = (
+    *(Hello, Refused, Open, Apply, Snapshot, Restore, Close, Destroy, Role),
+    *(Committed, NotLeader, Unknown, Busy, TooLarge, ReadAt, Unavailable, Drained),
+)
+_STORE_SAYS: Final = (Hello, Opened, Applied, SnapshotTaken, Done, Failed, Propose, ReadIndex, Drain)
+
+SidecarSays = (
+    Hello
+    | Refused
+    | Open
+    | Apply
+    | Snapshot
+    | Restore
+    | Close
+    | Destroy
+    | Role
+    | Committed
+    | NotLeader
+    | Unknown
+    | Busy
+    | TooLarge
+    | ReadAt
+    | Unavailable
+    | Drained
+)
+StoreSays = Hello | Opened | Applied | SnapshotTaken | Done | Failed | Propose | ReadIndex | Drain
+
+
+class FromSidecar(Struct, array_like=True):
+    """A frame the sidecar sends."""
+
+    id: int
+    group: int
+    replica: int
+    body: SidecarSays
+
+
+class FromStore(Struct, array_like=True):
+    """A frame the store sends."""
+
+    id: int
+    group: int
+    replica: int
+    body: StoreSays
+
+
+_BODY: Final = (3, 0)
+
+SIDECAR_CODEC: Final = Codec[FromSidecar, FromStore](FromStore, kinds=kinds_of(*_STORE_SAYS), path=_BODY)
+STORE_CODEC: Final = Codec[FromStore, FromSidecar](FromSidecar, kinds=kinds_of(*_SIDECAR_SAYS), path=_BODY)
