@@ -8,6 +8,7 @@ LOCK_ARGS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test explore e2e bench lint format crds images binaries lock docs clean
+.PHONY: lint-style lint-types lint-layers lint-tree lint-shell
 
 help: ## list the targets
 	@echo "Evenkeel's targets; each one sets up what it needs:"
@@ -33,18 +34,28 @@ e2e: setup binaries ## test against real processes
 bench: setup ## measure everything, or ONLY=planner
 	@$(PYTHON_BIN) -m bench $(ONLY)
 
-lint: setup ## check style, types, import layers and shell scripts
+lint: lint-style lint-types lint-layers lint-tree lint-shell ## check style, types, import layers, the tree and shell scripts
+
+lint-style: setup
 	@echo "==> ruff"
-	@$(PYTHON_BIN) -m ruff check
-	@$(PYTHON_BIN) -m ruff format --check
+	@$(PYTHON_BIN) -m ruff check --quiet
+	@$(PYTHON_BIN) -m ruff format --check --quiet
+
+lint-types: setup
 	@echo "==> mypy"
 	@$(PYTHON_BIN) -m mypy
+
+lint-layers: setup
 	@echo "==> import layers"
 	@.venv/bin/lint-imports --no-logo
+
+lint-tree: setup
 	@echo "==> the tree"
 	@$(PYTHON_BIN) scripts/check_tree.py
+
+lint-shell: setup
 	@echo "==> shellcheck"
-	@.venv/bin/shellcheck scripts/*.sh .ci/run
+	@.venv/bin/shellcheck -x scripts/*.sh .ci/run
 
 format: setup ## rewrite the code in the one style
 	@$(PYTHON_BIN) -m ruff check --fix

@@ -28,11 +28,11 @@ if ! has_image "$TAG"; then
     source=$(mirror)
     say "making $TAG by debootstrap"
     debootstrap --variant=minbase --include=python3,python3-venv,ca-certificates \
-        "$SUITE" "$work/root" "${source:-https://deb.debian.org/debian}" >"$work/log" 2>&1 ||
+        "$SUITE" "$work/tree" "${source:-https://deb.debian.org/debian}" >"$work/log" 2>&1 ||
         die "debootstrap failed: $(tail -n 3 "$work/log")"
-    rm -rf "$work"/root/var/cache/apt/* "$work"/root/var/lib/apt/lists/*
-    tar --directory "$work/root" --create --file "$work/root.tar" --exclude './dev/*' --exclude './proc/*' .
-    rm -rf "$work/root"
+    rm -rf "$work"/tree/var/cache/apt/* "$work"/tree/var/lib/apt/lists/*
+    tar --directory "$work/tree" --create --file "$work/root.tar" --exclude './dev/*' --exclude './proc/*' .
+    rm -rf "$work/tree"
     printf 'FROM scratch\nADD root.tar /\n' >"$work/Containerfile"
     build_image "$TAG" "$work/Containerfile" "$work"
 fi
