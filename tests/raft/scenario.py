@@ -11,7 +11,7 @@ Commands (N is a replica id):
     change N joint|simple|leave [+4 ~3 -2] [token=7] [staged]
     take N                                show what the node wants done, and begin doing it
     persist N [count]                     complete writes;      apply N: complete applying
-    deliver [from=1] [to=2] [kind=Append] [count=1] [again]     `again` leaves a copy in the network
+    deliver [from=1] [to=2] [kind=Append] [count=1] [again] [last]     `again` leaves a copy, `last` begins at the end
     drop    [from=1] [to=2] [kind=Append] [count=1]
     settle [only=1,2]                     do everything that is outstanding, for all or only some
     forget N ...                          let time pass so that they no longer stand by a leader
@@ -292,9 +292,9 @@ class Scenario:
         if refusal is not None:
             self.say(f"{host.replica} refuses {show_message(message)}: {refusal.name}")
 
-    def _matching(self, options: dict[str, str]) -> Iterator[Message]:
+    def _matching(self, options: dict[str, str], *, last: bool = False) -> Iterator[Message]:
         limit = int(options.get("count", len(self.network)))
-        for message in list(self.network):
+        for message in reversed(self.network) if last else list(self.network):
             fits = (
                 message.sender == int(options.get("from", message.sender))
                 and message.receiver == int(options.get("to", message.receiver))
@@ -305,7 +305,7 @@ class Scenario:
                 yield message
 
     def do_deliver(self, args: list[str], options: dict[str, str]) -> None:
-        for message in self._matching(options):
+        for message in list(self._matching(options, last="last" in args)):
             if "again" not in args:
                 _remove(self.network, message)
             self.say(show_message(message))

@@ -6,7 +6,7 @@ import pytest
 
 from tests.raft.sim.run import run
 
-SEEDS = range(1, 61)
+SEEDS = range(1, 101)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -116,9 +116,10 @@ class Raft:
         self.draw_timeout()
 
     def draw_timeout(self) -> None:
-        """Choose when to campaign; a reluctant replica waits until the others have had their turn."""
+        """Choose when to campaign; one that could not serve as leader waits until the others have had their turn."""
         ticks = self.settings.election_ticks
-        self.timeout = ticks + self.random.randrange(ticks) + (2 * ticks if self.reluctant else 0)
+        late = 2 * ticks if self.reluctant or self.log.needs_restore else 0
+        self.timeout = ticks + self.random.randrange(ticks) + late
 
     # Roles
 

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from evenkeel_raft.core.state import Raft
 from evenkeel_raft.core.tracker import NEVER, STATE_NAMES, Progress
-from evenkeel_raft.core.types import JOINT, LEADER, LEAVE, ROLE_NAMES, Conf, decode_conf_change
+from evenkeel_raft.core.types import JOINT, LEADER, ROLE_NAMES, Conf, decode_conf_change
 
 __all__ = ["ConfMark", "PeerStatus", "SoftState", "Status", "status_of"]
 
@@ -113,8 +113,7 @@ def _newest_mark(r: Raft) -> ConfMark:
     if not indexes or indexes[-1] <= r.confs.index:
         return _applied_mark(r)
     change = decode_conf_change(r.log.entry(indexes[-1]).data)
-    joint = change.transition == JOINT or (change.transition != LEAVE and r.confs.current.joint)
-    return ConfMark(indexes[-1], change.token, change.staged, joint)
+    return ConfMark(indexes[-1], change.token, change.staged, change.transition == JOINT)
 
 
 def _peer_status(r: Raft, pr: Progress) -> PeerStatus:

@@ -146,6 +146,8 @@ class Invariants:
     def _check_commit(self, replica: int, raft: Raft, seen: _Seen) -> None:
         log = raft.log
         if raft.role == LEADER and log.committed > self.last_committed:
+            if log.term(log.committed) != raft.term:
+                raise ViolationError(f"leader {replica} of term {raft.term} committed an entry of another by counting")
             self._check_durable(replica, raft, seen.conf)
             for index in range(self.last_committed + 1, log.committed + 1):
                 self.committed[index] = log.term(index)

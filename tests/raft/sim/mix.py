@@ -36,6 +36,7 @@ class Mix(Struct, frozen=True):
     checkpoint: float = 0.5  # chance that a batch is durable in the state machine once applied
     small_messages: bool = False
     hasty_change: float = 0.0  # chance that a change does not wait for catch-up
+    clients: int = 4
     same_id_after_wipe: bool = False  # a bug to be caught, never drawn
 
 
@@ -76,6 +77,7 @@ def draw(rng: Random) -> Mix:
         checkpoint=rng.choice((0.05, 0.5, 1.0)),
         small_messages=rng.random() < 0.3,
         hasty_change=at_times(0.3, 1.0),
+        clients=rng.choice((2, 4, 8)),
     )
 
 

@@ -36,7 +36,7 @@ class World:
         start = genesis(conf)
         self.invariants = Invariants(start, self._holds)
         self.admin = Admin(self, conf)
-        self.clients = Clients(self, 4)
+        self.clients = Clients(self, self.mix.clients)
         for store, _ in enumerate(replicas):
             self.add(store, start)
 

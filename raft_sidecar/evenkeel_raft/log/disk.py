@@ -1,0 +1,143 @@
+"""The few things the log asks of a file system, and the file system itself.
+
+Names are those of files in one directory. What was written is durable only after `sync`; a rename or a deletion after
+`sync_directory`. `allocate` is durable when it returns, so that a full disk shows there and not in the middle of a
+round. Every method may raise `OSError`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from evenkeel_raft.errors import LogInUseError
+
+__all__ = ["Bytes", "Disk", "FileDisk"]
+
+Bytes = bytes | bytearray | memoryview
+
+
+class Disk(Protocol):
+    """A directory of files."""
+
+    def names(self) -> list[str]:
+        """List the files there are."""
+
+    def size(self, name: str) -> int:
+        """Return a file's length."""
+
+    def read(self, name: str, offset: int, size: int) -> bytes:
+        """Return the bytes there; fewer at the end of the file."""
+
+    def write(self, name: str, offset: int, data: Bytes) -> None:
+        """Write all of it into a file that exists."""
+
+    def sync(self, name: str) -> None:
+        """Make durable what was written to a file."""
+
+    def allocate(self, name: str, size: int) -> None:
+        """Make a new file of zeros, durably; leaves none behind if there is no room."""
+
+    def rename(self, name: str, to: str) -> None:
+        """Put a file in another's place."""
+
+    def delete(self, name: str) -> None:
+        """Remove a file."""
+
+    def sync_directory(self) -> None:
+        """Make renames and deletions durable."""
+
+    def close(self) -> None:
+        """Let go of the directory."""
+
+
+class FileDisk:
+    """A directory that this process alone may write to."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+        self._directory = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        self._files: dict[str, int] = {}
+        try:
+            fcntl.flock(self._directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._directory)
+            raise LogInUseError(f"{directory}: another process has this log open; end it first") from None
+
+    def names(self) -> list[str]:
+        """List the files there are."""
+        return os.listdir(self.directory)
+
+    def size(self, name: str) -> int:
+        """Return a file's length."""
+        return os.fstat(self._open(name)).st_size
+
+    def read(self, name: str, offset: int, size: int) -> bytes:
+        """Return the bytes there; fewer at the end of the file."""
+        data = os.pread(self._open(name), size, offset)
+        while 0 < len(data) < size:
+            more = os.pread(self._open(name), size - len(data), offset + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def write(self, name: str, offset: int, data: Bytes) -> None:
+        """Write all of it into a file that exists."""
+        file, view = self._open(name), memoryview(data)
+        while view:
+            written = os.pwrite(file, view, offset)
+            offset, view = offset + written, view[written:]
+
+    def sync(self, name: str) -> None:
+        """Make durable what was written to a file."""
+        os.fdatasync(self._open(name))
+
+    def allocate(self, name: str, size: int) -> None:
+        """Make a new file of zeros, durably; leaves none behind if there is no room."""
+        path = self.directory / name
+        self._files[name] = file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(file, 0, size)
+            os.fsync(file)
+            self.sync_directory()
+        except OSError:
+            with suppress(OSError):
+                self.delete(name)
+            raise
+
+    def rename(self, name: str, to: str) -> None:
+        """Put a file in another's place."""
+        self._close(name)
+        self._close(to)
+        os.replace(self.directory / name, self.directory / to)
+
+    def delete(self, name: str) -> None:
+        """Remove a file."""
+        self._close(name)
+        os.unlink(self.directory / name)
+
+    def sync_directory(self) -> None:
+        """Make renames and deletions durable."""
+        os.fsync(self._directory)
+
+    def close(self) -> None:
+        """Let go of the directory."""
+        for name in list(self._files):
+            self._close(name)
+        os.close(self._directory)
+
+    def _open(self, name: str) -> int:
+        file = self._files.get(name)
+        if file is None:
+            file = self._files[name] = os.open(self.directory / name, os.O_RDWR | os.O_CLOEXEC)
+        return file
+
+    def _close(self, name: str) -> None:
+        file = self._files.pop(name, None)
+        if file is not None:
+            os.close(file)

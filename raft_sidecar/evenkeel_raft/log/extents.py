@@ -1,0 +1,93 @@
+"""Where the live entries of one group are: which round holds which range of indexes.
+
+Columns of machine integers instead of objects: there is an extent per round and group, and hundreds of groups may keep
+thousands of rounds each.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+
+__all__ = ["Extents"]
+
+Dropped = list[tuple[int, int]]
+
+
+class Extents:
+    """Consecutive ranges of indexes, each with its round and its size in bytes; together they have no holes.
+
+    What removes entries returns (round, bytes) for each round that lost some. Entries of one extent count alike.
+    """
+
+    __slots__ = ("_firsts", "_rounds", "_sizes", "end")
+
+    def __init__(self) -> None:
+        self._firsts = array("q")
+        self._rounds = array("q")
+        self._sizes = array("q")
+        self.end = 0  # one past the last index
+
+    def __iter__(self) -> Iterator[tuple[int, int, int, int]]:
+        ends = [*self._firsts[1:], self.end]
+        yield from zip(self._firsts, ends, self._rounds, self._sizes, strict=True)
+
+    def append(self, first: int, end: int, *, round_: int, size: int) -> Dropped:
+        """Let the entries [first, end) replace everything from the first of them on."""
+        dropped = self.cut(first) if first < self.end else []
+        self._firsts.append(first)
+        self._rounds.append(round_)
+        self._sizes.append(size)
+        self.end = end
+        return dropped
+
+    def cut(self, first: int) -> Dropped:
+        """Remove the entries from an index on."""
+        at = bisect_left(self._firsts, first)
+        dropped = list(zip(self._rounds[at:], self._sizes[at:], strict=True))
+        ends = self._firsts[at] if at < len(self._firsts) else self.end
+        del self._firsts[at:], self._rounds[at:], self._sizes[at:]
+        if at and first < ends:
+            dropped += self._shrink(at - 1, keep=first - self._firsts[at - 1], of=ends - self._firsts[at - 1])
+        self.end = first if at else 0
+        return dropped
+
+    def compact(self, index: int) -> Dropped:
+        """Remove the entries up to an index."""
+        if index + 1 >= self.end:
+            return self.cut(0)
+        at = bisect_right(self._firsts, index + 1) - 1
+        if at < 0:
+            return []
+        dropped = list(zip(self._rounds[:at], self._sizes[:at], strict=True))
+        del self._firsts[:at], self._rounds[:at], self._sizes[:at]
+        first, end = self._firsts[0], self._firsts[1] if len(self._firsts) > 1 else self.end
+        if first <= index:
+            dropped += self._shrink(0, keep=end - index - 1, of=end - first)
+            self._firsts[0] = index + 1
+        return dropped
+
+    def _shrink(self, at: int, *, keep: int, of: int) -> Dropped:
+        size = self._sizes[at]
+        # Never nothing: a round that holds a live entry must not look dead.
+        self._sizes[at] = max(1, size * keep // of)
+        return [(self._rounds[at], size - self._sizes[at])]
+
+    def inside(self, first: int, last: int, *, round_: int) -> Iterator[tuple[int, int]]:
+        """Yield the ranges [first, end) that a round holds between two indexes."""
+        firsts, rounds = self._firsts, self._rounds
+        at = max(0, bisect_right(firsts, first) - 1)
+        while at < len(firsts) and firsts[at] <= last:
+            if rounds[at] == round_:
+                yield firsts[at], firsts[at + 1] if at + 1 < len(firsts) else self.end
+            at += 1
+
+    def move(self, first: int, end: int, *, round_: int, size: int) -> Dropped:
+        """Note that whole extents, from `first` up to `end`, are held by another round now."""
+        at, beyond = bisect_left(self._firsts, first), bisect_left(self._firsts, end)
+        dropped = list(zip(self._rounds[at:beyond], self._sizes[at:beyond], strict=True))
+        self._firsts[at:beyond] = array("q", (first,))
+        self._rounds[at:beyond] = array("q", (round_,))
+        self._sizes[at:beyond] = array("q", (size,))
+        return dropped

@@ -1,0 +1,143 @@
+"""How a segment lies on disk: a header in a block of its own, then rounds, one frame each.
+
+    header  magic, format, volume, segment, first round, floor, checksum
+    frame   magic, segment, round, floor, length, checksum, records
+
+`segment` is a number no other segment of the log ever had. A file is reused without being cleared, and what an earlier
+segment left in it is told apart by that number. The checksum covers everything before it and the records, and also volume
+and place, so that a frame counts only where it was written. `floor` is the oldest round still needed.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Final
+from zlib import crc32
+
+import msgspec
+from msgspec import Struct
+
+from evenkeel_raft.log.records import Record, decode_records, encode_records
+
+__all__ = ["FORMAT", "HEADER_BYTES", "Draft", "Frame", "Header", "Layout", "header_format"]
+
+FORMAT: Final = 1
+HEADER_BYTES: Final = 4096
+
+_HEADER_MAGIC: Final = b"EKLOGSEG"
+_FRAME_MAGIC: Final = b"\xf0EK\x0f"
+_HEADER: Final = struct.Struct("<8sI16sQQQ")
+_FRAME: Final = struct.Struct("<4sQQQI")
+_NEEDLE: Final = struct.Struct("<4sQ")
+_CHECKSUM: Final = struct.Struct("<I")
+_HEADER_END: Final = _HEADER.size + _CHECKSUM.size
+_FRAME_END: Final = _FRAME.size + _CHECKSUM.size
+
+
+class Header(Struct, frozen=True, gc=False):
+    """What a segment says of itself."""
+
+    volume: bytes
+    segment: int
+    first_round: int
+    floor: int
+
+
+class Frame(Struct, frozen=True, gc=False):
+    """A readable round; `body` lies inside the buffer it was found in."""
+
+    round: int
+    floor: int
+    body: memoryview
+    end: int
+
+    def records(self) -> list[Record] | None:
+        """Return its records, or None if they are not any that this version knows."""
+        try:
+            return decode_records(self.body)
+        except (msgspec.MsgspecError, RecursionError):
+            return None
+
+
+class Draft:
+    """A round that is encoded, and not yet bound to a place."""
+
+    __slots__ = ("_buffer", "sizes")
+
+    def __init__(self, records: Sequence[Record]) -> None:
+        self._buffer = bytearray(_FRAME_END)
+        self.sizes = encode_records(records, self._buffer)
+
+    def __len__(self) -> int:
+        return len(self._buffer)
+
+    def bind(self, layout: Layout, *, segment: int, offset: int, round_: int, floor: int) -> bytearray:
+        """Return the bytes to write at this place."""
+        buffer = self._buffer
+        _FRAME.pack_into(buffer, 0, _FRAME_MAGIC, segment, round_, floor, len(buffer) - _FRAME_END)
+        checksum = layout.checksum(memoryview(buffer), offset=offset, length=_FRAME.size, end=len(buffer))
+        _CHECKSUM.pack_into(buffer, _FRAME.size, checksum)
+        return buffer
+
+
+class Layout:
+    """Writes and reads the segments of one volume."""
+
+    __slots__ = ("volume",)
+
+    def __init__(self, volume: bytes) -> None:
+        self.volume = volume
+
+    def checksum(self, view: memoryview, *, offset: int, length: int, end: int) -> int:
+        """Return the checksum of what `view` holds before and after the checksum's own place, for an offset."""
+        seed = crc32(self.volume + offset.to_bytes(8, "little"))
+        return crc32(view[length + _CHECKSUM.size : end], crc32(view[:length], seed))
+
+    def header(self, *, segment: int, first_round: int, floor: int) -> bytes:
+        """Return a header, filled up to its block."""
+        fields = _HEADER.pack(_HEADER_MAGIC, FORMAT, self.volume, segment, first_round, floor)
+        return (fields + _CHECKSUM.pack(crc32(fields))).ljust(HEADER_BYTES, b"\0")
+
+    def frame_at(self, data: memoryview, offset: int, *, segment: int) -> Frame | None:
+        """Return the round at an offset of a segment's bytes, if there is one."""
+        if offset + _FRAME_END > len(data):
+            return None
+        magic, its_segment, round_, floor, length = _FRAME.unpack_from(data, offset)
+        body = offset + _FRAME_END
+        end = body + length
+        if magic != _FRAME_MAGIC or its_segment != segment or end > len(data):
+            return None
+        expected = self.checksum(data[offset:end], offset=offset, length=_FRAME.size, end=end - offset)
+        if _CHECKSUM.unpack_from(data, offset + _FRAME.size)[0] != expected:
+            return None
+        return Frame(round_, floor, data[body:end], end)
+
+    def frames_after(self, data: bytes, offset: int, *, segment: int) -> Iterator[Frame]:
+        """Yield every readable round that begins after an offset, wherever that is."""
+        needle = _NEEDLE.pack(_FRAME_MAGIC, segment)
+        view = memoryview(data)
+        at = data.find(needle, offset + 1)
+        while at >= 0:
+            frame = self.frame_at(view, at, segment=segment)
+            if frame is not None:
+                yield frame
+            at = data.find(needle, at + 1)
+
+
+def parse_header(data: bytes) -> Header | None:
+    """Return the header a segment's bytes begin with, if it is intact."""
+    if not header_format(data):
+        return None
+    _, _, volume, segment, first_round, floor = _HEADER.unpack_from(data)
+    return Header(volume, segment, first_round, floor)
+
+
+def header_format(data: bytes) -> int:
+    """Return the format an intact header names, else 0. A header keeps its shape in all formats up to the checksum."""
+    if len(data) < _HEADER_END or not data.startswith(_HEADER_MAGIC):
+        return 0
+    if _CHECKSUM.unpack_from(data, _HEADER.size)[0] != crc32(data[: _HEADER.size]):
+        return 0
+    format_: int = _HEADER.unpack_from(data)[1]
+    return format_

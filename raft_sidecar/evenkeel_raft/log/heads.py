@@ -1,0 +1,120 @@
+"""Whether a record may follow the ones before it.
+
+Checked when a record is handed in, long before it is durable: what is refused here would otherwise be a log that
+cannot be recovered, a vote given twice, or a replica id that lives twice.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from evenkeel_raft.core.types import HardState, SnapshotMeta
+from evenkeel_raft.errors import RecordRefusedError
+from evenkeel_raft.log.records import Append, Compacted, Created, Destroyed, Metastore, Record
+
+__all__ = ["Head", "Heads"]
+
+
+class Head(Struct, gc=False):
+    """The newest known of one replica."""
+
+    replica: int
+    generation: int
+    last: int = 0
+    term: int = 0
+    vote: int = 0
+
+
+class Heads:
+    """The newest known of all groups. `retired` is the highest replica id ever held of those that are not here now."""
+
+    def __init__(self) -> None:
+        self.groups: dict[int, Head] = {}
+        self.retired: dict[int, int] = {}
+        self.metastore: Metastore | None = None
+
+    def admit(self, record: Record) -> None:
+        """Take note of a record, or refuse it."""
+        if isinstance(record, Append):
+            self._append(record)
+        elif isinstance(record, Compacted):
+            head = self._head(record)
+            if record.meta.index > head.last:
+                raise _refused(record, f"it compacts to {record.meta.index}, but the log ends at {head.last}")
+            head.generation = record.generation
+        elif isinstance(record, Created):
+            self._create(record)
+        elif isinstance(record, Destroyed):
+            self._destroy(record)
+        elif isinstance(record, Metastore):
+            self._follow(record)
+        else:
+            raise RecordRefusedError("moved records are the log's own")
+
+    def _append(self, record: Append) -> None:
+        head = self._head(record)
+        if record.hard_state is not None:
+            _check_vote(record, head, record.hard_state)
+        last = _last_index(record, head.last if record.snapshot is None else record.snapshot.index)
+        head.generation, head.last = record.generation, last
+        if record.hard_state is not None:
+            head.term, head.vote = record.hard_state.term, record.hard_state.vote
+
+    def _head(self, record: Append | Compacted) -> Head:
+        head = self.groups.get(record.group)
+        if head is None:
+            raise _refused(record, "the volume does not hold the group")
+        if record.replica != head.replica:
+            raise _refused(record, f"the volume holds replica {head.replica} of it")
+        if record.generation < head.generation:
+            raise _refused(record, f"generation {record.generation} is older than {head.generation}")
+        return head
+
+    def _create(self, record: Created) -> None:
+        head = self.groups.get(record.group)
+        if head is not None:
+            raise _refused(record, f"replica {head.replica} of it still lives")
+        used = self.retired.get(record.group, -1)
+        if record.replica <= used:
+            raise _refused(record, f"replica ids up to {used} of it are used up")
+        self.retired.pop(record.group, None)
+        self.groups[record.group] = Head(record.replica, record.generation)
+
+    def _destroy(self, record: Destroyed) -> None:
+        head = self.groups.get(record.group)
+        if head is None or head.replica != record.replica:
+            raise _refused(record, "the volume does not hold it")
+        del self.groups[record.group]
+        self.retired[record.group] = record.replica
+
+    def _follow(self, record: Metastore) -> None:
+        known = self.metastore
+        if known is not None and (record.cluster != known.cluster or record.revision < known.revision):
+            raise RecordRefusedError(
+                f"the volume follows metastore {known.cluster:x} at revision {known.revision}, "
+                f"not {record.cluster:x} at {record.revision}"
+            )
+        self.metastore = record
+
+
+def _check_vote(record: Append, head: Head, state: HardState) -> None:
+    if state.term < head.term:
+        raise _refused(record, f"term {state.term} is older than {head.term}")
+    if state.term == head.term and head.vote and state.vote != head.vote:
+        raise _refused(record, f"its vote in term {state.term} went to {head.vote}, and cannot go to {state.vote}")
+
+
+def _last_index(record: Append, last: int) -> int:
+    entries = record.entries
+    if not entries:
+        return last
+    first, new_last = entries[0].index, entries[-1].index
+    if first > last + 1 or first < 1:
+        raise _refused(record, f"entry {first} does not follow {last}")
+    if new_last - first + 1 != len(entries):
+        raise _refused(record, f"entries {first} to {new_last} are not consecutive")
+    return new_last
+
+
+def _refused(record: Append | Compacted | Created | Destroyed, why: str) -> RecordRefusedError:
+    return RecordRefusedError(f"group {record.group}, replica {record.replica}: {why}")
