@@ -1,0 +1,62 @@
+"""A sidecar's end that listens, and stores' ends that connect to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evenkeel.metastore.clock import VirtualClock
+from evenkeel.wire.sidecar_end import SidecarEnd
+from evenkeel.wire.store_end import StoreEnd
+from tests.wire.support import Machine, Raw, Sidecar
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
+def sidecar() -> Sidecar:
+    return Sidecar()
+
+
+@pytest.fixture
+def machine() -> Machine:
+    return Machine()
+
+
+@pytest.fixture
+async def listening(tmp_path: Path, sidecar: Sidecar, clock: VirtualClock) -> AsyncIterator[SidecarEnd]:
+    end = SidecarEnd(tmp_path / "sm.sock", volume="vol-1", handler=sidecar, clock=clock)
+    await end.start()
+    yield end
+    await end.close()
+
+
+@pytest.fixture
+async def connect(tmp_path: Path) -> AsyncIterator[Callable[..., tuple[StoreEnd, asyncio.Task[None]]]]:
+    """Start stores' ends; they are stopped with the test."""
+    tasks = []
+
+    def start(machine: Machine, **options: Any) -> tuple[StoreEnd, asyncio.Task[None]]:
+        end = StoreEnd(tmp_path / "sm.sock", machine=machine, **({"volume": "vol-1"} | options))
+        tasks.append(asyncio.create_task(end.run()))
+        return end, tasks[-1]
+
+    yield start
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.fixture
+async def raw(listening: SidecarEnd) -> AsyncIterator[Raw]:
+    """A store that speaks hand-written bytes."""
+    peer = await Raw.connect(listening.path)
+    yield peer
+    await peer.close()

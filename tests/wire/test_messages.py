@@ -1,0 +1,149 @@
+"""The kinds of the state-machine socket, byte by byte: what other languages have to write and read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenkeel.errors import FrameError
+from evenkeel.wire import messages as m
+from evenkeel.wire.codec import Codec
+from evenkeel.wire.frames import Reason
+
+SIDECAR: list[tuple[m.SidecarSays, list[Any]]] = [
+    (m.Hello(1, "vol-1"), ["hello", 1, "vol-1", 0]),
+    (m.Refused("version", "why"), ["refused", "version", "why"]),
+    (m.Open(), ["open"]),
+    (m.Apply(5, 7, [m.LoggedEntry(6, b"x")]), ["apply", 5, 7, [[6, b"x"]]]),
+    (m.Snapshot("/shared/s"), ["snapshot", "/shared/s"]),
+    (m.Restore("/shared/s", 9), ["restore", "/shared/s", 9]),
+    (m.Close(), ["close"]),
+    (m.Destroy(), ["destroy"]),
+    (m.Role(False, 3, "store-2"), ["role", False, 3, "store-2"]),
+    (m.Committed(6, 2), ["committed", 6, 2]),
+    (m.NotLeader("store-2"), ["not_leader", "store-2"]),
+    (m.Unknown(), ["unknown"]),
+    (m.Busy(), ["busy"]),
+    (m.TooLarge(), ["too_large", 32 << 20]),
+    (m.ReadAt(6), ["read_at", 6]),
+    (m.Unavailable(), ["unavailable"]),
+    (m.Drained(1), ["drained", 1]),
+]
+STORE: list[tuple[m.StoreSays, list[Any]]] = [
+    (m.Hello(1, "", 1 << 20), ["hello", 1, "", 1 << 20]),
+    (m.Opened(4, "ok"), ["opened", 4, "ok", ""]),
+    (m.Applied(7), ["applied", 7]),
+    (m.SnapshotTaken(7, ["a", "b"]), ["snapshot_taken", 7, ["a", "b"]]),
+    (m.Done(), ["done"]),
+    (m.Failed("disk full"), ["failed", "disk full"]),
+    (m.Propose(b"x"), ["propose", b"x"]),
+    (m.ReadIndex(), ["read_index"]),
+    (m.Drain(), ["drain"]),
+]
+
+
+@pytest.mark.parametrize(("body", "array"), SIDECAR, ids=lambda value: getattr(value, "__class__", type).__name__)
+def test_what_a_sidecar_says(body: m.SidecarSays, array: list[Any]) -> None:
+    """A sidecar's message is the documented array, and a store reads it back."""
+    written = m.SIDECAR_CODEC.encode(m.FromSidecar(1, 2, 3, body))
+    assert msgspec.msgpack.decode(written) == [1, 2, 3, array]
+    assert m.STORE_CODEC.decode(written) == m.FromSidecar(1, 2, 3, body)
+
+
+@pytest.mark.parametrize(("body", "array"), STORE, ids=lambda value: getattr(value, "__class__", type).__name__)
+def test_what_a_store_says(body: m.StoreSays, array: list[Any]) -> None:
+    """A store's message is the documented array, and a sidecar reads it back."""
+    written = m.STORE_CODEC.encode(m.FromStore(1, 2, 3, body))
+    assert msgspec.msgpack.decode(written) == [1, 2, 3, array]
+    assert m.SIDECAR_CODEC.decode(written) == m.FromStore(1, 2, 3, body)
+
+
+def test_tables_are_complete() -> None:
+    """The tables above speak of every kind there is."""
+    assert {type(body) for body, _ in SIDECAR} == set(m.SidecarSays.__args__)
+    assert {type(body) for body, _ in STORE} == set(m.StoreSays.__args__)
+
+
+def test_arrays_may_grow() -> None:
+    """A newer hello with more in it is still read, and one with less takes the defaults."""
+    newer = msgspec.msgpack.encode([0, 0, 0, ["hello", 2, "v", 7, {"and": "more"}]])
+    older = msgspec.msgpack.encode([0, 0, 0, ["hello", 0]])
+    assert m.SIDECAR_CODEC.decode(newer).body == m.Hello(2, "v", 7)
+    assert m.SIDECAR_CODEC.decode(older).body == m.Hello(0)
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ([1, 2, 3, ["frobnicate", 1]], Reason.UNKNOWN_KIND),
+        ([1, 2, 3, ["open"]], Reason.UNKNOWN_KIND),
+        ([1, 2, 3, [None]], Reason.UNKNOWN_KIND),
+        ([1, 2, 3, ["propose", 7]], Reason.UNDECODABLE),
+        ([1, 2, 3, ["opened", 1, "fine"]], Reason.UNDECODABLE),
+        ([1, 2, 3, []], Reason.UNDECODABLE),
+        ([1, 2, 3, [["propose"], b""]], Reason.UNDECODABLE),
+        ([1, "2", 3, ["propose", b""]], Reason.UNDECODABLE),
+        ({"kind": "propose"}, Reason.UNDECODABLE),
+        (None, Reason.UNDECODABLE),
+    ],
+)
+def test_what_is_no_message_is_named(value: Any, reason: Reason) -> None:
+    """A kind that a sidecar never receives is told from a known kind with nonsense in it."""
+    with pytest.raises(FrameError) as refused:
+        m.SIDECAR_CODEC.decode(msgspec.msgpack.encode(value))
+    assert refused.value.reason == reason
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"\x91" * 100_000,
+        b"\xdd\xff\xff\xff\xff",
+        b"\x94\x01\x02\x03\x92\xa7propose\xc6\xff\xff\xff\xff",
+        msgspec.msgpack.encode([1, 2, 3, ["propose", b"x"]]) + b"\x00",
+        b"\x95" + msgspec.msgpack.encode([1, 2, 3, ["propose", b"x"]])[1:] + b"\x91" * 100_000,
+    ],
+    ids=["empty", "deep", "long array", "long bytes", "trailing", "deep at the end"],
+)
+def test_hostile_payload_is_refused(payload: bytes) -> None:
+    """Depth and lengths that promise gigabytes are refused like any other nonsense."""
+    with pytest.raises(FrameError) as refused:
+        m.SIDECAR_CODEC.decode(payload)
+    assert refused.value.reason == Reason.UNDECODABLE
+
+
+def assert_refused_or_read(codec: Codec[Any, Any], payload: bytes) -> None:
+    try:
+        codec.decode(payload)
+    except FrameError as refused:
+        reason = refused.reason
+    else:
+        return
+    assert reason in (Reason.UNDECODABLE, Reason.UNKNOWN_KIND)
+
+
+@given(st.binary(max_size=200))
+def test_random_bytes_are_refused_or_read(payload: bytes) -> None:
+    """Arbitrary bytes are a message or a `FrameError`, never another exception."""
+    for codec in (m.SIDECAR_CODEC, m.STORE_CODEC):
+        assert_refused_or_read(codec, payload)
+
+
+@given(st.sampled_from(STORE), st.integers(min_value=0), st.integers(min_value=0, max_value=255))
+def test_damaged_message_is_refused_or_read(message: tuple[m.StoreSays, list[Any]], place: int, byte: int) -> None:
+    """One changed byte of a good message gives another message or a `FrameError`."""
+    payload = bytearray(m.STORE_CODEC.encode(m.FromStore(300, 2**40, 7, message[0])))
+    payload[place % len(payload)] = byte
+    assert_refused_or_read(m.SIDECAR_CODEC, bytes(payload))
+
+
+def test_too_long_message_is_not_sent() -> None:
+    """What no reader would take is refused where it is written."""
+    with pytest.raises(FrameError) as refused:
+        m.SIDECAR_CODEC.encode(m.FromSidecar(1, 2, 3, m.Apply(1, 1, [m.LoggedEntry(1, bytes(65 << 20))])))
+    assert refused.value.reason == Reason.TOO_LONG

@@ -1,0 +1,357 @@
+"""Both ends of the state-machine socket against each other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evenkeel.errors import DisconnectedError, HandshakeError, InvalidInputError, StateMachineError
+from evenkeel.metastore.clock import VirtualClock
+from evenkeel.wire import messages as m
+from evenkeel.wire.frames import Reason
+from evenkeel.wire.sidecar_end import SidecarEnd
+from evenkeel.wire.store_end import StoreEnd
+from tests.wire.support import Machine, NoJitter, Sidecar, turns
+
+Connect = Callable[..., tuple[StoreEnd, asyncio.Task[None]]]
+
+
+async def test_hellos_carry_volume_and_credit(
+    listening: SidecarEnd, sidecar: Sidecar, machine: Machine, connect: Connect
+) -> None:
+    """Both ends know of each other after one frame each."""
+    connect(machine, volume="", credit=77)
+    assert await sidecar.hello.get() == m.Hello(m.VERSION, "", 77)
+    assert await machine.volume.get() == "vol-1"
+    assert listening.connected
+
+
+async def test_requests_of_the_sidecar(
+    listening: SidecarEnd, sidecar: Sidecar, machine: Machine, connect: Connect, tmp_path: Path
+) -> None:
+    """Each request reaches the state machine with group and replica, and its answer comes back."""
+    connect(machine)
+    await sidecar.hello.get()
+    entries = [m.LoggedEntry(6, b"x")]
+    asked: list[tuple[asyncio.Future[Any], tuple[Any, ...], Any, Any]] = [
+        (listening.open(4, 9), ("open", 4, 9), m.Opened(4, "ok"), m.Opened(4, "ok")),
+        (
+            listening.apply(4, 9, first=5, last=7, entries=entries),
+            ("apply", 4, 9, m.Apply(5, 7, entries)),
+            m.Applied(7),
+            7,
+        ),
+        (
+            listening.snapshot(4, 9, tmp_path),
+            ("snapshot", 4, 9, tmp_path),
+            m.SnapshotTaken(7, ["a"]),
+            m.SnapshotTaken(7, ["a"]),
+        ),
+        (
+            listening.restore(4, 9, tmp_path, index=7),
+            ("restore", 4, 9, m.Restore(str(tmp_path), 7)),
+            m.Applied(7),
+            m.Applied(7),
+        ),
+        (listening.close_group(4, 9), ("close", 4, 9), m.Done(), m.Done()),
+        (listening.destroy(4, 9), ("destroy", 4, 9), m.Done(), m.Done()),
+    ]
+    arrived = [await machine.asked.get() for _ in asked]
+    assert [request[:-1] for request in arrived] == [wanted for _, wanted, _, _ in asked]
+    for request, (_, _, body, _) in reversed(list(zip(arrived, asked, strict=True))):
+        request[-1](body)
+    assert [await future for future, *_ in asked] == [result for *_, result in asked]
+
+
+async def test_role_is_told(listening: SidecarEnd, sidecar: Sidecar, machine: Machine, connect: Connect) -> None:
+    """A role needs no answer."""
+    connect(machine)
+    await sidecar.hello.get()
+    listening.role(4, 9, leader=False, term=3, hint="store-2")
+    assert await machine.asked.get() == ("role", 4, 9, m.Role(False, 3, "store-2"))
+
+
+@pytest.mark.parametrize(
+    "outcome", [m.Committed(6, 2), m.NotLeader("store-2"), m.Unknown(), m.Busy(), m.TooLarge(10)], ids=repr
+)
+async def test_proposal_has_an_outcome(
+    listening: SidecarEnd, sidecar: Sidecar, machine: Machine, connect: Connect, outcome: m.ProposeOutcome
+) -> None:
+    """The store learns what became of its proposal."""
+    end, _ = connect(machine)
+    await machine.volume.get()
+    future = end.propose(4, 9, b"entry")
+    group, replica, data, answer = await sidecar.proposals.get()
+    answer(outcome)
+    assert (group, replica, data) == (4, 9, b"entry")
+    assert await future == outcome
+
+
+async def test_proposals_are_pipelined(
+    listening: SidecarEnd, sidecar: Sidecar, machine: Machine, connect: Connect
+) -> None:
+    """A thousand proposals wait at once, and answers in any order find theirs."""
+    end, _ = connect(machine)
+    await machine.volume.get()
+    futures = [end.propose(1, 1, b"%d" % number) for number in range(1000)]
+    waiting = [await sidecar.proposals.get() for _ in futures]
+    for _, _, data, answer in reversed(waiting):
+        answer(m.Committed(int(data), 1))
+    assert [await future for future in futures] == [m.Committed(number, 1) for number in range(1000)]
+
+
+async def test_reads_and_drain(listening: SidecarEnd, sidecar: Sidecar, machine: Machine, connect: Connect) -> None:
+    """A read learns its index, a drain what could not be handed over."""
+    end, _ = connect(machine)
+    await machine.volume.get()
+    read, drain = end.read_index(4, 9), end.drain()
+    (await sidecar.reads.get())[2](m.ReadAt(12))
+    (await sidecar.drains.get())(m.Drained(1))
+    assert (await read, await drain) == (m.ReadAt(12), m.Drained(1))
+
+
+async def test_applies_wait_for_credit(
+    listening: SidecarEnd, sidecar: Sidecar, machine: Machine, connect: Connect
+) -> None:
+    """No more than the credit is unanswered; each answer lets the next ones go, in order."""
+    connect(machine, credit=2500)
+    await sidecar.hello.get()
+    futures = [
+        listening.apply(1, 1, first=index, last=index, entries=[m.LoggedEntry(index, bytes(1000))])
+        for index in range(1, 6)
+    ]
+    asked = [await machine.asked.get() for _ in range(2)]
+    listening.role(1, 1, leader=True, term=1)
+    assert (await machine.asked.get())[0] == "role"
+    assert listening.unapplied_bytes > 5000
+    for index in range(1, 6):
+        asked.pop(0)[-1](m.Applied(index))
+        assert await futures[index - 1] == index
+        if index <= 3:
+            asked.append(await machine.asked.get())
+    assert listening.unapplied_bytes == 0
+
+
+async def test_apply_past_the_credit_goes_alone(
+    listening: SidecarEnd, sidecar: Sidecar, machine: Machine, connect: Connect
+) -> None:
+    """An entry larger than all credit is still applied."""
+    connect(machine, credit=10)
+    await sidecar.hello.get()
+    future = listening.apply(1, 1, first=1, last=1, entries=[m.LoggedEntry(1, bytes(5 << 20))])
+    (await machine.asked.get())[-1](m.Applied(1))
+    assert await future == 1
+
+
+async def test_failure_is_the_store_s_word(
+    listening: SidecarEnd, sidecar: Sidecar, machine: Machine, connect: Connect
+) -> None:
+    """A failed request raises what the store said, gives its credit back, and the connection stays."""
+    connect(machine, credit=10)
+    await sidecar.hello.get()
+    futures = [listening.apply(1, 1, first=1, last=1, entries=[m.LoggedEntry(1, b"x" * 99)]) for _ in range(2)]
+    (await machine.asked.get())[-1](m.Failed("disk full"))
+    with pytest.raises(StateMachineError, match="disk full"):
+        await futures[0]
+    (await machine.asked.get())[-1](m.Applied(0))
+    with pytest.raises(StateMachineError, match="asked to apply up to 1, the store answered 0"):
+        await futures[1]
+    assert listening.connected
+
+
+async def test_merged_applies_may_answer_ahead(
+    listening: SidecarEnd, sidecar: Sidecar, machine: Machine, connect: Connect
+) -> None:
+    """A store that applied several requests in one transaction says so in the first answer already."""
+    connect(machine)
+    await sidecar.hello.get()
+    future = listening.apply(1, 1, first=1, last=1, entries=[])
+    (await machine.asked.get())[-1](m.Applied(5))
+    assert await future == 5
+
+
+async def test_nothing_is_asked_of_nobody(listening: SidecarEnd, tmp_path: Path) -> None:
+    """Without a store every request fails at once, and a store without its sidecar has never appended anything."""
+    listening.role(1, 1, leader=True, term=1)
+    for future in (listening.open(1, 1), listening.apply(1, 1, first=1, last=1, entries=[])):
+        with pytest.raises(DisconnectedError, match="no store is connected"):
+            await future
+    alone = StoreEnd(tmp_path / "none.sock", volume="", machine=Machine())
+    assert await alone.propose(1, 1, b"x") == m.NotLeader()
+    assert await alone.read_index(1, 1) == m.Unavailable()
+    assert await alone.drain() == m.Drained()
+
+
+async def test_too_large_never_leaves(
+    listening: SidecarEnd, sidecar: Sidecar, machine: Machine, connect: Connect
+) -> None:
+    """An entry past the limit is refused before it could cost the connection; one at the limit passes."""
+    end, _ = connect(machine)
+    await machine.volume.get()
+    assert await end.propose(1, 1, bytes(m.MAX_ENTRY_BYTES + 1)) == m.TooLarge(m.MAX_ENTRY_BYTES)
+    future = end.propose(1, 1, bytes(m.MAX_ENTRY_BYTES))
+    _, _, data, answer = await sidecar.proposals.get()
+    answer(m.Committed(1, 1))
+    assert (len(data), await future) == (m.MAX_ENTRY_BYTES, m.Committed(1, 1))
+
+
+async def test_busy_past_64_mib(listening: SidecarEnd, sidecar: Sidecar, machine: Machine, connect: Connect) -> None:
+    """Unanswered proposals are bounded; what is answered makes room again."""
+    end, _ = connect(machine)
+    await machine.volume.get()
+    part = bytes(m.MAX_PROPOSED_BYTES // 4)
+    futures = [end.propose(1, 1, part) for _ in range(4)]
+    assert await end.propose(1, 1, b"x") == m.Busy()
+    for _ in futures:
+        (await sidecar.proposals.get())[3](m.NotLeader())
+    assert set(await asyncio.gather(*futures)) == {m.NotLeader()}
+    again = end.propose(1, 1, b"x")
+    (await sidecar.proposals.get())[3](m.Committed(1, 1))
+    assert await again == m.Committed(1, 1)
+
+
+async def test_store_that_goes_leaves_requests_unanswered(
+    listening: SidecarEnd, sidecar: Sidecar, machine: Machine, connect: Connect
+) -> None:
+    """What was asked of a store that died fails, sent or still waiting for credit."""
+    _, task = connect(machine, credit=10)
+    await sidecar.hello.get()
+    futures: list[asyncio.Future[Any]] = [listening.apply(1, 1, first=1, last=1, entries=[]) for _ in range(3)]
+    futures.append(listening.open(1, 1))
+    await machine.asked.get()
+    task.cancel()
+    await sidecar.gone.wait()
+    for future in futures:
+        with pytest.raises(DisconnectedError):
+            await future
+    assert listening.unapplied_bytes == 0
+
+
+async def test_store_comes_back(
+    listening: SidecarEnd, sidecar: Sidecar, machine: Machine, connect: Connect, clock: VirtualClock
+) -> None:
+    """When the sidecar is gone proposals are unknown; when it is back the store finds it, and is opened again."""
+    end, _ = connect(machine, clock=clock, chance=NoJitter())
+    await machine.volume.get()
+    waiting: list[asyncio.Future[Any]] = [end.propose(1, 1, b"x"), end.read_index(1, 1), end.drain()]
+    await sidecar.proposals.get()
+    await listening.close()
+    await machine.gone.wait()
+    assert [await future for future in waiting] == [m.Unknown(), m.Unavailable(), m.Drained()]
+    await listening.start()
+    await turns(lambda: end.connected, clock)
+    opened = listening.open(1, 1)
+    (await machine.asked.get())[-1](m.Opened(3, "ok"))
+    assert await opened == m.Opened(3, "ok")
+
+
+async def test_back_off_doubles(tmp_path: Path, machine: Machine, clock: VirtualClock) -> None:
+    """A store without a sidecar tries less and less often, down to once a second."""
+    waits: list[float] = []
+
+    class Counting(VirtualClock):
+        async def sleep(self, seconds: float) -> None:
+            waits.append(seconds)
+            if len(waits) == 8:
+                raise asyncio.CancelledError
+            await asyncio.sleep(0)
+
+    end = StoreEnd(tmp_path / "none.sock", volume="", machine=machine, clock=Counting(), chance=NoJitter())
+    with pytest.raises(asyncio.CancelledError):
+        await end.run()
+    assert waits == [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 1.0]
+
+
+async def test_late_answer_goes_nowhere(
+    listening: SidecarEnd, sidecar: Sidecar, machine: Machine, connect: Connect
+) -> None:
+    """An answer to a request of an earlier connection is not taken for one of the present."""
+    _, first = connect(machine)
+    await sidecar.hello.get()
+    future = listening.open(1, 1)
+    late = (await machine.asked.get())[-1]
+    first.cancel()
+    await sidecar.gone.wait()
+    connect(machine)
+    await sidecar.hello.get()
+    again = listening.open(1, 1)
+    late(m.Opened(1, "damaged"))
+    (await machine.asked.get())[-1](m.Opened(2, "ok"))
+    assert await again == m.Opened(2, "ok")
+    assert isinstance(future.exception(), DisconnectedError)
+
+
+async def test_other_volume_is_refused(
+    listening: SidecarEnd, sidecar: Sidecar, machine: Machine, connect: Connect
+) -> None:
+    """A store of another volume is told which two do not fit, and what to do; it does not try again."""
+    _, task = connect(machine, volume="vol-2")
+    with pytest.raises(HandshakeError, match="volume is vol-1 and the store's is vol-2") as refused:
+        await task
+    assert refused.value.reason == Reason.VOLUME
+    assert listening.drops == {Reason.VOLUME: 1}
+
+
+async def test_other_version_is_refused_by_both_names(
+    listening: SidecarEnd, machine: Machine, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store of another version learns both versions."""
+    monkeypatch.setattr("evenkeel.wire.sidecar_end.VERSION", 7)
+    _, task = connect(machine)
+    with pytest.raises(HandshakeError, match=r"version 7 .* and the store version 1: run both from one release"):
+        await task
+    assert listening.drops == {Reason.VERSION: 1}
+
+
+async def test_second_store_is_refused_until_the_first_is_gone(
+    listening: SidecarEnd, sidecar: Sidecar, machine: Machine, connect: Connect
+) -> None:
+    """Two stores never share a sidecar; the second gets its turn when the first has gone."""
+    _, first = connect(machine)
+    await sidecar.hello.get()
+    other = Machine()
+    connect(other)
+    await turns(lambda: listening.drops[Reason.OCCUPIED] > 0)
+    opened = listening.open(1, 1)
+    (await machine.asked.get())[-1](m.Opened(1, "ok"))
+    assert await opened
+    first.cancel()
+    assert await other.volume.get() == "vol-1"
+
+
+async def test_dead_sidecar_s_socket_is_replaced(tmp_path: Path, sidecar: Sidecar) -> None:
+    """A socket nobody listens on is taken over; one that somebody listens on, or no socket, is not."""
+    path = tmp_path / "sm.sock"
+    first = SidecarEnd(path, volume="v", handler=sidecar)
+    await first.start()
+    with pytest.raises(InvalidInputError, match="another process listens"):
+        await SidecarEnd(path, volume="v", handler=sidecar).start()
+    assert first._server is not None
+    first._server.close()  # as a killed process leaves it: the file stays
+    second = SidecarEnd(path, volume="v", handler=sidecar)
+    await second.start()
+    await second.close()
+    assert not path.exists()
+    path.write_text("something else")
+    with pytest.raises(InvalidInputError, match="in the way"):
+        await SidecarEnd(path, volume="v", handler=sidecar).start()
+
+
+@pytest.mark.parametrize("bytes_long", [107, 108])
+def test_path_length(tmp_path: Path, bytes_long: int) -> None:
+    """A path that no unix socket can have is refused by name, length and remedy, at both ends."""
+    path = Path("/" + "é" * 5 + "x" * (bytes_long - 11))
+    if bytes_long == 107:
+        SidecarEnd(path, volume="v", handler=Sidecar.__new__(Sidecar))
+        return
+    for make in (
+        lambda: SidecarEnd(path, volume="v", handler=Sidecar.__new__(Sidecar)),
+        lambda: StoreEnd(path, volume="v", machine=Machine.__new__(Machine)),
+    ):
+        with pytest.raises(InvalidInputError, match=r"108 bytes long.*at most 107.*shorter") as refused:
+            make()
+        assert str(path) in str(refused.value)
