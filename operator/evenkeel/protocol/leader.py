@@ -87,6 +87,8 @@ def next_action(
         if not group.commit_known:
             return None
         return Write("switch", switch_txn(view, applied.peers, keys=keys, token=applied.token, table=table))
+    if 0 < view.pending_mod < applied.token:
+        return None  # a pending older than what the group has carried out: the view, or etcd itself, went back in time
     if view.planned is not None and view.lock is None and mode is not Retarget.QUEUE:
         return Write("promote", promote_txn(view, keys=keys, table=table))
     if (staging := _stage(view, applied)) is not None:

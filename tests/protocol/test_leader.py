@@ -1,0 +1,439 @@
+"""What a leader does next: each stage, and what keeps it from going on."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from evenkeel.metastore.api import Compare
+from evenkeel.metastore.mvcc import Mvcc
+from evenkeel.protocol.configuration import Configuration
+from evenkeel.protocol.leader import Action, GroupView, Propose, Transfer, Write, next_action, ready_to_change
+from evenkeel.protocol.records import ReplicaId, Retarget, TableRecord, TableState
+from tests.protocol.support import KEYS, PARTITION, TABLE, holds, peers, put, queue, read, shown, stored
+
+TERM = 3
+
+
+def ids(text: str) -> frozenset[ReplicaId]:
+    return frozenset(peer.id for peer in peers(text))
+
+
+def group(
+    applied: str,
+    *,
+    outgoing: str = "",
+    staged: str = "",
+    token: int = 0,
+    me: str = "a1",
+    lag: str = "",
+    silent: str = "",
+    newest: Configuration | None = None,
+    **known: bool | int,
+) -> GroupView:
+    """A leader's view of a group in which all is well, but for who lags and who is silent."""
+    configuration = Configuration(peers(applied), peers(outgoing), peers(staged), token)
+    members = configuration.members()
+    facts: dict[str, bool | int] = {"committed_in_term": True, "commit_known": True, "term": TERM} | known
+    return GroupView(
+        me=peers(me)[0].id,
+        applied=configuration,
+        newest=newest or configuration,
+        caught_up=members - ids(lag),
+        answering=members - ids(silent),
+        **facts,  # type: ignore[arg-type]
+    )
+
+
+def decide(store: Mvcc, view: GroupView, *, mode: Retarget = Retarget.ADJUST) -> Action | None:
+    table = Compare(KEYS.table(TABLE), "mod", "=", 0)
+    return next_action(read(store), view, keys=PARTITION, mode=mode, table=table)
+
+
+def told(action: Action | None) -> str | None:
+    """An action as one line."""
+    match action:
+        case Write(what, _):
+            return what
+        case Propose(what, configuration):
+            outgoing = f" from {shown(configuration.outgoing)}" if configuration.joint else ""
+            staged = f" + {shown(configuration.staged)}" if configuration.staged else ""
+            return f"{what} {shown(configuration.peers)}{outgoing}{staged}"
+        case Transfer(to):
+            return f"transfer {to[0]}{to[1]}"
+    return None
+
+
+# -- whole changes ----------------------------------------------------------------------------------------------------
+
+
+class Obedient:
+    """A group that does at once whatever its leader decides."""
+
+    def __init__(self, store: Mvcc, *, applied: str, leader: str) -> None:
+        self.store = store
+        self.table = holds(
+            put(
+                store,
+                KEYS.table(TABLE),
+                TableRecord(partitions=1, replicas=1, consensus_size=1, state=TableState.READY),
+            )
+        )
+        self.configuration = Configuration(peers(applied))
+        self.leader = leader
+        self.lock_mod = 0
+
+    def step(self, mode: Retarget) -> str | None:
+        """Carry out the next action and say which it was."""
+        c = self.configuration
+        view = group(
+            shown(c.peers),
+            outgoing=shown(c.outgoing),
+            staged=shown(c.staged),
+            token=c.token,
+            me=self.leader,
+            lock_mod=self.lock_mod,
+        )
+        action = next_action(read(self.store), view, keys=PARTITION, mode=mode, table=self.table)
+        match action:
+            case Write(what, txn):
+                result = self.store.txn(txn)
+                assert result.succeeded
+                self.lock_mod = result.revision if what == "lock" else 0
+            case Propose(_, configuration):
+                self.configuration = configuration
+            case Transfer(to):
+                self.leader, self.lock_mod = f"{to[0]}{to[1]}", 0
+        return told(action)
+
+
+@pytest.mark.parametrize(
+    ("leader", "stable", "pending", "expected"),
+    [
+        pytest.param(
+            "a1", "a1 b1 c1", "a1 b1 d2",
+            ["stage a1 b1 c1 + d2*", "lock", "final a1 b1 d2 from a1 b1 c1", "leave a1 b1 d2", "switch"],
+            id="one voter replaced",
+        ),
+        pytest.param(
+            "a1", "a1 b1 c1", "a1 b1",
+            ["lock", "final a1 b1 from a1 b1 c1", "leave a1 b1", "switch"],
+            id="one voter removed: nobody to fill",
+        ),
+        pytest.param(
+            "a1", "a1", "a1 b2* c2*", ["stage a1 + b2* c2*", "lock", "final a1 b2* c2*", "switch"],
+            id="learners added: never joint",
+        ),
+        pytest.param(
+            "a1", "a1 b1*", "a1", ["lock", "final a1", "switch"],
+            id="a learner removed: under the lock too",
+        ),
+        pytest.param(
+            "a1", "a1 b1*", "a1 b1", ["lock", "final a1 b1 from a1", "leave a1 b1", "switch"],
+            id="a learner promoted",
+        ),
+        pytest.param(
+            "a1", "a1 b1", "a1 b1*", ["lock", "final a1 b1* from a1 b1", "leave a1 b1*", "switch"],
+            id="a voter demoted",
+        ),
+        pytest.param(
+            "c1", "a1 b1 c1", "a1 b1 d2",
+            [
+                "stage a1 b1 c1 + d2*", "transfer a1", "lock", "final a1 b1 d2 from a1 b1 c1", "leave a1 b1 d2",
+                "switch",
+            ],
+            id="a leaving leader hands over before the lock",
+        ),
+        pytest.param(
+            "b1", "a1 b1", "a1 b1*", ["transfer a1", "lock", "final a1 b1* from a1 b1", "leave a1 b1*", "switch"],
+            id="a leader that becomes a learner leaves too",
+        ),
+        pytest.param(
+            "a1", "a1", "a1 b2* | b2",
+            [
+                "stage a1 + b2*", "lock", "final a1 b2*", "switch",
+                "lock", "final b2 from a1", "transfer b2", "leave b2", "switch",
+            ],
+            id="the only voter moves: it hands over inside joint and never leaves it itself",
+        ),
+        pytest.param(
+            "a1", "a1", "a1 b2* | a1 b2 c2",
+            [
+                "stage a1 + b2*", "lock", "final a1 b2*", "switch",
+                "stage a1 b2* + c2*", "lock", "final a1 b2 c2 from a1", "leave a1 b2 c2", "switch",
+            ],
+            id="two steps: each has its own lock, token and switch",
+        ),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("mode", Retarget)
+def test_whole_changes(leader: str, stable: str, pending: str, expected: list[str], mode: Retarget) -> None:
+    """From pending to stable in exactly these actions, after which nothing is left to do and every key is clean."""
+    store = stored(stable=stable, pending=pending, genesis=True)
+    obedient = Obedient(store, applied=stable, leader=leader)
+    seen = []
+    while (action := obedient.step(mode)) is not None:
+        seen.append(action)
+        assert len(seen) <= len(expected)
+    assert seen == expected
+    after = read(store)
+    assert after.stable is not None
+    assert shown(after.stable.peers) == shown(obedient.configuration.peers) == shown(queue(pending).last)
+    assert (after.pending, after.planned, after.lock) == (None, None, None)
+
+
+def test_a_target_that_already_runs_gets_an_empty_final_entry() -> None:
+    """Where the group has the head's peers under another token, one entry brings the token, and the switch follows."""
+    store = stored(stable="a1 b1", pending="a1 b1 c2")
+    obedient = Obedient(store, applied="a1 b1 c2", leader="a1")
+    assert [obedient.step(Retarget.ADJUST) for _ in range(4)] == ["lock", "final a1 b1 c2", "switch", None]
+    assert obedient.configuration.token > 0
+    stable = read(store).stable
+    assert stable is not None
+    assert shown(stable.peers) == "a1 b1 c2"
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        (Retarget.ADJUST, ["promote", "stage a1 b1 c1 + e3*", "lock", "final a1 b1 e3 from a1 b1 c1"]),
+        (Retarget.CANCEL, ["promote", "stage a1 b1 c1 + e3*", "lock", "final a1 b1 e3 from a1 b1 c1"]),
+        (Retarget.QUEUE, ["lock", "final a1 b1 d2 from a1 b1 c1", "leave a1 b1 d2", "switch", "stage a1 b1 d2 + e3*"]),
+    ],
+)
+def test_planned_during_catch_up(mode: Retarget, expected: list[str]) -> None:
+    """Adjust and Cancel put the change aside for planned, and its learner with it; Queue finishes first."""
+    store = stored(stable="a1 b1 c1", pending="a1 b1 d2", planned="a1 b1 e3")
+    obedient = Obedient(store, applied="a1 b1 c1", leader="a1")
+    obedient.configuration = msgspec.structs.replace(obedient.configuration, staged=peers("d2*"))
+    assert [obedient.step(mode) for _ in expected] == expected
+
+
+def test_learners_both_targets_want_are_kept() -> None:
+    """A promoted target that shares a newcomer with the old one does not fill it again."""
+    store = stored(stable="a1", pending="a1 d2* e2*", planned="a1 d2* f3*")
+    obedient = Obedient(store, applied="a1", leader="a1")
+    obedient.configuration = msgspec.structs.replace(obedient.configuration, staged=peers("d2* e2*"))
+    assert [obedient.step(Retarget.CANCEL) for _ in range(2)] == ["promote", "stage a1 + d2* f3*"]
+
+
+# -- single decisions -------------------------------------------------------------------------------------------------
+
+MOVE = {"stable": "a1 b1 c1", "pending": "a1 b1 d2"}
+
+
+def moving(*, lock_term: int | None = None, planned: str | None = None) -> Mvcc:
+    return stored(stable=MOVE["stable"], pending=MOVE["pending"], planned=planned, lock_term=lock_term)
+
+
+def filled(**known: bool | int | str) -> GroupView:
+    """The group of `moving`, its newcomer staged."""
+    return group("a1 b1 c1", staged="d2*", **known)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("store", "view"),
+    [
+        (moving(), filled(committed_in_term=False)),
+        (moving(), msgspec.structs.replace(filled(), newest=Configuration(peers("a1 b1 c1")))),
+        (stored(), group("a1 b1 c1")),
+        (stored(pending="a1 b1 d2"), group("a1 b1 c1")),
+        (stored(stable="a1 b1 c1"), group("a1 b1 c1")),
+    ],
+    ids=["nothing committed in its term", "an entry in progress", "no stable", "pending without stable", "all done"],
+)
+@pytest.mark.parametrize("mode", Retarget)
+def test_nothing_to_do(store: Mvcc, view: GroupView, mode: Retarget) -> None:
+    """A leader that is not sure of itself, or has nothing to go by, waits."""
+    assert decide(store, view, mode=mode) is None
+
+
+@pytest.mark.parametrize(
+    ("store", "view", "expected"),
+    [
+        (moving(), group("a1 b1 c1"), "stage a1 b1 c1 + d2*"),
+        (moving(), group("a1 b1 c1", staged="e3*"), "stage a1 b1 c1 + d2*"),
+        (moving(), group("a1 b1 c1", staged="d1*"), "stage a1 b1 c1 + d2*"),
+        (moving(), group("a1 b1 c1", staged="d2* e2*"), "stage a1 b1 c1 + d2*"),
+        (stored(stable="a1 b1 c1"), group("a1 b1 c1", staged="d2*"), "stage a1 b1 c1"),
+        (stored(stable="a1", pending="a1 c2"), group("a1 c2*"), "lock"),
+    ],
+)
+def test_staging(store: Mvcc, view: GroupView, expected: str) -> None:
+    """Exactly the newcomers of head(pending) are being filled; without pending, nobody is."""
+    assert told(decide(store, view)) == expected
+
+
+def test_staging_keeps_the_token() -> None:
+    """An entry that only stages learners carries the token of the configuration before it."""
+    action = decide(moving(), group("a1 b1 c1", token=1))
+    assert isinstance(action, Propose)
+    assert action.configuration.token == 1
+    assert action.configuration.outgoing == ()
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        filled(lag="d2"),
+        filled(silent="d2"),
+        filled(silent="b1 d2"),
+        filled(lag="d2", silent="c1"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("lock_term", "expected"), [(None, None), (TERM - 1, "unlock"), (TERM, "unlock"), (TERM + 1, None)]
+)
+def test_a_target_that_does_not_answer_is_not_locked(
+    view: GroupView, lock_term: int | None, expected: str | None
+) -> None:
+    """Before the lock the leader waits; after it, it releases it, unless the lock is of a later term."""
+    assert told(decide(moving(lock_term=lock_term), view)) == expected
+
+
+def test_a_silent_target_is_found_out_again_before_joint() -> None:
+    """A lock of its own does not spare the leader from looking once more before it logs the change."""
+    store = moving(lock_term=TERM)
+    own = read(store).lock_mod
+    assert told(decide(store, filled(lock_mod=own))) == "final a1 b1 d2 from a1 b1 c1"
+    assert told(decide(store, filled(lock_mod=own, silent="d2"))) == "unlock"
+
+
+def test_no_release_while_a_lock_of_its_own_is_on_its_way() -> None:
+    """A lock transaction whose outcome is open may still land on the lock that would be deleted."""
+    assert decide(moving(lock_term=TERM), filled(silent="d2", lock_outstanding=True)) is None
+
+
+@pytest.mark.parametrize(
+    ("lock_term", "own", "expected"),
+    [
+        (None, 0, "lock"),
+        (TERM - 1, 0, "lock"),
+        (TERM, 0, "lock"),
+        (TERM, 1, "lock"),
+        (TERM, None, "final a1 b1 d2 from a1 b1 c1"),
+    ],
+)
+def test_the_change_is_logged_under_ones_own_lock_only(lock_term: int | None, own: int | None, expected: str) -> None:
+    """Whatever lock is there, a leader puts its own before it logs; the one it put itself is known by its revision."""
+    store = moving(lock_term=lock_term)
+    lock_mod = read(store).lock_mod if own is None else own
+    assert told(decide(store, filled(lock_mod=lock_mod))) == expected
+
+
+def test_the_final_entry_carries_the_token() -> None:
+    """Joint has pending's revision, and leaving it copies that."""
+    store = moving(lock_term=TERM)
+    final = decide(store, filled(lock_mod=read(store).lock_mod))
+    assert isinstance(final, Propose)
+    assert final.configuration.token == read(store).pending_mod
+    joint = group("a1 b1 d2", outgoing="a1 b1 c1", token=final.configuration.token)
+    leave = decide(store, joint)
+    assert leave == Propose("leave", Configuration(peers("a1 b1 d2"), token=read(store).pending_mod))
+
+
+@pytest.mark.parametrize(
+    ("view", "expected"),
+    [
+        (group("a1 b1 d2", outgoing="a1 b1 c1", me="b1"), "leave a1 b1 d2"),
+        (group("a1 b1 d2", outgoing="a1 b1 c1", me="d2"), "leave a1 b1 d2"),
+        (group("a1 b1 d2", outgoing="a1 b1 c1", me="c1"), "transfer a1"),
+        (group("a1 b1 d2", outgoing="a1 b1 c1", me="c1", lag="a1"), "transfer b1"),
+        (group("a1 b1 d2", outgoing="a1 b1 c1", me="c1", silent="a1 b1"), "transfer d2"),
+        (group("a1 b1* d2", outgoing="a1 b1 c1", me="b1", silent="a1"), "transfer d2"),
+        (group("d2", outgoing="a1", me="a1", lag="d2"), None),
+        (group("d2", outgoing="a1", me="a1", silent="d2"), None),
+    ],
+)
+def test_inside_joint(view: GroupView, expected: str | None) -> None:
+    """Who stays a voter ends joint; who does not gives way to one who stays, is up to date and answers."""
+    assert told(decide(moving(lock_term=TERM), view)) == expected
+
+
+@pytest.mark.parametrize(
+    ("view", "expected"),
+    [
+        (filled(me="c1"), "transfer a1"),
+        (filled(me="c1", lag="a1"), "transfer b1"),
+        (filled(me="c1", silent="a1"), "transfer b1"),
+        (filled(me="c1", lag="a1 b1"), "lock"),
+        (filled(me="a1"), "lock"),
+    ],
+)
+def test_hand_over_before_the_lock(view: GroupView, expected: str) -> None:
+    """A leader that will not vote gives way to a voter of both sets; where none can take over, it goes on."""
+    assert told(decide(moving(), view)) == expected
+
+
+def test_newcomers_do_not_take_over_before_joint() -> None:
+    """Only who votes now can be elected now."""
+    store = stored(stable="a1 b1*", pending="b1")
+    assert told(decide(store, group("a1 b1*"))) == "lock"
+
+
+def test_the_switch_waits_until_a_quorum_knows() -> None:
+    """Until then nothing at all is done, not even with a planned target at hand."""
+    store = moving(lock_term=TERM, planned="a1 b1 e3")
+    token = read(store).pending_mod
+    applied = group("a1 b1 d2", token=token, commit_known=False)
+    assert decide(store, applied) is None
+    assert told(decide(store, msgspec.structs.replace(applied, commit_known=True))) == "switch"
+
+
+def test_the_switch_is_for_its_own_token_only() -> None:
+    """A configuration that was applied for another pending is not what this one asked for."""
+    store = stored(stable="a1 b1", pending="a1 b1 d2")
+    token = read(store).pending_mod
+    assert told(decide(store, group("a1 b1 d2", token=token))) == "switch"
+    assert told(decide(store, group("a1 b1 d2", token=token - 1))) == "lock"
+
+
+@pytest.mark.parametrize("planned", [None, "a1 b1 e3"])
+@pytest.mark.parametrize("mode", Retarget)
+def test_a_pending_from_the_past_is_not_carried_out(mode: Retarget, planned: str | None) -> None:
+    """A token lower than what the group has carried out is stale: a restored etcd does not move groups back."""
+    store = moving(planned=planned)
+    token = read(store).pending_mod
+    assert decide(store, group("a1 b1 c1", token=token + 1), mode=mode) is None
+
+
+@pytest.mark.parametrize(
+    ("mode", "lock_term", "expected"),
+    [
+        (Retarget.ADJUST, None, "promote"),
+        (Retarget.CANCEL, None, "promote"),
+        (Retarget.QUEUE, None, "lock"),
+        (Retarget.ADJUST, TERM, "lock"),
+        (Retarget.CANCEL, TERM, "lock"),
+        (Retarget.QUEUE, TERM, "lock"),
+    ],
+)
+def test_planned_and_the_lock(mode: Retarget, lock_term: int | None, expected: str) -> None:
+    """Planned replaces a pending that is not frozen, also where it was there before the leader was elected."""
+    assert told(decide(moving(lock_term=lock_term, planned="a1 b1 e3"), filled(), mode=mode)) == expected
+
+
+@pytest.mark.parametrize(
+    ("target", "view", "ready"),
+    [
+        ("a1 b1 d2", group("a1 b1 c1", staged="d2*"), True),
+        ("a1 b1 d2", group("a1 b1 c1", staged="d2*", lag="c1"), True),
+        ("a1 b1 d2", group("a1 b1 c1", staged="d2*", silent="b1"), True),
+        ("a1 b1 d2", group("a1 b1 c1", staged="d2*", lag="b1"), True),
+        ("a1 b1 d2", group("a1 b1 c1", staged="d2*", lag="d2"), False),
+        ("a1 b1 d2", group("a1 b1 c1", staged="d2*", silent="d2"), False),
+        ("a1 b1 d2", group("a1 b1 c1"), False),
+        ("a1 b1", group("a1 b1 c1", silent="b1"), False),
+        ("b1", group("a1 b1", silent="b1"), False),
+        ("a1 b1", group("a1 b1*", lag="b1"), False),
+        ("a1 b1", group("a1 b1*", silent="b1"), False),
+        ("a1 b1*", group("a1 b1", silent="b1"), True),
+        ("a1 b1*", group("a1", staged="b1*", lag="b1"), False),
+        ("a1 b1*", group("a1", staged="b1*", silent="b1"), False),
+        ("a1 b1* c1", group("a1 b1 c1", silent="b1"), True),
+        ("a1", group("a1 b1*", silent="b1"), True),
+    ],
+)
+def test_ready_to_change(target: str, view: GroupView, ready: bool) -> None:
+    """Whoever is added or promoted is up to date and answers, and so does a majority of the target's voters."""
+    assert ready_to_change(peers(target), view) is ready
