@@ -32,9 +32,9 @@ from evenkeel.planner.leaders import Roles, arrange
 from evenkeel.planner.placement import place
 from evenkeel.planner.problem import NONE, Counts, Problem, Rows, count
 from evenkeel.planner.rules import Candidates, candidates
-from evenkeel.planner.shares import fair_shares, proportional, zone_levels
+from evenkeel.planner.shares import Levels, Shares, fair_shares, proportional, zone_levels
 
-__all__ = ["plan"]
+__all__ = ["plan", "shares_of"]
 
 
 def plan(table: TableView, previous: Assignment, stores: StoresView, current: CurrentState) -> Assignment:
@@ -55,17 +55,9 @@ def plan(table: TableView, previous: Assignment, stores: StoresView, current: Cu
     return Assignment(allowed.names, allowed.index[ordered], voters=table.consensus_size)
 
 
-def _check_previous(table: TableView, previous: Assignment) -> None:
-    if previous.partitions != table.partitions:
-        raise PlanningError(
-            f"table {table.name}: it has {table.partitions} partitions but its previous assignment has"
-            f" {previous.partitions}; plan with the assignment of this table"
-        )
-
-
-def _problem(table: TableView, previous: Assignment, allowed: Candidates, current: CurrentState) -> Problem:
-    zones = int(allowed.zone.max()) + 1
-    zone_room = np.zeros(zones, dtype=np.int64)
+def shares_of(table: TableView, allowed: Candidates) -> tuple[Levels, Shares]:
+    """How the table's replicas divide over zones and stores."""
+    zone_room = np.zeros(int(allowed.zone.max()) + 1, dtype=np.int64)
     np.add.at(zone_room, allowed.zone, allowed.room)
     levels = zone_levels(zone_room, partitions=table.partitions, replicas=table.replicas)
     shares = fair_shares(
@@ -75,6 +67,19 @@ def _problem(table: TableView, previous: Assignment, allowed: Candidates, curren
         levels=levels,
         total=table.partitions * table.replicas,
     )
+    return levels, shares
+
+
+def _check_previous(table: TableView, previous: Assignment) -> None:
+    if previous.partitions != table.partitions:
+        raise PlanningError(
+            f"table {table.name}: it has {table.partitions} partitions but its previous assignment has"
+            f" {previous.partitions}; plan with the assignment of this table"
+        )
+
+
+def _problem(table: TableView, previous: Assignment, allowed: Candidates, current: CurrentState) -> Problem:
+    levels, shares = shares_of(table, allowed)
     rows = _distinct(allowed.numbers(previous.stores)[previous.rows])
     led = _led(rows, allowed, current)
     return Problem(

@@ -156,7 +156,9 @@ class _Seating:
         """Swap each bad turn with the good one `distance` further if both then fit; return what is bad now."""
         turns, row = self._turns, self._holes.row
         partner = (bad + distance) % len(turns)
-        usable = ~np.isin(partner, bad) & (row[bad] != row[partner])
+        marked = np.zeros(len(turns), dtype=bool)
+        marked[bad] = True
+        usable = ~marked[partner] & (row[bad] != row[partner])
         here, there = bad[usable], partner[usable]
         agreed = self._fits(here, turns[there]) & self._fits(there, turns[here])
         here, there = here[agreed], there[agreed]
@@ -164,7 +166,8 @@ class _Seating:
         self._seat(here)
         self._seat(there)
         # Two swaps can meet in one row, so what was just swapped is looked at again.
-        suspects = np.union1d(bad, there)
+        marked[there] = True
+        suspects = np.flatnonzero(marked)
         return suspects[~self._fits(suspects, turns[suspects])]
 
     def _swap_anywhere(self, i: int) -> bool:

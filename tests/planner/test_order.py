@@ -1,0 +1,250 @@
+"""Changes are ordered so that no store is ever above its cap or its disk."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable
+
+import pytest
+
+from evenkeel.errors import PlanningError
+from evenkeel.model.views import Assignment, StoresView, StoreView, TableView
+from evenkeel.planner import Order, Underway, order
+
+Rows = list[list[str]]
+
+
+def table(partitions: int, replicas: int = 1) -> TableView:
+    return TableView(name="t", partitions=partitions, replicas=replicas, consensus_size=1)
+
+
+def assignment(rows: Rows) -> Assignment:
+    return Assignment.of(rows, voters=1)
+
+
+def capped(**caps: int | None) -> StoresView:
+    return StoresView.of(*(StoreView(name=name, capacity=cap) for name, cap in caps.items()))
+
+
+def ordered(before: Rows, after: Rows, stores: StoresView, **options: object) -> Order:
+    return order(
+        assignment(after),
+        stable=assignment(before),
+        table=table(len(before)),
+        stores=stores,
+        **options,  # type: ignore[arg-type]
+    )
+
+
+def test_without_limits_everything_begins_at_once() -> None:
+    """One wave holds all changed partitions, and no others."""
+    answer = ordered([["a"], ["a"], ["b"]], [["b"], ["c"], ["b"]], capped(a=None, b=None, c=None))
+    assert answer == Order(waves=((0, 1),), blocked=())
+
+
+def test_at_most_max_concurrent_begin_together() -> None:
+    """Waves are no larger than asked for, counting what is under way already."""
+    before, after = [["a"]] * 5, [["b"]] * 5
+    begun = {4: Underway(occupied=frozenset("ab"), final=("b",))}
+    answer = ordered(before, after, capped(a=None, b=None), max_concurrent=2, underway=begun)
+    assert answer.waves == ((0,), (1, 2), (3,))
+
+
+def test_a_change_waits_until_another_has_made_room() -> None:
+    """A full store gains only after it has lost."""
+    answer = ordered([["a"], ["b"]], [["b"], ["c"]], capped(a=1, b=1, c=1))
+    assert answer.waves == ((1,), (0,))
+
+
+def test_a_free_place_goes_to_the_change_that_lets_all_others_through() -> None:
+    """Taking the place for partition 0 would leave partitions 1 and 2 waiting for each other for ever."""
+    before: Rows = [["s1"], ["s2"], ["t"]]
+    after: Rows = [["t"], ["t"], ["s2"]]
+    answer = ordered(before, after, capped(s1=1, s2=1, t=2))
+    assert answer.blocked == ()
+    assert answer.waves == ((1,), (2,), (0,))
+
+
+def test_what_waits_keeps_its_claim_on_room() -> None:
+    """Partition 2 could begin at once, but would take the only place that the others need first."""
+    before: Rows = [["s1"], ["s2"], ["x"], ["t"]]
+    after: Rows = [["t"], ["s1"], ["t"], ["s2"]]
+    answer = ordered(before, after, capped(s1=1, s2=1, t=2, x=None), max_concurrent=1)
+    assert answer.blocked == ()
+    assert answer.waves[-1] == (2,) or answer.waves.index((2,)) > answer.waves.index((3,))
+
+
+def test_full_stores_that_swap_are_reported_with_the_remedy() -> None:
+    """A circle without a free place is blocked, and its message names stores, numbers and what to do."""
+    answer = ordered([["a"], ["b"], ["c"]], [["b"], ["a"], ["d"]], capped(a=1, b=1, c=1, d=1))
+    assert answer.waves == ((2,),)
+    assert [blocked.partition for blocked in answer.blocked] == [0, 1]
+    assert answer.blocked[0].reason == (
+        "partition 0 waits for room on b: it holds 1 of at most 1 replicas, and partition 1 cannot leave it either;"
+        " raise the cap of b by 1 or add a store"
+    )
+
+
+def test_a_target_above_a_cap_is_reported() -> None:
+    """What can never fit is blocked, not attempted."""
+    answer = ordered([["a"], ["a"]], [["b"], ["b"]], capped(a=2, b=1))
+    assert answer.waves == ((0,),)
+    assert "nothing is going to leave it; raise the cap of b by 1" in answer.blocked[0].reason
+
+
+def test_a_store_above_its_cap_gains_nothing_but_may_lose() -> None:
+    """After a cap was lowered the store first empties to below it."""
+    answer = ordered([["a"], ["a"], ["b"]], [["c"], ["c"], ["a"]], capped(a=1, b=None, c=None))
+    assert answer.waves == ((0, 1), (2,))
+
+
+def test_bytes_are_counted_like_replicas() -> None:
+    """A replica waits for disk space even where counts are unlimited."""
+    stores = StoresView.of(
+        StoreView(name="a"), StoreView(name="b", disk_capacity=100, disk_used_by_others=40), StoreView(name="c")
+    )
+    answer = ordered([["a"], ["b"]], [["b"], ["c"]], stores, sizes=[50, 20])
+    assert answer.waves == ((1,), (0,))
+    too_large = ordered([["a"]], [["b"]], stores, sizes=[61])
+    assert too_large.blocked[0].reason == (
+        "partition 0 waits for room on b: it has 60 bytes left and the replica needs 61, and nothing is going to leave"
+        " it; give b 1 bytes more or add a store"
+    )
+
+
+def test_what_is_under_way_takes_its_room_until_it_ends() -> None:
+    """Pending and planned stores count beside stable ones."""
+    begun = {0: Underway(occupied=frozenset("ab"), final=("b",))}
+    answer = ordered([["a"], ["c"]], [["b"], ["a"]], capped(a=1, b=1, c=1), underway=begun)
+    assert answer.waves == ((), (1,))
+
+
+def test_a_retargeted_partition_needs_no_further_slot() -> None:
+    """A partition under way to another store may be retargeted although all slots are taken."""
+    begun = {0: Underway(occupied=frozenset("ab"), final=("b",))}
+    answer = ordered([["a"], ["a"]], [["c"], ["c"]], capped(a=9, b=9, c=9), underway=begun, max_concurrent=1)
+    assert answer.waves == ((0,), (1,))
+
+
+def test_a_change_of_roles_needs_no_room() -> None:
+    """Partitions that only change roles are in the first wave, however full the stores."""
+    before = Assignment.of([["a", "b"]], voters=1)
+    after = Assignment.of([["b", "a"]], voters=1)
+    answer = order(after, stable=before, table=table(1, 2), stores=capped(a=1, b=1))
+    assert answer.waves == ((0,),)
+
+
+def test_nonsense_is_refused() -> None:
+    """Partition counts must agree and maxConcurrent must be positive."""
+    with pytest.raises(PlanningError, match="the target has 1 partitions and stable 2"):
+        ordered([["a"], ["a"]], [["a"]], capped(a=1))
+    with pytest.raises(PlanningError, match="maxConcurrent must be at least 1, but is 0"):
+        ordered([["a"]], [["b"]], capped(a=1, b=1), max_concurrent=0)
+
+
+@pytest.mark.parametrize("seed", range(600))
+def test_no_step_of_a_random_order_exceeds_a_limit_and_all_that_can_finish_does(seed: int) -> None:
+    """Replaying the waves, every store stays within count and disk, and no other order finishes more."""
+    scene = Scene(random.Random(seed))
+    answer = scene.order()
+    scene.replay(answer)
+    finished = {p for wave in answer.waves for p in wave}
+    changing = {p for p, (old, new) in enumerate(zip(scene.before, scene.after, strict=True)) if set(old) != set(new)}
+    blocked = {blocked.partition for blocked in answer.blocked}
+    assert finished.isdisjoint(blocked)
+    assert finished | blocked >= changing - set(scene.underway)
+    assert len(blocked) == scene.fewest_blocked()
+
+
+class Scene:
+    """A small random change of many partitions between nearly full stores."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.names = "abcde"[: rng.randint(3, 5)]
+        self.before: Rows = []
+        self.after: Rows = []
+        for _ in range(rng.randint(2, 7)):
+            self.before.append(rng.sample(self.names, rng.randint(1, 2)))
+            self.after.append(rng.sample(self.names, rng.randint(1, 2)))
+        self.sizes = [rng.randint(1, 3) for _ in self.before]
+        self.underway = {p: self._begun(rng, p) for p in range(len(self.before)) if rng.random() < 0.15}
+        self.max_concurrent = rng.choice([None, 1, 2])
+        self.caps = {name: self._limit(rng, name, [1] * len(self.sizes)) for name in self.names}
+        self.disks = {name: self._limit(rng, name, self.sizes) for name in self.names}
+
+    def _begun(self, rng: random.Random, p: int) -> Underway:
+        final = self.after[p] if rng.random() < 0.5 else rng.sample(self.names, rng.randint(1, 2))
+        return Underway(occupied=frozenset({*self.before[p], *final}), final=tuple(final))
+
+    def _limit(self, rng: random.Random, name: str, sizes: list[int]) -> int:
+        old = sum(size for p, size in enumerate(sizes) if name in self.occupied(p))
+        new = sum(size for row, size in zip(self.after, sizes, strict=True) if name in row)
+        return max(old, new) - rng.choice([0, 0, 0, 0, 0, 1]) + rng.choice([0, 0, 0, 1, 5])
+
+    def occupied(self, p: int) -> Iterable[str]:
+        return self.underway[p].occupied if p in self.underway else self.before[p]
+
+    def order(self) -> Order:
+        stores = StoresView.of(
+            *(StoreView(name=n, capacity=max(0, self.caps[n]), disk_capacity=self.disks[n]) for n in self.names)
+        )
+        options = {"underway": self.underway, "sizes": self.sizes, "max_concurrent": self.max_concurrent}
+        return ordered(self.before, self.after, stores, **options)
+
+    def used(self, sets: list[Iterable[str]]) -> tuple[Counter[str], Counter[str]]:
+        count: Counter[str] = Counter()
+        size: Counter[str] = Counter()
+        for p, names in enumerate(sets):
+            for name in names:
+                count[name] += 1
+                size[name] += self.sizes[p]
+        return count, size
+
+    def replay(self, answer: Order) -> None:
+        """Begin wave after wave; the room taken is largest when a wave has begun and nothing of it has ended."""
+        now: list[Iterable[str]] = [set(self.occupied(p)) for p in range(len(self.before))]
+        running = len(self.underway)
+        for wave in answer.waves:
+            begun = [{*now[p], *self.after[p]} if p in wave else now[p] for p in range(len(now))]
+            self.check_growth(now, begun)
+            fresh = [p for p in wave if not (running and p in self.underway)]
+            assert self.max_concurrent is None or running + len(fresh) <= max(self.max_concurrent, running)
+            for p, begin in self.underway.items() if running else ():
+                now[p] = set(begin.final)
+            for p in wave:
+                now[p] = set(self.after[p])
+            running = 0
+        blocked = {blocked.partition for blocked in answer.blocked}
+        assert all(set(now[p]) == set(self.after[p]) for p in range(len(now)) if p not in blocked)
+
+    def check_growth(self, now: list[Iterable[str]], begun: list[Iterable[str]]) -> None:
+        (count, size), (held, bytes_held) = self.used(begun), self.used(now)
+        for name in self.names:
+            assert count[name] <= max(self.caps[name], held[name])
+            assert size[name] <= max(self.disks[name], bytes_held[name])
+
+    def fewest_blocked(self) -> int:
+        """By trying every order, one change at a time, after what is under way has ended."""
+        start: list[Iterable[str]] = [
+            set(self.underway[p].final if p in self.underway else self.before[p]) for p in range(len(self.before))
+        ]
+        goal = [set(row) for row in self.after]
+        seen: set[frozenset[int]] = set()
+
+        def most(done: frozenset[int]) -> int:
+            seen.add(done)
+            now = [goal[p] if p in done else start[p] for p in range(len(goal))]
+            best = len(done)
+            for p in range(len(goal)):
+                if p not in done and done | {p} not in seen and self.fits(now, p):
+                    best = max(best, most(done | {p}))
+            return best
+
+        same = frozenset(p for p in range(len(goal)) if start[p] == goal[p])
+        return len(goal) - most(same)
+
+    def fits(self, now: list[Iterable[str]], p: int) -> bool:
+        count, size = self.used(now)
+        gains = set(self.after[p]) - set(now[p])
+        return all(count[n] < self.caps[n] and size[n] + self.sizes[p] <= self.disks[n] for n in gains)
