@@ -104,8 +104,7 @@ def test_writes_vouch_only_for_what_still_stands() -> None:
     write = Write(1, log.last_index, 1, 0, False)
     log.writes.append(write)
     log.accept(3, 2, entries(4, [3]))
-    log.written(write)
-    assert log.durable == 3
+    assert write.last == 3
     assert [entry.index for entry in log.hand_out()] == [4]
 
 
@@ -140,10 +139,11 @@ def test_a_snapshot_is_not_durable_before_its_write() -> None:
     log.restore(meta)
     new = Write(2, log.last_index, 9, 0, True)
     log.writes.append(new)
-    log.written(old)
-    assert (log.durable, log.restore_due) == (0, None)
-    log.written(new)
-    assert (log.durable, log.restore_due) == (9, meta)
+    assert (log.durable, old.last, new.last) == (0, 0, 9)
+    log.snapshot_written(old)
+    assert log.pending_snapshot == meta
+    log.snapshot_written(new)
+    assert log.restore_due == meta
 
 
 def test_configuration_entries_are_found() -> None:

@@ -144,7 +144,8 @@ def on_append_response(r: Raft, m: AppendResponse) -> None:
     if pr is None:
         return
     pr.heard = r.now
-    pr.commit = max(pr.commit, m.commit)
+    if m.commit > pr.commit:  # noqa: PLR1730  every acknowledgement passes here
+        pr.commit = m.commit
     if m.rejected:
         _on_rejection(r, pr, m)
         return

@@ -159,6 +159,9 @@ class Log:
 
     def extend(self, entries: Sequence[Entry]) -> None:
         """Add entries that follow the last one."""
+        if len(entries) == 1:
+            self.append(entries[0])
+            return
         if not entries:
             return
         end = self.end
@@ -227,10 +230,9 @@ class Log:
         self.handed = self.last_index
         return entries
 
-    def written(self, write: Write) -> None:
-        """Account for a completed write."""
-        self.durable = max(self.durable, write.last)
-        if write.snapshot and self.pending_snapshot is not None and write.last >= self.pending_snapshot.index:
+    def snapshot_written(self, write: Write) -> None:
+        """Let a snapshot that is durable now be restored, unless a newer one has taken its place."""
+        if self.pending_snapshot is not None and write.last >= self.pending_snapshot.index:
             self.restore_due, self.pending_snapshot = self.pending_snapshot, None
 
     # Shrinking

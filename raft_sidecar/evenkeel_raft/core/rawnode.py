@@ -170,8 +170,14 @@ class Node:
             append = self._batch(r)
         elif r.responses:
             append = self._release(r)
+        apply: list[Entry] = []
         upto = log.committed if log.committed < log.durable else log.durable
-        apply = self._take_apply(r, upto) if upto > log.applying else []
+        if log.needs_restore:
+            # Nobody can apply here, yet the configuration must not stay behind: this log may be the one that matters.
+            raft.apply_confs(r, upto)
+        elif upto > log.applying:
+            apply = log.entries(log.applying, upto)
+            log.applying = upto
         restore, log.restore_due = log.restore_due, None
         soft = None
         if r.soft_due:
@@ -206,16 +212,6 @@ class Node:
         responses, r.responses = _stamped(r.responses, known.commit), []
         return AppendBatch(token, snapshot, hard_state, entries, responses)
 
-    def _take_apply(self, r: Raft, upto: int) -> list[Entry]:
-        log = r.log
-        if log.needs_restore:
-            # Nobody can apply here, yet the configuration must not stay behind: this log may be the one that matters.
-            raft.apply_confs(r, upto)
-            return []
-        entries = log.entries(log.applying, upto)
-        log.applying = upto
-        return entries
-
     # Completions
 
     def on_persisted(self, token: int) -> None:
@@ -225,8 +221,11 @@ class Node:
         writes = log.writes
         while writes and writes[0].token <= token:
             write = writes.popleft()
-            log.written(write)
-            r.durable_commit = max(r.durable_commit, write.commit)
+            r.durable_commit = write.commit
+            if write.last > log.durable:  # noqa: PLR1730  every write passes here
+                log.durable = write.last
+            if write.snapshot:
+                log.snapshot_written(write)
             if write.vote_term == r.term and r.role == CANDIDATE:
                 election.record_vote(r, r.replica, granted=True)
         me = r.tracker.me
