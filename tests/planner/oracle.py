@@ -10,6 +10,7 @@ import itertools
 import math
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
 
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
@@ -97,6 +98,7 @@ class Oracle:
             cost += (self.table.partitions - more) * each**2 + more * (each + 1) ** 2
         return cost
 
+    @cached_property
     def shares(self) -> dict[str, Fraction]:
         """Weighted shares: again and again the set of stores with the least room per weight gets all its room."""
         totals = np.array(self.zone_totals())
@@ -112,7 +114,7 @@ class Oracle:
     def fewest_moves(self) -> int | None:
         """The fewest moves, by a linear program over all placements that satisfy zones and shares."""
         program = Program()
-        shares = self.shares()
+        shares = self.shares
         replica = self._replicas(program, cost=self._move_cost)
         self._spread_over_zones(program, replica)
         for store in self.usable:
@@ -159,9 +161,8 @@ class Oracle:
         if fixed:
             program.constrain(steps, self.zone_cost, self.zone_cost)
 
-    def leadership(self, target: Assignment) -> tuple[int, int, int]:
+    def leadership(self, target: Assignment, low: dict[str, int], high: dict[str, int]) -> tuple[int, int, int]:
         """The best (imbalance, role changes, transfers) for the target's placement."""
-        low, high = self.leader_bounds(target)
         program = Program()
         rows = [target.stores_of(p) for p in range(target.partitions)]
         retained = sum(1 for p, row in enumerate(rows) for name in row if self._was_voter(p, name))
@@ -173,8 +174,8 @@ class Oracle:
                 leads[p, name] = program.variable(float(name != self.leader(p)))
                 program.constrain([(leads[p, name], 1.0), (votes[name], -1.0)], -1, 0)
             program.constrain([(leads[p, name], 1.0) for name in row], 1, 1)
-        for name in low:
-            self._add_imbalance(program, [leads[key] for key in leads if key[1] == name], low[name], high[name])
+        for name, lowest in low.items():
+            self._add_imbalance(program, [leads[key] for key in leads if key[1] == name], lowest, high[name])
         base = sum(1000 * low[name] ** 2 for name in low)
         cost = program.solve(whole=True)
         assert cost is not None
@@ -189,9 +190,8 @@ class Oracle:
         if leads:
             program.constrain([(lead, 1.0) for lead in leads] + steps, 0, 0)
 
-    def measured(self, target: Assignment) -> tuple[int, int, int]:
+    def measured(self, target: Assignment, low: dict[str, int], high: dict[str, int]) -> tuple[int, int, int]:
         """What the target itself has: (imbalance, role changes, transfers)."""
-        low, high = self.leader_bounds(target)
         led = dict.fromkeys(low, 0)
         changes = transfers = 0
         for p in range(target.partitions):

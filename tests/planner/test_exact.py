@@ -15,7 +15,7 @@ from tests.planner.oracle import Oracle
 CHUNK = 100
 
 
-@pytest.mark.parametrize("first", range(0, 3000, CHUNK))
+@pytest.mark.parametrize("first", range(0, 2500, CHUNK))
 def test_every_level_of_the_objective_equals_an_independent_optimum(first: int) -> None:
     """Zones, shares, moves, leaders, roles and transfers are each as good as the oracle's optimum."""
     for seed in range(first, first + CHUNK):
@@ -34,7 +34,8 @@ def check(problem: Case, seed: int) -> None:
         name not in oracle.previous.stores_of(p) for p in range(target.partitions) for name in target.stores_of(p)
     )
     assert moves == oracle.fewest_moves(), f"seed {seed}"
-    assert oracle.measured(target) == oracle.leadership(target), f"seed {seed}"
+    bounds = oracle.leader_bounds(target)
+    assert oracle.measured(target, *bounds) == oracle.leadership(target, *bounds), f"seed {seed}"
 
 
 def check_rules(oracle: Oracle, target: Assignment) -> None:
@@ -42,7 +43,7 @@ def check_rules(oracle: Oracle, target: Assignment) -> None:
     assert all(len(set(row)) == oracle.table.replicas == len(row) for row in rows)
     held = {name: sum(name in row for row in rows) for name in oracle.zone}
     assert sum(held.values()) == oracle.needed, "a store that must hold nothing holds something"
-    for name, share in oracle.shares().items():
+    for name, share in oracle.shares.items():
         assert math.floor(share) <= held[name] <= math.ceil(share)
     spread = [[sum(oracle.zone[name] == zone for name in row) for zone in oracle.zones] for row in rows]
     assert sum(k * k for row in spread for k in row) == oracle.zone_cost

@@ -34,14 +34,14 @@ from evenkeel.planner.problem import NONE, Counts, Problem, Rows, count
 from evenkeel.planner.rules import Candidates, candidates
 from evenkeel.planner.shares import Levels, Shares, fair_shares, proportional, zone_levels
 
-__all__ = ["plan", "shares_of"]
+__all__ = ["plan", "problem_of", "shares_of"]
 
 
 def plan(table: TableView, previous: Assignment, stores: StoresView, current: CurrentState) -> Assignment:
     """The assignment to aim for; see the module's docstring for what makes it the best one."""
     allowed = candidates(table, stores)
     _check_previous(table, previous)
-    problem = _problem(table, previous, allowed, current)
+    problem = problem_of(table, previous, allowed, current)
     rows = place(problem)
     roles = Roles(
         voters=table.consensus_size,
@@ -78,7 +78,8 @@ def _check_previous(table: TableView, previous: Assignment) -> None:
         )
 
 
-def _problem(table: TableView, previous: Assignment, allowed: Candidates, current: CurrentState) -> Problem:
+def problem_of(table: TableView, previous: Assignment, allowed: Candidates, current: CurrentState) -> Problem:
+    """Put the question in numbers."""
     levels, shares = shares_of(table, allowed)
     rows = _distinct(allowed.numbers(previous.stores)[previous.rows])
     led = _led(rows, allowed, current)

@@ -130,7 +130,7 @@ class _Seating:
         """Swap until nothing is bad, a growing distance apart."""
         everyone = np.arange(len(self._turns))
         bad = everyone[~self._fits(everyone, self._turns)]
-        for step in range(1, _SWAPS + 1):
+        for step in range(1, min(_SWAPS, len(everyone)) + 1):
             if not bad.size:
                 return
             bad = self._swap(bad, 1 + int(step * _GOLDEN * len(self._turns)))

@@ -45,11 +45,15 @@ def ranks(zones: Rows) -> Ranks:
 def cut_rows(problem: Problem) -> Rows:
     """Drop from every row what no valid row could keep, from the most overloaded stores first."""
     kept = problem.previous.copy()
-    load = count(kept, problem.stores).astype(np.float64) - problem.share
     rows = np.flatnonzero(_excess(problem, kept).any(axis=1))
+    if not rows.size:
+        return kept
+    load = count(kept, problem.stores).astype(np.float64) - problem.share
+    vote = _attachment(problem, kept[:, : problem.previous_voters])
+    lead = _attachment(problem, problem.led)
     while rows.size:
         for chunk in _chunks(rows, problem.stores):
-            _drop_heaviest(problem, kept, chunk, load)
+            _drop_heaviest(problem, kept, chunk, load=load, vote=vote, lead=lead)
         rows = rows[_excess(problem, kept[rows]).any(axis=1)]
     return kept
 
@@ -74,12 +78,29 @@ def _chunks(rows: NDArray[np.intp], stores: int) -> Iterator[NDArray[np.intp]]:
         yield rows[start : start + size]
 
 
-def _drop_heaviest(problem: Problem, kept: Rows, chunk: NDArray[np.intp], load: NDArray[np.float64]) -> None:
+def _attachment(problem: Problem, entries: Rows) -> NDArray[np.float64]:
+    """By how much more than others a store must be overloaded before it gives up such an entry.
+
+    Where it could keep them all, nothing justifies it; otherwise a quarter of its share does.
+    """
+    keeps_all = count(entries, problem.stores) <= problem.highest
+    return np.where(keeps_all, problem.partitions + 1.0, 1 + problem.share / 4)
+
+
+def _drop_heaviest(
+    problem: Problem,
+    kept: Rows,
+    chunk: NDArray[np.intp],
+    *,
+    load: NDArray[np.float64],
+    vote: NDArray[np.float64],
+    lead: NDArray[np.float64],
+) -> None:
     rows = kept[chunk]
-    weight = np.where(_excess(problem, rows), load[rows], -np.inf)
-    # Votes and leadership stay unless the store is overloaded by a quarter, or half, more than the others.
-    value = (np.arange(rows.shape[1]) < problem.previous_voters) + (rows == problem.led[chunk][:, None]).astype(int)
-    column = (weight - value * (1 + problem.share[rows] / 4)).argmax(axis=1)
+    votes = np.arange(rows.shape[1]) < problem.previous_voters
+    leads = rows == problem.led[chunk][:, None]
+    weight = load[rows] - votes * vote[rows] - leads * lead[rows]
+    column = np.where(_excess(problem, rows), weight, -np.inf).argmax(axis=1)
     np.subtract.at(load, rows[np.arange(len(chunk)), column], 1.0)
     kept[chunk, column] = NONE
 
