@@ -46,7 +46,7 @@ class WrongVolumeError(LogError):
 
 
 class CorruptLogError(LogError):
-    """Records that were durable are damaged or missing, so acknowledged entries may be lost: never truncated silently."""
+    """Durable records are damaged or missing; cutting them off would silently lose acknowledged entries."""
 
     def __init__(self, message: str, *, file: str, offset: int) -> None:
         super().__init__(f"{file}, offset {offset}: {message}")

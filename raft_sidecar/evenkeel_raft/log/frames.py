@@ -4,8 +4,8 @@
     frame   magic, segment, round, floor, length, checksum, records
 
 `segment` is a number no other segment of the log ever had. A file is reused without being cleared, and what an earlier
-segment left in it is told apart by that number. The checksum covers everything before it and the records, and also volume
-and place, so that a frame counts only where it was written. `floor` is the oldest round still needed.
+segment left in it is told apart by that number. The checksum covers everything before it and the records, and also
+volume and place, so that a frame counts only where it was written. `floor` is the oldest round still needed.
 """
 
 from __future__ import annotations
@@ -20,10 +20,21 @@ from msgspec import Struct
 
 from evenkeel_raft.log.records import Record, decode_records, encode_records
 
-__all__ = ["FORMAT", "HEADER_BYTES", "Draft", "Frame", "Header", "Layout", "header_format"]
+__all__ = [
+    "FIRST_BYTES",
+    "FORMAT",
+    "HEADER_BYTES",
+    "Draft",
+    "Frame",
+    "Header",
+    "Layout",
+    "header_format",
+    "parse_header",
+]
 
 FORMAT: Final = 1
 HEADER_BYTES: Final = 4096
+FIRST_BYTES: Final = 2 * HEADER_BYTES  # of a file, enough for its header and that of its first frame
 
 _HEADER_MAGIC: Final = b"EKLOGSEG"
 _FRAME_MAGIC: Final = b"\xf0EK\x0f"
@@ -99,8 +110,8 @@ class Layout:
         fields = _HEADER.pack(_HEADER_MAGIC, FORMAT, self.volume, segment, first_round, floor)
         return (fields + _CHECKSUM.pack(crc32(fields))).ljust(HEADER_BYTES, b"\0")
 
-    def frame_at(self, data: memoryview, offset: int, *, segment: int) -> Frame | None:
-        """Return the round at an offset of a segment's bytes, if there is one."""
+    def frame_at(self, data: memoryview, offset: int, *, segment: int, base: int = 0) -> Frame | None:
+        """Return the round at an offset of a segment's bytes, if there is one; `base` is what is missing of them."""
         if offset + _FRAME_END > len(data):
             return None
         magic, its_segment, round_, floor, length = _FRAME.unpack_from(data, offset)
@@ -108,10 +119,17 @@ class Layout:
         end = body + length
         if magic != _FRAME_MAGIC or its_segment != segment or end > len(data):
             return None
-        expected = self.checksum(data[offset:end], offset=offset, length=_FRAME.size, end=end - offset)
+        expected = self.checksum(data[offset:end], offset=base + offset, length=_FRAME.size, end=end - offset)
         if _CHECKSUM.unpack_from(data, offset + _FRAME.size)[0] != expected:
             return None
         return Frame(round_, floor, data[body:end], end)
+
+    def first_frame(self, data: bytes) -> tuple[int, int]:
+        """Return the segment that the first frame of a file names, and where it ends; (0, 0) if there is none."""
+        if len(data) < HEADER_BYTES + _FRAME_END:
+            return 0, 0
+        magic, segment, _, _, length = _FRAME.unpack_from(data, HEADER_BYTES)
+        return (segment, HEADER_BYTES + _FRAME_END + length) if magic == _FRAME_MAGIC else (0, 0)
 
     def frames_after(self, data: bytes, offset: int, *, segment: int) -> Iterator[Frame]:
         """Yield every readable round that begins after an offset, wherever that is."""

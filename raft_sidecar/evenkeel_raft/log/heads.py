@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from evenkeel_raft.core.types import HardState, SnapshotMeta
+from evenkeel_raft.core.types import HardState
 from evenkeel_raft.errors import RecordRefusedError
 from evenkeel_raft.log.records import Append, Compacted, Created, Destroyed, Metastore, Record
 
@@ -31,7 +31,6 @@ class Heads:
     def __init__(self) -> None:
         self.groups: dict[int, Head] = {}
         self.retired: dict[int, int] = {}
-        self.metastore: Metastore | None = None
 
     def admit(self, record: Record) -> None:
         """Take note of a record, or refuse it."""
@@ -46,9 +45,7 @@ class Heads:
             self._create(record)
         elif isinstance(record, Destroyed):
             self._destroy(record)
-        elif isinstance(record, Metastore):
-            self._follow(record)
-        else:
+        elif not isinstance(record, Metastore):
             raise RecordRefusedError("moved records are the log's own")
 
     def _append(self, record: Append) -> None:
@@ -86,15 +83,6 @@ class Heads:
             raise _refused(record, "the volume does not hold it")
         del self.groups[record.group]
         self.retired[record.group] = record.replica
-
-    def _follow(self, record: Metastore) -> None:
-        known = self.metastore
-        if known is not None and (record.cluster != known.cluster or record.revision < known.revision):
-            raise RecordRefusedError(
-                f"the volume follows metastore {known.cluster:x} at revision {known.revision}, "
-                f"not {record.cluster:x} at {record.revision}"
-            )
-        self.metastore = record
 
 
 def _check_vote(record: Append, head: Head, state: HardState) -> None:

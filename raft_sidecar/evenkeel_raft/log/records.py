@@ -27,6 +27,7 @@ __all__ = [
     "decode_records",
     "encode_records",
     "entries_size",
+    "meta_size",
 ]
 
 # MessagePack's array with a 32-bit length.
@@ -36,7 +37,7 @@ _ENTRY_OVERHEAD: Final = 16
 
 
 class Created(Struct, frozen=True, array_like=True, tag=1, gc=False):
-    """A replica begins, with an id the volume never held of this group. `label` is the caller's, given back on recovery."""
+    """A replica begins, with an id the volume never held of its group. Recovery gives the caller's `label` back."""
 
     group: int
     replica: int
@@ -116,6 +117,11 @@ def encode_records(records: Sequence[Record], buffer: bytearray) -> list[int]:
 def decode_records(body: bytes | memoryview) -> list[Record]:
     """Read a round's records; raises `msgspec.MsgspecError` if it is not what `encode_records` writes."""
     return _decoder.decode(body)
+
+
+def meta_size(meta: SnapshotMeta) -> int:
+    """Return how many bytes the beginning of a log takes up in it."""
+    return len(_encoder.encode(meta))
 
 
 def entries_size(entries: Sequence[Entry]) -> int:

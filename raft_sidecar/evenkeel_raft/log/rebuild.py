@@ -1,0 +1,97 @@
+"""From a replayed log to what a process works with: groups to start, places of their parts, and what may follow."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from evenkeel_raft.core.types import Entry, HardState, SnapshotMeta
+from evenkeel_raft.errors import CorruptLogError
+from evenkeel_raft.log.heads import Head, Heads
+from evenkeel_raft.log.index import SMALL, GroupIndex, Index, Place
+from evenkeel_raft.log.records import Metastore, meta_size
+from evenkeel_raft.log.recovery import Scan
+from evenkeel_raft.log.replay import ContradictionError, ReplayedGroup
+
+__all__ = ["Recovered", "RecoveredGroup", "rebuild_heads", "rebuild_index", "recovered"]
+
+
+class RecoveredGroup(Struct, frozen=True):
+    """One replica as its log has it: what `core.rawnode.Node` starts from."""
+
+    replica: int
+    generation: int
+    label: bytes
+    meta: SnapshotMeta
+    hard_state: HardState
+    entries: list[Entry]
+
+
+class Recovered(Struct, frozen=True):
+    """What a volume holds. `retired` is the highest replica id ever held of each group that is not here any more."""
+
+    volume: str
+    groups: dict[int, RecoveredGroup]
+    retired: dict[int, int]
+    metastore: Metastore | None
+
+
+def recovered(scan: Scan, volume: str) -> Recovered:
+    """Return what the caller starts from."""
+    replay = scan.replay
+    return Recovered(
+        volume=volume,
+        groups={number: _recovered_group(scan, number, group) for number, group in replay.groups.items()},
+        retired={number: replica for number, (replica, _) in replay.retired.items()},
+        metastore=replay.metastore[0],
+    )
+
+
+def _recovered_group(scan: Scan, number: int, group: ReplayedGroup) -> RecoveredGroup:
+    try:
+        entries = group.entries()
+    except ContradictionError as error:
+        raise CorruptLogError(f"group {number}: {error}", file=scan.segments[0].name, offset=0) from None
+    return RecoveredGroup(group.replica, group.generation, group.label, group.meta, group.hard_state, entries)
+
+
+def rebuild_heads(scan: Scan) -> Heads:
+    """Return what the next records are checked against."""
+    heads = Heads()
+    heads.retired = {number: replica for number, (replica, _) in scan.replay.retired.items()}
+    for number, group in scan.replay.groups.items():
+        last = group.chunks[-1].end - 1 if group.chunks else group.meta.index
+        heads.groups[number] = Head(group.replica, group.generation, last, group.hard_state.term, group.hard_state.vote)
+    return heads
+
+
+def rebuild_index(scan: Scan) -> Index:
+    """Return the places of everything that is live."""
+    index, replay = Index(), scan.replay
+    index.segments = list(scan.segments)
+    for number, group in replay.groups.items():
+        index.groups[number] = _group_index(index, group)
+    for number, (replica, round_) in replay.retired.items():
+        index.retired[number] = (replica, _placed(index, round_, SMALL))
+    if replay.metastore[0] is not None:
+        index.metastore = _placed(index, replay.metastore[1], SMALL)
+    return index
+
+
+def _group_index(index: Index, group: ReplayedGroup) -> GroupIndex:
+    places = GroupIndex(group.replica, group.generation)
+    places.base = group.meta.index
+    places.identity = _placed(index, group.identity_round, SMALL + len(group.label))
+    places.hard_state = _placed(index, group.hard_state_round, SMALL)
+    places.meta = _placed(index, group.meta_round, SMALL + meta_size(group.meta))
+    for chunk in group.chunks:
+        size = chunk.size
+        places.entries.append(chunk.first, chunk.end, round_=chunk.round, size=size)
+        index.count(chunk.round, size)
+    return places
+
+
+def _placed(index: Index, round_: int, size: int) -> Place:
+    place = Place()
+    if round_ >= 0:
+        index.put(place, round_, size)
+    return place

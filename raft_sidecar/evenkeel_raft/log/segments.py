@@ -1,0 +1,174 @@
+"""Files in use and in reserve.
+
+A file is a slot that holds one segment after another; its name means nothing, its header says which segment it holds.
+So taking a new segment into use needs no fsync of its own: the header is written together with the first round. All
+files are allocated in full before their first use, where a full disk is still harmless, and zeroed when there is time,
+because a file system journals the first write to a merely allocated block.
+"""
+
+from __future__ import annotations
+
+import errno
+from array import array
+from typing import Final
+
+from evenkeel_raft.errors import DiskFullError
+from evenkeel_raft.log.disk import Disk
+from evenkeel_raft.log.frames import HEADER_BYTES
+
+__all__ = ["Segment", "Slots", "is_full", "is_slot"]
+
+_SUFFIX: Final = ".log"
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_ZEROS: Final = bytes(4 << 20)
+
+
+class Segment:
+    """A file in use: where its rounds begin, and how many bytes of each are still needed."""
+
+    __slots__ = ("_lives", "_offsets", "end", "first_round", "live", "name", "number", "size")
+
+    def __init__(self, *, number: int, name: str, size: int, first_round: int) -> None:
+        self.number = number
+        self.name = name
+        self.size = size
+        self.first_round = first_round
+        self.end = HEADER_BYTES
+        self.live = 0
+        self._offsets = array("Q")
+        self._lives = array("q")
+
+    @property
+    def next_round(self) -> int:
+        """The round that would be the next one here."""
+        return self.first_round + len(self._offsets)
+
+    @property
+    def blank(self) -> bool:
+        """Whether no round is here yet; then the header is still to be written, or must be written again."""
+        return not self._offsets
+
+    def add_round(self, end: int) -> None:
+        """Note that the next round lies between what is here and this offset."""
+        self._offsets.append(self.end)
+        self._lives.append(0)
+        self.end = end
+
+    def count(self, round_: int, size: int) -> None:
+        """Note that a round has so many live bytes more, or fewer."""
+        self._lives[round_ - self.first_round] += size
+        self.live += size
+
+    def next_live(self, round_: int) -> int:
+        """Return the first round with live bytes from this one on, or `next_round`."""
+        lives, at = self._lives, round_ - self.first_round
+        while at < len(lives) and not lives[at]:
+            at += 1
+        return self.first_round + at
+
+    def live_in(self, round_: int) -> int:
+        """Return the live bytes of a round."""
+        return self._lives[round_ - self.first_round]
+
+    def place(self, round_: int) -> tuple[int, int]:
+        """Return where a round begins and ends."""
+        at = round_ - self.first_round
+        return self._offsets[at], self._offsets[at + 1] if at + 1 < len(self._offsets) else self.end
+
+
+class Slots:
+    """The files that are not in use: spares of one size, the first of them the next to be used."""
+
+    def __init__(self, disk: Disk, *, size: int, wanted: int) -> None:
+        self._disk = disk
+        self._size = size
+        self._wanted = wanted
+        self._next_name = 0
+        self._unzeroed: dict[str, int] = {}
+        self.spares: list[str] = []
+
+    @property
+    def capacity(self) -> int:
+        """The bytes of rounds a segment holds."""
+        return self._size - HEADER_BYTES
+
+    @property
+    def wanting(self) -> bool:
+        """Whether there are fewer spares than there should be."""
+        return len(self.spares) < self._wanted
+
+    def found(self, name: str, *, spare: bool) -> None:
+        """Take over a file from an earlier process; `spare` if nothing in it is needed."""
+        self._next_name = max(self._next_name, int(name.removesuffix(_SUFFIX), 16) + 1)
+        if spare:
+            self.release(name, self._disk.size(name))
+
+    def take(self, need: int, *, reserve: int) -> tuple[str, int]:
+        """Return name and size of a file for a header and `need` bytes; `reserve` spares must remain."""
+        if need > self.capacity:
+            self.secure(reserve)
+            return self._allocate(HEADER_BYTES + need), HEADER_BYTES + need
+        self.secure(reserve + 1)
+        name = self.spares.pop(0)
+        self._unzeroed.pop(name, None)
+        return name, self._size
+
+    def give_back(self, name: str, size: int) -> None:
+        """Undo `take`: nothing that counts was written."""
+        if size == self._size:
+            self.spares.insert(0, name)
+        else:
+            self._disk.delete(name)
+
+    def secure(self, spares: int) -> None:
+        """Have at least so many spares, or raise `DiskFullError`."""
+        while len(self.spares) < spares:
+            name = self._allocate(self._size)
+            self._unzeroed[name] = 0
+            self.spares.append(name)
+
+    def release(self, name: str, size: int) -> None:
+        """Take back a file whose rounds nobody needs any more."""
+        if size == self._size and self.wanting:
+            self.spares.append(name)
+        else:
+            self._disk.delete(name)
+
+    def prepare(self) -> bool:
+        """Do one step of getting spares ready; whether there is more to do."""
+        if self.wanting:
+            self.secure(len(self.spares) + 1)
+        elif self._unzeroed:
+            self._zero(*next(iter(self._unzeroed.items())))
+        return self.wanting or bool(self._unzeroed)
+
+    def _zero(self, name: str, offset: int) -> None:
+        size = min(len(_ZEROS), self._size - offset)
+        self._disk.write(name, offset, memoryview(_ZEROS)[:size])
+        self._disk.sync(name)
+        if offset + size < self._size:
+            self._unzeroed[name] = offset + size
+        else:
+            del self._unzeroed[name]
+
+    def _allocate(self, size: int) -> str:
+        name = f"{self._next_name:08x}{_SUFFIX}"
+        try:
+            self._disk.allocate(name, size)
+        except OSError as error:
+            if is_full(error):
+                raise DiskFullError(f"no room for another {size} bytes of log: free or add disk space") from error
+            raise
+        self._next_name += 1
+        return name
+
+
+def is_full(error: OSError) -> bool:
+    """Whether an error says that there is no room."""
+    return error.errno in _FULL
+
+
+def is_slot(name: str) -> bool:
+    """Whether a file is one of the log's."""
+    stem = name.removesuffix(_SUFFIX)
+    return name.endswith(_SUFFIX) and len(stem) >= 8 and all(digit in "0123456789abcdef" for digit in stem)
