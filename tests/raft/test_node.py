@@ -12,6 +12,8 @@ from evenkeel_raft.core.messages import (
     AnyMessage,
     Append,
     AppendResponse,
+    Heartbeat,
+    HeartbeatResponse,
     InstallSnapshot,
     Message,
     VoteRequest,
@@ -173,6 +175,48 @@ def test_catch_up_is_measured_in_bytes() -> None:
     node.propose(b"x" * 100)
     assert node.status().peers[2].bytes_behind == behind + 132
     assert node.status().peers[2].silent_ticks == 0
+
+
+def test_silence_of_the_leader_is_not_forgotten_by_campaigning() -> None:
+    """A follower counts from its leader's last message, whatever it does itself; asleep, it can not tell."""
+    node = Node(group=1, replica=2, random=random.Random(1), meta=genesis(Conf(voters=(1, 2))))
+    assert node.status().leader_silent_ticks is None
+    node.step(Append(1, 0, 1, 2, 2, 1, 1, 1, []))
+    for _ in range(25):
+        node.tick()
+    assert node.status().role == "pre-candidate"
+    assert node.status().leader_silent_ticks == 25
+    node.step(Heartbeat(1, 0, 1, 2, 2, 1, 0, True))
+    assert node.status().quiesced
+    assert node.status().leader_silent_ticks is None
+
+
+def test_a_leader_counts_from_its_last_quorum() -> None:
+    """Nobody is certain to lead because it thinks so."""
+    node = _leader_of_two(Settings())
+    for _ in range(4):
+        node.tick()
+    assert node.status().leader_silent_ticks == 4
+    node.step(HeartbeatResponse(1, 0, 2, 1, 2, 0, 1))
+    assert node.status().leader_silent_ticks == 0
+
+
+def test_no_promise_outlives_its_term() -> None:
+    """An acknowledgement that was not sent yet is dropped with the term it was given in."""
+    node = Node(group=1, replica=2, random=random.Random(1), meta=genesis(Conf(voters=(1, 2, 3))))
+    node.step(Append(1, 0, 1, 2, 2, 1, 1, 1, [Entry(2, 2, 0, b"old")]))
+    node.step(Append(1, 0, 3, 2, 3, 1, 1, 1, [Entry(2, 3, 0, b"new")]))
+    out = node.take()
+    assert out.append is not None
+    assert [(message.receiver, message.term) for message in out.append.responses] == [(3, 3)]
+
+
+def test_two_leaders_of_a_term_stop_the_replica() -> None:
+    """What can not be is not worked around."""
+    node = Node(group=1, replica=2, random=random.Random(1), meta=genesis(Conf(voters=(1, 2, 3))))
+    node.step(Heartbeat(1, 0, 1, 2, 2, 0, 0, False))
+    with pytest.raises(InvariantError, match="replicas 1 and 3 both lead term 2"):
+        node.step(Heartbeat(1, 0, 3, 2, 2, 0, 0, False))
 
 
 def test_soft_state_is_told_when_it_changes() -> None:

@@ -15,7 +15,7 @@ from evenkeel_raft.core.messages import (
     SnapshotRequest,
 )
 from evenkeel_raft.core.state import Raft
-from evenkeel_raft.core.types import FOLLOWER, LEADER, ReadState
+from evenkeel_raft.core.types import FOLLOWER, ReadState
 
 __all__ = [
     "forward_read",
@@ -31,13 +31,13 @@ __all__ = [
 
 def follow(r: Raft, leader: int) -> None:
     """Accept the sender as the leader of the current term."""
-    if r.role != FOLLOWER:
-        if r.role == LEADER:
-            raise InvariantError(f"replicas {r.replica} and {leader} both lead term {r.term}")
-        r.become_follower(r.term, leader)
     if r.leader != leader:
+        if r.leader:
+            raise InvariantError(f"replicas {r.leader} and {leader} both lead term {r.term}")
+        if r.role != FOLLOWER:
+            r.become_follower(r.term, leader)
         r.leader, r.soft_due = leader, True
-    r.election_elapsed = 0
+    r.election_elapsed, r.leader_heard = 0, r.now
 
 
 def on_append(r: Raft, m: Append) -> Refusal | None:
@@ -46,9 +46,7 @@ def on_append(r: Raft, m: Append) -> Refusal | None:
     last_new = prev + len(entries)
     if entries and (entries[0].index != prev + 1 or entries[-1].index != last_new):
         return Refusal.MALFORMED
-    if r.role != FOLLOWER or r.leader != m.sender:
-        follow(r, m.sender)
-    r.election_elapsed = 0
+    follow(r, m.sender)
     log = r.log
     if prev < log.committed:
         # What lies below is committed, so it matches; the leader learns where to go on, even below a snapshot.

@@ -306,4 +306,4 @@ def can_quiesce(r: Raft, lost: Collection[int]) -> bool:
         return False
     if r.tracker.commit_known() < r.confs.index or r.confs.current.joint:
         return False
-    return all(pr.match == log.last_index or pr.replica in lost for pr in r.tracker.peers)
+    return all(pr.replica in lost or (pr.match == log.last_index and not pr.snapshot_wanted) for pr in r.tracker.peers)

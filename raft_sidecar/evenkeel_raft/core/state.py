@@ -23,7 +23,7 @@ from evenkeel_raft.core.errors import InvariantError, Refusal, RefusedError
 from evenkeel_raft.core.log import Log
 from evenkeel_raft.core.messages import Message
 from evenkeel_raft.core.readonly import ForwardedReads, LeaderReads
-from evenkeel_raft.core.tracker import REPLICATE, Tracker
+from evenkeel_raft.core.tracker import NEVER, REPLICATE, Tracker
 from evenkeel_raft.core.types import (
     CANDIDATE,
     FOLLOWER,
@@ -52,6 +52,7 @@ class Raft:
         "group",
         "heartbeat_elapsed",
         "leader",
+        "leader_heard",
         "log",
         "messages",
         "now",
@@ -96,7 +97,7 @@ class Raft:
         self.settings, self.random = settings, random
         self.log, self.confs = log, confs
         self.term, self.vote = term, vote
-        self.role, self.leader = FOLLOWER, 0
+        self.role, self.leader, self.leader_heard = FOLLOWER, 0, NEVER
         self.tracker = Tracker()
         self.reads = LeaderReads()
         self.forwarded = ForwardedReads(random)
@@ -126,6 +127,7 @@ class Raft:
     def _leave_role(self, term: int) -> None:
         if term != self.term:
             self.term, self.vote = term, 0
+            self.responses = []  # no promise outlives its term: what it speaks of may be replaced before it is written
         self.leader, self.soft_due = 0, True
         self.votes = {}
         self.election_elapsed = self.heartbeat_elapsed = 0
@@ -194,9 +196,10 @@ class Raft:
     # Positions and quiescence
 
     def commit_to(self, index: int) -> None:
-        """Move the commit index forward. A passed configuration entry is made durable and reported at once:
+        """Move the commit index forward.
 
-        members are let go only when a quorum durably knows that the configuration without them is committed.
+        That of a configuration entry is made durable and reported at once: members are let go only when a quorum
+        durably knows that the configuration without them is committed.
         """
         log = self.log
         if index <= log.committed:

@@ -45,11 +45,13 @@ class PeerStatus(Struct, frozen=True, gc=False):
 
 
 class Status(Struct, frozen=True):
-    """A moment of a node. `newest` is the last configuration in the log, committed or not; `applied_conf` the one in
-    force.
+    """A moment of a node.
 
-    `commit_known` is the commit index that a quorum of the applied configuration has durably acknowledged; a
-    configuration is settled once it reaches `applied_conf.index`. `peers` is empty unless leading.
+    `newest` is the last configuration in the log, committed or not; `applied_conf` the one in force. `commit_known` is
+    the commit index that a quorum of the applied configuration has durably acknowledged; a configuration is settled
+    once it reaches `applied_conf.index`. `leader_silent_ticks` is how long ago there certainly was a leader: for a
+    follower since its last message, for the leader since a quorum followed it; None if ticks can not tell. `peers` is
+    empty unless leading.
     """
 
     group: int
@@ -69,7 +71,7 @@ class Status(Struct, frozen=True):
     committed_in_term: bool
     commit_known: int
     transfer_to: int
-    leader_silent_ticks: int
+    leader_silent_ticks: int | None
     needs_restore: bool
     quiesced: bool
     peers: dict[int, PeerStatus]
@@ -96,11 +98,16 @@ def status_of(r: Raft) -> Status:
         committed_in_term=leading and log.committed >= r.term_start,
         commit_known=r.tracker.commit_known() if leading else 0,
         transfer_to=r.transfer_to,
-        leader_silent_ticks=0 if leading else r.election_elapsed,
+        leader_silent_ticks=_leader_silent_ticks(r),
         needs_restore=log.needs_restore,
         quiesced=r.quiesced,
         peers={pr.replica: _peer_status(r, pr) for pr in r.tracker.peers},
     )
+
+
+def _leader_silent_ticks(r: Raft) -> int | None:
+    heard = r.tracker.quorum_heard(r.now) if r.role == LEADER else r.leader_heard
+    return None if r.quiesced or heard == NEVER else r.now - heard
 
 
 def _applied_mark(r: Raft) -> ConfMark:

@@ -139,6 +139,12 @@ class Tracker:
         """Return the newest round of reads that a quorum confirmed."""
         return joint_acknowledged([pr.read_ack for pr in self.incoming], [pr.read_ack for pr in self.outgoing])
 
+    def quorum_heard(self, now: int) -> int:
+        """Return the last tick at which a quorum is known to have followed; NEVER if there was none yet."""
+        if self.me is not None:
+            self.me.heard = now
+        return joint_acknowledged([pr.heard for pr in self.incoming], [pr.heard for pr in self.outgoing])
+
     def quorum_active(self, conf: Conf, *, since: int) -> bool:
         """Whether a quorum, the leader included, has been heard of after the tick `since`."""
         active = {pr.replica for pr in self.peers if pr.heard > since or pr.since > since}
