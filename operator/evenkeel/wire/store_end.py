@@ -271,6 +271,7 @@ class StoreEnd:
                 f"{body.version}: run both from one release"
             )
             return self._refuse(connection, Reason.VERSION, detail)
+        self._hello = Hello(VERSION, body.volume, self._hello.credit)
         self._sidecar, self._calls, self._proposed = connection, Calls(), 0
         self._backoff.reset()
         return self._machine.connected(body.volume)

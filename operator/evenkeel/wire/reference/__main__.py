@@ -1,0 +1,83 @@
+"""Runs the reference state machine: `python -m evenkeel.wire.reference --socket PATH --data DIR`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from evenkeel.errors import EvenkeelError, InvalidInputError
+from evenkeel.wire.reference.front import Front
+from evenkeel.wire.reference.machine import Machine
+from evenkeel.wire.store_end import DEFAULT_CREDIT, StoreEnd
+
+_DRAIN_SECONDS: Final = 10.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run until SIGTERM or SIGINT; the exit status says whether anything was wrong."""
+    options = _parser().parse_args(arguments)
+    try:
+        asyncio.run(_run(options))
+    except EvenkeelError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m evenkeel.wire.reference", description=__doc__)
+    parser.add_argument("--socket", type=Path, required=True, help="the sidecar's socket")
+    parser.add_argument("--data", type=Path, required=True, help="directory for the state; made if it is not there")
+    parser.add_argument("--listen", default="", metavar="HOST:PORT", help="serve clients here; port 0 picks one")
+    parser.add_argument(
+        "--credit", type=int, default=DEFAULT_CREDIT, metavar="BYTES", help="entries to have unanswered"
+    )
+    return parser
+
+
+async def _run(options: argparse.Namespace) -> None:
+    host, port = _address(options.listen)
+    machine = Machine(options.data)
+    sidecar = StoreEnd(options.socket, volume=machine.volume, machine=machine, credit=options.credit)
+    front = Front(machine, sidecar)
+    if options.listen:
+        print(f"listening on {host}:{await front.start(host, port)}", flush=True)
+    running = asyncio.create_task(sidecar.run())
+    stop = asyncio.create_task(_signalled())
+    try:
+        await asyncio.wait((running, stop), return_when=asyncio.FIRST_COMPLETED)
+        if stop.done():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(sidecar.drain(), _DRAIN_SECONDS)
+        else:
+            await running
+    finally:
+        for task in (running, stop):
+            task.cancel()
+        await asyncio.gather(running, stop, return_exceptions=True)
+        await front.close()
+        await machine.stop()
+
+
+async def _signalled() -> None:
+    asked = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, asked.set)
+    await asked.wait()
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if text and (not colon or not port.isdecimal() or int(port) > 65535):
+        raise InvalidInputError(f"--listen {text}: write it as HOST:PORT, for instance 127.0.0.1:7000")
+    return host, int(port) if port else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,61 @@
+"""What the reference state machine logs.
+
+An entry carries a token, (writer, sequence), by which it is applied once however often it is logged. A writer counts
+its sequence up; what is older than the last 1,024 of a writer is refused, for nobody can tell any more whether it was
+applied.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta, Struct
+
+__all__ = ["TOKENS_KEPT", "Barrier", "Conditional", "Delete", "Entry", "Upsert", "decode_entry", "encode_entry"]
+
+TOKENS_KEPT: Final = 1024
+
+
+class _Tokened(Struct, array_like=True, frozen=True, gc=False):
+    writer: str
+    sequence: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+    key: bytes
+
+
+class Upsert(_Tokened, tag="upsert", frozen=True):
+    """Set a key, whatever it holds."""
+
+    value: bytes
+
+
+class Delete(_Tokened, tag="delete", frozen=True):
+    """Remove a key, if it is there."""
+
+
+class Conditional(_Tokened, tag="conditional", frozen=True):
+    """Set a key (or remove it: None) only if it holds what is expected (None: nothing)."""
+
+    expected: bytes | None
+    value: bytes | None
+
+
+class Barrier(Struct, tag="barrier", array_like=True, frozen=True, gc=False):
+    """Take the hash of the state, here and on every other replica."""
+
+
+Entry = Upsert | Delete | Conditional | Barrier
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_decoder: Final = msgspec.msgpack.Decoder(Entry)
+
+
+def encode_entry(entry: Entry) -> bytes:
+    """Return what is proposed."""
+    return _encoder.encode(entry)
+
+
+def decode_entry(data: bytes) -> Entry:
+    """Read what was logged; `ValueError` where it is no entry, which stops the group: skipping it would fork it."""
+    decoded: Entry = _decoder.decode(data)
+    return decoded
