@@ -198,6 +198,19 @@ def _without_lock(*, joint: bool) -> Callable[[Callable[..., Action | None]], Ca
     return wrap
 
 
+def _only_adds(original: Callable[..., Action | None]) -> Callable[..., Action | None]:
+    def stage(view: PartitionView, applied: Configuration) -> Action | None:
+        action = original(view, applied)
+        kept = isinstance(action, Propose) and set(applied.staged) <= set(action.configuration.staged)
+        return action if kept or view.pending is not None else None
+
+    return stage
+
+
+def _leaves_itself(group: GroupView) -> Action | None:
+    return Propose("leave", msgspec.structs.replace(group.applied, outgoing=()))
+
+
 def _commit_unknown(original: Callable[..., Action | None]) -> Callable[..., Action | None]:
     def next_action(view: PartitionView, group: GroupView, **kwargs: Any) -> Action | None:
         return original(view, msgspec.structs.replace(group, commit_known=True), **kwargs)
@@ -421,6 +434,36 @@ MUTATIONS = (
             budget={"wish": 2, "lose": 1},
         ),
         weights={"elect": 0.02, "timeout": 0.05, "give-up": 0.05, "lead": 0.2, "replicate": 0.2, "operate": 4.0},
+    ),
+    Mutation(
+        name="lost-blocks",
+        says="a change that names a lost replica is left in place by the operator",
+        patch=lambda: mock.patch.object(
+            partition, "_may_replace", lambda view, *, mode, gone: mode is Retarget.ADJUST and view.lock is None
+        ),
+        scenario=Scenario(
+            stores=("a", "b", "c"),
+            wishes=(Wish(("a",)), Wish(("a",), ("b",))),
+            mode=Retarget.QUEUE,
+            budget={"wish": 1, "lose": 1},
+        ),
+        weights={"elect": 0.02, "timeout": 0.05, "give-up": 0.05, "lead": 0.2, "replicate": 0.2, "operate": 4.0},
+    ),
+    Mutation(
+        name="orphan-learner",
+        says="learners are not unstaged when their change is called off",
+        patch=_swap(leader, "_stage", _only_adds),
+        scenario=Scenario(
+            stores=("a", "b"), wishes=(Wish(("a",)), Wish(("a",), ("b",)), Wish(("a",))), budget={"wish": 2}
+        ),
+        weights={"elect": 0.02, "timeout": 0.05, "give-up": 0.05},
+    ),
+    Mutation(
+        name="outgoing-leaves",
+        says="a leader that is on its way out ends joint itself",
+        patch=lambda: mock.patch.object(leader, "_in_joint", _leaves_itself),
+        scenario=Scenario(stores=("a", "b"), wishes=(Wish(("a",)), Wish(("b",))), budget={"wish": 1, "lose": 1}),
+        weights={"elect": 0.01, "timeout": 0.01, "give-up": 0.01, "lose": 0.02, "wish": 4.0},
     ),
     Mutation(
         name="read-by-parts",
