@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from evenkeel.planner.problem import Counts, Problem
+from evenkeel.planner.problem import Counts, Problem, positions
 from evenkeel.planner.shares import Shares
 
 __all__ = ["near", "per_zone", "wanted"]
@@ -62,7 +62,6 @@ def _picked(
     stores = np.flatnonzero(allowed)
     stores = stores[np.lexsort((preference[stores], group[stores]))]
     groups = group[stores]
-    position = np.arange(len(stores)) - np.searchsorted(groups, groups)
     picked = np.zeros(len(group), dtype=bool)
-    picked[stores[position < quota[groups]]] = True
+    picked[stores[positions(groups, len(quota)) < quota[groups]]] = True
     return picked

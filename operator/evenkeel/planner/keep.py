@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evenkeel.planner.aims import per_zone
-from evenkeel.planner.problem import NONE, Counts, Problem, Rows, count, zones_of
+from evenkeel.planner.problem import NONE, Counts, Problem, Rows, count, first_of_each, positions, zones_of
 
 __all__ = ["Ranks", "cut_rows", "cut_stores", "ranks"]
 
@@ -111,67 +111,78 @@ def cut_stores(problem: Problem, kept: Rows, aim: Counts) -> Rows:
     surplus = np.maximum(held - aim, 0)
     if not surplus.any():
         return kept
-    growth = per_zone(problem, aim) - per_zone(problem, held)
-    entries = _Entries.of(problem, kept, surplus, growth)
-    holes = (kept == NONE).sum(axis=1) + problem.replicas - kept.shape[1]
     result = kept.copy()
+    holes = problem.replicas - (kept != NONE).sum(axis=1)
+    entries = _entries(problem, kept, surplus, per_zone(problem, aim) - per_zone(problem, held))
     for most in range(1, problem.replicas + 1):
-        for reluctance in np.unique(entries.reluctance).tolist():
-            while (chosen := entries.choose(surplus, holes < most, reluctance)).size:
-                result[entries.row[chosen], entries.column[chosen]] = NONE
-                holes[entries.row[chosen]] += 1
-                np.subtract.at(surplus, entries.store[chosen], 1)
-                entries.gone[chosen] = True
+        if not surplus.any():
+            break
+        left = _Entries.of(entries, kept)
+        while (left := left.only(_droppable(left, result, surplus, holes < most))).row.size:
+            chosen = left.choose(surplus, len(kept))
+            result[left.row[chosen], left.column[chosen]] = NONE
+            holes[left.row[chosen]] += 1
+            np.subtract.at(surplus, left.store[chosen], 1)
     return result
+
+
+def _entries(problem: Problem, kept: Rows, surplus: Counts, growth: Counts) -> NDArray[np.int64]:
+    """Places in `kept` of overloaded stores' entries, store by store, those first that are best dropped.
+
+    Against dropping one speak, in this order: a hole in the wrong zone, a change under way, and a leader that could
+    stay. Leaders that have to leave their store anyway go first, with the replica.
+    """
+    place = np.flatnonzero(np.append(surplus > 0, False)[kept])
+    row, store = place // kept.shape[1], kept.ravel()[place]
+    leads = store == problem.led[row]
+    leaving = leads.copy()
+    leaving[leads] = first_of_each(store[leads], problem.spare_leaders)
+    reluctance = 4 * problem.moving[row] + 2 * (leads & ~leaving) + ~leads
+    reluctance += 8 * _bound(problem, kept, row, problem.zone[store], growth)
+    # Sorted as one number, which is quicker than by several keys: store, reluctance, place.
+    keys: NDArray[np.int64] = (store.astype(np.int64) << 40) | (reluctance.astype(np.int64) << 36) | place
+    keys.sort()
+    return keys & (2**36 - 1)
 
 
 @dataclass(frozen=True)
 class _Entries:
-    """The entries of overloaded stores, store by store.
+    """Entries in order of preference within their store."""
 
-    `reluctance` adds up what speaks against dropping one: a hole in the wrong place, a change under way, and a leader
-    that could have stayed. Leaders that have to leave their store go first, with the replica that is to leave anyway.
-    """
-
-    row: NDArray[np.intp]
-    column: NDArray[np.intp]
+    row: NDArray[np.int64]
+    column: NDArray[np.int64]
     store: NDArray[np.int32]
-    first: NDArray[np.intp]
-    reluctance: NDArray[np.int8]
-    gone: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, problem: Problem, kept: Rows, surplus: Counts, growth: Counts) -> _Entries:
-        row, column = np.nonzero(np.append(surplus, 0)[kept] > 0)
-        store = kept[row, column]
-        order = np.argsort(store, kind="stable")
-        row, column, store = row[order], column[order], store[order]
-        first = np.searchsorted(store, store)
-        bound = _bound(problem, kept[row], problem.zone[store], growth)
-        leads = store == problem.led[row]
-        before = np.cumsum(leads) - leads
-        leaving = leads & (before - before[first] < problem.spare_leaders[store])
-        reluctance = 8 * bound + 4 * problem.moving[row] + 2 * (leads & ~leaving) + ~leads
-        return cls(row, column, store, first, reluctance.astype(np.int8), np.zeros(len(row), dtype=bool))
+    def of(cls, places: NDArray[np.int64], kept: Rows) -> _Entries:
+        return cls(places // kept.shape[1], places % kept.shape[1], kept.ravel()[places])
 
-    def choose(self, surplus: Counts, open_rows: NDArray[np.bool_], reluctance: int) -> NDArray[np.intp]:
-        """The next entries to drop, at most one per row and `surplus` per store."""
-        eligible = open_rows[self.row] & (self.reluctance <= reluctance) & ~self.gone
-        eligible &= surplus[self.store] > 0
-        before: Counts = np.cumsum(eligible) - eligible
-        chosen: NDArray[np.intp] = np.flatnonzero(eligible & (before - before[self.first] < surplus[self.store]))
-        owner = np.full(len(open_rows), NONE, dtype=np.intp)
+    def only(self, which: NDArray[np.bool_]) -> _Entries:
+        return _Entries(self.row[which], self.column[which], self.store[which])
+
+    def choose(self, surplus: Counts, rows: int) -> NDArray[np.intp]:
+        """The next ones to drop, at most one per row and `surplus` per store."""
+        chosen: NDArray[np.intp] = np.flatnonzero(positions(self.store, len(surplus)) < surplus[self.store])
+        owner = np.empty(rows, dtype=np.intp)
         owner[self.row[chosen[::-1]]] = chosen[::-1]
         first_in_row: NDArray[np.intp] = chosen[owner[self.row[chosen]] == chosen]
         return first_in_row
 
 
-def _bound(problem: Problem, rows: Rows, own: NDArray[np.int32], growth: Counts) -> NDArray[np.bool_]:
-    """Rows whose hole could not leave a zone that has to shrink: the zone needs it back, or no other may have it."""
-    shrinking = (growth[own] < 0) & problem.elastic[own]
+def _droppable(entries: _Entries, kept: Rows, surplus: Counts, open_rows: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    present = kept[entries.row, entries.column] != NONE
+    droppable: NDArray[np.bool_] = present & open_rows[entries.row] & (surplus[entries.store] > 0)
+    return droppable
+
+
+def _bound(
+    problem: Problem, kept: Rows, row: NDArray[np.int64], own: NDArray[np.int32], growth: Counts
+) -> NDArray[np.bool_]:
+    """Entries whose hole could not leave a zone that has to shrink: it needs the hole back, or no other may have it."""
+    shrinking: NDArray[np.bool_] = (growth[own] < 0) & problem.elastic[own]
     if not shrinking.any():
         return shrinking
-    zones = zones_of(rows, problem.zone)
+    zones = zones_of(kept[row], problem.zone)
     needed = (zones == own[:, None]).sum(axis=1) <= problem.zone_lowest[own]
     growing = np.append(problem.elastic & (growth > 0), False)
     topmost = (zones != NONE) & (ranks(zones).rank == problem.zone_highest[zones] - 1)

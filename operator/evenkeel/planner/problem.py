@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["NONE", "Counts", "Problem", "Rows", "count", "first_of_each", "zones_of"]
+__all__ = ["NONE", "Counts", "Problem", "Rows", "count", "first_of_each", "positions", "zones_of"]
 
 NONE = -1
 
@@ -82,8 +82,12 @@ def zones_of(rows: Rows, zone: NDArray[np.int32]) -> Rows:
 def first_of_each(stores: NDArray[np.int32], quota: Counts) -> NDArray[np.bool_]:
     """Mark the first `quota[s]` occurrences of every s."""
     order = np.argsort(stores, kind="stable")
-    ordered = stores[order]
-    position = np.arange(len(stores)) - np.searchsorted(ordered, ordered)
     marked = np.zeros(len(stores), dtype=bool)
-    marked[order] = position < quota[ordered]
+    marked[order] = positions(stores[order], len(quota)) < quota[stores[order]]
     return marked
+
+
+def positions(ordered: NDArray[np.int32], stores: int) -> Counts:
+    """The position of each entry among those of its store, given entries in order of stores."""
+    sizes = np.bincount(ordered, minlength=stores)
+    return np.arange(len(ordered)) - (np.cumsum(sizes) - sizes)[ordered]
