@@ -75,7 +75,7 @@ class Report:
 
     def _print_line(self, cells: tuple[str, ...]) -> None:
         bench, case, value, unit, reference, ratio = cells
-        line = f"{bench:<10} {case:<56} {value:>14} {unit:<12} {reference:>14} {ratio:>8}"
+        line = f"{bench:<10} {case:<62} {value:>14} {unit:<12} {reference:>14} {ratio:>8}"
         self._console.print(line.rstrip(), markup=False, highlight=False, soft_wrap=True)
 
     def _render(self) -> RenderableType:
