@@ -145,7 +145,8 @@ class Invariants:
 
     def _check_commit(self, replica: int, raft: Raft, seen: _Seen) -> None:
         log = raft.log
-        if raft.role == LEADER and log.committed > self.last_committed:
+        led = seen.led_term == raft.term  # also one that stepped down by what it committed
+        if led and log.committed > self.last_committed:
             if log.term(log.committed) != raft.term:
                 raise ViolationError(f"leader {replica} of term {raft.term} committed an entry of another by counting")
             self._check_durable(replica, raft, seen.conf)
