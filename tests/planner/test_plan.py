@@ -149,6 +149,12 @@ def test_partitions_under_way_are_left_alone_where_others_will_do() -> None:
     assert not moved & moving
 
 
+def test_leaders_of_partitions_the_table_has_not_are_ignored() -> None:
+    """The current state may be of another moment than the table."""
+    late = CurrentState(leaders={5: "s00", 1: "s01"}, moving=frozenset({7}))
+    assert planned(table(2, 2), stores(2), None, late).partitions == 2
+
+
 def test_order_of_discovery_does_not_matter() -> None:
     """However stores, leaders and moving partitions are listed, the answer is the same."""
     on = stores(7, zones=3, s02={"weight": 2.0})

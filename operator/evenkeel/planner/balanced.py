@@ -109,9 +109,9 @@ def _distinct(rows: Rows) -> Rows:
 
 def _led(rows: Rows, allowed: Candidates, current: CurrentState) -> NDArray[np.int32]:
     led = rows[:, 0].copy() if rows.shape[1] else np.full(len(rows), NONE, dtype=np.int32)
-    if current.leaders:
-        partitions = np.fromiter(current.leaders.keys(), dtype=np.int64, count=len(current.leaders))
-        led[partitions] = allowed.numbers(tuple(current.leaders.values()))[:-1]
+    # What is true now may be a moment older than the table, and know partitions that it has not.
+    leaders = {p: store for p, store in current.leaders.items() if 0 <= p < len(rows)}
+    led[list(leaders.keys())] = allowed.numbers(tuple(leaders.values()))[:-1]
     return led
 
 
@@ -124,5 +124,5 @@ def _spare_leaders(led: NDArray[np.int32], allowed: Candidates) -> Counts:
 
 def _moving(table: TableView, current: CurrentState) -> NDArray[np.bool_]:
     moving = np.zeros(table.partitions, dtype=bool)
-    moving[list(current.moving)] = True
+    moving[[p for p in current.moving if 0 <= p < table.partitions]] = True
     return moving
