@@ -49,7 +49,7 @@ Mutation = Callable[[Patch], None]
 
 
 def _handle(patch: Patch, kind: type[Message], handler: Callable[[state.Raft, Any], None]) -> None:
-    patch.setitem(cast("dict[type[Message], object]", raft._HANDLERS), kind, handler)
+    patch.setitem(cast("dict[type[Message], object]", raft.HANDLERS), kind, handler)
 
 
 def ack_before_durable(patch: Patch) -> None:

@@ -46,7 +46,9 @@ def on_append(r: Raft, m: Append) -> Refusal | None:
     last_new = prev + len(entries)
     if entries and (entries[0].index != prev + 1 or entries[-1].index != last_new):
         return Refusal.MALFORMED
-    follow(r, m.sender)
+    if r.leader != m.sender:
+        follow(r, m.sender)
+    r.election_elapsed, r.leader_heard = 0, r.now
     log = r.log
     if prev < log.committed:
         # What lies below is committed, so it matches; the leader learns where to go on, even below a snapshot.

@@ -1,4 +1,4 @@
-"""One group's replica as a state machine: messages, ticks and requests in; state and outgoing messages out."""
+"""One group's replica as a state machine: who handles which message, how terms meet, time, and requests."""
 
 from __future__ import annotations
 
@@ -26,11 +26,21 @@ from evenkeel_raft.core.messages import (
 from evenkeel_raft.core.state import Raft
 from evenkeel_raft.core.types import CONF, LEADER, NORMAL, ConfChange, Entry, encode_conf_change
 
-__all__ = ["apply_confs", "propose", "propose_conf", "propose_many", "read_index", "step", "tick"]
+__all__ = [
+    "HANDLERS",
+    "apply_confs",
+    "misdirected",
+    "propose",
+    "propose_conf",
+    "propose_many",
+    "read_index",
+    "settle_term",
+    "tick",
+]
 
-_Handler = Callable[[Raft, Any], Refusal | None]
+Handler = Callable[[Raft, Any], Refusal | None]
 
-_HANDLERS: Final[dict[type[Message], _Handler]] = {
+HANDLERS: Final[dict[type[Message], Handler]] = {
     Append: follower.on_append,
     AppendResponse: leader.on_append_response,
     CommitNotice: follower.on_commit_notice,
@@ -47,18 +57,8 @@ _HANDLERS: Final[dict[type[Message], _Handler]] = {
 _FROM_LEADER: Final = (Append, CommitNotice, Heartbeat, InstallSnapshot)
 
 
-def step(r: Raft, m: Message) -> Refusal | None:
-    """Take in a message; say why if it is not meant for this replica."""
-    if m.receiver != r.replica or m.group != r.group or m.generation != r.generation:
-        return _misdirected(r, m)
-    if r.quiesced:
-        r.wake()
-    if m.term != r.term and not _settle_term(r, m):
-        return None
-    return _HANDLERS[type(m)](r, m)
-
-
-def _misdirected(r: Raft, m: Message) -> Refusal:
+def misdirected(r: Raft, m: Message) -> Refusal:
+    """Say why a message is not meant for this replica."""
     if m.group != r.group:
         return Refusal.WRONG_GROUP
     if m.receiver != r.replica:
@@ -66,7 +66,7 @@ def _misdirected(r: Raft, m: Message) -> Refusal:
     return Refusal.OLD_GENERATION if m.generation < r.generation else Refusal.NEW_GENERATION
 
 
-def _settle_term(r: Raft, m: Message) -> bool:
+def settle_term(r: Raft, m: Message) -> bool:
     """Bring the terms together; whether the message is still worth looking at."""
     if m.term < r.term:
         _answer_the_past(r, m)
@@ -109,8 +109,9 @@ def tick(r: Raft) -> None:
 
 def propose(r: Raft, data: bytes) -> int:
     """Log one entry and return its index."""
-    _check_room(r)
     log = r.log
+    if not r.accepting or r.quiesced or log.end - log.applied_end >= r.settings.max_unapplied_bytes:
+        _check_room(r)
     index = log.last_index + 1
     log.append(Entry(index, r.term, NORMAL, data))
     r.replicate_due = True
@@ -128,6 +129,7 @@ def propose_many(r: Raft, payloads: Sequence[bytes]) -> int:
 
 
 def _check_room(r: Raft) -> None:
+    """Make sure that a proposal can be taken."""
     if not r.accepting:
         r.check_accepting()
     if r.quiesced:

@@ -119,7 +119,14 @@ class Node:
 
     def step(self, message: Message) -> Refusal | None:
         """Take in a message from a peer; returns why, if it is refused."""
-        return raft.step(self._raft, message)
+        r = self._raft
+        if message.receiver != r.replica or message.group != r.group or message.generation != r.generation:
+            return raft.misdirected(r, message)
+        if r.quiesced:
+            r.wake()
+        if message.term != r.term and not raft.settle_term(r, message):
+            return None
+        return raft.HANDLERS[type(message)](r, message)
 
     def tick(self) -> None:
         """Let one tick pass. Nothing happens while quiesced."""
