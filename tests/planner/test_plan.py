@@ -35,6 +35,18 @@ def test_a_new_table_is_even_in_replicas_and_leaders(zones: int) -> None:
     assert spread(led(fresh), stores(30)) <= 1
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_with_equal_weights_any_placement_allows_even_leaders(seed: int) -> None:
+    """From whatever previous placement, replicas and leaders end within one of each other."""
+    rng = random.Random(seed)
+    on, partitions = stores(rng.randint(4, 12)), rng.randint(5, 60)
+    names = [store.name for store in on.stores]
+    before = Assignment.of([rng.sample(names[: rng.randint(3, len(names))], 3) for _ in range(partitions)], voters=3)
+    after = planned(table(partitions), on, before)
+    assert spread(held(after), on) <= 1
+    assert spread(led(after), on) <= 1
+
+
 @pytest.mark.parametrize("zones", [1, 3, 4])
 @pytest.mark.parametrize("voters", [1, 3])
 def test_planning_again_changes_nothing(zones: int, voters: int) -> None:
