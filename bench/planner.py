@@ -1,8 +1,8 @@
 """The planner's targets, beside rendezvous hashing on the same work in the same run.
 
-`ratio` is value over reference: what rendezvous hashing took or scored, or the target. Times are medians of interleaved runs, because the machines are noisy. The million partitions are planned in a
-process of their own, whose peak memory counts everything in it: the interpreter, the table planned afresh, and the plan
-for one more store.
+`ratio` is value over reference: what rendezvous hashing took or scored, or the target. Times are medians of interleaved
+runs, because the machines are noisy. The million partitions are planned in a process of their own, whose peak memory
+counts everything in it: the interpreter, the table planned afresh, and the plan for one more store.
 """
 
 from __future__ import annotations
