@@ -46,6 +46,7 @@ class Cluster:
         self.screen = screen
         self.sidecars = ModelledSidecars(metastore, keys=KEYS, table=self.table, fill=fill, on_change=self._on_change)
         self.background: list[asyncio.Task[None]] = []
+        self.withheld = 0
         self._changed = asyncio.Event()
 
     def _on_change(self) -> None:
@@ -63,7 +64,11 @@ class Cluster:
         )
         rebalancer = spec.rebalancer
         return TableWish(
-            record=record, view=self.resource.view(), mode=rebalancer.mode, class_name=rebalancer.class_name
+            record=record,
+            view=self.resource.view(),
+            mode=rebalancer.mode,
+            class_name=rebalancer.class_name,
+            max_concurrent=spec.movement.max_concurrent,
         )
 
     def scale(self, replicas: int) -> None:
@@ -92,7 +97,9 @@ class Cluster:
     async def reconcile(self) -> Outcome:
         """One pass of the operator."""
         requests = reconcile_table(self.wish(), keys=KEYS, table=self.table, epoch=self.epoch.compare)
-        return await drive(requests, metastore=self.metastore, epoch=self.epoch)
+        outcome = await drive(requests, metastore=self.metastore, epoch=self.epoch)
+        self.withheld = outcome.withheld
+        return outcome
 
     async def arrive(self, *, until: Callable[[int], bool] | None = None) -> None:
         """Show the keys change until every partition is where the newest plan wants it, or `until` so many are."""
@@ -106,7 +113,13 @@ class Cluster:
                 self.screen.refresh(self.sidecars, done=done, total=total)
                 if done == total or (until is not None and until(done)):
                     return
-                await asyncio.wait_for(self._changed.wait(), timeout=60)
+                if self._moving() < self.resource.spec.movement.max_concurrent and self.withheld:
+                    await self.reconcile()
+                async with asyncio.timeout(60):
+                    await self._changed.wait()
+
+    def _moving(self) -> int:
+        return sum(self.sidecars.view(partition).pending is not None for partition in self.sidecars.groups)
 
     def _is_there(self, snapshot: TableSnapshot, partition: int) -> bool:
         assert snapshot.plan is not None
@@ -197,7 +210,8 @@ async def _show_keys(cluster: Cluster) -> None:
 async def _carry_out(cluster: Cluster, *, until: Callable[[int], bool] | None = None) -> None:
     outcome = await cluster.reconcile()
     cases = ", ".join(f"{count} {case}" for case, count in sorted(outcome.cases.items()))
-    cluster.screen.say(f"plan {outcome.plan}: {cases}")
+    withheld = f"; {outcome.withheld} wait for their turn" if outcome.withheld else ""
+    cluster.screen.say(f"plan {outcome.plan}: {cases}{withheld}")
     cluster.screen.moves(outcome.moves or ())
     before = cluster.sidecars.copied
     await cluster.arrive(until=until)

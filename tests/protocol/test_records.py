@@ -57,8 +57,8 @@ RECORD = TableRecord(
         (StoreRecord(volume="v", zone="z"), '{"volume":"v","zone":"z"}'),
         (StoreState(volume="v", lost_since=3.5), '{"volume":"v","lost_since":3.5}'),
         (
-            PlanHead(n=1, hash="h", inputs=9, slices=1),
-            '{"n":1,"hash":"h","inputs":9,"slices":1,"state":"active"}',
+            PlanHead(n=1, hash="h", inputs=9, basis="b", slices=1),
+            '{"n":1,"hash":"h","inputs":9,"basis":"b","slices":1,"state":"active"}',
         ),
     ],
     ids=lambda value: type(value).__name__,

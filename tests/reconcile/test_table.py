@@ -15,6 +15,7 @@ from evenkeel.planner import plan as balanced
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.partition import Case
 from evenkeel.protocol.records import Leader, StoreRecord, StoreState, TableRecord, TableState, encode, shape
+from evenkeel.protocol.sidecar import switch_txn
 from evenkeel.protocol.table_life import confirm_drop
 from evenkeel.reconcile.requests import Carry, Commit, Found, Place, Read, Request, Requests
 from evenkeel.reconcile.snapshot import TableSnapshot, read_table
@@ -80,13 +81,22 @@ class Cluster:
     def reconcile(self, wish: TableWish) -> Outcome:
         return self.drive(reconcile_table(wish, keys=KEYS, table=TABLE, epoch=self.epoch))
 
+    def finish(self, partition: int) -> None:
+        """What the partition's leader would do in the end: the switch."""
+        view, keys = self.snapshot().partition(partition), KEYS.partition(TABLE, partition)
+        assert view.pending is not None
+        record = Compare(KEYS.table(TABLE), "version", ">", 0)
+        txn = switch_txn(view, view.pending.head, keys=keys, token=view.pending_mod, table=record)
+        assert self.metastore.txn(txn).succeeded
+
     def snapshot(self) -> TableSnapshot:
         found = self.answer(read_table(KEYS, TABLE))
         return TableSnapshot(KEYS, TABLE, found)
 
 
-def wish(replicas: int = 3) -> TableWish:
+def wish(replicas: int = 3, max_concurrent: int | None = None) -> TableWish:
     return TableWish(
+        max_concurrent=max_concurrent,
         record=TableRecord(partitions=PARTITIONS, replicas=replicas, consensus_size=replicas),
         view=TableView(name="orders", partitions=PARTITIONS, replicas=replicas, consensus_size=replicas),
     )
@@ -126,6 +136,18 @@ def test_does_nothing_twice() -> None:
     assert cluster.metastore.revision == before
 
 
+def test_a_plan_is_not_made_anew_while_what_it_rests_on_is_the_same() -> None:
+    """Where replicas are on their way is no input: only the spec and the stores are."""
+    cluster = Cluster()
+    cluster.reconcile(wish())
+    before = cluster.snapshot().plan
+    assert before is not None
+    assert before.head.basis == cluster.snapshot().basis(wish().record)
+    assert before.head.basis != cluster.snapshot().basis(wish(5).record)
+    cluster.put(KEYS.store_state("s0"), StoreState(volume="v0", draining=True))
+    assert before.head.basis != cluster.snapshot().basis(wish().record)
+
+
 def test_a_moved_leader_is_no_reason_for_a_plan() -> None:
     """Leaders come and go without a plan."""
     cluster = Cluster()
@@ -147,6 +169,33 @@ def test_scaling_makes_a_plan_and_carries_it_out() -> None:
     assert len(outcome.moves) == 2 * PARTITIONS
     assert outcome.cases == {Case.STARTED: PARTITIONS}
     assert_handled(cluster)
+
+
+def test_moves_beyond_the_limit_wait() -> None:
+    """Only so many partitions change at once; the same plan reaches the others when these have arrived."""
+    cluster = Cluster()
+    cluster.reconcile(wish(max_concurrent=20))
+    outcome = cluster.reconcile(wish(5, max_concurrent=20))
+    assert (outcome.cases, outcome.withheld) == ({Case.STARTED: 20}, 50)
+    outcome = cluster.reconcile(wish(5, max_concurrent=20))
+    assert (outcome.plan, outcome.cases, outcome.withheld) == (2, {Case.HANDLED: 20}, 50)
+    started = [p for p in range(PARTITIONS) if cluster.snapshot().partition(p).pending is not None]
+    for partition in started[:5]:
+        cluster.finish(partition)
+    outcome = cluster.reconcile(wish(5, max_concurrent=20))
+    assert (outcome.plan, outcome.cases) == (2, {Case.HANDLED: 20, Case.STARTED: 5})
+
+
+def test_full_stores_are_never_overfilled() -> None:
+    """A move that would exceed a store's cap waits, and one that can never be made says why."""
+    cluster = Cluster(stores=3)
+    cluster.reconcile(wish())
+    cluster.put(KEYS.store("s3"), StoreRecord(volume="v3", capacity=10))
+    outcome = cluster.reconcile(wish())
+    assert outcome.plan == 2
+    snapshot = cluster.snapshot()
+    gaining = [p for p in range(PARTITIONS) if any(peer.store == "s3" for peer in snapshot.partition(p).peers())]
+    assert len(gaining) == 10
 
 
 def test_the_reasons_of_moves_are_kept_with_the_plan() -> None:

@@ -63,6 +63,7 @@ def make_plan(
     inputs: int,
     voters: int,
     volumes: Mapping[str, str],
+    basis: str = "",
     reasons: Mapping[int, Iterable[str]] | None = None,
     state: PlanState = PlanState.ACTIVE,
 ) -> Plan:
@@ -71,7 +72,8 @@ def make_plan(
         _slice(rows, first=first, voters=voters, volumes=volumes, reasons=reasons or {})
         for first in range(0, len(rows), SLICE)
     )
-    head = PlanHead(n=n, hash=_hash(map(encode, slices)), inputs=inputs, slices=len(slices), state=state)
+    digest = _hash(map(encode, slices))
+    head = PlanHead(n=n, hash=digest, inputs=inputs, basis=basis, slices=len(slices), state=state)
     return Plan(head, slices)
 
 

@@ -204,11 +204,15 @@ class PlanState(enum.StrEnum):
 
 
 class PlanHead(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest plan of a table. `inputs` is the revision everything it rests on was read at."""
+    """The newest plan of a table."""
 
     n: int
     hash: str
+    """Of its targets: what an approval names."""
     inputs: int
+    """The revision everything it rests on was read at."""
+    basis: str = ""
+    """Hash of what it rests on: as long as that stays the same, the plan is carried out and not made anew."""
     slices: int
     state: PlanState = PlanState.ACTIVE
 

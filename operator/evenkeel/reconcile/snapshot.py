@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import TypeVar
+
+import msgspec
 
 from evenkeel.metastore.api import KeyValue
 from evenkeel.model.views import Assignment, CurrentState, StoresView, StoreView
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.partition import PartitionView, previous, read_partition
 from evenkeel.protocol.plan import Plan, read_plan
-from evenkeel.protocol.records import Leader, Peer, PlanHead, Role, StoreRecord, StoreState, TableRecord, decode
+from evenkeel.protocol.records import (
+    Leader,
+    Peer,
+    PlanHead,
+    Role,
+    StoreRecord,
+    StoreState,
+    TableRecord,
+    TableState,
+    decode,
+    encode,
+)
 from evenkeel.reconcile.requests import Found, Read
 
 __all__ = ["TableSnapshot", "read_table"]
@@ -65,6 +79,14 @@ class TableSnapshot:
     def volumes(self) -> dict[str, str]:
         """The volume of every store that is not to be replaced; a draining one is still there."""
         return {store.name: store.volume for store in self.stores.stores if store.live}
+
+    def basis(self, wanted: TableRecord) -> str:
+        """A hash of what a plan for this record rests on, beside where replicas happen to be on their way."""
+        digest = hashlib.blake2b(encode(msgspec.structs.replace(wanted, state=TableState.READY)), digest_size=16)
+        for prefix in (self.keys.stores(), self.keys.store_states()):
+            for key, kv in sorted(self._under(prefix).items()):
+                digest.update(encode((key, kv.value)))
+        return digest.hexdigest()
 
     def gone(self, peer: Peer) -> bool:
         """Whether a replica cannot come back: its store is given up, or runs on another volume."""

@@ -12,7 +12,7 @@ Every step rests on one snapshot and is refused if that has changed; then the re
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import msgspec
 
@@ -25,13 +25,12 @@ from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.partition import Case
 from evenkeel.protocol.plan import Plan, make_plan, write_plan
 from evenkeel.protocol.records import TableRecord, TableState, shape
+from evenkeel.reconcile.admission import admit
 from evenkeel.reconcile.requests import Carry, Commit, Found, Place, Requests
 from evenkeel.reconcile.snapshot import TableSnapshot, read_table
 
-__all__ = ["Outcome", "TableWish", "Withhold", "drop_table", "reconcile_table"]
+__all__ = ["Outcome", "TableWish", "drop_table", "reconcile_table"]
 
-Withhold = Callable[[TableSnapshot, Plan], Iterable[int]]
-"""Which partitions a plan may be carried to now; the others wait until these have arrived."""
 EXPLAINED = 10_000
 """Moves of one plan whose reasons are kept with it."""
 
@@ -43,6 +42,8 @@ class TableWish(msgspec.Struct, frozen=True, kw_only=True):
     view: TableView
     mode: str = "FullAuto"
     class_name: str | None = None
+    max_concurrent: int | None = None
+    """Most partitions whose peers change at the same time; None is unlimited."""
 
 
 class Outcome(msgspec.Struct, kw_only=True):
@@ -53,6 +54,9 @@ class Outcome(msgspec.Struct, kw_only=True):
     """The first moves of the plan with their reasons, where this run made it."""
     cases: Counter[Case] = msgspec.field(default_factory=Counter)
     withheld: int = 0
+    """Partitions that wait until others have arrived; reconcile again when some have."""
+    blocked: dict[int, str] = {}
+    """Partitions that no order of moves gets to their target, and why."""
     superseded: bool = False
 
 
@@ -66,7 +70,6 @@ def reconcile_table(
     keys: Keys,
     table: str,
     epoch: Compare,
-    admit: Withhold = lambda snapshot, _plan: range(snapshot.record.partitions if snapshot.record else 0),
 ) -> Requests[Outcome]:
     """Go as far as is possible now; call again on every change of what it rests on."""
     while True:
@@ -79,7 +82,7 @@ def reconcile_table(
                 yield from _mirror(snapshot, wish.record, epoch)
             elif snapshot.record is not None and snapshot.record.state is TableState.READY:
                 head = yield from _plan(snapshot, wish, epoch)
-                return (yield from _carry_out(snapshot, head, admit, epoch))
+                return (yield from _carry_out(snapshot, head, wish, epoch))
             else:
                 head = yield from _plan(snapshot, wish, epoch)
                 yield from _create(snapshot, head.plan, epoch)
@@ -110,9 +113,11 @@ class _Head(msgspec.Struct, frozen=True):
 
 
 def _plan(snapshot: TableSnapshot, wish: TableWish, epoch: Compare) -> Requests[_Head]:
-    """The newest plan while it says what the rebalancer wants, else plan n+1, written."""
-    wanted, made = yield from _next_plan(snapshot, wish)
+    """The newest plan while what it rests on is the same, or the rebalancer wants the same; else plan n+1, written."""
     newest = snapshot.plan
+    if newest is not None and snapshot.head_kv is not None and newest.head.basis == snapshot.basis(wish.record):
+        return _Head(newest, snapshot.head_kv.mod_revision)
+    wanted, made = yield from _next_plan(snapshot, wish)
     if newest is not None and snapshot.head_kv is not None and _same_targets(newest, wanted, wish.record.partitions):
         return _Head(newest, snapshot.head_kv.mod_revision)
     revision = yield from _write(snapshot, wanted, epoch)
@@ -138,6 +143,7 @@ def _next_plan(snapshot: TableSnapshot, wish: TableWish) -> Requests[tuple[Plan,
         inputs=snapshot.revision,
         voters=after.voters,
         volumes=snapshot.volumes,
+        basis=snapshot.basis(wish.record),
         reasons=_reasons(made),
     )
     return plan, made
@@ -176,7 +182,7 @@ def _create(snapshot: TableSnapshot, plan: Plan, epoch: Compare) -> Requests[Non
     yield from _commit(table_life.make_ready(record, keys=keys, table=table, epoch=epoch))
 
 
-def _carry_out(snapshot: TableSnapshot, head: _Head, admit: Withhold, epoch: Compare) -> Requests[Outcome]:
+def _carry_out(snapshot: TableSnapshot, head: _Head, wish: TableWish, epoch: Compare) -> Requests[Outcome]:
     assert snapshot.record is not None
     run = PlanRun(
         keys=snapshot.keys,
@@ -188,14 +194,15 @@ def _carry_out(snapshot: TableSnapshot, head: _Head, admit: Withhold, epoch: Com
         head_mod=head.mod_revision,
         gone=snapshot.gone,
     )
-    admitted = list(admit(snapshot, head.plan))
-    run.admit(admitted, snapshot.kvs)
+    admission = admit(snapshot, head.plan, table=wish.view, max_concurrent=wish.max_concurrent)
+    run.admit(admission.partitions, snapshot.kvs)
     yield Carry(run)
     return Outcome(
         plan=head.plan.n,
         moves=head.moves,
         cases=run.cases,
-        withheld=snapshot.record.partitions - len(admitted),
+        withheld=admission.withheld,
+        blocked=admission.blocked,
         superseded=run.superseded,
     )
 
