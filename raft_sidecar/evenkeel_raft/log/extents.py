@@ -31,7 +31,7 @@ class Extents:
 
     def __iter__(self) -> Iterator[tuple[int, int, int, int]]:
         ends = [*self._firsts[1:], self.end]
-        yield from zip(self._firsts, ends, self._rounds, self._sizes, strict=True)
+        yield from zip(self._firsts, ends, self._rounds, self._sizes, strict=False)
 
     def append(self, first: int, end: int, *, round_: int, size: int) -> Dropped:
         """Let the entries [first, end) replace everything from the first of them on."""

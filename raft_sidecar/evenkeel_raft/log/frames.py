@@ -1,6 +1,6 @@
 """How a segment lies on disk: a header in a block of its own, then rounds, one frame each.
 
-    header  magic, format, volume, segment, first round, floor, checksum
+    header  magic, format, volume, segment, size of the file, first round, floor, checksum
     frame   magic, segment, round, floor, length, checksum, records
 
 `segment` is a number no other segment of the log ever had. A file is reused without being cleared, and what an earlier
@@ -23,11 +23,13 @@ from evenkeel_raft.log.records import Record, decode_records, encode_records
 __all__ = [
     "FIRST_BYTES",
     "FORMAT",
+    "FRAME_BYTES",
     "HEADER_BYTES",
     "Draft",
     "Frame",
     "Header",
     "Layout",
+    "first_frame",
     "header_format",
     "parse_header",
 ]
@@ -38,12 +40,12 @@ FIRST_BYTES: Final = 2 * HEADER_BYTES  # of a file, enough for its header and th
 
 _HEADER_MAGIC: Final = b"EKLOGSEG"
 _FRAME_MAGIC: Final = b"\xf0EK\x0f"
-_HEADER: Final = struct.Struct("<8sI16sQQQ")
+_HEADER: Final = struct.Struct("<8sI16sQQQQ")
 _FRAME: Final = struct.Struct("<4sQQQI")
 _NEEDLE: Final = struct.Struct("<4sQ")
 _CHECKSUM: Final = struct.Struct("<I")
 _HEADER_END: Final = _HEADER.size + _CHECKSUM.size
-_FRAME_END: Final = _FRAME.size + _CHECKSUM.size
+FRAME_BYTES: Final = _FRAME.size + _CHECKSUM.size  # what a frame has before its records
 
 
 class Header(Struct, frozen=True, gc=False):
@@ -51,6 +53,7 @@ class Header(Struct, frozen=True, gc=False):
 
     volume: bytes
     segment: int
+    size: int
     first_round: int
     floor: int
 
@@ -77,7 +80,7 @@ class Draft:
     __slots__ = ("_buffer", "sizes")
 
     def __init__(self, records: Sequence[Record]) -> None:
-        self._buffer = bytearray(_FRAME_END)
+        self._buffer = bytearray(FRAME_BYTES)
         self.sizes = encode_records(records, self._buffer)
 
     def __len__(self) -> int:
@@ -86,7 +89,7 @@ class Draft:
     def bind(self, layout: Layout, *, segment: int, offset: int, round_: int, floor: int) -> bytearray:
         """Return the bytes to write at this place."""
         buffer = self._buffer
-        _FRAME.pack_into(buffer, 0, _FRAME_MAGIC, segment, round_, floor, len(buffer) - _FRAME_END)
+        _FRAME.pack_into(buffer, 0, _FRAME_MAGIC, segment, round_, floor, len(buffer) - FRAME_BYTES)
         checksum = layout.checksum(memoryview(buffer), offset=offset, length=_FRAME.size, end=len(buffer))
         _CHECKSUM.pack_into(buffer, _FRAME.size, checksum)
         return buffer
@@ -105,17 +108,17 @@ class Layout:
         seed = crc32(self.volume + offset.to_bytes(8, "little"))
         return crc32(view[length + _CHECKSUM.size : end], crc32(view[:length], seed))
 
-    def header(self, *, segment: int, first_round: int, floor: int) -> bytes:
+    def header(self, *, segment: int, size: int, first_round: int, floor: int) -> bytes:
         """Return a header, filled up to its block."""
-        fields = _HEADER.pack(_HEADER_MAGIC, FORMAT, self.volume, segment, first_round, floor)
+        fields = _HEADER.pack(_HEADER_MAGIC, FORMAT, self.volume, segment, size, first_round, floor)
         return (fields + _CHECKSUM.pack(crc32(fields))).ljust(HEADER_BYTES, b"\0")
 
     def frame_at(self, data: memoryview, offset: int, *, segment: int, base: int = 0) -> Frame | None:
         """Return the round at an offset of a segment's bytes, if there is one; `base` is what is missing of them."""
-        if offset + _FRAME_END > len(data):
+        if offset + FRAME_BYTES > len(data):
             return None
         magic, its_segment, round_, floor, length = _FRAME.unpack_from(data, offset)
-        body = offset + _FRAME_END
+        body = offset + FRAME_BYTES
         end = body + length
         if magic != _FRAME_MAGIC or its_segment != segment or end > len(data):
             return None
@@ -123,13 +126,6 @@ class Layout:
         if _CHECKSUM.unpack_from(data, offset + _FRAME.size)[0] != expected:
             return None
         return Frame(round_, floor, data[body:end], end)
-
-    def first_frame(self, data: bytes) -> tuple[int, int]:
-        """Return the segment that the first frame of a file names, and where it ends; (0, 0) if there is none."""
-        if len(data) < HEADER_BYTES + _FRAME_END:
-            return 0, 0
-        magic, segment, _, _, length = _FRAME.unpack_from(data, HEADER_BYTES)
-        return (segment, HEADER_BYTES + _FRAME_END + length) if magic == _FRAME_MAGIC else (0, 0)
 
     def frames_after(self, data: bytes, offset: int, *, segment: int) -> Iterator[Frame]:
         """Yield every readable round that begins after an offset, wherever that is."""
@@ -143,12 +139,20 @@ class Layout:
             at = data.find(needle, at + 1)
 
 
+def first_frame(data: bytes) -> tuple[int, int]:
+    """Return the segment that a file's first frame claims to be of, and where it ends; (0, 0) if it claims none."""
+    if len(data) < HEADER_BYTES + FRAME_BYTES:
+        return 0, 0
+    magic, segment, _, _, length = _FRAME.unpack_from(data, HEADER_BYTES)
+    return (segment, HEADER_BYTES + FRAME_BYTES + length) if magic == _FRAME_MAGIC else (0, 0)
+
+
 def parse_header(data: bytes) -> Header | None:
     """Return the header a segment's bytes begin with, if it is intact."""
     if not header_format(data):
         return None
-    _, _, volume, segment, first_round, floor = _HEADER.unpack_from(data)
-    return Header(volume, segment, first_round, floor)
+    _, _, volume, segment, size, first_round, floor = _HEADER.unpack_from(data)
+    return Header(volume, segment, size, first_round, floor)
 
 
 def header_format(data: bytes) -> int:

@@ -20,6 +20,7 @@ class Head(Struct, gc=False):
 
     replica: int
     generation: int
+    base: int = 0
     last: int = 0
     term: int = 0
     vote: int = 0
@@ -37,10 +38,7 @@ class Heads:
         if isinstance(record, Append):
             self._append(record)
         elif isinstance(record, Compacted):
-            head = self._head(record)
-            if record.meta.index > head.last:
-                raise _refused(record, f"it compacts to {record.meta.index}, but the log ends at {head.last}")
-            head.generation = record.generation
+            self._compact(record)
         elif isinstance(record, Created):
             self._create(record)
         elif isinstance(record, Destroyed):
@@ -52,10 +50,21 @@ class Heads:
         head = self._head(record)
         if record.hard_state is not None:
             _check_vote(record, head, record.hard_state)
-        last = _last_index(record, head.last if record.snapshot is None else record.snapshot.index)
-        head.generation, head.last = record.generation, last
+        base, last = head.base, head.last
+        if record.snapshot is not None:
+            base = last = record.snapshot.index
+        last = _last_index(record, base, last)
+        head.generation, head.base, head.last = record.generation, base, last
         if record.hard_state is not None:
             head.term, head.vote = record.hard_state.term, record.hard_state.vote
+
+    def _compact(self, record: Compacted) -> None:
+        head = self._head(record)
+        if not head.base <= record.meta.index <= head.last:
+            raise _refused(
+                record, f"it compacts to {record.meta.index}, but the log goes from {head.base} to {head.last}"
+            )
+        head.generation, head.base = record.generation, record.meta.index
 
     def _head(self, record: Append | Compacted) -> Head:
         head = self.groups.get(record.group)
@@ -92,13 +101,13 @@ def _check_vote(record: Append, head: Head, state: HardState) -> None:
         raise _refused(record, f"its vote in term {state.term} went to {head.vote}, and cannot go to {state.vote}")
 
 
-def _last_index(record: Append, last: int) -> int:
+def _last_index(record: Append, base: int, last: int) -> int:
     entries = record.entries
     if not entries:
         return last
     first, new_last = entries[0].index, entries[-1].index
-    if first > last + 1 or first < 1:
-        raise _refused(record, f"entry {first} does not follow {last}")
+    if not base < first <= last + 1:
+        raise _refused(record, f"entry {first} does not fit a log from {base} to {last}")
     if new_last - first + 1 != len(entries):
         raise _refused(record, f"entries {first} to {new_last} are not consecutive")
     return new_last

@@ -34,12 +34,11 @@ class Place(Struct, gc=False):
 class GroupIndex:
     """Where the parts of one replica are."""
 
-    __slots__ = ("base", "entries", "generation", "hard_state", "identity", "meta", "replica")
+    __slots__ = ("entries", "generation", "hard_state", "identity", "meta", "replica")
 
     def __init__(self, replica: int, generation: int) -> None:
         self.replica = replica
         self.generation = generation
-        self.base = 0  # the index the log begins after
         self.identity = Place()
         self.hard_state = Place()
         self.meta = Place()
@@ -93,7 +92,7 @@ class Index:
                 self._move(record, size, round_)
             elif isinstance(record, Compacted):
                 group = self.groups[record.group]
-                group.generation, group.base = record.generation, record.meta.index
+                group.generation = record.generation
                 self.put(group.meta, round_, size)
                 self._drop(group.entries.compact(record.meta.index))
             elif isinstance(record, Created):
@@ -107,17 +106,14 @@ class Index:
         group = self.groups[record.group]
         group.generation = record.generation
         if record.snapshot is not None:
-            group.base = record.snapshot.index
             self._drop(group.entries.cut(0))
             self.put(group.meta, round_, size if not record.entries else SMALL)
         if record.hard_state is not None:
             self.put(group.hard_state, round_, SMALL)
         if record.entries:
-            first = max(record.entries[0].index, group.base + 1)
-            end = record.entries[-1].index + 1
-            if first < end:
-                self._drop(group.entries.append(first, end, round_=round_, size=size))
-                self.count(round_, size)
+            first, end = _range(record.entries)
+            self._drop(group.entries.append(first, end, round_=round_, size=size))
+            self.count(round_, size)
 
     def _move(self, record: Moved, size: int, round_: int) -> None:
         group = self.groups[record.group]

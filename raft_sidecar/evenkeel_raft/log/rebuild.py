@@ -60,7 +60,8 @@ def rebuild_heads(scan: Scan) -> Heads:
     heads.retired = {number: replica for number, (replica, _) in scan.replay.retired.items()}
     for number, group in scan.replay.groups.items():
         last = group.chunks[-1].end - 1 if group.chunks else group.meta.index
-        heads.groups[number] = Head(group.replica, group.generation, last, group.hard_state.term, group.hard_state.vote)
+        state = group.hard_state
+        heads.groups[number] = Head(group.replica, group.generation, group.meta.index, last, state.term, state.vote)
     return heads
 
 
@@ -79,7 +80,6 @@ def rebuild_index(scan: Scan) -> Index:
 
 def _group_index(index: Index, group: ReplayedGroup) -> GroupIndex:
     places = GroupIndex(group.replica, group.generation)
-    places.base = group.meta.index
     places.identity = _placed(index, group.identity_round, SMALL + len(group.label))
     places.hard_state = _placed(index, group.hard_state_round, SMALL)
     places.meta = _placed(index, group.meta_round, SMALL + meta_size(group.meta))

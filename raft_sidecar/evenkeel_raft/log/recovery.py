@@ -11,12 +11,23 @@ failed. It is written once more, and synced, before anybody acts on it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import zip_longest
 
 from msgspec import Struct
 
 from evenkeel_raft.errors import CorruptLogError, WrongVolumeError
 from evenkeel_raft.log.disk import Disk
-from evenkeel_raft.log.frames import FIRST_BYTES, HEADER_BYTES, Frame, Header, Layout, header_format, parse_header
+from evenkeel_raft.log.frames import (
+    FIRST_BYTES,
+    FRAME_BYTES,
+    HEADER_BYTES,
+    Frame,
+    Header,
+    Layout,
+    first_frame,
+    header_format,
+    parse_header,
+)
 from evenkeel_raft.log.replay import ContradictionError, Replay
 from evenkeel_raft.log.segments import Segment, is_slot
 from evenkeel_raft.log.volume import refuse_newer
@@ -33,6 +44,14 @@ class Scan(Struct, frozen=True):
 
 
 class _File(Struct, frozen=True):
+    """A file, the header of the segment in it, if any, and the segment that its first frame claims to be of."""
+
+    name: str
+    header: Header | None
+    claim: int
+
+
+class _Held(Struct, frozen=True):
     """A file that holds, or held, a segment."""
 
     name: str
@@ -48,47 +67,49 @@ class _Stop(Struct, frozen=True):
 
 
 def scan(disk: Disk, layout: Layout) -> Scan:
-    """Read a log as it is, and make sure that what was read is durable."""
-    names = sorted(name for name in disk.names() if is_slot(name))
-    files = _in_order([file for file in (_file(disk, layout, name) for name in names) if file is not None])
-    if not files:
-        return Scan(Replay(), [], names)
-    needed = _needed(disk, layout, files)
+    """Read a log as it is, and make sure that what was read is durable and that nothing else will ever be."""
+    files = [_file(disk, layout, name) for name in sorted(disk.names()) if is_slot(name)]
+    ordered = _in_order([_Held(file.name, file.header) for file in files if file.header is not None])
+    needed = _needed(disk, layout, ordered) if ordered else []
     replay, segments = Replay(), []
-    for file, after in zip(needed, [*needed[1:], None], strict=True):
-        data = disk.read(file.name, 0, disk.size(file.name))
-        segment, stop = _read_segment(layout, file, data, replay)
+    for held, after in zip_longest(needed, needed[1:]):
+        data = _read(disk, held)
+        segment, stop = _read_segment(layout, held, data, replay)
         if after is not None:
-            _check_joint(file, stop, after)
+            _check_joint(held, stop, after)
         else:
-            _check_tail(layout, file, stop, data)
-            _write_again(disk, layout, segment, data)
+            _check_tail(layout, held, stop, data)
+            _settle(disk, layout, segment, data)
         segments.append(segment)
-    in_use = {file.name for file in needed}
-    return Scan(replay, segments, [name for name in names if name not in in_use])
+    in_use = {held.name for held in needed}
+    spares = [file for file in files if file.name not in in_use]
+    for file in spares:
+        if file.claim > (segments[-1].number if segments else 0):
+            _erase(disk, file.name, HEADER_BYTES, disk.size(file.name))
+            disk.sync(file.name)
+    return Scan(replay, segments, [file.name for file in spares])
 
 
-def _file(disk: Disk, layout: Layout, name: str) -> _File | None:
+def _file(disk: Disk, layout: Layout, name: str) -> _File:
+    """Read a file's header, or do without it.
+
+    It is written together with the first round. A crash may keep the one and lose the other; a whole round counts.
+    """
     data = disk.read(name, 0, FIRST_BYTES)
     refuse_newer(name, header_format(data))
-    header = parse_header(data) or _header_from_round(disk, layout, name, data)
-    if header is None:
-        return None
-    if header.volume != layout.volume:
+    header = parse_header(data)
+    if header is not None and header.volume != layout.volume:
         raise WrongVolumeError(f"{name}: the file belongs to the log of another volume: put it back where it came from")
-    return _File(name, header)
+    claim, end = first_frame(data)
+    if claim > (header.segment if header is not None else 0):
+        frame = layout.frame_at(memoryview(disk.read(name, 0, end)), HEADER_BYTES, segment=claim)
+        header = header if frame is None else Header(layout.volume, claim, 0, frame.round, 0)
+    return _File(name, header, claim)
 
 
-def _header_from_round(disk: Disk, layout: Layout, name: str, data: bytes) -> Header | None:
-    """Do without a header: it is written together with the first round, so a whole round counts, with it or without."""
-    segment, end = layout.first_frame(data)
-    frame = layout.frame_at(memoryview(disk.read(name, 0, end)), HEADER_BYTES, segment=segment) if segment else None
-    return None if frame is None else Header(layout.volume, segment, frame.round, 0)
-
-
-def _in_order(files: list[_File]) -> list[_File]:
+def _in_order(files: list[_Held]) -> list[_Held]:
     """Order segments as they were written; one that a later segment began in place of was given up before its use."""
-    ordered: list[_File] = []
+    ordered: list[_Held] = []
     for file in sorted(files, key=lambda file: file.header.segment):
         while ordered and ordered[-1].header.first_round >= file.header.first_round:
             ordered.pop()
@@ -96,10 +117,10 @@ def _in_order(files: list[_File]) -> list[_File]:
     return ordered
 
 
-def _needed(disk: Disk, layout: Layout, files: list[_File]) -> list[_File]:
+def _needed(disk: Disk, layout: Layout, files: list[_Held]) -> list[_Held]:
     """Drop the segments below the floor: files of theirs may be missing or partly overwritten."""
     newest = files[-1]
-    stop = _walk(layout, newest, disk.read(newest.name, 0, disk.size(newest.name)), lambda _frame, _offset: None)
+    stop = _walk(layout, newest, _read(disk, newest), lambda _frame, _offset: None)
     while len(files) > 1 and files[1].header.first_round <= stop.floor:
         files = files[1:]
     if files[0].header.first_round > stop.floor:
@@ -108,7 +129,14 @@ def _needed(disk: Disk, layout: Layout, files: list[_File]) -> list[_File]:
     return files
 
 
-def _walk(layout: Layout, file: _File, data: bytes, visit: Callable[[Frame, int], None]) -> _Stop:
+def _read(disk: Disk, file: _Held) -> bytes:
+    size = disk.size(file.name)
+    if size < max(file.header.size, HEADER_BYTES):
+        raise CorruptLogError(f"the file was longer once, {file.header.size} bytes", file=file.name, offset=size)
+    return disk.read(file.name, 0, size)
+
+
+def _walk(layout: Layout, file: _Held, data: bytes, visit: Callable[[Frame, int], None]) -> _Stop:
     """Visit every readable round of a segment in order."""
     view, header = memoryview(data), file.header
     offset, round_, floor = HEADER_BYTES, header.first_round, header.floor
@@ -120,7 +148,7 @@ def _walk(layout: Layout, file: _File, data: bytes, visit: Callable[[Frame, int]
         offset, round_, floor = frame.end, round_ + 1, frame.floor
 
 
-def _read_segment(layout: Layout, file: _File, data: bytes, replay: Replay) -> tuple[Segment, _Stop]:
+def _read_segment(layout: Layout, file: _Held, data: bytes, replay: Replay) -> tuple[Segment, _Stop]:
     header = file.header
     segment = Segment(number=header.segment, name=file.name, size=len(data), first_round=header.first_round)
 
@@ -137,19 +165,19 @@ def _read_segment(layout: Layout, file: _File, data: bytes, replay: Replay) -> t
     return segment, _walk(layout, file, data, visit)
 
 
-def _check_joint(file: _File, stop: _Stop, after: _File) -> None:
+def _check_joint(file: _Held, stop: _Stop, after: _Held) -> None:
     if stop.round != after.header.first_round:
         raise _damaged(file, stop, f"{after.name} begins with round {after.header.first_round}")
 
 
-def _check_tail(layout: Layout, file: _File, stop: _Stop, data: bytes) -> None:
+def _check_tail(layout: Layout, file: _Held, stop: _Stop, data: bytes) -> None:
     """Let a torn round pass, and refuse a damaged one: only a round that was durable has a successor."""
     for frame in layout.frames_after(data, stop.offset, segment=file.header.segment):
         if frame.round > stop.round:
             raise _damaged(file, stop, f"round {frame.round} follows it")
 
 
-def _damaged(file: _File, stop: _Stop, proof: str) -> CorruptLogError:
+def _damaged(file: _Held, stop: _Stop, proof: str) -> CorruptLogError:
     return CorruptLogError(
         f"round {stop.round} was durable, for {proof}, and cannot be read: replace this store's volume, so that its "
         f"replicas are filled anew by their leaders",
@@ -158,15 +186,24 @@ def _damaged(file: _File, stop: _Stop, proof: str) -> CorruptLogError:
     )
 
 
-def _write_again(disk: Disk, layout: Layout, segment: Segment, data: bytes) -> None:
-    """Make the newest round durable, whatever became of its first fsync."""
-    if segment.blank:
-        return
-    begin, end = segment.place(segment.next_round - 1)
-    disk.write(segment.name, begin, memoryview(data)[begin:end])
-    disk.sync(segment.name)
+def _settle(disk: Disk, layout: Layout, segment: Segment, data: bytes) -> None:
+    """Make the newest round durable, whatever became of its first fsync, and a torn one after it unreadable for good.
+
+    Else parts of the torn round that are still to come, or look like the next one's, could make it whole later.
+    """
+    _erase(disk, segment.name, segment.end, len(data))
     frame = layout.frame_at(memoryview(data), HEADER_BYTES, segment=segment.number)
-    if begin == HEADER_BYTES and frame is not None:
-        header = layout.header(segment=segment.number, first_round=segment.first_round, floor=frame.floor)
+    if frame is not None:
+        begin, end = segment.place(segment.next_round - 1)
+        disk.write(segment.name, begin, memoryview(data)[begin:end])
+    disk.sync(segment.name)
+    if frame is not None and segment.end == frame.end:
+        header = layout.header(
+            segment=segment.number, size=segment.size, first_round=segment.first_round, floor=frame.floor
+        )
         disk.write(segment.name, 0, header)
         disk.sync(segment.name)
+
+
+def _erase(disk: Disk, name: str, offset: int, size: int) -> None:
+    disk.write(name, offset, bytes(min(FRAME_BYTES, size - offset)))

@@ -92,10 +92,7 @@ class ReplayedGroup:
             chunks.pop()
         if chunks and chunks[-1].end > first:
             chunks[-1] = Chunk(chunks[-1].round, chunks[-1].entries[: first - chunks[-1].first])
-        if first <= self.meta.index:
-            entries = entries[self.meta.index + 1 - first :]
-        if entries:
-            chunks.append(Chunk(round_, entries))
+        chunks.append(Chunk(round_, entries))
 
     def fill(self, entries: list[Entry], round_: int) -> None:
         """Put copies of live entries in their place, instead of the originals where those are still here."""

@@ -58,7 +58,7 @@ class SharedLog:
     def __init__(self, disk: Disk, layout: Layout, found: Scan, settings: LogSettings) -> None:
         self._disk = disk
         self._layout = layout
-        self._settings = settings
+        self.settings = settings
         self._index = rebuild_index(found)
         self._collector = Collector(disk, layout, self._index)
         self._slots = Slots(disk, size=settings.segment_bytes, wanted=_RESERVE + 1)
@@ -101,7 +101,7 @@ class SharedLog:
         """
         urgent = not any(isinstance(record, Append) and record.entries for record in records)
         excess = self._excess()
-        budget = min(max(_LEAST_MOVE, 2 * excess * self._last_size), self._settings.round_bytes) if excess else 0
+        budget = min(max(_LEAST_MOVE, 2 * excess * self._last_size), self.settings.round_bytes) if excess else 0
         with self._failures_are_final():
             self._write(records, reserve=0 if urgent else _RESERVE, budget=budget)
 
@@ -111,14 +111,23 @@ class SharedLog:
             with self._failures_are_final():
                 if not self._excess():
                     return self._slots.prepare()
-                self._write((), reserve=0, budget=self._settings.round_bytes)
+                self._write((), reserve=0, budget=self.settings.round_bytes)
                 return True
         except DiskFullError:
             return False
 
-    def close(self) -> None:
-        """End with an empty round: it proves the last one, should that be damaged later."""
-        if self._last_size:
+    def has_room(self) -> bool:
+        """Whether entries can be written, about a segment of them."""
+        try:
+            with self._failures_are_final():
+                self._slots.secure(_RESERVE + 1)
+        except DiskFullError:
+            return False
+        return True
+
+    def close(self, *, clean: bool = True) -> None:
+        """Let go of the disk, after an empty round if all is well: should the last one be damaged later, it shows."""
+        if clean and self._last_size:
             with suppress(LogError):
                 self.write(())
         self._disk.close()
@@ -128,7 +137,7 @@ class SharedLog:
         return LogStats(
             rounds=self._round - 1,
             segments=len(self._index.segments),
-            disk_bytes=self._used + len(self._slots.spares) * self._settings.segment_bytes,
+            disk_bytes=self._used + len(self._slots.spares) * self.settings.segment_bytes,
             live_bytes=self._index.live,
             moved_bytes=self._moved,
         )
@@ -170,7 +179,9 @@ class SharedLog:
         if segment.blank:
             # A header is no proof of its own first round, so it tells of the floor before that.
             durable = self._index.segments[0].first_round
-            header = self._layout.header(segment=segment.number, first_round=self._round, floor=durable)
+            header = self._layout.header(
+                segment=segment.number, size=segment.size, first_round=self._round, floor=durable
+            )
             offset, data = 0, bytearray(header) + data
         try:
             self._disk.write(segment.name, offset, data)
@@ -193,10 +204,10 @@ class SharedLog:
 
     def _excess(self) -> int:
         """Return by how many segments the log is too long."""
-        size, live, used = self._settings.segment_bytes, self._index.live, self._used
+        size, live, used = self.settings.segment_bytes, self._index.live, self._used
         if len(self._index.segments) < 2:
             return 0
-        allowed = self._settings.garbage_factor * live + _FEW * size
+        allowed = self.settings.garbage_factor * live + _FEW * size
         if used > allowed:
             return ceil((used - allowed) / size)
         active = self._index.segments[-1]

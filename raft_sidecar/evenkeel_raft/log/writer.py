@@ -1,0 +1,210 @@
+"""The thread that owns a log, for an event loop.
+
+    writer = LogWriter(log, on_full=..., on_failed=...)
+    writer.start()
+    writer.submit(record, done)      `done` is called on the loop when the record is durable
+    await writer.write(*records)     the same, waiting for it
+    await writer.close()
+
+While a round is being synced, whatever is submitted gathers for the next one: a slower disk makes larger rounds.
+
+On a full disk nothing is refused that was handed in, because a raft node cannot take back what it has handed out: what
+carries entries waits, in order and unacknowledged, and goes on when there is room. `on_full` says when that begins and,
+with None, when it ends; meanwhile the caller refuses proposals and hands leadership over. `on_failed` is called once,
+and the process has to end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from queue import Empty, SimpleQueue
+
+from evenkeel_raft.errors import DiskFullError, LogError, LogFailedError, RecordRefusedError
+from evenkeel_raft.log.records import GroupRecord, Metastore
+from evenkeel_raft.log.rounds import Draft, Rounds, Submission
+from evenkeel_raft.log.wal import SharedLog
+
+__all__ = ["LogWriter"]
+
+
+class LogWriter:
+    """The event loop's side. All methods belong to the loop."""
+
+    def __init__(
+        self,
+        log: SharedLog,
+        *,
+        on_full: Callable[[DiskFullError | None], None],
+        on_failed: Callable[[LogError], None],
+        retry_seconds: float = 0.5,
+    ) -> None:
+        self._heads = log.heads
+        self._on_full = on_full
+        self._on_failed = on_failed
+        self._error: LogError | None = None
+        self._futures: set[asyncio.Future[None]] = set()
+        self._worker = _Worker(log, retry_seconds=retry_seconds)
+
+    def start(self) -> None:
+        """Begin to write; what there is to tell arrives on the running loop."""
+        loop = asyncio.get_running_loop()
+        self._ended = loop.create_future()
+
+        def report(call: Callable[..., None], *args: object) -> None:
+            # A loop that is closed has nobody left to tell.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(call, *args)
+
+        self._worker.on_done = partial(report, _tell_done)
+        self._worker.on_dropped = partial(report, _tell_dropped)
+        self._worker.on_full = partial(report, self._on_full)
+        self._worker.on_ended = partial(report, self._end)
+        threading.Thread(target=self._worker.run, name="log-writer", daemon=True).start()
+
+    def submit(
+        self,
+        record: GroupRecord | Metastore,
+        done: Callable[[], None] | None = None,
+        *,
+        dropped: Callable[[], None] | None = None,
+    ) -> None:
+        """Hand in a record; `done` is called when it is durable, in order for each group.
+
+        `dropped` is called instead if the end of its replica overtook it. Raises `RecordRefusedError` if the record
+        cannot follow what was handed in before, or the error the log failed with.
+        """
+        if self._error is not None:
+            raise self._error
+        self._heads.admit(record)
+        self._worker.inbox.put(Submission(record, done, dropped))
+
+    async def write(self, *records: GroupRecord | Metastore) -> None:
+        """Hand in records and wait until they are durable."""
+        futures = [self._submitted(record) for record in records]
+        try:
+            await asyncio.gather(*futures)
+        finally:
+            self._futures.difference_update(futures)
+
+    def _submitted(self, record: GroupRecord | Metastore) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done() -> None:
+            if not future.done():
+                future.set_result(None)
+
+        def dropped() -> None:
+            if not future.done():
+                future.set_exception(RecordRefusedError("the replica was destroyed before its record was written"))
+
+        self.submit(record, done, dropped=dropped)
+        self._futures.add(future)
+        return future
+
+    async def close(self) -> None:
+        """Write what was handed in, as far as there is room, and let go of the log."""
+        self._worker.inbox.put(None)
+        await asyncio.shield(self._ended)
+
+    def _end(self, error: LogError | None) -> None:
+        self._error = error or LogFailedError("the log is closed")
+        for future in self._futures:
+            if not future.done():
+                future.set_exception(self._error)
+        self._ended.set_result(None)
+        if error is not None:
+            self._on_failed(error)
+
+
+def _tell_done(submissions: list[Submission]) -> None:
+    for submission in submissions:
+        if submission.done is not None:
+            submission.done()
+
+
+def _tell_dropped(submissions: list[Submission]) -> None:
+    for submission in submissions:
+        if submission.dropped is not None:
+            submission.dropped()
+
+
+class _Worker:
+    """The thread's side."""
+
+    on_done: Callable[[list[Submission]], None]
+    on_dropped: Callable[[list[Submission]], None]
+    on_full: Callable[[DiskFullError | None], None]
+    on_ended: Callable[[LogError | None], None]
+
+    def __init__(self, log: SharedLog, *, retry_seconds: float) -> None:
+        self.inbox: SimpleQueue[Submission | None] = SimpleQueue()
+        self._log = log
+        self._rounds = Rounds(log.settings.round_bytes)
+        self._retry_seconds = retry_seconds
+        self._retry_at = 0.0
+        self._full = False
+        self._closing = False
+        self._more = True  # whether there is something to do without being told
+
+    def run(self) -> None:
+        """Work until told to close, or until the disk fails."""
+        error: LogError | None = None
+        try:
+            while self._receive():
+                self._turn()
+        except LogError as failure:
+            error = failure
+        except Exception as bug:
+            error = LogFailedError(f"the log's writer failed, end this process and recover: {bug!r}")
+            error.__cause__ = bug
+        self._log.close(clean=error is None)
+        self.on_ended(error)
+
+    def _receive(self) -> bool:
+        """Take in what was submitted, waiting for it if there is nothing else to do; false when all is done."""
+        if not self._more and not self._closing:
+            with suppress(Empty):
+                self._take_in(self.inbox.get(timeout=self._retry_seconds if self._full else None))
+        while not self.inbox.empty():
+            self._take_in(self.inbox.get())
+        return not self._closing or (self._more and len(self._rounds) > 0)
+
+    def _take_in(self, submission: Submission | None) -> None:
+        self._more = True
+        if submission is None:
+            self._closing = True
+        elif dropped := self._rounds.add(submission):
+            self.on_dropped(dropped)
+
+    def _turn(self) -> None:
+        if self._full and time.monotonic() >= self._retry_at:
+            self._look_for_room()
+        draft = self._rounds.draft(urgent=self._full)
+        if draft:
+            self._write(draft)
+        else:
+            self._more = not self._closing and self._log.tidy()
+
+    def _write(self, draft: Draft) -> None:
+        try:
+            self._log.write([piece.record for piece in draft])
+        except DiskFullError as error:
+            if self._full:
+                self._more = self._log.tidy()
+                return
+            self._full, self._retry_at = True, time.monotonic() + self._retry_seconds
+            self.on_full(error)
+        else:
+            self.on_done(self._rounds.written(draft))
+
+    def _look_for_room(self) -> None:
+        if self._log.has_room():
+            self._full = False
+            self.on_full(None)
+        else:
+            self._retry_at = time.monotonic() + self._retry_seconds

@@ -1,0 +1,195 @@
+"""Whatever the moment of a crash, and whatever of the unsynced writes survives it: what was acknowledged is there.
+
+A round is there as a whole or not at all, and only the one under way may be either.
+"""
+
+from __future__ import annotations
+
+import errno
+from contextlib import suppress
+from random import Random
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from evenkeel_raft.errors import LogFailedError
+from evenkeel_raft.log.rebuild import Recovered
+from evenkeel_raft.log.records import Record
+from evenkeel_raft.log.wal import SharedLog
+from tests.raft_log.model import Model, Writer, from_recovered
+from tests.raft_log.sim import CrashError, SimDisk, at_operation
+from tests.raft_log.support import open_log
+
+RNG = st.randoms(use_true_random=False)
+
+
+class Life:
+    """A log on a simulated disk, beside the model of what it has acknowledged."""
+
+    def __init__(self, rng: Random) -> None:
+        self.rng = rng
+        self.disk = SimDisk()
+        self.writer = Writer(rng)
+        self.acknowledged = Model()
+        self.crashes = 0
+        self.log, found = open_log(self.disk)
+        assert self.acknowledged.equals(found)
+
+    def write(self) -> None:
+        records = self.writer.round()
+        for record in records:
+            self.log.heads.admit(record)
+        self.log.write(records)
+        self._acknowledge(records)
+
+    def _acknowledge(self, records: list[Record]) -> None:
+        for record in records:
+            self.acknowledged.apply(record)
+
+    def reopen(self, *, clean: bool) -> None:
+        """End the process, with all the disk has, and begin again."""
+        self.log.close(clean=clean)
+        self._begin(*open_log(self.disk))
+
+    def crash(self) -> None:
+        """Lose the power, perhaps several times, also in the middle of the recovery."""
+        self.crashes += 1
+        self.disk.crash(self.rng)
+        while self.rng.random() < 0.3:
+            self.disk.before = at_operation(self.rng.randrange(6), CrashError())
+            with suppress(CrashError):
+                open_log(self.disk)
+            self.disk.crash(self.rng)
+        self._begin(*open_log(self.disk))
+
+    def _begin(self, log: SharedLog, found: Recovered) -> None:
+        recovered = from_recovered(found)
+        assert recovered in (self.acknowledged, self.writer.model)
+        self.log = log
+        self.acknowledged = recovered.copy()
+        self.writer.model = recovered.copy()
+        # Nothing else appears later: what was read is what the next crash leaves.
+        assert from_recovered(open_log(self.disk)[1]) == recovered
+        self.log, _ = open_log(self.disk)
+
+
+def live(seed: int, *, rounds: int) -> Life:
+    """Write, tidy, restart and crash at random."""
+    life = Life(Random(seed))
+    rng = life.rng
+    for _ in range(rounds):
+        if rng.random() < 0.15:
+            life.disk.before = at_operation(rng.randrange(8), CrashError())
+        try:
+            life.write()
+            if rng.random() < 0.3:
+                life.log.tidy()
+            if rng.random() < 0.05:
+                life.reopen(clean=rng.random() < 0.5)
+        except CrashError:
+            life.crash()
+    return life
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_random_lives(seed: int) -> None:
+    """Hundreds of rounds over a few reused segments, with a crash every few of them."""
+    life = live(seed, rounds=150)
+    assert life.crashes > 5
+    life.disk.crash(life.rng)
+    assert life.acknowledged.equals(open_log(life.disk)[1])
+
+
+def test_crash_at_every_operation() -> None:
+    """One script, crashed at each change it makes to the disk in turn; every crash in three different ways."""
+
+    def script(rng: Random, stop: int) -> tuple[Life, bool]:
+        life = Life(rng)
+        life.disk.before = at_operation(stop, CrashError())
+        try:
+            for _ in range(70):
+                life.write()
+                life.log.tidy()
+        except CrashError:
+            return life, True
+        return life, False
+
+    whole, _ = script(Random(5), 10**9)
+    assert whole.log.stats().moved_bytes > 0
+    for stop in range(whole.disk.operations):
+        life, crashed = script(Random(5), stop)
+        for way in range(3 if crashed else 0):
+            life.rng = Random(stop * 10 + way)
+            if way == 0:
+                life.crash()
+            else:
+                life.write()
+                life.disk.before = at_operation(1, CrashError())
+                with pytest.raises(CrashError):
+                    life.write()
+                life.crash()
+
+
+def test_a_failed_sync_is_not_believed_after_a_restart() -> None:
+    """The page cache shows the round of a failed fsync; a recovery that trusts it loses it with the power."""
+    for seed in range(30):
+        life = Life(Random(seed))
+        for _ in range(life.rng.randrange(1, 30)):
+            life.write()
+
+        def before(operation: str, _name: str) -> None:
+            if operation == "sync":
+                raise OSError(errno.EIO, "the disk is dying")
+
+        life.disk.before = before
+        with pytest.raises(LogFailedError):
+            life.write()
+        life.disk.before = lambda _operation, _name: None
+        life.reopen(clean=False)
+        told = life.acknowledged.copy()
+        life.disk.crash(life.rng)
+        assert told.equals(open_log(life.disk)[1])
+
+
+class CrashMachine(RuleBasedStateMachine):
+    """The same, drawn step by step so that a failure shrinks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.life = Life(Random(0))
+
+    @rule(rng=RNG)
+    def write(self, rng: Random) -> None:
+        self._draw_from(rng)
+        self.life.write()
+
+    @rule(rng=RNG, stop=st.integers(0, 7))
+    def crash_in_a_round(self, rng: Random, stop: int) -> None:
+        self._draw_from(rng)
+        self.life.disk.before = at_operation(stop, CrashError())
+        with suppress(CrashError):
+            self.life.write()
+            self.life.log.tidy()
+        self.life.crash()
+
+    @rule()
+    def tidy(self) -> None:
+        self.life.log.tidy()
+
+    @rule(clean=st.booleans())
+    def reopen(self, clean: bool) -> None:
+        self.life.reopen(clean=clean)
+
+    @invariant()
+    def disk_use_is_bounded(self) -> None:
+        stats = self.life.log.stats()
+        assert stats.disk_bytes <= 2.5 * stats.live_bytes + 8 * self.life.log.settings.segment_bytes
+
+    def _draw_from(self, rng: Random) -> None:
+        self.life.rng = self.life.writer.rng = rng
+
+
+TestCrashMachine = CrashMachine.TestCase
+TestCrashMachine.settings = settings(max_examples=40, stateful_step_count=30, deadline=None, derandomize=True)
