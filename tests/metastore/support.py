@@ -45,6 +45,11 @@ async def compact_etcd(endpoint: str, revision: int) -> None:
         await rpc.KVStub(channel).Compact(rpc.CompactionRequest(revision=revision, physical=True))
 
 
+def of_key(key: str) -> Callable[[Event], bool]:
+    """Whether an event is of this key."""
+    return lambda event: event.key == key
+
+
 async def events_until(watch: AsyncIterator[WatchBatch], done: Callable[[Event], bool]) -> list[Event]:
     """All events up to and including the first one that is `done`; batches must be in order and never repeat."""
     events: list[Event] = []

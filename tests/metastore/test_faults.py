@@ -18,6 +18,7 @@ from tests.metastore.support import (
     delete,
     events_until,
     events_until_end,
+    of_key,
     put,
     settings_for,
     shown,
@@ -52,7 +53,7 @@ async def test_watch_survives_cut_connections(
     seen = []
     for number in range(3):
         await direct.txn(put(f"{prefix}{number}-before"))
-        seen += await events_until(watch, lambda event, n=number: event.key == f"{prefix}{n}-before")
+        seen += await events_until(watch, of_key(f"{prefix}{number}-before"))
         await proxy.refuse()
         await direct.txn(put(f"{prefix}{number}-during"))
         await proxy.accept()

@@ -87,12 +87,12 @@ class Pair:
         return Compare(key, field, self.rng.choice(("=", "=", "=", "!=", "<", ">")), operand)  # type: ignore[arg-type]
 
     def random_op(self) -> Op:
-        kind = self.rng.choices((Put, Delete, Get), (5, 2, 3))[0]
-        if kind is Put:
+        kind: type[Delete | Get] | None = self.rng.choices((None, Delete, Get), (5, 2, 3))[0]
+        if kind is None:
             lease = self.rng.choice((0, 0, *self._leases[-3:], 12345 if self.rng.random() < 0.05 else 0))
             return Put(self.rng.choice(KEYS), self.rng.choice(VALUES), lease)
         if self.rng.random() < 0.3:
-            return kind(self.rng.choice(PREFIXES), prefix=True)  # type: ignore[call-arg]
+            return kind(self.rng.choice(PREFIXES), prefix=True)
         return kind(self.rng.choice(KEYS))
 
 
@@ -102,7 +102,7 @@ async def outcome(
     """What an action answered, or the kind of error it raised."""
     try:
         result = action()
-        return await result if hasattr(result, "__await__") else result  # type: ignore[misc]
+        return await result if hasattr(result, "__await__") else result
     except MetastoreError as error:
         return type(error)
 

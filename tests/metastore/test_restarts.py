@@ -18,6 +18,7 @@ from tests.metastore.support import (
     delete,
     events_until,
     events_until_end,
+    of_key,
     persistent_txn,
     put,
     settings_for,
@@ -35,8 +36,8 @@ async def test_watch_survives_restarts(new_server: Callable[..., EtcdServer], wa
         seen = []
         for number in range(3):
             await store.txn(put(f"/w/{number}"))
-            seen += await events_until(watch, lambda event, n=number: event.key == f"/w/{n}")
-            following = asyncio.create_task(events_until(watch, lambda event, n=number: event.key == f"/w/{n}+"))
+            seen += await events_until(watch, of_key(f"/w/{number}"))
+            following = asyncio.create_task(events_until(watch, of_key(f"/w/{number}+")))
             await getattr(server, way)()
             await server.start()
             await persistent_txn(store, put(f"/w/{number}+"))
