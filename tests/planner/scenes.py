@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 from evenkeel.model.views import Assignment, CurrentState, Placement, StoresView, StoreView, TableView
 from evenkeel.planner import plan
@@ -18,7 +19,7 @@ def table(partitions: int, replicas: int = 3, *, voters: int | None = None, **pl
     )
 
 
-def stores(count: int, *, zones: int = 1, **changed: dict[str, object]) -> StoresView:
+def stores(count: int, zones: int = 1, /, **changed: Mapping[str, object]) -> StoresView:
     """s00, s01, ... in zones a, b, ... in turn; keyword arguments override fields of single stores."""
     views = []
     for i in range(count):

@@ -30,7 +30,7 @@ def test_one_more_store_costs_exactly_its_share(partitions: int, count: int, mov
 @pytest.mark.parametrize("zones", [1, 2, 3, 5])
 def test_a_new_table_is_even_in_replicas_and_leaders(zones: int) -> None:
     """Replicas and leaders per store differ by at most one."""
-    fresh = planned(table(500), stores(30, zones=zones))
+    fresh = planned(table(500), stores(30, zones))
     assert spread(held(fresh), stores(30)) <= 1
     assert spread(led(fresh), stores(30)) <= 1
 
@@ -51,7 +51,7 @@ def test_with_equal_weights_any_placement_allows_even_leaders(seed: int) -> None
 @pytest.mark.parametrize("voters", [1, 3])
 def test_planning_again_changes_nothing(zones: int, voters: int) -> None:
     """A plan is its own best successor."""
-    on = stores(13, zones=zones, s03={"weight": 2.5}, s07={"capacity": 9})
+    on = stores(13, zones, s03={"weight": 2.5}, s07={"capacity": 9})
     first = planned(table(100, voters=voters), on)
     assert planned(table(100, voters=voters), on, first) == first
 
@@ -67,9 +67,9 @@ def test_a_drained_store_is_emptied_and_nothing_else_moves() -> None:
 
 def test_a_lost_zone_is_replaced_by_the_others() -> None:
     """With one of three zones lost every partition has its replicas in the two that are left."""
-    before = planned(table(90), stores(9, zones=3))
+    before = planned(table(90), stores(9, 3))
     lost: dict[str, dict[str, object]] = {name: {"live": False} for name in ("s00", "s03", "s06")}
-    on = stores(9, zones=3, **lost)
+    on = stores(9, 3, **lost)
     after = planned(table(90), on, before)
     zone = {store.name: store.zone for store in on.stores}
     assert all({zone[name] for name in after.stores_of(p)} == {"b", "c"} for p in range(90))
@@ -78,8 +78,8 @@ def test_a_lost_zone_is_replaced_by_the_others() -> None:
 
 def test_more_replicas_only_add() -> None:
     """From three to five replicas nothing that was there moves, and no leader changes."""
-    before = planned(table(100), stores(10, zones=3))
-    after = planned(table(100, 5), stores(10, zones=3), before)
+    before = planned(table(100), stores(10, 3))
+    after = planned(table(100, 5), stores(10, 3), before)
     difference = changes(before, after)
     assert (difference.moves, difference.removals, difference.transfers) == (200, 0, 0)
 
@@ -94,14 +94,14 @@ def test_fewer_replicas_only_remove_and_leaders_stay() -> None:
 
 def test_zones_of_unequal_size_each_hold_one_replica_of_every_partition() -> None:
     """Zones come before shares: a zone of one store holds everything once."""
-    on = stores(6, zones=1, s00={"zone": "a"}, s01={"zone": "b"}, **{f"s0{i}": {"zone": "c"} for i in (2, 3, 4, 5)})
+    on = stores(6, 1, s00={"zone": "a"}, s01={"zone": "b"}, **{f"s0{i}": {"zone": "c"} for i in (2, 3, 4, 5)})
     counts = held(planned(table(40), on))
     assert [counts[f"s0{i}"] for i in range(6)] == [40, 40, 10, 10, 10, 10]
 
 
 def test_zone_spread_can_be_turned_off() -> None:
     """Without it the same stores share evenly."""
-    on = stores(6, zones=1, s00={"zone": "a"}, s01={"zone": "b"}, **{f"s0{i}": {"zone": "c"} for i in (2, 3, 4, 5)})
+    on = stores(6, 1, s00={"zone": "a"}, s01={"zone": "b"}, **{f"s0{i}": {"zone": "c"} for i in (2, 3, 4, 5)})
     assert set(held(planned(table(40, zone_spread=False), on)).values()) == {20}
 
 
@@ -129,15 +129,15 @@ def test_caps_count_other_tables() -> None:
 
 def test_existing_voters_stay_voters_when_learners_join() -> None:
     """From three voting replicas to five with three voters, the added ones are learners."""
-    before = planned(table(60), stores(9, zones=3))
-    after = planned(table(60, 5, voters=3), stores(9, zones=3), before)
+    before = planned(table(60), stores(9, 3))
+    after = planned(table(60, 5, voters=3), stores(9, 3), before)
     assert after.voters == 3
     assert all(set(after.stores_of(p)[:3]) == set(before.stores_of(p)) for p in range(60))
 
 
 def test_a_new_tables_voters_are_in_different_zones() -> None:
     """Losing a zone must not take the majority of three voters along."""
-    on = stores(9, zones=3)
+    on = stores(9, 3)
     zone = {store.name: store.zone for store in on.stores}
     fresh = planned(table(60, 5, voters=3), on)
     assert all(len({zone[name] for name in fresh.stores_of(p)[:3]}) == 3 for p in range(60))
@@ -169,8 +169,8 @@ def test_leaders_of_partitions_the_table_has_not_are_ignored() -> None:
 
 def test_order_of_discovery_does_not_matter() -> None:
     """However stores, leaders and moving partitions are listed, the answer is the same."""
-    on = stores(7, zones=3, s02={"weight": 2.0})
-    before = planned(table(50), stores(6, zones=3))
+    on = stores(7, 3, s02={"weight": 2.0})
+    before = planned(table(50), stores(6, 3))
     leaders = {p: before.stores_of(p)[1] for p in range(0, 50, 3)}
     expected = planned(table(50), on, before, CurrentState(leaders=leaders))
     for seed in range(5):
@@ -184,8 +184,8 @@ def test_the_hash_seed_does_not_matter() -> None:
     """Other processes with other hash seeds compute the same plan."""
     program = (
         "from tests.planner.scenes import planned, stores, table\n"
-        "before = planned(table(200), stores(11, zones=3))\n"
-        "after = planned(table(200, 5, voters=3), stores(13, zones=4), before)\n"
+        "before = planned(table(200), stores(11, 3))\n"
+        "after = planned(table(200, 5, voters=3), stores(13, 4), before)\n"
         "print(after.rows.tobytes().hex())"
     )
     answers = {

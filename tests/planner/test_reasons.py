@@ -16,7 +16,7 @@ def reasons(of: TableView, on: StoresView, previous: Assignment) -> set[str]:
 def test_a_store_that_must_be_left_is_named() -> None:
     """Lost, draining, weightless, unselected, full and vanished stores each say so."""
     before = planned(table(10), stores(5))
-    why = {
+    why: dict[str, dict[str, object]] = {
         "s00 is lost": {"live": False},
         "s00 is draining": {"draining": True},
         "s00 has weight 0": {"weight": 0},
@@ -59,7 +59,7 @@ def test_a_short_stores_share_is_named_where_the_source_had_its_own() -> None:
 
 def test_crowded_zones_are_named() -> None:
     """A partition with two replicas in one zone and none in another says so."""
-    on = stores(6, zones=3)
+    on = stores(6, 3)
     before = Assignment.of([["s00", "s03", "s01"]], voters=3)
     assert reasons(table(1), on, before) == {"zone a had 2 of partition 0's replicas and zone c none"}
 
@@ -80,7 +80,7 @@ def test_moves_stay_within_zones_where_they_can() -> None:
     """Of two leaving and two coming replicas those of one zone belong together."""
     before = Assignment.of([["s00", "s01"]], voters=2)
     after = Assignment.of([["s03", "s02"]], voters=2)
-    found = moves(before, after, table=table(1, 2), stores=stores(4, zones=2, s00={"live": False}))
+    found = moves(before, after, table=table(1, 2), stores=stores(4, 2, s00={"live": False}))
     assert [(move.source, move.target) for move in found] == [("s00", "s02"), ("s01", "s03")]
 
 
