@@ -27,6 +27,7 @@ BUDGETED = frozenset(
         "blank",
         "vanish",
         "mute",
+        "glimpse",
     )
 )
 

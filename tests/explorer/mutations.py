@@ -274,6 +274,13 @@ def _destroy_by_parts() -> Patch:
     return stack
 
 
+THERE_AND_BACK = Scenario(
+    stores=("a", "b", "c"),
+    wishes=(Wish(("a", "b")), Wish(("a", "c")), Wish(("a", "b"))),
+    mode=Retarget.CANCEL,
+    budget={"wish": 2},
+)
+
 MUTATIONS = (
     Mutation(
         name="23776",
@@ -295,8 +302,16 @@ MUTATIONS = (
         name="25146",
         says="a target that is stable again is taken for reached, although pending leads away from it",
         patch=_swap(partition, "retarget", _away_and_back),
+        scenario=THERE_AND_BACK,
+        weights={"elect": 0.02, "timeout": 0.05, "give-up": 0.05, "lead": 0.2},
     ),
-    Mutation(name="bytes", says="configurations are compared by bytes instead of as sets", patch=_by_bytes),
+    Mutation(
+        name="bytes",
+        says="configurations are compared by bytes instead of as sets",
+        patch=_by_bytes,
+        scenario=THERE_AND_BACK,
+        weights={"elect": 0.02, "timeout": 0.05, "give-up": 0.05, "lead": 0.2},
+    ),
     Mutation(
         name="absence",
         says="a replica is deleted because stable is absent",
@@ -347,6 +362,12 @@ MUTATIONS = (
         name="learners-unlocked",
         says="a change of learners is logged without the lock",
         patch=_swap(leader, "_change", _without_lock(joint=False)),
+        scenario=Scenario(
+            stores=("a", "b", "c"),
+            wishes=(Wish(("a",)), Wish(("a",), ("b",)), Wish(("a",), ("c",)), Wish(("a",))),
+            budget={"wish": 4},
+        ),
+        weights={"elect": 0.02, "timeout": 0.05, "give-up": 0.05, "wish": 0.5, "operate": 2.0},
     ),
     Mutation(
         name="deposed-unlock",

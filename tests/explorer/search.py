@@ -100,6 +100,9 @@ def step(world: World, action: Action) -> None:
         sidecars.elect(world, replica.id)
     elif kind == "replicate":
         _replicate(world, name, action[2])
+    elif kind == "glimpse":
+        world.budget["glimpse"] -= 1
+        sidecars.glimpse(world, world.stores[name], action[2])
     else:
         faults.act(world, kind, name)
     invariants.check(world)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+
 from evenkeel.metastore.api import Compare, Txn, TxnResult
 from evenkeel.protocol import leader, replica, table_life
 from evenkeel.protocol.partition import PartitionView
@@ -22,6 +24,7 @@ def actions(world: World, store: Store) -> Iterator[Action]:
         yield ("timeout", name)
     if store.seen < world.watch_revision:
         yield ("deliver", name)
+        yield from _glimpses(world, store)
     if to_start(store) is not None:
         yield ("start", name)
     if store.leader is not None and not store.waiting and store.record_mod:
@@ -30,6 +33,24 @@ def actions(world: World, store: Store) -> Iterator[Action]:
         elif store.seen >= store.need and next_action(world, store) is not None:
             yield ("lead", name)
     yield from _deletions(world, store)
+
+
+def _glimpses(world: World, store: Store) -> Iterator[Action]:
+    """Each kind of key may have a watch of its own, which is ahead of the others for a while."""
+    if store.view is None or store.blank or not world.spend("glimpse"):
+        return
+    now = world.view()
+    for kind in ("stable", "pending", "planned", "lock"):
+        if getattr(now, f"{kind}_mod") != getattr(store.view, f"{kind}_mod"):
+            yield ("glimpse", store.name, kind)
+
+
+def glimpse(world: World, store: Store, kind: str) -> None:
+    """One of the keys is seen as it is now, the others stay as they were seen before."""
+    assert store.view is not None
+    now = world.view()
+    news = {name: getattr(now, name) for name in (kind, f"{kind}_mod")}
+    store.view = msgspec.structs.replace(store.view, **news)
 
 
 def _deletions(world: World, store: Store) -> Iterator[Action]:
