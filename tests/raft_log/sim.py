@@ -62,6 +62,7 @@ class SimDisk:
         self.operations = 0
         self.written = 0
         self._deleted: dict[str, SimFile] = {}
+        self._renamed: dict[str, str] = {}
 
     # The log's side
 
@@ -101,11 +102,13 @@ class SimDisk:
         if self.used() + size > self.capacity:
             raise OSError(errno.ENOSPC, "no space left on the simulated disk")
         self.files[name] = SimFile(size)
-        self._deleted.clear()
+        self._settle_directory()
 
     def rename(self, name: str, to: str) -> None:
         self._change("rename", name)
+        assert to not in self.files
         self.files[to] = self.files.pop(name)
+        self._renamed[to] = name
 
     def delete(self, name: str) -> None:
         self._change("delete", name)
@@ -113,7 +116,7 @@ class SimDisk:
 
     def sync_directory(self) -> None:
         self._change("sync_directory", "")
-        self._deleted.clear()
+        self._settle_directory()
 
     def close(self) -> None:
         pass
@@ -124,14 +127,14 @@ class SimDisk:
         return sum(len(file.cache) for file in self.files.values())
 
     def crash(self, rng: Random) -> None:
-        """Lose the power: of what was not synced any part survives, of deletions any."""
+        """Lose the power: of what was not synced any part survives, of deletions and renames any."""
         for name, file in self._deleted.items():
             if rng.random() < 0.5:
                 self.files[name] = file
-        self._deleted.clear()
-        for name in [name for name, file in self.files.items() if len(file.cache) < SECTOR and rng.random() < 0.5]:
-            if name.endswith(".new"):
-                del self.files[name]
+        for name, before in self._renamed.items():
+            if rng.random() < 0.5:
+                self.files[before] = self.files.pop(name)
+        self._settle_directory()
         for file in self.files.values():
             file.crash(rng)
         self.before = lambda _operation, _name: None
@@ -140,6 +143,10 @@ class SimDisk:
         """Damage a byte, for good."""
         for data in (self.files[name].cache, self.files[name].durable):
             data[offset] ^= 1 << bit
+
+    def _settle_directory(self) -> None:
+        self._deleted.clear()
+        self._renamed.clear()
 
     def _change(self, operation: str, name: str) -> None:
         self.operations += 1

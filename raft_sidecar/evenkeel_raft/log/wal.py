@@ -16,7 +16,7 @@ from msgspec import Struct
 from evenkeel_raft.errors import CorruptLogError, DiskFullError, LogError, LogFailedError
 from evenkeel_raft.log.collect import Collector
 from evenkeel_raft.log.disk import Disk
-from evenkeel_raft.log.frames import Draft, Layout
+from evenkeel_raft.log.frames import HEADER_BYTES, Draft, Layout
 from evenkeel_raft.log.rebuild import Recovered, rebuild_heads, rebuild_index, recovered
 from evenkeel_raft.log.records import Append, Record
 from evenkeel_raft.log.recovery import Scan, scan
@@ -27,8 +27,11 @@ __all__ = ["LogSettings", "LogStats", "SharedLog"]
 
 # Copied at least per round while the log is too long, so that rounds of a few bytes do not make many small copies.
 _LEAST_MOVE: Final = 64 << 10
-# Spares that entries may not use up: room to collect in, and for records that end something.
-_RESERVE: Final = 1
+# Spares that must remain: entries leave room for records without any, such as those that end something; both leave
+# room to collect in, for the oldest segment may have to be copied as a whole before its file is free.
+_ENTRIES_LEAVE: Final = 2
+_OTHERS_LEAVE: Final = 1
+_COPIES_LEAVE: Final = 0
 # Used below this many segments, the log is never too long.
 _FEW: Final = 3
 
@@ -36,7 +39,7 @@ _FEW: Final = 3
 class LogSettings(Struct, frozen=True):
     """Sizes. `round_bytes` is about how much one fsync carries: more would let one group hold up the others."""
 
-    segment_bytes: int = 64 << 20
+    segment_bytes: int = 32 << 20
     round_bytes: int = 2 << 20
     garbage_factor: float = 2.0
     """How long the log may be, in terms of what is live in it."""
@@ -61,7 +64,7 @@ class SharedLog:
         self.settings = settings
         self._index = rebuild_index(found)
         self._collector = Collector(disk, layout, self._index)
-        self._slots = Slots(disk, size=settings.segment_bytes, wanted=_RESERVE + 1)
+        self._slots = Slots(disk, size=settings.segment_bytes, wanted=_ENTRIES_LEAVE + 1)
         for name in found.spares:
             self._slots.found(name, spare=True)
         for segment in found.segments:
@@ -103,7 +106,7 @@ class SharedLog:
         excess = self._excess()
         budget = min(max(_LEAST_MOVE, 2 * excess * self._last_size), self.settings.round_bytes) if excess else 0
         with self._failures_are_final():
-            self._write(records, reserve=0 if urgent else _RESERVE, budget=budget)
+            self._write(records, reserve=_OTHERS_LEAVE if urgent else _ENTRIES_LEAVE, budget=budget)
 
     def tidy(self) -> bool:
         """Do one step of what can wait until nothing else is to be done; whether there is more."""
@@ -111,7 +114,7 @@ class SharedLog:
             with self._failures_are_final():
                 if not self._excess():
                     return self._slots.prepare()
-                self._write((), reserve=0, budget=self.settings.round_bytes)
+                self._write((), reserve=_COPIES_LEAVE, budget=self.settings.round_bytes)
                 return True
         except DiskFullError:
             return False
@@ -120,7 +123,7 @@ class SharedLog:
         """Whether entries can be written, about a segment of them."""
         try:
             with self._failures_are_final():
-                self._slots.secure(_RESERVE + 1)
+                self._slots.secure(_ENTRIES_LEAVE + 1)
         except DiskFullError:
             return False
         return True
@@ -196,7 +199,7 @@ class SharedLog:
 
     def _free(self, floor: int) -> None:
         segments = self._index.segments
-        while segments[1].first_round <= floor:
+        while len(segments) > 1 and segments[1].first_round <= floor:
             segment = segments.pop(0)
             assert not segment.live
             self._used -= segment.size
@@ -211,9 +214,9 @@ class SharedLog:
         if used > allowed:
             return ceil((used - allowed) / size)
         active = self._index.segments[-1]
-        dead = used - live - (active.size - active.end)
+        dead = used - live - (active.size - active.end) - len(self._index.segments) * HEADER_BYTES
         # The ends of segments stay empty, so a part of what looks dead cannot be won.
-        return int(self._short and self._slots.wanting and dead > size and 8 * dead > used)
+        return int(self._short and self._slots.wanting and 8 * dead > used)
 
     @contextmanager
     def _failures_are_final(self) -> Iterator[None]:

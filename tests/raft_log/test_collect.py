@@ -1,0 +1,154 @@
+"""Disk use is bounded by what is live, whoever keeps it alive."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from evenkeel_raft.core.types import HardState
+from evenkeel_raft.errors import CorruptLogError
+from evenkeel_raft.log.frames import HEADER_BYTES
+from evenkeel_raft.log.records import Created, Destroyed, Metastore
+from evenkeel_raft.log.wal import LogSettings, SharedLog
+from tests.raft_log.model import Model, Writer
+from tests.raft_log.sim import SimDisk
+from tests.raft_log.support import append, compacted, installed, open_log, state, write
+
+SEGMENT = 16 << 10
+SETTINGS = LogSettings(segment_bytes=SEGMENT, round_bytes=4 << 10)
+
+
+def bound(live: int) -> float:
+    return 2.5 * live + 6 * SEGMENT
+
+
+def steady(log: SharedLog, group: int, *, rounds: int, disk: SimDisk, first: int = 1, keep: int = 5) -> None:
+    """Append and compact, watching the disk."""
+    for index in range(first, first + rounds):
+        write(log, append(group, index, index, size=300))
+        if index > keep:
+            write(log, compacted(group, index - keep))
+        assert disk.used() <= bound(log.stats().live_bytes), (index, log.stats())
+
+
+@pytest.fixture
+def disk() -> SimDisk:
+    return SimDisk()
+
+
+@pytest.fixture
+def log(disk: SimDisk) -> SharedLog:
+    return open_log(disk, SETTINGS)[0]
+
+
+def test_steady_writes(log: SharedLog, disk: SimDisk) -> None:
+    """A group that compacts as it goes needs a handful of segments for ever."""
+    write(log, Created(1, 1, 0))
+    steady(log, 1, rounds=1500, disk=disk)
+    assert disk.written > 8 * disk.used()
+
+
+def test_idle_groups_do_not_pin_segments(log: SharedLog, disk: SimDisk) -> None:
+    """What they keep is copied forward, and everything of it is there at the end."""
+    model = Model()
+    idle = [
+        record
+        for group in range(2, 40)
+        for record in (
+            Created(group, group, 0, b"idle"),
+            installed(group, 100, replica=group),
+            append(group, 101, 103, replica=group, hard_state=HardState(4, 1, 102)),
+        )
+    ]
+    gone = [Created(50, 8, 0), Destroyed(50, 8), Metastore(3, 17)]
+    for record in [*idle, *gone]:
+        write(log, record)
+        model.apply(record)
+    write(log, Created(1, 1, 0))
+    steady(log, 1, rounds=600, disk=disk)
+    assert log.stats().moved_bytes > 0
+    found = open_log(disk, SETTINGS)[1]
+    del found.groups[1]
+    assert model.equals(found)
+
+
+def test_long_lived_bytes_cost_about_one_copy_per_byte_written(log: SharedLog, disk: SimDisk) -> None:
+    """Much that is live, and steady writes: the copying stays in proportion."""
+    write(log, Created(1, 1, 0), Created(2, 1, 0))
+    for index in range(1, 400):
+        write(log, append(2, index, index, size=500))
+    assert log.stats().live_bytes > 10 * SEGMENT
+    before = disk.written
+    steady(log, 1, rounds=1500, disk=disk)
+    moved = log.stats().moved_bytes
+    assert moved > 5 * SEGMENT
+    assert moved < 0.6 * (disk.written - before)
+
+
+def test_files_are_given_back(log: SharedLog, disk: SimDisk) -> None:
+    """A log that was long becomes short when what it kept is gone, without further writes."""
+    for group in range(1, 30):
+        write(log, Created(group, 1, 0))
+        for index in range(1, 30):
+            write(log, append(group, index, index, size=400))
+    long = disk.used()
+    for group in range(1, 30):
+        write(log, Destroyed(group, 1))
+    while log.tidy():
+        pass
+    assert long > 20 * SEGMENT
+    assert disk.used() <= bound(log.stats().live_bytes)
+    assert len(open_log(disk, SETTINGS)[1].retired) == 29
+
+
+def test_dead_segments_are_freed_unread(log: SharedLog, disk: SimDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is read back where nothing is live."""
+    write(log, Created(1, 1, 0))
+    reads: list[str] = []
+    original = disk.read
+    monkeypatch.setattr(disk, "read", lambda name, *place: reads.append(name) or original(name, *place))
+    for index in range(1, 600):
+        write(log, append(1, index, index, size=300), state(1, HardState(index, 0, 0)), compacted(1, index))
+    # The record that names the replica is what every turn of the log has to copy.
+    assert len(reads) < log.stats().rounds / 20
+
+
+def test_live_bytes_are_found_again(disk: SimDisk) -> None:
+    """After a restart the index counts about the same, and every round that is live still is."""
+    log, _ = open_log(disk, SETTINGS)
+    writer = Writer(Random(2), groups=6)
+    for _ in range(300):
+        write(log, *writer.round())
+    again, _ = open_log(disk, SETTINGS)
+    assert again.stats().live_bytes == pytest.approx(log.stats().live_bytes, rel=0.3)
+    for one, other in zip(log._index.segments, again._index.segments, strict=True):
+        rounds = range(one.first_round, one.next_round)
+        assert [bool(one.live_in(round_)) for round_ in rounds] == [bool(other.live_in(round_)) for round_ in rounds]
+
+
+def test_no_live_bytes_remain_of_nothing(log: SharedLog) -> None:
+    """What is added is taken away again, to the byte."""
+    rng = Random(4)
+    writer = Writer(rng, groups=5)
+    for _ in range(400):
+        write(log, *writer.round())
+    for number, group in list(writer.model.groups.items()):
+        write(log, Destroyed(number, group.replica))
+    for number, replica in {**writer.model.retired, **{n: g.replica for n, g in writer.model.groups.items()}}.items():
+        write(log, Created(number, replica + 1, 0))
+    index = log._index
+    assert index.live == sum(segment.live for segment in index.segments)
+    assert index.live == index.metastore.size + sum(group.identity.size for group in index.groups.values())
+
+
+def test_damage_found_while_collecting_is_final(log: SharedLog, disk: SimDisk) -> None:
+    """The log names the place and stops, instead of copying what it cannot read."""
+    write(log, Created(1, 1, 0), Created(2, 1, 0, b"idle"))
+    name = log._index.segments[0].name
+    disk.flip(name, HEADER_BYTES + 50, 3)
+    with pytest.raises(CorruptLogError, match=f"{name}, offset {HEADER_BYTES}: round 1 cannot be read back") as caught:
+        steady(log, 1, rounds=1000, disk=disk)
+    with pytest.raises(CorruptLogError) as again:
+        write(log, state(1, HardState(1, 0, 0)))
+    assert again.value is caught.value

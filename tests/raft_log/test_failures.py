@@ -1,0 +1,187 @@
+"""A disk that is full is waited for; a disk that fails is not used again."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from evenkeel_raft.core.types import HardState
+from evenkeel_raft.errors import DiskFullError, LogFailedError
+from evenkeel_raft.log.records import Created, Destroyed
+from evenkeel_raft.log.wal import LogSettings, SharedLog
+from tests.raft_log.sim import SimDisk
+from tests.raft_log.support import append, compacted, indexes, open_log, state, write
+
+SEGMENT = 16 << 10
+SETTINGS = LogSettings(segment_bytes=SEGMENT, round_bytes=4 << 10)
+
+
+def failing(disk: SimDisk, operation: str, code: int) -> None:
+    def before(what: str, _name: str) -> None:
+        if what == operation:
+            raise OSError(code, "simulated")
+
+    disk.before = before
+
+
+def fill(log: SharedLog, group: int, *, first: int = 1) -> int:
+    """Append until the disk is full; returns the last index that is durable."""
+    for index in range(first, first + 10_000):
+        try:
+            log.write([append(group, index, index, size=1000)])
+        except DiskFullError:
+            return index - 1
+    raise AssertionError("the disk was never full")
+
+
+@pytest.fixture
+def disk() -> SimDisk:
+    return SimDisk(capacity=10 * SEGMENT)
+
+
+@pytest.fixture
+def log(disk: SimDisk) -> SharedLog:
+    log, _ = open_log(disk, SETTINGS)
+    write(log, Created(1, 1, 0))
+    return log
+
+
+def test_a_full_disk_refuses_entries_and_loses_nothing(log: SharedLog, disk: SimDisk) -> None:
+    """What was refused left no trace; what was acknowledged is there."""
+    last = fill(log, 1)
+    assert last > 4 * SEGMENT // 1000
+    for _ in range(3):
+        with pytest.raises(DiskFullError):
+            log.write([append(1, last + 1, last + 1, size=1000)])
+    assert indexes(open_log(disk, SETTINGS)[1], 1) == list(range(1, last + 1))
+
+
+def test_terms_votes_and_compaction_still_fit(log: SharedLog, disk: SimDisk) -> None:
+    """From the reserve, many of them."""
+    last = fill(log, 1)
+    for term in range(1, 150):
+        log.write([state(1, HardState(term, 2, 0))])
+    log.write([compacted(1, 1)])
+    found = open_log(disk, SETTINGS)[1].groups[1]
+    assert (found.hard_state, found.meta.index, found.entries[-1].index) == (HardState(149, 2, 0), 1, last)
+
+
+def test_small_records_do_not_let_entries_into_the_reserve(log: SharedLog) -> None:
+    """Even when the segment they are written to has room."""
+    last = fill(log, 1)
+    for term in range(1, 100):
+        log.write([state(1, HardState(term, 2, 0))])
+        with pytest.raises(DiskFullError):
+            log.write([append(1, last + 1, last + 1, size=1000)])
+
+
+def test_small_records_never_fill_the_disk_for_good(log: SharedLog) -> None:
+    """They use up their reserve, and win it back by collecting, while everything else stays as it is."""
+    fill(log, 1)
+    for term in range(1, 3000):
+        try:
+            log.write([state(1, HardState(term, 2, 0))])
+        except DiskFullError:
+            while log.tidy():
+                pass
+            log.write([state(1, HardState(term, 2, 0))])
+    assert log.stats().moved_bytes > 0
+
+
+def test_compaction_makes_room(log: SharedLog, disk: SimDisk) -> None:
+    """The log collects inside the space it has, and goes on."""
+    last = fill(log, 1)
+    assert not log.has_room()
+    log.write([compacted(1, last)])
+    while log.tidy():
+        pass
+    assert log.has_room()
+    log.write([append(1, last + 1, last + 20, size=1000)])
+    assert indexes(open_log(disk, SETTINGS)[1], 1) == list(range(last + 1, last + 21))
+
+
+def test_destroying_makes_room(log: SharedLog) -> None:
+    """So does the end of a replica."""
+    last = fill(log, 1)
+    log.write([Destroyed(1, 1)])
+    while log.tidy():
+        pass
+    log.write([Created(1, 2, 0), append(1, 1, last // 2, replica=2, size=1000)])
+
+
+def test_nothing_is_turned_over_for_nothing(log: SharedLog) -> None:
+    """Full of live entries, the log does not copy them in circles."""
+    fill(log, 1)
+    moved = log.stats().moved_bytes
+    for _ in range(50):
+        assert not log.tidy()
+    assert log.stats().moved_bytes == moved
+
+
+def test_space_that_returns_is_used(log: SharedLog, disk: SimDisk) -> None:
+    """Without a restart."""
+    last = fill(log, 1)
+    disk.capacity *= 2
+    assert log.has_room()
+    log.write([append(1, last + 1, last + 1, size=1000)])
+    assert fill(log, 1, first=last + 2) > 1.5 * last
+
+
+def test_a_full_disk_is_recovered_from(log: SharedLog, disk: SimDisk) -> None:
+    """A restart needs no space of its own."""
+    last = fill(log, 1)
+    log, found = open_log(disk, SETTINGS)
+    assert indexes(found, 1) == list(range(1, last + 1))
+    with pytest.raises(DiskFullError):
+        write(log, append(1, last + 1, last + 20, size=1000))
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_a_file_system_that_breaks_its_promise(log: SharedLog, disk: SimDisk, code: int) -> None:
+    """No room in an allocated file is a full disk, too; the round is written in the same place later."""
+    write(log, append(1, 1, 1))
+    for size in (100, SEGMENT - 5000, 2 * SEGMENT):
+        last = indexes(open_log(disk, SETTINGS)[1], 1)[-1]
+        failing(disk, "write", code)
+        with pytest.raises(DiskFullError):
+            log.write([append(1, last + 1, last + 1, size=size)])
+        disk.before = lambda _operation, _name: None
+        log.write([append(1, last + 1, last + 1, size=7)])
+        assert indexes(open_log(disk, SETTINGS)[1], 1) == list(range(1, last + 2))
+
+
+@pytest.mark.parametrize("operation", ["write", "sync"])
+def test_a_failed_disk_is_final(log: SharedLog, disk: SimDisk, operation: str) -> None:
+    """Every later write fails with the same error, also when the disk seems well again."""
+    failing(disk, operation, errno.EIO)
+    with pytest.raises(LogFailedError, match="end this process and recover") as caught:
+        write(log, append(1, 1, 1))
+    disk.before = lambda _operation, _name: None
+    operations = disk.operations
+    for attempt in (lambda: log.write([]), log.tidy, log.has_room):
+        with pytest.raises(LogFailedError) as again:
+            attempt()
+        assert again.value is caught.value
+    log.close()
+    assert disk.operations == operations
+
+
+def test_no_room_at_sync_is_final(log: SharedLog, disk: SimDisk) -> None:
+    """An fsync that fails is final whatever its reason: the kernel has dropped the pages."""
+    failing(disk, "sync", errno.ENOSPC)
+    with pytest.raises(LogFailedError):
+        write(log, append(1, 1, 1))
+
+
+def test_an_entry_larger_than_a_segment(log: SharedLog, disk: SimDisk) -> None:
+    """It gets a file of its own size, which is given back afterwards."""
+    write(log, append(1, 1, 1, size=3 * SEGMENT))
+    write(log, append(1, 2, 3))
+    assert indexes(open_log(disk, SETTINGS)[1], 1) == [1, 2, 3]
+    write(log, compacted(1, 3))
+    while log.tidy():
+        pass
+    for term in range(1, 2000):
+        log.write([state(1, HardState(term, 2, 0))])
+    assert {disk.size(name) for name in disk.names() if name.endswith(".log")} == {SEGMENT}

@@ -1,0 +1,116 @@
+"""A log is opened by the store it belongs to, or refused by name."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from zlib import crc32
+
+import pytest
+
+from evenkeel_raft.errors import CorruptLogError, LogInUseError, NewerFormatError, WrongVolumeError
+from evenkeel_raft.log.disk import FileDisk
+from evenkeel_raft.log.frames import FORMAT, Layout
+from evenkeel_raft.log.records import Created
+from evenkeel_raft.log.volume import VOLUME_FILE, open_volume
+from evenkeel_raft.log.wal import SharedLog
+from tests.raft_log.sim import CrashError, SimDisk, at_operation
+from tests.raft_log.support import VOLUME, open_log, write
+
+OTHER = "99999999-8888-7777-6666-555555555555"
+
+
+def rewrite(disk: SimDisk, name: str, data: bytes) -> None:
+    del disk.files[name]
+    disk.allocate(name, len(data))
+    disk.write(name, 0, data)
+
+
+def test_a_new_log_gets_an_id_and_keeps_it() -> None:
+    """One of its own, or the one it is given."""
+    disk = SimDisk()
+    first = SharedLog.open(disk)[1].volume
+    assert SharedLog.open(disk)[1].volume == first
+    assert SharedLog.open(SimDisk())[1].volume != first
+    assert SharedLog.open(SimDisk(), volume=VOLUME)[1].volume == VOLUME
+
+
+def test_the_log_of_another_volume_is_refused() -> None:
+    """By both names."""
+    disk = SimDisk()
+    open_log(disk)
+    with pytest.raises(WrongVolumeError, match=f"{VOLUME}.*{OTHER}"):
+        SharedLog.open(disk, volume=OTHER)
+
+
+def test_a_file_of_another_volume_is_refused() -> None:
+    """By its name: somebody mixed two directories."""
+    disk, other = SimDisk(), SimDisk()
+    open_log(disk)
+    log, _ = SharedLog.open(other, volume=OTHER)
+    write(log, Created(1, 1, 0))
+    disk.files["0000000f.log"] = other.files["00000000.log"]
+    with pytest.raises(WrongVolumeError, match=r"0000000f\.log"):
+        open_log(disk)
+
+
+def test_a_newer_format_is_refused() -> None:
+    """Wherever it shows first, whatever else that format says."""
+    disk = SimDisk()
+    log, _ = open_log(disk)
+    rewrite(disk, VOLUME_FILE, b'{"format": 2, "name": "something new"}')
+    with pytest.raises(NewerFormatError, match=r"volume\.json: the log has format 2, and this version reads up to 1"):
+        open_log(disk)
+
+    rewrite(disk, VOLUME_FILE, f'{{"format": {FORMAT}, "volume": "{VOLUME}"}}'.encode())
+    write(log, Created(1, 1, 0))
+    disk.write("00000000.log", 0, newer_header(Layout(b"x" * 16).header(segment=1, size=1, first_round=1, floor=1)))
+    with pytest.raises(NewerFormatError, match=r"00000000\.log: the log has format 2"):
+        open_log(disk)
+
+
+def newer_header(header: bytes) -> bytes:
+    fields = header[:8] + (FORMAT + 1).to_bytes(4, "little") + header[12:60]
+    return fields + crc32(fields).to_bytes(4, "little")
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b'{"format": 1}', b'{"format": 1, "volume": "x"}', b"\xff\0"])
+def test_an_unreadable_identity_is_refused(text: bytes) -> None:
+    """Never taken for a new volume."""
+    disk = SimDisk()
+    open_log(disk)
+    rewrite(disk, VOLUME_FILE, text)
+    with pytest.raises(CorruptLogError, match=r"volume\.json.*cannot read whose log it is"):
+        open_log(disk)
+
+
+def test_segments_without_identity_are_refused() -> None:
+    """Never taken for a new volume either."""
+    disk = SimDisk()
+    log, _ = open_log(disk)
+    write(log, Created(1, 1, 0))
+    del disk.files[VOLUME_FILE]
+    with pytest.raises(CorruptLogError, match=r"such as 00000000\.log, but nothing says whose log"):
+        open_log(disk)
+
+
+def test_creation_survives_every_crash() -> None:
+    """Whenever it comes, the next start makes or finds the log."""
+    for stop in range(7):
+        for seed in range(8):
+            disk = SimDisk()
+            disk.before = at_operation(stop, CrashError())
+            with suppress(CrashError):
+                open_volume(disk, VOLUME)
+            disk.crash(Random(seed))
+            assert str(open_volume(disk, VOLUME)) == VOLUME
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    """A second one is refused while the first has the directory."""
+    disk = FileDisk(tmp_path)
+    with pytest.raises(LogInUseError, match="another process has this log open"):
+        FileDisk(tmp_path)
+    disk.close()
+    FileDisk(tmp_path).close()
