@@ -128,13 +128,22 @@ async def test_all_comparisons_must_hold(subject: Subject, prefix: str) -> None:
         (Compare("none", "version", "<", 1), True),
         (Compare("none", "value", "=", b""), False),
         (Compare("none", "value", "!=", b"m"), False),
+        (Compare("a", "version", "<", 3, end="b"), True),
+        (Compare("a", "version", "<", 2, end="b"), False),
+        (Compare("a", "version", "=", 2, end="z"), False),
+        (Compare("a", "version", ">", 0, end="z"), True),
+        (Compare("a\0", "version", "<", 2, end="z"), True),
+        (Compare("m", "mod", "=", 0, end="n"), True),
+        (Compare("m", "value", "!=", b"m", end="n"), False),
     ],
 )
 async def test_comparison(subject: Subject, prefix: str, compare: Compare, *, holds: bool) -> None:
-    """Each field compares as a number or as bytes; an absent key has zeros and no value at all."""
+    """Each field compares as a number or as bytes; an absent key has zeros and no value at all; a range, every key."""
     await subject.store.txn(put(prefix + "a", b"l"))
     await subject.store.txn(put(prefix + "a", b"m"))
-    here = Compare(prefix + compare.key, compare.field, compare.op, compare.operand)
+    await subject.store.txn(put(prefix + "b", b"m"))
+    end = prefix + compare.end if compare.end else ""
+    here = Compare(prefix + compare.key, compare.field, compare.op, compare.operand, end)
     assert (await subject.store.txn(Txn((here,)))).succeeded is holds
 
 

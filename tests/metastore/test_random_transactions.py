@@ -84,7 +84,8 @@ class Pair:
         else:
             true = (kv.mod_revision, kv.create_revision, kv.version) if kv else (0,)
             operand = max(0, self.rng.choice(true) + self.rng.choice((-1, 0, 0, 0, 1)))
-        return Compare(key, field, self.rng.choice(("=", "=", "=", "!=", "<", ">")), operand)  # type: ignore[arg-type]
+        end = self.rng.choice(("", "", f"{key}\0", f"{key}z", "zz"))
+        return Compare(key, field, self.rng.choice(("=", "=", "=", "!=", "<", ">")), operand, end)  # type: ignore[arg-type]
 
     def random_op(self) -> Op:
         kind: type[Delete | Get] | None = self.rng.choices((None, Delete, Get), (5, 2, 3))[0]

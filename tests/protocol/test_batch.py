@@ -11,13 +11,17 @@ import pytest
 from evenkeel.errors import FencedError
 from evenkeel.metastore.api import MAX_TXN_OPS, KeyValue, Put, Txn, TxnResult
 from evenkeel.metastore.mvcc import Mvcc
-from evenkeel.protocol.batch import BATCH, Batch, PlanRun
+from evenkeel.protocol.batch import Batch, PlanRun
 from evenkeel.protocol.partition import Case, PartitionView, read_partition
 from evenkeel.protocol.records import Lock, Peer, Retarget, Stable, encode
 from tests.protocol.support import KEYS, TABLE, holds, peers, put, queue, remove, shown_queue, targets
 
 MANY = 10_000
 OLD, NEW = "a1 b1 c1", "a b d"
+BATCH = 61
+"""Partitions without a change under way that fit one transaction."""
+CHANGING = 41
+"""Partitions with a pending that fit one transaction."""
 
 
 class Bench:
@@ -58,7 +62,7 @@ class Bench:
             head_mod=self.head.mod_revision,
             gone=is_gone,
         )
-        run.admit(self.partitions if admitted is None else admitted, self.found())
+        run.admit(self.partitions if admitted is None else admitted, self.found(), revision=self.store.revision)
         return run
 
     def found(self) -> dict[str, KeyValue]:
@@ -97,7 +101,7 @@ def test_ten_thousand_partitions() -> None:
     assert run.done
     assert run.cases == {Case.STARTED: MANY}
     assert run.retried == 0
-    assert len(ran) == MANY // BATCH
+    assert len(ran) == -(-MANY // BATCH)
     assert max(len(batch.txn.compares) for batch in ran) <= MAX_TXN_OPS
     assert max(len(batch.txn.success) for batch in ran) <= MAX_TXN_OPS
     found = bench.found()
@@ -107,20 +111,56 @@ def test_ten_thousand_partitions() -> None:
 
 
 def test_a_batch_fills_the_limit() -> None:
-    """Five comparisons a partition beside epoch and head: one more partition would not fit."""
+    """Two comparisons a partition beside epoch, head and three ranges: one more partition would not fit."""
+    bench = Bench(BATCH + 1)
+    batch = bench.run().next_batch()
+    assert batch is not None
+    assert len(batch.partitions) == BATCH
+    assert len(batch.txn.compares) == 5 + 2 * BATCH
+    assert len(batch.txn.compares) + 2 > MAX_TXN_OPS
+    assert batch.txn.compares[:2] == (bench.epoch, holds(bench.head))
+
+
+def _write(bench: Bench, kind: str, partition: int) -> None:
+    put(bench.store, getattr(KEYS.partition(TABLE, partition), kind), 1)
+
+
+@pytest.mark.parametrize("kind", ["stable", "pending", "planned", "trigger", "lock"])
+@pytest.mark.parametrize("partition", [0, 30, BATCH - 1])
+def test_a_batch_is_refused_when_any_key_of_any_partition_was_written(kind: str, partition: int) -> None:
+    """Keys that were absent count like those that were there, from the first partition to the last."""
     bench = Bench(BATCH)
     batch = bench.run().next_batch()
     assert batch is not None
-    assert len(batch.partitions) == BATCH == 25
-    assert len(batch.txn.compares) == 2 + 5 * BATCH
-    assert len(batch.txn.compares) + 5 > MAX_TXN_OPS
-    assert batch.txn.compares[:2] == (bench.epoch, holds(bench.head))
+    _write(bench, kind, partition)
+    assert not bench.store.txn(batch.txn).succeeded
+
+
+@pytest.mark.parametrize("kind", ["stable", "pending", "planned", "trigger", "lock"])
+def test_a_batch_does_not_mind_its_neighbours(kind: str) -> None:
+    """What happens to partitions before and after those of the batch is no concern of it."""
+    bench = Bench(40)
+    batch = bench.run(admitted=range(10, 30)).next_batch()
+    assert batch is not None
+    _write(bench, kind, 9)
+    _write(bench, kind, 30)
+    assert bench.store.txn(batch.txn).succeeded
+
+
+def test_a_change_under_way_is_compared_as_it_was() -> None:
+    """Pending that was there must still be the same one, also when its successor is gone again."""
+    bench = Bench(3)
+    bench.begin_moves([1])
+    batch = bench.run().next_batch()
+    assert batch is not None
+    remove(bench.store, KEYS.partition(TABLE, 1).pending)
+    assert not bench.store.txn(batch.txn).succeeded
 
 
 @pytest.mark.parametrize("mode", Retarget)
 def test_reading_again_stays_within_the_limit(mode: Retarget) -> None:
     """Where the whole batch lost, what is written and read afterwards is still within the limit, in every mode."""
-    bench = Bench(BATCH)
+    bench = Bench(CHANGING)
     bench.begin_moves(bench.partitions)
     run = bench.run(mode=mode)
 
@@ -132,8 +172,8 @@ def test_reading_again_stays_within_the_limit(mode: Retarget) -> None:
     for batch in carry(bench, run, between=disturb):
         sizes = (len(batch.txn.compares), len(batch.txn.success), len(batch.txn.failure))
         assert max(sizes) <= MAX_TXN_OPS
-    assert run.cases == {Case.PLANNED: BATCH}
-    assert run.retried == BATCH
+    assert run.cases == {Case.PLANNED: CHANGING}
+    assert run.retried == CHANGING
 
 
 def test_losers_are_decided_anew_and_the_others_go_through() -> None:
@@ -159,7 +199,7 @@ def test_losers_are_decided_anew_and_the_others_go_through() -> None:
 
 def test_batches_of_losers_are_halved() -> None:
     """Under steady interference batches shrink until single partitions get through."""
-    bench = Bench(BATCH)
+    bench = Bench(25)
     bench.begin_moves(bench.partitions)
     run = bench.run(mode=Retarget.CANCEL)
 
@@ -206,7 +246,7 @@ def test_constant_interference_never_loses_a_partition(seed: int) -> None:
 
 def test_a_fenced_operator_stops() -> None:
     """Once the epoch has changed nothing is written any more, and the run says so."""
-    bench = Bench(100)
+    bench = Bench(2 * BATCH)
     run = bench.run()
     first = run.next_batch()
     assert first is not None
@@ -233,7 +273,7 @@ def test_a_deleted_epoch_is_a_fence_too() -> None:
 
 def test_a_newer_plan_ends_the_run() -> None:
     """Once the head has changed no batch is started and none is written; what was written stays."""
-    bench = Bench(100)
+    bench = Bench(2 * BATCH)
     run = bench.run()
     batches = [run.next_batch(), run.next_batch()]
     for batch in batches[:1]:
@@ -272,7 +312,7 @@ def test_superseded_is_for_good() -> None:
 @pytest.mark.parametrize("finished", [0, 1, 2])
 def test_a_second_run_handles_only_the_rest(finished: int) -> None:
     """A successor with the same plan writes what its predecessor did not, and counts the others as handled."""
-    bench = Bench(100)
+    bench = Bench(200)
     first = bench.run()
     for _ in range(finished):
         batch = first.next_batch()
@@ -282,7 +322,7 @@ def test_a_second_run_handles_only_the_rest(finished: int) -> None:
     second = bench.run()
     carry(bench, second)
     assert second.done
-    expected = {Case.HANDLED: finished * BATCH, Case.STARTED: 100 - finished * BATCH}
+    expected = {Case.HANDLED: finished * BATCH, Case.STARTED: 200 - finished * BATCH}
     assert second.cases == {case: count for case, count in expected.items() if count}
     assert [bench.view(p).mods() for p in range(finished * BATCH)] == mods
 
@@ -314,7 +354,7 @@ def test_partitions_are_admitted_bit_by_bit() -> None:
     run = bench.run(admitted=())
     assert run.done
     for part in (range(30), range(30, 100)):
-        run.admit(part, bench.found())
+        run.admit(part, bench.found(), revision=bench.store.revision)
         assert not run.done
         carry(bench, run)
         assert run.done

@@ -136,14 +136,15 @@ def _add_compares(into: Any, compares: Iterable[Compare]) -> None:
         key = compare.key.encode("utf-8", "surrogateescape")
         result = _RELATIONS[compare.op]
         operand = compare.operand
+        end = compare.end.encode("utf-8", "surrogateescape")
         if compare.field == "mod":
-            add(key=key, target=kind.MOD, result=result, mod_revision=operand)
+            add(key=key, range_end=end, target=kind.MOD, result=result, mod_revision=operand)
         elif compare.field == "create":
-            add(key=key, target=kind.CREATE, result=result, create_revision=operand)
+            add(key=key, range_end=end, target=kind.CREATE, result=result, create_revision=operand)
         elif compare.field == "version":
-            add(key=key, target=kind.VERSION, result=result, version=operand)
+            add(key=key, range_end=end, target=kind.VERSION, result=result, version=operand)
         else:
-            add(key=key, target=kind.VALUE, result=result, value=operand)
+            add(key=key, range_end=end, target=kind.VALUE, result=result, value=operand)
 
 
 def _add_ops(into: Any, ops: Iterable[Op]) -> None:

@@ -51,12 +51,17 @@ class KeyValue(msgspec.Struct, frozen=True, gc=False):
 
 
 class Compare(msgspec.Struct, frozen=True, gc=False):
-    """`<field of key> <op> <operand>`; an absent key has mod, create and version 0 and no value."""
+    """`<field of key> <op> <operand>`; an absent key has mod, create and version 0 and no value.
+
+    With `end`, it must hold for every key from `key` up to but not including `end`; where there is none, for an absent
+    one. `mod < revision + 1` over a range says in one comparison that nothing there was written since `revision`.
+    """
 
     key: str
     field: Literal["mod", "create", "version", "value"]
     op: Literal["=", "!=", "<", ">"]
     operand: int | bytes
+    end: str = ""
 
 
 class Put(msgspec.Struct, frozen=True, gc=False):

@@ -150,25 +150,10 @@ class Mvcc:
 
     def _holds(self, compare: Compare) -> bool:
         """Whether one comparison holds now."""
-        kv = self._live.get(compare.key)
-        actual: int | bytes
-        if compare.field == "mod":
-            actual = 0 if kv is None else kv.mod_revision
-        elif compare.field == "version":
-            actual = 0 if kv is None else kv.version
-        elif compare.field == "create":
-            actual = 0 if kv is None else kv.create_revision
-        elif kv is None:
-            return False
-        else:
-            actual = kv.value
-        if compare.op == "=":
-            return actual == compare.operand
-        if compare.op == "!=":
-            return actual != compare.operand
-        if compare.op == "<":
-            return actual < compare.operand  # type: ignore[operator]  # _check made both sides alike
-        return actual > compare.operand  # type: ignore[operator]
+        if not compare.end:
+            return _satisfies(self._live.get(compare.key), compare)
+        keys = self._keys[bisect_left(self._keys, compare.key) : bisect_left(self._keys, compare.end)]
+        return all(_satisfies(self._live[key], compare) for key in keys) if keys else _satisfies(None, compare)
 
     def _run(self, ops: Iterable[Op]) -> tuple[OpResult, ...]:
         """Carry out a branch whose checks have passed, so that nothing can fail half-way."""
@@ -315,3 +300,25 @@ def _duplicate_key(key: str) -> RefusedError:
 
 def _empty_key() -> RefusedError:
     return RefusedError("a key must not be empty")
+
+
+def _satisfies(kv: KeyValue | None, compare: Compare) -> bool:
+    """Whether a comparison holds for a key as it is, or absent."""
+    actual: int | bytes
+    if compare.field == "mod":
+        actual = 0 if kv is None else kv.mod_revision
+    elif compare.field == "version":
+        actual = 0 if kv is None else kv.version
+    elif compare.field == "create":
+        actual = 0 if kv is None else kv.create_revision
+    elif kv is None:
+        return False
+    else:
+        actual = kv.value
+    if compare.op == "=":
+        return actual == compare.operand
+    if compare.op == "!=":
+        return actual != compare.operand
+    if compare.op == "<":
+        return actual < compare.operand  # type: ignore[operator]  # _check made both sides alike
+    return actual > compare.operand  # type: ignore[operator]

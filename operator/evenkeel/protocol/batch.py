@@ -1,9 +1,11 @@
 """A plan carried to all partitions of a table, many to a transaction.
 
-A partition's transaction compares the five keys it was decided on, so 25 partitions with the epoch and the plan's head
-fill etcd's 128 comparisons. When a comparison fails, the batch's keys are read again in one transaction: partitions
-that had changed are decided anew, in batches half the size, and the others are tried again as they were. A changed
-epoch or head ends the run: someone else is in charge, or a newer plan is.
+A partition's transaction compares the five keys it was decided on as they were read. Those that exist are compared one
+by one. Pending, planned and lock are mostly absent, and one comparison over the keys of neighbours says that none of
+them has been written since the read; so about sixty partitions fit etcd's 128 comparisons and operations. When a
+comparison fails, the batch's keys are read again: partitions that had changed are decided anew, in batches half the
+size, and the others are tried again as they were. A changed epoch or head ends the run: someone else is in charge, or a
+newer plan is.
 
 Sans-IO: ask `next_batch()` while it has some, run the transactions side by side, hand each result to `on_result()`.
 """
@@ -21,10 +23,12 @@ from evenkeel.protocol.keys import Keys, PartitionKeys
 from evenkeel.protocol.partition import Case, Decision, PartitionView, read_partition, retarget
 from evenkeel.protocol.records import Peer, Retarget, TargetPeer
 
-__all__ = ["BATCH", "Batch", "PlanRun"]
+__all__ = ["READ_AGAIN", "Batch", "PlanRun"]
 
-BATCH = (MAX_TXN_OPS - 2) // 5
-"""Partitions per transaction: five comparisons each, beside epoch and head."""
+READ_AGAIN = (MAX_TXN_OPS - 2) // 5
+"""Partitions whose five keys are read again in one transaction, beside epoch and head."""
+_SHARED = 5
+"""Comparisons all partitions of a batch share: epoch, head, and one range each of pending, planned and lock."""
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -33,6 +37,13 @@ class Batch(msgspec.Struct, frozen=True):
     partitions: tuple[int, ...]
     cases: tuple[Case, ...]
     txn: Txn
+
+
+class _Group(msgspec.Struct, frozen=True):
+    """Partitions, in order, whose keys were read at the same revision."""
+
+    partitions: tuple[int, ...]
+    revision: int
 
 
 class PlanRun:
@@ -58,7 +69,9 @@ class PlanRun:
         self._gone = gone
         self._guards = (epoch, Compare(keys.plan_head(table), "mod", "=", head_mod))
         self._views: dict[int, PartitionView] = {}
-        self._queue: deque[tuple[int, ...]] = deque()
+        self._found: dict[int, Mapping[str, KeyValue]] = {}
+        """Where partitions not decoded yet are to be read from; decoding them all first would keep etcd waiting."""
+        self._queue: deque[_Group] = deque()
         self._unsure: deque[tuple[int, ...]] = deque()
         self._running = 0
         self.cases: Counter[Case] = Counter()
@@ -68,12 +81,11 @@ class PlanRun:
         self.superseded = False
         """A newer plan is there: this one must not be carried out further."""
 
-    def admit(self, partitions: Iterable[int], found: Mapping[str, KeyValue]) -> None:
+    def admit(self, partitions: Iterable[int], found: Mapping[str, KeyValue], *, revision: int) -> None:
         """Take in partitions that may be written now, with their keys as read at one revision."""
-        admitted = list(partitions)
-        for partition in admitted:
-            self._views[partition] = read_partition(self._partition_keys(partition), found)
-        self._enqueue(admitted, size=BATCH)
+        admitted = sorted(partitions)
+        self._found.update(dict.fromkeys(admitted, found))
+        self._enqueue(admitted, revision=revision)
 
     @property
     def done(self) -> bool:
@@ -98,33 +110,49 @@ class PlanRun:
             return
         found = {kv.key: kv for op in result.results for kv in op.kvs}
         self._check_guards(found)
-        if batch.cases:
-            self._unsure.append(batch.partitions)
-        else:
-            self._retry(batch, found)
+        if not batch.cases:
+            self._retry(batch, found, revision=result.revision)
+            return
+        lost = batch.partitions
+        self._unsure.extend(lost[at : at + READ_AGAIN] for at in range(0, len(lost), READ_AGAIN))
 
     def _start(self, batch: Batch) -> Batch:
         self._running += 1
         return batch
 
-    def _batch(self, partitions: tuple[int, ...]) -> Batch | None:
+    def _batch(self, group: _Group) -> Batch | None:
+        """As many of the group as fit one transaction; the rest goes back to the queue."""
         decided: list[int] = []
         cases: list[Case] = []
-        compares: list[Compare] = list(self._guards)
+        compares: list[Compare] = []
         ops: list[Op] = []
-        for partition in partitions:
-            keys, view = self._partition_keys(partition), self._views[partition]
+        for at, partition in enumerate(group.partitions):
+            keys = self._partition_keys(partition)
+            view = self._view(partition, keys)
             decision = self._decide(partition, keys, view)
             if not decision.ops:
                 self.cases[decision.case] += 1
                 continue
+            own = view.compares_but_absences(keys)
+            if len(compares) + len(own) > MAX_TXN_OPS - _SHARED or len(ops) + len(decision.ops) > MAX_TXN_OPS:
+                self._queue.appendleft(_Group(group.partitions[at:], group.revision))
+                break
             decided.append(partition)
             cases.append(decision.case)
-            compares += view.compares(keys)
+            compares += own
             ops += decision.ops
         if not decided:
             return None
-        return Batch(tuple(decided), tuple(cases), Txn(tuple(compares), tuple(ops), self._read_guards()))
+        shared = (*self._guards, *self._absences(decided, group.revision))
+        return Batch(tuple(decided), tuple(cases), Txn((*shared, *compares), tuple(ops), self._read_guards()))
+
+    def _absences(self, decided: list[int], revision: int) -> list[Compare]:
+        """That what was absent still is: none of these keys, from the first partition to the last, is newer."""
+        first, last = self._partition_keys(decided[0]), self._partition_keys(decided[-1])
+        return [
+            Compare(since, "mod", "<", revision + 1, end=f"{until}\0")
+            for since, until in ((first.pending, last.pending), (first.planned, last.planned), (first.lock, last.lock))
+        ]
 
     def _read_again(self, partitions: tuple[int, ...]) -> Batch:
         own = (Get(key) for partition in partitions for key in self._partition_keys(partition).all())
@@ -142,7 +170,7 @@ class PlanRun:
             raise FencedError(f"{epoch.key!r} has changed: another operator has taken over; this one stops writing")
         self.superseded = self.superseded or _mod(found, head.key) != head.operand
 
-    def _retry(self, batch: Batch, found: Mapping[str, KeyValue]) -> None:
+    def _retry(self, batch: Batch, found: Mapping[str, KeyValue], *, revision: int) -> None:
         losers: list[int] = []
         others: list[int] = []
         for partition in batch.partitions:
@@ -150,11 +178,19 @@ class PlanRun:
             (losers if view.mods() != self._views[partition].mods() else others).append(partition)
             self._views[partition] = view
         self.retried += len(losers)
-        self._enqueue(others, size=BATCH)
-        self._enqueue(losers, size=max(1, len(batch.partitions) // 2))
+        self._enqueue(others, revision=revision)
+        self._enqueue(losers, revision=revision, size=max(1, len(batch.partitions) // 2))
 
-    def _enqueue(self, partitions: list[int], *, size: int) -> None:
-        self._queue.extend(tuple(partitions[at : at + size]) for at in range(0, len(partitions), size))
+    def _enqueue(self, partitions: list[int], *, revision: int, size: int | None = None) -> None:
+        size = size or max(1, len(partitions))
+        for at in range(0, len(partitions), size):
+            self._queue.append(_Group(tuple(partitions[at : at + size]), revision))
+
+    def _view(self, partition: int, keys: PartitionKeys) -> PartitionView:
+        found = self._found.pop(partition, None)
+        if found is not None:
+            self._views[partition] = read_partition(keys, found)
+        return self._views[partition]
 
     def _partition_keys(self, partition: int) -> PartitionKeys:
         return self._keys.partition(self._table, partition)

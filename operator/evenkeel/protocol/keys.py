@@ -1,7 +1,8 @@
 """Where everything lives in the metastore.
 
-Keys are type-first (`<kind>/<table>/<partition>`), so that one prefix watch follows one kind of change for all
-tables of a StoreCluster. `<table>` is `<name>.<uid>`: a table dropped and created again never meets old data.
+Keys are type-first (`<kind>/<table>/<partition>`), so that one prefix watch follows one kind of change for all tables
+of a StoreCluster. Partitions have six digits, so that the keys of neighbours are neighbours and one comparison can
+speak of many. `<table>` is `<name>.<uid>`: a table dropped and created again never meets old data.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Keys:
 
     def partition(self, table: str, partition: int) -> PartitionKeys:
         """The five keys one partition's transaction compares."""
-        at = f"{table}/{partition}"
+        at = f"{table}/{partition:06}"
         return PartitionKeys(
             stable=f"{self.root}partition.assignments.stable/{at}",
             pending=f"{self.root}partition.assignments.pending/{at}",
@@ -106,11 +107,11 @@ class Keys:
 
     def leader(self, table: str, partition: int) -> str:
         """Who leads, in which term."""
-        return f"{self.leaders(table)}{partition}"
+        return f"{self.leaders(table)}{partition:06}"
 
     def leader_target(self, table: str, partition: int) -> str:
         """The order to hand leadership to a store."""
-        return f"{self.root}leader.target/{table}/{partition}"
+        return f"{self.root}leader.target/{table}/{partition:06}"
 
     def rebalancer_context(self, table: str) -> str:
         """What the table's rebalancer saved."""

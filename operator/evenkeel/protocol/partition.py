@@ -73,6 +73,21 @@ class PartitionView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """The comparisons that hold as long as nothing of this view has changed."""
         return tuple([Compare(key, "mod", "=", mod) for key, mod in zip(keys.all(), self.mods(), strict=True)])
 
+    def compares_but_absences(self, keys: PartitionKeys) -> list[Compare]:
+        """The same, leaving to one comparison over many partitions that pending, planned and lock are still absent."""
+        compares = [
+            Compare(keys.stable, "mod", "=", self.stable_mod),
+            Compare(keys.trigger, "mod", "=", self.trigger_mod),
+        ]
+        for key, mod in (
+            (keys.pending, self.pending_mod),
+            (keys.planned, self.planned_mod),
+            (keys.lock, self.lock_mod),
+        ):
+            if mod:
+                compares.append(Compare(key, "mod", "=", mod))
+        return compares
+
     def peers(self) -> Iterator[Peer]:
         """Every peer that stable, pending or planned names."""
         if self.stable is not None:

@@ -30,7 +30,7 @@ def assign_ids(target: Sequence[TargetPeer | Peer], *, keep: Iterable[Peer], pla
 def steps(current: Sequence[Peer], target: Sequence[Peer]) -> tuple[Configuration, ...]:
     """The configurations to apply one after the other; empty if there is nothing to do. Keeps `current`'s ids."""
     ids = {(peer.store, peer.volume): peer.replica for peer in current}
-    final = tuple(sorted([Peer(p.store, p.volume, ids.get((p.store, p.volume), p.replica), p.role) for p in target]))
+    final = tuple(sorted([_with_id(peer, ids.get((peer.store, peer.volume), peer.replica)) for peer in target]))
     if final == tuple(sorted(current)):
         return ()
     deciding = voters(final)
@@ -46,6 +46,10 @@ def pending_of(current: Sequence[Peer], target: Sequence[Peer]) -> Pending | Non
     """`steps` as a queue to store, or None where there is nothing to store."""
     queue = steps(current, target)
     return Pending(queue) if queue else None
+
+
+def _with_id(peer: Peer, replica: int) -> Peer:
+    return peer if peer.replica == replica else Peer(peer.store, peer.volume, replica, peer.role)
 
 
 def _minority(count: int) -> int:

@@ -195,7 +195,7 @@ def _carry_out(snapshot: TableSnapshot, head: _Head, wish: TableWish, epoch: Com
         gone=snapshot.gone,
     )
     admission = admit(snapshot, head.plan, table=wish.view, max_concurrent=wish.max_concurrent)
-    run.admit(admission.partitions, snapshot.kvs)
+    run.admit(admission.partitions, snapshot.kvs, revision=snapshot.revision)
     yield Carry(run)
     return Outcome(
         plan=head.plan.n,
