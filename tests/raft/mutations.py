@@ -43,6 +43,7 @@ from evenkeel_raft.core.types import (
     SnapshotMeta,
     encode_conf_change,
 )
+from tests.raft.sim import disk
 
 Patch = pytest.MonkeyPatch
 Mutation = Callable[[Patch], None]
@@ -299,6 +300,16 @@ def repair_drops_log(patch: Patch) -> None:
     _handle(patch, InstallSnapshot, replacing)
 
 
+def hard_state_before_entries(patch: Patch) -> None:
+    """A torn write keeps a commit index without the entries it speaks of."""
+
+    def reordered(batch: rawnode.AppendBatch) -> list[disk.Record]:
+        state_first = [batch.snapshot, batch.hard_state, *batch.entries]
+        return [record for record in state_first if record is not None]
+
+    patch.setattr(disk, "records", reordered)
+
+
 # Of liveness
 
 
@@ -325,6 +336,11 @@ def silent_below_commit(patch: Patch) -> None:
             acknowledge(r, to, index)
 
     patch.setattr(follower, "_acknowledge", silent)
+
+
+def votes_tell_no_commit(patch: Patch) -> None:
+    """Nobody learns from votes what is committed."""
+    patch.setattr(election, "_learn_commit", lambda r, index, term: None)
 
 
 def never_wakes(patch: Patch) -> None:

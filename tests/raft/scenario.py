@@ -195,10 +195,10 @@ class Scenario:
             parts = []
             if out.append.snapshot is not None:
                 parts.append(f"snapshot {out.append.snapshot.index}/{out.append.snapshot.term}")
-            if out.append.hard_state is not None:
-                parts.append(show_hard_state(out.append.hard_state))
             if out.append.entries:
                 parts.append(show_entries(out.append.entries))
+            if out.append.hard_state is not None:
+                parts.append(show_hard_state(out.append.hard_state))
             self.say(f"{replica} writes {'; '.join(parts) or 'nothing'}")
             for message in out.append.responses:
                 self.say(f"  then {show_message(message)}")

@@ -115,17 +115,14 @@ def test_a_second_configuration_proves_the_first() -> None:
     assert Log(META, held[:2], commit=1, applied=1).committed == 1
 
 
-def test_a_commit_index_beyond_the_log_is_cut() -> None:
-    """A torn write may keep the commit index and lose the entries; nothing is claimed beyond the log."""
-    assert log_of([2], commit=9).committed == 2
-
-
 def test_broken_disks_are_refused() -> None:
-    """Entries that do not follow their snapshot, or a state machine ahead of its log, stop the replica."""
+    """Entries that do not follow their snapshot, or a log that ends before what was committed or applied, stop it."""
     with pytest.raises(InvariantError, match="do not follow the snapshot at 1"):
         Log(META, entries(5, [2]), commit=1, applied=1)
-    with pytest.raises(InvariantError, match="the log ends at 2"):
+    with pytest.raises(InvariantError, match="1 was committed and 9 applied, but the log ends at 2"):
         Log(META, entries(2, [2]), commit=1, applied=9)
+    with pytest.raises(InvariantError, match="9 was committed"):
+        Log(META, entries(2, [2]), commit=9, applied=1)
 
 
 def test_a_snapshot_is_not_durable_before_its_write() -> None:

@@ -54,6 +54,7 @@ CAUGHT_BY_SIMULATION = [
     Case(mutations.minority_decides, Mix(stores=4, voters=4)),
     Case(mutations.commit_beyond_match, UNREST),
     Case(mutations.repair_drops_log, Mix(crash_every=80, store_damage=1.0, compact_every=40, apply_delay=15), first=12),
+    Case(mutations.hard_state_before_entries, Mix(stores=5, voters=5, crash_every=100, disk_delay=20, loss=0.1)),
     Case(mutations.conf_commit_not_reported, Mix(churn_every=100, delay=15, disk_delay=10)),
     Case(mutations.rejection_below_match, Mix(loss=0.2), first=3),
     Case(mutations.probe_never_repeated, Mix(loss=0.2, crash_every=300), first=6),
@@ -81,6 +82,7 @@ CAUGHT_BY_SCENARIO: dict[Mutation, str] = {
     mutations.repair_drops_log: "damaged_store",
     mutations.silent_below_commit: "append_below_snapshot",
     mutations.unapplied_conf_ignored: "unapplied_conf",
+    mutations.votes_tell_no_commit: "removed_voter_blocks",
 }
 
 

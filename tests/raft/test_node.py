@@ -101,9 +101,9 @@ def _leader_of_two(settings: Settings) -> Node:
     node = Node(group=1, replica=1, random=random.Random(1), settings=settings, meta=genesis(Conf(voters=(1, 2))))
     node.campaign()
     node.take()
-    node.step(VoteResponse(1, 0, 2, 1, 2, True, True))
+    node.step(VoteResponse(1, 0, 2, 1, 2, True, True, 1, 1))
     finish(node, node.take())
-    node.step(VoteResponse(1, 0, 2, 1, 2, False, True))
+    node.step(VoteResponse(1, 0, 2, 1, 2, False, True, 1, 1))
     finish(node, node.take())
     node.step(AppendResponse(1, 0, 2, 1, 2, 2, False, 0, 0, 1))
     finish(node, node.take())
@@ -258,7 +258,7 @@ def test_malformed_appends_are_refused() -> None:
         Append(1, 0, 1, 2, 3, 4, 2, 4, [Entry(5, 3, 0, b"x")]),
         AppendResponse(1, 0, 2, 1, 3, 5, False, 0, 0, 4),
         InstallSnapshot(1, 0, 1, 2, 3, SnapshotMeta(5, 3, Conf(voters=(1, 2), info={1: b"a"}))),
-        VoteRequest(1, 2, 3, 4, 5, 6, 5, True, False),
+        VoteRequest(1, 2, 3, 4, 5, 6, 5, True, False, 4, 3),
     ],
 )
 def test_messages_survive_the_wire(message: Message) -> None:

@@ -75,10 +75,10 @@ def _body(m: Message) -> str:  # noqa: PLR0912  one case per kind of message
     match m:
         case VoteRequest():
             name = "PreVoteRequest" if m.pre else name
-            detail = f"last={m.last_index}/{m.last_term}" + " transfer" * m.transfer
+            detail = f"last={m.last_index}/{m.last_term} commit={m.commit}" + " transfer" * m.transfer
         case VoteResponse():
             name = "PreVoteResponse" if m.pre else name
-            detail = "granted" if m.granted else "refused"
+            detail = ("granted" if m.granted else "refused") + f" commit={m.commit}"
         case Append():
             detail = f"prev={m.prev_index}/{m.prev_term} commit={m.commit} {show_entries(m.entries)}"
         case AppendResponse() if m.rejected:

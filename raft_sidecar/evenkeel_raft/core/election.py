@@ -4,6 +4,10 @@ A replica that heard from a leader within an election timeout ignores requests f
 replica cannot unseat anybody; the leader itself gives up when it has not heard from a quorum for as long
 (replication). Votes are given to whoever asks, member of one's own configuration or not: the asker may know a newer
 one, and a learner that was promoted without knowing it may be the vote that is missing.
+
+Both sides tell what they know to be committed. Otherwise a group can be stuck: a voter that was removed knows so, and
+does not stand; it holds more of the log than the one who needs its vote, and refuses; and that one needs it only
+because it does not know that the removal is committed.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ __all__ = [
     "on_vote_response",
     "record_vote",
     "tick_election",
+    "vote_response",
 ]
 
 
@@ -53,13 +58,17 @@ def _stand(r: Raft, *, transfer: bool) -> None:
 def _ask(r: Raft, *, pre: bool, transfer: bool) -> None:
     conf, log = r.confs.current, r.log
     term = r.term + 1 if pre else r.term
+    commit, commit_term = log.committed, log.term(log.committed)
     # A vote in earnest is asked for only once term, own vote and log are durable: a replica that crashed and forgot
     # could ask again in the same term with a shorter log, and count answers that were given to the longer one.
     out = r.messages if pre else r.responses
     for voter in sorted({*conf.voters, *conf.outgoing} - {r.replica}):
         out.append(
-            VoteRequest(r.group, r.generation, r.replica, voter, term, log.last_index, log.last_term, pre, transfer)
-        )
+            VoteRequest(
+                r.group, r.generation, r.replica, voter, term,
+                log.last_index, log.last_term, pre, transfer, commit, commit_term,
+            )
+        )  # fmt: skip
 
 
 def _decide(r: Raft) -> None:
@@ -86,18 +95,32 @@ def in_lease(r: Raft) -> bool:
 
 def on_vote_request(r: Raft, m: VoteRequest) -> None:
     """Give a vote, or (`pre`) say whether it would be given."""
+    _learn_commit(r, m.commit, m.commit_term)
     free = r.vote == m.sender or (r.vote == 0 and r.leader == 0) or (m.pre and m.term > r.term)
     if not free or not r.log.is_current(m.last_index, m.last_term):
-        r.messages.append(VoteResponse(r.group, r.generation, r.replica, m.sender, r.term, m.pre, False))
+        r.messages.append(vote_response(r, m.sender, r.term, pre=m.pre, granted=False))
     elif m.pre:
-        r.messages.append(VoteResponse(r.group, r.generation, r.replica, m.sender, m.term, True, True))
+        r.messages.append(vote_response(r, m.sender, m.term, pre=True, granted=True))
     else:
         r.vote, r.election_elapsed = m.sender, 0
-        r.responses.append(VoteResponse(r.group, r.generation, r.replica, m.sender, m.term, False, True))
+        r.responses.append(vote_response(r, m.sender, m.term, pre=False, granted=True))
+
+
+def vote_response(r: Raft, to: int, term: int, *, pre: bool, granted: bool) -> VoteResponse:
+    """Return an answer, with what this replica knows to be committed."""
+    commit = r.log.committed
+    return VoteResponse(r.group, r.generation, r.replica, to, term, pre, granted, commit, r.log.term(commit))
+
+
+def _learn_commit(r: Raft, index: int, term: int) -> None:
+    """Take over what another replica knows to be committed, if this log holds the very entry."""
+    if r.role != LEADER and index > r.log.committed and r.log.term(index) == term:
+        r.commit_to(index)
 
 
 def on_vote_response(r: Raft, m: VoteResponse) -> None:
     """Count a vote, if it answers the question this replica is asking now."""
+    _learn_commit(r, m.commit, m.commit_term)
     if m.pre:
         asked = r.role == PRE_CANDIDATE and m.term == (r.term + 1 if m.granted else r.term)
     else:

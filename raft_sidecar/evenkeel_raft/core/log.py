@@ -78,14 +78,14 @@ class Log:
             )
         self.extend(entries)
         self.handed = self.durable = self.last_index
-        if applied > self.last_index:
+        if max(applied, commit) > self.last_index:
             raise InvariantError(
-                f"the state machine applied {applied}, but the log ends at {self.last_index}: the log lost entries"
+                f"{commit} was committed and {applied} applied, but the log ends at {self.last_index}: it lost entries"
             )
         # A second configuration is logged only once the leader has applied the first, so all configuration entries but
-        # the last are committed, whatever the hard state still says after a torn write.
+        # the last are committed, whatever the hard state says: a torn write may have kept entries and lost it.
         confs_committed = self.conf_indexes[-2] if len(self.conf_indexes) > 1 else 0
-        self.committed = max(min(commit, self.last_index), applied, meta.index, confs_committed)
+        self.committed = max(commit, applied, meta.index, confs_committed)
         self.needs_restore = applied < meta.index
         self.applied = self.applying = applied
         self.applied_end = self.end_of(applied)

@@ -42,20 +42,25 @@ class Message(Struct, array_like=True, gc=False):
 class VoteRequest(Message, tag=1):
     """Asks for a vote in `term`; `pre` asks whether it would be given, and changes nothing.
 
-    `transfer` says that the leader itself asked for this election, so its lease does not stand against it.
+    `transfer` says that the leader itself asked for this election, so its lease does not stand against it. The entry
+    `commit` of `commit_term` is the newest that the sender knows to be committed.
     """
 
     last_index: int
     last_term: int
     pre: bool
     transfer: bool
+    commit: int
+    commit_term: int
 
 
 class VoteResponse(Message, tag=2):
-    """A vote, or a refusal."""
+    """A vote, or a refusal; with the newest entry that the sender knows to be committed."""
 
     pre: bool
     granted: bool
+    commit: int
+    commit_term: int
 
 
 class Append(Message, tag=3):

@@ -89,7 +89,7 @@ def _answer_the_past(r: Raft, m: Message) -> None:
             AppendResponse(r.group, r.generation, r.replica, m.sender, r.term, 0, True, 0, 0, r.durable_commit)
         )
     elif isinstance(m, VoteRequest) and m.pre:
-        r.messages.append(VoteResponse(r.group, r.generation, r.replica, m.sender, r.term, True, False))
+        r.messages.append(election.vote_response(r, m.sender, r.term, pre=True, granted=False))
 
 
 def tick(r: Raft) -> None:

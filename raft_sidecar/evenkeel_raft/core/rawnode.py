@@ -48,14 +48,15 @@ _REPORT_COMMIT: Final = (AppendResponse, HeartbeatResponse)
 class AppendBatch(Struct, gc=False):
     """What to write, in this order, and what to send once it is durable.
 
-    A snapshot replaces the whole log. The hard state comes before the entries, so that a torn write never leaves a
-    log that knows more than its hard state. Entries replace the log from the first of them on.
+    A snapshot replaces the whole log. Entries replace the log from the first of them on. The hard state comes last,
+    because its commit index speaks of these entries: if a torn write kept it without them, it would declare whatever
+    they were to replace to be committed.
     """
 
     token: int
     snapshot: SnapshotMeta | None
-    hard_state: HardState | None
     entries: list[Entry]
+    hard_state: HardState | None
     responses: list[Message]
 
 
@@ -110,9 +111,8 @@ class Node:
             vote=hard_state.vote if hard_state.term >= log.last_term else 0,
         )
         raft.apply_confs(self._raft, max(applied, meta.index))
-        # A torn write may have kept a commit index and lost the entries it speaks of.
-        self._hard_state = HardState(hard_state.term, hard_state.vote, min(hard_state.commit, log.committed))
-        self._raft.durable_commit = self._hard_state.commit
+        self._hard_state = hard_state
+        self._raft.durable_commit = hard_state.commit
         self._token = 0
 
     # Input
@@ -217,7 +217,7 @@ class Node:
         entries = log.hand_out()
         log.writes.append(Write(token, log.last_index, known.commit, vote_term, snapshot is not None))
         responses, r.responses = _stamped(r.responses, known.commit), []
-        return AppendBatch(token, snapshot, hard_state, entries, responses)
+        return AppendBatch(token, snapshot, entries, hard_state, responses)
 
     # Completions
 

@@ -71,7 +71,7 @@ def records(batch: AppendBatch) -> list[Record]:
     found: list[Record] = []
     if batch.snapshot is not None:
         found.append(batch.snapshot)
+    found.extend(batch.entries)
     if batch.hard_state is not None:
         found.append(batch.hard_state)
-    found.extend(batch.entries)
     return found
