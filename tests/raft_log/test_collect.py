@@ -9,7 +9,7 @@ import pytest
 from evenkeel_raft.core.types import HardState
 from evenkeel_raft.errors import CorruptLogError
 from evenkeel_raft.log.frames import HEADER_BYTES
-from evenkeel_raft.log.records import Created, Destroyed, Metastore
+from evenkeel_raft.log.records import Created, Destroyed, Metastore, Record
 from evenkeel_raft.log.wal import LogSettings, SharedLog
 from tests.raft_log.model import Model, Writer
 from tests.raft_log.sim import SimDisk
@@ -52,7 +52,7 @@ def test_steady_writes(log: SharedLog, disk: SimDisk) -> None:
 def test_idle_groups_do_not_pin_segments(log: SharedLog, disk: SimDisk) -> None:
     """What they keep is copied forward, and everything of it is there at the end."""
     model = Model()
-    idle = [
+    idle: list[Record] = [
         record
         for group in range(2, 40)
         for record in (
@@ -61,7 +61,7 @@ def test_idle_groups_do_not_pin_segments(log: SharedLog, disk: SimDisk) -> None:
             append(group, 101, 103, replica=group, hard_state=HardState(4, 1, 102)),
         )
     ]
-    gone = [Created(50, 8, 0), Destroyed(50, 8), Metastore(3, 17)]
+    gone: list[Record] = [Created(50, 8, 0), Destroyed(50, 8), Metastore(3, 17)]
     for record in [*idle, *gone]:
         write(log, record)
         model.apply(record)
@@ -107,7 +107,12 @@ def test_dead_segments_are_freed_unread(log: SharedLog, disk: SimDisk, monkeypat
     write(log, Created(1, 1, 0))
     reads: list[str] = []
     original = disk.read
-    monkeypatch.setattr(disk, "read", lambda name, *place: reads.append(name) or original(name, *place))
+
+    def read(name: str, offset: int, size: int) -> bytes:
+        reads.append(name)
+        return original(name, offset, size)
+
+    monkeypatch.setattr(disk, "read", read)
     for index in range(1, 600):
         write(log, append(1, index, index, size=300), state(1, HardState(index, 0, 0)), compacted(1, index))
     # The record that names the replica is what every turn of the log has to copy.

@@ -7,7 +7,7 @@ import pytest
 from evenkeel_raft.core.types import Entry, HardState
 from evenkeel_raft.errors import RecordRefusedError
 from evenkeel_raft.log.heads import Heads
-from evenkeel_raft.log.records import Append, Compacted, Created, Destroyed, Metastore, Moved, Record
+from evenkeel_raft.log.records import Append, Compacted, Created, Destroyed, Metastore, Record
 from tests.raft_log.support import append, compacted, installed, state
 
 
@@ -41,7 +41,6 @@ REFUSED: dict[str, tuple[Record, str]] = {
     "created twice": (Created(1, 9, 0), "replica 5 of it still lives"),
     "destroyed twice": (Destroyed(2, 7), "does not hold it"),
     "compacted beyond the end": (Compacted(1, 5, 2, compacted(1, 11).meta), "from 0 to 10"),
-    "the log's own": (Moved(1, 5, 2, None, None, None, []), "the log's own"),
 }
 
 

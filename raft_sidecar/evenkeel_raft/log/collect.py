@@ -16,7 +16,7 @@ from evenkeel_raft.errors import CorruptLogError
 from evenkeel_raft.log.disk import Disk
 from evenkeel_raft.log.frames import Layout
 from evenkeel_raft.log.index import GroupIndex, Index
-from evenkeel_raft.log.records import Append, Compacted, Created, Destroyed, Metastore, Moved, Record
+from evenkeel_raft.log.records import Append, Compacted, Created, Destroyed, Metastore, Moved, StoredRecord
 from evenkeel_raft.log.segments import Segment
 
 __all__ = ["Collector", "Harvest"]
@@ -25,7 +25,7 @@ __all__ = ["Collector", "Harvest"]
 class Harvest(Struct, frozen=True):
     """Copies to write, and what may be forgotten once they are durable: all rounds below `floor`."""
 
-    records: list[Record]
+    records: list[StoredRecord]
     cursor: int
     floor: int
 
@@ -52,7 +52,7 @@ class Collector:
     def harvest(self, budget: int) -> Harvest:
         """Return copies of the live records of the oldest segment, of about so many bytes."""
         segment, after = self._index.segments[:2]
-        records: list[Record] = []
+        records: list[StoredRecord] = []
         round_ = segment.next_live(max(self._cursor, segment.first_round))
         while budget > 0 and round_ < segment.next_round:
             records += self._survivors(self._read(segment, round_), round_)
@@ -65,7 +65,7 @@ class Collector:
         """The copies are durable: go on behind them."""
         self._cursor = harvest.cursor
 
-    def _read(self, segment: Segment, round_: int) -> list[Record]:
+    def _read(self, segment: Segment, round_: int) -> list[StoredRecord]:
         begin, end = segment.place(round_)
         data = self._disk.read(segment.name, begin, end - begin)
         frame = self._layout.frame_at(memoryview(data), 0, segment=segment.number, base=begin)
@@ -78,7 +78,7 @@ class Collector:
             )
         return records
 
-    def _survivors(self, records: list[Record], round_: int) -> Iterator[Record]:
+    def _survivors(self, records: list[StoredRecord], round_: int) -> Iterator[StoredRecord]:
         index = self._index
         for record in records:
             if isinstance(record, Destroyed):
@@ -92,7 +92,7 @@ class Collector:
             yield from _moved(number, index.groups[number], found, round_)
 
 
-def _by_group(records: Iterable[Record], index: Index) -> dict[int, _Found]:
+def _by_group(records: Iterable[StoredRecord], index: Index) -> dict[int, _Found]:
     """Gather what a round says last of each replica that still lives."""
     groups: dict[int, _Found] = {}
     for record in records:

@@ -18,7 +18,7 @@ from zlib import crc32
 import msgspec
 from msgspec import Struct
 
-from evenkeel_raft.log.records import Record, decode_records, encode_records
+from evenkeel_raft.log.records import StoredRecord, decode_records, encode_records
 
 __all__ = [
     "FIRST_BYTES",
@@ -66,7 +66,7 @@ class Frame(Struct, frozen=True, gc=False):
     body: memoryview
     end: int
 
-    def records(self) -> list[Record] | None:
+    def records(self) -> list[StoredRecord] | None:
         """Return its records, or None if they are not any that this version knows."""
         try:
             return decode_records(self.body)
@@ -79,7 +79,7 @@ class Draft:
 
     __slots__ = ("_buffer", "sizes")
 
-    def __init__(self, records: Sequence[Record]) -> None:
+    def __init__(self, records: Sequence[StoredRecord]) -> None:
         self._buffer = bytearray(FRAME_BYTES)
         self.sizes = encode_records(records, self._buffer)
 

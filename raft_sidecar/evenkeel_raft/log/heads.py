@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from evenkeel_raft.core.types import HardState
 from evenkeel_raft.errors import RecordRefusedError
-from evenkeel_raft.log.records import Append, Compacted, Created, Destroyed, Metastore, Record
+from evenkeel_raft.log.records import Append, Compacted, Created, Destroyed, Record
 
 __all__ = ["Head", "Heads"]
 
@@ -43,8 +43,6 @@ class Heads:
             self._create(record)
         elif isinstance(record, Destroyed):
             self._destroy(record)
-        elif not isinstance(record, Metastore):
-            raise RecordRefusedError("moved records are the log's own")
 
     def _append(self, record: Append) -> None:
         head = self._head(record)

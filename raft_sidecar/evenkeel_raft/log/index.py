@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from evenkeel_raft.core.types import Entry
 from evenkeel_raft.log.extents import Dropped, Extents
-from evenkeel_raft.log.records import Append, Compacted, Created, Destroyed, Moved, Record
+from evenkeel_raft.log.records import Append, Compacted, Created, Destroyed, Moved, StoredRecord
 from evenkeel_raft.log.segments import Segment
 
 __all__ = ["SMALL", "GroupIndex", "Index", "Place"]
@@ -83,7 +83,7 @@ class Index:
 
     # Applying
 
-    def apply(self, records: Iterable[Record], sizes: Iterable[int], *, round_: int) -> None:
+    def apply(self, records: Iterable[StoredRecord], sizes: Iterable[int], *, round_: int) -> None:
         """Note what a durable round, the newest, holds and what it makes obsolete."""
         for record, size in zip(records, sizes, strict=True):
             if isinstance(record, Append):

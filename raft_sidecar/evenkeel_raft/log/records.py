@@ -20,10 +20,10 @@ __all__ = [
     "Compacted",
     "Created",
     "Destroyed",
-    "GroupRecord",
     "Metastore",
     "Moved",
     "Record",
+    "StoredRecord",
     "decode_records",
     "encode_records",
     "entries_size",
@@ -94,14 +94,14 @@ class Metastore(Struct, frozen=True, array_like=True, tag=6, gc=False):
     revision: int
 
 
-GroupRecord = Created | Destroyed | Append | Compacted
-Record = GroupRecord | Moved | Metastore
+Record = Created | Destroyed | Append | Compacted | Metastore
+StoredRecord = Record | Moved
 
 _encoder: Final = msgspec.msgpack.Encoder()
-_decoder: Final = msgspec.msgpack.Decoder(list[Record])
+_decoder: Final = msgspec.msgpack.Decoder(list[StoredRecord])
 
 
-def encode_records(records: Sequence[Record], buffer: bytearray) -> list[int]:
+def encode_records(records: Sequence[StoredRecord], buffer: bytearray) -> list[int]:
     """Append a round's records to a buffer; returns how long each of them became."""
     buffer += _ARRAY + len(records).to_bytes(4, "big")
     sizes = []
@@ -114,7 +114,7 @@ def encode_records(records: Sequence[Record], buffer: bytearray) -> list[int]:
     return sizes
 
 
-def decode_records(body: bytes | memoryview) -> list[Record]:
+def decode_records(body: bytes | memoryview) -> list[StoredRecord]:
     """Read a round's records; raises `msgspec.MsgspecError` if it is not what `encode_records` writes."""
     return _decoder.decode(body)
 

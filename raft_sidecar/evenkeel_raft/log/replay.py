@@ -11,7 +11,16 @@ from bisect import bisect_right
 from msgspec import Struct
 
 from evenkeel_raft.core.types import EMPTY_META, Entry, HardState, SnapshotMeta
-from evenkeel_raft.log.records import Append, Compacted, Created, Destroyed, Metastore, Moved, Record, entries_size
+from evenkeel_raft.log.records import (
+    Append,
+    Compacted,
+    Created,
+    Destroyed,
+    Metastore,
+    Moved,
+    StoredRecord,
+    entries_size,
+)
 
 __all__ = ["Chunk", "ContradictionError", "Replay", "ReplayedGroup"]
 
@@ -127,7 +136,7 @@ class Replay:
         self.retired: dict[int, tuple[int, int]] = {}  # replica id and round
         self.metastore: tuple[Metastore | None, int] = (None, -1)
 
-    def apply(self, records: list[Record], round_: int) -> None:
+    def apply(self, records: list[StoredRecord], round_: int) -> None:
         """Take in a round's records."""
         for record in records:
             if isinstance(record, Append):

@@ -16,7 +16,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from evenkeel_raft.log.records import Append, Compacted, Destroyed, GroupRecord, Metastore, entries_size
+from evenkeel_raft.log.records import Append, Compacted, Destroyed, Metastore, Record, entries_size
 
 __all__ = ["Draft", "Rounds", "Submission"]
 
@@ -31,7 +31,7 @@ class Submission:
 
     def __init__(
         self,
-        record: GroupRecord | Metastore,
+        record: Record,
         done: Callable[[], None] | None = None,
         dropped: Callable[[], None] | None = None,
     ) -> None:
@@ -66,7 +66,7 @@ class Piece(Struct, frozen=True, gc=False):
     """A part of a submission; `last` if nothing of it remains."""
 
     submission: Submission
-    record: GroupRecord | Metastore
+    record: Record
     size: int
     last: bool
 

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import errno
 from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from evenkeel_raft.errors import DiskFullError
-from evenkeel_raft.log.disk import Disk
+from evenkeel_raft.log.disk import Bytes, Disk
 from evenkeel_raft.log.frames import HEADER_BYTES
 
-__all__ = ["Segment", "Slots", "is_full", "is_slot"]
+__all__ = ["Segment", "Slots", "is_slot", "write_or_full"]
 
 _SUFFIX: Final = ".log"
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -144,7 +146,7 @@ class Slots:
 
     def _zero(self, name: str, offset: int) -> None:
         size = min(len(_ZEROS), self._size - offset)
-        self._disk.write(name, offset, memoryview(_ZEROS)[:size])
+        write_or_full(self._disk, name, offset, memoryview(_ZEROS)[:size])
         self._disk.sync(name)
         if offset + size < self._size:
             self._unzeroed[name] = offset + size
@@ -153,19 +155,26 @@ class Slots:
 
     def _allocate(self, size: int) -> str:
         name = f"{self._next_name:08x}{_SUFFIX}"
-        try:
+        with _full_is_no_failure(f"no room for another {size} bytes of log"):
             self._disk.allocate(name, size)
-        except OSError as error:
-            if is_full(error):
-                raise DiskFullError(f"no room for another {size} bytes of log: free or add disk space") from error
-            raise
         self._next_name += 1
         return name
 
 
-def is_full(error: OSError) -> bool:
-    """Whether an error says that there is no room."""
-    return error.errno in _FULL
+def write_or_full(disk: Disk, name: str, offset: int, data: Bytes) -> None:
+    """Write to a file; a lack of room, which some file systems find out only now, is `DiskFullError`."""
+    with _full_is_no_failure(f"no room to write to {name}"):
+        disk.write(name, offset, data)
+
+
+@contextmanager
+def _full_is_no_failure(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            raise DiskFullError(f"{what}: free or add disk space") from error
+        raise
 
 
 def is_slot(name: str) -> bool:

@@ -18,9 +18,9 @@ from evenkeel_raft.log.collect import Collector
 from evenkeel_raft.log.disk import Disk
 from evenkeel_raft.log.frames import HEADER_BYTES, Draft, Layout
 from evenkeel_raft.log.rebuild import Recovered, rebuild_heads, rebuild_index, recovered
-from evenkeel_raft.log.records import Append, Record
+from evenkeel_raft.log.records import Append, Record, StoredRecord
 from evenkeel_raft.log.recovery import Scan, scan
-from evenkeel_raft.log.segments import Segment, Slots, is_full
+from evenkeel_raft.log.segments import Segment, Slots, write_or_full
 from evenkeel_raft.log.volume import open_volume
 
 __all__ = ["LogSettings", "LogStats", "SharedLog"]
@@ -120,10 +120,12 @@ class SharedLog:
             return False
 
     def has_room(self) -> bool:
-        """Whether entries can be written, about a segment of them."""
+        """Whether entries can be written, half a segment of them or more."""
+        segments = self._index.segments
+        roomy = bool(segments) and 2 * (segments[-1].size - segments[-1].end) > self.settings.segment_bytes
         try:
             with self._failures_are_final():
-                self._slots.secure(_ENTRIES_LEAVE + 1)
+                self._slots.secure(_ENTRIES_LEAVE + (not roomy))
         except DiskFullError:
             return False
         return True
@@ -145,7 +147,7 @@ class SharedLog:
             moved_bytes=self._moved,
         )
 
-    def _write(self, records: Sequence[Record], *, reserve: int, budget: int) -> None:
+    def _write(self, records: Sequence[StoredRecord], *, reserve: int, budget: int) -> None:
         harvest = self._collector.harvest(budget) if budget else None
         if harvest is not None:
             # Copies first: they say what was before this round, and its records may end it.
@@ -186,12 +188,7 @@ class SharedLog:
                 segment=segment.number, size=segment.size, first_round=self._round, floor=durable
             )
             offset, data = 0, bytearray(header) + data
-        try:
-            self._disk.write(segment.name, offset, data)
-        except OSError as error:
-            if is_full(error):
-                raise DiskFullError(f"no room to write to {segment.name}: free or add disk space") from error
-            raise
+        write_or_full(self._disk, segment.name, offset, data)
         self._disk.sync(segment.name)
         segment.add_round(offset + len(data))
         self._round += 1

@@ -25,7 +25,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 
 from evenkeel_raft.errors import DiskFullError, LogError, LogFailedError, RecordRefusedError
-from evenkeel_raft.log.records import GroupRecord, Metastore
+from evenkeel_raft.log.records import Record
 from evenkeel_raft.log.rounds import Draft, Rounds, Submission
 from evenkeel_raft.log.wal import SharedLog
 
@@ -68,7 +68,7 @@ class LogWriter:
 
     def submit(
         self,
-        record: GroupRecord | Metastore,
+        record: Record,
         done: Callable[[], None] | None = None,
         *,
         dropped: Callable[[], None] | None = None,
@@ -83,7 +83,7 @@ class LogWriter:
         self._heads.admit(record)
         self._worker.inbox.put(Submission(record, done, dropped))
 
-    async def write(self, *records: GroupRecord | Metastore) -> None:
+    async def write(self, *records: Record) -> None:
         """Hand in records and wait until they are durable."""
         futures = [self._submitted(record) for record in records]
         try:
@@ -91,7 +91,7 @@ class LogWriter:
         finally:
             self._futures.difference_update(futures)
 
-    def _submitted(self, record: GroupRecord | Metastore) -> asyncio.Future[None]:
+    def _submitted(self, record: Record) -> asyncio.Future[None]:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done() -> None:
@@ -191,6 +191,7 @@ class _Worker:
             self._more = not self._closing and self._log.tidy()
 
     def _write(self, draft: Draft) -> None:
+        self._more = True
         try:
             self._log.write([piece.record for piece in draft])
         except DiskFullError as error:

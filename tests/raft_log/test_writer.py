@@ -1,0 +1,202 @@
+"""The log behind an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import threading
+from collections.abc import AsyncIterator
+
+import pytest
+
+from evenkeel_raft.core.types import HardState
+from evenkeel_raft.errors import DiskFullError, LogError, LogFailedError, RecordRefusedError
+from evenkeel_raft.log.records import Created, Destroyed, Metastore
+from evenkeel_raft.log.wal import LogSettings
+from evenkeel_raft.log.writer import LogWriter
+from tests.raft_log.sim import SimDisk
+from tests.raft_log.support import append, compacted, indexes, open_log, state
+
+SEGMENT = 16 << 10
+SETTINGS = LogSettings(segment_bytes=SEGMENT, round_bytes=4 << 10)
+
+
+class Sidecar:
+    """A writer, and what it said."""
+
+    def __init__(self, disk: SimDisk) -> None:
+        self.disk = disk
+        self.full: asyncio.Queue[DiskFullError | None] = asyncio.Queue()
+        self.failed: asyncio.Queue[LogError] = asyncio.Queue()
+        self.log, self.found = open_log(disk, SETTINGS)
+        self.writer = LogWriter(
+            self.log, on_full=self.full.put_nowait, on_failed=self.failed.put_nowait, retry_seconds=0.01
+        )
+        self.writer.start()
+
+
+class SlowDisk(SimDisk):
+    """Syncs only when it is let."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.syncing = threading.Event()
+        self.let = threading.Event()
+
+    def sync(self, name: str) -> None:
+        self.syncing.set()
+        assert self.let.wait(10)
+        super().sync(name)
+
+
+@pytest.fixture
+def disk() -> SimDisk:
+    return SimDisk()
+
+
+@pytest.fixture
+async def sidecar(disk: SimDisk) -> AsyncIterator[Sidecar]:
+    sidecar = Sidecar(disk)
+    yield sidecar
+    await sidecar.writer.close()
+
+
+async def test_written_is_durable(sidecar: Sidecar, disk: SimDisk) -> None:
+    """And closing lets go of the log when all of it is written."""
+    writer = sidecar.writer
+    await writer.write(Created(1, 1, 0), append(1, 1, 3), Metastore(1, 2))
+    writer.submit(append(1, 4, 5))
+    await writer.close()
+    found = open_log(disk, SETTINGS)[1]
+    assert (indexes(found, 1), found.metastore) == ([1, 2, 3, 4, 5], Metastore(1, 2))
+    with pytest.raises(LogFailedError, match="closed"):
+        writer.submit(append(1, 6, 6))
+
+
+async def test_what_arrives_during_a_sync_shares_the_next_one() -> None:
+    """A thousand records of a hundred groups cost two rounds."""
+    disk = SlowDisk()
+    disk.let.set()
+    sidecar = Sidecar(disk)
+    writer = sidecar.writer
+    await writer.write(*[Created(group, 1, 0) for group in range(100)])
+    disk.let.clear()
+    disk.syncing.clear()
+    done: list[int] = []
+    writer.submit(append(0, 1, 1), lambda: done.append(0))
+    await asyncio.to_thread(disk.syncing.wait)
+    before = sidecar.log.stats().rounds
+    for index in range(1, 11):
+        for group in range(1, 100):
+            writer.submit(append(group, index, index, size=1), lambda index=index: done.append(index))  # type: ignore[misc]
+    disk.let.set()
+    await writer.close()
+    assert done[0] == 0
+    assert [index for index in done[1:] if index == 10] == [10] * 99
+    # The first round, about 70 kB in rounds of 4 kB, and the one that closes.
+    assert sidecar.log.stats().rounds - before < 30
+
+
+async def test_a_bad_record_is_refused_at_once(sidecar: Sidecar) -> None:
+    """The caller hears of it where it made the mistake, and the log goes on."""
+    await sidecar.writer.write(Created(1, 1, 0))
+    with pytest.raises(RecordRefusedError, match="entry 7 does not fit"):
+        sidecar.writer.submit(append(1, 7, 7))
+    await sidecar.writer.write(append(1, 1, 1))
+
+
+async def test_a_full_disk_is_waited_for(sidecar: Sidecar, disk: SimDisk) -> None:
+    """Entries wait unacknowledged, votes go on, and all is written when there is room."""
+    writer = sidecar.writer
+    await writer.write(Created(1, 1, 0), Created(2, 1, 0))
+    disk.capacity = 8 * SEGMENT
+    done: list[int] = []
+    for index in range(1, 200):
+        writer.submit(append(1, index, index, size=1000), lambda index=index: done.append(index))  # type: ignore[misc]
+    assert isinstance(await sidecar.full.get(), DiskFullError)
+    await writer.write(state(2, HardState(4, 1, 0)))
+    written = len(done)
+    assert 0 < written < 199
+    assert done == list(range(1, written + 1))
+    await writer.write(compacted(1, written // 2))
+    disk.capacity *= 10
+    assert await sidecar.full.get() is None
+    await writer.write(state(1, HardState(1, 0, 0)))
+    assert done == list(range(1, 200))
+    await writer.close()
+    assert indexes(open_log(disk, SETTINGS)[1], 1) == list(range(written // 2 + 1, 200))
+
+
+async def test_compaction_ends_a_full_disk(sidecar: Sidecar, disk: SimDisk) -> None:
+    """Nobody has to bring space from outside when the log itself holds what is not needed."""
+    writer = sidecar.writer
+    await writer.write(Created(1, 1, 0), Created(2, 1, 0))
+    disk.capacity = 7 * SEGMENT
+    done: list[int] = []
+    for index in range(1, 120):
+        writer.submit(append(1, index, index, size=1000), lambda index=index: done.append(index))  # type: ignore[misc]
+    last = asyncio.ensure_future(writer.write(state(1, HardState(1, 0, 0))))
+    times = 0
+    while not last.done():
+        said = asyncio.ensure_future(sidecar.full.get())
+        await asyncio.wait([last, said], return_when=asyncio.FIRST_COMPLETED)
+        if said.done() and said.result() is not None:
+            times += 1
+            writer.submit(compacted(1, done[-1]))
+        said.cancel()
+    assert times > 1
+    assert done == list(range(1, 120))
+
+
+async def test_closing_a_full_log_does_not_wait(sidecar: Sidecar, disk: SimDisk) -> None:
+    """What was never acknowledged may be lost."""
+    writer = sidecar.writer
+    await writer.write(Created(1, 1, 0))
+    disk.capacity = disk.used()
+    for index in range(1, 200):
+        writer.submit(append(1, index, index, size=1000))
+    await sidecar.full.get()
+    await writer.close()
+    found = indexes(open_log(disk, SETTINGS)[1], 1)
+    assert found == list(range(1, len(found) + 1))
+
+
+async def test_the_end_of_a_replica_overtakes_what_waits(sidecar: Sidecar, disk: SimDisk) -> None:
+    """Whoever waits for it is told so."""
+    writer = sidecar.writer
+    await writer.write(Created(1, 1, 0))
+    disk.capacity = disk.used()
+    waiting = asyncio.ensure_future(writer.write(append(1, 1, 1, size=3 * SEGMENT)))
+    await sidecar.full.get()
+    await writer.write(Destroyed(1, 1))
+    with pytest.raises(RecordRefusedError, match="destroyed before"):
+        await waiting
+    await writer.close()
+    assert open_log(disk, SETTINGS)[1].retired == {1: 1}
+
+
+async def test_a_failed_disk_ends_everything(disk: SimDisk) -> None:
+    """Whoever waits, and whoever comes later, gets the same error; it is reported once."""
+    sidecar = Sidecar(disk)
+    writer = sidecar.writer
+    await writer.write(Created(1, 1, 0))
+
+    def before(operation: str, _name: str) -> None:
+        if operation == "sync":
+            raise OSError(errno.EIO, "the disk is dying")
+
+    disk.before = before
+    with pytest.raises(LogFailedError, match="the disk is dying") as caught:
+        await writer.write(append(1, 1, 1))
+    with pytest.raises(LogFailedError) as again:
+        writer.submit(append(1, 2, 2))
+    assert caught.value is again.value is await sidecar.failed.get()
+    assert sidecar.failed.empty()
+    await writer.close()
+
+
+async def test_a_bug_ends_everything_too(sidecar: Sidecar, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer that dies silently would leave everybody waiting."""
+    monkeypatch.setattr(sidecar.log, "write", lambda _records: 1 // 0)
+    with pytest.raises(LogFailedError, match="ZeroDivisionError"):
+        await sidecar.writer.write(Created(1, 1, 0))
