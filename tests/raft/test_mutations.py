@@ -38,7 +38,7 @@ CAUGHT_BY_SIMULATION = [
     Case(mutations.vote_for_any_log, UNREST),
     Case(mutations.candidate_asks_early, Mix(disk_delay=40, crash_every=60, delay=15, transfer_every=100), first=9),
     Case(mutations.read_without_quorum, READS, first=11),
-    Case(mutations.read_before_first_commit, Mix(transfer_every=100, delay=10)),
+    Case(mutations.read_before_first_commit, Mix(transfer_every=100, delay=10), first=31),
     Case(mutations.read_rounds_not_numbered, READS, first=11),
     Case(mutations.outgoing_half_ignored, CHURN),
     Case(mutations.joint_skipped, CHURN),
