@@ -4,7 +4,8 @@
 
 Every entry goes propose -> append -> acknowledge -> commit -> apply on all three replicas; "written" and "applied" are
 reported at once, as if disk and state machine took no time. `serial` lets every batch be applied everywhere before
-the next is proposed; `pipelined` lets the news of a commit travel with the next batch.
+the next is proposed; `pipelined` lets the news of a commit travel with the next batch. Measured in CPU time, all three
+replicas and the loop between them on one core.
 """
 
 from __future__ import annotations
