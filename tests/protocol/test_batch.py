@@ -218,6 +218,25 @@ def test_batches_of_losers_are_halved() -> None:
     assert run.cases == {Case.PLANNED: 25}
 
 
+def test_leaders_at_work_in_between_do_not_starve_the_run() -> None:
+    """Partitions that lie between those of a batch may be written all the time: the second attempt ignores them."""
+    bench = Bench(1000)
+    bench.begin_moves([500])
+    run = bench.run(admitted=[*range(40), *range(900, 1000)])
+    attempts = 0
+
+    def disturb(_: Batch) -> None:
+        nonlocal attempts
+        attempts += 1
+        assert attempts < 50
+        bench.lock(500)
+
+    carry(bench, run, between=disturb)
+    assert run.done
+    assert run.cases == {Case.STARTED: 140}
+    assert run.retried == 0
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_constant_interference_never_loses_a_partition(seed: int) -> None:
     """However leaders lock, and transactions come back in any order, every partition is handled exactly once."""

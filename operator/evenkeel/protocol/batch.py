@@ -4,8 +4,9 @@ A partition's transaction compares the five keys it was decided on as they were 
 by one. Pending, planned and lock are mostly absent, and one comparison over the keys of neighbours says that none of
 them has been written since the read; so about sixty partitions fit etcd's 128 comparisons and operations. When a
 comparison fails, the batch's keys are read again: partitions that had changed are decided anew, in batches half the
-size, and the others are tried again as they were. A changed epoch or head ends the run: someone else is in charge, or a
-newer plan is.
+size, and the others are tried again as they were. Both are then compared key by key: a range also covers partitions in
+between that are none of the batch's business, and while leaders are at work there it might never hold. A changed epoch
+or head ends the run: someone else is in charge, or a newer plan is.
 
 Sans-IO: ask `next_batch()` while it has some, run the transactions side by side, hand each result to `on_result()`.
 """
@@ -44,6 +45,8 @@ class _Group(msgspec.Struct, frozen=True):
 
     partitions: tuple[int, ...]
     revision: int
+    exact: bool = False
+    """Whether absent keys, too, are compared one by one."""
 
 
 class PlanRun:
@@ -133,9 +136,9 @@ class PlanRun:
             if not decision.ops:
                 self.cases[decision.case] += 1
                 continue
-            own = view.compares_but_absences(keys)
+            own = view.compares(keys) if group.exact else view.compares_but_absences(keys)
             if len(compares) + len(own) > MAX_TXN_OPS - _SHARED or len(ops) + len(decision.ops) > MAX_TXN_OPS:
-                self._queue.appendleft(_Group(group.partitions[at:], group.revision))
+                self._queue.appendleft(msgspec.structs.replace(group, partitions=group.partitions[at:]))
                 break
             decided.append(partition)
             cases.append(decision.case)
@@ -143,7 +146,7 @@ class PlanRun:
             ops += decision.ops
         if not decided:
             return None
-        shared = (*self._guards, *self._absences(decided, group.revision))
+        shared = self._guards if group.exact else (*self._guards, *self._absences(decided, group.revision))
         return Batch(tuple(decided), tuple(cases), Txn((*shared, *compares), tuple(ops), self._read_guards()))
 
     def _absences(self, decided: list[int], revision: int) -> list[Compare]:
@@ -178,13 +181,13 @@ class PlanRun:
             (losers if view.mods() != self._views[partition].mods() else others).append(partition)
             self._views[partition] = view
         self.retried += len(losers)
-        self._enqueue(others, revision=revision)
-        self._enqueue(losers, revision=revision, size=max(1, len(batch.partitions) // 2))
+        self._enqueue(others, revision=revision, exact=True)
+        self._enqueue(losers, revision=revision, exact=True, size=max(1, len(batch.partitions) // 2))
 
-    def _enqueue(self, partitions: list[int], *, revision: int, size: int | None = None) -> None:
+    def _enqueue(self, partitions: list[int], *, revision: int, exact: bool = False, size: int | None = None) -> None:
         size = size or max(1, len(partitions))
         for at in range(0, len(partitions), size):
-            self._queue.append(_Group(tuple(partitions[at : at + size]), revision))
+            self._queue.append(_Group(tuple(partitions[at : at + size]), revision, exact))
 
     def _view(self, partition: int, keys: PartitionKeys) -> PartitionView:
         found = self._found.pop(partition, None)
