@@ -122,27 +122,24 @@ class Writer:
         return self._append(number, group)
 
     def _append(self, number: int, group: Replica) -> Append:
-        rng = self.rng
-        term = group.hard_state.term
-        hard_state = None
-        if rng.random() < 0.4:
-            term += rng.choice([0, 0, 1])
-            vote = (
-                group.hard_state.vote if term == group.hard_state.term and group.hard_state.vote else rng.randrange(4)
-            )
-            hard_state = HardState(term, vote, group.last)
+        rng, old = self.rng, group.hard_state
+        term = old.term + (rng.random() < 0.15)
+        begin, last, commit = group.meta.index, group.last, old.commit
         snapshot = None
         if rng.random() < 0.07:
-            snapshot = self._meta(group.last + rng.randint(1, 5), term)
-        last = snapshot.index if snapshot is not None else group.last
-        begin = snapshot.index if snapshot is not None else group.meta.index
-        first = rng.randint(begin + 1, last + 1) if rng.random() < 0.25 else last + 1
+            snapshot = self._meta(last + rng.randint(1, 5), term)
+            begin = last = commit = snapshot.index
+        first = rng.randint(max(begin, commit) + 1, last + 1) if rng.random() < 0.25 else last + 1
         count = rng.choice([0, 1, 1, 2, 5])
         entries = [
             Entry(index, term, 0, rng.randbytes(rng.randrange(self.payload))) for index in range(first, first + count)
         ]
+        hard_state = None
+        if term > old.term or snapshot is not None or rng.random() < 0.3:
+            vote = old.vote if term == old.term and old.vote else rng.randrange(4)
+            hard_state = HardState(term, vote, rng.randint(commit, entries[-1].index if entries else last))
         generation = group.generation + (rng.random() < 0.02)
-        return Append(number, group.replica, generation, snapshot, hard_state, entries)
+        return Append(number, group.replica, generation, snapshot, entries, hard_state)
 
     def _meta(self, index: int, term: int) -> SnapshotMeta:
         return SnapshotMeta(index, term, Conf(voters=(1, 2, 3), token=self.rng.randrange(99), info={1: b"store"}))

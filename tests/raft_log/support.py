@@ -40,15 +40,15 @@ def append(
     size: int = 4,
     hard_state: HardState | None = None,
 ) -> Append:
-    return Append(group, replica, 0, None, hard_state, entries(first, last, term=term, size=size))
+    return Append(group, replica, 0, None, entries(first, last, term=term, size=size), hard_state)
 
 
 def state(group: int, hard_state: HardState, *, replica: int = 1) -> Append:
-    return Append(group, replica, 0, None, hard_state, [])
+    return Append(group, replica, 0, None, [], hard_state)
 
 
 def installed(group: int, index: int, *, replica: int = 1, term: int = 1) -> Append:
-    return Append(group, replica, 0, SnapshotMeta(index, term, CONF), None, [])
+    return Append(group, replica, 0, SnapshotMeta(index, term, CONF), [], None)
 
 
 def compacted(group: int, index: int, *, replica: int = 1, term: int = 1) -> Compacted:

@@ -56,7 +56,7 @@ def test_entries_replace_from_the_first_on(log: SharedLog, disk: SimDisk) -> Non
 def test_a_snapshot_replaces_everything(log: SharedLog, disk: SimDisk) -> None:
     """Also what lies above it; the entries of the same record follow it."""
     write(log, append(1, 1, 20))
-    write(log, Append(1, 1, 0, installed(1, 10, term=3).snapshot, HardState(3, 0, 10), entries(11, 12, term=3)))
+    write(log, Append(1, 1, 0, installed(1, 10, term=3).snapshot, entries(11, 12, term=3), HardState(3, 0, 10)))
     group = open_log(disk)[1].groups[1]
     assert (group.meta.index, group.meta.term) == (10, 3)
     assert [entry.index for entry in group.entries] == [11, 12]
@@ -91,7 +91,7 @@ def test_the_metastore_is_remembered(log: SharedLog, disk: SimDisk) -> None:
 
 def test_generation_never_falls(log: SharedLog, disk: SimDisk) -> None:
     """The highest that a record carried is the replica's."""
-    write(log, Append(1, 1, 3, None, None, entries(1, 1)))
+    write(log, Append(1, 1, 3, None, entries(1, 1), None))
     assert open_log(disk)[1].groups[1].generation == 3
 
 
@@ -220,8 +220,8 @@ def test_copies_fill_the_place_of_what_they_copy() -> None:
             for last in range(first, 9):
                 replay = Replay()
                 replay.apply([*kept, append(1, 9, 10)], 1)
-                replay.apply([Moved(1, 1, 0, b"", None, None, entries(first, last))], 2)
-                replay.apply([Moved(1, 1, 0, None, None, None, entries(1, 8))], 3)
+                replay.apply([Moved(1, 1, 0, b"", None, entries(first, last), None)], 2)
+                replay.apply([Moved(1, 1, 0, None, None, entries(1, 8), None)], 3)
                 group = replay.groups[1]
                 assert group.entries() == entries(1, 10)
                 assert [(chunk.first, chunk.end, chunk.round) for chunk in group.chunks] == [(1, 9, 3), (9, 11, 1)]

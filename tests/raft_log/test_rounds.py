@@ -60,9 +60,9 @@ def test_a_large_append_does_not_hold_up_the_others(rounds: Rounds) -> None:
 
 
 def test_alone_a_large_append_has_the_whole_round(rounds: Rounds) -> None:
-    """Its pieces follow each other without a gap; only the first carries what comes before entries."""
+    """Its pieces follow each other without a gap, the snapshot with the first of them, the hard state with the last."""
     record = append(1, 1, 40, size=1000)
-    (large,) = add(rounds, Append(1, 1, 0, installed(1, 0).snapshot, HardState(5, 1, 0), record.entries))
+    (large,) = add(rounds, Append(1, 1, 0, installed(1, 0).snapshot, record.entries, HardState(5, 1, 0)))
     pieces = []
     while len(rounds):
         draft = rounds.draft(urgent=False)
@@ -72,7 +72,8 @@ def test_alone_a_large_append_has_the_whole_round(rounds: Rounds) -> None:
         done = rounds.written(draft)
     assert [entry for piece in pieces for entry in piece.entries] == record.entries
     assert all(7 <= len(piece.entries) <= 8 for piece in pieces)
-    assert [piece.hard_state is not None and piece.snapshot is not None for piece in pieces] == [True] + [False] * 4
+    assert [piece.snapshot is not None for piece in pieces] == [True, False, False, False, False]
+    assert [piece.hard_state is not None for piece in pieces] == [False, False, False, False, True]
     assert done == [large]
 
 

@@ -129,9 +129,9 @@ def _moved(number: int, group: GroupIndex, found: _Found, round_: int) -> Iterat
     runs = list(_runs(group, found.entries, round_)) if found.entries else []
     if label is not None or meta is not None or hard_state is not None:
         first = runs.pop(0) if runs else []
-        yield Moved(number, group.replica, group.generation, label, meta, hard_state, first)
+        yield Moved(number, group.replica, group.generation, label, meta, first, hard_state)
     for entries in runs:
-        yield Moved(number, group.replica, group.generation, None, None, None, entries)
+        yield Moved(number, group.replica, group.generation, None, None, entries, None)
 
 
 def _runs(group: GroupIndex, entries: dict[int, Entry], round_: int) -> Iterator[list[Entry]]:

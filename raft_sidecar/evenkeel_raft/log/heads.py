@@ -24,6 +24,7 @@ class Head(Struct, gc=False):
     last: int = 0
     term: int = 0
     vote: int = 0
+    commit: int = 0
 
 
 class Heads:
@@ -46,15 +47,15 @@ class Heads:
 
     def _append(self, record: Append) -> None:
         head = self._head(record)
-        if record.hard_state is not None:
-            _check_vote(record, head, record.hard_state)
         base, last = head.base, head.last
         if record.snapshot is not None:
             base = last = record.snapshot.index
-        last = _last_index(record, base, last)
+        last = _last_index(record, base, last, head.commit)
+        state = record.hard_state
+        if state is not None:
+            _check_state(record, head, state, last)
+            head.term, head.vote, head.commit = state.term, state.vote, state.commit
         head.generation, head.base, head.last = record.generation, base, last
-        if record.hard_state is not None:
-            head.term, head.vote = record.hard_state.term, record.hard_state.vote
 
     def _compact(self, record: Compacted) -> None:
         head = self._head(record)
@@ -92,20 +93,22 @@ class Heads:
         self.retired[record.group] = record.replica
 
 
-def _check_vote(record: Append, head: Head, state: HardState) -> None:
+def _check_state(record: Append, head: Head, state: HardState, last: int) -> None:
     if state.term < head.term:
         raise _refused(record, f"term {state.term} is older than {head.term}")
     if state.term == head.term and head.vote and state.vote != head.vote:
         raise _refused(record, f"its vote in term {state.term} went to {head.vote}, and cannot go to {state.vote}")
+    if not head.commit <= state.commit <= last:
+        raise _refused(record, f"commit index {state.commit} is not between {head.commit} and the log's end at {last}")
 
 
-def _last_index(record: Append, base: int, last: int) -> int:
+def _last_index(record: Append, base: int, last: int, commit: int) -> int:
     entries = record.entries
     if not entries:
         return last
     first, new_last = entries[0].index, entries[-1].index
-    if not base < first <= last + 1:
-        raise _refused(record, f"entry {first} does not fit a log from {base} to {last}")
+    if not max(base, commit) < first <= last + 1:
+        raise _refused(record, f"entry {first} does not fit a log from {base} to {last}, committed up to {commit}")
     if new_last - first + 1 != len(entries):
         raise _refused(record, f"entries {first} to {new_last} are not consecutive")
     return new_last

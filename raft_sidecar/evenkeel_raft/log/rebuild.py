@@ -61,7 +61,9 @@ def rebuild_heads(scan: Scan) -> Heads:
     for number, group in scan.replay.groups.items():
         last = group.chunks[-1].end - 1 if group.chunks else group.meta.index
         state = group.hard_state
-        heads.groups[number] = Head(group.replica, group.generation, group.meta.index, last, state.term, state.vote)
+        heads.groups[number] = Head(
+            group.replica, group.generation, group.meta.index, last, state.term, state.vote, state.commit
+        )
     return heads
 
 

@@ -62,8 +62,8 @@ class Append(Struct, frozen=True, array_like=True, tag=3, gc=False):
     replica: int
     generation: int
     snapshot: SnapshotMeta | None
-    hard_state: HardState | None
     entries: list[Entry]
+    hard_state: HardState | None
 
 
 class Compacted(Struct, frozen=True, array_like=True, tag=4, gc=False):
@@ -83,8 +83,8 @@ class Moved(Struct, frozen=True, array_like=True, tag=5, gc=False):
     generation: int
     label: bytes | None
     meta: SnapshotMeta | None
-    hard_state: HardState | None
     entries: list[Entry]
+    hard_state: HardState | None
 
 
 class Metastore(Struct, frozen=True, array_like=True, tag=6, gc=False):

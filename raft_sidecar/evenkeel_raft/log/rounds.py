@@ -57,9 +57,12 @@ class Submission:
         while end < len(record.entries) and (end == first or size < share):
             size += entries_size(record.entries[end : end + 1])
             end += 1
-        snapshot, hard_state = (record.snapshot, record.hard_state) if not first else (None, None)
-        part = Append(record.group, record.replica, record.generation, snapshot, hard_state, record.entries[first:end])
-        return Piece(self, part, size, end == len(record.entries))
+        last = end == len(record.entries)
+        # In the order of an `AppendBatch`: the hard state speaks of all of its entries.
+        snapshot = None if first else record.snapshot
+        hard_state = record.hard_state if last else None
+        part = Append(record.group, record.replica, record.generation, snapshot, record.entries[first:end], hard_state)
+        return Piece(self, part, size, last)
 
 
 class Piece(Struct, frozen=True, gc=False):
