@@ -6,7 +6,7 @@ import itertools
 import struct
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenkeel.errors import FrameError
@@ -24,6 +24,7 @@ def pieces(stream: bytes, cuts: list[int]) -> list[bytes]:
     return [stream[start:end] for start, end in itertools.pairwise(places)]
 
 
+@settings(derandomize=True, deadline=None)
 @given(payloads, st.lists(st.integers(min_value=0, max_value=5000), max_size=30))
 def test_frames_survive_any_cut(contents: list[bytes], cuts: list[int]) -> None:
     """However a stream is delivered, the frames that come out are those that went in."""
@@ -58,6 +59,7 @@ def test_longest_frame_is_awaited() -> None:
     assert reader.inside
 
 
+@settings(derandomize=True, deadline=None)
 @given(st.binary(min_size=1, max_size=40))
 def test_any_bytes_are_frames_or_refused(stream: bytes) -> None:
     """Arbitrary bytes never do anything but come out as frames, wait for more, or be refused."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenkeel.errors import FrameError
@@ -127,6 +127,7 @@ def assert_refused_or_read(codec: Codec[Any, Any], payload: bytes) -> None:
     assert reason in (Reason.UNDECODABLE, Reason.UNKNOWN_KIND)
 
 
+@settings(derandomize=True, deadline=None)
 @given(st.binary(max_size=200))
 def test_random_bytes_are_refused_or_read(payload: bytes) -> None:
     """Arbitrary bytes are a message or a `FrameError`, never another exception."""
@@ -134,6 +135,7 @@ def test_random_bytes_are_refused_or_read(payload: bytes) -> None:
         assert_refused_or_read(codec, payload)
 
 
+@settings(derandomize=True, deadline=None)
 @given(st.sampled_from(STORE), st.integers(min_value=0), st.integers(min_value=0, max_value=255))
 def test_damaged_message_is_refused_or_read(message: tuple[m.StoreSays, list[Any]], place: int, byte: int) -> None:
     """One changed byte of a good message gives another message or a `FrameError`."""

@@ -144,7 +144,7 @@ entries = st.one_of(
 )
 
 
-@settings(max_examples=15)
+@settings(max_examples=15, derandomize=True, deadline=None)
 @given(st.lists(entries, max_size=12), st.lists(entries, max_size=6))
 def test_snapshot_is_the_state(
     tmp_path_factory: pytest.TempPathFactory, before: Sequence[Entry], after: Sequence[Entry]

@@ -7,12 +7,16 @@ connection it came by; nobody else notices.
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol, cast
+import ssl
+from collections.abc import Callable
+from typing import Final, Protocol, cast
 
 from evenkeel.errors import DisconnectedError, FrameError
-from evenkeel.wire.frames import HEADER, Drops, FrameReader, Reason
+from evenkeel.wire.frames import HEADER, MAX_FRAME_BYTES, Drops, FrameReader, Reason
 
 __all__ = ["FrameConnection", "Owner"]
+
+_LAST_SECONDS: Final = 1.0
 
 
 class Owner(Protocol):
@@ -34,18 +38,25 @@ class Owner(Protocol):
 class FrameConnection(asyncio.Protocol):
     """One connection, from `made` to `lost`."""
 
-    def __init__(self, owner: Owner, *, drops: Drops) -> None:
+    def __init__(self, owner: Owner, *, drops: Drops, limit: int = MAX_FRAME_BYTES) -> None:
+        """`limit` is for frames received; see `hand_over`."""
         self._owner = owner
         self._drops = drops
-        self._reader = FrameReader()
+        self._reader = FrameReader(limit=limit)
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._unsent: list[bytes] = []
         self._drained: asyncio.Future[None] | None = None
+        self._ended: asyncio.Future[None] = self._loop.create_future()
         self._closing = False
         self.writable = True
         self.dropped = ""
         """Why it was dropped; empty where it simply ended."""
+        self.bytes_received = 0
+        self.idle = True
+        """Whether nothing was sent since somebody set this."""
+        self.on_writable: Callable[[], None] | None = None
+        """Called when the other end keeps up again after it did not."""
 
     # What asyncio tells
 
@@ -56,6 +67,7 @@ class FrameConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Hand on the frames that are complete."""
+        self.bytes_received += len(data)
         try:
             for payload in self._reader.feed(data):
                 self._owner.received(self, payload)
@@ -66,12 +78,16 @@ class FrameConnection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """The transport is gone."""
-        if self._reader.inside and not self._closing:
-            self._note(Reason.TRUNCATED, "the stream ended inside a frame")
+        if not self._closing:
+            if isinstance(error, ssl.SSLError):
+                self._note(Reason.TLS, str(error))
+            elif self._reader.inside:
+                self._note(Reason.TRUNCATED, "the stream ended inside a frame")
         self._closing = True
         self._unsent.clear()
         self._release()
         self._owner.lost(self)
+        self._ended.set_result(None)
 
     def pause_writing(self) -> None:
         """The other end does not read as fast as we write."""
@@ -81,8 +97,15 @@ class FrameConnection(asyncio.Protocol):
         """It caught up."""
         self.writable = True
         self._release()
+        if self.on_writable is not None:
+            self.on_writable()
 
     # What an owner does
+
+    def hand_over(self, owner: Owner) -> None:
+        """Let another owner go on, with frames of any size: the other end has proved who it is."""
+        self._owner = owner
+        self._reader.limit = MAX_FRAME_BYTES
 
     @property
     def transport(self) -> asyncio.Transport:
@@ -101,7 +124,16 @@ class FrameConnection(asyncio.Protocol):
             return
         if not self._unsent:
             self._loop.call_soon(self.flush)
+            self.idle = False
         self._unsent += (HEADER.pack(len(payload)), payload)
+
+    def write(self, payload: bytes) -> None:
+        """Send a frame at once, after what waits for the end of this turn."""
+        if self._closing:
+            return
+        self.idle = False
+        self.transport.writelines((*self._unsent, HEADER.pack(len(payload)), payload))
+        self._unsent = []
 
     def flush(self) -> None:
         """Send what waits for the end of this turn."""
@@ -136,8 +168,19 @@ class FrameConnection(asyncio.Protocol):
         """Give the connection up at once, counting why."""
         if not self._closing:
             self._note(reason, detail)
-            self._closing = True
-            self.transport.abort()
+            self.abort()
+
+    def abort(self) -> None:
+        """Close at once, whatever is under way."""
+        self._closing = True
+        self.transport.abort()
+
+    async def ended(self) -> None:
+        """Wait until it is gone, after `close`; an end that does not read what we still have to say gets a second."""
+        await asyncio.wait([self._ended], timeout=_LAST_SECONDS)
+        if not self._ended.done():
+            self.abort()
+            await asyncio.shield(self._ended)
 
     def _note(self, reason: str, detail: str) -> None:
         self._drops[reason] += 1

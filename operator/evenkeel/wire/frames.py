@@ -65,10 +65,10 @@ Drops = Counter[str]
 class FrameReader:
     """Cuts a stream of bytes into frames."""
 
-    __slots__ = ("_limit", "_partial", "_wanted")
+    __slots__ = ("_partial", "_wanted", "limit")
 
     def __init__(self, *, limit: int = MAX_FRAME_BYTES) -> None:
-        self._limit = limit
+        self.limit = limit
         self._partial = bytearray()
         self._wanted = HEADER.size
 
@@ -98,6 +98,6 @@ class FrameReader:
 
     def _length(self, view: memoryview, start: int) -> int:
         length: int = HEADER.unpack_from(view, start)[0]
-        if length > self._limit:
-            raise FrameError(Reason.TOO_LONG, f"a frame of {length} bytes; the limit is {self._limit}")
+        if length > self.limit:
+            raise FrameError(Reason.TOO_LONG, f"a frame of {length} bytes; the limit is {self.limit}")
         return length

@@ -135,8 +135,10 @@ class SidecarEnd:
         if self._server is not None:
             self._server.close()
             self.path.unlink(missing_ok=True)
-        for connection in [*self._greeting, *([self._store] if self._store else [])]:
+        connections = [*self._greeting, *([self._store] if self._store else [])]
+        for connection in connections:
             connection.close()
+        await asyncio.gather(*(connection.ended() for connection in connections))
 
     @property
     def connected(self) -> bool:

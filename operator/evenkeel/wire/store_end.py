@@ -166,6 +166,7 @@ class StoreEnd:
             await self._ended
         finally:
             connection.close()
+            await connection.ended()
 
     # What the store asks
 

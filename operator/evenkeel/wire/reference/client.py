@@ -40,7 +40,6 @@ class ReferenceClient:
     def __init__(self) -> None:
         self._calls: Calls[FrontSays] = Calls()
         self._connection: FrameConnection | None = None
-        self._closed = asyncio.get_running_loop().create_future()
 
     @classmethod
     async def connect(cls, host: str, port: int) -> ReferenceClient:
@@ -54,7 +53,7 @@ class ReferenceClient:
         """Hang up."""
         if self._connection is not None:
             self._connection.close()
-            await self._closed
+            await self._connection.ended()
 
     def upsert(
         self, group: int, key: bytes, value: bytes, *, writer: str = "", sequence: int = 0
@@ -109,8 +108,6 @@ class ReferenceClient:
     def lost(self, connection: FrameConnection) -> None:
         """Nobody answers any more."""
         self._calls.abandon()
-        if not self._closed.done():
-            self._closed.set_result(None)
 
 
 def _settle(future: asyncio.Future[FrontSays], lost: FrontSays, body: FrontSays | None) -> None:

@@ -132,8 +132,10 @@ class Front:
         """Hang up."""
         if self._server is not None:
             self._server.close()
-        for client in list(self._clients):
+        clients = list(self._clients)
+        for client in clients:
             client.close()
+        await asyncio.gather(*(client.ended() for client in clients))
 
     def made(self, connection: FrameConnection) -> None:
         """A client is there."""

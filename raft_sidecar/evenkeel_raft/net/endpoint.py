@@ -1,0 +1,277 @@
+"""Connections to and from other stores, up to the exchange of hellos.
+
+Until the hello a stranger can cost us one connection, a few kilobytes and a few seconds, nothing more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Mapping
+from functools import partial
+from typing import Final, Protocol
+from weakref import WeakSet
+
+from evenkeel.errors import DisconnectedError, FrameError, HandshakeError, InvalidInputError
+from evenkeel.metastore.clock import Clock, Timer
+from evenkeel.wire.connection import FrameConnection, Owner
+from evenkeel.wire.frames import Drops, Reason
+from evenkeel_raft.net.frames import PEER_CODEC, AnyFrame, Hello, Purpose, Refused
+from evenkeel_raft.net.handshake import greeting, judge_answer, judge_hello
+from evenkeel_raft.net.identity import Address, Identity, LinkSettings
+from evenkeel_raft.net.tls import TlsFiles
+
+__all__ = ["Endpoint", "Welcome", "say"]
+
+_HELLO_BYTES: Final = 4096
+_MAX_STRANGERS: Final = 256
+_ACCEPT_RETRY_SECONDS: Final = 0.1
+
+
+class Welcome(Protocol):
+    """Says who goes on with a connection that was accepted."""
+
+    def __call__(self, store: str, purpose: Purpose, /) -> Owner:
+        """Return the new owner; it is told `made` now."""
+        ...
+
+
+def say(connection: FrameConnection, frame: AnyFrame) -> None:
+    """Send a frame."""
+    connection.send(PEER_CODEC.encode(frame))
+
+
+class Endpoint:
+    """Dials and accepts on behalf of one store."""
+
+    def __init__(
+        self,
+        me: Identity,
+        *,
+        clock: Clock,
+        settings: LinkSettings,
+        tls: TlsFiles | None = None,
+        drops: Drops | None = None,
+    ) -> None:
+        self.me = me
+        self.clock = clock
+        self.settings = settings
+        self.peers: Mapping[str, Address] = {}
+        self.drops: Drops = Drops() if drops is None else drops
+        self.refusals: dict[str, str] = {}
+        """By peer, why it and we do not talk; gone once we do."""
+        self._tls = tls
+        self._connections: WeakSet[FrameConnection] = WeakSet()
+        self._strangers: set[FrameConnection] = set()
+        self._listeners: list[socket.socket] = []
+        self._accepting: set[asyncio.Task[None]] = set()
+        if tls is not None:
+            tls.server_context()  # unusable files are found at the start, not by the first peer
+
+    # Accepting
+
+    async def listen(self, host: str, port: int, *, welcome: Welcome) -> int:
+        """Accept connections; returns the port."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            listener = socket.create_server((host, port), family=family, backlog=1024)
+        except OSError as error:
+            raise InvalidInputError(f"cannot listen for peers on {host}:{port}: {error.strerror}") from error
+        listener.setblocking(False)
+        self._listeners.append(listener)
+        self._keep(asyncio.get_running_loop().create_task(self._accept(listener, welcome)))
+        bound: int = listener.getsockname()[1]
+        return bound
+
+    async def close(self) -> None:
+        """Stop listening and accepting."""
+        for task in list(self._accepting):
+            task.cancel()
+        await asyncio.gather(*self._accepting, return_exceptions=True)
+        for listener in self._listeners:
+            listener.close()
+
+    async def hang_up(self) -> None:
+        """End every connection."""
+        connections = list(self._connections)
+        for connection in connections:
+            connection.close()
+        await asyncio.gather(*(connection.ended() for connection in connections))
+
+    async def _accept(self, listener: socket.socket, welcome: Welcome) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, _ = await loop.sock_accept(listener)
+            except OSError:  # out of file descriptors, for instance: others may free some
+                await self.clock.sleep(_ACCEPT_RETRY_SECONDS)
+                continue
+            self._keep(loop.create_task(self._greet(accepted, welcome)))
+
+    async def _greet(self, accepted: socket.socket, welcome: Welcome) -> None:
+        make = partial(self._connection, _Accepted(self, welcome))
+        loop = asyncio.get_running_loop()
+        try:
+            context = self._tls.server_context() if self._tls else None
+            timeout = self.settings.hello_seconds if context else None
+            await loop.connect_accepted_socket(make, accepted, ssl=context, ssl_handshake_timeout=timeout)
+        except (OSError, InvalidInputError) as error:
+            # A connection that died before its session was up has no owner to tell.
+            self._note_tls(error)
+            accepted.close()
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        self._accepting.add(task)
+        task.add_done_callback(self._accepting.discard)
+
+    # Dialling
+
+    async def dial(self, store: str, purpose: Purpose, *, owner: Owner) -> FrameConnection:
+        """Connect to a peer, hellos included; then the owner is told `made`.
+
+        Raises `HandshakeError` (we do not fit together), `DisconnectedError` (it hung up), `InvalidInputError` (our
+        certificates cannot be used) or `OSError`.
+        """
+        address = self.peers.get(store)
+        if address is None:
+            raise HandshakeError(Reason.UNKNOWN_PEER, f"{self.me.store} knows no store called {store}")
+        greeter = _Dialled(self, store, purpose, owner)
+        try:
+            return await self._dial(address, greeter)
+        except (HandshakeError, InvalidInputError, OSError) as error:
+            self.refusals[store] = str(error) or type(error).__name__
+            raise
+        finally:
+            greeter.release()
+
+    async def _dial(self, address: Address, greeter: _Dialled) -> FrameConnection:
+        loop = asyncio.get_running_loop()
+        context = self._tls.client_context() if self._tls else None
+        name = (self._tls.server_name or address.host) if self._tls else None
+        try:
+            async with asyncio.timeout(self.settings.connect_seconds):
+                await loop.create_connection(
+                    partial(self._connection, greeter), address.host, address.port, ssl=context, server_hostname=name
+                )
+        except OSError as error:
+            self._note_tls(error)
+            raise
+        return await greeter.greeted
+
+    def _connection(self, owner: Owner) -> FrameConnection:
+        return FrameConnection(owner, drops=self.drops, limit=_HELLO_BYTES)
+
+    def _note_tls(self, error: Exception) -> None:
+        if self._tls is not None and not isinstance(error, ConnectionRefusedError | TimeoutError):
+            self.drops[Reason.TLS] += 1
+
+    # Strangers
+
+    def meet(self, connection: FrameConnection) -> Timer | None:
+        """Give a stranger time for its hello; none where there are too many of them."""
+        self._connections.add(connection)
+        if len(self._strangers) >= _MAX_STRANGERS:
+            connection.drop(Reason.OCCUPIED, f"{_MAX_STRANGERS} connections have not said hello yet")
+            return None
+        self._strangers.add(connection)
+        silent = partial(connection.drop, Reason.SILENT, "no hello came")
+        return self.clock.call_at(self.clock.now() + self.settings.hello_seconds, silent)
+
+    def part(self, connection: FrameConnection, timer: Timer | None) -> None:
+        """It is no stranger any more, or gone."""
+        self._strangers.discard(connection)
+        if timer is not None:
+            timer.cancel()
+
+
+class _Accepted:
+    """Owns a connection that somebody dialled, until it has said who it is."""
+
+    def __init__(self, endpoint: Endpoint, welcome: Welcome) -> None:
+        self._endpoint = endpoint
+        self._welcome = welcome
+        self._timer: Timer | None = None
+
+    def made(self, connection: FrameConnection) -> None:
+        self._timer = self._endpoint.meet(connection)
+
+    def received(self, connection: FrameConnection, payload: memoryview) -> None:
+        endpoint = self._endpoint
+        hello = _expect_hello(payload)
+        endpoint.part(connection, self._timer)
+        refusal = judge_hello(hello, me=endpoint.me, peers=endpoint.peers)
+        if refusal is not None:
+            if hello.store in endpoint.peers:
+                endpoint.refusals[hello.store] = refusal.detail
+            say(connection, refusal)
+            connection.dismiss(refusal.reason, refusal.detail)
+            return
+        endpoint.refusals.pop(hello.store, None)
+        purpose: Purpose = "files" if hello.purpose == "files" else "raft"
+        say(connection, greeting(endpoint.me, hello.store, purpose))
+        owner = self._welcome(hello.store, purpose)
+        connection.hand_over(owner)
+        owner.made(connection)
+
+    def lost(self, connection: FrameConnection) -> None:
+        self._endpoint.part(connection, self._timer)
+
+
+class _Dialled:
+    """Owns a connection that we dialled, until the other end has said who it is."""
+
+    def __init__(self, endpoint: Endpoint, store: str, purpose: Purpose, owner: Owner) -> None:
+        self._endpoint = endpoint
+        self._store = store
+        self._purpose = purpose
+        self._owner = owner
+        self._timer: Timer | None = None
+        self._connection: FrameConnection | None = None
+        self.greeted: asyncio.Future[FrameConnection] = asyncio.get_running_loop().create_future()
+
+    def release(self) -> None:
+        """Nobody waits any more: a connection that was not greeted by now is not wanted."""
+        if not self.greeted.done():
+            self.greeted.cancel()
+        if self._connection is not None and (self.greeted.cancelled() or self.greeted.exception() is not None):
+            self._connection.close()
+
+    def made(self, connection: FrameConnection) -> None:
+        self._connection = connection
+        self._timer = self._endpoint.meet(connection)
+        say(connection, greeting(self._endpoint.me, self._store, self._purpose))
+
+    def received(self, connection: FrameConnection, payload: memoryview) -> None:
+        endpoint = self._endpoint
+        answer = PEER_CODEC.decode(payload)
+        refusal: Refused | None
+        if isinstance(answer, Refused):
+            refusal = answer
+        else:
+            hello = _expect_hello(payload)
+            refusal = judge_answer(hello, me=endpoint.me, peers=endpoint.peers, dialled=self._store)
+        endpoint.part(connection, self._timer)
+        if refusal is not None:
+            connection.dismiss(refusal.reason, refusal.detail)
+            self._settle(HandshakeError(refusal.reason, refusal.detail))
+        elif not self.greeted.done():
+            endpoint.refusals.pop(self._store, None)
+            self.greeted.set_result(connection)
+            connection.hand_over(self._owner)
+            self._owner.made(connection)
+
+    def lost(self, connection: FrameConnection) -> None:
+        self._endpoint.part(connection, self._timer)
+        self._settle(DisconnectedError(f"{self._store} hung up before its hello; {connection.dropped}".rstrip("; ")))
+
+    def _settle(self, error: Exception) -> None:
+        if not self.greeted.done():
+            self.greeted.set_exception(error)
+            self.greeted.exception()  # whoever dialled may have given up
+
+
+def _expect_hello(payload: memoryview) -> Hello:
+    frame = PEER_CODEC.decode(payload)
+    if not isinstance(frame, Hello):
+        raise FrameError(Reason.UNEXPECTED, f"{type(frame).__name__} before the hello")
+    return frame

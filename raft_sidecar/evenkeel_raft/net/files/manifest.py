@@ -1,0 +1,114 @@
+"""Names, sizes and checksums of a snapshot's files.
+
+Each file is cut into chunks, and each chunk has a checksum (SHA-256, cut to 16 bytes); the file's own checksum is that
+of its chunks' checksums. So one pass over the bytes serves both: a chunk can be verified when it arrives, a part of a
+file can be verified after a restart, and a file is whole if and only if its chunks are and their list is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from evenkeel.errors import InvalidInputError
+
+__all__ = ["CHUNK_BYTES", "FileSum", "Manifest", "check_manifest", "chunk_sum", "make_manifest"]
+
+CHUNK_BYTES: Final = 1 << 20
+_SUM_BYTES: Final = 16
+_CHUNK_LIMITS: Final = range(1 << 12, (16 << 20) + 1)
+_MAX_FILES: Final = 100_000
+
+
+class FileSum(Struct, array_like=True, frozen=True):
+    """One file: its name below the snapshot's directory, its size, its checksum, and its chunks' one after another."""
+
+    name: str
+    size: int
+    sum: bytes
+    chunks: bytes
+
+    def chunk(self, number: int) -> bytes:
+        """Return the checksum of a chunk."""
+        return self.chunks[number * _SUM_BYTES : (number + 1) * _SUM_BYTES]
+
+
+class Manifest(Struct, array_like=True, frozen=True):
+    """All files of a snapshot."""
+
+    chunk_bytes: int
+    files: list[FileSum]
+
+    @property
+    def size(self) -> int:
+        """Bytes in all files."""
+        return sum(file.size for file in self.files)
+
+    def digest(self) -> str:
+        """Return a name for exactly these files."""
+        return hashlib.sha256(msgspec.msgpack.encode(self)).hexdigest()[:32]
+
+    def length_at(self, file: int, offset: int) -> int:
+        """Return how long the chunk of a file is that begins at an offset."""
+        return min(self.chunk_bytes, self.files[file].size - offset)
+
+    def verifies(self, file: int, offset: int, data: bytes) -> bool:
+        """Whether these are the bytes of the chunk at an offset."""
+        return chunk_sum(data) == self.files[file].chunk(offset // self.chunk_bytes)
+
+
+def chunk_sum(data: bytes) -> bytes:
+    """Return a chunk's checksum."""
+    return hashlib.sha256(data).digest()[:_SUM_BYTES]
+
+
+def make_manifest(directory: Path, names: Sequence[str], *, chunk_bytes: int = CHUNK_BYTES) -> Manifest:
+    """Read the files once. It blocks: call it on a thread."""
+    manifest = Manifest(chunk_bytes, [_sum_file(directory / name, name, chunk_bytes) for name in names])
+    problem = check_manifest(manifest)
+    if problem:
+        raise InvalidInputError(f"snapshot in {directory}: {problem}")
+    return manifest
+
+
+def _sum_file(path: Path, name: str, chunk_bytes: int) -> FileSum:
+    sums, size = bytearray(), 0
+    with path.open("rb", buffering=0) as file:
+        while data := file.read(chunk_bytes):
+            sums += chunk_sum(data)
+            size += len(data)
+    return FileSum(name, size, hashlib.sha256(sums).digest(), bytes(sums))
+
+
+def check_manifest(manifest: Manifest) -> str:
+    """Return what makes a manifest unusable, or nothing. Names are where a peer could do harm."""
+    if manifest.chunk_bytes not in _CHUNK_LIMITS:
+        return f"chunks of {manifest.chunk_bytes} bytes"
+    if len(manifest.files) > _MAX_FILES:
+        return f"{len(manifest.files)} files, and at most {_MAX_FILES} are moved"
+    names = [file.name for file in manifest.files]
+    if len(set(names)) < len(names):
+        return "two files of one name"
+    parents = {str(parent) for name in names for parent in PurePosixPath(name).parents}
+    for file in manifest.files:
+        if not _is_safe(file.name) or file.name in parents:
+            return f"a file cannot be called {file.name!r}"
+        if not _adds_up(file, manifest.chunk_bytes):
+            return f"the checksums of {file.name!r} do not fit its size"
+    return ""
+
+
+def _is_safe(name: str) -> bool:
+    parts = name.split("/")
+    return "\0" not in name and all(part not in ("", ".", "..") and len(part.encode()) <= 255 for part in parts)
+
+
+def _adds_up(file: FileSum, chunk_bytes: int) -> bool:
+    chunks = -(-file.size // chunk_bytes)
+    fits = file.size >= 0 and len(file.chunks) == chunks * _SUM_BYTES
+    return fits and hashlib.sha256(file.chunks).digest() == file.sum

@@ -1,0 +1,286 @@
+"""Takes snapshots in.
+
+A connection brings one snapshot. Frames are taken off it as they come, and carried out one after the other on a thread;
+when that, or the budget, does not keep up, the connection is not read any more and TCP slows the sender down.
+
+A replica receives one snapshot at a time: a newer offer ends the older one, for the sender that made it knows more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Protocol
+
+from evenkeel.errors import FrameError
+from evenkeel.wire.connection import FrameConnection, Owner
+from evenkeel.wire.frames import Reason
+from evenkeel_raft.core.messages import InstallSnapshot
+from evenkeel_raft.net.budget import ByteBudget
+from evenkeel_raft.net.endpoint import Endpoint, say
+from evenkeel_raft.net.files.manifest import Manifest, check_manifest
+from evenkeel_raft.net.files.partial import PARTIAL, Partial, key_of, remove, replica_of
+from evenkeel_raft.net.frames import (
+    PEER_CODEC,
+    Alive,
+    AnyFrame,
+    Cancelled,
+    Chunk,
+    Corrupt,
+    Declined,
+    Finished,
+    Offer,
+    Resume,
+    Stored,
+)
+from evenkeel_raft.net.keepalive import Keepalive
+
+__all__ = ["FileHandler", "FileReceiver"]
+
+_UNREAD_BYTES: Final = 8 << 20
+
+
+class FileHandler(Protocol):
+    """What a sidecar does with snapshots."""
+
+    def offered(self, store: str, message: InstallSnapshot, manifest: Manifest, /) -> str:
+        """Return why a snapshot is not wanted, or nothing to have it."""
+        ...
+
+    def stored(self, store: str, message: InstallSnapshot, directory: Path, manifest: Manifest, /) -> None:
+        """A snapshot is there, durable and verified. Whoever is told owns the directory.
+
+        It may be told again: a sender that did not hear of it asks once more.
+        """
+        ...
+
+
+class FileReceiver:
+    """All snapshots that one store takes in, in a directory of its own."""
+
+    def __init__(self, root: Path, *, endpoint: Endpoint, handler: FileHandler, budget: ByteBudget) -> None:
+        root.mkdir(parents=True, exist_ok=True)
+        self.root = root
+        self.endpoint = endpoint
+        self.handler = handler
+        self.budget = budget
+        self.partials: dict[str, Partial] = {}
+        self.incoming: dict[tuple[int, int], Incoming] = {}
+
+    def owner_of(self, store: str) -> Owner:
+        """Return who takes a connection that a peer dialled."""
+        return Incoming(self, store)
+
+    async def cancel(self, group: int, replica: int) -> None:
+        """End what comes in for a replica, tell the sender, and delete what arrived."""
+        active = self.incoming.get((group, replica))
+        if active is not None:
+            active.decline("cancelled")
+            await active.ended()
+        await self.sweep(lambda *key: key != (group, replica))
+
+    async def sweep(self, keep: Callable[[int, int], bool]) -> None:
+        """Delete what arrived in part for replicas that are not kept; what is coming in stays."""
+        for path in await asyncio.to_thread(lambda: list(self.root.glob(f"*{PARTIAL}"))):
+            key = path.name.removesuffix(PARTIAL)
+            replica = replica_of(key)
+            if replica is not None and not keep(*replica) and replica not in self.incoming:
+                self.partials.pop(key, None)
+                await asyncio.to_thread(remove, path)
+
+    async def close(self) -> None:
+        """Hang up; what arrived in part stays for the next time."""
+        for active in list(self.incoming.values()):
+            active.hang_up()
+            await active.ended()
+
+
+class Incoming:
+    """One connection that brings a snapshot."""
+
+    def __init__(self, receiver: FileReceiver, store: str) -> None:
+        self._receiver = receiver
+        self._store = store
+        self._connection: FrameConnection | None = None
+        self._keepalive: Keepalive | None = None
+        self._frames: deque[AnyFrame] = deque()
+        self._unread = 0
+        self._news = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    # What happens to the connection
+
+    def made(self, connection: FrameConnection) -> None:
+        """Wait for the offer."""
+        endpoint = self._receiver.endpoint
+        self._connection = connection
+        self._keepalive = Keepalive(connection, clock=endpoint.clock, settings=endpoint.settings)
+
+    def received(self, connection: FrameConnection, payload: memoryview) -> None:
+        """Queue what is to be done."""
+        frame = PEER_CODEC.decode(payload)
+        if isinstance(frame, Alive):
+            return
+        if self._task is None:
+            self._begin(connection, frame)
+            return
+        if not isinstance(frame, Chunk | Finished | Cancelled):
+            raise FrameError(Reason.UNEXPECTED, f"{type(frame).__name__} from a sender")
+        self._frames.append(frame)
+        self._unread += len(payload)
+        if self._unread > _UNREAD_BYTES:
+            connection.transport.pause_reading()
+        self._news.set()
+
+    def lost(self, connection: FrameConnection) -> None:
+        """Stop; what arrived stays."""
+        if self._keepalive is not None:
+            self._keepalive.stop()
+        self._news.set()
+
+    def hang_up(self) -> None:
+        """Give up this connection."""
+        if self._connection is not None:
+            self._connection.drop(Reason.REPLACED, "another one brings the snapshot")
+
+    def decline(self, detail: str) -> None:
+        """Tell the sender that nobody wants this."""
+        if self._connection is not None:
+            say(self._connection, Declined(detail))
+            self._connection.close()
+
+    async def ended(self) -> None:
+        """Wait until nothing is written any more."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    # Receiving
+
+    def _begin(self, connection: FrameConnection, frame: AnyFrame) -> None:
+        if not isinstance(frame, Offer):
+            raise FrameError(Reason.UNEXPECTED, f"{type(frame).__name__} before the offer")
+        problem = check_manifest(frame.manifest)
+        if problem:
+            raise FrameError(Reason.UNDECODABLE, problem)
+        self._task = asyncio.get_running_loop().create_task(self._run(connection, frame))
+
+    async def _run(self, connection: FrameConnection, offer: Offer) -> None:
+        receiver, replica = self._receiver, (offer.message.group, offer.message.receiver)
+        while (older := receiver.incoming.get(replica)) is not None:
+            older.hang_up()
+            await older.ended()
+        receiver.incoming[replica] = self
+        try:
+            await self._receive(connection, offer)
+        except OSError as error:
+            self.decline(f"{self._receiver.root}: {error.strerror}")
+        finally:
+            del receiver.incoming[replica]
+            connection.close()
+
+    async def _receive(self, connection: FrameConnection, offer: Offer) -> None:
+        receiver = self._receiver
+        unwanted = receiver.handler.offered(self._store, offer.message, offer.manifest)
+        if unwanted:
+            self.decline(unwanted)
+            return
+        key = key_of(offer.message, offer.manifest)
+        await self._forget_others(offer.message, key)
+        files = await self._partial(key, offer.manifest)
+        if files is None:
+            self._report(connection, offer, receiver.root / key)
+            return
+        say(connection, Resume(files.verified))
+        await self._take_in(connection, offer, files)
+
+    async def _take_in(self, connection: FrameConnection, offer: Offer, files: Partial) -> None:
+        """Write chunks as they come, while those before them are being synced."""
+        syncing: asyncio.Task[None] | None = None
+        try:
+            while chunks := await self._next_chunks(connection):
+                if not await self._write(connection, files, chunks):
+                    return
+                due = files.due()
+                if due:
+                    if syncing is not None:
+                        await syncing
+                    syncing = asyncio.create_task(asyncio.to_thread(files.sync, due))
+        finally:
+            if syncing is not None:
+                await syncing
+        await self._conclude(connection, offer, files)
+
+    async def _conclude(self, connection: FrameConnection, offer: Offer, files: Partial) -> None:
+        """Do what the sender's last word asks for; none where the connection was lost."""
+        key = key_of(offer.message, offer.manifest)
+        match self._frames.popleft() if self._frames else None:
+            case Cancelled():
+                del self._receiver.partials[key]
+                await asyncio.to_thread(files.discard)
+            case Finished() if files.whole:
+                await asyncio.to_thread(files.finish)
+                del self._receiver.partials[key]
+                self._report(connection, offer, files.final)
+            case Finished():
+                connection.drop(Reason.UNEXPECTED, "the end came before the files were complete")
+
+    async def _partial(self, key: str, manifest: Manifest) -> Partial | None:
+        """Return what there is of a snapshot; None if all of it is."""
+        known = self._receiver.partials.get(key)
+        if known is None:
+            known = Partial(self._receiver.root, key, manifest)
+            if await asyncio.to_thread(known.complete):
+                return None
+            await asyncio.to_thread(known.prepare)
+            self._receiver.partials[key] = known
+        return known
+
+    async def _write(self, connection: FrameConnection, files: Partial, chunks: list[Chunk]) -> bool:
+        await self._receiver.budget.take(sum(len(chunk.data) for chunk in chunks))
+        try:
+            corrupt = await asyncio.to_thread(_write_chunks, files, chunks)
+        except FrameError as error:
+            connection.drop(error.reason, error.detail)
+            return False
+        if corrupt is not None:
+            say(connection, Corrupt(corrupt.file, corrupt.offset))
+            connection.dismiss(Reason.CORRUPT, f"file {corrupt.file} at byte {corrupt.offset}")
+        return corrupt is None
+
+    def _report(self, connection: FrameConnection, offer: Offer, directory: Path) -> None:
+        self._receiver.handler.stored(self._store, offer.message, directory, offer.manifest)
+        say(connection, Stored())
+
+    async def _forget_others(self, message: InstallSnapshot, key: str) -> None:
+        """Delete what arrived of other snapshots for the same replica: this one supersedes them."""
+        pattern = f"{message.group}-{message.receiver}-*{PARTIAL}"
+        for path in await asyncio.to_thread(lambda: list(self._receiver.root.glob(pattern))):
+            if path.name != key + PARTIAL:
+                self._receiver.partials.pop(path.name.removesuffix(PARTIAL), None)
+                await asyncio.to_thread(remove, path)
+
+    async def _next_chunks(self, connection: FrameConnection) -> list[Chunk]:
+        """Return the chunks that are there; none when something else comes next, or nothing."""
+        while not self._frames and not connection.closing:
+            self._news.clear()
+            await self._news.wait()
+        chunks: list[Chunk] = []
+        while self._frames and isinstance(chunk := self._frames[0], Chunk):
+            chunks.append(chunk)
+            self._frames.popleft()
+        self._unread = 0
+        if not connection.closing:
+            connection.transport.resume_reading()
+        return chunks
+
+
+def _write_chunks(files: Partial, chunks: list[Chunk]) -> Chunk | None:
+    """Write chunks, on a thread; returns the first that is corrupt."""
+    for chunk in chunks:
+        if not files.expects(chunk.file, chunk.offset, len(chunk.data)):
+            raise FrameError(Reason.UNEXPECTED, "a chunk that is not the next of its file")
+        if not files.write(chunk.file, chunk.offset, chunk.data):
+            return chunk
+    return None

@@ -1,0 +1,121 @@
+"""What goes over a connection between two stores.
+
+A connection is for raft messages or for the files of one snapshot; the hello says which. Either end may say `Alive`
+at any time, and does so when it has nothing else to say.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from msgspec import Struct
+
+from evenkeel.wire.codec import Codec, kinds_of
+from evenkeel_raft.core.messages import AnyMessage, InstallSnapshot
+from evenkeel_raft.net.files.manifest import Manifest
+
+__all__ = [
+    "PEER_CODEC",
+    "VERSION",
+    "Alive",
+    "AnyFrame",
+    "Batch",
+    "Cancelled",
+    "Chunk",
+    "Corrupt",
+    "Declined",
+    "Finished",
+    "Hello",
+    "Offer",
+    "Purpose",
+    "Refused",
+    "Resume",
+    "Stored",
+]
+
+VERSION: Final = 1
+
+Purpose = Literal["raft", "files"]
+
+
+class Hello(Struct, tag="hello", array_like=True, frozen=True):
+    """Who speaks, to whom, and what about. The dialling end says it first.
+
+    What stands up to `version` never changes, so that two versions can at least name each other.
+    """
+
+    version: int
+    cluster: str = ""
+    store: str = ""
+    volume: str = ""
+    to: str = ""
+    purpose: str = "raft"
+
+
+class Refused(Struct, tag="refused", array_like=True, frozen=True):
+    """Instead of a hello: why there will be none."""
+
+    reason: str
+    detail: str
+
+
+class Alive(Struct, tag="alive", array_like=True, frozen=True):
+    """Nothing to say."""
+
+
+class Batch(Struct, tag="batch", array_like=True, frozen=True):
+    """Raft messages of any groups."""
+
+    messages: list[AnyMessage]
+
+
+class Offer(Struct, tag="offer", array_like=True, frozen=True):
+    """A snapshot's files are ready; the message is for the replica that gets them."""
+
+    message: InstallSnapshot
+    manifest: Manifest
+
+
+class Resume(Struct, tag="resume", array_like=True, frozen=True):
+    """Begin each file here; what is before is verified already."""
+
+    offsets: list[int]
+
+
+class Declined(Struct, tag="declined", array_like=True, frozen=True):
+    """The files are not wanted, or cannot be kept."""
+
+    detail: str
+
+
+class Chunk(Struct, tag="chunk", array_like=True, frozen=True):
+    """The next part of a file."""
+
+    file: int
+    offset: int
+    data: bytes
+
+
+class Finished(Struct, tag="finished", array_like=True, frozen=True):
+    """Everything was sent."""
+
+
+class Corrupt(Struct, tag="corrupt", array_like=True, frozen=True):
+    """This part of a file arrived with another checksum than the manifest's."""
+
+    file: int
+    offset: int
+
+
+class Stored(Struct, tag="stored", array_like=True, frozen=True):
+    """All files are durable and verified."""
+
+
+class Cancelled(Struct, tag="cancelled", array_like=True, frozen=True):
+    """The sender does not want them delivered any more."""
+
+
+AnyFrame = Hello | Refused | Alive | Batch | Offer | Resume | Declined | Chunk | Finished | Corrupt | Stored | Cancelled
+_KINDS: Final = (Hello, Refused, Alive, Batch, Offer, Resume, Declined, Chunk, Finished, Corrupt, Stored, Cancelled)
+
+PEER_CODEC: Final = Codec[AnyFrame, AnyFrame](AnyFrame, kinds=kinds_of(*_KINDS))

@@ -1,0 +1,50 @@
+"""Notices a connection whose other end is gone without a word, and shows the other end that we are not."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from evenkeel.metastore.clock import Clock, Timer
+from evenkeel.wire.connection import FrameConnection
+from evenkeel.wire.frames import Reason
+from evenkeel_raft.net.frames import PEER_CODEC, Alive
+from evenkeel_raft.net.identity import LinkSettings
+
+__all__ = ["Keepalive"]
+
+_ALIVE: Final = PEER_CODEC.encode(Alive())
+
+
+class Keepalive:
+    """Looks at a connection every so often.
+
+    What counts is bytes, not frames: a large frame that arrives slowly is a sign of life all the way. While we do not
+    read, silence says nothing.
+    """
+
+    def __init__(self, connection: FrameConnection, *, clock: Clock, settings: LinkSettings) -> None:
+        self._connection = connection
+        self._clock = clock
+        self._settings = settings
+        self._seen = connection.bytes_received
+        self.heard_at = clock.now()
+        self._timer: Timer = self._again()
+
+    def stop(self) -> None:
+        """The connection is gone."""
+        self._timer.cancel()
+
+    def _again(self) -> Timer:
+        return self._clock.call_at(self._clock.now() + self._settings.alive_seconds, self._look)
+
+    def _look(self) -> None:
+        connection, now = self._connection, self._clock.now()
+        if connection.bytes_received != self._seen or not connection.transport.is_reading():
+            self._seen, self.heard_at = connection.bytes_received, now
+        elif now - self.heard_at >= self._settings.silent_seconds:
+            connection.drop(Reason.SILENT, f"nothing was heard for {now - self.heard_at:.1f} s")
+            return
+        if connection.idle:
+            connection.send(_ALIVE)
+        connection.idle = True
+        self._timer = self._again()

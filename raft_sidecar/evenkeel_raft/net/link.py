@@ -1,0 +1,171 @@
+"""The link to one peer: a connection while there is one, and what waits for its turn on it.
+
+Messages for a peer that is not connected are dropped: raft repeats what matters, and what it does not repeat would be
+of the past when the peer is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Protocol, cast
+
+from evenkeel.errors import EvenkeelError, FrameError
+from evenkeel.wire.backoff import Backoff, Chance
+from evenkeel.wire.connection import FrameConnection
+from evenkeel.wire.frames import Reason
+from evenkeel_raft.core.messages import AnyMessage, Message
+from evenkeel_raft.net.budget import ByteBudget
+from evenkeel_raft.net.endpoint import Endpoint
+from evenkeel_raft.net.frames import PEER_CODEC, Alive, Batch
+from evenkeel_raft.net.keepalive import Keepalive
+from evenkeel_raft.net.outbox import Outbox
+
+__all__ = ["Link", "LinkHandler", "Undelivered"]
+
+Undelivered = Counter[str]
+"""Messages that were never sent, by why: `unknown-peer`, `full`, `disconnected`, `too-long`."""
+
+
+class LinkHandler(Protocol):
+    """What a sidecar does with what its peers say."""
+
+    def received(self, store: str, messages: list[Message], /) -> None:
+        """Messages arrived."""
+        ...
+
+    def connected(self, store: str, /) -> None:
+        """A peer is there."""
+        ...
+
+    def disconnected(self, store: str, /) -> None:
+        """A peer is gone."""
+        ...
+
+
+class Link:
+    """One peer, with one volume."""
+
+    def __init__(
+        self,
+        store: str,
+        *,
+        volume: str,
+        endpoint: Endpoint,
+        handler: LinkHandler,
+        budget: ByteBudget,
+        undelivered: Undelivered,
+    ) -> None:
+        self.store = store
+        self.volume = volume
+        self.connection: FrameConnection | None = None
+        self.keepalive: Keepalive | None = None
+        self._endpoint = endpoint
+        self._handler = handler
+        self._budget = budget
+        self._undelivered = undelivered
+        self._outbox = Outbox(limit=endpoint.settings.outbox_bytes)
+        self._loop = asyncio.get_running_loop()
+        self._flushing = False
+        self._dialling: asyncio.Task[None] | None = None
+        self._lost = asyncio.Event()
+
+    # Connecting
+
+    def keep_dialling(self, chance: Chance) -> None:
+        """Connect, and connect again when the connection is lost."""
+        self._dialling = self._loop.create_task(self._dial(chance))
+
+    def stop(self) -> None:
+        """Hang up for good."""
+        if self._dialling is not None:
+            self._dialling.cancel()
+        self._detach()
+
+    async def stopped(self) -> None:
+        """Wait until nothing is under way any more."""
+        if self._dialling is not None:
+            await asyncio.gather(self._dialling, return_exceptions=True)
+
+    async def _dial(self, chance: Chance) -> None:
+        settings, clock = self._endpoint.settings, self._endpoint.clock
+        backoff = Backoff(clock=clock, chance=chance, first=settings.first_retry, longest=settings.last_retry)
+        while True:
+            self._lost.clear()
+            try:
+                await self._endpoint.dial(self.store, "raft", owner=self)
+                backoff.reset()
+                await self._lost.wait()
+            except (EvenkeelError, OSError):
+                pass  # `Endpoint.refusals` says why
+            await backoff.wait()
+
+    # What happens to the connection
+
+    def made(self, connection: FrameConnection) -> None:
+        """A connection is up; whoever made it knows that the one before is dead."""
+        if self.connection is not None:
+            self.connection.drop(Reason.REPLACED, f"{self.store} connected anew")
+            self._detach()
+        self.connection = connection
+        self.keepalive = Keepalive(connection, clock=self._endpoint.clock, settings=self._endpoint.settings)
+        connection.on_writable = self._flush_soon
+        self._handler.connected(self.store)
+        self._flush_soon()
+
+    def received(self, connection: FrameConnection, payload: memoryview) -> None:
+        """Hand messages on."""
+        frame = PEER_CODEC.decode(payload)
+        if isinstance(frame, Batch):
+            self._budget.urgent(len(payload))
+            if connection is self.connection:
+                self._handler.received(self.store, cast("list[Message]", frame.messages))
+        elif not isinstance(frame, Alive):
+            raise FrameError(Reason.UNEXPECTED, f"{type(frame).__name__} between raft messages")
+
+    def lost(self, connection: FrameConnection) -> None:
+        """It is gone; if it was the one in use, its peer is."""
+        if connection is self.connection:
+            self._detach()
+
+    def _detach(self) -> None:
+        connection, self.connection = self.connection, None
+        if connection is None:
+            return
+        if self.keepalive is not None:
+            self.keepalive.stop()
+            self.keepalive = None
+        connection.on_writable = None
+        connection.abort()
+        if self._outbox:
+            self._undelivered["disconnected"] += self._outbox.clear()
+        self._lost.set()
+        self._handler.disconnected(self.store)
+
+    # Sending
+
+    def send(self, message: Message) -> None:
+        """Send a message with the others of this turn of the loop, or drop it."""
+        if self.connection is None:
+            self._undelivered["disconnected"] += 1
+        elif not self._outbox.add(message):
+            self._undelivered["full"] += 1
+        elif not self._flushing:
+            self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        if self.connection is not None and not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        while self._outbox and self.connection is not None and self.connection.writable:
+            messages = self._outbox.take(self._endpoint.settings.batch_bytes)
+            try:
+                payload = PEER_CODEC.encode(Batch(cast("list[AnyMessage]", messages)))
+            except FrameError:
+                self._undelivered["too-long"] += len(messages)
+                continue
+            self._budget.urgent(len(payload))
+            self.connection.write(payload)

@@ -1,0 +1,89 @@
+"""One connection to each peer, for the raft messages of all groups.
+
+Of two stores the one whose name comes first dials; so there is one connection, and no race between two. When the
+dialling store connects anew the new connection replaces the old: it knows better whether the old one still lives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+
+from evenkeel.wire.backoff import Chance
+from evenkeel.wire.connection import Owner
+from evenkeel_raft.core.messages import Message
+from evenkeel_raft.net.budget import ByteBudget
+from evenkeel_raft.net.endpoint import Endpoint
+from evenkeel_raft.net.identity import Address
+from evenkeel_raft.net.link import Link, LinkHandler, Undelivered
+
+__all__ = ["Links"]
+
+
+class Links:
+    """All links of one store."""
+
+    def __init__(self, endpoint: Endpoint, *, handler: LinkHandler, chance: Chance, budget: ByteBudget) -> None:
+        self.undelivered: Undelivered = Undelivered()
+        self._endpoint = endpoint
+        self._handler = handler
+        self._chance = chance
+        self._budget = budget
+        self._links: dict[str, Link] = {}
+
+    def update(self, peers: Mapping[str, Address]) -> None:
+        """Know these peers and no others. Where a peer's volume changed, it is another one."""
+        for store, link in list(self._links.items()):
+            if store not in peers or peers[store].volume != link.volume:
+                del self._links[store]
+                link.stop()
+        for store, address in peers.items():
+            if store not in self._links and store != self._endpoint.me.store:
+                self._links[store] = self._make(store, address)
+
+    def send(self, store: str, message: Message) -> None:
+        """Send a message, or drop it and count it; never waits."""
+        link = self._links.get(store)
+        if link is None:
+            self.undelivered["unknown-peer"] += 1
+        else:
+            link.send(message)
+
+    def send_all(self, store: str, messages: Iterable[Message]) -> None:
+        """Send messages to one peer."""
+        for message in messages:
+            self.send(store, message)
+
+    def connected(self, store: str) -> bool:
+        """Whether a peer is there."""
+        link = self._links.get(store)
+        return link is not None and link.connection is not None
+
+    def heard_at(self, store: str) -> float | None:
+        """When a connected peer was last seen to live, by the clock; to within `alive_seconds`."""
+        link = self._links.get(store)
+        return None if link is None or link.keepalive is None else link.keepalive.heard_at
+
+    def owner_of(self, store: str) -> Owner:
+        """Return who takes a connection that a known peer dialled."""
+        return self._links[store]
+
+    async def close(self) -> None:
+        """Hang up on everybody."""
+        links, self._links = list(self._links.values()), {}
+        for link in links:
+            link.stop()
+        await asyncio.gather(*(link.stopped() for link in links))
+
+    def _make(self, store: str, address: Address) -> Link:
+        link = Link(
+            store,
+            volume=address.volume,
+            endpoint=self._endpoint,
+            handler=self._handler,
+            budget=self._budget,
+            undelivered=self.undelivered,
+        )
+        if self._endpoint.me.store < store:
+            link.keep_dialling(self._chance)
+        return link

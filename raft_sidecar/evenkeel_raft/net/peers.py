@@ -1,0 +1,133 @@
+"""Everything that goes on between one store and its peers."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from evenkeel.metastore.clock import Clock, SystemClock
+from evenkeel.wire.backoff import Chance
+from evenkeel.wire.connection import Owner
+from evenkeel.wire.frames import Drops
+from evenkeel_raft.core.messages import InstallSnapshot, Message
+from evenkeel_raft.net.budget import ByteBudget
+from evenkeel_raft.net.endpoint import Endpoint
+from evenkeel_raft.net.files.manifest import Manifest
+from evenkeel_raft.net.files.receiver import FileHandler, FileReceiver
+from evenkeel_raft.net.files.sender import FileSender, Sent
+from evenkeel_raft.net.frames import Purpose
+from evenkeel_raft.net.identity import Address, Identity, LinkSettings
+from evenkeel_raft.net.link import LinkHandler
+from evenkeel_raft.net.links import Links
+from evenkeel_raft.net.tls import TlsFiles
+
+__all__ = ["PeerHandler", "Peers"]
+
+
+class PeerHandler(LinkHandler, FileHandler, Protocol):
+    """What a sidecar does with messages and snapshots."""
+
+
+class Peers:
+    """A store's side of all its connections to other stores."""
+
+    def __init__(
+        self,
+        me: Identity,
+        *,
+        handler: PeerHandler,
+        inbox: Path,
+        bytes_per_second: float | None = None,
+        tls: TlsFiles | None = None,
+        settings: LinkSettings | None = None,
+        clock: Clock | None = None,
+        chance: Chance | None = None,
+    ) -> None:
+        """`inbox` is where snapshots arrive; `bytes_per_second` is for snapshots in and out, see `ByteBudget`."""
+        clock, chance = clock or SystemClock(), chance or random.Random()
+        self._endpoint = Endpoint(me, clock=clock, settings=settings or LinkSettings(), tls=tls)
+        self.budget = ByteBudget(bytes_per_second, clock=clock)
+        self._links = Links(self._endpoint, handler=handler, chance=chance, budget=self.budget)
+        self._sender = FileSender(self._endpoint, chance=chance, budget=self.budget)
+        self._receiver = FileReceiver(inbox, endpoint=self._endpoint, handler=handler, budget=self.budget)
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen for peers; returns the port."""
+        return await self._endpoint.listen(host, port, welcome=self._welcome)
+
+    async def close(self) -> None:
+        """Hang up on everybody; snapshots that were on their way in stay, in part."""
+        await self._endpoint.close()
+        await self._links.close()
+        await self._receiver.close()
+        await self._endpoint.hang_up()
+
+    def set_peers(self, peers: Mapping[str, Address]) -> None:
+        """Know these stores and no others."""
+        self._endpoint.peers = dict(peers)
+        self._links.update(peers)
+
+    # Messages
+
+    def send(self, store: str, message: Message) -> None:
+        """Send a message, or drop it and count it; never waits."""
+        self._links.send(store, message)
+
+    def send_all(self, store: str, messages: Iterable[Message]) -> None:
+        """Send messages to one store."""
+        self._links.send_all(store, messages)
+
+    def connected(self, store: str) -> bool:
+        """Whether messages would get there."""
+        return self._links.connected(store)
+
+    def heard_at(self, store: str) -> float | None:
+        """When a connected peer was last seen to live, by the clock."""
+        return self._links.heard_at(store)
+
+    # Snapshots
+
+    async def send_snapshot(
+        self,
+        store: str,
+        *,
+        message: InstallSnapshot,
+        manifest: Manifest,
+        directory: Path,
+        progress: Callable[[int], None] | None = None,
+    ) -> Sent:
+        """Send a snapshot's files, then hand the message to the other store's handler; see `FileSender.send`."""
+        return await self._sender.send(
+            store, message=message, manifest=manifest, directory=directory, progress=progress
+        )
+
+    async def cancel_snapshot(self, group: int, replica: int) -> None:
+        """Take in no snapshot for a replica of ours any more."""
+        await self._receiver.cancel(group, replica)
+
+    async def sweep_snapshots(self, keep: Callable[[int, int], bool]) -> None:
+        """Delete what arrived in part for replicas (group, replica) that are not kept."""
+        await self._receiver.sweep(keep)
+
+    # Looking
+
+    @property
+    def drops(self) -> Drops:
+        """Connections given up, by why."""
+        return self._endpoint.drops
+
+    @property
+    def undelivered(self) -> Counter[str]:
+        """Messages never sent, by why."""
+        return self._links.undelivered
+
+    @property
+    def refusals(self) -> Mapping[str, str]:
+        """By peer, why it and we do not talk at the moment."""
+        return self._endpoint.refusals
+
+    def _welcome(self, store: str, purpose: Purpose) -> Owner:
+        return self._receiver.owner_of(store) if purpose == "files" else self._links.owner_of(store)

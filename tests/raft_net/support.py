@@ -1,0 +1,219 @@
+"""Stores on loopback, and a proxy between them that can harm what passes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from evenkeel.metastore.clock import Clock, VirtualClock
+from evenkeel_raft.core.messages import InstallSnapshot, Message
+from evenkeel_raft.net.files.manifest import Manifest
+from evenkeel_raft.net.identity import Address, Identity, LinkSettings
+from evenkeel_raft.net.peers import Peers
+from evenkeel_raft.net.tls import TlsFiles
+
+HOST = "127.0.0.1"
+QUICK = LinkSettings(first_retry=0.001, last_retry=0.01)
+
+
+async def turns(condition: Callable[[], bool], clock: VirtualClock | None = None, *, step: float = 0.01) -> None:
+    """Let the loop turn, and virtual time pass, until something holds."""
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0)
+            if clock is not None:
+                clock.advance(step)
+
+
+class Handler:
+    """Keeps what arrives."""
+
+    def __init__(self) -> None:
+        self.messages: asyncio.Queue[tuple[str, Message]] = asyncio.Queue()
+        self.batches: list[int] = []
+        self.up: asyncio.Queue[str] = asyncio.Queue()
+        self.down: asyncio.Queue[str] = asyncio.Queue()
+        self.snapshots: asyncio.Queue[tuple[str, InstallSnapshot, Path, Manifest]] = asyncio.Queue()
+        self.unwanted = ""
+
+    def received(self, store: str, messages: list[Message]) -> None:
+        self.batches.append(len(messages))
+        for message in messages:
+            self.messages.put_nowait((store, message))
+
+    def connected(self, store: str) -> None:
+        self.up.put_nowait(store)
+
+    def disconnected(self, store: str) -> None:
+        self.down.put_nowait(store)
+
+    def offered(self, store: str, message: InstallSnapshot, manifest: Manifest) -> str:
+        return self.unwanted
+
+    def stored(self, store: str, message: InstallSnapshot, directory: Path, manifest: Manifest) -> None:
+        self.snapshots.put_nowait((store, message, directory, manifest))
+
+
+class Store:
+    """One store's side of everything."""
+
+    def __init__(
+        self,
+        name: str,
+        directory: Path,
+        *,
+        cluster: str = "c",
+        volume: str = "",
+        settings: LinkSettings = QUICK,
+        clock: Clock | None = None,
+        tls: TlsFiles | None = None,
+        rate: float | None = None,
+    ) -> None:
+        self.name = name
+        self.me = Identity(cluster, name, volume or f"vol-{name}")
+        self.handler = Handler()
+        self.inbox = directory / name
+        self.port = 0
+        self.peers = Peers(
+            self.me,
+            handler=self.handler,
+            inbox=self.inbox,
+            settings=settings,
+            clock=clock,
+            chance=random.Random(name),
+            tls=tls,
+            bytes_per_second=rate,
+        )
+
+    async def start(self, port: int = 0) -> Store:
+        self.port = await self.peers.start(HOST, port)
+        return self
+
+    @property
+    def address(self) -> Address:
+        return Address(HOST, self.port, self.me.volume)
+
+
+def introduce(*stores: Store, **instead: int) -> None:
+    """Let all stores know each other; `instead` names ports of proxies to reach a store by."""
+    everybody = {store.name: Address(HOST, instead.get(store.name, store.port), store.me.volume) for store in stores}
+    for store in stores:
+        store.peers.set_peers(everybody)
+
+
+class Raw:
+    """A connection that says exactly what it is told to say."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    @classmethod
+    async def connect(cls, port: int) -> Raw:
+        return cls(*await asyncio.open_connection(HOST, port))
+
+    def say(self, *values: Any) -> None:
+        for value in values:
+            payload = msgspec.msgpack.encode(value)
+            self.writer.write(struct.pack("<I", len(payload)) + payload)
+
+    async def hear(self) -> Any:
+        (length,) = struct.unpack("<I", await self.reader.readexactly(4))
+        return msgspec.msgpack.decode(await self.reader.readexactly(length))
+
+    async def ended(self) -> None:
+        with contextlib.suppress(ConnectionError):
+            while await self.reader.read(1 << 16):
+                pass
+
+    async def close(self) -> None:
+        self.writer.close()
+        with contextlib.suppress(ConnectionError):
+            await self.writer.wait_closed()
+
+
+class Proxy:
+    """Passes bytes on to a port; what goes towards it can be cut off, flipped or held up."""
+
+    def __init__(self, target: int) -> None:
+        self.target = target
+        self.port = 0
+        self.connections = 0
+        self.passed = 0
+        self.cut_at: list[int] = []
+        """For each connection in turn, the byte after which it is cut; none: never."""
+        self.flip_at: list[int] = []
+        """For each connection in turn, the byte to change; none: none."""
+        self.flowing = asyncio.Event()
+        self.flowing.set()
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> Proxy:
+        self._server = await asyncio.start_server(self._serve, HOST, 0, limit=1 << 16)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def close(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        number, self.connections = self.connections, self.connections + 1
+        try:
+            await self._pass(reader, writer, number)
+        except OSError:
+            pass
+        finally:
+            await _end(writer)
+            self._tasks.discard(task)
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
+        cut = self.cut_at[number] if number < len(self.cut_at) else None
+        flip = self.flip_at[number] if number < len(self.flip_at) else None
+        there_reader, there_writer = await asyncio.open_connection(HOST, self.target, limit=1 << 16)
+        back = asyncio.create_task(self._pipe(there_reader, writer, None, None))
+        forth = asyncio.create_task(self._pipe(reader, there_writer, cut, flip))
+        try:
+            await asyncio.wait((back, forth), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (back, forth):
+                task.cancel()
+            await asyncio.gather(back, forth, return_exceptions=True)
+            await _end(there_writer)
+
+    async def _pipe(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, cut: int | None, flip: int | None
+    ) -> None:
+        at = 0
+        while data := await reader.read(1 << 16):
+            await self.flowing.wait()
+            if flip is not None and at <= flip < at + len(data):
+                data = data[: flip - at] + bytes([data[flip - at] ^ 0x40]) + data[flip - at + 1 :]
+            if cut is not None and at + len(data) > cut:
+                writer.write(data[: cut - at])
+                return
+            at += len(data)
+            self.passed += len(data)
+            writer.write(data)
+            await writer.drain()
+
+
+async def _end(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with contextlib.suppress(OSError, TimeoutError):
+        await asyncio.wait_for(writer.wait_closed(), 0.2)
+    writer.transport.abort()

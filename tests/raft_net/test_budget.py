@@ -1,0 +1,110 @@
+"""Bytes per second, on a virtual clock: kept to, shared fairly, and urgent bytes first."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from evenkeel.metastore.clock import VirtualClock
+from evenkeel_raft.net.budget import ByteBudget
+
+MIB = 1 << 20
+
+
+class Background:
+    """Takes helpings as fast as it gets them."""
+
+    def __init__(self, budget: ByteBudget, size: int = MIB // 4) -> None:
+        self.bytes = 0
+        self._budget = budget
+        self._size = size
+        self.task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        while True:
+            await self._budget.take(self._size)
+            self.bytes += self._size
+            await asyncio.sleep(0)
+
+
+async def pass_time(clock: VirtualClock, seconds: float, *, urgent: int = 0, budget: ByteBudget | None = None) -> None:
+    """Let time pass in steps of 10 ms, with urgent bytes in each; everybody gets to run in between."""
+    for _ in range(round(seconds * 100)):
+        if budget is not None:
+            budget.urgent(urgent)
+        clock.advance(0.01)
+        for _ in range(8):
+            await asyncio.sleep(0)
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+async def test_rate_is_kept(clock: VirtualClock) -> None:
+    """Over ten seconds no more goes than ten seconds' worth and a burst, and not much less."""
+    budget = ByteBudget(10 * MIB, clock=clock)
+    background = Background(budget)
+    await pass_time(clock, 10)
+    background.task.cancel()
+    assert 98 * MIB <= background.bytes <= 102 * MIB
+
+
+async def test_helping_larger_than_the_bucket_passes(clock: VirtualClock) -> None:
+    """A megabyte at a rate of 64 KiB per second takes its sixteen seconds, and does not wait for ever."""
+    budget = ByteBudget(64 << 10, clock=clock)
+    background = Background(budget, size=MIB)
+    await pass_time(clock, 160)
+    background.task.cancel()
+    assert 9 * MIB <= background.bytes <= 12 * MIB
+
+
+async def test_urgent_bytes_come_first(clock: VirtualClock) -> None:
+    """What raft sends is missing to the snapshots, to the byte, and raft never waits."""
+    budget = ByteBudget(10 * MIB, clock=clock)
+    background = Background(budget)
+    await pass_time(clock, 10, urgent=6 * MIB // 100, budget=budget)
+    background.task.cancel()
+    assert 38 * MIB <= background.bytes <= 42 * MIB
+
+
+async def test_snapshots_never_starve(clock: VirtualClock) -> None:
+    """When raft alone exceeds the budget, a tenth of it still fills new replicas; later they make good."""
+    budget = ByteBudget(10 * MIB, clock=clock)
+    background = Background(budget)
+    await pass_time(clock, 10, urgent=MIB, budget=budget)
+    assert 9 * MIB <= background.bytes <= 12 * MIB
+    before = background.bytes
+    await pass_time(clock, 3)
+    background.task.cancel()
+    assert background.bytes - before >= 18 * MIB
+
+
+async def test_turns_are_taken_in_order(clock: VirtualClock) -> None:
+    """Two snapshots share the budget evenly; a cancelled one leaves its turn to the next."""
+    budget = ByteBudget(10 * MIB, clock=clock)
+    one, two, three = Background(budget), Background(budget), Background(budget)
+    await pass_time(clock, 3)
+    assert max(one.bytes, two.bytes, three.bytes) - min(one.bytes, two.bytes, three.bytes) <= MIB // 4
+    two.task.cancel()
+    before = one.bytes, two.bytes, three.bytes
+    await pass_time(clock, 3)
+    assert two.bytes == before[1]
+    assert (one.bytes - before[0] + three.bytes - before[2]) >= 29 * MIB
+    for background in (one, three):
+        background.task.cancel()
+
+
+async def test_rate_changes_at_once(clock: VirtualClock) -> None:
+    """Somebody who waits at a low rate goes on when the rate is raised, or the limit taken away."""
+    budget = ByteBudget(1, clock=clock)
+    await budget.take(MIB)
+    await budget.take(MIB)
+    waiting = [asyncio.create_task(budget.take(MIB)) for _ in range(3)]
+    await pass_time(clock, 1)
+    assert not any(task.done() for task in waiting)
+    budget.set_rate(None)
+    await asyncio.gather(*waiting)
+    await budget.take(1 << 40)

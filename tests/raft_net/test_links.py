@@ -1,0 +1,253 @@
+"""Raft messages between stores: batched, in order, over one connection that heals, and nobody ever waits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import get_args
+
+import msgspec
+import pytest
+
+from evenkeel.metastore.clock import VirtualClock
+from evenkeel.wire.frames import Reason
+from evenkeel_raft.core import messages as raft
+from evenkeel_raft.core.types import CONF, NORMAL, Conf, Entry, SnapshotMeta
+from evenkeel_raft.net.frames import VERSION
+from evenkeel_raft.net.identity import Address
+from tests.raft_net.support import HOST, QUICK, Proxy, Raw, Store, introduce, turns
+
+NewStore = Callable[..., Awaitable[Store]]
+NewProxy = Callable[[int], Awaitable[Proxy]]
+
+SAMPLES: dict[object, object] = {
+    int: 1 << 62,
+    bool: True,
+    list[Entry]: [Entry(10, 3, NORMAL, b"x"), Entry(11, 3, CONF, b"")],
+    SnapshotMeta: SnapshotMeta(8, 2, Conf((1, 2), (1,), (3,), (), 5, True, {1: b"store"})),
+}
+ALL_KINDS: list[raft.Message] = [
+    kind(**{field.name: SAMPLES[field.type] for field in msgspec.structs.fields(kind)})
+    for kind in get_args(raft.AnyMessage)
+]
+
+
+def notice(number: int) -> raft.CommitNotice:
+    return raft.CommitNotice(number, 0, 1, 2, 3, 4)
+
+
+async def pair(new_store: NewStore, **options: object) -> tuple[Store, Store]:
+    one, two = await new_store("store-1", **options), await new_store("store-2", **options)
+    introduce(one, two)
+    assert await one.handler.up.get() == "store-2"
+    assert await two.handler.up.get() == "store-1"
+    return one, two
+
+
+async def test_every_kind_arrives(new_store: NewStore) -> None:
+    """Each kind of message arrives as it was sent, heartbeats ahead, in both directions."""
+    one, two = await pair(new_store)
+    for sender, receiver in ((one, two), (two, one)):
+        sender.peers.send_all(receiver.name, ALL_KINDS)
+        got = [await receiver.handler.messages.get() for _ in ALL_KINDS]
+        beat = next(message for message in ALL_KINDS if isinstance(message, raft.Heartbeat))
+        assert got == [(sender.name, m) for m in [beat, *(m for m in ALL_KINDS if m is not beat)]]
+
+
+async def test_messages_of_one_turn_share_a_frame(new_store: NewStore) -> None:
+    """A thousand heartbeats of a thousand groups are one frame; messages in between share it."""
+    one, two = await pair(new_store)
+    for group in range(1000):
+        one.peers.send("store-2", raft.Heartbeat(group, 0, 1, 2, 3, 4, 0, False))
+        one.peers.send("store-2", notice(group))
+    for _ in range(2000):
+        await two.handler.messages.get()
+    assert two.handler.batches == [2000]
+
+
+async def test_order_is_kept_across_batches(new_store: NewStore) -> None:
+    """Messages of many turns and many frames arrive in order."""
+    one, two = await pair(new_store, settings=QUICK._replace(batch_bytes=1000))
+    for number in range(3000):
+        one.peers.send("store-2", notice(number))
+        if number % 100 == 0:
+            await asyncio.sleep(0)
+    got = [(await two.handler.messages.get())[1].group for _ in range(3000)]
+    assert got == list(range(3000))
+
+
+async def test_one_connection_per_pair(new_store: NewStore, new_proxy: NewProxy) -> None:
+    """Three stores make three connections, dialled by the store whose name comes first."""
+    stores = [await new_store(f"store-{number}") for number in (1, 2, 3)]
+    proxies = {store.name: await new_proxy(store.port) for store in stores}
+    introduce(*stores, **{name: proxy.port for name, proxy in proxies.items()})
+    for store in stores:
+        assert {await store.handler.up.get(), await store.handler.up.get()} == {
+            other.name for other in stores if other is not store
+        }
+    assert [proxy.connections for proxy in proxies.values()] == [0, 1, 2]
+
+
+async def test_restarted_peer_is_found_again(new_store: NewStore) -> None:
+    """A peer that comes back at the same port is dialled until it answers; what is sent meanwhile is counted."""
+    one, two = await pair(new_store)
+    await two.peers.close()
+    assert await one.handler.down.get() == "store-2"
+    one.peers.send("store-2", notice(1))
+    assert one.peers.undelivered == {"disconnected": 1}
+    assert one.peers.heard_at("store-2") is None
+    again = await new_store("store-2", port=two.port)
+    introduce(one, again)
+    assert await one.handler.up.get() == "store-2"
+    one.peers.send("store-2", notice(2))
+    assert await again.handler.messages.get() == ("store-1", notice(2))
+
+
+async def test_restarted_dialler_comes_back(new_store: NewStore) -> None:
+    """When the dialling store restarts, the other one takes its new connection."""
+    one, two = await pair(new_store)
+    await one.peers.close()
+    assert await two.handler.down.get() == "store-1"
+    again = await new_store("store-1")
+    introduce(again, two)
+    assert await two.handler.up.get() == "store-1"
+    assert two.peers.connected("store-1")
+
+
+async def test_new_connection_replaces_a_dead_one(new_store: NewStore, new_proxy: NewProxy) -> None:
+    """A dialler that lost its connection without the other end noticing is let in, and the old one is dropped."""
+    two = await new_store("store-2")
+    two.peers.set_peers({"store-1": Address(HOST, 1, "vol-1")})
+    hello = ["hello", VERSION, "c", "store-1", "vol-1", "store-2", "raft"]
+    first, second = await Raw.connect(two.port), await Raw.connect(two.port)
+    for raw in (first, second):
+        raw.say(hello)
+        assert (await raw.hear())[0] == "hello"
+    await first.ended()
+    assert [await two.handler.up.get(), await two.handler.down.get(), await two.handler.up.get()] == ["store-1"] * 3
+    assert two.peers.drops == {Reason.REPLACED: 1}
+    two.peers.send("store-1", notice(5))
+    assert await second.hear() == ["batch", [[7, 5, 0, 1, 2, 3, 4]]]
+    await first.close()
+    await second.close()
+
+
+async def test_changed_volume_is_another_peer(new_store: NewStore) -> None:
+    """A peer whose volume changed is hung up on, and refused until it has the new one."""
+    one, two = await pair(new_store)
+    one.peers.set_peers({"store-2": two.address._replace(volume="vol-new")})
+    assert await two.handler.down.get() == "store-1"
+    await turns(lambda: one.peers.drops[Reason.VOLUME] >= 2)
+    assert "vol-new" in one.peers.refusals["store-2"]
+    assert not one.peers.connected("store-2")
+    introduce(one, two)
+    await turns(lambda: one.peers.connected("store-2"))
+    assert not one.peers.refusals
+
+
+async def test_forgotten_peer_is_hung_up_on(new_store: NewStore) -> None:
+    """A store that is not a peer any more gets no connection, and messages for it are counted."""
+    one, two = await pair(new_store)
+    two.peers.set_peers({})
+    assert await one.handler.down.get() == "store-2"
+    await turns(lambda: two.peers.drops[Reason.UNKNOWN_PEER] >= 2)
+    two.peers.send("store-1", notice(1))
+    assert two.peers.undelivered == {"unknown-peer": 1}
+
+
+@pytest.mark.parametrize(
+    ("hello", "reason"),
+    [
+        (["hello", VERSION + 1, "c", "store-1", "vol-1", "store-2", "raft"], Reason.VERSION),
+        (["hello", VERSION, "other", "store-1", "vol-1", "store-2", "raft"], Reason.CLUSTER),
+        (["hello", VERSION, "c", "store-9", "vol-1", "store-2", "raft"], Reason.UNKNOWN_PEER),
+        (["hello", VERSION, "c", "store-1", "vol-9", "store-2", "raft"], Reason.VOLUME),
+        (["hello", VERSION, "c", "store-1", "vol-1", "store-3", "raft"], Reason.MISDIRECTED),
+        (["hello", VERSION, "c", "store-1", "vol-1", "store-2", "dance"], Reason.UNKNOWN_KIND),
+    ],
+    ids=lambda value: str(value) if isinstance(value, Reason) else "",
+)
+async def test_wrong_hello_is_refused(new_store: NewStore, hello: list[object], reason: Reason) -> None:
+    """Whoever does not fit is told why, counted under that reason, and hung up on."""
+    two = await new_store("store-2")
+    two.peers.set_peers({"store-1": Address(HOST, 1, "vol-1")})
+    raw = await Raw.connect(two.port)
+    raw.say(hello)
+    refused = await raw.hear()
+    assert refused[:2] == ["refused", str(reason)]
+    await raw.ended()
+    await raw.close()
+    assert two.peers.drops == {reason: 1}
+    assert two.handler.up.empty()
+
+
+async def test_half_open_peer_is_given_up(new_store: NewStore, new_proxy: NewProxy) -> None:
+    """When nothing is heard for three seconds the link is dropped at both ends, and made anew when packets pass."""
+    clock = VirtualClock()
+    one, two = await new_store("store-1", clock=clock), await new_store("store-2", clock=clock)
+    proxy = await new_proxy(two.port)
+    introduce(one, two, **{"store-2": proxy.port})
+    await turns(lambda: one.peers.connected("store-2") and two.peers.connected("store-1"), clock)
+    proxy.flowing.clear()
+    since = clock.now()
+    await turns(lambda: not one.handler.down.empty() and not two.handler.down.empty(), clock, step=0.05)
+    assert 2.9 <= clock.now() - since <= 4.2
+    assert one.peers.drops[Reason.SILENT] >= 1
+    assert two.peers.drops[Reason.SILENT] >= 1
+    proxy.flowing.set()
+    await turns(lambda: one.peers.connected("store-2") and two.peers.connected("store-1"), clock)
+
+
+async def test_idle_link_stays(new_store: NewStore) -> None:
+    """Two stores with nothing to say keep their link for as long as they like."""
+    clock = VirtualClock()
+    one, two = await new_store("store-1", clock=clock), await new_store("store-2", clock=clock)
+    introduce(one, two)
+    await turns(lambda: one.peers.connected("store-2") and two.peers.connected("store-1"), clock)
+    for _ in range(60):
+        heard = one.peers.heard_at("store-2")
+        assert heard is not None
+        await turns(lambda since=heard: (one.peers.heard_at("store-2") or 0.0) > since, clock, step=0.02)  # type: ignore[misc]
+    assert clock.now() > 30
+    assert not one.peers.drops
+    assert not two.peers.drops
+
+
+async def test_slow_reader_never_stops_the_sender(new_store: NewStore, new_proxy: NewProxy) -> None:
+    """When a peer does not read, entries are dropped and counted, memory is bounded, and others get theirs."""
+    one = await new_store("store-1", settings=QUICK._replace(outbox_bytes=1 << 20))
+    two, three = await new_store("store-2"), await new_store("store-3")
+    proxy = await new_proxy(two.port)
+    introduce(one, two, three, **{"store-2": proxy.port})
+    assert {await one.handler.up.get(), await one.handler.up.get()} == {"store-2", "store-3"}
+    proxy.flowing.clear()
+    entry = Entry(1, 1, NORMAL, bytes(100_000))
+    for number in range(1000):
+        one.peers.send("store-2", raft.Append(number, 0, 1, 2, 3, 0, 0, 0, [entry]))
+        await asyncio.sleep(0)
+    dropped = one.peers.undelivered["full"]
+    assert dropped > 100
+    one.peers.send("store-3", notice(1))
+    assert await three.handler.messages.get() == ("store-1", notice(1))
+    proxy.flowing.set()
+    groups = [(await two.handler.messages.get())[1].group for _ in range(1000 - dropped)]
+    assert groups == sorted(groups)
+    assert two.handler.messages.empty()
+
+
+async def test_unreachable_peer_costs_nothing(new_store: NewStore) -> None:
+    """A peer whose port is closed is tried again with growing pauses, and the reason can be read."""
+    clock = VirtualClock()
+    one = await new_store("store-1", clock=clock)
+    gone = await new_store("store-2", clock=clock)
+    await gone.peers.close()
+    introduce(one, gone)
+    await turns(lambda: "store-2" in one.peers.refusals)
+    assert str(gone.port) in one.peers.refusals["store-2"]
+
+
+async def test_port_in_use_is_said(new_store: NewStore) -> None:
+    """A port that is taken is named."""
+    one = await new_store("store-1")
+    with pytest.raises(Exception, match=f"cannot listen for peers on 127.0.0.1:{one.port}"):
+        await new_store("store-2", port=one.port)

@@ -1,0 +1,78 @@
+"""The queue to a peer: bounded, never waiting, heartbeats coalesced."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evenkeel_raft.core.messages import Append, CommitNotice, Heartbeat, Message
+from evenkeel_raft.core.types import NORMAL, Entry
+from evenkeel_raft.net.outbox import Outbox
+
+
+def append(group: int, size: int) -> Append:
+    return Append(group, 0, 1, 2, 3, 4, 3, 4, [Entry(5, 3, NORMAL, bytes(size))])
+
+
+def heartbeat(group: int, context: int, receiver: int = 2) -> Heartbeat:
+    return Heartbeat(group, 0, 1, receiver, 3, 4, context, False)
+
+
+def notice(group: int) -> CommitNotice:
+    return CommitNotice(group, 0, 1, 2, 3, 4)
+
+
+def test_newest_heartbeat_of_a_group_is_kept() -> None:
+    """Heartbeats that wait say only the newest of each group and replica, before anything else."""
+    outbox = Outbox(limit=1 << 20)
+    messages: list[Message] = [
+        heartbeat(1, 1),
+        notice(1),
+        heartbeat(2, 1),
+        heartbeat(1, 2),
+        heartbeat(1, 1, receiver=9),
+    ]
+    for message in messages:
+        assert outbox.add(message)
+    assert outbox.take(1 << 20) == [heartbeat(1, 2), heartbeat(2, 1), heartbeat(1, 1, receiver=9), notice(1)]
+    assert not outbox
+
+
+def test_full_queue_drops_entries_first() -> None:
+    """Past the limit entries are dropped, past twice the limit everything but heartbeats is."""
+    outbox = Outbox(limit=1000)
+    assert outbox.add(append(1, 800))
+    assert not outbox.add(append(1, 800))
+    small = 0
+    while outbox.add(notice(1)):
+        small += 1
+    assert 10 < small < 30
+    assert outbox.bytes <= 2000
+    assert outbox.add(heartbeat(1, 1))
+    assert outbox.clear() == small + 2
+    assert outbox.bytes == 0
+
+
+def test_entry_larger_than_the_queue_passes_alone() -> None:
+    """A message past the limit by itself is sent when nothing else waits."""
+    outbox = Outbox(limit=1000)
+    assert outbox.add(append(1, 5000))
+    assert not outbox.add(append(1, 1))
+    assert len(outbox.take(100)) == 1
+
+
+@settings(derandomize=True, deadline=None)
+@given(st.lists(st.integers(0, 300), max_size=60), st.integers(1, 2000))
+def test_batches_keep_order_and_size(sizes: list[int], room: int) -> None:
+    """Messages leave in order, in batches of about the size asked for, and bytes add up to nothing in the end."""
+    outbox = Outbox(limit=1 << 20)
+    messages = [append(group, size) for group, size in enumerate(sizes)]
+    for message in messages:
+        outbox.add(message)
+    out: list[Message] = []
+    while outbox:
+        batch = outbox.take(room)
+        assert len(batch) == 1 or sum(88 + sizes[message.group] for message in batch) <= room
+        out += batch
+    assert out == messages
+    assert outbox.bytes == 0
