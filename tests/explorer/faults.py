@@ -174,6 +174,8 @@ def _act_on_store(world: World, kind: str, store: Store) -> None:
             world.register(store)
         case "wipe":
             _stop(store)
+            if store.replica is not None:
+                world.wiped |= {store.replica.id}
             store.replica, store.held = None, 0
             store.volume = f"{store.name}-{int(store.volume.split('-')[1]) + 1}"
         case "declare":

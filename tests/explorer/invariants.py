@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
+from evenkeel.protocol.configuration import is_majority
 from evenkeel.protocol.partition import PartitionView
 from evenkeel.protocol.records import TableState, shape, voters
 from tests.explorer import faults, operators
@@ -27,6 +28,7 @@ def check(world: World) -> None:
     for store in world.stores.values():
         if store.replica is not None:
             _check_replica(world, store.replica)
+    _check_data(world)
     _check_keys(world)
 
 
@@ -58,6 +60,21 @@ def _check_leader_is_complete(world: World, leader: Replica) -> None:
         have = leader.log[index - leader.base - 1] if index <= leader.last else None
         if have != entry:
             raise Violation(f"{leader.id} leads term {leader.term} without committed {index} {entry}: data is lost")
+
+
+def _check_data(world: World) -> None:
+    """What is committed stays on a majority, of one half while joint; only faults may take replicas from it."""
+    found = faults.committed_configuration(world)
+    if found is None or not world.committed or world.record()[0] is None:
+        return
+    newest = max(world.committed)
+    have = world.wiped | {
+        store.replica.id
+        for store in world.stores.values()
+        if store.replica is not None and store.replica.last >= newest
+    }
+    halves = [half for half in (voters(found[1].peers), found[1].outgoing) if half]
+    require(any(is_majority(have, half) for half in halves), lambda: f"entry {newest} is on {have} only: no majority")
 
 
 def _check_keys(world: World) -> None:

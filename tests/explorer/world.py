@@ -143,7 +143,7 @@ class World:
 
     __slots__ = (
         "budget", "cache", "cached_at", "committed", "flights", "flown", "metastore", "operators", "past", "scenario",
-        "stores", "terms", "trigger", "watch_revision", "wish", "writes",
+        "stores", "terms", "trigger", "watch_revision", "wiped", "wish", "writes",
     )  # fmt: skip
 
     def __init__(self, scenario: Scenario) -> None:
@@ -162,6 +162,8 @@ class World:
         """What any replica ever committed, by index: it must stay so for ever."""
         self.terms: dict[int, ReplicaId] = {}
         """Who led each term."""
+        self.wiped: frozenset[ReplicaId] = frozenset()
+        """Replicas that a fault took away, as opposed to those the protocol deleted."""
         self.trigger = 0
         self.writes = 0
         self.cache: dict[str, object] = {}
@@ -179,7 +181,7 @@ class World:
         twin.flown, twin.wish, twin.writes, twin.trigger = self.flown, self.wish, self.writes, self.trigger
         twin.budget = dict(self.budget)
         twin.watch_revision, twin.past = self.watch_revision, self.past
-        twin.committed, twin.terms = dict(self.committed), dict(self.terms)
+        twin.committed, twin.terms, twin.wiped = dict(self.committed), dict(self.terms), self.wiped
         twin.cache, twin.cached_at = dict(self.cache), self.cached_at
         return twin
 
