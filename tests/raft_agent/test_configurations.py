@@ -14,9 +14,9 @@ from evenkeel_raft.core.confchange import apply_change
 
 @st.composite
 def peer_sets(draw: st.DrawFn) -> tuple[Peer, ...]:
-    """Some of six replicas, at least one of them a voter."""
+    """Some of six replicas, three each added by one plan, at least one of them a voter."""
     roles = draw(st.lists(st.sampled_from([Role.VOTER, Role.LEARNER, None]), min_size=6, max_size=6))
-    peers = tuple(Peer(f"s{at}", f"v{at}", at + 1, role) for at, role in enumerate(roles) if role is not None)
+    peers = tuple(Peer(f"s{at}", f"v{at}", 1 + at // 3, role) for at, role in enumerate(roles) if role is not None)
     return peers if voters(peers) else (Peer("s0", "v0", 1, Role.VOTER),)
 
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
-from evenkeel.metastore.api import Compare, Put, Txn
+from evenkeel.metastore.api import Compare, Delete, Op, Put, Txn
 from evenkeel.metastore.mvcc import Mvcc
 from evenkeel.model.views import Assignment, TableView
 from evenkeel.planner import plan as balanced
@@ -283,6 +283,55 @@ def test_a_lost_stores_replicas_go_elsewhere() -> None:
     assert snapshot.plan is not None
     assert all("s4" not in {peer.store for peer in snapshot.plan.target(p)} for p in range(PARTITIONS))
     assert_handled(cluster)
+
+
+def test_a_store_that_does_not_answer_keeps_its_replicas() -> None:
+    """When a store's lease ends nothing moves: only a decision, after `lostAfter`, replaces its replicas."""
+    cluster = Cluster()
+    cluster.reconcile(wish())
+    cluster.metastore.txn(Txn(success=(Delete(KEYS.store("s2")),)))
+    outcome = cluster.reconcile(wish())
+    assert (outcome.plan, outcome.moves) == (1, None)
+    cluster.put(KEYS.store_state("s2"), StoreState(volume="v2", replace=True))
+    assert cluster.reconcile(wish()).cases[Case.STARTED] == 42
+
+
+@pytest.mark.parametrize("damage", ["slice", "head", "no head"])
+def test_a_plan_that_cannot_be_read_is_replaced(damage: str) -> None:
+    """A damaged plan is followed by one with a higher number, which every partition handles."""
+    cluster = Cluster()
+    cluster.reconcile(wish())
+    cluster.reconcile(wish(5))
+    head = KEYS.plan_head(TABLE)
+    broken: dict[str, Op] = {
+        "slice": Put(KEYS.plan_slice(TABLE, 2, 0), b"{}"),
+        "head": Put(head, b"nonsense"),
+        "no head": Delete(head),
+    }
+    cluster.metastore.txn(Txn(success=(broken[damage],)))
+    outcome = cluster.reconcile(wish(5))
+    assert outcome.plan == 3
+    assert outcome.cases == {Case.UNDER_WAY: PARTITIONS}
+    assert bool(outcome.plan_problem) is (damage != "no head")
+    assert_handled(cluster)
+
+
+def test_a_dropped_table_waits_for_stores_that_are_away() -> None:
+    """A store whose lease has ended is waited for: it may come back with its data."""
+    cluster = Cluster(stores=3)
+    cluster.reconcile(wish())
+    cluster.metastore.txn(Txn(success=(Delete(KEYS.store("s1")),)))
+    assert cluster.drive(drop_table(keys=KEYS, table=TABLE, epoch=cluster.epoch)) is False
+    tombstone = cluster.metastore.get(KEYS.tombstone(TABLE))
+    assert tombstone is not None
+    assert confirm_drop(tombstone, store="s1", volume="v1") is not None
+    for number in (0, 2):
+        tombstone = cluster.metastore.get(KEYS.tombstone(TABLE))
+        assert tombstone is not None
+        cluster.metastore.txn(confirm_drop(tombstone, store=f"s{number}", volume=f"v{number}") or Txn())
+    assert cluster.drive(drop_table(keys=KEYS, table=TABLE, epoch=cluster.epoch)) is False
+    cluster.put(KEYS.store("s1"), StoreRecord(volume="v1-new"))
+    assert cluster.drive(drop_table(keys=KEYS, table=TABLE, epoch=cluster.epoch)) is True
 
 
 def test_drops_a_table_and_leaves_nothing() -> None:

@@ -193,6 +193,8 @@ class StoreState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """True once `lostAfter` has passed: the store's replicas are to be re-placed."""
     draining: bool = False
     maintenance: bool = False
+    record: StoreRecord | None = None
+    """The store as it last announced itself, for while its lease has ended."""
 
 
 class PlanState(enum.StrEnum):

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
+from evenkeel.errors import MalformedRecordError
 from evenkeel.metastore.api import KeyValue
 from evenkeel.model.views import Assignment, CurrentState, StoresView, StoreView
 from evenkeel.protocol.keys import Keys
@@ -50,6 +51,9 @@ class TableSnapshot:
         self.record_kv = found.kvs.get(keys.table(table))
         self.head_kv = found.kvs.get(keys.plan_head(table))
         self.tombstone_kv = found.kvs.get(keys.tombstone(table))
+        self.plan_problem = ""
+        """Why the newest plan cannot be read, once `plan` was asked for."""
+        self._views: dict[int, PartitionView] = {}
 
     @cached_property
     def record(self) -> TableRecord | None:
@@ -58,22 +62,60 @@ class TableSnapshot:
 
     @cached_property
     def plan(self) -> Plan | None:
-        """The newest plan."""
+        """The newest plan; None where there is none or, see `plan_problem`, where it cannot be read."""
         if self.head_kv is None:
             return None
-        n = decode(PlanHead, self.head_kv.value, key=self.head_kv.key).n
-        return read_plan(self.head_kv, self._under(self.keys.plan_slices(self.table, n)).values())
+        try:
+            n = decode(PlanHead, self.head_kv.value, key=self.head_kv.key).n
+            return read_plan(self.head_kv, self._under(self.keys.plan_slices(self.table, n)).values())
+        except MalformedRecordError as error:
+            self.plan_problem = str(error)
+            return None
+
+    @property
+    def next_plan(self) -> int:
+        """The number of the plan to come: above every plan there was, also where the newest cannot be read."""
+        if self.plan is not None:
+            return self.plan.n + 1
+        written = self._under(self.keys.plans(self.table))
+        numbers = [int(key.split("/")[-2]) for key in written if key.split("/")[-2].isdigit()]
+        return 1 + max([0, *numbers, *(self.partition(p).trigger for p in range(self._partitions))])
+
+    @property
+    def _partitions(self) -> int:
+        return 0 if self.record is None else self.record.partitions
 
     def partition(self, partition: int) -> PartitionView:
         """One partition's keys."""
-        return read_partition(self.keys.partition(self.table, partition), self.kvs)
+        if partition not in self._views:
+            self._views[partition] = read_partition(self.keys.partition(self.table, partition), self.kvs)
+        return self._views[partition]
 
     @cached_property
     def stores(self) -> StoresView:
-        """All stores as a rebalancer sees them."""
+        """All stores as a rebalancer sees them.
+
+        A store whose lease has ended is still there, with what is known of it, until someone decides otherwise: that it
+        does not answer for a while is no reason to copy its data.
+        """
         states = self._records(self.keys.store_states(), StoreState)
-        known = self._records(self.keys.stores(), StoreRecord)
+        known = {**self._named(), **{name: state.record for name, state in states.items() if state.record is not None}}
+        known |= self.registered
         return StoresView.of(*(_store(name, record, states.get(name)) for name, record in known.items()))
+
+    @cached_property
+    def registered(self) -> dict[str, StoreRecord]:
+        """The stores whose leases live."""
+        return self._records(self.keys.stores(), StoreRecord)
+
+    def _named(self) -> dict[str, StoreRecord]:
+        """The stores that hold or will hold a replica, by nothing but their volume."""
+        newest: dict[str, Peer] = {}
+        for partition in range(self._partitions):
+            for peer in self.partition(partition).peers():
+                if peer.store not in newest or newest[peer.store].replica < peer.replica:
+                    newest[peer.store] = peer
+        return {name: StoreRecord(volume=peer.volume) for name, peer in newest.items()}
 
     @cached_property
     def volumes(self) -> dict[str, str]:

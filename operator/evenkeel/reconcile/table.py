@@ -58,6 +58,8 @@ class Outcome(msgspec.Struct, kw_only=True):
     blocked: dict[int, str] = {}
     """Partitions that no order of moves gets to their target, and why."""
     superseded: bool = False
+    plan_problem: str = ""
+    """Why the plan before this one could not be read and was replaced."""
 
 
 class _ChangedMeanwhileError(Exception):
@@ -139,7 +141,7 @@ def _next_plan(snapshot: TableSnapshot, wish: TableWish) -> Requests[tuple[Plan,
     made = tuple(moves(before, after, table=wish.view, stores=snapshot.stores, limit=EXPLAINED))
     plan = make_plan(
         [after.stores_of(partition) for partition in range(partitions)],
-        n=1 if snapshot.plan is None else snapshot.plan.n + 1,
+        n=snapshot.next_plan,
         inputs=snapshot.revision,
         voters=after.voters,
         volumes=snapshot.volumes,
@@ -200,6 +202,7 @@ def _carry_out(snapshot: TableSnapshot, head: _Head, wish: TableWish, epoch: Com
     return Outcome(
         plan=head.plan.n,
         moves=head.moves,
+        plan_problem=snapshot.plan_problem,
         cases=run.cases,
         withheld=admission.withheld,
         blocked=admission.blocked,
@@ -234,8 +237,13 @@ def _drop(snapshot: TableSnapshot, epoch: Compare) -> Requests[None]:
 def _bury(snapshot: TableSnapshot, epoch: Compare) -> Requests[bool]:
     if snapshot.tombstone_kv is None:
         return True
-    present = snapshot.volumes
-    txn = table_life.bury(snapshot.tombstone_kv, gone=lambda store, volume: present.get(store) != volume, epoch=epoch)
+    registered = snapshot.registered
+
+    def gone(store: str, volume: str) -> bool:
+        """A store that does not answer may come back with its data; one with another volume cannot."""
+        return store in registered and registered[store].volume != volume
+
+    txn = table_life.bury(snapshot.tombstone_kv, gone=gone, epoch=epoch)
     if txn is None:
         return False
     yield from _commit(txn)
