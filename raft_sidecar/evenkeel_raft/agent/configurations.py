@@ -1,9 +1,9 @@
 """Between the protocol's configurations, made of peers, and the raft core's, made of numbers.
 
 The core knows members by one number and carries along what it is told of each: store, volume, replica id, and whether
-the member is a learner that is only being filled. With that, the core's configuration says all that the protocol's does,
-and survives a failover and a snapshot as one. A replica id is the number of the plan that added the replica, which two
-stores may share, so a member's number is derived from both.
+the member is a learner that is only being filled. With that, the core's configuration says all that the protocol's
+does, and survives a failover and a snapshot as one. A replica id is the number of the plan that added the replica,
+which two stores may share, so a member's number is derived from both.
 """
 
 from __future__ import annotations
