@@ -113,9 +113,15 @@ def vote_response(r: Raft, to: int, term: int, *, pre: bool, granted: bool) -> V
 
 
 def _learn_commit(r: Raft, index: int, term: int) -> None:
-    """Take over what another replica knows to be committed, if this log holds the very entry."""
-    if r.role != LEADER and index > r.log.committed and r.log.term(index) == term:
-        r.commit_to(index)
+    """Take over what another replica knows to be committed, if this log holds the very entry.
+
+    Who learns so of a configuration stops campaigning: the votes were asked for, and would be counted, by another one.
+    """
+    if r.role == LEADER or index <= r.log.committed or r.log.term(index) != term:
+        return
+    r.commit_to(index)
+    if r.role != FOLLOWER and not electable(r):
+        r.become_follower(r.term, 0)
 
 
 def on_vote_response(r: Raft, m: VoteResponse) -> None:

@@ -118,6 +118,9 @@ class Invariants:
         elif log.last_index < seen.led_last:
             raise ViolationError(f"leader {replica} cut its own log")
         seen.led_last = log.last_index
+        conf = raft.confs.current
+        if not conf.is_voter(replica):
+            raise ViolationError(f"replica {replica} leads and is no voter of {conf}")
         unapplied = [index for index in log.conf_indexes if index > raft.confs.index]
         if len(unapplied) > 1:
             raise ViolationError(f"leader {replica} has unapplied configuration changes at {unapplied}")

@@ -89,14 +89,17 @@ class Nemesis:
         self._world.checked(host)
 
     def _may_damage(self, host: Host) -> bool:
-        """Whether in any configuration another voter is whole, and could catch up without this one's snapshot."""
+        """Whether in any configuration another voter is whole, and needs nothing that this one's log has dropped."""
         world = self._world
         if any(other.damaged for other in world.hosts.values()):
             return False
+        meta = host.disk.meta
         whole = {
             other.replica
             for other in world.hosts.values()
-            if other is not host and not other.destroyed and other.disk.last_index >= host.disk.meta.index
+            if other is not host
+            and not other.destroyed
+            and (other.disk.meta.index >= meta.index or other.disk.term(meta.index) == meta.term)
         }
         return all(whole & set(conf.voters) for conf in world.admin.confs_in_play())
 
