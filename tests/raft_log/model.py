@@ -127,7 +127,7 @@ class Writer:
         begin, last, commit = group.meta.index, group.last, old.commit
         snapshot = None
         if rng.random() < 0.07:
-            snapshot = self._meta(last + rng.randint(1, 5), term)
+            snapshot = self._meta(rng.randint(max(begin, commit) + 1, last + 5), term)
             begin = last = commit = snapshot.index
         first = rng.randint(max(begin, commit) + 1, last + 1) if rng.random() < 0.25 else last + 1
         count = rng.choice([0, 1, 1, 2, 5])

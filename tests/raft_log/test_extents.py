@@ -13,7 +13,7 @@ STEPS = st.lists(
 
 
 class Reference:
-    """Index to round, and how many bytes each round should still have, counting 10 per entry."""
+    """Index to round."""
 
     def __init__(self) -> None:
         self.rounds: dict[int, int] = {}
@@ -49,16 +49,16 @@ def test_extents_follow_the_definition(steps: list[tuple[str, int, int]]) -> Non
         last = indexes[-1] if indexes else reference.base
         if step == "append":
             first = reference.base + 1 + pick % (last - reference.base + 1)
-            dropped = extents.append(first, first + count, round_=number, size=10 * count)
+            dropped = extents.append(first, first + count, round_=number, size=count)
             reference.append(first, first + count, number)
-            live[number] = 10 * count
+            live[number] = count
         elif step == "compact":
             index = reference.base + pick % (last - reference.base + 1)
             dropped = extents.compact(index)
             reference.compact(index)
         elif reference.rounds:
             first, end, round_ = reference.ranges()[pick % len(reference.ranges())]
-            size = 10 * (end - first)
+            size = end - first + pick
             ranges = list(extents.inside(first, end - 1, round_=round_))
             assert (ranges[0][0], ranges[-1][1]) == (first, end)
             dropped = extents.move(first, end, round_=number, size=size)

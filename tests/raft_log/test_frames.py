@@ -86,7 +86,7 @@ def test_random_bytes_are_nothing(data: bytes) -> None:
     assert parse_header(data) is None
     assert first_frame(bytes(HEADER_BYTES) + data)[0] == 0
     assert LAYOUT.frame_at(memoryview(data), 0, segment=9) is None
-    assert list(LAYOUT.frames_after(data, 0, segment=9)) == []
+    assert list(LAYOUT.frames_from(data, 0, segment=9)) == []
 
 
 @given(st.binary(max_size=300))
@@ -116,7 +116,7 @@ def test_frames_are_found_after_damage() -> None:
     tail = frame(offset=HEADER_BYTES + 300, round_=7)
     look_alike = frame(offset=1, round_=8)
     data = bytes(HEADER_BYTES) + (b"?" * 100 + look_alike).ljust(300, b"?") + tail
-    assert [found.round for found in LAYOUT.frames_after(data, HEADER_BYTES, segment=9)] == [7]
+    assert [found.round for found in LAYOUT.frames_from(data, HEADER_BYTES, segment=9)] == [7]
 
 
 def test_unknown_fields_at_the_end_are_ignored() -> None:

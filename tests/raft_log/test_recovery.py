@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from copy import deepcopy
+from random import Random
 
 import pytest
 
@@ -12,7 +14,8 @@ from evenkeel_raft.log.frames import FRAME_BYTES, HEADER_BYTES
 from evenkeel_raft.log.records import Append, Created, Destroyed, Metastore, Moved
 from evenkeel_raft.log.replay import ContradictionError, Replay
 from evenkeel_raft.log.wal import SharedLog
-from tests.raft_log.sim import SimDisk
+from tests.raft_log.model import Writer
+from tests.raft_log.sim import SimDisk, SimFile
 from tests.raft_log.support import append, compacted, entries, indexes, installed, open_log, state, write
 
 
@@ -56,6 +59,8 @@ def test_entries_replace_from_the_first_on(log: SharedLog, disk: SimDisk) -> Non
 def test_a_snapshot_replaces_everything(log: SharedLog, disk: SimDisk) -> None:
     """Also what lies above it; the entries of the same record follow it."""
     write(log, append(1, 1, 20))
+    write(log, installed(1, 9))
+    assert indexes(open_log(disk)[1], 1) == []
     write(log, Append(1, 1, 0, installed(1, 10, term=3).snapshot, entries(11, 12, term=3), HardState(3, 0, 10)))
     group = open_log(disk)[1].groups[1]
     assert (group.meta.index, group.meta.term) == (10, 3)
@@ -118,6 +123,68 @@ def test_parts_of_a_torn_round_never_come_back(log: SharedLog, disk: SimDisk) ->
     assert indexes(open_log(disk)[1], 1) == [1]
     disk.files[name].write(begin + FRAME_BYTES, missing)
     assert indexes(open_log(disk)[1], 1) == [1]
+
+
+def test_parts_of_a_torn_first_round_never_come_back(log: SharedLog, disk: SimDisk) -> None:
+    """The same where the torn round was to begin a new segment, and its header was lost as well."""
+    while len(log._index.segments) < 2:
+        write(log, append(1, log.stats().rounds, log.stats().rounds, size=500))
+    name, begin, end = places(log)[-1]
+    assert begin == HEADER_BYTES
+    missing = disk.read(name, begin + FRAME_BYTES, end - begin - FRAME_BYTES)
+    file = disk.files[name]
+    file.write(0, bytes(HEADER_BYTES))
+    file.write(begin + FRAME_BYTES, bytes(len(missing)))
+    before = indexes(open_log(disk)[1], 1)
+    file.write(begin + FRAME_BYTES, missing)
+    assert indexes(open_log(disk)[1], 1) == before
+
+
+def test_a_segment_that_was_given_up_does_not_count(log: SharedLog, disk: SimDisk) -> None:
+    """What was to begin it was torn, and what came instead did not fit into it and began another one."""
+    while len(log._index.segments) < 2:
+        write(log, append(1, log.stats().rounds, log.stats().rounds, size=500))
+    name, begin, end = places(log)[-1]
+    torn = disk.read(name, begin, end - begin)
+    disk.files[name].write(begin, bytes(end - begin))
+    log, found = open_log(disk)
+    last = indexes(found, 1)[-1]
+    write(log, append(1, last + 1, last + 1, size=9000))
+    write(log, append(1, last + 2, last + 2))
+    assert indexes(open_log(disk)[1], 1) == list(range(1, last + 3))
+    disk.files[name].write(begin, torn)
+    assert indexes(open_log(disk)[1], 1) == list(range(1, last + 3))
+    write(log, compacted(1, last + 2))
+    for term in range(1, 200):
+        write(log, state(1, HardState(term, 0, 0)))
+    assert indexes(open_log(disk)[1], 1) == []
+
+
+def test_a_header_without_its_round_frees_nothing(disk: SimDisk) -> None:
+    """A first round that also ends the collection of an old segment is lost: the old segment is still needed."""
+    log, _ = open_log(disk)
+    writer, freed = Writer(Random(8), payload=200), 0
+    for _ in range(400):
+        before, floor, model = deepcopy(disk.files), log._index.segments[:1], writer.model.copy()
+        write(log, *writer.round())
+        active = log._index.segments[-1]
+        if active.next_round - active.first_round == 1 and floor != log._index.segments[:1]:
+            freed += 1
+            torn = SimDisk()
+            torn.files = before
+            torn.files.setdefault(active.name, SimFile(active.size)).write(0, disk.read(active.name, 0, HEADER_BYTES))
+            assert model.equals(open_log(torn)[1])
+    assert freed > 3
+
+
+def test_rounds_out_of_sequence_are_refused(log: SharedLog, disk: SimDisk) -> None:
+    """A readable round in the place of another is no round."""
+    write(log, append(1, 1, 1))
+    log._round += 1
+    log._index.apply = lambda *_args, **_kwargs: None  # type: ignore[method-assign]
+    write(log, append(1, 2, 2))
+    with pytest.raises(CorruptLogError, match="round 3 was durable, for round 4 follows it"):
+        open_log(disk)
 
 
 def test_damage_before_a_later_round_is_refused_by_place(log: SharedLog, disk: SimDisk) -> None:

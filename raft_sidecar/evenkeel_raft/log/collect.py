@@ -93,13 +93,10 @@ class Collector:
 
 
 def _by_group(records: Iterable[StoredRecord], index: Index) -> dict[int, _Found]:
-    """Gather what a round says last of each replica that still lives."""
+    """Gather what a round says last of each group that is still here."""
     groups: dict[int, _Found] = {}
     for record in records:
-        if isinstance(record, Metastore | Destroyed):
-            continue
-        known = index.groups.get(record.group)
-        if known is None or known.replica != record.replica:
+        if isinstance(record, Metastore | Destroyed) or record.group not in index.groups:
             continue
         found = groups.get(record.group)
         if found is None:

@@ -70,8 +70,8 @@ class Extents:
 
     def _shrink(self, at: int, *, keep: int, of: int) -> Dropped:
         size = self._sizes[at]
-        # Never nothing: a round that holds a live entry must not look dead.
-        self._sizes[at] = max(1, size * keep // of)
+        # An entry takes several bytes, so what is left is never nothing: a round with a live entry does not look dead.
+        self._sizes[at] = size * keep // of
         return [(self._rounds[at], size - self._sizes[at])]
 
     def inside(self, first: int, last: int, *, round_: int) -> Iterator[tuple[int, int]]:

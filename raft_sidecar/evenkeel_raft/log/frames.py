@@ -127,11 +127,11 @@ class Layout:
             return None
         return Frame(round_, floor, data[body:end], end)
 
-    def frames_after(self, data: bytes, offset: int, *, segment: int) -> Iterator[Frame]:
-        """Yield every readable round that begins after an offset, wherever that is."""
+    def frames_from(self, data: bytes, offset: int, *, segment: int) -> Iterator[Frame]:
+        """Yield every readable round that begins at an offset or anywhere after it."""
         needle = _NEEDLE.pack(_FRAME_MAGIC, segment)
         view = memoryview(data)
-        at = data.find(needle, offset + 1)
+        at = data.find(needle, offset)
         while at >= 0:
             frame = self.frame_at(view, at, segment=segment)
             if frame is not None:

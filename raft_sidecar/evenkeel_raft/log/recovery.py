@@ -172,7 +172,7 @@ def _check_joint(file: _Held, stop: _Stop, after: _Held) -> None:
 
 def _check_tail(layout: Layout, file: _Held, stop: _Stop, data: bytes) -> None:
     """Let a torn round pass, and refuse a damaged one: only a round that was durable has a successor."""
-    for frame in layout.frames_after(data, stop.offset, segment=file.header.segment):
+    for frame in layout.frames_from(data, stop.offset, segment=file.header.segment):
         if frame.round > stop.round:
             raise _damaged(file, stop, f"round {frame.round} follows it")
 

@@ -115,13 +115,6 @@ class Slots:
         self._unzeroed.pop(name, None)
         return name, self._size
 
-    def give_back(self, name: str, size: int) -> None:
-        """Undo `take`: nothing that counts was written."""
-        if size == self._size:
-            self.spares.insert(0, name)
-        else:
-            self._disk.delete(name)
-
     def secure(self, spares: int) -> None:
         """Have at least so many spares, or raise `DiskFullError`."""
         while len(self.spares) < spares:

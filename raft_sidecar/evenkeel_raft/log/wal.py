@@ -169,10 +169,6 @@ class SharedLog:
             self._slots.secure(reserve)
             return segments[-1]
         name, size = self._slots.take(need, reserve=reserve)
-        if segments and segments[-1].blank:
-            given_up = segments.pop()
-            self._used -= given_up.size
-            self._slots.give_back(given_up.name, given_up.size)
         segments.append(Segment(number=self._number, name=name, size=size, first_round=self._round))
         self._number += 1
         self._used += size
