@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -153,67 +154,64 @@ class Proxy:
         """For each connection in turn, the byte to change; none: none."""
         self.flowing = asyncio.Event()
         self.flowing.set()
-        self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> Proxy:
-        self._server = await asyncio.start_server(self._serve, HOST, 0, limit=1 << 16)
-        self.port = self._server.sockets[0].getsockname()[1]
+        listener = socket.create_server((HOST, 0))
+        listener.setblocking(False)
+        self.port = listener.getsockname()[1]
+        self._spawn(self._accept(listener))
+        await asyncio.sleep(0)
         return self
 
     async def close(self) -> None:
-        assert self._server is not None
-        self._server.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        number, self.connections = self.connections, self.connections + 1
-        try:
-            await self._pass(reader, writer, number)
-        except OSError:
-            pass
-        finally:
-            await _end(writer)
-            self._tasks.discard(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        with listener:
+            while True:
+                here, _ = await loop.sock_accept(listener)
+                self._spawn(self._pass(here, self.connections))
+                self.connections += 1
+                await asyncio.sleep(0)
+
+    async def _pass(self, here: socket.socket, number: int) -> None:
         cut = self.cut_at[number] if number < len(self.cut_at) else None
         flip = self.flip_at[number] if number < len(self.flip_at) else None
-        there_reader, there_writer = await asyncio.open_connection(HOST, self.target, limit=1 << 16)
-        back = asyncio.create_task(self._pipe(there_reader, writer, None, None))
-        forth = asyncio.create_task(self._pipe(reader, there_writer, cut, flip))
-        try:
-            await asyncio.wait((back, forth), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (back, forth):
-                task.cancel()
-            await asyncio.gather(back, forth, return_exceptions=True)
-            await _end(there_writer)
+        with here, socket.socket() as there:
+            there.setblocking(False)
+            pipes: list[asyncio.Task[None]] = []
+            try:
+                await asyncio.get_running_loop().sock_connect(there, (HOST, self.target))
+                pipes = [self._spawn(self._pipe(here, there, cut, flip)), self._spawn(self._pipe(there, here))]
+                await asyncio.wait(pipes, return_when=asyncio.FIRST_COMPLETED)
+            except OSError:
+                pass
+            finally:
+                for pipe in pipes:
+                    pipe.cancel()
+                await asyncio.gather(*pipes, return_exceptions=True)
 
     async def _pipe(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, cut: int | None, flip: int | None
+        self, source: socket.socket, target: socket.socket, cut: int | None = None, flip: int | None = None
     ) -> None:
-        at = 0
-        while data := await reader.read(1 << 16):
+        loop, at = asyncio.get_running_loop(), 0
+        while data := await loop.sock_recv(source, 1 << 16):
             await self.flowing.wait()
             if flip is not None and at <= flip < at + len(data):
                 data = data[: flip - at] + bytes([data[flip - at] ^ 0x40]) + data[flip - at + 1 :]
             if cut is not None and at + len(data) > cut:
-                writer.write(data[: cut - at])
+                await loop.sock_sendall(target, data[: cut - at])
                 return
             at += len(data)
             self.passed += len(data)
-            writer.write(data)
-            await writer.drain()
-
-
-async def _end(writer: asyncio.StreamWriter) -> None:
-    writer.close()
-    with contextlib.suppress(OSError, TimeoutError):
-        await asyncio.wait_for(writer.wait_closed(), 0.2)
-    writer.transport.abort()
+            await loop.sock_sendall(target, data)

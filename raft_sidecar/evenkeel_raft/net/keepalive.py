@@ -30,7 +30,7 @@ class Keepalive:
         self.heard_at = clock.now()
         self._timer: Timer = self._again()
 
-    def stop(self) -> None:
+    def cancel(self) -> None:
         """The connection is gone."""
         self._timer.cancel()
 

@@ -133,7 +133,7 @@ class Link:
         if connection is None:
             return
         if self.keepalive is not None:
-            self.keepalive.stop()
+            self.keepalive.cancel()
             self.keepalive = None
         connection.on_writable = None
         connection.abort()

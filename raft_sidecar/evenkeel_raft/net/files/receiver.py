@@ -3,7 +3,12 @@
 A connection brings one snapshot. Frames are taken off it as they come, and carried out one after the other on a thread;
 when that, or the budget, does not keep up, the connection is not read any more and TCP slows the sender down.
 
-A replica receives one snapshot at a time: a newer offer ends the older one, for the sender that made it knows more.
+A replica receives one snapshot at a time: the one of the newest term and index. Others are declined, or two leaders,
+one of whom does not know yet that it is none, would take turns in hanging up on each other. The same one offered again
+takes over: its sender knows that the connection before is dead.
+
+Whoever has the last word does not hang up: a connection that is closed while the other end is still sending may take
+the last word with it. The sender hangs up when it has heard it.
 """
 
 from __future__ import annotations
@@ -12,9 +17,10 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from evenkeel.errors import FrameError
+from evenkeel.metastore.clock import Timer
 from evenkeel.wire.connection import FrameConnection, Owner
 from evenkeel.wire.frames import Reason
 from evenkeel_raft.core.messages import InstallSnapshot
@@ -40,6 +46,8 @@ from evenkeel_raft.net.keepalive import Keepalive
 __all__ = ["FileHandler", "FileReceiver"]
 
 _UNREAD_BYTES: Final = 8 << 20
+_SUPERSEDED: Final = Declined("a newer snapshot is on its way")
+_Result = TypeVar("_Result")
 
 
 class FileHandler(Protocol):
@@ -77,18 +85,18 @@ class FileReceiver:
         """End what comes in for a replica, tell the sender, and delete what arrived."""
         active = self.incoming.get((group, replica))
         if active is not None:
-            active.decline("cancelled")
+            active.conclude(Declined("cancelled"))
             await active.ended()
         await self.sweep(lambda *key: key != (group, replica))
 
     async def sweep(self, keep: Callable[[int, int], bool]) -> None:
         """Delete what arrived in part for replicas that are not kept; what is coming in stays."""
-        for path in await asyncio.to_thread(lambda: list(self.root.glob(f"*{PARTIAL}"))):
+        for path in await _on_thread(lambda: list(self.root.glob(f"*{PARTIAL}"))):
             key = path.name.removesuffix(PARTIAL)
             replica = replica_of(key)
             if replica is not None and not keep(*replica) and replica not in self.incoming:
                 self.partials.pop(key, None)
-                await asyncio.to_thread(remove, path)
+                await _on_thread(remove, path)
 
     async def close(self) -> None:
         """Hang up; what arrived in part stays for the next time."""
@@ -109,6 +117,8 @@ class Incoming:
         self._unread = 0
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._concluded: Timer | None = None
+        self._rank = (0, 0)
 
     # What happens to the connection
 
@@ -121,7 +131,7 @@ class Incoming:
     def received(self, connection: FrameConnection, payload: memoryview) -> None:
         """Queue what is to be done."""
         frame = PEER_CODEC.decode(payload)
-        if isinstance(frame, Alive):
+        if isinstance(frame, Alive) or self._concluded is not None:
             return
         if self._task is None:
             self._begin(connection, frame)
@@ -136,20 +146,29 @@ class Incoming:
 
     def lost(self, connection: FrameConnection) -> None:
         """Stop; what arrived stays."""
-        if self._keepalive is not None:
-            self._keepalive.stop()
+        for timer in (self._keepalive, self._concluded):
+            if timer is not None:
+                timer.cancel()
         self._news.set()
 
     def hang_up(self) -> None:
-        """Give up this connection."""
+        """Give up this connection, and what is under way."""
         if self._connection is not None:
-            self._connection.drop(Reason.REPLACED, "another one brings the snapshot")
+            self._connection.drop(Reason.REPLACED, "another connection brings the snapshot")
+        if self._task is not None:
+            self._task.cancel()
 
-    def decline(self, detail: str) -> None:
-        """Tell the sender that nobody wants this."""
-        if self._connection is not None:
-            say(self._connection, Declined(detail))
-            self._connection.close()
+    def conclude(self, last: Declined | Corrupt | Stored) -> None:
+        """Say the last word; nothing is done or listened to any more."""
+        connection, endpoint = self._connection, self._receiver.endpoint
+        if connection is not None and not connection.closing and self._concluded is None:
+            say(connection, last)
+            patience = endpoint.clock.now() + endpoint.settings.hello_seconds
+            self._concluded = endpoint.clock.call_at(patience, connection.close)
+            self._frames.clear()
+            connection.transport.resume_reading()
+        if self._task is not None and self._task is not asyncio.current_task():
+            self._task.cancel()
 
     async def ended(self) -> None:
         """Wait until nothing is written any more."""
@@ -168,29 +187,37 @@ class Incoming:
 
     async def _run(self, connection: FrameConnection, offer: Offer) -> None:
         receiver, replica = self._receiver, (offer.message.group, offer.message.receiver)
-        while (older := receiver.incoming.get(replica)) is not None:
-            older.hang_up()
-            await older.ended()
+        self._rank = (offer.message.term, offer.message.meta.index)
+        while (other := receiver.incoming.get(replica)) is not None:
+            if self._rank < other._rank:
+                self.conclude(_SUPERSEDED)
+                return
+            if self._rank == other._rank:
+                other.hang_up()
+            else:
+                other.conclude(_SUPERSEDED)
+            await other.ended()
         receiver.incoming[replica] = self
         try:
             await self._receive(connection, offer)
         except OSError as error:
-            self.decline(f"{self._receiver.root}: {error.strerror}")
+            self.conclude(Declined(f"{receiver.root}: {error.strerror}"))
         finally:
             del receiver.incoming[replica]
-            connection.close()
+            if self._concluded is None:
+                connection.close()
 
     async def _receive(self, connection: FrameConnection, offer: Offer) -> None:
         receiver = self._receiver
         unwanted = receiver.handler.offered(self._store, offer.message, offer.manifest)
         if unwanted:
-            self.decline(unwanted)
+            self.conclude(Declined(unwanted))
             return
         key = key_of(offer.message, offer.manifest)
         await self._forget_others(offer.message, key)
         files = await self._partial(key, offer.manifest)
         if files is None:
-            self._report(connection, offer, receiver.root / key)
+            self._report(offer, receiver.root / key)
             return
         say(connection, Resume(files.verified))
         await self._take_in(connection, offer, files)
@@ -206,7 +233,7 @@ class Incoming:
                 if due:
                     if syncing is not None:
                         await syncing
-                    syncing = asyncio.create_task(asyncio.to_thread(files.sync, due))
+                    syncing = asyncio.create_task(_on_thread(files.sync, due))
         finally:
             if syncing is not None:
                 await syncing
@@ -218,11 +245,11 @@ class Incoming:
         match self._frames.popleft() if self._frames else None:
             case Cancelled():
                 del self._receiver.partials[key]
-                await asyncio.to_thread(files.discard)
+                await _on_thread(files.discard)
             case Finished() if files.whole:
-                await asyncio.to_thread(files.finish)
+                await _on_thread(files.finish)
                 del self._receiver.partials[key]
-                self._report(connection, offer, files.final)
+                self._report(offer, files.final)
             case Finished():
                 connection.drop(Reason.UNEXPECTED, "the end came before the files were complete")
 
@@ -231,35 +258,36 @@ class Incoming:
         known = self._receiver.partials.get(key)
         if known is None:
             known = Partial(self._receiver.root, key, manifest)
-            if await asyncio.to_thread(known.complete):
+            if await _on_thread(known.complete):
                 return None
-            await asyncio.to_thread(known.prepare)
+            await _on_thread(known.prepare)
             self._receiver.partials[key] = known
         return known
 
     async def _write(self, connection: FrameConnection, files: Partial, chunks: list[Chunk]) -> bool:
-        await self._receiver.budget.take(sum(len(chunk.data) for chunk in chunks))
+        for chunk in chunks:
+            await self._receiver.budget.take(len(chunk.data))
         try:
-            corrupt = await asyncio.to_thread(_write_chunks, files, chunks)
+            corrupt = await _on_thread(_write_chunks, files, chunks)
         except FrameError as error:
             connection.drop(error.reason, error.detail)
             return False
         if corrupt is not None:
-            say(connection, Corrupt(corrupt.file, corrupt.offset))
-            connection.dismiss(Reason.CORRUPT, f"file {corrupt.file} at byte {corrupt.offset}")
+            self._receiver.endpoint.drops[Reason.CORRUPT] += 1
+            self.conclude(Corrupt(corrupt.file, corrupt.offset))
         return corrupt is None
 
-    def _report(self, connection: FrameConnection, offer: Offer, directory: Path) -> None:
+    def _report(self, offer: Offer, directory: Path) -> None:
         self._receiver.handler.stored(self._store, offer.message, directory, offer.manifest)
-        say(connection, Stored())
+        self.conclude(Stored())
 
     async def _forget_others(self, message: InstallSnapshot, key: str) -> None:
         """Delete what arrived of other snapshots for the same replica: this one supersedes them."""
         pattern = f"{message.group}-{message.receiver}-*{PARTIAL}"
-        for path in await asyncio.to_thread(lambda: list(self._receiver.root.glob(pattern))):
+        for path in await _on_thread(lambda: list(self._receiver.root.glob(pattern))):
             if path.name != key + PARTIAL:
                 self._receiver.partials.pop(path.name.removesuffix(PARTIAL), None)
-                await asyncio.to_thread(remove, path)
+                await _on_thread(remove, path)
 
     async def _next_chunks(self, connection: FrameConnection) -> list[Chunk]:
         """Return the chunks that are there; none when something else comes next, or nothing."""
@@ -274,6 +302,16 @@ class Incoming:
         if not connection.closing:
             connection.transport.resume_reading()
         return chunks
+
+
+async def _on_thread(work: Callable[..., _Result], *arguments: Any) -> _Result:
+    """Have something done on a thread; whoever is cancelled meanwhile waits for its end, so nobody writes unseen."""
+    doing = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
+    try:
+        return await asyncio.shield(doing)
+    except asyncio.CancelledError:
+        await asyncio.wait([doing])
+        raise
 
 
 def _write_chunks(files: Partial, chunks: list[Chunk]) -> Chunk | None:

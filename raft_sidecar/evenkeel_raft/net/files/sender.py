@@ -177,7 +177,7 @@ class _Attempt:
         self._progress = progress
         self._connection: FrameConnection | None = None
         self._keepalive: Keepalive | None = None
-        self._answer: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
+        self._answers: asyncio.Queue[_Answer | None] = asyncio.Queue()
 
     # What happens to the connection
 
@@ -189,16 +189,14 @@ class _Attempt:
         frame = PEER_CODEC.decode(payload)
         if isinstance(frame, Alive):
             return
-        if not isinstance(frame, Resume | Declined | Corrupt | Stored) or self._answer.done():
+        if not isinstance(frame, Resume | Declined | Corrupt | Stored):
             raise FrameError(Reason.UNEXPECTED, f"{type(frame).__name__} from a receiver")
-        self._answer.set_result(frame)
+        self._answers.put_nowait(frame)
 
     def lost(self, connection: FrameConnection) -> None:
         if self._keepalive is not None:
-            self._keepalive.stop()
-        if not self._answer.done():
-            self._answer.set_exception(DisconnectedError(f"the receiver is gone; {connection.dropped}".rstrip("; ")))
-            self._answer.exception()
+            self._keepalive.cancel()
+        self._answers.put_nowait(None)
 
     # Sending
 
@@ -242,7 +240,7 @@ class _Attempt:
         async with aclosing(self._source.chunks(offsets)) as chunks:
             async for place, data in chunks:
                 await self._budget.take(len(data))
-                if self._answer.done():
+                if not self._answers.empty():
                     return
                 connection.write(PEER_CODEC.encode(Chunk(*place, data)))
                 await connection.drain()
@@ -252,8 +250,9 @@ class _Attempt:
         say(connection, Finished())
 
     async def _next_answer(self) -> _Answer:
-        answer = await self._answer
-        self._answer = asyncio.get_running_loop().create_future()
+        answer = await self._answers.get()
+        if answer is None:
+            raise DisconnectedError("the receiver is gone")
         return answer
 
     def _fits(self, resume: Resume) -> bool:

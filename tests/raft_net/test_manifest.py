@@ -1,0 +1,138 @@
+"""Manifests name exact files, and none that could do harm."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from evenkeel.errors import InvalidInputError
+from evenkeel_raft.core.messages import InstallSnapshot
+from evenkeel_raft.core.types import Conf, SnapshotMeta
+from evenkeel_raft.net.files.manifest import FileSum, Manifest, check_manifest, make_manifest
+from evenkeel_raft.net.files.partial import Partial, key_of, replica_of
+
+CHUNK = 4096
+MESSAGE = InstallSnapshot(7, 0, 1, 2, 3, SnapshotMeta(9, 3, Conf((1, 2))))
+
+
+def write(directory: Path, **files: bytes) -> Path:
+    for name, data in files.items():
+        (directory / name).write_bytes(data)
+    return directory
+
+
+@pytest.mark.parametrize("size", [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK])
+def test_sums_cover_every_byte(tmp_path: Path, size: int) -> None:
+    """Whatever the size, each chunk has its sum, and the file's sum is that of its chunks' sums."""
+    data = os.urandom(size)
+    manifest = make_manifest(write(tmp_path, f=data), ["f"], chunk_bytes=CHUNK)
+    chunks = [data[at : at + CHUNK] for at in range(0, size, CHUNK)]
+    sums = b"".join(hashlib.sha256(chunk).digest()[:16] for chunk in chunks)
+    assert manifest.files == [FileSum("f", size, hashlib.sha256(sums).digest(), sums)]
+    assert all(manifest.verifies(0, place * CHUNK, chunk) for place, chunk in enumerate(chunks))
+    assert manifest.size == size
+
+
+def test_digest_names_exact_files(tmp_path: Path) -> None:
+    """One byte, one name or the order makes another snapshot."""
+    write(tmp_path, a=b"1", b=b"1", c=b"2")
+    digests = [make_manifest(tmp_path, names).digest() for names in (["a"], ["b"], ["c"], ["a", "c"], ["c", "a"])]
+    assert len(set(digests)) == 5
+    assert make_manifest(tmp_path, ["a"]).digest() == digests[0]
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/../../x", "/etc/passwd", "a//b", "a/", "a\0b", "x" * 256])
+def test_harmful_names_are_refused(name: str) -> None:
+    """No name leads out of the directory, or to no file at all."""
+    empty = hashlib.sha256(b"").digest()
+    assert "cannot be called" in check_manifest(Manifest(CHUNK, [FileSum(name, 0, empty, b"")]))
+
+
+def test_names_in_folders_are_fine(tmp_path: Path) -> None:
+    """Files may lie in folders; a file and a folder of one name may not."""
+    (tmp_path / "a").mkdir()
+    write(tmp_path / "a", b=b"1")
+    manifest = make_manifest(tmp_path, ["a/b"])
+    assert not check_manifest(manifest)
+    both = Manifest(manifest.chunk_bytes, [*manifest.files, FileSum("a", 0, hashlib.sha256(b"").digest(), b"")])
+    assert "cannot be called 'a'" in check_manifest(both)
+
+
+def test_manifest_must_add_up(tmp_path: Path) -> None:
+    """Wrong sizes, sums and counts are found before the first byte is written."""
+    manifest = make_manifest(write(tmp_path, f=bytes(5000)), ["f"], chunk_bytes=CHUNK)
+    good = manifest.files[0]
+    bad = [
+        Manifest(1, []),
+        Manifest(1 << 40, []),
+        Manifest(CHUNK, [good, good]),
+        Manifest(CHUNK, [FileSum("f", 5000, good.sum, good.chunks[:16])]),
+        Manifest(CHUNK, [FileSum("f", -5000, good.sum, good.chunks)]),
+        Manifest(CHUNK, [FileSum("f", 50_000, good.sum, good.chunks)]),
+        Manifest(CHUNK, [FileSum("f", 5000, b"x" * 32, good.chunks)]),
+    ]
+    assert [bool(check_manifest(manifest)) for manifest in bad] == [True] * len(bad)
+    assert not check_manifest(manifest)
+
+
+def test_unsafe_name_is_not_offered(tmp_path: Path) -> None:
+    """A store that names files outside its snapshot is told so."""
+    write(tmp_path, f=b"x")
+    (tmp_path / "inner").mkdir()
+    with pytest.raises(InvalidInputError, match=r"cannot be called '\.\./f'"):
+        make_manifest(tmp_path / "inner", ["../f"])
+
+
+def test_keys_name_their_replica() -> None:
+    """From a directory's name one knows whose snapshot it is; other directories are nobody's."""
+    assert replica_of(key_of(MESSAGE, Manifest(CHUNK, []))) == (7, 2)
+    assert [replica_of(name) for name in ("", "lost+found", "7", "7-x-1", "x-2-1")] == [None] * 5
+
+
+def test_partial_goes_on_where_chunks_end(tmp_path: Path) -> None:
+    """After a crash, verified chunks stay, and a torn, zeroed or overlong tail is cut off."""
+    source = tmp_path / "source"
+    source.mkdir()
+    data = os.urandom(4 * CHUNK + 100)
+    manifest = make_manifest(write(source, f=data, g=b""), ["f", "g"], chunk_bytes=CHUNK)
+    for left, expected in [
+        (data[: 2 * CHUNK + 50], 2 * CHUNK),
+        (data[: 2 * CHUNK] + bytes(CHUNK), 2 * CHUNK),
+        (bytes(len(data)), 0),
+        (data, len(data)),
+        (data + b"more", len(data)),
+    ]:
+        inbox = tmp_path / "inbox"
+        (inbox / "key.partial").mkdir(parents=True)
+        write(inbox / "key.partial", f=left)
+        files = Partial(inbox, "key", manifest)
+        files.prepare()
+        assert files.verified == [expected, 0]
+        assert (inbox / "key.partial" / "f").stat().st_size == expected
+        for offset in range(expected, len(data), CHUNK):
+            assert files.expects(0, offset, len(data[offset : offset + CHUNK]))
+            assert files.write(0, offset, data[offset : offset + CHUNK])
+        assert files.whole
+        files.finish()
+        assert (inbox / "key" / "f").read_bytes() == data
+        assert (inbox / "key" / "g").read_bytes() == b""
+        (inbox / "key").rename(tmp_path / f"done-{len(list(tmp_path.iterdir()))}")
+
+
+def test_wrong_chunk_leaves_no_trace(tmp_path: Path) -> None:
+    """A chunk that is not what it should be is not kept, and the right one is accepted afterwards."""
+    data = os.urandom(2 * CHUNK)
+    manifest = make_manifest(write(tmp_path, f=data), ["f"], chunk_bytes=CHUNK)
+    files = Partial(tmp_path, "key", manifest)
+    files.prepare()
+    assert not files.write(0, 0, data[CHUNK:])
+    assert files.verified == [0]
+    assert (tmp_path / "key.partial" / "f").stat().st_size == 0
+    assert files.write(0, 0, data[:CHUNK])
+    assert not files.expects(0, 0, CHUNK)
+    assert not files.expects(0, CHUNK, 5)
+    assert not files.expects(1, 0, CHUNK)
+    assert not files.expects(-1, 0, CHUNK)

@@ -1,0 +1,375 @@
+"""Snapshots between stores: whole, verified, resumed where they were cut, and within the budget."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evenkeel.metastore.clock import VirtualClock
+from evenkeel.wire.frames import Reason
+from evenkeel_raft.core.messages import CommitNotice, InstallSnapshot
+from evenkeel_raft.core.types import Conf, SnapshotMeta
+from evenkeel_raft.net.files.manifest import Manifest, make_manifest
+from evenkeel_raft.net.files.partial import Partial
+from evenkeel_raft.net.files.sender import Outcome, Sent
+from evenkeel_raft.net.frames import VERSION
+from tests.raft_net.support import QUICK, Proxy, Raw, Store, introduce, turns
+
+NewStore = Callable[..., Awaitable[Store]]
+NewProxy = Callable[[int], Awaitable[Proxy]]
+CHUNK = 16 << 10
+STORED = Sent(Outcome.STORED)
+
+
+def install(group: int = 7, index: int = 9) -> InstallSnapshot:
+    return InstallSnapshot(group, 0, 1, 2, 3, SnapshotMeta(index, 3, Conf((1, 2))))
+
+
+class Source:
+    """A snapshot to send."""
+
+    def __init__(self, directory: Path, seed: int = 0, sizes: tuple[int, ...] = (300_000, 0, 10, 5 * CHUNK)) -> None:
+        chance = random.Random(seed)
+        self.directory = directory
+        (directory / "sub").mkdir(parents=True)
+        self.names = [f"sub/{number}" if number % 2 else f"{number}" for number in range(len(sizes))]
+        for name, size in zip(self.names, sizes, strict=True):
+            (directory / name).write_bytes(chance.randbytes(size))
+        self.manifest: Manifest = make_manifest(directory, self.names, chunk_bytes=CHUNK)
+
+    def send(self, store: Store, to: str, *, message: InstallSnapshot | None = None, **more: Any) -> asyncio.Task[Sent]:
+        return asyncio.create_task(
+            store.peers.send_snapshot(
+                to, message=message or install(), manifest=self.manifest, directory=self.directory, **more
+            )
+        )
+
+    def assert_equals(self, directory: Path) -> None:
+        found = sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
+        assert found == sorted(self.names)
+        for name in self.names:
+            assert (directory / name).read_bytes() == (self.directory / name).read_bytes()
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Source:
+    return Source(tmp_path / "source")
+
+
+@pytest.fixture
+async def stores(new_store: NewStore) -> tuple[Store, Store]:
+    one, two = await new_store("store-1"), await new_store("store-2")
+    introduce(one, two)
+    return one, two
+
+
+def partials(store: Store) -> list[str]:
+    return sorted(path.name for path in store.inbox.iterdir() if path.name.endswith(".partial"))
+
+
+@pytest.mark.parametrize("forth", [True, False])
+async def test_snapshot_arrives(stores: tuple[Store, Store], source: Source, forth: bool) -> None:
+    """Either store sends to the other; files, message and manifest arrive together, and progress is told."""
+    sender, receiver = stores if forth else stores[::-1]
+    progress: list[int] = []
+    assert await source.send(sender, receiver.name, progress=progress.append) == STORED
+    store, message, directory, manifest = receiver.handler.snapshots.get_nowait()
+    assert (store, message, manifest) == (sender.name, install(), source.manifest)
+    source.assert_equals(directory)
+    assert progress == sorted(progress)
+    assert (progress[0], progress[-1]) == (0, source.manifest.size)
+    assert partials(receiver) == []
+
+
+async def test_many_at_once(stores: tuple[Store, Store], tmp_path: Path) -> None:
+    """Snapshots of many groups, in both directions, do not mix."""
+    sources = [Source(tmp_path / f"source-{number}", seed=number) for number in range(8)]
+    sending = [
+        source.send(stores[number % 2], stores[1 - number % 2].name, message=install(group=number))
+        for number, source in enumerate(sources)
+    ]
+    assert await asyncio.gather(*sending) == [STORED] * 8
+    for store in stores:
+        while not store.handler.snapshots.empty():
+            _, message, directory, _ = store.handler.snapshots.get_nowait()
+            sources[message.group].assert_equals(directory)
+
+
+async def test_resumed_after_cuts_and_flips(new_store: NewStore, new_proxy: NewProxy, tmp_path: Path) -> None:
+    """However often the connection is cut or a byte is changed, anywhere, the files arrive as they were."""
+    source = Source(tmp_path / "source", sizes=(1_000_000, 300_000, 7))
+    chance = random.Random(1)
+    one, two = await new_store("store-1"), await new_store("store-2")
+    proxy = await new_proxy(two.port)
+    size = source.manifest.size
+    proxy.cut_at = [chance.randrange(size) for _ in range(25)]
+    proxy.flip_at = [chance.randrange(proxy.cut_at[number]) if number % 2 else size for number in range(25)]
+    introduce(one, two, **{"store-2": proxy.port})
+    assert await source.send(one, "store-2") == STORED
+    source.assert_equals(two.handler.snapshots.get_nowait()[2])
+    assert proxy.connections > 2
+
+
+async def test_resumes_at_the_verified_offset(new_store: NewStore, new_proxy: NewProxy, tmp_path: Path) -> None:
+    """After a cut only what was not verified is sent again: one chunk at most."""
+    source = Source(tmp_path / "source", sizes=(64 * CHUNK,))
+    one, two = await new_store("store-1"), await new_store("store-2")
+    one.peers.set_peers({})
+    proxy = await new_proxy(two.port)
+    # The first connection to pass is the link for raft messages.
+    proxy.cut_at = [1 << 60, *[8 * CHUNK + 5000] * 4]
+    introduce(one, two, **{"store-2": proxy.port})
+    await one.handler.up.get()
+    before = proxy.passed
+    assert await source.send(one, "store-2") == STORED
+    sent_again = proxy.passed - before - source.manifest.size
+    source.assert_equals(two.handler.snapshots.get_nowait()[2])
+    assert 4 <= proxy.connections - 1 <= 9
+    assert sent_again < proxy.connections * (CHUNK + 8000)
+
+
+async def test_receiver_restarts(new_store: NewStore, new_proxy: NewProxy, tmp_path: Path) -> None:
+    """A receiver that comes back goes on with what its disk holds, and a torn tail is sent again."""
+    source = Source(tmp_path / "source", sizes=(64 * CHUNK,))
+    one, two = await new_store("store-1"), await new_store("store-2")
+    proxy = await new_proxy(two.port)
+    proxy.cut_at = [40 * CHUNK, 40 * CHUNK]
+    introduce(one, two, **{"store-2": proxy.port})
+    progress: list[int] = []
+    sending = source.send(one, "store-2", progress=progress.append)
+    await turns(lambda: proxy.connections >= 2 and bool(partials(two)))
+    await two.peers.close()
+    (partial,) = partials(two)
+    file = two.inbox / partial / source.names[0]
+    kept = file.stat().st_size
+    with file.open("r+b") as opened:
+        opened.seek(kept // 2)
+        opened.write(b"torn")
+    progress.clear()
+    again = await new_store("store-2", port=two.port)
+    introduce(one, again, **{"store-2": proxy.port})
+    assert await sending == STORED
+    source.assert_equals(again.handler.snapshots.get_nowait()[2])
+    if kept:
+        assert kept // 2 - CHUNK <= min(progress) <= kept // 2
+
+
+async def test_lost_report_is_repeated(new_store: NewStore, source: Source) -> None:
+    """A snapshot that was stored already is reported again, without sending a byte, also after a restart."""
+    one, two = await new_store("store-1"), await new_store("store-2")
+    introduce(one, two)
+    assert await source.send(one, "store-2") == STORED
+    await two.peers.close()
+    again = await new_store("store-2", port=two.port)
+    introduce(one, again)
+    progress: list[int] = []
+    assert await source.send(one, "store-2", progress=progress.append) == STORED
+    assert progress == []
+    source.assert_equals(again.handler.snapshots.get_nowait()[2])
+
+
+async def test_unwanted_snapshot(stores: tuple[Store, Store], source: Source) -> None:
+    """A receiver that does not want a snapshot says why, and keeps nothing."""
+    stores[1].handler.unwanted = "replica 2 of group 7 is not here"
+    assert await source.send(stores[0], "store-2") == Sent(Outcome.DECLINED, "replica 2 of group 7 is not here")
+    assert list(stores[1].inbox.iterdir()) == []
+
+
+async def test_full_disk_is_said(stores: tuple[Store, Store], source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A receiver whose disk is full says so; what it has stays for another attempt, which then succeeds."""
+    write = Partial.write
+    writes = iter(range(1000))
+
+    def full(self: Partial, *chunk: Any) -> bool:
+        if next(writes) == 5:
+            raise OSError(28, "No space left on device")
+        return write(self, *chunk)
+
+    monkeypatch.setattr(Partial, "write", full)
+    sent = await source.send(stores[0], "store-2")
+    assert sent.outcome is Outcome.DECLINED
+    assert "No space left" in sent.detail
+    assert len(partials(stores[1])) == 1
+    assert await source.send(stores[0], "store-2") == STORED
+
+
+@pytest.mark.parametrize("harm", ["changed", "cut", "gone"])
+async def test_damaged_source(stores: tuple[Store, Store], source: Source, harm: str) -> None:
+    """A file that changed under the sender ends the sending, and says which; the receiver keeps nothing."""
+    file = source.directory / source.names[0]
+    match harm:
+        case "changed":
+            data = bytearray(file.read_bytes())
+            data[5 * CHUNK + 7] ^= 1
+            file.write_bytes(data)
+        case "cut":
+            os.truncate(file, 1000)
+        case "gone":
+            file.unlink()
+    sent = await source.send(stores[0], "store-2")
+    assert sent.outcome is Outcome.DAMAGED
+    assert str(file) in sent.detail
+    assert stores[1].handler.snapshots.empty()
+
+
+async def test_sender_cancels(new_store: NewStore, source: Source) -> None:
+    """A cancelled sending leaves nothing at the receiver."""
+    one, two = await new_store("store-1"), await new_store("store-2", rate=1.0)
+    introduce(one, two)
+    sending = source.send(one, "store-2")
+    await turns(lambda: bool(partials(two)) and bool(two.peers._receiver.partials))
+    sending.cancel()
+    two.peers.budget.set_rate(None)
+    await turns(lambda: not two.peers._receiver.incoming)
+    assert sending.cancelled()
+    assert list(two.inbox.iterdir()) == []
+
+
+async def test_receiver_cancels(new_store: NewStore, source: Source) -> None:
+    """A receiver that stops wanting a snapshot tells the sender and deletes what came; others are not touched."""
+    one, two = await new_store("store-1", rate=100_000.0), await new_store("store-2")
+    introduce(one, two)
+    sending, other = source.send(one, "store-2"), source.send(one, "store-2", message=install(group=8))
+    await turns(lambda: len(two.peers._receiver.partials) == 2)
+    await two.peers.cancel_snapshot(7, 2)
+    assert await sending == Sent(Outcome.DECLINED, "cancelled")
+    assert [name.split("-")[0] for name in partials(two)] == ["8"]
+    one.peers.budget.set_rate(None)
+    assert await other == STORED
+
+
+async def test_newer_snapshot_supersedes(new_store: NewStore, tmp_path: Path) -> None:
+    """A newer snapshot for the same replica ends the older one, whatever came first; nothing of that is kept."""
+    older, newer = Source(tmp_path / "older"), Source(tmp_path / "newer", seed=1)
+    one, two = await new_store("store-1", rate=100_000.0), await new_store("store-2")
+    three = await new_store("store-3")
+    introduce(one, two, three)
+    first = older.send(one, "store-2")
+    await turns(lambda: len(two.peers._receiver.partials) == 1)
+    three.peers.budget.set_rate(100_000.0)
+    second = newer.send(three, "store-2", message=install(index=12))
+    superseded = Sent(Outcome.DECLINED, "a newer snapshot is on its way")
+    assert await first == superseded
+    await turns(lambda: bool(two.peers._receiver.incoming))
+    assert await older.send(one, "store-2") == superseded
+    three.peers.budget.set_rate(None)
+    assert await second == STORED
+    _, message, directory, _ = two.handler.snapshots.get_nowait()
+    assert message.meta.index == 12
+    newer.assert_equals(directory)
+    assert partials(two) == []
+
+
+async def test_sweep_deletes_what_nobody_waits_for(stores: tuple[Store, Store]) -> None:
+    """Parts of snapshots for replicas that are gone are deleted; everything else stays."""
+    two = stores[1]
+    for name in ("7-2-0-9-3-x.partial", "8-2-0-9-3-x.partial", "8-2-0-9-3-x", "lost+found"):
+        (two.inbox / name).mkdir()
+    await two.peers.sweep_snapshots(lambda group, replica: (group, replica) == (7, 2))
+    assert sorted(path.name for path in two.inbox.iterdir()) == ["7-2-0-9-3-x.partial", "8-2-0-9-3-x", "lost+found"]
+
+
+async def test_frames_out_of_place(new_store: NewStore, source: Source) -> None:
+    """Chunks that are not the next, and an end that comes too early, cost the connection and nothing else."""
+    one, two = await new_store("store-1"), await new_store("store-2")
+    introduce(one, two)
+    file = source.manifest.files[0]
+    manifest = [CHUNK, [[file.name, file.size, file.sum, file.chunks]]]
+    offer = ["offer", [8, 7, 0, 1, 2, 3, [9, 3, [[1, 2], [], [], [], 0, False, {}]]], manifest]
+    data = (source.directory / file.name).read_bytes()
+    wrong = [
+        ["chunk", 0, CHUNK, data[:CHUNK]],
+        ["chunk", 1, 0, data[:CHUNK]],
+        ["chunk", 0, 0, b""],
+        ["finished"],
+        offer,
+    ]
+    for times, frame in enumerate(wrong, start=1):
+        raw = await Raw.connect(two.port)
+        raw.say(["hello", VERSION, "c", "store-1", "vol-store-1", "store-2", "files"])
+        await raw.hear()
+        raw.say(offer)
+        assert await raw.hear() == ["resume", [0]]
+        raw.say(frame)
+        await raw.ended()
+        await raw.close()
+        await turns(lambda times=times: two.peers.drops[Reason.UNEXPECTED] == times)  # type: ignore[misc]
+    assert await source.send(one, "store-2") == STORED
+    assert two.peers.drops == {Reason.UNEXPECTED: len(wrong)}
+
+
+async def test_budget_holds_for_senders_and_receivers(new_store: NewStore, tmp_path: Path) -> None:
+    """On a virtual clock a megabyte at 100 kB per second takes its ten seconds, whoever has the budget."""
+    for place, (send_rate, receive_rate) in enumerate([(100_000.0, None), (None, 100_000.0)]):
+        clock = VirtualClock()
+        source = Source(tmp_path / f"source-{place}", sizes=(1_000_000,))
+        one = await new_store(f"a-{place}", clock=clock, rate=send_rate)
+        two = await new_store(f"b-{place}", clock=clock, rate=receive_rate)
+        introduce(one, two)
+        sending = source.send(one, two.name)
+        await turns(sending.done, clock, step=0.002)
+        assert await sending == STORED
+        assert clock.now() >= 9.5
+        assert not two.peers.drops
+
+
+async def test_raft_comes_first(new_store: NewStore, tmp_path: Path) -> None:
+    """While raft uses the budget up, a snapshot gets its tenth only; messages pass all the while."""
+    clock = VirtualClock()
+    source = Source(tmp_path / "source", sizes=(1_000_000,))
+    one, two = await new_store("store-1", clock=clock, rate=1_000_000.0), await new_store("store-2", clock=clock)
+    introduce(one, two)
+    await turns(lambda: one.peers.connected("store-2"), clock)
+    progress: list[int] = []
+    one.peers.budget.urgent(10_000_000)
+    sending = source.send(one, "store-2", progress=progress.append)
+    await turns(lambda: len(progress) > 2, clock, step=0.001)
+    start, begin = clock.now(), progress[-1]
+    while clock.now() < start + 1.0:
+        one.peers.budget.urgent(2_000)
+        one.peers.send("store-2", CommitNotice(1, 0, 1, 2, 3, 4))
+        assert await two.handler.messages.get()
+        clock.advance(0.002)
+    assert progress[-1] - begin <= 150_000
+    await turns(sending.done, clock, step=0.002)
+    assert await sending == STORED
+
+
+async def test_silent_receiver_is_given_up(new_store: NewStore, new_proxy: NewProxy, source: Source) -> None:
+    """When nothing passes any more in the middle of a snapshot, both ends notice; it goes on when packets pass."""
+    clock = VirtualClock()
+    one, two = await new_store("store-1", clock=clock), await new_store("store-2", clock=clock)
+    proxy = await new_proxy(two.port)
+    introduce(one, two, **{"store-2": proxy.port})
+    await turns(lambda: one.peers.connected("store-2"), clock)
+    proxy.flowing.clear()
+    sending = source.send(one, "store-2")
+    await turns(lambda: one.peers.drops[Reason.SILENT] >= 2, clock, step=0.02)
+    proxy.flowing.set()
+    await turns(sending.done, clock, step=0.002)
+    assert await sending == STORED
+
+
+async def test_large_snapshot_uses_little_memory(new_store: NewStore, tmp_path: Path) -> None:
+    """A receiver that is slow makes the sender wait instead of piling chunks up."""
+    source = Source(tmp_path / "source", sizes=(48 << 20,))
+    settings = QUICK._replace(alive_seconds=60.0, silent_seconds=600.0)
+    one = await new_store("store-1", settings=settings)
+    two = await new_store("store-2", settings=settings, rate=1.0)
+    introduce(one, two)
+    progress: list[int] = []
+    sending = source.send(one, "store-2", progress=progress.append)
+    seen = -1
+    while not progress or progress[-1] > seen:
+        seen = progress[-1] if progress else -1
+        for _ in range(50):
+            await asyncio.to_thread(int)
+    assert seen < 40 << 20
+    sending.cancel()
+    await asyncio.gather(sending, return_exceptions=True)
