@@ -84,9 +84,9 @@ class Cluster:
         await self.metastore.txn(Txn(success=(Put(KEYS.store(name), encode(record), lease=lease.id),)))
         self.background.append(tasks.create_task(keep_alive(lease)))
 
-    async def mark(self, name: str, **state: bool) -> None:
+    async def mark(self, name: str, *, draining: bool = False, replace: bool = False) -> None:
         """What an operator decided about a store."""
-        record = StoreState(volume=f"vol-{name}", **state)
+        record = StoreState(volume=f"vol-{name}", draining=draining, replace=replace)
         await self.metastore.txn(Txn(success=(Put(KEYS.store_state(name), encode(record)),)))
 
     async def snapshot(self) -> TableSnapshot:
