@@ -22,7 +22,7 @@ demo: setup ## show what there is, on this machine alone
 
 test: setup ## run the tests: loopback only, no compiler, under five minutes
 	@echo "==> testing"
-	@$(PYTHON_BIN) -m pytest tests $(PYTEST_ARGS)
+	@$(PYTHON_BIN) -m pytest $(PYTEST_ARGS)
 
 explore: setup ## search the protocol's interleavings for SECONDS=60
 	@$(PYTHON_BIN) -m tests.explorer --seconds $(SECONDS)

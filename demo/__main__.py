@@ -21,7 +21,7 @@ def main() -> int:
         asyncio.run(tell(Screen(console), fast=os.environ.get("FAST", "") not in ("", "0")))
     except* EvenkeelError as group:
         for error in group.exceptions:
-            console.print(f"[red]{error}[/]", highlight=False)
+            Console(stderr=True).print(str(error), style="red", markup=False, highlight=False)
         code = 1
     except* KeyboardInterrupt:
         console.print("stopped; etcd and its data are gone again")

@@ -31,7 +31,7 @@ class Screen:
 
     def say(self, text: str) -> None:
         """One line of the story."""
-        self.console.print(text)
+        self.console.print(text, soft_wrap=not self.console.is_terminal)
 
     def chapter(self, title: str) -> None:
         """What comes next."""
@@ -53,7 +53,7 @@ class Screen:
         """Some keys as they stand in etcd."""
         for key, value in pairs:
             self.console.print(f"[cyan]{key}[/]", highlight=False)
-            self.console.print(f"  {value.decode()}", markup=False, highlight=False)
+            self.console.print(f"  {value.decode()}", markup=False, highlight=False, soft_wrap=True)
 
     @contextmanager
     def watching(self, sidecars: ModelledSidecars) -> Iterator[None]:
@@ -78,7 +78,7 @@ class Screen:
             line = _line(sidecars.view(partition))
             if self._last.get(partition) != line:
                 self._last[partition] = line
-                self.console.print(f"partition {partition:>3}  {line}", markup=False, highlight=False)
+                self.console.print(f"partition {partition:>3}  {line}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _picture(sidecars: ModelledSidecars, *, done: int, total: int) -> RenderableType:

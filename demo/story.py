@@ -141,6 +141,9 @@ async def tell(screen: Screen, *, fast: bool) -> None:
         ):
             version = ".".join(map(str, binary.version))
             screen.say(f"etcd {version} ({binary.source}) answers at {server.endpoint}")
+            screen.say(
+                "Stores and their raft groups are modelled: filling a replica is a matter of waiting. All else is real."
+            )
             epoch = await acquire_epoch(metastore, KEYS.epoch, "demo-operator")
             table = _load(screen)
             cluster = Cluster(metastore, epoch, table, screen, fill=0.05 if fast else 0.8)
@@ -184,7 +187,7 @@ async def _chapters(cluster: Cluster, tasks: asyncio.TaskGroup) -> None:
     await cluster.join(7, tasks)
     await _carry_out(cluster)
 
-    screen.chapter("kubectl scale --replicas=5, and back to 4 while replicas are still being filled")
+    screen.chapter("Scaled to 5 replicas, and to 4 before all are filled")
     cluster.scale(5)
     await _carry_out(cluster, until=lambda done: done >= 3)
     cluster.scale(4)
@@ -216,7 +219,8 @@ async def _carry_out(cluster: Cluster, *, until: Callable[[int], bool] | None = 
     before = cluster.sidecars.copied
     await cluster.arrive(until=until)
     if until is None:
-        cluster.screen.say(f"all partitions are at their target; {cluster.sidecars.copied - before} replicas filled")
+        filled = cluster.sidecars.copied - before
+        cluster.screen.say(f"all partitions are at their target; {filled} modelled replicas filled")
 
 
 async def _verify(cluster: Cluster) -> None:

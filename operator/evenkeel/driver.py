@@ -46,15 +46,16 @@ async def _answer(request: Request, metastore: Metastore, epoch: Epoch) -> Any:
         case Carry(run):
             return await carry(run, metastore)
         case Place():
-            placed = await rebalance(
+            return await rebalance(
                 request.table,
                 mode=request.mode,  # type: ignore[arg-type]
                 class_name=request.class_name,
                 previous=request.previous,
                 stores=request.stores,
                 current=request.current,
+                choices=request.choices,
+                context=request.context,
             )
-            return placed.assignment
 
 
 async def read_at_one_revision(metastore: Metastore, prefixes: tuple[str, ...]) -> Found:

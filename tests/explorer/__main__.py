@@ -76,6 +76,13 @@ def exhaustive(progress: Progress) -> Iterator[Failure | None]:
             yield search.exhaust(scenario, deviations=deviations, schedule=schedule, more=more).failure
 
 
+def _saved(path: Path) -> Failure:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Failure)
+    except (OSError, msgspec.DecodeError) as error:
+        sys.exit(f"{path} is no trace that was saved here: {error}")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.explorer", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60)
@@ -91,7 +98,7 @@ def main() -> int:
     mutation = mutations.by_name(options.mutation).patch() if options.mutation else contextlib.nullcontext()
     with mutation:
         if options.replay is not None:
-            message = search.replay(msgspec.json.decode(options.replay.read_bytes(), type=Failure))
+            message = search.replay(_saved(options.replay))
             print(message or "the trace runs through: nothing fails")
             return 1 if message else 0
         progress = Progress(options.seconds)
@@ -101,7 +108,8 @@ def main() -> int:
         return 0
     print(failure)
     options.save.write_bytes(msgspec.json.encode(failure))
-    print(f"replay it with: python -m tests.explorer --replay {options.save}")
+    bug = f" --mutation {options.mutation}" if options.mutation else ""
+    print(f"replay it with: {sys.executable} -m tests.explorer{bug} --replay {options.save}")
     return 1
 
 

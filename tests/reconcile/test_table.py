@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 import pytest
 
+from evenkeel.errors import InvalidInputError
 from evenkeel.metastore.api import Compare, Delete, Op, Put, Txn
 from evenkeel.metastore.mvcc import Mvcc
-from evenkeel.model.views import Assignment, TableView
+from evenkeel.model.views import Assignment, Choice, TableView
 from evenkeel.planner import plan as balanced
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.partition import Case
 from evenkeel.protocol.records import Leader, StoreRecord, StoreState, TableRecord, TableState, encode, shape
 from evenkeel.protocol.sidecar import switch_txn
-from evenkeel.protocol.table_life import confirm_drop
+from evenkeel.protocol.table_life import confirm_drop, mark_dropping
+from evenkeel.rebalancers.api import RebalanceResult
+from evenkeel.rebalancers.process import Limits
+from evenkeel.rebalancers.runner import rebalance_sync
 from evenkeel.reconcile.requests import Carry, Commit, Found, Place, Read, Request, Requests
 from evenkeel.reconcile.snapshot import TableSnapshot, read_table
 from evenkeel.reconcile.table import Outcome, TableWish, drop_table, reconcile_table
@@ -37,6 +42,7 @@ class Cluster:
     def __init__(self, stores: int = 5) -> None:
         self.metastore = Mvcc()
         self.requests = 0
+        self.placements = 0
         self.before: Callable[[int], None] = lambda _: None
         self.epoch = self.take_epoch()
         for number in range(stores):
@@ -71,7 +77,24 @@ class Cluster:
                     run.on_result(batch, self.run(batch.txn))
                 return None
             case Place():
-                return balanced(request.table, request.previous, request.stores, request.current)
+                return self.place(request)
+
+    def place(self, request: Place) -> RebalanceResult:
+        self.placements += 1
+        if request.mode == "FullAuto":
+            return RebalanceResult(
+                assignment=balanced(request.table, request.previous, request.stores, request.current), context=None
+            )
+        return rebalance_sync(
+            request.table,
+            mode=request.mode,  # type: ignore[arg-type]
+            class_name=request.class_name,
+            previous=request.previous,
+            stores=request.stores,
+            choices=request.choices,
+            context=request.context,
+            limits=Limits(path=(str(Path(__file__).parent),)),
+        )
 
     def run(self, txn: Txn) -> Any:
         self.requests += 1
@@ -142,10 +165,81 @@ def test_a_plan_is_not_made_anew_while_what_it_rests_on_is_the_same() -> None:
     cluster.reconcile(wish())
     before = cluster.snapshot().plan
     assert before is not None
-    assert before.head.basis == cluster.snapshot().basis(wish().record)
-    assert before.head.basis != cluster.snapshot().basis(wish(5).record)
+    assert before.head.basis == cluster.snapshot().basis(wish().basis())
+    assert before.head.basis != cluster.snapshot().basis(wish(5).basis())
     cluster.put(KEYS.store_state("s0"), StoreState(volume="v0", draining=True))
-    assert before.head.basis != cluster.snapshot().basis(wish().record)
+    assert before.head.basis != cluster.snapshot().basis(wish().basis())
+
+
+def test_the_rebalancer_is_asked_once_per_change() -> None:
+    """A change that leads to the same targets is remembered, so that it is not worked out again and again."""
+    cluster = Cluster()
+    cluster.reconcile(wish())
+    cluster.put(KEYS.store("s0"), StoreRecord(volume="v0", labels={"disk": "ssd"}))
+    asked = cluster.placements
+    for _ in range(3):
+        assert cluster.reconcile(wish()).plan == 1
+    assert cluster.placements == asked + 1
+
+
+def test_a_manual_plan_waits() -> None:
+    """Under manual approval the plan is written with its moves, and nothing is carried out."""
+    cluster = Cluster()
+    cluster.reconcile(msgspec.structs.replace(wish(), manual=True))
+    outcome = cluster.reconcile(msgspec.structs.replace(wish(5), manual=True))
+    assert (outcome.plan, outcome.awaiting_approval) == (2, True)
+    assert outcome.moves
+    assert cluster.snapshot().partition(0).pending is None
+
+
+@pytest.mark.parametrize("mode", ["SemiAuto", "Customized"])
+def test_users_choices_reach_the_plan(mode: str) -> None:
+    """PartitionAssignments decide under SemiAuto and Customized, and a changed one is a new plan."""
+    cluster = Cluster()
+    cluster.reconcile(wish())
+    chosen = {p: Choice(stores=("s2", "s3", "s4")) for p in range(PARTITIONS)}
+    cluster.put(KEYS.store_state("s1"), StoreState(volume="v1", replace=True))
+    outcome = cluster.reconcile(msgspec.structs.replace(wish(), mode=mode, choices={0: chosen[0]}))
+    assert outcome.plan == 2
+    outcome = cluster.reconcile(msgspec.structs.replace(wish(), mode=mode, choices=chosen))
+    plan = cluster.snapshot().plan
+    assert plan is not None
+    assert {peer.store for p in range(PARTITIONS) for peer in plan.target(p)} == {"s2", "s3", "s4"}
+
+
+def test_a_users_class_remembers() -> None:
+    """What a rebalancer saves is stored with its plan and handed to it the next time."""
+    cluster = Cluster()
+    own = msgspec.structs.replace(wish(), mode="UserDefined", class_name="counting:Counting")
+    cluster.reconcile(own)
+    cluster.put(KEYS.store("s9"), StoreRecord(volume="v9"))
+    cluster.reconcile(own)
+    assert cluster.snapshot().context == b"2"
+
+
+def test_a_table_being_dropped_is_left_alone() -> None:
+    """Neither a dropping table nor the uid of a dropped one comes back to life."""
+    cluster = Cluster()
+    cluster.reconcile(wish())
+    record = cluster.metastore.get(KEYS.table(TABLE))
+    assert record is not None
+    cluster.metastore.txn(mark_dropping(record, keys=KEYS, table=TABLE, epoch=cluster.epoch))
+    with pytest.raises(InvalidInputError, match="is being dropped"):
+        cluster.reconcile(wish())
+    cluster.drive(drop_table(keys=KEYS, table=TABLE, epoch=cluster.epoch))
+    with pytest.raises(InvalidInputError, match="is being dropped"):
+        cluster.reconcile(wish())
+
+
+def test_partitions_cannot_change() -> None:
+    """Another number of partitions is refused before anything is written."""
+    cluster = Cluster()
+    cluster.reconcile(wish())
+    before = cluster.metastore.revision
+    more = msgspec.structs.replace(wish(), record=msgspec.structs.replace(wish().record, partitions=200))
+    with pytest.raises(InvalidInputError, match="partitions: got 200; allowed: 70"):
+        cluster.reconcile(more)
+    assert cluster.metastore.revision == before
 
 
 def test_a_moved_leader_is_no_reason_for_a_plan() -> None:

@@ -105,8 +105,19 @@ def _hash(values: Iterable[bytes]) -> str:
     return digest.hexdigest()
 
 
-def write_plan(plan: Plan, *, keys: Keys, table: str, head_mod: int, guards: tuple[Compare, ...]) -> Iterator[Txn]:
-    """The transactions that store the plan, in order; each must succeed before the next. The last makes it count."""
+def write_plan(
+    plan: Plan,
+    *,
+    keys: Keys,
+    table: str,
+    head_mod: int,
+    guards: tuple[Compare, ...],
+    beside: tuple[Op, ...] = (),
+) -> Iterator[Txn]:
+    """The transactions that store the plan, in order; each must succeed before the next. The last makes it count.
+
+    `guards` are the epoch and, where a table may be dropped meanwhile, its record; `beside` goes with the head.
+    """
     compares = (*guards, Compare(keys.plan_head(table), "mod", "=", head_mod))
     puts: list[Op] = []
     size = 0
@@ -117,7 +128,7 @@ def write_plan(plan: Plan, *, keys: Keys, table: str, head_mod: int, guards: tup
             puts, size = [], 0
         puts.append(Put(keys.plan_slice(table, plan.n, index), value))
         size += len(value)
-    puts.append(Put(keys.plan_head(table), encode(plan.head)))
+    puts += (Put(keys.plan_head(table), encode(plan.head)), *beside)
     if plan.n > KEPT:
         puts.append(Delete(keys.plan_slices(table, plan.n - KEPT), prefix=True))
     yield Txn(compares, tuple(puts))

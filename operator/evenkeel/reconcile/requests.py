@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from evenkeel.metastore.api import KeyValue, Txn
-from evenkeel.model.views import Assignment, CurrentState, StoresView, TableView
+from evenkeel.model.views import Assignment, Choice, CurrentState, StoresView, TableView
 from evenkeel.protocol.batch import PlanRun
 
 __all__ = ["Carry", "Commit", "Found", "Place", "Read", "Request", "Requests"]
@@ -40,7 +40,7 @@ class Carry(msgspec.Struct, frozen=True):
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Have the table's rebalancer compute an assignment; answered by it, validated."""
+    """Have the table's rebalancer compute an assignment; answered by a `RebalanceResult`, validated."""
 
     table: TableView
     mode: str
@@ -48,6 +48,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     previous: Assignment
     stores: StoresView
     current: CurrentState
+    choices: dict[int, Choice]
+    context: bytes | None
 
 
 Request = Read | Commit | Carry | Place

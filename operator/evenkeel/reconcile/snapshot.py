@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import TypeVar
 
-import msgspec
-
 from evenkeel.errors import MalformedRecordError
 from evenkeel.metastore.api import KeyValue
 from evenkeel.model.views import Assignment, CurrentState, StoresView, StoreView
@@ -23,7 +21,6 @@ from evenkeel.protocol.records import (
     StoreRecord,
     StoreState,
     TableRecord,
-    TableState,
     decode,
     encode,
 )
@@ -36,7 +33,7 @@ T = TypeVar("T")
 
 def read_table(keys: Keys, table: str) -> Read:
     """The request for all that a `TableSnapshot` is made of."""
-    own = (keys.table(table), keys.tombstone(table), *keys.of_table(table))
+    own = (keys.table(table), keys.tombstone(table), keys.rebalancer_context(table), *keys.of_table(table))
     return Read((*own, keys.stores(), keys.store_states()))
 
 
@@ -122,9 +119,15 @@ class TableSnapshot:
         """The volume of every store that is not to be replaced; a draining one is still there."""
         return {store.name: store.volume for store in self.stores.stores if store.live}
 
-    def basis(self, wanted: TableRecord) -> str:
-        """A hash of what a plan for this record rests on, beside where replicas happen to be on their way."""
-        digest = hashlib.blake2b(encode(msgspec.structs.replace(wanted, state=TableState.READY)), digest_size=16)
+    @property
+    def context(self) -> bytes | None:
+        """What the table's rebalancer remembered."""
+        kv = self.kvs.get(self.keys.rebalancer_context(self.table))
+        return None if kv is None else kv.value
+
+    def basis(self, wish: bytes) -> str:
+        """A hash of what a plan for this wish rests on, beside where replicas happen to be on their way."""
+        digest = hashlib.blake2b(wish, digest_size=16)
         for prefix in (self.keys.stores(), self.keys.store_states()):
             for key, kv in sorted(self._under(prefix).items()):
                 digest.update(encode((key, kv.value)))
@@ -145,10 +148,9 @@ class TableSnapshot:
     def current(self, partitions: int) -> CurrentState:
         """Who leads now, and which partitions are on the move."""
         leaders = self._records(self.keys.leaders(self.table), Leader)
-        pending = self._under(self.keys.partition_prefixes(self.table).pending)
         return CurrentState(
-            leaders={int(name): record.store for name, record in leaders.items() if int(name) < partitions},
-            moving=frozenset(int(key.rsplit("/", 1)[1]) for key in pending),
+            leaders={p: leaders[f"{p:06}"].store for p in range(partitions) if f"{p:06}" in leaders},
+            moving=frozenset(p for p in range(partitions) if self.partition(p).pending is not None),
         )
 
     def _records(self, prefix: str, kind: type[T]) -> dict[str, T]:

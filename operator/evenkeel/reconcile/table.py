@@ -3,7 +3,7 @@
     mirror     the spec goes to `tables/<t>`, because every input of a plan is a key
     create     announce, write a plan, write the stable keys, say ready
     plan       ask the rebalancer; where its answer differs from the newest plan's targets, write plan n+1
-    carry out  one transaction per 25 partitions writes pending or planned; those not yet handled, whoever began
+    carry out  one transaction per sixty partitions writes pending or planned; those not yet handled, whoever began
     drop       say dropping, remove all keys at once, wait for the stores, remove the tombstone
 
 Every step rests on one snapshot and is refused if that has changed; then the reconciliation starts over.
@@ -16,15 +16,17 @@ from collections.abc import Iterable
 
 import msgspec
 
+from evenkeel.errors import InvalidInputError
 from evenkeel.metastore.api import Compare, Put, Txn, TxnResult, unchanged
-from evenkeel.model.views import Assignment, Move, TableView
+from evenkeel.model.views import Choice, Move, TableView
 from evenkeel.planner import moves
 from evenkeel.protocol import table_life
 from evenkeel.protocol.batch import PlanRun
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.partition import Case
 from evenkeel.protocol.plan import Plan, make_plan, write_plan
-from evenkeel.protocol.records import TableRecord, TableState, shape
+from evenkeel.protocol.records import PlanState, TableRecord, TableState, encode, shape
+from evenkeel.rebalancers.api import RebalanceResult
 from evenkeel.reconcile.admission import admit
 from evenkeel.reconcile.requests import Carry, Commit, Found, Place, Requests
 from evenkeel.reconcile.snapshot import TableSnapshot, read_table
@@ -44,6 +46,15 @@ class TableWish(msgspec.Struct, frozen=True, kw_only=True):
     class_name: str | None = None
     max_concurrent: int | None = None
     """Most partitions whose peers change at the same time; None is unlimited."""
+    choices: dict[int, Choice] = {}
+    """The users' PartitionAssignments, for SemiAuto and Customized."""
+    manual: bool = False
+    """Whether a plan waits for its approval (`approval: Manual`); a table's first does not."""
+
+    def basis(self) -> bytes:
+        """All of the wish that a plan rests on."""
+        record = msgspec.structs.replace(self.record, state=TableState.READY)
+        return encode((record, self.mode, self.class_name, sorted(self.choices.items())))
 
 
 class Outcome(msgspec.Struct, kw_only=True):
@@ -58,6 +69,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     blocked: dict[int, str] = {}
     """Partitions that no order of moves gets to their target, and why."""
     superseded: bool = False
+    awaiting_approval: bool = False
     plan_problem: str = ""
     """Why the plan before this one could not be read and was replaced."""
 
@@ -77,6 +89,7 @@ def reconcile_table(
     while True:
         found = yield read_table(keys, table)
         snapshot = TableSnapshot(keys, table, found)
+        _refuse(snapshot, wish)
         try:
             if snapshot.record_kv is None:
                 yield from _commit(table_life.announce(wish.record, keys=keys, table=table, epoch=epoch))
@@ -90,6 +103,19 @@ def reconcile_table(
                 yield from _create(snapshot, head.plan, epoch)
         except _ChangedMeanwhileError:
             continue
+
+
+def _refuse(snapshot: TableSnapshot, wish: TableWish) -> None:
+    """What cannot be had is said before anything is written."""
+    if snapshot.tombstone_kv is not None or (snapshot.record and snapshot.record.state is TableState.DROPPING):
+        raise InvalidInputError(
+            f"table {snapshot.table} is being dropped; wait until that is done, then create it anew under another uid"
+        )
+    if snapshot.record is not None and snapshot.record.partitions != wish.record.partitions:
+        raise InvalidInputError(
+            f"table {snapshot.table}: partitions: got {wish.record.partitions}; allowed: {snapshot.record.partitions}, "
+            "which cannot change after creation"
+        )
 
 
 def _spec_differs(snapshot: TableSnapshot, wanted: TableRecord) -> bool:
@@ -117,38 +143,45 @@ class _Head(msgspec.Struct, frozen=True):
 def _plan(snapshot: TableSnapshot, wish: TableWish, epoch: Compare) -> Requests[_Head]:
     """The newest plan while what it rests on is the same, or the rebalancer wants the same; else plan n+1, written."""
     newest = snapshot.plan
-    if newest is not None and snapshot.head_kv is not None and newest.head.basis == snapshot.basis(wish.record):
+    if newest is not None and snapshot.head_kv is not None and newest.head.basis == snapshot.basis(wish.basis()):
         return _Head(newest, snapshot.head_kv.mod_revision)
-    wanted, made = yield from _next_plan(snapshot, wish)
-    if newest is not None and snapshot.head_kv is not None and _same_targets(newest, wanted, wish.record.partitions):
-        return _Head(newest, snapshot.head_kv.mod_revision)
-    revision = yield from _write(snapshot, wanted, epoch)
+    wanted, made, context = yield from _next_plan(snapshot, wish)
+    if newest is not None and _same_targets(newest, wanted, wish.record.partitions):
+        head = msgspec.structs.replace(newest.head, inputs=wanted.head.inputs, basis=wanted.head.basis)
+        wanted, made = Plan(head, newest.slices), None
+    revision = yield from _write(snapshot, wanted, context, epoch)
     return _Head(wanted, revision, made)
 
 
-def _next_plan(snapshot: TableSnapshot, wish: TableWish) -> Requests[tuple[Plan, tuple[Move, ...]]]:
-    """What plan n+1 would be, and its moves."""
+def _next_plan(
+    snapshot: TableSnapshot, wish: TableWish
+) -> Requests[tuple[Plan, tuple[Move, ...] | None, bytes | None]]:
+    """What plan n+1 would be, its moves, and what the rebalancer wants to remember."""
     partitions = wish.record.partitions
     before = snapshot.previous(partitions)
-    after: Assignment = yield Place(
+    placed: RebalanceResult = yield Place(
         table=wish.view,
         mode=wish.mode,
         class_name=wish.class_name,
         previous=before,
         stores=snapshot.stores,
         current=snapshot.current(partitions),
+        choices=wish.choices,
+        context=snapshot.context,
     )
+    after = placed.assignment
     made = tuple(moves(before, after, table=wish.view, stores=snapshot.stores, limit=EXPLAINED))
     plan = make_plan(
         [after.stores_of(partition) for partition in range(partitions)],
         n=snapshot.next_plan,
         inputs=snapshot.revision,
         voters=after.voters,
-        volumes=snapshot.volumes,
-        basis=snapshot.basis(wish.record),
+        volumes={store.name: store.volume for store in snapshot.stores.stores},
+        basis=snapshot.basis(wish.basis()),
         reasons=_reasons(made),
+        state=PlanState.AWAITING_APPROVAL if wish.manual and snapshot.plan is not None else PlanState.ACTIVE,
     )
-    return plan, made
+    return plan, made, placed.context
 
 
 def _reasons(made: Iterable[Move]) -> dict[int, list[str]]:
@@ -165,11 +198,14 @@ def _same_targets(one: Plan, other: Plan, partitions: int) -> bool:
     return all(shape(one.target(partition)) == shape(other.target(partition)) for partition in range(partitions))
 
 
-def _write(snapshot: TableSnapshot, plan: Plan, epoch: Compare) -> Requests[int]:
+def _write(snapshot: TableSnapshot, plan: Plan, context: bytes | None, epoch: Compare) -> Requests[int]:
+    """Store the plan and, with its head, what the rebalancer that made it remembers."""
     guards = (epoch, unchanged(snapshot.keys.table(snapshot.table), snapshot.record_kv))
     head_mod = 0 if snapshot.head_kv is None else snapshot.head_kv.mod_revision
     revision = 0
-    for txn in write_plan(plan, keys=snapshot.keys, table=snapshot.table, head_mod=head_mod, guards=guards):
+    remember = () if context is None else (Put(snapshot.keys.rebalancer_context(snapshot.table), context),)
+    txns = write_plan(plan, keys=snapshot.keys, table=snapshot.table, head_mod=head_mod, guards=guards, beside=remember)
+    for txn in txns:
         revision = (yield from _commit(txn)).revision
     return revision
 
@@ -186,6 +222,8 @@ def _create(snapshot: TableSnapshot, plan: Plan, epoch: Compare) -> Requests[Non
 
 def _carry_out(snapshot: TableSnapshot, head: _Head, wish: TableWish, epoch: Compare) -> Requests[Outcome]:
     assert snapshot.record is not None
+    if head.plan.head.state is PlanState.AWAITING_APPROVAL:
+        return Outcome(plan=head.plan.n, moves=head.moves, awaiting_approval=True)
     run = PlanRun(
         keys=snapshot.keys,
         table=snapshot.table,
