@@ -1,10 +1,15 @@
-"""Which faults a seed suffers. Most seeds switch most faults off, so that each gets room to be extreme."""
+"""Which faults a seed suffers.
+
+Most seeds switch most faults off, so that each gets room to be extreme; some switch everything on, for what only
+happens when one thing meets another.
+"""
 
 from __future__ import annotations
 
 from random import Random
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 
 class Mix(Struct, frozen=True):
@@ -42,7 +47,10 @@ class Mix(Struct, frozen=True):
 
 def draw(rng: Random) -> Mix:
     """Draw a mix."""
+    return _storm(rng, _swarm(rng)) if rng.random() < 0.25 else _swarm(rng)
 
+
+def _swarm(rng: Random) -> Mix:
     def sometimes(chance: float, low: int, high: int) -> int:
         return rng.randint(low, high) if rng.random() < chance else 0
 
@@ -78,6 +86,28 @@ def draw(rng: Random) -> Mix:
         small_messages=rng.random() < 0.3,
         hasty_change=at_times(0.3, 1.0),
         clients=rng.choice((2, 4, 8)),
+    )
+
+
+def _storm(rng: Random, mix: Mix) -> Mix:
+    return replace(
+        mix,
+        stores=7,
+        voters=rng.choice((2, 3, 5)),
+        loss=rng.random() * 0.15,
+        duplication=rng.random() * 0.2,
+        take_late=rng.random() * 0.6,
+        skew=rng.random() * 1.2,
+        partition_every=rng.randint(150, 600),
+        crash_every=rng.randint(100, 400),
+        pause_every=rng.choice((0, 300)),
+        wipe_every=rng.choice((0, 400)),
+        churn_every=rng.randint(80, 300),
+        transfer_every=rng.choice((0, 150)),
+        compact_every=rng.randint(30, 100),
+        quiesce_every=rng.choice((0, 50)),
+        store_damage=0.5,
+        checkpoint=rng.choice((0.05, 0.5)),
     )
 
 
