@@ -291,4 +291,7 @@ def test_copies_fill_the_place_of_what_they_copy() -> None:
                 replay.apply([Moved(1, 1, 0, None, None, entries(1, 8), None)], 3)
                 group = replay.groups[1]
                 assert group.entries() == entries(1, 10)
-                assert [(chunk.first, chunk.end, chunk.round) for chunk in group.chunks] == [(1, 9, 3), (9, 11, 1)]
+                assert [mark for run in group.runs for mark in zip(run.firsts, run.rounds, strict=True)] == [
+                    (1, 3),
+                    (9, 1),
+                ]

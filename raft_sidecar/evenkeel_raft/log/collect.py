@@ -7,7 +7,8 @@ as what is live in it, plus a few segments, so a byte written costs at most abou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from typing import Final
 
 from msgspec import Struct, field
 
@@ -19,7 +20,10 @@ from evenkeel_raft.log.index import GroupIndex, Index
 from evenkeel_raft.log.records import Append, Compacted, Created, Destroyed, Metastore, Moved, StoredRecord
 from evenkeel_raft.log.segments import Segment
 
-__all__ = ["Collector", "Harvest"]
+__all__ = ["RECORD_COST", "Collector", "Harvest"]
+
+# The time a record takes, whatever its size, in terms of bytes copied.
+RECORD_COST: Final = 512
 
 
 class Harvest(Struct, frozen=True):
@@ -30,15 +34,6 @@ class Harvest(Struct, frozen=True):
     floor: int
 
 
-class _Found(Struct):
-    """What one round says of one group."""
-
-    label: bytes | None = None
-    meta: SnapshotMeta | None = None
-    hard_state: HardState | None = None
-    entries: dict[int, Entry] = field(default_factory=dict)
-
-
 class Collector:
     """Walks through the oldest segment, round by round."""
 
@@ -47,19 +42,19 @@ class Collector:
         self._layout = layout
         self._index = index
         self._cursor = 0
-        self.moved = 0
 
     def harvest(self, budget: int) -> Harvest:
-        """Return copies of the live records of the oldest segment, of about so many bytes."""
+        """Return copies of the live records of the oldest segment, at about this cost."""
         segment, after = self._index.segments[:2]
-        records: list[StoredRecord] = []
+        gathered = _Gathered(self._index)
         round_ = segment.next_live(max(self._cursor, segment.first_round))
         while budget > 0 and round_ < segment.next_round:
-            records += self._survivors(self._read(segment, round_), round_)
-            budget -= segment.live_in(round_)
+            records = self._read(segment, round_)
+            gathered.add(records, round_)
+            budget -= segment.live_in(round_) + RECORD_COST * len(records)
             round_ = segment.next_live(round_ + 1)
         done = round_ == segment.next_round
-        return Harvest(records, round_, after.first_round if done else segment.first_round)
+        return Harvest(gathered.records(), round_, after.first_round if done else segment.first_round)
 
     def reaped(self, harvest: Harvest) -> None:
         """The copies are durable: go on behind them."""
@@ -78,66 +73,98 @@ class Collector:
             )
         return records
 
-    def _survivors(self, records: list[StoredRecord], round_: int) -> Iterator[StoredRecord]:
-        index = self._index
+
+class _Found(Struct):
+    """What is live of one group."""
+
+    label: bytes | None = None
+    meta: SnapshotMeta | None = None
+    hard_state: HardState | None = None
+    entries: dict[int, Entry] = field(default_factory=dict)
+
+    def moved(self, number: int, group: GroupIndex) -> Iterator[Moved]:
+        """Yield the copies to make, one for each run of entries."""
+        runs = list(_runs(self.entries)) or [[]]
+        yield Moved(number, group.replica, group.generation, self.label, self.meta, runs[0], self.hard_state)
+        for run in runs[1:]:
+            yield Moved(number, group.replica, group.generation, None, None, run, None)
+
+
+class _Gathered:
+    """What is live of some rounds, in the order they were written; of what a round says twice, the last counts."""
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+        self._groups: dict[int, _Found] = {}
+        self._retired: dict[int, StoredRecord] = {}
+        self._metastore: StoredRecord | None = None
+
+    def add(self, records: list[StoredRecord], round_: int) -> None:
+        """Take what the index still needs of a round."""
         for record in records:
-            if isinstance(record, Destroyed):
-                _, place = index.retired.get(record.group, (0, None))
-                if place is not None and place.round == round_:
-                    yield record
-        seen = [record for record in records if isinstance(record, Metastore)]
-        if seen and index.metastore.round == round_:
-            yield seen[-1]
-        for number, found in _by_group(records, index).items():
-            yield from _moved(number, index.groups[number], found, round_)
+            if isinstance(record, Append):
+                self._take(record, record.snapshot, None, round_)
+            elif isinstance(record, Moved):
+                self._take(record, record.meta, record.label, round_)
+            else:
+                self._take_small(record, round_)
 
+    def _take(self, record: Append | Moved, meta: SnapshotMeta | None, label: bytes | None, round_: int) -> None:
+        group = self._index.groups.get(record.group)
+        if group is None:
+            return
+        entries = record.entries
+        if entries:
+            begin = entries[0].index
+            for first, end in group.entries.inside(begin, entries[-1].index, round_=round_):
+                live = self._found(record.group).entries
+                for entry in entries[max(first - begin, 0) : end - begin]:
+                    live[entry.index] = entry
+        if record.hard_state is not None and group.hard_state.round == round_:
+            self._found(record.group).hard_state = record.hard_state
+        if meta is not None and group.meta.round == round_:
+            self._found(record.group).meta = meta
+        if label is not None and group.identity.round == round_:
+            self._found(record.group).label = label
 
-def _by_group(records: Iterable[StoredRecord], index: Index) -> dict[int, _Found]:
-    """Gather what a round says last of each group that is still here."""
-    groups: dict[int, _Found] = {}
-    for record in records:
-        if isinstance(record, Metastore | Destroyed) or record.group not in index.groups:
-            continue
-        found = groups.get(record.group)
+    def _take_small(self, record: Created | Compacted | Destroyed | Metastore, round_: int) -> None:
+        index = self._index
+        if isinstance(record, Metastore):
+            if index.metastore.round == round_:
+                self._metastore = record
+        elif isinstance(record, Destroyed):
+            if record.group in index.retired and index.retired[record.group][1].round == round_:
+                self._retired[record.group] = record
+        elif record.group in index.groups:
+            group = index.groups[record.group]
+            if isinstance(record, Created) and group.identity.round == round_:
+                self._found(record.group).label = record.label
+            elif isinstance(record, Compacted) and group.meta.round == round_:
+                self._found(record.group).meta = record.meta
+
+    def _found(self, group: int) -> _Found:
+        found = self._groups.get(group)
         if found is None:
-            found = groups[record.group] = _Found()
-        _gather(record, found)
-    return groups
+            found = self._groups[group] = _Found()
+        return found
+
+    def records(self) -> list[StoredRecord]:
+        """Return the copies to make."""
+        moved = [
+            record
+            for number, found in self._groups.items()
+            for record in found.moved(number, self._index.groups[number])
+        ]
+        return [*self._retired.values(), *([self._metastore] if self._metastore is not None else []), *moved]
 
 
-def _gather(record: Created | Append | Compacted | Moved, found: _Found) -> None:
-    if isinstance(record, Created):
-        found.label = record.label
-    elif isinstance(record, Compacted):
-        found.meta = record.meta
-    else:
-        if isinstance(record, Moved):
-            found.label = found.label if record.label is None else record.label
-        meta = record.meta if isinstance(record, Moved) else record.snapshot
-        found.meta = meta or found.meta
-        found.hard_state = record.hard_state or found.hard_state
-        found.entries.update((entry.index, entry) for entry in record.entries)
-
-
-def _moved(number: int, group: GroupIndex, found: _Found, round_: int) -> Iterator[Moved]:
-    label = found.label if group.identity.round == round_ else None
-    meta = found.meta if group.meta.round == round_ else None
-    hard_state = found.hard_state if group.hard_state.round == round_ else None
-    runs = list(_runs(group, found.entries, round_)) if found.entries else []
-    if label is not None or meta is not None or hard_state is not None:
-        first = runs.pop(0) if runs else []
-        yield Moved(number, group.replica, group.generation, label, meta, first, hard_state)
-    for entries in runs:
-        yield Moved(number, group.replica, group.generation, None, None, entries, None)
-
-
-def _runs(group: GroupIndex, entries: dict[int, Entry], round_: int) -> Iterator[list[Entry]]:
-    """Yield the live entries that a round holds, consecutive ones together."""
+def _runs(entries: dict[int, Entry]) -> Iterator[list[Entry]]:
+    """Yield entries in order, consecutive ones together."""
     run: list[Entry] = []
-    for first, end in group.entries.inside(min(entries), max(entries), round_=round_):
-        if run and run[-1].index + 1 != first:
+    for index in sorted(entries):
+        if run and run[-1].index + 1 != index:
             yield run
             run = []
-        run += [entries[index] for index in range(first, end)]
+        run.append(entries[index])
     if run:
         yield run

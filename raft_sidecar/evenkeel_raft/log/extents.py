@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 __all__ = ["Extents"]
 
@@ -28,6 +28,13 @@ class Extents:
         self._rounds = array("q")
         self._sizes = array("q")
         self.end = 0  # one past the last index
+
+    def extend(self, firsts: Sequence[int], rounds: Sequence[int], sizes: Sequence[int], *, end: int) -> None:
+        """Add many extents at once that follow the last one."""
+        self._firsts.extend(firsts)
+        self._rounds.extend(rounds)
+        self._sizes.extend(sizes)
+        self.end = end
 
     def __iter__(self) -> Iterator[tuple[int, int, int, int]]:
         ends = [*self._firsts[1:], self.end]
@@ -74,14 +81,18 @@ class Extents:
         self._sizes[at] = size * keep // of
         return [(self._rounds[at], size - self._sizes[at])]
 
-    def inside(self, first: int, last: int, *, round_: int) -> Iterator[tuple[int, int]]:
-        """Yield the ranges [first, end) that a round holds between two indexes."""
+    def inside(self, first: int, last: int, *, round_: int) -> list[tuple[int, int]]:
+        """Return the ranges [first, end) that a round holds between two indexes."""
         firsts, rounds = self._firsts, self._rounds
-        at = max(0, bisect_right(firsts, first) - 1)
-        while at < len(firsts) and firsts[at] <= last:
+        count = len(firsts)
+        at = bisect_right(firsts, first)
+        at -= at > 0
+        found = []
+        while at < count and firsts[at] <= last:
             if rounds[at] == round_:
-                yield firsts[at], firsts[at + 1] if at + 1 < len(firsts) else self.end
+                found.append((firsts[at], firsts[at + 1] if at + 1 < count else self.end))
             at += 1
+        return found
 
     def move(self, first: int, end: int, *, round_: int, size: int) -> Dropped:
         """Note that whole extents, from `first` up to `end`, are held by another round now."""

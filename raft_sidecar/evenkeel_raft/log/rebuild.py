@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from itertools import accumulate, pairwise
+
 from msgspec import Struct
 
 from evenkeel_raft.core.types import Entry, HardState, SnapshotMeta
 from evenkeel_raft.errors import CorruptLogError
 from evenkeel_raft.log.heads import Head, Heads
 from evenkeel_raft.log.index import SMALL, GroupIndex, Index, Place
-from evenkeel_raft.log.records import Metastore, meta_size
+from evenkeel_raft.log.records import Metastore, entry_sizes, meta_size
 from evenkeel_raft.log.recovery import Scan
 from evenkeel_raft.log.replay import ContradictionError, ReplayedGroup
 
@@ -59,10 +62,9 @@ def rebuild_heads(scan: Scan) -> Heads:
     heads = Heads()
     heads.retired = {number: replica for number, (replica, _) in scan.replay.retired.items()}
     for number, group in scan.replay.groups.items():
-        last = group.chunks[-1].end - 1 if group.chunks else group.meta.index
         state = group.hard_state
         heads.groups[number] = Head(
-            group.replica, group.generation, group.meta.index, last, state.term, state.vote, state.commit
+            group.replica, group.generation, group.meta.index, group.last, state.term, state.vote, state.commit
         )
     return heads
 
@@ -71,8 +73,11 @@ def rebuild_index(scan: Scan) -> Index:
     """Return the places of everything that is live."""
     index, replay = Index(), scan.replay
     index.segments = list(scan.segments)
+    lives: defaultdict[int, int] = defaultdict(int)
     for number, group in replay.groups.items():
-        index.groups[number] = _group_index(index, group)
+        index.groups[number] = _group_index(index, group, lives)
+    for round_, size in lives.items():
+        index.count(round_, size)
     for number, (replica, round_) in replay.retired.items():
         index.retired[number] = (replica, _placed(index, round_, SMALL))
     if replay.metastore[0] is not None:
@@ -80,15 +85,18 @@ def rebuild_index(scan: Scan) -> Index:
     return index
 
 
-def _group_index(index: Index, group: ReplayedGroup) -> GroupIndex:
+def _group_index(index: Index, group: ReplayedGroup, lives: defaultdict[int, int]) -> GroupIndex:
     places = GroupIndex(group.replica, group.generation)
     places.identity = _placed(index, group.identity_round, SMALL + len(group.label))
     places.hard_state = _placed(index, group.hard_state_round, SMALL)
     places.meta = _placed(index, group.meta_round, SMALL + meta_size(group.meta))
-    for chunk in group.chunks:
-        size = chunk.size
-        places.entries.append(chunk.first, chunk.end, round_=chunk.round, size=size)
-        index.count(chunk.round, size)
+    for run in group.runs:
+        totals = [0, *accumulate(entry_sizes(run.entries))]
+        ends = [totals[first - run.first] for first in run.firsts] + totals[-1:]
+        sizes = [end - begin for begin, end in pairwise(ends)]
+        places.entries.extend(run.firsts, run.rounds, sizes, end=run.end)
+        for round_, size in zip(run.rounds, sizes, strict=True):
+            lives[round_] += size
     return places
 
 

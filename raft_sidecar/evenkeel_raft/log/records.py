@@ -26,7 +26,7 @@ __all__ = [
     "StoredRecord",
     "decode_records",
     "encode_records",
-    "entries_size",
+    "entry_sizes",
     "meta_size",
 ]
 
@@ -124,6 +124,6 @@ def meta_size(meta: SnapshotMeta) -> int:
     return len(_encoder.encode(meta))
 
 
-def entries_size(entries: Sequence[Entry]) -> int:
-    """Estimate how many bytes entries take up in a log."""
-    return _ENTRY_OVERHEAD * len(entries) + sum([len(entry.data) for entry in entries])
+def entry_sizes(entries: Sequence[Entry]) -> list[int]:
+    """Estimate how many bytes each entry takes up in a log."""
+    return [len(entry.data) + _ENTRY_OVERHEAD for entry in entries]

@@ -6,56 +6,48 @@ may begin in the middle and be filled in later, and a replica may be met before 
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 
 from msgspec import Struct
 
 from evenkeel_raft.core.types import EMPTY_META, Entry, HardState, SnapshotMeta
-from evenkeel_raft.log.records import (
-    Append,
-    Compacted,
-    Created,
-    Destroyed,
-    Metastore,
-    Moved,
-    StoredRecord,
-    entries_size,
-)
+from evenkeel_raft.log.records import Append, Compacted, Created, Destroyed, Metastore, Moved, StoredRecord
 
-__all__ = ["Chunk", "ContradictionError", "Replay", "ReplayedGroup"]
+__all__ = ["ContradictionError", "Replay", "ReplayedGroup", "Run"]
+
+NOWHERE = -1
 
 
 class ContradictionError(Exception):
     """Records that no log could have been told in this order."""
 
 
-class Chunk(Struct, gc=False):
-    """Consecutive entries that one round holds; never empty."""
+class Run(Struct, gc=False):
+    """Consecutive entries, never none; `rounds[i]` holds those from the index `firsts[i]` on."""
 
-    round: int
+    first: int
     entries: list[Entry]
-
-    @property
-    def first(self) -> int:
-        """The index of the first entry."""
-        return self.entries[0].index
+    firsts: list[int]
+    rounds: list[int]
 
     @property
     def end(self) -> int:
         """One past the index of the last entry."""
-        return self.entries[-1].index + 1
+        return self.first + len(self.entries)
 
-    @property
-    def size(self) -> int:
-        """About how many bytes it takes up."""
-        return entries_size(self.entries)
+    def split(self, index: int) -> Run:
+        """Keep what is below an index that lies inside, and return the rest."""
+        at, mark = index - self.first, bisect_right(self.firsts, index) - 1
+        rest = Run(index, self.entries[at:], [index, *self.firsts[mark + 1 :]], self.rounds[mark:])
+        mark = bisect_left(self.firsts, index)
+        del self.entries[at:], self.firsts[mark:], self.rounds[mark:]
+        return rest
 
 
 class ReplayedGroup:
-    """One replica, and which rounds hold its parts (-1: none)."""
+    """One replica, and which rounds hold its parts."""
 
     __slots__ = (
-        "chunks",
         "generation",
         "hard_state",
         "hard_state_round",
@@ -64,6 +56,7 @@ class ReplayedGroup:
         "meta",
         "meta_round",
         "replica",
+        "runs",
     )
 
     def __init__(self, replica: int) -> None:
@@ -72,59 +65,61 @@ class ReplayedGroup:
         self.label = b""
         self.meta = EMPTY_META
         self.hard_state = HardState()
-        self.identity_round = self.meta_round = self.hard_state_round = -1
-        self.chunks: list[Chunk] = []
+        self.identity_round = self.meta_round = self.hard_state_round = NOWHERE
+        self.runs: list[Run] = []
 
-    def name(self, label: bytes, round_: int) -> None:
-        """Note what the caller calls it."""
-        self.label, self.identity_round = label, round_
+    @property
+    def last(self) -> int:
+        """The index of the last entry, or what the log begins after."""
+        return self.runs[-1].end - 1 if self.runs else self.meta.index
 
     def begin_after(self, meta: SnapshotMeta, round_: int) -> None:
         """Note where the log begins, and drop what lies before."""
         self.meta, self.meta_round = meta, round_
-        chunks, index = self.chunks, meta.index
-        keep = 0
-        while keep < len(chunks) and chunks[keep].end <= index + 1:
-            keep += 1
-        del chunks[:keep]
-        if chunks and chunks[0].first <= index:
-            chunks[0] = Chunk(chunks[0].round, chunks[0].entries[index + 1 - chunks[0].first :])
-
-    def set_hard_state(self, state: HardState, round_: int) -> None:
-        """Note term, vote and commit index."""
-        self.hard_state, self.hard_state_round = state, round_
+        self.runs = self._split(meta.index + 1)
 
     def append(self, entries: list[Entry], round_: int) -> None:
         """Replace everything from the first of these entries on."""
-        chunks, first = self.chunks, entries[0].index
-        while chunks and chunks[-1].first >= first:
-            chunks.pop()
-        if chunks and chunks[-1].end > first:
-            chunks[-1] = Chunk(chunks[-1].round, chunks[-1].entries[: first - chunks[-1].first])
-        chunks.append(Chunk(round_, entries))
+        first, runs = entries[0].index, self.runs
+        if runs:
+            run = runs[-1]
+            if run.first + len(run.entries) != first:
+                self._split(first)
+                run = runs[-1] if runs else run
+            if run.first + len(run.entries) == first:
+                run.entries += entries
+                run.firsts.append(first)
+                run.rounds.append(round_)
+                return
+        runs.append(Run(first, entries, [first], [round_]))
 
     def fill(self, entries: list[Entry], round_: int) -> None:
         """Put copies of live entries in their place, instead of the originals where those are still here."""
-        chunks, first, end = self.chunks, entries[0].index, entries[-1].index + 1
-        low = bisect_right(chunks, first, key=lambda chunk: chunk.first)
-        low -= bool(low and chunks[low - 1].end > first)
-        high = low
-        while high < len(chunks) and chunks[high].first < end:
-            high += 1
-        before = _part(chunks[low], chunks[low].first, first) if low < high else None
-        after = _part(chunks[high - 1], end, chunks[high - 1].end) if low < high else None
-        parts = [before, Chunk(round_, entries), after]
-        chunks[low:high] = [part for part in parts if part is not None]
+        above = self._split(entries[-1].index + 1)
+        self.append(entries, round_)
+        self.runs += above
+
+    def _split(self, index: int) -> list[Run]:
+        """Keep the entries below an index, and return the others."""
+        runs = self.runs
+        keep = len(runs)
+        while keep and runs[keep - 1].first >= index:
+            keep -= 1
+        above = runs[keep:]
+        del runs[keep:]
+        if runs and runs[-1].end > index:
+            above.insert(0, runs[-1].split(index))
+        return above
 
     def entries(self) -> list[Entry]:
         """Return the log; raises `ContradictionError` if some of it is missing."""
         found: list[Entry] = []
         index = self.meta.index + 1
-        for chunk in self.chunks:
-            if chunk.first != index:
-                raise ContradictionError(f"entries {index} to {chunk.first - 1} are missing")
-            found += chunk.entries
-            index = chunk.end
+        for run in self.runs:
+            if run.first != index:
+                raise ContradictionError(f"entries {index} to {run.first - 1} are missing")
+            found = found + run.entries if found else run.entries
+            index = run.end
         return found
 
 
@@ -134,7 +129,7 @@ class Replay:
     def __init__(self) -> None:
         self.groups: dict[int, ReplayedGroup] = {}
         self.retired: dict[int, tuple[int, int]] = {}  # replica id and round
-        self.metastore: tuple[Metastore | None, int] = (None, -1)
+        self.metastore: tuple[Metastore | None, int] = (None, NOWHERE)
 
     def apply(self, records: list[StoredRecord], round_: int) -> None:
         """Take in a round's records."""
@@ -146,32 +141,34 @@ class Replay:
             elif isinstance(record, Compacted):
                 self._group(record).begin_after(record.meta, round_)
             elif isinstance(record, Created):
-                self._group(record).name(record.label, round_)
+                group = self._group(record)
+                group.label, group.identity_round = record.label, round_
             elif isinstance(record, Destroyed):
-                self._destroy(record, round_)
+                self.groups.pop(record.group, None)
+                self.retired[record.group] = (record.replica, round_)
             else:
                 self.metastore = (record, round_)
 
     def _append(self, record: Append, round_: int) -> None:
         group = self._group(record)
         if record.snapshot is not None:
-            group.chunks.clear()
+            group.runs.clear()
             group.begin_after(record.snapshot, round_)
-        if record.hard_state is not None:
-            group.set_hard_state(record.hard_state, round_)
         if record.entries:
             group.append(record.entries, round_)
+        if record.hard_state is not None:
+            group.hard_state, group.hard_state_round = record.hard_state, round_
 
     def _move(self, record: Moved, round_: int) -> None:
         group = self._group(record)
         if record.label is not None:
-            group.name(record.label, round_)
+            group.label, group.identity_round = record.label, round_
         if record.meta is not None:
             group.begin_after(record.meta, round_)
-        if record.hard_state is not None:
-            group.set_hard_state(record.hard_state, round_)
         if record.entries:
             group.fill(record.entries, round_)
+        if record.hard_state is not None:
+            group.hard_state, group.hard_state_round = record.hard_state, round_
 
     def _group(self, record: Append | Compacted | Created | Moved) -> ReplayedGroup:
         group = self.groups.get(record.group)
@@ -181,19 +178,9 @@ class Replay:
         return group
 
     def _begin(self, number: int, replica: int, before: ReplayedGroup | None) -> ReplayedGroup:
-        used, _ = self.retired.pop(number, (-1, -1))
-        used = max(used, before.replica if before is not None else -1)
+        used, _ = self.retired.pop(number, (NOWHERE, NOWHERE))
+        used = max(used, before.replica if before is not None else NOWHERE)
         if replica <= used:
             raise ContradictionError(f"a record of replica {replica} of group {number} follows one of replica {used}")
         group = self.groups[number] = ReplayedGroup(replica)
         return group
-
-    def _destroy(self, record: Destroyed, round_: int) -> None:
-        self.groups.pop(record.group, None)
-        self.retired[record.group] = (record.replica, round_)
-
-
-def _part(chunk: Chunk, first: int, end: int) -> Chunk | None:
-    if first >= end:
-        return None
-    return Chunk(chunk.round, chunk.entries[first - chunk.first : end - chunk.first])

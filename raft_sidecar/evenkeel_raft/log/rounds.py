@@ -16,7 +16,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from evenkeel_raft.log.records import Append, Compacted, Destroyed, Metastore, Record, entries_size
+from evenkeel_raft.log.records import Append, Compacted, Destroyed, Metastore, Record, entry_sizes
 
 __all__ = ["Draft", "Rounds", "Submission"]
 
@@ -39,7 +39,7 @@ class Submission:
         self.done = done
         self.dropped = dropped
         self.group = -1 if isinstance(record, Metastore) else record.group
-        self.size = _OVERHEAD + (entries_size(record.entries) if isinstance(record, Append) else 0)
+        self.size = _OVERHEAD + (sum(entry_sizes(record.entries)) if isinstance(record, Append) else 0)
         self.written = 0
 
     @property
@@ -55,7 +55,7 @@ class Submission:
         first, size = self.written, _OVERHEAD
         end = first
         while end < len(record.entries) and (end == first or size < share):
-            size += entries_size(record.entries[end : end + 1])
+            size += sum(entry_sizes(record.entries[end : end + 1]))
             end += 1
         last = end == len(record.entries)
         # In the order of an `AppendBatch`: the hard state speaks of all of its entries.

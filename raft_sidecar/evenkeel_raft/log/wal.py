@@ -6,6 +6,7 @@ the disk does not have, so nothing but a recovery from the disk can tell what is
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from math import ceil
@@ -14,7 +15,7 @@ from typing import Final, Self
 from msgspec import Struct
 
 from evenkeel_raft.errors import CorruptLogError, DiskFullError, LogError, LogFailedError
-from evenkeel_raft.log.collect import Collector
+from evenkeel_raft.log.collect import RECORD_COST, Collector
 from evenkeel_raft.log.disk import Disk
 from evenkeel_raft.log.frames import HEADER_BYTES, Draft, Layout
 from evenkeel_raft.log.rebuild import Recovered, rebuild_heads, rebuild_index, recovered
@@ -73,7 +74,7 @@ class SharedLog:
         self._round = segments[-1].next_round if segments else 1
         self._number = segments[-1].number + 1 if segments else 1
         self._used = sum(segment.size for segment in segments)
-        self._last_size = 0
+        self._last_cost = 0
         self._moved = 0
         self._short = False
         self._failure: LogError | None = None
@@ -90,8 +91,9 @@ class SharedLog:
         try:
             identity = open_volume(disk, volume)
             layout = Layout(identity.bytes)
-            found = scan(disk, layout)
-            return cls(disk, layout, found, settings or LogSettings()), recovered(found, str(identity))
+            with _without_collector():
+                found = scan(disk, layout)
+                return cls(disk, layout, found, settings or LogSettings()), recovered(found, str(identity))
         except OSError as error:
             raise LogFailedError(f"the log cannot be read: {error}") from error
 
@@ -104,7 +106,7 @@ class SharedLog:
         """
         urgent = not any(isinstance(record, Append) and record.entries for record in records)
         excess = self._excess()
-        budget = min(max(_LEAST_MOVE, 2 * excess * self._last_size), self.settings.round_bytes) if excess else 0
+        budget = min(max(_LEAST_MOVE, 2 * excess * self._last_cost), self.settings.round_bytes) if excess else 0
         with self._failures_are_final():
             self._write(records, reserve=_OTHERS_LEAVE if urgent else _ENTRIES_LEAVE, budget=budget)
 
@@ -132,7 +134,7 @@ class SharedLog:
 
     def close(self, *, clean: bool = True) -> None:
         """Let go of the disk, after an empty round if all is well: should the last one be damaged later, it shows."""
-        if clean and self._last_size:
+        if clean and self._last_cost:
             with suppress(LogError):
                 self.write(())
         self._disk.close()
@@ -188,7 +190,7 @@ class SharedLog:
         self._disk.sync(segment.name)
         segment.add_round(offset + len(data))
         self._round += 1
-        self._last_size = len(draft)
+        self._last_cost = len(draft) + RECORD_COST * len(draft.sizes)
 
     def _free(self, floor: int) -> None:
         segments = self._index.segments
@@ -226,3 +228,15 @@ class SharedLog:
         except OSError as error:
             self._failure = LogFailedError(f"the disk failed, end this process and recover: {error}")
             raise self._failure from error
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Do not look for garbage again and again while millions of objects come to stay."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

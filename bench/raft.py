@@ -1,0 +1,12 @@
+"""Raft and its log, beside what else there is, on the same machine in the same run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bench._raft_log import log_rows
+from bench.report import Row
+
+
+def rows() -> Iterator[Row]:
+    yield from log_rows()
