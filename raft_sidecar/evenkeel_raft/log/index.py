@@ -58,6 +58,7 @@ class Index:
         self.retired: dict[int, tuple[int, Place]] = {}
         self.metastore = Place()
         self.live = 0
+        self._added = 0  # to the newest round, counted when all of it is known
 
     # Counting
 
@@ -70,12 +71,11 @@ class Index:
         segment.count(round_, size)
         self.live += size
 
-    def put(self, place: Place, round_: int, size: int) -> None:
-        """Note that a thing is held by another round now."""
+    def _put(self, place: Place, round_: int, size: int) -> None:
         if place.round != _NOWHERE:
             self.count(place.round, -place.size)
         place.round, place.size = round_, size
-        self.count(round_, size)
+        self._added += size
 
     def _drop(self, dropped: Dropped) -> None:
         for round_, size in dropped:
@@ -93,45 +93,47 @@ class Index:
             elif isinstance(record, Compacted):
                 group = self.groups[record.group]
                 group.generation = record.generation
-                self.put(group.meta, round_, size)
+                self._put(group.meta, round_, size)
                 self._drop(group.entries.compact(record.meta.index))
             elif isinstance(record, Created):
                 self._create(record, size, round_)
             elif isinstance(record, Destroyed):
                 self._destroy(record, size, round_)
             else:
-                self.put(self.metastore, round_, size)
+                self._put(self.metastore, round_, size)
+        self.count(round_, self._added)
+        self._added = 0
 
     def _append(self, record: Append, size: int, round_: int) -> None:
         group = self.groups[record.group]
         group.generation = record.generation
         if record.snapshot is not None:
             self._drop(group.entries.cut(0))
-            self.put(group.meta, round_, size if not record.entries else SMALL)
+            self._put(group.meta, round_, size if not record.entries else SMALL)
         if record.hard_state is not None:
-            self.put(group.hard_state, round_, SMALL)
+            self._put(group.hard_state, round_, SMALL)
         if record.entries:
             first, end = _range(record.entries)
             self._drop(group.entries.append(first, end, round_=round_, size=size))
-            self.count(round_, size)
+            self._added += size
 
     def _move(self, record: Moved, size: int, round_: int) -> None:
         group = self.groups[record.group]
         if record.label is not None:
-            self.put(group.identity, round_, SMALL + len(record.label))
+            self._put(group.identity, round_, SMALL + len(record.label))
         if record.meta is not None:
-            self.put(group.meta, round_, group.meta.size)
+            self._put(group.meta, round_, group.meta.size)
         if record.hard_state is not None:
-            self.put(group.hard_state, round_, SMALL)
+            self._put(group.hard_state, round_, SMALL)
         if record.entries:
             first, end = _range(record.entries)
             self._drop(group.entries.move(first, end, round_=round_, size=size))
-            self.count(round_, size)
+            self._added += size
 
     def _create(self, record: Created, size: int, round_: int) -> None:
         self._forget_retired(record.group)
         self.groups[record.group] = group = GroupIndex(record.replica, record.generation)
-        self.put(group.identity, round_, size)
+        self._put(group.identity, round_, size)
 
     def _destroy(self, record: Destroyed, size: int, round_: int) -> None:
         group = self.groups.pop(record.group, None)
@@ -142,7 +144,7 @@ class Index:
         self._forget_retired(record.group)
         place = Place()
         self.retired[record.group] = (record.replica, place)
-        self.put(place, round_, size)
+        self._put(place, round_, size)
 
     def _forget_retired(self, group: int) -> None:
         _, place = self.retired.pop(group, (0, Place()))

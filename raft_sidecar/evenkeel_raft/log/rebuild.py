@@ -101,7 +101,7 @@ def _group_index(index: Index, group: ReplayedGroup, lives: defaultdict[int, int
 
 
 def _placed(index: Index, round_: int, size: int) -> Place:
-    place = Place()
-    if round_ >= 0:
-        index.put(place, round_, size)
-    return place
+    if round_ < 0:
+        return Place()
+    index.count(round_, size)
+    return Place(round_, size)
