@@ -18,9 +18,9 @@ from tests.protocol.support import KEYS, TABLE, holds, peers, put, queue, remove
 
 MANY = 10_000
 OLD, NEW = "a1 b1 c1", "a b d"
-BATCH = 61
+BATCH = 64
 """Partitions without a change under way that fit one transaction."""
-CHANGING = 41
+CHANGING = 64
 """Partitions with a pending that fit one transaction."""
 
 
@@ -111,13 +111,14 @@ def test_ten_thousand_partitions() -> None:
 
 
 def test_a_batch_fills_the_limit() -> None:
-    """Two comparisons a partition beside epoch, head and three ranges: one more partition would not fit."""
+    """Two operations a partition: one more partition would not fit; comparisons are shared by all."""
     bench = Bench(BATCH + 1)
     batch = bench.run().next_batch()
     assert batch is not None
     assert len(batch.partitions) == BATCH
-    assert len(batch.txn.compares) == 5 + 2 * BATCH
-    assert len(batch.txn.compares) + 2 > MAX_TXN_OPS
+    assert len(batch.txn.success) == 2 * BATCH
+    assert len(batch.txn.success) + 2 > MAX_TXN_OPS
+    assert len(batch.txn.compares) == 7
     assert batch.txn.compares[:2] == (bench.epoch, holds(bench.head))
 
 

@@ -1,12 +1,13 @@
 """A plan carried to all partitions of a table, many to a transaction.
 
-A partition's transaction compares the five keys it was decided on as they were read. Those that exist are compared one
-by one. Pending, planned and lock are mostly absent, and one comparison over the keys of neighbours says that none of
-them has been written since the read; so about sixty partitions fit etcd's 128 comparisons and operations. When a
-comparison fails, the batch's keys are read again: partitions that had changed are decided anew, in batches half the
-size, and the others are tried again as they were. Both are then compared key by key: a range also covers partitions in
-between that are none of the batch's business, and while leaders are at work there it might never hold. A changed epoch
-or head ends the run: someone else is in charge, or a newer plan is.
+A partition's transaction compares the five keys it was decided on as they were read. One comparison over the keys of
+neighbours says of each kind that none has been written since the read; what was there and may be deleted (pending,
+planned, lock) is compared on its own as well. So sixty-four partitions fit etcd's 128 comparisons and operations.
+
+When a comparison fails, the batch's keys are read again: partitions that had changed are decided anew, in batches half
+the size, and the others are tried again as they were. Both are then compared key by key: a range also covers
+partitions in between that are none of the batch's business, and while leaders are at work there it might never hold. A
+changed epoch or head ends the run: someone else is in charge, or a newer plan is.
 
 Sans-IO: ask `next_batch()` while it has some, run the transactions side by side, hand each result to `on_result()`.
 """
@@ -28,8 +29,8 @@ __all__ = ["READ_AGAIN", "Batch", "PlanRun"]
 
 READ_AGAIN = (MAX_TXN_OPS - 2) // 5
 """Partitions whose five keys are read again in one transaction, beside epoch and head."""
-_SHARED = 5
-"""Comparisons all partitions of a batch share: epoch, head, and one range each of pending, planned and lock."""
+_SHARED = 7
+"""Comparisons all partitions of a batch share: epoch, head, and one range of each kind of key."""
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -46,7 +47,7 @@ class _Group(msgspec.Struct, frozen=True):
     partitions: tuple[int, ...]
     revision: int
     exact: bool = False
-    """Whether absent keys, too, are compared one by one."""
+    """Whether every key is compared on its own."""
 
 
 class PlanRun:
@@ -136,7 +137,7 @@ class PlanRun:
             if not decision.ops:
                 self.cases[decision.case] += 1
                 continue
-            own = view.compares(keys) if group.exact else view.compares_but_absences(keys)
+            own = view.compares(keys) if group.exact else view.deletable_compares(keys)
             if len(compares) + len(own) > MAX_TXN_OPS - _SHARED or len(ops) + len(decision.ops) > MAX_TXN_OPS:
                 self._queue.appendleft(msgspec.structs.replace(group, partitions=group.partitions[at:]))
                 break
@@ -146,15 +147,15 @@ class PlanRun:
             ops += decision.ops
         if not decided:
             return None
-        shared = self._guards if group.exact else (*self._guards, *self._absences(decided, group.revision))
+        shared = self._guards if group.exact else (*self._guards, *self._untouched(decided, group.revision))
         return Batch(tuple(decided), tuple(cases), Txn((*shared, *compares), tuple(ops), self._read_guards()))
 
-    def _absences(self, decided: list[int], revision: int) -> list[Compare]:
-        """That what was absent still is: none of these keys, from the first partition to the last, is newer."""
+    def _untouched(self, decided: list[int], revision: int) -> list[Compare]:
+        """That nothing of these partitions, from the first to the last, was written since the read."""
         first, last = self._partition_keys(decided[0]), self._partition_keys(decided[-1])
         return [
             Compare(since, "mod", "<", revision + 1, end=f"{until}\0")
-            for since, until in ((first.pending, last.pending), (first.planned, last.planned), (first.lock, last.lock))
+            for since, until in zip(first.all(), last.all(), strict=True)
         ]
 
     def _read_again(self, partitions: tuple[int, ...]) -> Batch:

@@ -73,20 +73,13 @@ class PartitionView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """The comparisons that hold as long as nothing of this view has changed."""
         return tuple([Compare(key, "mod", "=", mod) for key, mod in zip(keys.all(), self.mods(), strict=True)])
 
-    def compares_but_absences(self, keys: PartitionKeys) -> list[Compare]:
-        """The same, leaving to one comparison over many partitions that pending, planned and lock are still absent."""
-        compares = [
-            Compare(keys.stable, "mod", "=", self.stable_mod),
-            Compare(keys.trigger, "mod", "=", self.trigger_mod),
-        ]
-        for key, mod in (
-            (keys.pending, self.pending_mod),
-            (keys.planned, self.planned_mod),
-            (keys.lock, self.lock_mod),
-        ):
-            if mod:
-                compares.append(Compare(key, "mod", "=", mod))
-        return compares
+    def deletable_compares(self, keys: PartitionKeys) -> list[Compare]:
+        """Those of the comparisons that a range over many partitions cannot make: what was there may be deleted.
+
+        Stable and trigger go only with the whole table, and then the plan's head does too.
+        """
+        changing = ((keys.pending, self.pending_mod), (keys.planned, self.planned_mod), (keys.lock, self.lock_mod))
+        return [Compare(key, "mod", "=", mod) for key, mod in changing if mod]
 
     def peers(self) -> Iterator[Peer]:
         """Every peer that stable, pending or planned names."""

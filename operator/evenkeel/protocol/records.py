@@ -230,10 +230,10 @@ class PlanSlice(msgspec.Struct, frozen=True, kw_only=True):
 
     def target(self, partition: int) -> tuple[TargetPeer, ...]:
         """The target of one of this slice's partitions."""
+        stores, voting = self.stores, self.voters
         row = self.rows[partition - self.first]
         return tuple(
-            TargetPeer(*self.stores[index], Role.VOTER if at < self.voters else Role.LEARNER)
-            for at, index in enumerate(row)
+            [TargetPeer(*stores[index], Role.VOTER if at < voting else Role.LEARNER) for at, index in enumerate(row)]
         )
 
 

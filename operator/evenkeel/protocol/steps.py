@@ -23,8 +23,7 @@ def assign_ids(target: Sequence[TargetPeer | Peer], *, keep: Iterable[Peer], pla
     known: dict[tuple[str, str], int] = {}
     for peer in keep:
         known.setdefault((peer.store, peer.volume), peer.replica)
-    ids = [known.get((peer.store, peer.volume), plan) for peer in target]
-    return tuple(sorted([Peer(p.store, p.volume, number, p.role) for p, number in zip(target, ids, strict=True)]))
+    return tuple(sorted([Peer(p.store, p.volume, known.get((p.store, p.volume), plan), p.role) for p in target]))
 
 
 def steps(current: Sequence[Peer], target: Sequence[Peer]) -> tuple[Configuration, ...]:

@@ -3,7 +3,7 @@
     mirror     the spec goes to `tables/<t>`, because every input of a plan is a key
     create     announce, write a plan, write the stable keys, say ready
     plan       ask the rebalancer; where its answer differs from the newest plan's targets, write plan n+1
-    carry out  one transaction per sixty partitions writes pending or planned; those not yet handled, whoever began
+    carry out  one transaction per 64 partitions writes pending or planned; those not yet handled, whoever began
     drop       say dropping, remove all keys at once, wait for the stores, remove the tombstone
 
 Every step rests on one snapshot and is refused if that has changed; then the reconciliation starts over.
