@@ -244,6 +244,16 @@ def test_a_lost_header_does_not_lose_its_segment(log: SharedLog, disk: SimDisk) 
     assert indexes(open_log(disk)[1], 1) == [1, 2]
 
 
+def test_a_lost_beginning_is_refused(log: SharedLog, disk: SimDisk) -> None:
+    """Where neither header nor first round can be read, the rounds after them still show that something is missing."""
+    write(log, append(1, 1, 2))
+    write(log, append(1, 3, 4))
+    name, _, end = places(log)[0]
+    disk.files[name].write(0, bytes(end))
+    with pytest.raises(CorruptLogError, match=rf"{name}, offset 0: round 1 was durable, for round 2 follows it"):
+        open_log(disk)
+
+
 def test_stale_rounds_of_a_reused_file_do_not_replay(log: SharedLog, disk: SimDisk) -> None:
     """A file's former life is full of readable rounds."""
     for index in range(1, 400):

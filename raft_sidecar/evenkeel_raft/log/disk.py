@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -78,24 +79,26 @@ class FileDisk:
 
     def read(self, name: str, offset: int, size: int) -> bytes:
         """Return the bytes there; fewer at the end of the file."""
-        data = os.pread(self._open(name), size, offset)
-        while 0 < len(data) < size:
-            more = os.pread(self._open(name), size - len(data), offset + len(data))
-            if not more:
-                break
-            data += more
-        return data
+        file, parts = self._open(name), []
+        with _named(name):
+            while size and (part := os.pread(file, size, offset)):
+                parts.append(part)
+                offset, size = offset + len(part), size - len(part)
+        return b"".join(parts)
 
     def write(self, name: str, offset: int, data: Bytes) -> None:
         """Write all of it into a file that exists."""
         file, view = self._open(name), memoryview(data)
-        while view:
-            written = os.pwrite(file, view, offset)
-            offset, view = offset + written, view[written:]
+        with _named(name):
+            while view:
+                written = os.pwrite(file, view, offset)
+                offset, view = offset + written, view[written:]
 
     def sync(self, name: str) -> None:
         """Make durable what was written to a file."""
-        os.fdatasync(self._open(name))
+        file = self._open(name)
+        with _named(name):
+            os.fdatasync(file)
 
     def allocate(self, name: str, size: int) -> None:
         """Make a new file of zeros, durably; leaves none behind if there is no room."""
@@ -141,3 +144,13 @@ class FileDisk:
         file = self._files.pop(name, None)
         if file is not None:
             os.close(file)
+
+
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Let an error say which file it is about; the system's calls know only numbers."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = name
+        raise

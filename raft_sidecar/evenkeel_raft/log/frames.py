@@ -127,13 +127,14 @@ class Layout:
             return None
         return Frame(round_, floor, data[body:end], end)
 
-    def frames_from(self, data: bytes, offset: int, *, segment: int) -> Iterator[Frame]:
-        """Yield every readable round that begins at an offset or anywhere after it."""
-        needle = _NEEDLE.pack(_FRAME_MAGIC, segment)
+    def frames_from(self, data: bytes, offset: int, *, segment: int | None = None) -> Iterator[Frame]:
+        """Yield every readable round that begins at an offset or anywhere after it, of one segment or of any."""
+        needle = _FRAME_MAGIC if segment is None else _NEEDLE.pack(_FRAME_MAGIC, segment)
         view = memoryview(data)
         at = data.find(needle, offset)
-        while at >= 0:
-            frame = self.frame_at(view, at, segment=segment)
+        while 0 <= at <= len(data) - FRAME_BYTES:
+            _, claim = _NEEDLE.unpack_from(data, at)
+            frame = self.frame_at(view, at, segment=claim)
             if frame is not None:
                 yield frame
             at = data.find(needle, at + 1)

@@ -84,6 +84,7 @@ def scan(disk: Disk, layout: Layout) -> Scan:
     in_use = {held.name for held in needed}
     spares = [file for file in files if file.name not in in_use]
     for file in spares:
+        _check_stray(disk, layout, file, segments[-1].next_round if segments else 1)
         if file.claim > (segments[-1].number if segments else 0):
             _erase(disk, file.name, HEADER_BYTES, disk.size(file.name))
             disk.sync(file.name)
@@ -167,22 +168,31 @@ def _read_segment(layout: Layout, file: _Held, data: bytes, replay: Replay) -> t
 
 def _check_joint(file: _Held, stop: _Stop, after: _Held) -> None:
     if stop.round != after.header.first_round:
-        raise _damaged(file, stop, f"{after.name} begins with round {after.header.first_round}")
+        raise _damaged(file.name, stop.offset, stop.round, f"{after.name} begins with round {after.header.first_round}")
 
 
 def _check_tail(layout: Layout, file: _Held, stop: _Stop, data: bytes) -> None:
     """Let a torn round pass, and refuse a damaged one: only a round that was durable has a successor."""
     for frame in layout.frames_from(data, stop.offset, segment=file.header.segment):
         if frame.round > stop.round:
-            raise _damaged(file, stop, f"round {frame.round} follows it")
+            raise _damaged(file.name, stop.offset, stop.round, f"round {frame.round} follows it")
 
 
-def _damaged(file: _Held, stop: _Stop, proof: str) -> CorruptLogError:
+def _check_stray(disk: Disk, layout: Layout, file: _File, next_round: int) -> None:
+    """Refuse rounds that are missed in a file of which nobody can say what it holds: its beginning is damaged."""
+    if file.header is not None:
+        return
+    for frame in layout.frames_from(disk.read(file.name, 0, disk.size(file.name)), HEADER_BYTES):
+        if frame.round > next_round:
+            raise _damaged(file.name, 0, next_round, f"round {frame.round} follows it")
+
+
+def _damaged(name: str, offset: int, round_: int, proof: str) -> CorruptLogError:
     return CorruptLogError(
-        f"round {stop.round} was durable, for {proof}, and cannot be read: replace this store's volume, so that its "
+        f"round {round_} was durable, for {proof}, and cannot be read: replace this store's volume, so that its "
         f"replicas are filled anew by their leaders",
-        file=file.name,
-        offset=stop.offset,
+        file=name,
+        offset=offset,
     )
 
 
