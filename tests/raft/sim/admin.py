@@ -42,6 +42,7 @@ class Admin:
         self._world = world
         self.voters, self.learners = set(conf.voters), set(conf.learners)
         self.token = 0
+        self._proposed: list[tuple[int, Conf]] = []  # by index
 
     def retarget(self) -> None:
         """Choose new members among the stores that are there."""
@@ -74,7 +75,7 @@ class Admin:
             return
         if conf.joint:
             if host.replica in conf.voters:
-                node.propose_conf(leave(conf))
+                self._propose(node, leave(conf))
             else:
                 self._hand_over(node, set(conf.voters))
             return
@@ -83,11 +84,15 @@ class Admin:
         if missing or stale:
             changes = [Change(LEARNER, replica) for replica in sorted(missing)]
             changes += [Change(REMOVE, replica) for replica in sorted(stale)]
-            node.propose_conf(ConfChange(SIMPLE, tuple(changes), conf.token, True))
+            self._propose(node, ConfChange(SIMPLE, tuple(changes), conf.token, True))
         elif set(conf.voters) != self.voters:
             self._enter_joint(host, node, status)
         elif conf.token != self.token:
-            node.propose_conf(ConfChange(SIMPLE, (), self.token))
+            self._propose(node, ConfChange(SIMPLE, (), self.token))
+
+    def _propose(self, node: Node, change: ConfChange) -> None:
+        index = node.propose_conf(change)
+        self._proposed.append((index, apply_change(node.status().conf, change)))
 
     def _enter_joint(self, host: Host, node: Node, status: Status) -> None:
         conf = status.conf
@@ -102,7 +107,7 @@ class Admin:
             Change(LEARNER if replica in self.learners else REMOVE, replica)
             for replica in sorted(set(conf.voters) - self.voters)
         ]
-        node.propose_conf(ConfChange(JOINT, tuple(changes), self.token))
+        self._propose(node, ConfChange(JOINT, tuple(changes), self.token))
 
     def _ready(self, status: Status, replica: int) -> bool:
         if replica == status.replica:
@@ -121,8 +126,13 @@ class Admin:
     # What may go
 
     def confs_in_play(self) -> list[Conf]:
-        """Return every configuration that is in force somewhere or may come to be."""
-        found: list[Conf] = []
+        """Return every configuration that is in force somewhere or may come to be.
+
+        One that is in nobody's log any more may still be under way in a message.
+        """
+        committed = self._world.invariants.last_committed
+        self._proposed = [(index, conf) for index, conf in self._proposed if index > committed]
+        found = [conf for _, conf in self._proposed]
         for host in self._world.hosts.values():
             if host.node is not None:
                 raft = host.node._raft
