@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bench._raft_log import log_rows
+from bench._raft_net import net_rows
 from bench.report import Row
 
 
 def rows() -> Iterator[Row]:
     yield from log_rows()
+    yield from net_rows()

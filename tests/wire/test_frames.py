@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenkeel.errors import FrameError
-from evenkeel.wire.frames import MAX_FRAME_BYTES, FrameReader, Reason
+from evenkeel.wire.frames import MAX_FRAME_BYTES, SMALL_FRAME_BYTES, FrameReader, Reason
 
 payloads = st.lists(st.binary(max_size=300), max_size=12)
 
@@ -53,10 +53,41 @@ def test_too_long_frame_is_refused_by_its_header(length: int) -> None:
 
 
 def test_longest_frame_is_awaited() -> None:
-    """A frame of exactly the limit is fine, and a promise of 64 MiB allocates nothing."""
+    """A frame of exactly the limit is fine, and a promise of 64 MiB allocates two."""
     reader = FrameReader()
     assert list(reader.feed(struct.pack("<I", MAX_FRAME_BYTES) + b"x")) == []
     assert reader.inside
+    assert len(reader.room()) < 2 << 20
+
+
+@pytest.mark.parametrize("size", [SMALL_FRAME_BYTES + 1, 2 << 20, (2 << 20) + 1, 9_000_000])
+def test_large_payload_stays_valid(size: int) -> None:
+    """A large payload, however it grew, is not overwritten by what follows it."""
+    large = [bytes([value]) * size for value in (1, 2)]
+    stream = framed(large[0], b"small", large[1], b"", b"end")
+    reader = FrameReader()
+    held = [frame for at in range(0, len(stream), 70_000) for frame in reader.feed(stream[at : at + 70_000])]
+    assert [len(frame) for frame in held] == [size, 5, size, 0, 3]
+    assert [bytes(held[place]) for place in (0, 2)] == large
+
+
+@settings(derandomize=True, deadline=None)
+@given(
+    st.lists(st.integers(1, 200_000), min_size=1, max_size=6), st.lists(st.integers(1, 90_000), min_size=1, max_size=9)
+)
+def test_transport_fills_the_room(sizes: list[int], portions: list[int]) -> None:
+    """A transport that puts as much as it likes into the room gives the same frames as one that feeds."""
+    contents = [bytes([place]) * size for place, size in enumerate(sizes)]
+    rest, reader, found = memoryview(framed(*contents)), FrameReader(), []
+    for portion in itertools.cycle(portions):
+        if not rest:
+            break
+        room = reader.room()
+        size = min(portion, len(room), len(rest))
+        room[:size], rest = rest[:size], rest[size:]
+        found += [bytes(frame) for frame in reader.advance(size)]
+    assert found == contents
+    assert not reader.inside
 
 
 @settings(derandomize=True, deadline=None)

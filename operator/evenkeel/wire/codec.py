@@ -38,7 +38,10 @@ class Codec(Generic[Out, In]):
         return payload
 
     def decode(self, payload: memoryview | bytes) -> In:
-        """Return what a frame holds; `FrameError` says why it holds nothing we can use."""
+        """Return what a frame holds; `FrameError` says why it holds nothing we can use.
+
+        Fields that are memoryviews look into the payload; everything else is copied.
+        """
         try:
             value: In = self._decoder.decode(payload)
         except (ValueError, RecursionError) as error:

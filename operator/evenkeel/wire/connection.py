@@ -27,7 +27,7 @@ class Owner(Protocol):
         ...
 
     def received(self, connection: FrameConnection, payload: memoryview, /) -> None:
-        """A frame arrived; the payload is valid during the call only."""
+        """A frame arrived; a payload of up to `SMALL_FRAME_BYTES` is valid during the call only."""
         ...
 
     def lost(self, connection: FrameConnection, /) -> None:
@@ -35,7 +35,7 @@ class Owner(Protocol):
         ...
 
 
-class FrameConnection(asyncio.Protocol):
+class FrameConnection(asyncio.BufferedProtocol):
     """One connection, from `made` to `lost`."""
 
     def __init__(self, owner: Owner, *, drops: Drops, limit: int = MAX_FRAME_BYTES) -> None:
@@ -65,11 +65,17 @@ class FrameConnection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         self._owner.made(self)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where bytes are to be put."""
+        return self._reader.room()
+
+    def buffer_updated(self, nbytes: int) -> None:
         """Hand on the frames that are complete."""
-        self.bytes_received += len(data)
+        self.bytes_received += nbytes
+        if self._closing:
+            return
         try:
-            for payload in self._reader.feed(data):
+            for payload in self._reader.advance(nbytes):
                 self._owner.received(self, payload)
                 if self._closing:
                     return
@@ -127,12 +133,12 @@ class FrameConnection(asyncio.Protocol):
             self.idle = False
         self._unsent += (HEADER.pack(len(payload)), payload)
 
-    def write(self, payload: bytes) -> None:
-        """Send a frame at once, after what waits for the end of this turn."""
+    def write(self, *payload: bytes) -> None:
+        """Send a frame at once, after what waits for the end of this turn; its payload may come in pieces."""
         if self._closing:
             return
         self.idle = False
-        self.transport.writelines((*self._unsent, HEADER.pack(len(payload)), payload))
+        self.transport.writelines((*self._unsent, HEADER.pack(sum(map(len, payload))), *payload))
         self._unsent = []
 
     def flush(self) -> None:

@@ -1,7 +1,7 @@
 """Where one frame ends and the next begins: a little-endian u32 length, then that many bytes.
 
-The reader is fed whatever a transport delivers. It never allocates by what a length promises, only by what arrived, so
-that four wrong bytes cannot cost 64 MiB.
+The reader takes whatever a transport delivers. Past two megabytes it does not allocate by what a length promises, only
+by what arrived, so that four wrong bytes cannot cost 64 MiB.
 
 Everything that makes a connection unusable has a name here; whoever owns the connection counts it under that name and
 closes that connection only.
@@ -17,10 +17,13 @@ from typing import Final
 
 from evenkeel.errors import FrameError
 
-__all__ = ["HEADER", "MAX_FRAME_BYTES", "Drops", "FrameReader", "Reason"]
+__all__ = ["HEADER", "MAX_FRAME_BYTES", "SMALL_FRAME_BYTES", "Drops", "FrameReader", "Reason"]
 
 MAX_FRAME_BYTES: Final = 64 << 20
 HEADER: Final = struct.Struct("<I")
+SMALL_FRAME_BYTES: Final = 64 << 10
+_SHARED_BYTES: Final = 4 * SMALL_FRAME_BYTES
+_TRUSTED_BYTES: Final = 2 << 20
 
 
 class Reason(StrEnum):
@@ -63,41 +66,94 @@ Drops = Counter[str]
 
 
 class FrameReader:
-    """Cuts a stream of bytes into frames."""
+    """Cuts a stream of bytes into frames.
 
-    __slots__ = ("_partial", "_wanted", "limit")
+    Small frames are read many at a time into one buffer that is used again and again. A large frame gets a buffer of
+    its own, into which the transport puts the rest of it: large payloads are never copied, and stay valid for as long
+    as somebody holds them.
+    """
+
+    __slots__ = ("_end", "_filled", "_frame", "_length", "_shared", "_start", "limit")
 
     def __init__(self, *, limit: int = MAX_FRAME_BYTES) -> None:
         self.limit = limit
-        self._partial = bytearray()
-        self._wanted = HEADER.size
+        self._shared = memoryview(bytearray(_SHARED_BYTES))
+        self._start = 0
+        self._end = 0
+        self._frame: memoryview | None = None
+        self._filled = 0
+        self._length = 0
 
     @property
     def inside(self) -> bool:
         """Whether the stream must not end here."""
-        return bool(self._partial)
+        return self._frame is not None or self._start < self._end
 
-    def feed(self, data: bytes | bytearray) -> Iterator[memoryview]:
-        """Yield the frames that are now complete; each is valid until the next is asked for."""
-        if self._partial:
-            self._partial += data
-            if len(self._partial) < self._wanted:
-                return
-            data, self._partial = self._partial, bytearray()
-        view, start, end = memoryview(data), 0, len(data)
-        self._wanted = HEADER.size
-        while end - start >= HEADER.size:
-            stop = start + HEADER.size + self._length(view, start)
-            if stop > end:
-                self._wanted = stop - start
+    def room(self) -> memoryview:
+        """Return where the next bytes are to be put; at least one fits."""
+        return self._shared[self._end :] if self._frame is None else self._frame[self._filled :]
+
+    def advance(self, size: int) -> Iterator[memoryview]:
+        """Take note of bytes put there; yield the frames that are now complete.
+
+        A payload of up to `SMALL_FRAME_BYTES` is valid only until the next is asked for.
+        """
+        if self._frame is not None:
+            self._filled += size
+            if self._filled == self._length:
+                whole, self._frame = self._frame, None
+                yield whole
+            elif self._filled == len(self._frame):
+                self._frame = _grown(self._frame, self._length)
+        else:
+            self._end += size
+            yield from self._cut()
+
+    def feed(self, data: bytes) -> Iterator[memoryview]:
+        """Put bytes there; yield the frames that are now complete."""
+        rest = memoryview(data)
+        while rest:
+            room = self.room()
+            size = min(len(room), len(rest))
+            room[:size] = rest[:size]
+            rest = rest[size:]
+            yield from self.advance(size)
+
+    def _cut(self) -> Iterator[memoryview]:
+        shared = self._shared
+        while self._end - self._start >= HEADER.size:
+            begin = self._start + HEADER.size
+            (length,) = HEADER.unpack_from(shared, self._start)
+            if length > self.limit:
+                raise FrameError(Reason.TOO_LONG, f"a frame of {length} bytes; the limit is {self.limit}")
+            if begin + length <= self._end and length <= SMALL_FRAME_BYTES:
+                self._start = begin + length
+                yield shared[begin : self._start]
+            elif length > SMALL_FRAME_BYTES:
+                yield from self._begin(begin, length)
+            else:
                 break
-            yield view[start + HEADER.size : stop]
-            start = stop
-        if start < end:
-            self._partial = bytearray(view[start:])
+        self._keep_rest()
 
-    def _length(self, view: memoryview, start: int) -> int:
-        length: int = HEADER.unpack_from(view, start)[0]
-        if length > self.limit:
-            raise FrameError(Reason.TOO_LONG, f"a frame of {length} bytes; the limit is {self.limit}")
-        return length
+    def _begin(self, begin: int, length: int) -> Iterator[memoryview]:
+        """Move a large frame, as far as it is there, to a buffer of its own."""
+        there = min(length, self._end - begin)
+        frame = memoryview(bytearray(min(length, _TRUSTED_BYTES)))
+        frame[:there] = self._shared[begin : begin + there]
+        self._start = begin + there
+        if there == length:
+            yield frame
+        else:
+            self._frame, self._filled, self._length = frame, there, length
+
+    def _keep_rest(self) -> None:
+        rest = self._end - self._start
+        if self._start and rest:
+            self._shared[:rest] = bytes(self._shared[self._start : self._end])
+        self._start, self._end = 0, rest
+
+
+def _grown(frame: memoryview, length: int) -> memoryview:
+    grown = memoryview(bytearray(min(length, 2 * len(frame))))
+    grown[: len(frame)] = frame
+    return grown

@@ -6,6 +6,7 @@ at any time, and does so when it has nothing else to say.
 
 from __future__ import annotations
 
+import struct
 from typing import Final, Literal
 
 from msgspec import Struct
@@ -31,6 +32,7 @@ __all__ = [
     "Refused",
     "Resume",
     "Stored",
+    "chunk_head",
 ]
 
 VERSION: Final = 1
@@ -89,11 +91,11 @@ class Declined(Struct, tag="declined", array_like=True, frozen=True):
 
 
 class Chunk(Struct, tag="chunk", array_like=True, frozen=True):
-    """The next part of a file."""
+    """The next part of a file; where it is large, a view of the frame it came in."""
 
     file: int
     offset: int
-    data: bytes
+    data: memoryview
 
 
 class Finished(Struct, tag="finished", array_like=True, frozen=True):
@@ -117,5 +119,18 @@ class Cancelled(Struct, tag="cancelled", array_like=True, frozen=True):
 
 AnyFrame = Hello | Refused | Alive | Batch | Offer | Resume | Declined | Chunk | Finished | Corrupt | Stored | Cancelled
 _KINDS: Final = (Hello, Refused, Alive, Batch, Offer, Resume, Declined, Chunk, Finished, Corrupt, Stored, Cancelled)
+
+_EMPTY: Final = memoryview(b"")
+_EMPTY_BYTES: Final = b"\xc4\x00"
+_BYTES: Final = struct.Struct(">BI")
+_BYTES_CODE: Final = 0xC6
+
+
+def chunk_head(file: int, offset: int, length: int) -> bytes:
+    """Return the payload of a `Chunk` up to its data, which then need not be copied to be sent."""
+    head = PEER_CODEC.encode(Chunk(file, offset, _EMPTY))
+    assert head.endswith(_EMPTY_BYTES)
+    return head[: -len(_EMPTY_BYTES)] + _BYTES.pack(_BYTES_CODE, length)
+
 
 PEER_CODEC: Final = Codec[AnyFrame, AnyFrame](AnyFrame, kinds=kinds_of(*_KINDS))

@@ -156,9 +156,10 @@ class Link:
     def _flush_soon(self) -> None:
         if self.connection is not None and not self._flushing:
             self._flushing = True
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self.flush)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Send what waits for the end of this turn."""
         self._flushing = False
         while self._outbox and self.connection is not None and self.connection.writable:
             messages = self._outbox.take(self._endpoint.settings.batch_bytes)

@@ -54,6 +54,11 @@ class Links:
         for message in messages:
             self.send(store, message)
 
+    def flush(self) -> None:
+        """Send at once what waits for the end of this turn of the loop."""
+        for link in self._links.values():
+            link.flush()
+
     def connected(self, store: str) -> bool:
         """Whether a peer is there."""
         link = self._links.get(store)

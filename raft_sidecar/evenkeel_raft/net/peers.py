@@ -80,6 +80,10 @@ class Peers:
         """Send messages to one store."""
         self._links.send_all(store, messages)
 
+    def flush(self) -> None:
+        """Send at once what waits for the end of this turn of the loop: for callers that know to be done."""
+        self._links.flush()
+
     def connected(self, store: str) -> bool:
         """Whether messages would get there."""
         return self._links.connected(store)

@@ -57,12 +57,12 @@ class Manifest(Struct, array_like=True, frozen=True):
         """Return how long the chunk of a file is that begins at an offset."""
         return min(self.chunk_bytes, self.files[file].size - offset)
 
-    def verifies(self, file: int, offset: int, data: bytes) -> bool:
+    def verifies(self, file: int, offset: int, data: bytes | memoryview) -> bool:
         """Whether these are the bytes of the chunk at an offset."""
         return chunk_sum(data) == self.files[file].chunk(offset // self.chunk_bytes)
 
 
-def chunk_sum(data: bytes) -> bytes:
+def chunk_sum(data: bytes | memoryview) -> bytes:
     """Return a chunk's checksum."""
     return hashlib.sha256(data).digest()[:_SUM_BYTES]
 

@@ -47,6 +47,7 @@ class Partial:
         self._directory = root / (key + PARTIAL)
         self._manifest = manifest
         self._unsynced: dict[int, int] = {}
+        self._back = memoryview(bytearray(manifest.chunk_bytes))
         self.verified = [0] * len(manifest.files)
         """Bytes of each file that arrived whole."""
 
@@ -74,12 +75,13 @@ class Partial:
         known = 0 <= number < len(self.verified)
         return known and offset == self.verified[number] and length == self._manifest.length_at(number, offset)
 
-    def write(self, number: int, offset: int, data: bytes) -> bool:
+    def write(self, number: int, offset: int, data: bytes | memoryview) -> bool:
         """Add a chunk to a file, and read it back; False if it is not the chunk it should be."""
         # Opened each time: a snapshot may have more files than a process may have open.
         with (self._directory / self._manifest.files[number].name).open("r+b", buffering=0) as file:
             _write_all(file.fileno(), data, offset)
-            if not self._manifest.verifies(number, offset, os.pread(file.fileno(), len(data), offset)):
+            size = os.preadv(file.fileno(), [self._back], offset)
+            if not self._manifest.verifies(number, offset, self._back[: min(size, len(data))]):
                 file.truncate(offset)
                 return False
         self.verified[number] = offset + len(data)
@@ -123,7 +125,7 @@ class Partial:
         return verified
 
 
-def _write_all(descriptor: int, data: bytes, offset: int) -> None:
+def _write_all(descriptor: int, data: bytes | memoryview, offset: int) -> None:
     written = os.pwrite(descriptor, data, offset)
     while written < len(data):
         written += os.pwrite(descriptor, memoryview(data)[written:], offset + written)

@@ -22,7 +22,7 @@ from typing import Any, Final, Protocol, TypeVar
 from evenkeel.errors import FrameError
 from evenkeel.metastore.clock import Timer
 from evenkeel.wire.connection import FrameConnection, Owner
-from evenkeel.wire.frames import Reason
+from evenkeel.wire.frames import SMALL_FRAME_BYTES, Reason
 from evenkeel_raft.core.messages import InstallSnapshot
 from evenkeel_raft.net.budget import ByteBudget
 from evenkeel_raft.net.endpoint import Endpoint, say
@@ -138,6 +138,8 @@ class Incoming:
             return
         if not isinstance(frame, Chunk | Finished | Cancelled):
             raise FrameError(Reason.UNEXPECTED, f"{type(frame).__name__} from a sender")
+        if isinstance(frame, Chunk) and len(payload) <= SMALL_FRAME_BYTES:
+            frame = Chunk(frame.file, frame.offset, memoryview(bytes(frame.data)))
         self._frames.append(frame)
         self._unread += len(payload)
         if self._unread > _UNREAD_BYTES:

@@ -27,13 +27,13 @@ from evenkeel_raft.net.frames import (
     PEER_CODEC,
     Alive,
     Cancelled,
-    Chunk,
     Corrupt,
     Declined,
     Finished,
     Offer,
     Resume,
     Stored,
+    chunk_head,
 )
 from evenkeel_raft.net.keepalive import Keepalive
 
@@ -242,7 +242,7 @@ class _Attempt:
                 await self._budget.take(len(data))
                 if not self._answers.empty():
                     return
-                connection.write(PEER_CODEC.encode(Chunk(*place, data)))
+                connection.write(chunk_head(*place, len(data)), data)
                 await connection.drain()
                 self.got_on = True
                 sent += len(data)
