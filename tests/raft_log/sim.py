@@ -11,8 +11,8 @@ from evenkeel_raft.log.disk import Bytes
 SECTOR = 512
 
 
-class CrashError(Exception):
-    """The power is gone."""
+class CrashError(BaseException):
+    """The power is gone, and with it whoever would handle an exception."""
 
 
 class SimFile:
@@ -153,7 +153,7 @@ class SimDisk:
         self.before(operation, name)
 
 
-def at_operation(count: int, error: Exception) -> Callable[[str, str], None]:
+def at_operation(count: int, error: BaseException) -> Callable[[str, str], None]:
     """Return a `before` that raises at the n-th change from now on, and at every later one."""
     left = count
 

@@ -167,6 +167,14 @@ def test_a_failed_disk_is_final(log: SharedLog, disk: SimDisk, operation: str) -
     assert disk.operations == operations
 
 
+def test_a_bug_is_final(log: SharedLog) -> None:
+    """A record that was never admitted is durable when it is found out; the log does not go on beside its index."""
+    with pytest.raises(LogFailedError, match="KeyError"):
+        log.write([append(9, 1, 1)])
+    with pytest.raises(LogFailedError, match="KeyError"):
+        log.write([append(1, 1, 1)])
+
+
 def test_no_room_at_sync_is_final(log: SharedLog, disk: SimDisk) -> None:
     """An fsync that fails is final whatever its reason: the kernel has dropped the pages."""
     failing(disk, "sync", errno.ENOSPC)

@@ -228,6 +228,10 @@ class SharedLog:
         except OSError as error:
             self._failure = LogFailedError(f"the disk failed, end this process and recover: {error}")
             raise self._failure from error
+        except Exception as bug:
+            # A round may be durable of which the index knows only a part.
+            self._failure = LogFailedError(f"the log failed, end this process and recover: {bug!r}")
+            raise self._failure from bug
 
 
 @contextmanager
