@@ -94,12 +94,18 @@ class PartitionView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 T = TypeVar("T")
 
 
+_ABSENT = (None, 0)
+
+
 def read_partition(keys: PartitionKeys, found: Mapping[str, KeyValue]) -> PartitionView:
     """Decode one partition's keys from what a read returned."""
 
+    get = found.get
+
     def record(key: str, kind: type[T]) -> tuple[T | None, int]:
-        kv = found.get(key)
-        return (None, 0) if kv is None else (decode(kind, kv.value, key=key), kv.mod_revision)
+        if (kv := get(key)) is None:
+            return _ABSENT
+        return decode(kind, kv.value, key=key), kv.mod_revision
 
     stable, stable_mod = record(keys.stable, Stable)
     pending, pending_mod = record(keys.pending, Pending)
