@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from evenkeel.errors import InvalidInputError
 from evenkeel.metastore.clock import VirtualClock
 from evenkeel.wire.frames import Reason
 from evenkeel_raft.core.messages import CommitNotice, InstallSnapshot
@@ -197,6 +198,35 @@ async def test_full_disk_is_said(stores: tuple[Store, Store], source: Source, mo
     assert "No space left" in sent.detail
     assert len(partials(stores[1])) == 1
     assert await source.send(stores[0], "store-2") == STORED
+
+
+async def test_failed_sync_spoils_what_came(
+    stores: tuple[Store, Store], source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What could not be synced is not relied on later: the next attempt begins anew."""
+    fsync = os.fsync
+    syncs = iter(range(1000))
+
+    def broken(descriptor: int) -> None:
+        if next(syncs) == 2:
+            raise OSError(5, "Input/output error")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", broken)
+    sent = await source.send(stores[0], "store-2")
+    assert sent.outcome is Outcome.DECLINED
+    assert "Input/output error" in sent.detail
+    progress: list[int] = []
+    assert await source.send(stores[0], "store-2", progress=progress.append) == STORED
+    assert progress[0] == 0
+    source.assert_equals(stores[1].handler.snapshots.get_nowait()[2])
+
+
+async def test_inbox_that_cannot_be_made(tmp_path: Path) -> None:
+    """A place where snapshots cannot be kept is named at the start."""
+    (tmp_path / "store-1").write_text("in the way")
+    with pytest.raises(InvalidInputError, match=r"cannot keep snapshots in .*store-1"):
+        Store("store-1", tmp_path)
 
 
 @pytest.mark.parametrize("harm", ["changed", "cut", "gone"])

@@ -59,7 +59,7 @@ class Peers:
         return await self._endpoint.listen(host, port, welcome=self._welcome)
 
     async def close(self) -> None:
-        """Hang up on everybody; snapshots that were on their way in stay, in part."""
+        """Hang up on everybody, after those who send snapshots were cancelled; what came in part stays."""
         await self._endpoint.close()
         await self._links.close()
         await self._receiver.close()

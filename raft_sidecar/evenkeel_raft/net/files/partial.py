@@ -50,6 +50,8 @@ class Partial:
         self._back = memoryview(bytearray(manifest.chunk_bytes))
         self.verified = [0] * len(manifest.files)
         """Bytes of each file that arrived whole."""
+        self.spoiled = False
+        """Whether a sync failed: the kernel may have dropped what it could not write, and says so only once."""
 
     @property
     def whole(self) -> bool:
@@ -97,9 +99,13 @@ class Partial:
 
     def sync(self, numbers: Iterable[int]) -> None:
         """Make files durable."""
-        for number in numbers:
-            with (self._directory / self._manifest.files[number].name).open("rb") as file:
-                os.fsync(file.fileno())
+        try:
+            for number in numbers:
+                with (self._directory / self._manifest.files[number].name).open("rb") as file:
+                    os.fsync(file.fileno())
+        except OSError:
+            self.spoiled = True
+            raise
 
     def finish(self) -> None:
         """Make everything durable and give the directory its final name. Every chunk has been verified by now."""

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
-from evenkeel.errors import FrameError
+from evenkeel.errors import FrameError, InvalidInputError
 from evenkeel.metastore.clock import Timer
 from evenkeel.wire.connection import FrameConnection, Owner
 from evenkeel.wire.frames import SMALL_FRAME_BYTES, Reason
@@ -69,13 +69,17 @@ class FileReceiver:
     """All snapshots that one store takes in, in a directory of its own."""
 
     def __init__(self, root: Path, *, endpoint: Endpoint, handler: FileHandler, budget: ByteBudget) -> None:
-        root.mkdir(parents=True, exist_ok=True)
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidInputError(f"cannot keep snapshots in {root}: {error.strerror}; choose another") from error
         self.root = root
         self.endpoint = endpoint
         self.handler = handler
         self.budget = budget
         self.partials: dict[str, Partial] = {}
         self.incoming: dict[tuple[int, int], Incoming] = {}
+        self.tasks: set[asyncio.Task[None]] = set()
 
     def owner_of(self, store: str) -> Owner:
         """Return who takes a connection that a peer dialled."""
@@ -100,9 +104,9 @@ class FileReceiver:
 
     async def close(self) -> None:
         """Hang up; what arrived in part stays for the next time."""
-        for active in list(self.incoming.values()):
-            active.hang_up()
-            await active.ended()
+        for task in list(self.tasks):
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
 
 
 class Incoming:
@@ -186,6 +190,8 @@ class Incoming:
         if problem:
             raise FrameError(Reason.UNDECODABLE, problem)
         self._task = asyncio.get_running_loop().create_task(self._run(connection, frame))
+        self._receiver.tasks.add(self._task)
+        self._task.add_done_callback(self._receiver.tasks.discard)
 
     async def _run(self, connection: FrameConnection, offer: Offer) -> None:
         receiver, replica = self._receiver, (offer.message.group, offer.message.receiver)
@@ -222,7 +228,13 @@ class Incoming:
             self._report(offer, receiver.root / key)
             return
         say(connection, Resume(files.verified))
-        await self._take_in(connection, offer, files)
+        try:
+            await self._take_in(connection, offer, files)
+        except OSError:
+            if files.spoiled:
+                del receiver.partials[key]
+                await _on_thread(files.discard)
+            raise
 
     async def _take_in(self, connection: FrameConnection, offer: Offer, files: Partial) -> None:
         """Write chunks as they come, while those before them are being synced."""
