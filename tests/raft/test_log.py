@@ -76,6 +76,20 @@ def test_sizes_survive_compaction_and_truncation() -> None:
     assert log.end == log.end_of(4)
 
 
+def test_followers_do_not_measure() -> None:
+    """What a leader sent is not measured before somebody asks, whatever happens to it meanwhile."""
+    log = Log(META, entries(2, [2, 2], size=10), commit=3, applied=1)
+    each = 10 + ENTRY_OVERHEAD
+    log.measure()
+    log.accept(3, 2, entries(4, [2, 2, 2], size=10))
+    assert not log.measured
+    log.applied = log.committed = 5
+    log.compact(5)
+    log.accept(6, 2, entries(7, [2], size=10))
+    assert log.size(5, 7) == 2 * each
+    assert log.end - log.applied_end == 2 * each
+
+
 def test_batches_hold_what_fits_and_at_least_one() -> None:
     """A message is as large as allowed, and never empty when there is something to send."""
     log = Log(META, entries(2, [2, 2, 2], size=10), commit=1, applied=1)

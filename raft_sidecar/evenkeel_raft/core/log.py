@@ -13,7 +13,8 @@ vouch for the replacements, even when index and term look the same. So truncatio
 may claim. Entries are applied only when durable here, so a restarted state machine is never ahead of its own log.
 
 Sizes are kept as running totals: what lies between two indexes is one subtraction, which is how flow control knows
-the bytes in flight without a queue of its own.
+the bytes in flight without a queue of its own. Only leaders ask for sizes, so a follower does not measure what it is
+sent before it leads.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ class Log:
         "handed",
         "last_index",
         "last_term",
+        "measured",
         "needs_restore",
         "offset",
         "offset_term",
@@ -76,6 +78,7 @@ class Log:
             raise InvariantError(
                 f"log entries {entries[0].index}..{entries[-1].index} do not follow the snapshot at {meta.index}"
             )
+        self.measured = False
         self.extend(entries)
         self.handed = self.durable = self.last_index
         if max(applied, commit) > self.last_index:
@@ -88,12 +91,13 @@ class Log:
         self.committed = max(commit, applied, meta.index, confs_committed)
         self.needs_restore = applied < meta.index
         self.applied = self.applying = applied
-        self.applied_end = self.end_of(applied)
+        self.applied_end = 0
 
     def _start_at(self, meta: SnapshotMeta) -> None:
         self._entries: list[Entry] = []
         self._ends: list[int] = []
         self._offset_end = self.end = 0
+        self.measured = True
         self.conf_indexes: list[int] = []
         self.offset, self.offset_term = meta.index, meta.term
         self.last_index, self.last_term = meta.index, meta.term
@@ -133,6 +137,8 @@ class Log:
 
     def end_of(self, index: int) -> int:
         """Return the running total after an entry."""
+        if not self.measured:
+            self.measure()
         at = index - self.offset
         return self._ends[at - 1] if at > 0 else self._offset_end
 
@@ -155,6 +161,16 @@ class Log:
             return False
         return indexes[bisect_right(indexes, after)] <= upto
 
+    def measure(self) -> None:
+        """Bring the running totals up to date."""
+        ends = self._ends
+        end = ends[-1] if ends else self._offset_end
+        for entry in self._entries[len(ends) :]:
+            end += len(entry.data) + ENTRY_OVERHEAD
+            ends.append(end)
+        self.end, self.measured = end, True
+        self.applied_end = self.end_of(self.applied)
+
     # Growing
 
     def extend(self, entries: Sequence[Entry]) -> None:
@@ -164,23 +180,21 @@ class Log:
             return
         if not entries:
             return
-        end = self.end
-        ends = self._ends
+        self._entries.extend(entries)
         for entry in entries:
-            end += len(entry.data) + ENTRY_OVERHEAD
-            ends.append(end)
             if entry.kind == CONF:
                 self.conf_indexes.append(entry.index)
-        self._entries.extend(entries)
-        self.end = end
         last = entries[-1]
         self.last_index, self.last_term = last.index, last.term
+        if self.measured:
+            self.measure()
 
     def append(self, entry: Entry) -> None:
         """Add one entry that follows the last one."""
         self._entries.append(entry)
-        self.end += len(entry.data) + ENTRY_OVERHEAD
-        self._ends.append(self.end)
+        if self.measured:
+            self.end += len(entry.data) + ENTRY_OVERHEAD
+            self._ends.append(self.end)
         self.last_index, self.last_term = entry.index, entry.term
         if entry.kind == CONF:
             self.conf_indexes.append(entry.index)
@@ -190,6 +204,7 @@ class Log:
 
         What is already here stays: a delayed message that is shorter than the log must not cut it.
         """
+        self.measured = False
         if prev_index == self.last_index and prev_term == self.last_term:
             self.extend(entries)
             return True
@@ -211,7 +226,6 @@ class Log:
         del self._entries[keep:]
         del self._ends[keep:]
         del self.conf_indexes[bisect_left(self.conf_indexes, first) :]
-        self.end = self._ends[-1] if self._ends else self._offset_end
         self.last_index, self.last_term = first - 1, self.term(first - 1)
         self._disclaim(first - 1)
 
@@ -243,7 +257,7 @@ class Log:
         if drop <= 0:
             return
         self.offset_term = self.term(index)
-        self._offset_end = self._ends[drop - 1]
+        self._offset_end = self._ends[drop - 1] if drop <= len(self._ends) else 0
         del self._entries[:drop]
         del self._ends[:drop]
         del self.conf_indexes[: bisect_right(self.conf_indexes, index)]

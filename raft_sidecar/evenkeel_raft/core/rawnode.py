@@ -250,7 +250,8 @@ class Node:
         if index > log.applying:
             raise InvariantError(f"{index} was reported applied, but only entries up to {log.applying} were handed out")
         log.applied = index
-        log.applied_end = log.end_of(index)
+        if log.measured:
+            log.applied_end = log.end_of(index)
         if log.conf_indexes:
             raft.apply_confs(r, index)
 

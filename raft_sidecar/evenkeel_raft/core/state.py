@@ -169,6 +169,7 @@ class Raft:
         log = self.log
         self.tracker.configure(self.confs.current, self.replica, next_index=log.last_index + 1, now=self.now)
         me = self.tracker.progress[self.replica]
+        log.measure()
         me.match, me.next, me.state, me.commit = log.durable, log.last_index + 1, REPLICATE, self.durable_commit
         self.term_start = self.pending_conf_index = log.last_index + 1
         log.append(Entry(self.term_start, self.term, NOOP, b""))
