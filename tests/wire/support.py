@@ -73,7 +73,7 @@ class Machine:
     def disconnected(self) -> None:
         self.gone.set()
 
-    def open(self, group: int, replica: int, answer: Callable[[Any], None]) -> None:
+    def open(self, group: int, replica: int, request: m.Open, answer: Callable[[Any], None]) -> None:
         self.asked.put_nowait(("open", group, replica, answer))
 
     def apply(self, group: int, replica: int, request: m.Apply, answer: Callable[[Any], None]) -> None:

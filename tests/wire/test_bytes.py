@@ -41,9 +41,9 @@ async def test_session_in_bytes(raw: Raw, listening: SidecarEnd, sidecar: Sideca
     """A store that only knows msgpack and the documentation gets along."""
     raw.say(HELLO)
     assert await raw.hear() == [0, 0, 0, ["hello", 1, "vol-1", 0]]
-    opened = listening.open(4, 9)
+    opened = listening.open(4, 9, table="orders.1", partition=2)
     number, group, replica, body = await raw.hear()
-    assert (group, replica, body) == (4, 9, ["open"])
+    assert (group, replica, body) == (4, 9, ["open", "orders.1", 2])
     raw.say([number, group, replica, ["opened", 4, "ok"]])
     assert await opened == m.Opened(4, "ok")
     raw.say([1, 4, 9, ["propose", b"hello"]])

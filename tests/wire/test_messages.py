@@ -17,7 +17,7 @@ from evenkeel.wire.frames import Reason
 SIDECAR: list[tuple[m.SidecarSays, list[Any]]] = [
     (m.Hello(1, "vol-1"), ["hello", 1, "vol-1", 0]),
     (m.Refused("version", "why"), ["refused", "version", "why"]),
-    (m.Open(), ["open"]),
+    (m.Open("orders.1", 4), ["open", "orders.1", 4]),
     (m.Apply(5, 7, [m.LoggedEntry(6, b"x")]), ["apply", 5, 7, [[6, b"x"]]]),
     (m.Snapshot("/shared/s"), ["snapshot", "/shared/s"]),
     (m.Restore("/shared/s", 9), ["restore", "/shared/s", 9]),

@@ -85,7 +85,10 @@ class Refused(Struct, tag="refused", array_like=True, frozen=True):
 
 
 class Open(Struct, tag="open", array_like=True, frozen=True):
-    """Get ready to apply. May be asked again at any time: it also tells whether the store is still there."""
+    """Get ready to apply for this partition of this table. May be asked again: it also tells whether one is there."""
+
+    table: str = ""
+    partition: int = 0
 
 
 class LoggedEntry(Struct, array_like=True, frozen=True, gc=False):

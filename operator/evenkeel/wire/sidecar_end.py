@@ -152,9 +152,9 @@ class SidecarEnd:
 
     # What the sidecar asks
 
-    def open(self, group: int, replica: int) -> asyncio.Future[Opened]:
+    def open(self, group: int, replica: int, *, table: str = "", partition: int = 0) -> asyncio.Future[Opened]:
         """How far is the store?"""
-        return self._ask(group, replica, Open(), (Opened, Failed))
+        return self._ask(group, replica, Open(table, partition), (Opened, Failed))
 
     def apply(
         self, group: int, replica: int, *, first: int, last: int, entries: Sequence[LoggedEntry]

@@ -77,7 +77,7 @@ class StateMachine(Protocol):
         """It is gone; answers to what it asked go nowhere."""
         ...
 
-    def open(self, group: int, replica: int, answer: Callable[[Opened | Failed], None]) -> None:
+    def open(self, group: int, replica: int, request: Open, answer: Callable[[Opened | Failed], None]) -> None:
         """Get ready, and tell how far the state is durable."""
         ...
 
@@ -243,7 +243,7 @@ class StoreEnd:
         machine, group, replica, answer = self._machine, frame.group, frame.replica, self._answer(connection, frame)
         match frame.body:
             case Open():
-                machine.open(group, replica, answer)
+                machine.open(group, replica, frame.body, answer)
             case Snapshot(directory):
                 machine.snapshot(group, replica, Path(directory), answer)
             case Restore():

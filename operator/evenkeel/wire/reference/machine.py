@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from evenkeel.errors import InvalidInputError, StateMachineError
-from evenkeel.wire.messages import Applied, Apply, Done, Failed, Opened, Restore, Role, SnapshotTaken, StoreSays
+from evenkeel.wire.messages import Applied, Apply, Done, Failed, Open, Opened, Restore, Role, SnapshotTaken, StoreSays
 from evenkeel.wire.reference.snapshot import read_snapshot, sync_directory, write_snapshot
 from evenkeel.wire.reference.state import State
 
@@ -103,7 +103,7 @@ class Machine:
         """Nobody leads any more, as far as we know."""
         self._roles.clear()
 
-    def open(self, group: int, replica: int, answer: Callable[[Opened | Failed], None]) -> None:
+    def open(self, group: int, replica: int, request: Open, answer: Callable[[Opened | Failed], None]) -> None:
         """Tell how far the group is."""
         self._ask(partial(self._open, group, replica), partial(self._note, group, replica, answer))
 

@@ -1,0 +1,109 @@
+"""What the agent asks of the raft groups of its store: the seam between the protocol's sidecar half and raft.
+
+The sidecar's host implements `Groups`; tests and the explorer put models in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from evenkeel.protocol.configuration import Configuration
+from evenkeel.protocol.leader import GroupView
+from evenkeel.protocol.records import ReplicaId
+from evenkeel.protocol.replica import Start
+from evenkeel_raft.net.identity import Address
+
+__all__ = ["GroupReport", "Groups", "MetastoreMark", "Partition"]
+
+
+class Partition(NamedTuple):
+    """A partition by name; `table` is the table's key, `<name>.<uid>`."""
+
+    table: str
+    partition: int
+
+
+class MetastoreMark(NamedTuple):
+    """The metastore a volume follows: its cluster, and the highest revision the volume has seen of it."""
+
+    cluster: int
+    revision: int
+
+
+class GroupReport(msgspec.Struct, frozen=True, gc=False):
+    """What a store reports of one replica of its own; rates are up to whoever compares two reports."""
+
+    leading: bool
+    term: int
+    log_bytes: int
+    applied: int
+    proposed_bytes: int
+    """Since the process began."""
+    filling: dict[str, float]
+    """Where this replica leads: stores of members that are being filled, and how far (0 to 1) each is."""
+    problem: str = ""
+    """Why the group does not get on (no quorum, a store that fails, a member that cannot be filled), if so."""
+
+
+class Groups(Protocol):
+    """All replicas on this store. `on_change` is called on the loop whenever something here may interest the agent."""
+
+    on_change: Callable[[Partition], None]
+
+    def running(self) -> Mapping[Partition, ReplicaId]:
+        """The replicas of this store, durable ones only and none that is being destroyed."""
+        ...
+
+    def newest_held(self, partition: Partition) -> int:
+        """The highest replica id this volume ever held of the group, 0 where it never held one."""
+        ...
+
+    def remembered(self) -> MetastoreMark | None:
+        """The metastore this volume followed so far."""
+        ...
+
+    async def remember(self, mark: MetastoreMark) -> None:
+        """Make the mark durable; returns when it is."""
+        ...
+
+    def set_peers(self, peers: Mapping[str, Address]) -> None:
+        """Know these stores and no others."""
+        ...
+
+    async def start(self, partition: Partition, start: Start) -> None:
+        """Start a replica; returns when it is durable that this volume holds it."""
+        ...
+
+    async def destroy(self, partition: Partition, replica: ReplicaId) -> None:
+        """End a replica and delete its data, raft's and the state machine's; returns when both are gone for good."""
+        ...
+
+    def leading(self, partition: Partition) -> GroupView | None:
+        """The group as its leader sees it; None unless this store's replica leads."""
+        ...
+
+    def propose(self, partition: Partition, configuration: Configuration) -> bool:
+        """Log a configuration; false where that is not possible now."""
+        ...
+
+    def transfer(self, partition: Partition, to: ReplicaId) -> bool:
+        """Hand leadership over; false where that is not possible now."""
+        ...
+
+    def keep_awake(self, partition: Partition, awake: bool) -> None:
+        """Let the group not fall asleep while there is a change to carry out."""
+        ...
+
+    async def ask_leader(self, partition: Partition, replica: ReplicaId, stores: Iterable[str]) -> bool:
+        """Whether a leader, on one of these stores and just confirmed by a quorum, says the replica is no member.
+
+        False where nobody could say so within an election timeout.
+        """
+        ...
+
+    def reports(self) -> Mapping[Partition, GroupReport]:
+        """What there is to report of each replica."""
+        ...
