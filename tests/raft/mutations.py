@@ -373,3 +373,26 @@ def rejection_below_match(patch: Patch) -> None:
         return True
 
     patch.setattr(tracker.Progress, "reject", falling)
+
+
+def attached_where_it_was(patch: Patch) -> None:
+    """A state machine that comes back is not given again what it lost."""
+    attach = log.Log.attach
+
+    def forgetful(self: log.Log, applied: int) -> None:
+        applying = self.applying
+        attach(self, applied)
+        self.applying = max(applying, self.applying)
+
+    patch.setattr(log.Log, "attach", forgetful)
+
+
+def attached_without_confs(patch: Patch) -> None:
+    """A state machine that is ahead of the commit index moves what is applied past configurations."""
+
+    def attach(node: rawnode.Node, applied: int) -> None:
+        r = node._raft
+        r.commit_to(applied)
+        r.log.attach(max(applied, 1) if r.log.offset == 1 else applied)
+
+    patch.setattr(rawnode.Node, "attach", attach)

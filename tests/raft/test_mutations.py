@@ -66,6 +66,11 @@ CAUGHT_BY_SIMULATION = [
         Mix(voters=2, churn_every=150, partition_every=200, crash_every=200, apply_delay=20),
         first=7,
     ),
+    Case(mutations.attached_where_it_was, Mix(store_gone_every=100, checkpoint=0.05)),
+    Case(
+        mutations.attached_without_confs,
+        Mix(stores=6, churn_every=100, crash_every=100, store_late=1.0, compact_every=30, checkpoint=1.0),
+    ),
 ]
 CAUGHT_BY_SCENARIO: dict[Mutation, str] = {
     mutations.completion_vouches_for_replacement: "append_completion_aba",

@@ -82,7 +82,7 @@ def on_heartbeat(r: Raft, m: Heartbeat) -> None:
     follow(r, m.sender)
     r.commit_to(m.commit)
     log = r.log
-    if m.quiesce and m.commit == log.last_index and log.applied == log.last_index and r.forwarded.idle:
+    if m.quiesce and m.commit == log.last_index and log.idle and r.forwarded.idle:
         r.quiesced = True
         return
     r.messages.append(

@@ -302,7 +302,7 @@ def on_snapshot_request(r: Raft, m: SnapshotRequest) -> None:
 def can_quiesce(r: Raft, lost: Collection[int]) -> bool:
     """Whether nothing is left to do: all logs equal, committed, applied, and the configuration known to a quorum."""
     log = r.log
-    if r.transfer_to or not r.reads.idle or not log.applied == log.committed == log.last_index:
+    if r.transfer_to or not r.reads.idle or log.committed != log.last_index or not log.idle:
         return False
     if r.tracker.commit_known() < r.confs.index or r.confs.current.joint:
         return False

@@ -57,6 +57,7 @@ class Log:
         "applying",
         "committed",
         "conf_indexes",
+        "detached",
         "durable",
         "end",
         "handed",
@@ -72,8 +73,10 @@ class Log:
         "writes",
     )
 
-    def __init__(self, meta: SnapshotMeta, entries: Sequence[Entry], *, commit: int, applied: int) -> None:
+    def __init__(self, meta: SnapshotMeta, entries: Sequence[Entry], *, commit: int, applied: int | None) -> None:
         self._start_at(meta)
+        self.detached = applied is None
+        applied = meta.index if applied is None else applied
         if entries and (entries[0].index != meta.index + 1 or entries[-1].index != meta.index + len(entries)):
             raise InvariantError(
                 f"log entries {entries[0].index}..{entries[-1].index} do not follow the snapshot at {meta.index}"
@@ -170,6 +173,25 @@ class Log:
             ends.append(end)
         self.end, self.measured = end, True
         self.applied_end = self.end_of(self.applied)
+
+    # The state machine
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing left that could be applied."""
+        return self.detached or self.applied == self.last_index
+
+    def attach(self, applied: int) -> None:
+        """A state machine is there, and has durably applied this much; a snapshot that is due still comes to it."""
+        self.detached = False
+        if self.restore_due is not None and self.restore_due.index <= applied:
+            self.restore_due = None
+        due = self.restore_due or self.pending_snapshot
+        self.needs_restore = applied < self.offset and due is None
+        self.applied = applied
+        self.applying = applied if due is None else due.index
+        if self.measured:
+            self.applied_end = self.end_of(applied)
 
     # Growing
 

@@ -88,16 +88,13 @@ class Node:
         meta: SnapshotMeta = EMPTY_META,
         hard_state: HardState = _NO_STATE,
         entries: Sequence[Entry] = (),
-        applied: int = 0,
+        applied: int | None = 0,
     ) -> None:
         """Start from what the disk holds: the log from `meta` on, and how far the state machine has applied it.
 
-        `applied` below `meta` says that the state machine lost its state: the node then asks its leader for a
-        snapshot.
+        `applied` is None while there is no state machine: see `attach`.
         """
-        # The synthetic first snapshot holds no state, so an empty state machine is not behind it.
-        if meta.index == GENESIS_INDEX:
-            applied = max(applied, GENESIS_INDEX)
+        applied = None if applied is None else _not_behind(meta.index, applied)
         log = Log(meta, entries, commit=hard_state.commit, applied=applied)
         self._raft = Raft(
             group=group,
@@ -110,7 +107,7 @@ class Node:
             term=max(hard_state.term, log.last_term),
             vote=hard_state.vote if hard_state.term >= log.last_term else 0,
         )
-        raft.apply_confs(self._raft, max(applied, meta.index))
+        raft.apply_confs(self._raft, max(log.applied, meta.index))
         self._hard_state = hard_state
         self._raft.durable_commit = hard_state.commit
         self._token = 0
@@ -179,13 +176,15 @@ class Node:
             append = self._release(r)
         apply: list[Entry] = []
         upto = log.committed if log.committed < log.durable else log.durable
-        if log.needs_restore:
+        if log.needs_restore or log.detached:
             # Nobody can apply here, yet the configuration must not stay behind: this log may be the one that matters.
             raft.apply_confs(r, upto)
         elif upto > log.applying:
             apply = log.entries(log.applying, upto)
             log.applying = upto
-        restore, log.restore_due = log.restore_due, None
+        restore = None
+        if log.restore_due is not None and not log.detached:
+            restore, log.restore_due = log.restore_due, None
         soft = None
         if r.soft_due:
             r.soft_due, soft = False, SoftState(r.role, r.leader, r.term)
@@ -254,6 +253,32 @@ class Node:
             log.applied_end = log.end_of(index)
         if log.conf_indexes:
             raft.apply_confs(r, index)
+
+    # The state machine comes and goes
+
+    def attach(self, applied: int) -> None:
+        """A state machine is there that has durably applied this much: hand out what follows.
+
+        Below the log's beginning, it lost its state: the node then asks its leader for a snapshot.
+        """
+        r = self._raft
+        log = r.log
+        applied = _not_behind(log.offset, applied)
+        if applied > log.last_index:
+            raise InvariantError(f"{applied} was applied, but the log ends at {log.last_index}: it lost entries")
+        r.wake()
+        r.commit_to(applied)
+        raft.apply_confs(r, applied)
+        log.attach(applied)
+        r.draw_timeout()
+
+    def detach(self) -> None:
+        """The state machine is gone, and with it whatever was handed out and not reported as applied.
+
+        The node votes and replicates on, and campaigns only when nobody else does.
+        """
+        self._raft.log.detached = True
+        self._raft.draw_timeout()
 
     # Snapshots and compaction
 
@@ -341,6 +366,11 @@ class Node:
     def status(self) -> Status:
         """Describe this node."""
         return status_of(self._raft)
+
+
+def _not_behind(offset: int, applied: int) -> int:
+    """The synthetic first snapshot holds no state, so an empty state machine is not behind it."""
+    return GENESIS_INDEX if offset == GENESIS_INDEX and applied == 0 else applied
 
 
 def _stamped(responses: list[Message], commit: int) -> list[Message]:

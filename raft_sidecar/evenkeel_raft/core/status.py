@@ -73,6 +73,7 @@ class Status(Struct, frozen=True):
     transfer_to: int
     leader_silent_ticks: int | None
     needs_restore: bool
+    detached: bool
     quiesced: bool
     peers: dict[int, PeerStatus]
 
@@ -100,6 +101,7 @@ def status_of(r: Raft) -> Status:
         transfer_to=r.transfer_to,
         leader_silent_ticks=_leader_silent_ticks(r),
         needs_restore=log.needs_restore,
+        detached=log.detached,
         quiesced=r.quiesced,
         peers={pr.replica: _peer_status(r, pr) for pr in r.tracker.peers},
     )

@@ -57,6 +57,10 @@ class Invariants:
         self._check_known_committed(replica, raft, after=raft.log.offset)
         seen.committed = raft.log.committed
 
+    def attached(self, replica: int, node: Node) -> None:
+        """A state machine came back, with no more than it had made durable."""
+        self._seen[replica].applied = node._raft.log.applied
+
     def sent(self, message: Message) -> None:
         """A message leaves: votes are promises, also across crashes."""
         if isinstance(message, VoteResponse) and message.granted and not message.pre:

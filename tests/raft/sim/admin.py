@@ -1,8 +1,8 @@
 """Membership churn: whoever leads is steered towards a target, and what nobody needs any more is destroyed.
 
 A sketch of what drives changes in earnest: stage learners, let them catch up, enter joint, leave it; a leader that is
-not part of the target, or whose state machine is damaged, hands over. It acts on every replica that thinks it leads,
-right or wrong.
+not part of the target, or whose state machine is damaged or gone, hands over. It acts on every replica that thinks it
+leads, right or wrong.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Admin:
     def _step(self, host: Host, node: Node) -> None:
         status = node.status()
         conf = status.conf
-        if status.needs_restore:
+        if status.needs_restore or status.detached:
             self._hand_over(node, {*conf.voters, *conf.outgoing} - {host.replica})
             return
         if status.newest.index != status.applied_conf.index or not status.committed_in_term:

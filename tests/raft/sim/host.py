@@ -32,6 +32,7 @@ class Host:
         self.destroyed = False
         self.damaged = False  # the state machine lost its state and has not got it back
         self.life = 0  # what was begun in an earlier life comes to nothing
+        self.attachment = 0  # what a state machine was given that has gone since comes to nothing
         self.paused = False
         self._deferred: list[tuple[int, Callable[..., None], tuple[Any, ...]]] = []
         self._tick_missed = False
@@ -83,9 +84,12 @@ class Host:
         self.life += 1
         self.paused, self._deferred, self._pump_due, self._tick_missed = False, [], False, False
         self._applying_until = self._reporting_until = world.clock.now
+        self.attachment += 1
         mix = world.mix
         limits = {"max_append_bytes": 100, "max_inflight_entries": 4} if mix.small_messages else {}
+        late = world.rng.random() < mix.store_late
         applied = self.store.reopen(disk.meta)
+        self.damaged = applied < disk.meta.index
         self.node = world.make_node(
             group=1,
             replica=self.replica,
@@ -94,9 +98,10 @@ class Host:
             meta=disk.meta,
             hard_state=disk.hard_state,
             entries=list(disk.entries),
-            applied=applied,
+            applied=None if late else applied,
         )
-        self.damaged = self.node.status().needs_restore
+        if late:
+            self.later(world.rng.randint(0, 500), self.attach_store)
         world.invariants.started(self.replica, self.node)
         self._rate = 1.0 + mix.skew * (world.rng.random() - 0.5)
         self.later(world.rng.randint(1, TICK), self._tick)
@@ -116,6 +121,24 @@ class Host:
         if self.node is not None:
             self.crash()
         self.destroyed = True
+
+    def detach_store(self) -> None:
+        """The state machine's process dies, and comes back after a while with what it had made durable."""
+        self.attachment += 1
+        self._running().detach()
+        self.store.crash()
+        self.later(self.world.rng.randint(0, 1000), self.attach_store)
+        self.pump_soon()
+
+    def attach_store(self) -> None:
+        """It is there again."""
+        node = self._running()
+        if not node.status().detached:
+            return
+        node.attach(self.store.reopen(self.disk.meta))
+        self.world.invariants.attached(self.replica, node)
+        self.damaged = node.status().needs_restore
+        self.pump_soon()
 
     def _tick(self) -> None:
         assert self.node is not None
@@ -211,7 +234,11 @@ class Host:
         if world.rng.random() < world.mix.apply_sticks:
             delay = world.rng.randint(100, 1000)
         self._applying_until = max(self._applying_until, world.clock.now) + delay
-        self.later(self._applying_until - world.clock.now, action, item)
+        self.later(self._applying_until - world.clock.now, self._if_attached, self.attachment, action, item)
+
+    def _if_attached(self, attachment: int, action: Callable[..., None], item: Any) -> None:
+        if attachment == self.attachment:
+            action(item)
 
     def _apply(self, entries: list[Entry]) -> None:
         world, store = self.world, self.store

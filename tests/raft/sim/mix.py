@@ -37,6 +37,8 @@ class Mix(Struct, frozen=True):
     transfer_every: int = 0
     compact_every: int = 0
     quiesce_every: int = 0
+    store_gone_every: int = 0
+    store_late: float = 0.0  # chance that a restarted sidecar has to wait for its state machine
     store_damage: float = 0.0  # chance that a restart finds the state machine empty
     checkpoint: float = 0.5  # chance that a batch is durable in the state machine once applied
     small_messages: bool = False
@@ -81,6 +83,8 @@ def _swarm(rng: Random) -> Mix:
         transfer_every=sometimes(0.4, 100, 1000),
         compact_every=sometimes(0.5, 50, 500),
         quiesce_every=sometimes(0.3, 50, 400),
+        store_gone_every=sometimes(0.3, 100, 1000),
+        store_late=at_times(0.3, 0.8),
         store_damage=at_times(0.3, 0.5),
         checkpoint=rng.choice((0.05, 0.5, 1.0)),
         small_messages=rng.random() < 0.3,
@@ -106,6 +110,8 @@ def _storm(rng: Random, mix: Mix) -> Mix:
         transfer_every=rng.choice((0, 150)),
         compact_every=rng.randint(30, 100),
         quiesce_every=rng.choice((0, 50)),
+        store_gone_every=rng.choice((0, 200)),
+        store_late=0.3,
         store_damage=0.5,
         checkpoint=rng.choice((0.05, 0.5)),
     )

@@ -25,6 +25,7 @@ class Nemesis:
             (mix.wipe_every, self._wipe),
             (mix.churn_every, world.admin.retarget),
             (mix.transfer_every, self._transfer),
+            (mix.store_gone_every, self._detach_store),
         ):
             self._repeat(every, fault, fault=True)
         for every, chore in (
@@ -108,6 +109,12 @@ class Nemesis:
         if host is not None:
             host.pause()
             self._clock.later(self._a_while(), self._resume, host)
+
+    def _detach_store(self) -> None:
+        host = self._any()
+        if host is not None and not host.damaged:
+            host.detach_store()
+            self._world.checked(host)
 
     def _resume(self, host: Host) -> None:
         if host.node is not None and host.paused:
