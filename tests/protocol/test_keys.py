@@ -28,6 +28,8 @@ ROOT = "/evenkeel/shop/main/"
         (KEYS.store_state("s1"), "stores.state/s1"),
         (KEYS.leader(TABLE, 3), "leaders/orders.7f3a/000003"),
         (KEYS.leader_target(TABLE, 3), "leader.target/orders.7f3a/000003"),
+        (KEYS.drain("s1"), "drains/s1"),
+        (KEYS.load("s1"), "load/s1"),
         (KEYS.rebalancer_context(TABLE), "rebalancer.context/orders.7f3a"),
     ],
 )
@@ -53,6 +55,16 @@ def test_prefixes_cover_their_partitions_only() -> None:
     others = (*KEYS.partition("t.10", 0).all(), *KEYS.partition("t.1x", 0).all())
     assert not [key for key in others for prefix in prefixes if key.startswith(prefix)]
     assert not [one for one in prefixes for other in prefixes if one != other and one.startswith(other)]
+
+
+def test_watched_prefixes() -> None:
+    """What a sidecar watches covers the four kinds it acts on, and a table's record with its tombstone."""
+    watched = (KEYS.assignments(), KEYS.tables(), KEYS.leader_targets())
+    own = KEYS.partition(TABLE, 3)
+    wanted = (own.stable, own.pending, own.planned, own.lock, KEYS.table(TABLE), KEYS.tombstone(TABLE))
+    assert all(key.startswith(watched) for key in (*wanted, KEYS.leader_target(TABLE, 3)))
+    others = (own.trigger, KEYS.leader(TABLE, 3), KEYS.plan_head(TABLE), KEYS.load("s1"), KEYS.store("s1"))
+    assert not any(key.startswith(watched) for key in others)
 
 
 def test_a_drop_covers_every_key_of_the_table() -> None:

@@ -11,6 +11,9 @@ from evenkeel.errors import MalformedRecordError
 from evenkeel.protocol.partition import read_partition
 from evenkeel.protocol.plan import read_plan
 from evenkeel.protocol.records import (
+    Drain,
+    GroupLoad,
+    LeaderOrder,
     Lock,
     Peer,
     Pending,
@@ -20,6 +23,7 @@ from evenkeel.protocol.records import (
     Retarget,
     Role,
     Stable,
+    StoreLoad,
     StoreRecord,
     StoreState,
     TableRecord,
@@ -56,6 +60,14 @@ RECORD = TableRecord(
         (Tombstone((("s", "v"),)), '{"waiting":[["s","v"]]}'),
         (StoreRecord(volume="v", zone="z"), '{"volume":"v","zone":"z"}'),
         (StoreState(volume="v", lost_since=3.5), '{"volume":"v","lost_since":3.5}'),
+        (LeaderOrder("s", 9.5), '{"store":"s","expires":9.5}'),
+        (Drain(pod="u"), '{"pod":"u"}'),
+        (
+            StoreLoad(
+                replicas=1, leading=1, log_bytes=20, bytes_per_second=3, tables={"t": (GroupLoad(7, True, 20, 3),)}
+            ),
+            '{"replicas":1,"leading":1,"log_bytes":20,"bytes_per_second":3,"tables":{"t":[[7,true,20,3]]}}',
+        ),
         (
             PlanHead(n=1, hash="h", inputs=9, basis="b", slices=1),
             '{"n":1,"hash":"h","inputs":9,"basis":"b","slices":1,"state":"active"}',

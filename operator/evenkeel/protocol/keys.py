@@ -61,6 +61,14 @@ class Keys:
             lock=f"{self.root}partition.assignments.pending.lock/{table}/",
         )
 
+    def assignments(self) -> str:
+        """Prefix of stable, pending, planned and lock of all partitions: `<kind>/<table>/<partition>` follows."""
+        return f"{self.root}partition.assignments."
+
+    def tables(self) -> str:
+        """Prefix of all tables' records and tombstones, so that one watch shows a table's end as one change."""
+        return f"{self.root}tables"
+
     def table(self, table: str) -> str:
         """The table's record."""
         return f"{self.root}tables/{table}"
@@ -84,6 +92,10 @@ class Keys:
     def plans(self, table: str) -> str:
         """Prefix of everything about the table's plans."""
         return f"{self.root}plans/{table}/"
+
+    def all_stores(self) -> str:
+        """Prefix of stores' identities and of what was decided about them."""
+        return f"{self.root}stores"
 
     def stores(self) -> str:
         """Prefix of all stores' identities."""
@@ -109,9 +121,21 @@ class Keys:
         """Who leads, in which term."""
         return f"{self.leaders(table)}{partition:06}"
 
+    def leader_targets(self) -> str:
+        """Prefix of the orders to hand leadership over."""
+        return f"{self.root}leader.target/"
+
     def leader_target(self, table: str, partition: int) -> str:
         """The order to hand leadership to a store."""
-        return f"{self.root}leader.target/{table}/{partition:06}"
+        return f"{self.leader_targets()}{table}/{partition:06}"
+
+    def drain(self, store: str) -> str:
+        """The order to hand over all that the store leads; it holds for as long as the key is there."""
+        return f"{self.root}drains/{store}"
+
+    def load(self, store: str) -> str:
+        """What the store reports of its replicas."""
+        return f"{self.root}load/{store}"
 
     def rebalancer_context(self, table: str) -> str:
         """What the table's rebalancer saved."""
@@ -123,5 +147,5 @@ class Keys:
             *self.partition_prefixes(table).all(),
             self.plans(table),
             self.leaders(table),
-            f"{self.root}leader.target/{table}/",
+            f"{self.leader_targets()}{table}/",
         )

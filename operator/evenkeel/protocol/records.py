@@ -19,7 +19,10 @@ import msgspec
 from evenkeel.errors import MalformedRecordError
 
 __all__ = [
+    "Drain",
+    "GroupLoad",
     "Leader",
+    "LeaderOrder",
     "Lock",
     "Peer",
     "Pending",
@@ -32,6 +35,7 @@ __all__ = [
     "Role",
     "Shape",
     "Stable",
+    "StoreLoad",
     "StoreRecord",
     "StoreState",
     "TableRecord",
@@ -195,6 +199,45 @@ class StoreState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     maintenance: bool = False
     record: StoreRecord | None = None
     """The store as it last announced itself, for while its lease has ended."""
+
+
+class LeaderOrder(msgspec.Struct, frozen=True):
+    """A partition is to be led by this store. Whoever leads it there, or leads when it has expired, deletes the key."""
+
+    store: str
+    expires: float
+    """Seconds since 1970, by the clock of whoever ordered: minutes ahead, so that clocks need not agree closely."""
+
+
+class Drain(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A store is to lead nothing; bound to a lease of whoever ordered, so that it ends when it is forgotten."""
+
+    pod: str = ""
+    """The UID of the pod that is meant; its successor of the same name is not. Empty: whoever runs the store."""
+
+
+class GroupLoad(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One replica of a store in its report: `[partition, leading, log bytes, bytes per second]`."""
+
+    partition: int
+    leading: bool
+    log_bytes: int
+    bytes_per_second: int
+    """Proposed here since the last report; nothing where the replica does not lead."""
+
+
+class StoreLoad(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a store reports of itself; sizes and rates have two digits that count, so that quiet stores do not write."""
+
+    replicas: int
+    leading: int
+    log_bytes: int
+    bytes_per_second: int
+    tables: dict[str, tuple[GroupLoad, ...]] = {}
+    filling: dict[str, dict[str, float]] = {}
+    """By `<table>/<partition>` that is led here: the stores whose replicas are being filled, and how far (0 to 1)."""
+    problems: dict[str, str] = {}
+    """By `<table>/<partition>`: why it does not get on."""
 
 
 class PlanState(enum.StrEnum):

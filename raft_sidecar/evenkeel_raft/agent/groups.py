@@ -49,12 +49,17 @@ class GroupReport(msgspec.Struct, frozen=True, gc=False):
 
 
 class Groups(Protocol):
-    """All replicas on this store. `on_change` is called on the loop whenever something here may interest the agent."""
+    """All replicas on this store.
+
+    `on_change` is called on the loop whenever something here may interest the agent: who leads, a configuration that
+    was logged or applied, a member that caught up, answers again or no more, a commit that a quorum now knows. Starting
+    and destroying may fail with DiskFullError or WireError, having done nothing that counts; they are then asked again.
+    """
 
     on_change: Callable[[Partition], None]
 
     def running(self) -> Mapping[Partition, ReplicaId]:
-        """The replicas of this store, durable ones only and none that is being destroyed."""
+        """The replicas of this store, durable ones only and none that is being destroyed; asked often."""
         ...
 
     def newest_held(self, partition: Partition) -> int:
@@ -70,7 +75,7 @@ class Groups(Protocol):
         ...
 
     def set_peers(self, peers: Mapping[str, Address]) -> None:
-        """Know these stores and no others."""
+        """Know these stores and no others; a process that begins without a metastore begins with the last it knew."""
         ...
 
     async def start(self, partition: Partition, start: Start) -> None:
@@ -91,6 +96,10 @@ class Groups(Protocol):
 
     def transfer(self, partition: Partition, to: ReplicaId) -> bool:
         """Hand leadership over; false where that is not possible now."""
+        ...
+
+    def set_reluctant(self, reluctant: bool) -> None:
+        """Campaign only where nobody else does, for as long as that is said; voting and following go on."""
         ...
 
     def keep_awake(self, partition: Partition, awake: bool) -> None:
