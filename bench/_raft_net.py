@@ -28,6 +28,7 @@ from evenkeel.wire.store_end import StoreEnd
 from evenkeel_raft.core.messages import AppendResponse, InstallSnapshot, Message, ReadRequest, ReadResponse, TimeoutNow
 from evenkeel_raft.core.types import Conf, SnapshotMeta
 from evenkeel_raft.net.files.manifest import Manifest, make_manifest
+from evenkeel_raft.net.frames import Inquiry, Verdict
 from evenkeel_raft.net.identity import Address, Identity
 from evenkeel_raft.net.loop import run
 from evenkeel_raft.net.peers import Peers
@@ -91,6 +92,12 @@ class _Handler:
     def received(self, store: str, messages: list[Message]) -> None:
         for message in messages:
             self.answered.put_nowait(message)
+
+    def asked(self, store: str, inquiry: Inquiry) -> None:
+        pass
+
+    def judged(self, store: str, verdict: Verdict) -> None:
+        pass
 
     def connected(self, store: str) -> None:
         self.up.set()

@@ -16,6 +16,7 @@ import msgspec
 from evenkeel.metastore.clock import Clock, VirtualClock
 from evenkeel_raft.core.messages import InstallSnapshot, Message
 from evenkeel_raft.net.files.manifest import Manifest
+from evenkeel_raft.net.frames import Inquiry, Verdict
 from evenkeel_raft.net.identity import Address, Identity, LinkSettings
 from evenkeel_raft.net.peers import Peers
 from evenkeel_raft.net.tls import TlsFiles
@@ -42,12 +43,20 @@ class Handler:
         self.up: asyncio.Queue[str] = asyncio.Queue()
         self.down: asyncio.Queue[str] = asyncio.Queue()
         self.snapshots: asyncio.Queue[tuple[str, InstallSnapshot, Path, Manifest]] = asyncio.Queue()
+        self.inquiries: asyncio.Queue[tuple[str, Inquiry]] = asyncio.Queue()
+        self.verdicts: asyncio.Queue[tuple[str, Verdict]] = asyncio.Queue()
         self.unwanted = ""
 
     def received(self, store: str, messages: list[Message]) -> None:
         self.batches.append(len(messages))
         for message in messages:
             self.messages.put_nowait((store, message))
+
+    def asked(self, store: str, inquiry: Inquiry) -> None:
+        self.inquiries.put_nowait((store, inquiry))
+
+    def judged(self, store: str, verdict: Verdict) -> None:
+        self.verdicts.put_nowait((store, verdict))
 
     def connected(self, store: str) -> None:
         self.up.put_nowait(store)

@@ -13,7 +13,7 @@ from evenkeel.metastore.clock import VirtualClock
 from evenkeel.wire.frames import Reason
 from evenkeel_raft.core import messages as raft
 from evenkeel_raft.core.types import CONF, NORMAL, Conf, Entry, SnapshotMeta
-from evenkeel_raft.net.frames import VERSION
+from evenkeel_raft.net.frames import VERSION, Inquiry, Verdict
 from evenkeel_raft.net.identity import Address
 from tests.raft_net.support import HOST, QUICK, Proxy, Raw, Store, introduce, turns
 
@@ -52,6 +52,17 @@ async def test_every_kind_arrives(new_store: NewStore) -> None:
         got = [await receiver.handler.messages.get() for _ in ALL_KINDS]
         beat = next(message for message in ALL_KINDS if isinstance(message, raft.Heartbeat))
         assert got == [(sender.name, m) for m in [beat, *(m for m in ALL_KINDS if m is not beat)]]
+
+
+async def test_inquiries_and_verdicts_arrive(new_store: NewStore) -> None:
+    """A store asks whether its replica is still a member, and is told; nobody is asked who is not connected."""
+    one, two = await pair(new_store)
+    question, verdict = Inquiry(7, 4, "store-1", 3), Verdict(7, True)
+    one.peers.say("store-9", question)
+    one.peers.say("store-2", question)
+    assert await two.handler.inquiries.get() == ("store-1", question)
+    two.peers.say("store-1", verdict)
+    assert await one.handler.verdicts.get() == ("store-2", verdict)
 
 
 async def test_messages_of_one_turn_share_a_frame(new_store: NewStore) -> None:

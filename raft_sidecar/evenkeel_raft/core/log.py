@@ -145,6 +145,11 @@ class Log:
         at = index - self.offset
         return self._ends[at - 1] if at > 0 else self._offset_end
 
+    def index_before(self, size: int) -> int:
+        """Return the last applied index after which the log has at least so many bytes, or its beginning."""
+        limit = self.end_of(self.last_index) - size
+        return min(self.offset + bisect_right(self._ends, limit), max(self.applied, self.offset))
+
     def is_current(self, last_index: int, last_term: int) -> bool:
         """Whether a log ending so is at least as new as this one: the vote's condition."""
         return last_term > self.last_term or (last_term == self.last_term and last_index >= self.last_index)

@@ -18,6 +18,7 @@ from typing import Final
 from msgspec import Struct
 
 from evenkeel_raft.core import election, follower, leader, raft
+from evenkeel_raft.core.confchange import apply_change
 from evenkeel_raft.core.confs import Confs
 from evenkeel_raft.core.errors import InvariantError, Refusal, RefusedError
 from evenkeel_raft.core.log import Log, Write
@@ -30,6 +31,7 @@ from evenkeel_raft.core.types import (
     EMPTY_META,
     GENESIS_INDEX,
     LEADER,
+    Conf,
     ConfChange,
     Entry,
     HardState,
@@ -37,6 +39,7 @@ from evenkeel_raft.core.types import (
     ReadState,
     Settings,
     SnapshotMeta,
+    decode_conf_change,
 )
 
 __all__ = ["AppendBatch", "Node", "Out"]
@@ -362,6 +365,65 @@ class Node:
     def leading(self) -> bool:
         """Whether this replica is the leader."""
         return self._raft.role == LEADER
+
+    @property
+    def leader(self) -> int:
+        """Who leads, or 0."""
+        return self._raft.leader
+
+    @property
+    def quiesced(self) -> bool:
+        """Whether this node sleeps."""
+        return self._raft.quiesced
+
+    @property
+    def conf_index(self) -> int:
+        """Where the applied configuration was logged."""
+        return self._raft.confs.index
+
+    @property
+    def conf(self) -> Conf:
+        """The applied configuration."""
+        return self._raft.confs.current
+
+    def newest_conf(self) -> Conf:
+        """Return the newest configuration in log or snapshot, applied or not; exact where only one is not."""
+        r = self._raft
+        indexes = r.log.conf_indexes
+        if not indexes or indexes[-1] <= r.confs.index:
+            return r.confs.current
+        return apply_change(r.confs.current, decode_conf_change(r.log.entry(indexes[-1]).data))
+
+    @property
+    def offset(self) -> int:
+        """Where the log begins."""
+        return self._raft.log.offset
+
+    @property
+    def committed(self) -> int:
+        """The commit index."""
+        return self._raft.log.committed
+
+    @property
+    def needs_restore(self) -> bool:
+        """Whether the state machine waits for a snapshot."""
+        return self._raft.log.needs_restore
+
+    @property
+    def restoring(self) -> int:
+        """The index of a snapshot that is on its way to the state machine, or 0."""
+        log = self._raft.log
+        due = log.restore_due or log.pending_snapshot
+        return due.index if due is not None else 0
+
+    def applied_bytes(self) -> int:
+        """Return how many bytes of the log the state machine has already."""
+        log = self._raft.log
+        return log.size(log.offset, max(log.applied, log.offset))
+
+    def index_before(self, size: int) -> int:
+        """Return the last applied index after which the log still has so many bytes; its beginning if it has less."""
+        return self._raft.log.index_before(size)
 
     def status(self) -> Status:
         """Describe this node."""

@@ -219,4 +219,4 @@ class Raft:
         self.election_elapsed = self.heartbeat_elapsed = 0
         self.draw_timeout()
         for pr in self.tracker.peers:
-            pr.since = self.now
+            pr.since, pr.heard = self.now, NEVER  # nobody was listened to meanwhile

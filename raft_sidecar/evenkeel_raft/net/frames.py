@@ -27,11 +27,13 @@ __all__ = [
     "Declined",
     "Finished",
     "Hello",
+    "Inquiry",
     "Offer",
     "Purpose",
     "Refused",
     "Resume",
     "Stored",
+    "Verdict",
     "chunk_head",
 ]
 
@@ -69,6 +71,22 @@ class Batch(Struct, tag="batch", array_like=True, frozen=True):
     """Raft messages of any groups."""
 
     messages: list[AnyMessage]
+
+
+class Inquiry(Struct, tag="inquiry", array_like=True, frozen=True):
+    """Is this replica of a group, which the sender holds, a member of it? Only a leader can tell."""
+
+    number: int
+    group: int
+    store: str
+    replica: int
+
+
+class Verdict(Struct, tag="verdict", array_like=True, frozen=True):
+    """The answer to an inquiry. `excluded`: a leader, confirmed by a quorum since it was asked, does not list it."""
+
+    number: int
+    excluded: bool
 
 
 class Offer(Struct, tag="offer", array_like=True, frozen=True):
@@ -117,8 +135,26 @@ class Cancelled(Struct, tag="cancelled", array_like=True, frozen=True):
     """The sender does not want them delivered any more."""
 
 
-AnyFrame = Hello | Refused | Alive | Batch | Offer | Resume | Declined | Chunk | Finished | Corrupt | Stored | Cancelled
-_KINDS: Final = (Hello, Refused, Alive, Batch, Offer, Resume, Declined, Chunk, Finished, Corrupt, Stored, Cancelled)
+AnyFrame = (
+    Hello
+    | Refused
+    | Alive
+    | Batch
+    | Inquiry
+    | Verdict
+    | Offer
+    | Resume
+    | Declined
+    | Chunk
+    | Finished
+    | Corrupt
+    | Stored
+    | Cancelled
+)
+_KINDS: Final = (
+    *(Hello, Refused, Alive, Batch, Inquiry, Verdict),
+    *(Offer, Resume, Declined, Chunk, Finished, Corrupt, Stored, Cancelled),
+)
 
 _EMPTY: Final = memoryview(b"")
 _EMPTY_BYTES: Final = b"\xc4\x00"

@@ -16,8 +16,8 @@ from evenkeel.wire.connection import FrameConnection
 from evenkeel.wire.frames import Reason
 from evenkeel_raft.core.messages import AnyMessage, Message
 from evenkeel_raft.net.budget import ByteBudget
-from evenkeel_raft.net.endpoint import Endpoint
-from evenkeel_raft.net.frames import PEER_CODEC, Alive, Batch
+from evenkeel_raft.net.endpoint import Endpoint, say
+from evenkeel_raft.net.frames import PEER_CODEC, Alive, Batch, Inquiry, Verdict
 from evenkeel_raft.net.keepalive import Keepalive
 from evenkeel_raft.net.outbox import Outbox
 
@@ -32,6 +32,14 @@ class LinkHandler(Protocol):
 
     def received(self, store: str, messages: list[Message], /) -> None:
         """Messages arrived."""
+        ...
+
+    def asked(self, store: str, inquiry: Inquiry, /) -> None:
+        """A peer wants to know whether a replica of its own is still a member; answer by `Peers.say`, now or later."""
+        ...
+
+    def judged(self, store: str, verdict: Verdict, /) -> None:
+        """A peer answered an inquiry."""
         ...
 
     def connected(self, store: str, /) -> None:
@@ -120,7 +128,13 @@ class Link:
             self._budget.urgent(len(payload))
             if connection is self.connection:
                 self._handler.received(self.store, cast("list[Message]", frame.messages))
-        elif not isinstance(frame, Alive):
+        elif connection is not self.connection or isinstance(frame, Alive):
+            return
+        elif isinstance(frame, Inquiry):
+            self._handler.asked(self.store, frame)
+        elif isinstance(frame, Verdict):
+            self._handler.judged(self.store, frame)
+        else:
             raise FrameError(Reason.UNEXPECTED, f"{type(frame).__name__} between raft messages")
 
     def lost(self, connection: FrameConnection) -> None:
@@ -152,6 +166,11 @@ class Link:
             self._undelivered["full"] += 1
         elif not self._flushing:
             self._flush_soon()
+
+    def say(self, frame: Inquiry | Verdict) -> None:
+        """Send something that is no raft message, or drop it."""
+        if self.connection is not None:
+            say(self.connection, frame)
 
     def _flush_soon(self) -> None:
         if self.connection is not None and not self._flushing:

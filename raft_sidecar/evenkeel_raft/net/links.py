@@ -14,6 +14,7 @@ from evenkeel.wire.connection import Owner
 from evenkeel_raft.core.messages import Message
 from evenkeel_raft.net.budget import ByteBudget
 from evenkeel_raft.net.endpoint import Endpoint
+from evenkeel_raft.net.frames import Inquiry, Verdict
 from evenkeel_raft.net.identity import Address
 from evenkeel_raft.net.link import Link, LinkHandler, Undelivered
 
@@ -53,6 +54,12 @@ class Links:
         """Send messages to one peer."""
         for message in messages:
             self.send(store, message)
+
+    def say(self, store: str, frame: Inquiry | Verdict) -> None:
+        """Ask a peer, or answer it; lost where it is not connected."""
+        link = self._links.get(store)
+        if link is not None:
+            link.say(frame)
 
     def flush(self) -> None:
         """Send at once what waits for the end of this turn of the loop."""

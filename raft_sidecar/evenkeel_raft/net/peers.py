@@ -18,7 +18,7 @@ from evenkeel_raft.net.endpoint import Endpoint
 from evenkeel_raft.net.files.manifest import Manifest
 from evenkeel_raft.net.files.receiver import FileHandler, FileReceiver
 from evenkeel_raft.net.files.sender import FileSender, Sent
-from evenkeel_raft.net.frames import Purpose
+from evenkeel_raft.net.frames import Inquiry, Purpose, Verdict
 from evenkeel_raft.net.identity import Address, Identity, LinkSettings
 from evenkeel_raft.net.link import LinkHandler
 from evenkeel_raft.net.links import Links
@@ -79,6 +79,10 @@ class Peers:
     def send_all(self, store: str, messages: Iterable[Message]) -> None:
         """Send messages to one store."""
         self._links.send_all(store, messages)
+
+    def say(self, store: str, frame: Inquiry | Verdict) -> None:
+        """Ask a store, or answer it; lost where it is not connected."""
+        self._links.say(store, frame)
 
     def flush(self) -> None:
         """Send at once what waits for the end of this turn of the loop: for callers that know to be done."""
