@@ -73,6 +73,7 @@ async def carry(run: PlanRun, metastore: Metastore, *, in_flight: int = IN_FLIGH
         while True:
             while len(tasks) < in_flight and (batch := run.next_batch()) is not None:
                 tasks[asyncio.ensure_future(metastore.txn(batch.txn))] = batch
+                await asyncio.sleep(0)  # so that it is sent before the next one is decided
             if not tasks:
                 return
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -62,14 +62,18 @@ class Bench:
             head_mod=self.head.mod_revision,
             gone=is_gone,
         )
-        run.admit(self.partitions if admitted is None else admitted, self.found(), revision=self.store.revision)
+        run.admit(self.views(self.partitions if admitted is None else admitted), revision=self.store.revision)
         return run
 
     def found(self) -> dict[str, KeyValue]:
         return {kv.key: kv for kv in self.store.range(KEYS.root).kvs}
 
     def view(self, partition: int) -> PartitionView:
-        return read_partition(KEYS.partition(TABLE, partition), self.found())
+        return self.views([partition])[partition]
+
+    def views(self, partitions: Iterable[int]) -> dict[int, PartitionView]:
+        found = self.found()
+        return {partition: read_partition(KEYS.partition(TABLE, partition), found) for partition in partitions}
 
     def lock(self, partition: int) -> None:
         """What a leader does meanwhile."""
@@ -104,8 +108,7 @@ def test_ten_thousand_partitions() -> None:
     assert len(ran) == -(-MANY // BATCH)
     assert max(len(batch.txn.compares) for batch in ran) <= MAX_TXN_OPS
     assert max(len(batch.txn.success) for batch in ran) <= MAX_TXN_OPS
-    found = bench.found()
-    views = [read_partition(KEYS.partition(TABLE, p), found) for p in bench.partitions]
+    views = bench.views(bench.partitions).values()
     assert {shown_queue(view.pending) for view in views} == {"a1 b1 d2"}
     assert {view.trigger for view in views} == {2}
 
@@ -374,7 +377,7 @@ def test_partitions_are_admitted_bit_by_bit() -> None:
     run = bench.run(admitted=())
     assert run.done
     for part in (range(30), range(30, 100)):
-        run.admit(part, bench.found(), revision=bench.store.revision)
+        run.admit(bench.views(part), revision=bench.store.revision)
         assert not run.done
         carry(bench, run)
         assert run.done

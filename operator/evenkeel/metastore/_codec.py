@@ -93,7 +93,9 @@ def encode_reads(reads: Iterable[Op], *, revision: int) -> Any:
 def decode_txn(txn: Txn, response: Any) -> TxnResult:
     """What etcd answered to `txn`."""
     ops = txn.success if response.succeeded else txn.failure
-    results = tuple([_decode_result(op, part) for op, part in zip(ops, response.responses, strict=False)])
+    parts = response.responses
+    # The answers to puts are not even looked at: a plan's batch has over a hundred of them.
+    results = tuple([_NOTHING if isinstance(op, Put) else _decode_result(op, parts[at]) for at, op in enumerate(ops)])
     return TxnResult(response.succeeded, response.header.revision, results)
 
 
@@ -171,9 +173,7 @@ def _set_range(request: Any, key: str, *, prefix: bool) -> None:
         request.key = _to_bytes(key)
 
 
-def _decode_result(op: Op, part: Any) -> OpResult:
-    if isinstance(op, Put):
-        return _NOTHING
+def _decode_result(op: Get | Delete, part: Any) -> OpResult:
     if isinstance(op, Delete):
         return OpResult(deleted=part.response_delete_range.deleted)
     kvs = part.response_range.kvs

@@ -15,7 +15,7 @@ Sans-IO: ask `next_batch()` while it has some, run the transactions side by side
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -73,8 +73,6 @@ class PlanRun:
         self._gone = gone
         self._guards = (epoch, Compare(keys.plan_head(table), "mod", "=", head_mod))
         self._views: dict[int, PartitionView] = {}
-        self._found: dict[int, Mapping[str, KeyValue]] = {}
-        """Where partitions not decoded yet are to be read from; decoding them all first would keep etcd waiting."""
         self._queue: deque[_Group] = deque()
         self._unsure: deque[tuple[int, ...]] = deque()
         self._running = 0
@@ -85,11 +83,10 @@ class PlanRun:
         self.superseded = False
         """A newer plan is there: this one must not be carried out further."""
 
-    def admit(self, partitions: Iterable[int], found: Mapping[str, KeyValue], *, revision: int) -> None:
+    def admit(self, views: Mapping[int, PartitionView], *, revision: int) -> None:
         """Take in partitions that may be written now, with their keys as read at one revision."""
-        admitted = sorted(partitions)
-        self._found.update(dict.fromkeys(admitted, found))
-        self._enqueue(admitted, revision=revision)
+        self._views.update(views)
+        self._enqueue(sorted(views), revision=revision)
 
     @property
     def done(self) -> bool:
@@ -131,8 +128,7 @@ class PlanRun:
         compares: list[Compare] = []
         ops: list[Op] = []
         for at, partition in enumerate(group.partitions):
-            keys = self._partition_keys(partition)
-            view = self._view(partition, keys)
+            keys, view = self._partition_keys(partition), self._views[partition]
             decision = self._decide(partition, keys, view)
             if not decision.ops:
                 self.cases[decision.case] += 1
@@ -189,12 +185,6 @@ class PlanRun:
         size = size or max(1, len(partitions))
         for at in range(0, len(partitions), size):
             self._queue.append(_Group(tuple(partitions[at : at + size]), revision, exact))
-
-    def _view(self, partition: int, keys: PartitionKeys) -> PartitionView:
-        found = self._found.pop(partition, None)
-        if found is not None:
-            self._views[partition] = read_partition(keys, found)
-        return self._views[partition]
 
     def _partition_keys(self, partition: int) -> PartitionKeys:
         return self._keys.partition(self._table, partition)

@@ -78,6 +78,8 @@ class PartitionView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
         Stable and trigger go only with the whole table, and then the plan's head does too.
         """
+        if not (self.pending_mod or self.planned_mod or self.lock_mod):
+            return []
         changing = ((keys.pending, self.pending_mod), (keys.planned, self.planned_mod), (keys.lock, self.lock_mod))
         return [Compare(key, "mod", "=", mod) for key, mod in changing if mod]
 
@@ -168,7 +170,7 @@ def retarget(
     gone: Callable[[Peer], bool] = lambda _: False,
 ) -> Decision:
     """Decide what plan number `plan` does to the partition; `gone` tells replicas that cannot come back."""
-    if all(peer.role is not Role.VOTER for peer in target):
+    if Role.VOTER not in [peer.role for peer in target]:
         return Decision(Case.EMPTY_TARGET)
     if view.stable is None:
         return Decision(Case.NOT_READY)
@@ -176,10 +178,7 @@ def retarget(
         return Decision(Case.HANDLED)
     put_trigger = Put(keys.trigger, encode(plan))
     no_planned: tuple[Op, ...] = (Delete(keys.planned),) if view.planned is not None else ()
-    wanted = shape(target)
-    if view.pending is None and wanted == shape(view.stable.peers):
-        return Decision(Case.REACHED, (*no_planned, put_trigger))
-    if view.pending is not None and wanted == shape(view.pending.last):
+    if view.pending is not None and shape(target) == shape(view.pending.last):
         return Decision(Case.UNDER_WAY, (*no_planned, put_trigger))
     if view.pending is None or _may_replace(view, mode=mode, gone=gone):
         return _replace(view, view.stable, target, keys=keys, plan=plan, rest=(*no_planned, put_trigger))
@@ -208,11 +207,13 @@ def _replace(
     plan: int,
     rest: tuple[Op, ...],
 ) -> Decision:
-    """Write pending = steps(stable, target), or remove it where stable is already what is wanted."""
+    """Write pending = steps(stable, target), or see that there is none where stable is already what is wanted."""
     started = view.pending.peers() if view.pending is not None else ()
     peers = assign_ids(target, keep=(*stable.peers, *started), plan=plan)
     queue = pending_of(stable.peers, peers)
-    if queue is None:
+    if queue is not None:
+        case = Case.STARTED if view.pending is None else Case.ADJUSTED
+        return Decision(case, (Put(keys.pending, encode(queue)), *rest))
+    if view.pending is not None:
         return Decision(Case.RETURNED, (Delete(keys.pending), *rest))
-    case = Case.STARTED if view.pending is None else Case.ADJUSTED
-    return Decision(case, (Put(keys.pending, encode(queue)), *rest))
+    return Decision(Case.REACHED, rest)

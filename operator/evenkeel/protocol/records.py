@@ -273,11 +273,9 @@ class PlanSlice(msgspec.Struct, frozen=True, kw_only=True):
 
     def target(self, partition: int) -> tuple[TargetPeer, ...]:
         """The target of one of this slice's partitions."""
-        stores, voting = self.stores, self.voters
-        row = self.rows[partition - self.first]
-        return tuple(
-            [TargetPeer(*stores[index], Role.VOTER if at < voting else Role.LEARNER) for at, index in enumerate(row)]
-        )
+        stores, row = self.stores, self.rows[partition - self.first]
+        deciding = [TargetPeer(*stores[index]) for index in row[: self.voters]]
+        return (*deciding, *[TargetPeer(*stores[index], Role.LEARNER) for index in row[self.voters :]])
 
 
 T = TypeVar("T")

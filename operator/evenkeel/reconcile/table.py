@@ -235,7 +235,7 @@ def _carry_out(snapshot: TableSnapshot, head: _Head, wish: TableWish, epoch: Com
         gone=snapshot.gone,
     )
     admission = admit(snapshot, head.plan, table=wish.view, max_concurrent=wish.max_concurrent)
-    run.admit(admission.partitions, snapshot.kvs, revision=snapshot.revision)
+    run.admit({p: snapshot.partition(p) for p in admission.partitions}, revision=snapshot.revision)
     yield Carry(run)
     return Outcome(
         plan=head.plan.n,
