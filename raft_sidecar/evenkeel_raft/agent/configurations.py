@@ -17,7 +17,7 @@ from evenkeel.protocol.configuration import Configuration
 from evenkeel.protocol.records import Peer, ReplicaId, Role
 from evenkeel_raft.core.types import JOINT, LEARNER, LEAVE, REMOVE, SIMPLE, VOTER, Change, Conf, ConfChange
 
-__all__ = ["change_to", "conf_of", "configuration_of", "member"]
+__all__ = ["change_to", "conf_of", "configuration_of", "id_of", "member", "store_of"]
 
 
 class _Info(msgspec.Struct, frozen=True, array_like=True):
@@ -63,6 +63,17 @@ def configuration_of(conf: Conf) -> Configuration:
         staged=tuple(sorted(_peer(conf, number, Role.LEARNER) for number in staged)),
         token=conf.token,
     )
+
+
+def id_of(conf: Conf, number: int) -> ReplicaId:
+    """Who a member is."""
+    info = _read(conf, number)
+    return (info.store, info.replica)
+
+
+def store_of(conf: Conf, number: int) -> str:
+    """Where a member is."""
+    return _read(conf, number).store
 
 
 def change_to(target: Configuration, conf: Conf) -> ConfChange:

@@ -1,0 +1,221 @@
+"""What one replica has with its state machine: open it, hand it what is committed, restore it.
+
+    gone --open--> opening --opened--> attached --it fails, or goes--> gone
+
+Whatever was asked of a state machine that is gone by now comes to nothing: `_life` tells. Requests of one group are
+carried out in their order, so an apply follows a restore without waiting for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from evenkeel.errors import DisconnectedError, StateMachineError
+from evenkeel.wire.messages import Applied, LoggedEntry
+from evenkeel_raft.agent.groups import Partition
+from evenkeel_raft.core.errors import InvariantError
+from evenkeel_raft.core.rawnode import Node
+from evenkeel_raft.core.types import NORMAL, Entry, SnapshotMeta
+from evenkeel_raft.host.ports import Ports
+
+__all__ = ["Applier"]
+
+_SLICE_BYTES: Final = 8 << 20
+
+
+class Applier:
+    """One replica's side of the state-machine socket."""
+
+    def __init__(
+        self,
+        node: Node,
+        *,
+        group: int,
+        replica: int,
+        partition: Partition,
+        ports: Ports,
+        stir: Callable[[], None],
+        changed: Callable[[], None],
+        broken: Callable[[InvariantError], None],
+    ) -> None:
+        self.attached = False
+        self.problem = ""
+        self.arrivals: dict[int, Path] = {}
+        """Snapshots from peers that are not restored yet, by index."""
+        self._node = node
+        self._group = group
+        self._replica = replica
+        self._partition = partition
+        self._ports = ports
+        self._stir = stir
+        self._changed = changed
+        self._broken = broken
+        self._life = 0
+        self._sent = 0
+        self._applied = 0
+        self._progress_at = 0.0
+
+    # Coming and going
+
+    def open(self) -> None:
+        """The state machine is there."""
+        self._life += 1
+        self._ports.tasks.spawn(self._open(self._life, wait=False))
+
+    def close(self) -> None:
+        """It is gone, or is not to be asked any more."""
+        self._life += 1
+        if self.attached:
+            self.attached = False
+            self._node.detach()
+            self._changed()
+
+    def _failed(self, error: BaseException) -> None:
+        """The state machine skipped nothing and waits to be opened again."""
+        self.close()
+        if not isinstance(error, DisconnectedError):
+            self.problem = str(error)
+            self._ports.tasks.spawn(self._open(self._life, wait=True))
+
+    async def _open(self, life: int, *, wait: bool) -> None:
+        backoff = self._ports.backoff()
+        while True:
+            if wait:
+                await backoff.wait()
+            if life != self._life:
+                return
+            try:
+                applied = await self._find_state()
+            except DisconnectedError:
+                return
+            except StateMachineError as error:
+                self.problem, wait = str(error), True
+                continue
+            if life == self._life:
+                self._attach(applied)
+            return
+
+    async def _find_state(self) -> int:
+        """Ask how far the state is; where it is of no use, and a snapshot has arrived, restore that."""
+        table, partition = self._partition
+        opened = await self._ports.machine.open(self._group, self._replica, table=table, partition=partition)
+        applied = opened.applied if opened.state == "ok" else 0
+        self.problem = f"the state is damaged: {opened.detail}" if opened.state == "damaged" else ""
+        arrived = self.arrivals.get(self._node.offset)
+        if arrived is None or applied >= self._node.offset:
+            return applied
+        restored = await self._ports.machine.restore(self._group, self._replica, arrived, index=self._node.offset)
+        self.problem = ""
+        self._drop_arrivals(restored.index)
+        return restored.index
+
+    def _attach(self, applied: int) -> None:
+        self._sent = self._applied = applied
+        self._progress_at = self._ports.clock.now()
+        try:
+            self._node.attach(applied)
+        except InvariantError as error:
+            self._broken(error)
+            return
+        self.attached = True
+        self._changed()
+
+    # Applying
+
+    def apply(self, entries: list[Entry]) -> None:
+        """Hand over what is committed."""
+        machine, group, replica = self._ports.machine, self._group, self._replica
+        self._ports.tally.applied_entries += len(entries)
+        if self._sent == self._applied:
+            self._progress_at = self._ports.clock.now()
+        for last, logged in _slices(entries):
+            future = machine.apply(group, replica, first=self._sent + 1, last=last, entries=logged)
+            future.add_done_callback(partial(self._on_applied, self._life))
+            self._sent = last
+
+    def _on_applied(self, life: int, done: asyncio.Future[int]) -> None:
+        if life != self._life or done.cancelled():
+            return
+        error = done.exception()
+        if error is not None:
+            self._failed(error)
+            return
+        self._advance(done.result())
+
+    def _advance(self, index: int) -> None:
+        self._applied, self._progress_at = index, self._ports.clock.now()
+        self.problem = ""
+        self._node.on_applied(index)
+        self._stir()
+
+    def stalled_for(self) -> float:
+        """How long the state machine has had something to apply and not got on."""
+        return self._ports.clock.now() - self._progress_at if self.attached and self._sent > self._applied else 0.0
+
+    # Restoring
+
+    def restore(self, meta: SnapshotMeta) -> None:
+        """Let a snapshot that has arrived, and is in the log, replace the state."""
+        directory = self.arrivals.get(meta.index)
+        if directory is None:
+            self._failed(StateMachineError(f"the files of the snapshot at {meta.index} are gone: another is asked for"))
+            return
+        self._sent = meta.index
+        future = self._ports.machine.restore(self._group, self._replica, directory, index=meta.index)
+        future.add_done_callback(partial(self._on_restored, self._life, meta.index))
+
+    def _on_restored(self, life: int, index: int, done: asyncio.Future[Applied]) -> None:
+        if life != self._life or done.cancelled():
+            return
+        error = done.exception()
+        if error is None:
+            self._ports.tally.snapshots_restored += 1
+            self._drop_arrivals(index)
+            self._advance(index)
+            return
+        if not isinstance(error, DisconnectedError):
+            self._drop_arrivals(index)
+        self._failed(error)
+
+    def arrived(self, index: int, directory: Path) -> None:
+        """A snapshot's files are there; they are of use only if the node takes it."""
+        if index in self.arrivals:
+            return
+        self.arrivals[index] = directory
+        if self._node.restoring != index:
+            self._drop(index)
+
+    def _drop_arrivals(self, upto: int) -> None:
+        for index in [index for index in self.arrivals if index <= upto]:
+            self._drop(index)
+
+    def _drop(self, index: int) -> None:
+        directory = self.arrivals.pop(index)
+        asyncio.get_running_loop().run_in_executor(None, partial(shutil.rmtree, directory, ignore_errors=True))
+
+    # Telling
+
+    def tell_role(self, *, leader: bool, term: int, hint: str) -> None:
+        """Let the state machine know who leads."""
+        if self.attached:
+            self._ports.machine.role(self._group, self._replica, leader=leader, term=term, hint=hint)
+
+
+def _slices(entries: list[Entry]) -> Iterator[tuple[int, list[LoggedEntry]]]:
+    """Cut entries into what fits a frame: the last index of each part, and those of its entries that say something."""
+    logged: list[LoggedEntry] = []
+    size = 0
+    for entry in entries:
+        if entry.kind != NORMAL:
+            continue
+        if size and size + len(entry.data) > _SLICE_BYTES:
+            yield entry.index - 1, logged
+            logged, size = [], 0
+        logged.append(LoggedEntry(entry.index, entry.data))
+        size += len(entry.data)
+    yield entries[-1].index, logged

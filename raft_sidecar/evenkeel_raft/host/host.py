@@ -1,0 +1,393 @@
+"""All replicas of one store, and what the agent asks of them.
+
+    host = await Host.open(directory, store=..., cluster=..., socket=..., listen=...)
+    ...                              the agent drives it, see `evenkeel_raft.agent.groups.Groups`
+    await host.failed                never ends well: the disk failed, or there is a bug; end the process
+    await host.close()
+
+A host runs what its disk holds, metastore or not: it remembers where its peers were when it last heard of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from typing import Final, Self
+
+import msgspec
+
+from evenkeel.errors import DisconnectedError, InvalidInputError
+from evenkeel.metastore.clock import Clock, SystemClock
+from evenkeel.protocol.configuration import Configuration
+from evenkeel.protocol.keys import group_number
+from evenkeel.protocol.leader import GroupView
+from evenkeel.protocol.records import ReplicaId
+from evenkeel.protocol.replica import Start
+from evenkeel.wire.frames import Drops
+from evenkeel.wire.sidecar_end import SidecarEnd
+from evenkeel_raft.agent.configurations import change_to, conf_of, member
+from evenkeel_raft.agent.groups import GroupReport, MetastoreMark, Partition
+from evenkeel_raft.core.errors import RefusedError
+from evenkeel_raft.core.rawnode import Node
+from evenkeel_raft.core.types import EMPTY_META, HardState, genesis
+from evenkeel_raft.errors import DiskFullError, LogError
+from evenkeel_raft.host.inquiries import Inquiries
+from evenkeel_raft.host.labels import Label, decode_label, encode_label
+from evenkeel_raft.host.machine_side import MachineSide
+from evenkeel_raft.host.peer_side import PeerSide
+from evenkeel_raft.host.ports import Ports, Tally, Tasks
+from evenkeel_raft.host.pump import Pump
+from evenkeel_raft.host.replica import Replica
+from evenkeel_raft.host.settings import HostSettings
+from evenkeel_raft.host.upkeep import Upkeep
+from evenkeel_raft.log.disk import FileDisk
+from evenkeel_raft.log.rebuild import Recovered, RecoveredGroup
+from evenkeel_raft.log.records import Append, Created, Destroyed, Metastore
+from evenkeel_raft.log.wal import LogSettings, LogStats, SharedLog
+from evenkeel_raft.log.writer import LogWriter
+from evenkeel_raft.net.files.partial import PARTIAL, replica_of
+from evenkeel_raft.net.identity import Address, Identity, LinkSettings
+from evenkeel_raft.net.peers import Peers
+from evenkeel_raft.net.tls import TlsFiles
+
+__all__ = ["Host"]
+
+_PEERS_FILE: Final = "peers.json"
+_NOTHING: Final = RecoveredGroup(0, 0, b"", EMPTY_META, HardState(), [])
+
+
+class Host:
+    """Implements `evenkeel_raft.agent.groups.Groups`."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        identity: Identity,
+        log: SharedLog,
+        recovered: Recovered,
+        socket: Path,
+        settings: HostSettings,
+        link: LinkSettings,
+        tls: TlsFiles | None,
+        clock: Clock,
+        chance: Random,
+    ) -> None:
+        self.identity = identity
+        self.settings = settings
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.tally = Tally()
+        self.full = ""
+        """Why nothing can be logged at the moment, if so."""
+        self.on_change: Callable[[Partition], None] = lambda _: None
+        self._directory = directory
+        self._log = log
+        self._chance = chance
+        self._replicas: dict[int, Replica] = {}
+        self._running: dict[Partition, ReplicaId] = {}
+        self._retired = dict(recovered.retired)
+        mark = recovered.metastore
+        self._mark = None if mark is None else MetastoreMark(mark.cluster, mark.revision)
+        inbox = directory / "inbox"
+        tasks = Tasks(self.failed)
+        self._machine_side = MachineSide(self._replicas, tasks=tasks)
+        self._peer_side = PeerSide(self._replicas, tally=self.tally, inbox=inbox)
+        self._machine = SidecarEnd(socket, volume=identity.volume, handler=self._machine_side, clock=clock)
+        self._peers = Peers(
+            identity,
+            handler=self._peer_side,
+            inbox=inbox,
+            bytes_per_second=settings.bytes_per_second,
+            tls=tls,
+            settings=link,
+            clock=clock,
+            chance=chance,
+        )
+        self._upkeep = Upkeep(self._replicas, settings=settings, clock=clock, peers=self._peers)
+        self._inquiries = Inquiries(self._replicas, peers=self._peers, clock=clock, patience=settings.election_seconds)
+        self._machine_side.upkeep = self._peer_side.upkeep = self._upkeep
+        self._peer_side.inquiries = self._inquiries
+        self._ports = Ports(
+            settings=settings,
+            clock=clock,
+            chance=chance,
+            writer=LogWriter(log, on_full=self._on_full, on_failed=self._on_failed),
+            peers=self._peers,
+            machine=self._machine,
+            tasks=tasks,
+            pump=Pump(on_turn=self._peers.flush, on_wake=self._upkeep.watch),
+            tally=self.tally,
+            outbox=directory / "outbox",
+            snapshot_slots=asyncio.Semaphore(settings.snapshots_at_once),
+        )
+        for group, found in recovered.groups.items():
+            self._add(group, decode_label(found.label), found)
+
+    # Life
+
+    @classmethod
+    async def open(
+        cls,
+        directory: Path,
+        *,
+        store: str,
+        cluster: str,
+        socket: Path,
+        listen: tuple[str, int],
+        settings: HostSettings | None = None,
+        log_settings: LogSettings | None = None,
+        link: LinkSettings | None = None,
+        tls: TlsFiles | None = None,
+        clock: Clock | None = None,
+        chance: Random | None = None,
+    ) -> Self:
+        """Recover what the directory holds and run it."""
+        log, recovered = SharedLog.open(FileDisk(directory / "log"), log_settings)
+        host = cls(
+            directory,
+            identity=Identity(cluster, store, recovered.volume),
+            log=log,
+            recovered=recovered,
+            socket=socket,
+            settings=settings or HostSettings(),
+            link=link or LinkSettings(),
+            tls=tls,
+            clock=clock or SystemClock(),
+            chance=chance or Random(),
+        )
+        await host._start(*listen)
+        return host
+
+    async def _start(self, address: str, port: int) -> None:
+        shutil.rmtree(self._ports.outbox, ignore_errors=True)
+        self._find_arrivals()
+        self._ports.writer.start()
+        for replica in self._replicas.values():
+            self._begin(replica)
+        self.port = await self._peers.start(address, port)
+        self._peers.set_peers(self._known_peers())
+        await self._machine.start()
+        self._ports.tasks.spawn(self._upkeep.run())
+
+    async def close(self) -> None:
+        """Stop; what was acknowledged is on the disk."""
+        for replica in self._replicas.values():
+            replica.stop()
+        await self._machine.close()
+        await self._ports.tasks.close()
+        await self._peers.close()
+        await self._ports.writer.close()
+
+    def _find_arrivals(self) -> None:
+        """Snapshots that arrived and were not restored before the last process ended: of use, or in the way."""
+        inbox = self._directory / "inbox"
+        for path in inbox.iterdir():
+            found = replica_of(path.name)
+            if found is None or path.name.endswith(PARTIAL):
+                continue
+            replica = self._replicas.get(found[0])
+            index = int(path.name.split("-")[3])
+            if replica is not None and member(replica.id) == found[1] and index == replica.node.offset:
+                replica.applier.arrivals[index] = path
+            else:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _on_full(self, error: DiskFullError | None) -> None:
+        self.full = "" if error is None else str(error)
+        self._machine_side.full = error is not None
+        self._upkeep.set_full(error is not None)
+
+    def _on_failed(self, error: LogError) -> None:
+        if not self.failed.done():
+            self.failed.set_exception(error)
+
+    # Replicas
+
+    def _add(self, group: int, label: Label, found: RecoveredGroup) -> Replica:
+        partition, id_ = Partition(label.table, label.partition), (label.store, found.replica)
+        meta = found.meta
+        if label.genesis is not None and meta == EMPTY_META:
+            meta = genesis(label.genesis)
+        node = Node(
+            group=group,
+            replica=member(id_),
+            generation=found.generation,
+            random=Random(self._chance.getrandbits(64)),
+            settings=self.settings.raft,
+            meta=meta,
+            hard_state=found.hard_state,
+            entries=found.entries,
+            applied=None,
+        )
+        replica = Replica(
+            partition,
+            id_,
+            group=group,
+            generation=found.generation,
+            node=node,
+            ports=self._ports,
+            changed=self._note_change,
+        )
+        self._replicas[group] = replica
+        self._running[partition] = id_
+        if meta is not found.meta:
+            replica.unwritten = Append(group, found.replica, found.generation, meta, [], None)
+        return replica
+
+    def _begin(self, replica: Replica) -> None:
+        """Let a replica take part."""
+        if replica.unwritten is not None:
+            self._ports.writer.submit(replica.unwritten)
+            replica.unwritten = None
+        self._upkeep.watch(replica)
+        self._ports.pump.stir(replica)
+        if self._machine.connected:
+            replica.applier.open()
+
+    def _note_change(self, replica: Replica) -> None:
+        self.on_change(replica.partition)
+
+    def _replica(self, partition: Partition) -> Replica | None:
+        if partition not in self._running:
+            return None
+        return self._replicas[group_number(*partition)]
+
+    # What the agent asks
+
+    def running(self) -> Mapping[Partition, ReplicaId]:
+        """The replicas of this store."""
+        return self._running
+
+    def newest_held(self, partition: Partition) -> int:
+        """The highest replica id this volume ever held of a group."""
+        group = group_number(*partition)
+        replica = self._replicas.get(group)
+        return replica.id[1] if replica is not None else self._retired.get(group, 0)
+
+    def remembered(self) -> MetastoreMark | None:
+        """The metastore this volume followed so far."""
+        return self._mark
+
+    async def remember(self, mark: MetastoreMark) -> None:
+        """Make the mark durable."""
+        await self._ports.writer.write(Metastore(mark.cluster, mark.revision))
+        self._mark = mark
+
+    def set_peers(self, peers: Mapping[str, Address]) -> None:
+        """Know these stores and no others, also after a restart."""
+        others = {store: address for store, address in peers.items() if store != self.identity.store}
+        if others != self._known_peers():
+            new = self._directory / (_PEERS_FILE + ".new")
+            new.write_bytes(msgspec.json.encode(others))
+            new.rename(self._directory / _PEERS_FILE)
+        self._peers.set_peers(others)
+
+    def _known_peers(self) -> dict[str, Address]:
+        """What was last known; a file that cannot be read is as good as none, for the metastore tells anew."""
+        with suppress(OSError, msgspec.MsgspecError):
+            return msgspec.json.decode((self._directory / _PEERS_FILE).read_bytes(), type=dict[str, Address])
+        return {}
+
+    async def start(self, partition: Partition, start: Start) -> None:
+        """Start a replica."""
+        group, peer = group_number(*partition), start.peer
+        if group in self._replicas:
+            other = self._replicas[group]
+            raise InvalidInputError(f"{partition} and {other.partition} share the group number {group}")
+        first = None if start.configuration is None else conf_of(start.configuration.peers)
+        label = Label(*partition, peer.store, first)
+        await self._ports.writer.write(Created(group, peer.replica, 0, encode_label(label)))
+        found = msgspec.structs.replace(_NOTHING, replica=peer.replica)
+        self._begin(self._add(group, label, found))
+
+    async def destroy(self, partition: Partition, replica: ReplicaId) -> None:
+        """End a replica: the state machine's data first, for only the log remembers that there is any."""
+        found = self._replica(partition)
+        if found is None or found.id != replica:
+            return
+        if not self._machine.connected:
+            raise DisconnectedError(f"{partition}: the state machine is not there to delete its data")
+        found.stop()
+        await self._machine.destroy(found.group, replica[1])
+        await self._ports.writer.write(Destroyed(found.group, replica[1]))
+        self._upkeep.forget(found)
+        del self._running[partition], self._replicas[found.group]
+        self._retired[found.group] = replica[1]
+        await self._peers.cancel_snapshot(found.group, member(replica))
+
+    def leading(self, partition: Partition) -> GroupView | None:
+        """The group as its leader sees it."""
+        replica = self._replica(partition)
+        return None if replica is None else replica.view()
+
+    def propose(self, partition: Partition, configuration: Configuration) -> bool:
+        """Log a configuration."""
+        replica = self._replica(partition)
+        if replica is None or replica.stopped:
+            return False
+        try:
+            replica.node.propose_conf(change_to(configuration, replica.node.conf))
+        except RefusedError:
+            return False
+        self._ports.pump.stir(replica)
+        return True
+
+    def transfer(self, partition: Partition, to: ReplicaId) -> bool:
+        """Hand leadership over."""
+        replica = self._replica(partition)
+        return replica is not None and replica.transfer_to(to)
+
+    def set_reluctant(self, reluctant: bool) -> None:
+        """Lead only where nobody else does."""
+        self._upkeep.set_reluctant(reluctant)
+
+    def keep_awake(self, partition: Partition, awake: bool) -> None:
+        """Let the group not fall asleep."""
+        replica = self._replica(partition)
+        if replica is not None and replica.keep_awake != awake:
+            replica.keep_awake = awake
+            if awake and not replica.stopped:
+                replica.wake()
+
+    async def ask_leader(self, partition: Partition, replica: ReplicaId, stores: Iterable[str]) -> bool:
+        """Whether a leader says that the replica is no member."""
+        group = group_number(*partition)
+        return await self._inquiries.ask(group, replica[0], replica[1], of=stores)
+
+    def reports(self) -> Mapping[Partition, GroupReport]:
+        """What there is to report."""
+        return {replica.partition: replica.report() for replica in self._replicas.values()}
+
+    # Looking
+
+    @property
+    def machine_connected(self) -> bool:
+        """Whether the state machine is there."""
+        return self._machine.connected
+
+    @property
+    def peers(self) -> Peers:
+        """The other stores."""
+        return self._peers
+
+    @property
+    def machine_drops(self) -> Drops:
+        """Connections of state machines given up, by why."""
+        return self._machine.drops
+
+    @property
+    def awake(self) -> int:
+        """How many groups are awake."""
+        return self._upkeep.awake
+
+    def log_stats(self) -> LogStats:
+        """The log as it is; numbers of a thread at work, so not all of one moment."""
+        return self._log.stats()
+
+    async def drain(self) -> int:
+        """Hand over all leaderships; returns how many nobody took."""
+        return await self._upkeep.drain()

@@ -1,0 +1,65 @@
+"""Requests from the state machine, and its coming and going."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from evenkeel.wire.messages import Busy, Drained, Hello, NotLeader, ProposeOutcome, ReadOutcome, Unavailable
+from evenkeel_raft.host.ports import Tasks
+from evenkeel_raft.host.replica import Replica
+from evenkeel_raft.host.upkeep import Upkeep
+
+__all__ = ["MachineSide"]
+
+
+class MachineSide:
+    """What the sidecar's end of the socket calls."""
+
+    def __init__(self, replicas: Mapping[int, Replica], *, tasks: Tasks) -> None:
+        self.upkeep: Upkeep | None = None
+        self.full = False
+        """Whether nothing can be logged for lack of space."""
+        self._replicas = replicas
+        self._tasks = tasks
+
+    def connected(self, hello: Hello) -> None:
+        """A state machine is there: open every group."""
+        for replica in self._replicas.values():
+            if not replica.stopped:
+                replica.applier.open()
+
+    def disconnected(self) -> None:
+        """It is gone: let others lead."""
+        for replica in self._replicas.values():
+            replica.applier.close()
+        if self.upkeep is not None:
+            self.upkeep.machine_gone()
+
+    def propose(self, group: int, replica: int, data: bytes, answer: Callable[[ProposeOutcome], None]) -> None:
+        """Log an entry."""
+        found = self._find(group, replica)
+        if found is None:
+            answer(NotLeader())
+        elif self.full:
+            answer(Busy())
+        else:
+            found.propose(data, answer)
+
+    def read_index(self, group: int, replica: int, answer: Callable[[ReadOutcome], None]) -> None:
+        """Find the index from which on a read may be answered."""
+        found = self._find(group, replica)
+        if found is None:
+            answer(Unavailable())
+        else:
+            found.read_index(answer)
+
+    def drain(self, answer: Callable[[Drained], None]) -> None:
+        """Hand over all leaderships."""
+        self._tasks.spawn(self._drain(answer))
+
+    async def _drain(self, answer: Callable[[Drained], None]) -> None:
+        answer(Drained(await self.upkeep.drain() if self.upkeep is not None else 0))
+
+    def _find(self, group: int, number: int) -> Replica | None:
+        replica = self._replicas.get(group)
+        return replica if replica is not None and replica.id[1] == number and not replica.stopped else None

@@ -1,0 +1,43 @@
+"""Which replicas have something to do: each is asked once per turn of the loop, whatever happened to it meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from evenkeel_raft.host.replica import Replica
+
+__all__ = ["Pump"]
+
+
+class Pump:
+    """`on_turn` is called after each turn's work: what goes to peers leaves together. `on_wake` tells who woke."""
+
+    def __init__(self, *, on_turn: Callable[[], None], on_wake: Callable[[Replica], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._on_turn = on_turn
+        self._on_wake = on_wake
+        self._stirred: list[Replica] = []
+        self._scheduled = False
+
+    def stir(self, replica: Replica) -> None:
+        """Something happened to a replica."""
+        if replica.stirred:
+            return
+        replica.stirred = True
+        self._stirred.append(replica)
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        stirred, self._stirred = self._stirred, []
+        self._scheduled = False
+        for replica in stirred:
+            replica.stirred = False
+            replica.work()
+            if replica.asleep and not replica.node.quiesced:
+                self._on_wake(replica)
+        self._on_turn()

@@ -1,0 +1,434 @@
+"""One replica: what its node wants done, begun; and what others want of it, answered.
+
+`work` takes the node's output and begins all of it: what is to be durable goes to the log, messages to peers, committed
+entries to the state machine. Completions come back as callbacks, which feed the node and stir the replica again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from evenkeel.protocol.leader import GroupView
+from evenkeel.protocol.records import ReplicaId
+from evenkeel.protocol.replica import leader_excludes
+from evenkeel.wire.messages import (
+    Busy,
+    Committed,
+    NotLeader,
+    ProposeOutcome,
+    ReadAt,
+    ReadOutcome,
+    Unavailable,
+    Unknown,
+)
+from evenkeel_raft.agent.configurations import configuration_of, id_of, member, store_of
+from evenkeel_raft.agent.groups import GroupReport, Partition
+from evenkeel_raft.core.errors import InvariantError, Refusal, RefusedError
+from evenkeel_raft.core.messages import InstallSnapshot, Message
+from evenkeel_raft.core.rawnode import AppendBatch, Node
+from evenkeel_raft.core.status import PeerStatus, SoftState, Status
+from evenkeel_raft.core.types import LEADER, Entry, ReadState
+from evenkeel_raft.host.applier import Applier
+from evenkeel_raft.host.filler import Filler
+from evenkeel_raft.host.ports import Ports
+from evenkeel_raft.log.records import Append, Compacted
+
+__all__ = ["Replica"]
+
+_NO_HINT: Final = NotLeader()
+
+
+class Replica:
+    """One replica of one group, as long as this volume holds it."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        id_: ReplicaId,
+        *,
+        group: int,
+        generation: int,
+        node: Node,
+        ports: Ports,
+        changed: Callable[[Replica], None],
+    ) -> None:
+        self.partition = partition
+        self.id = id_
+        self.group = group
+        self.node = node
+        self.stirred = False
+        self.unwritten: Append | None = None
+        """The group's beginning, where the log does not have it yet."""
+        self.stopped = False
+        self.broken = ""
+        self.keep_awake = False
+        self.asleep = False
+        self.busy = False
+        """Whether there was something to write or to apply since the host last looked."""
+        self.busy_at = 0
+        """The tick at which the host last found it busy."""
+        self.without: frozenset[str] = frozenset()
+        """Stores that were not there when the group fell asleep."""
+        self.proposed_bytes = 0
+        self._generation = generation
+        self._ports = ports
+        self.changed = partial(changed, self)
+        """Tells the agent that something may be of interest."""
+        self._stir = partial(ports.pump.stir, self)
+        self._routes: dict[int, str] = {}
+        self._conf_index = -1
+        self._proposals: deque[tuple[int, int, Callable[[ProposeOutcome], None]]] = deque()
+        self._reads: dict[int, Callable[[int], None]] = {}
+        self._read_number = 0
+        self._role = SoftState(0, 0, 0)
+        self.applier = Applier(
+            node,
+            group=group,
+            replica=id_[1],
+            partition=partition,
+            ports=ports,
+            stir=self._stir,
+            changed=self._attachment_changed,
+            broken=self._break,
+        )
+        self.filler = Filler(node, group=group, replica=id_[1], ports=ports, store_of=self.store_of)
+        self.filler.work = self.work
+        self._learn_routes()
+
+    # What the node wants done
+
+    def work(self) -> None:
+        """Begin everything that the node wants done now."""
+        if self.stopped:
+            return
+        try:
+            self._work()
+        except InvariantError as error:
+            self._break(error)
+
+    def _work(self) -> None:
+        out = self.node.take()
+        batch = out.append
+        if batch is not None:
+            self.busy = True
+            record = Append(self.group, self.id[1], self._generation, batch.snapshot, batch.entries, batch.hard_state)
+            self._ports.writer.submit(record, partial(self._persisted, batch))
+        for message in out.messages:
+            self._send(message)
+        if out.restore is not None:
+            self.applier.restore(out.restore)
+        if out.apply:
+            self._answer_proposals(out.apply)
+            self.applier.apply(out.apply)
+        for read in out.reads:
+            self._answer_read(read)
+        for to in out.snapshots:
+            self.filler.want(to)
+        if out.soft is not None:
+            self._take_role(out.soft)
+        if self.node.conf_index != self._conf_index:
+            self._learn_routes()
+            self.changed()
+
+    def _persisted(self, batch: AppendBatch) -> None:
+        if self.stopped:
+            return
+        try:
+            self.node.on_persisted(batch.token)
+        except InvariantError as error:
+            self._break(error)
+            return
+        for message in batch.responses:
+            self._send(message)
+        self._stir()
+
+    def _send(self, message: Message) -> None:
+        if isinstance(message, InstallSnapshot):
+            self.filler.announced(message)
+            return
+        store = self._routes.get(message.receiver)
+        if store is not None:
+            self._ports.peers.send(store, message)
+
+    def _learn_routes(self) -> None:
+        self._conf_index = self.node.conf_index
+        conf = self.node.conf
+        self._routes.update({number: store_of(conf, number) for number in conf.members()})
+        self.filler.keep(set(conf.members()) if self.node.leading else set())
+
+    def store_of(self, number: int) -> str | None:
+        """Where a member is."""
+        return self._routes.get(number)
+
+    def _break(self, error: InvariantError) -> None:
+        """Stop for good, keeping what is on the disk: going on could lose what was promised."""
+        self.broken = str(error)
+        self.stop()
+        self.changed()
+
+    def stop(self) -> None:
+        """Take part in nothing any more."""
+        if self.stopped:
+            return
+        self.stopped = True
+        self._give_up_requests()
+        self.filler.keep(set())
+        self.applier.close()
+
+    # Messages and time
+
+    def step(self, store: str, message: Message) -> None:
+        """Take in a peer's message."""
+        if self.stopped:
+            return
+        if self._routes.get(message.sender) != store:
+            self._routes[message.sender] = store
+        try:
+            refusal = self.node.step(message)
+        except InvariantError as error:
+            self._break(error)
+            return
+        if refusal is not None:
+            self._ports.tally.refused_messages[refusal.name.lower()] += 1
+        self._stir()
+
+    def tick(self) -> None:
+        """Let time pass."""
+        if not self.stopped:
+            self.node.tick()
+            self._stir()
+
+    def wake(self) -> None:
+        """Tick again."""
+        self.node.wake()
+        self._stir()
+
+    # Roles
+
+    @property
+    def fit_to_lead(self) -> bool:
+        """Whether there is a state machine with state beside it."""
+        return self.applier.attached and not self.node.needs_restore
+
+    def _take_role(self, soft: SoftState) -> None:
+        was = self._role
+        self._role = soft
+        if was.role == LEADER and soft.role != LEADER:
+            self._give_up_requests()
+            self.filler.keep(set())
+        if soft.role == LEADER and was.role != LEADER:
+            self._ports.tally.elections_won += 1
+        self.tell_role()
+        self.changed()
+
+    def tell_role(self) -> None:
+        """Let the state machine know who leads."""
+        soft = self._role
+        hint = self._routes.get(soft.leader, "")
+        self.applier.tell_role(leader=soft.role == LEADER, term=soft.term, hint=hint)
+
+    def _attachment_changed(self) -> None:
+        if self.applier.attached and not self.stopped:
+            self.tell_role()
+        self.changed()
+        self._stir()
+
+    def hand_over(self) -> bool:
+        """Let the fittest other voter lead; whether one takes over, or has."""
+        status = self.node.status()
+        if not self.node.leading or status.transfer_to:
+            return True
+        ticks = self._ports.settings.raft.election_ticks
+        fit = [
+            (peer.match, number)
+            for number, peer in status.peers.items()
+            if status.conf.is_voter(number)
+            and self._answers(peer, ticks)
+            and not peer.snapshot_wanted
+            and (not status.conf.joint or number in status.conf.voters)
+        ]
+        if not fit:
+            return False
+        return self.transfer(max(fit)[1])
+
+    def transfer(self, to: int) -> bool:
+        """Hand leadership to a member."""
+        try:
+            self.node.transfer(to)
+        except RefusedError:
+            return False
+        self._ports.tally.handed_over += 1
+        self._stir()
+        return True
+
+    # Proposals and reads
+
+    def propose(self, data: bytes, answer: Callable[[ProposeOutcome], None]) -> None:
+        """Log an entry; the answer comes when its fate is known."""
+        try:
+            index = self.node.propose(data)
+        except RefusedError as refused:
+            answer(self._refusal(refused))
+            return
+        self._proposals.append((index, self.node.term, answer))
+        self._ports.tally.proposals += 1
+        self._ports.tally.proposed_bytes += len(data)
+        self.proposed_bytes += len(data)
+        self._stir()
+
+    def _refusal(self, refused: RefusedError) -> ProposeOutcome:
+        if refused.reason is Refusal.BUSY:
+            return Busy()
+        store = self._routes.get(refused.leader)
+        return NotLeader(store) if store is not None and store != self.id[0] else _NO_HINT
+
+    def _answer_proposals(self, committed: list[Entry]) -> None:
+        """Entries up to the last of these are committed, here and for ever."""
+        proposals, first, last = self._proposals, committed[0].index, committed[-1].index
+        while proposals and proposals[0][0] <= last:
+            index, term, answer = proposals.popleft()
+            is_ours = index >= first and committed[index - first].term == term
+            answer(Committed(index, term) if is_ours else Unknown())
+
+    def read_index(self, answer: Callable[[ReadOutcome], None]) -> None:
+        """Find the index from which on a read that begins now may be answered."""
+        self._ports.tally.reads += 1
+        self._read(lambda index: answer(ReadAt(index) if index else Unavailable()))
+
+    def judge(self, replica: ReplicaId, answer: Callable[[bool], None]) -> None:
+        """Say whether a replica is excluded, once a quorum has confirmed that this one leads."""
+
+        def confirmed(index: int) -> None:
+            answer(bool(index) and self._excludes(replica))
+
+        if self.node.leading and not self.stopped:
+            self._read(confirmed)
+        else:
+            answer(False)
+
+    def _excludes(self, replica: ReplicaId) -> bool:
+        return self.node.leading and leader_excludes(
+            replica,
+            applied=configuration_of(self.node.conf),
+            newest=configuration_of(self.node.newest_conf()),
+            committed_in_term=self.node.status().committed_in_term,
+        )
+
+    def _read(self, answer: Callable[[int], None]) -> None:
+        self._read_number += 1
+        self._reads[self._read_number] = answer
+        try:
+            self.node.read_index(self._read_number)
+        except RefusedError:
+            self._answer_read(ReadState(self._read_number, 0))
+            return
+        self._stir()
+
+    def _answer_read(self, read: ReadState) -> None:
+        answer = self._reads.pop(read.context, None)
+        if answer is not None:
+            answer(read.index)
+
+    def _give_up_requests(self) -> None:
+        """Nobody can say any more what becomes of them."""
+        proposals, self._proposals = self._proposals, deque()
+        for _, _, answer in proposals:
+            answer(Unknown())
+        if self.stopped:
+            for context in list(self._reads):
+                self._answer_read(ReadState(context, 0))
+
+    # Compaction
+
+    def compact(self) -> None:
+        """Forget the part of the log that the state machine has and no member that answers needs."""
+        settings, node = self._ports.settings, self.node
+        if self.stopped or node.needs_restore or not self.applier.attached:
+            return
+        if node.applied_bytes() < 2 * settings.keep_log_bytes:
+            return
+        upto = min(node.index_before(settings.keep_log_bytes), max(self._needed(), self._most()))
+        if upto > node.offset:
+            meta = node.compact(upto)
+            self._ports.tally.compactions += 1
+            self._ports.writer.submit(Compacted(self.group, self.id[1], self._generation, meta))
+
+    def _most(self) -> int:
+        """What goes even if somebody needs it: a log without bounds would be worse than another snapshot."""
+        return self.node.index_before(self._ports.settings.max_log_bytes)
+
+    def _needed(self) -> int:
+        """The index that the log must reach back to for those who are being brought up to date."""
+        floors = [self.filler.floor] if self.filler.floor is not None else []
+        ticks = self._ports.settings.raft.election_ticks
+        if self.node.leading:
+            peers = self.node.status().peers.values()
+            floors += [peer.match for peer in peers if self._answers(peer, ticks) and peer.match >= self.node.offset]
+        return min(floors, default=1 << 62)
+
+    # Looking
+
+    @staticmethod
+    def _answers(peer: PeerStatus, ticks: int) -> bool:
+        return peer.silent_ticks is not None and peer.silent_ticks < ticks
+
+    def view(self) -> GroupView | None:
+        """The group as its leader sees it; None unless it leads and has a state machine to fill others from."""
+        if self.stopped or not self.node.leading or not self.fit_to_lead:
+            return None
+        status = self.node.status()
+        ticks, margin = self._ports.settings.raft.election_ticks, self._ports.settings.caught_up_bytes
+        ids = {number: id_of(status.conf, number) for number in status.peers if number in status.conf.info}
+        return GroupView(
+            me=self.id,
+            term=status.term,
+            applied=configuration_of(status.conf),
+            newest=configuration_of(self.node.newest_conf()),
+            committed_in_term=status.committed_in_term,
+            caught_up=frozenset({ids[n] for n, peer in status.peers.items() if n in ids and _caught_up(peer, margin)})
+            | {self.id},
+            answering=frozenset({ids[n] for n, peer in status.peers.items() if n in ids and self._answers(peer, ticks)})
+            | {self.id},
+            commit_known=status.commit_known >= status.applied_conf.index,
+        )
+
+    def transfer_to(self, to: ReplicaId) -> bool:
+        """Hand leadership to a replica by name."""
+        return not self.stopped and self.node.leading and self.transfer(member(to))
+
+    def report(self) -> GroupReport:
+        """What there is to say of it."""
+        status = self.node.status()
+        return GroupReport(
+            leading=self.node.leading,
+            term=status.term,
+            log_bytes=self.node.applied_bytes(),
+            applied=status.applied,
+            proposed_bytes=self.proposed_bytes,
+            filling=self.filler.progress(),
+            problem=self.problem(status),
+        )
+
+    def problem(self, status: Status) -> str:
+        """Why it does not get on, if so."""
+        if self.broken:
+            return f"stopped: {self.broken}"
+        if self.applier.problem or self.filler.problem:
+            return self.applier.problem or self.filler.problem
+        silent = status.leader_silent_ticks
+        limit = 3 * self._ports.settings.raft.election_ticks
+        if not status.quiesced and status.conf.voters and not status.leader and (silent is None or silent > limit):
+            return "no leader: a majority of the voters can not be reached"
+        return ""
+
+
+def _caught_up(peer: PeerStatus, margin: int) -> bool:
+    return (
+        peer.state == "replicate"
+        and not peer.snapshot_wanted
+        and peer.bytes_behind is not None
+        and peer.bytes_behind <= margin
+    )

@@ -1,0 +1,169 @@
+"""What time asks for: ticks, sleep, compaction, and leaderships that are better held elsewhere.
+
+Only groups that are awake cost anything. A group without work sleeps; while it does, the links between stores watch
+over it instead of heartbeats of its own: when the store of its leader goes, its followers wake, and when a store
+comes back that was away when the group fell asleep, its leader does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+from evenkeel.metastore.clock import Clock
+from evenkeel_raft.host.replica import Replica
+from evenkeel_raft.host.settings import HostSettings
+from evenkeel_raft.net.peers import Peers
+
+__all__ = ["Upkeep"]
+
+_SWEEP_TICKS: Final = 10
+
+
+class Upkeep:
+    """Looks after all replicas of a host, until cancelled."""
+
+    def __init__(self, replicas: Mapping[int, Replica], *, settings: HostSettings, clock: Clock, peers: Peers) -> None:
+        self._replicas = replicas
+        self._settings = settings
+        self._clock = clock
+        self._peers = peers
+        self._awake: dict[int, Replica] = {}
+        self._asked_to_go = False
+        self._full = False
+        self.ticks = 0
+
+    async def run(self) -> None:
+        """Tick; a loop that was held up ticks once, not many times at once."""
+        while True:
+            await self._clock.sleep(self._settings.tick_seconds)
+            self.ticks += 1
+            for replica in list(self._awake.values()):
+                self._tick(replica)
+            if self.ticks % _SWEEP_TICKS == 0:
+                await self._sweep()
+
+    # Awake or not
+
+    def watch(self, replica: Replica) -> None:
+        """Take a replica in, or notice that it woke."""
+        replica.asleep = False
+        replica.busy_at = self.ticks
+        self._awake[replica.group] = replica
+
+    def forget(self, replica: Replica) -> None:
+        """A replica is no more."""
+        self._awake.pop(replica.group, None)
+
+    @property
+    def awake(self) -> int:
+        """How many groups are awake."""
+        return len(self._awake)
+
+    def store_gone(self, store: str) -> None:
+        """Wake those whose leader is not there any more."""
+        for replica in self._replicas.values():
+            if replica.asleep and replica.store_of(replica.node.leader) == store:
+                self._wake(replica)
+
+    def store_back(self, store: str) -> None:
+        """Wake those that fell asleep without a store."""
+        for replica in self._replicas.values():
+            if replica.asleep and store in replica.without:
+                self._wake(replica)
+
+    def _wake(self, replica: Replica) -> None:
+        self.watch(replica)
+        replica.wake()
+
+    def _tick(self, replica: Replica) -> None:
+        if replica.stopped:
+            self.forget(replica)
+        elif replica.node.quiesced:
+            replica.asleep = True
+            self.forget(replica)
+        else:
+            replica.tick()
+            if replica.keep_awake:
+                replica.changed()
+
+    def _may_sleep(self, replica: Replica) -> None:
+        if replica.busy:
+            replica.busy, replica.busy_at = False, self.ticks
+        idle = self.ticks - replica.busy_at >= self._settings.sleep_after_ticks
+        if not idle or replica.keep_awake or not replica.node.leading or replica.stopped:
+            return
+        members = {number: replica.store_of(number) for number in replica.node.conf.members()}
+        lost = {
+            number: store
+            for number, store in members.items()
+            if store is not None and store != replica.id[0] and not self._peers.connected(store)
+        }
+        if replica.node.quiesce(lost=lost):
+            replica.without = frozenset(lost.values())
+            replica.asleep = True
+            self.forget(replica)
+            replica.work()
+
+    # What can wait
+
+    async def _sweep(self) -> None:
+        for at, replica in enumerate(list(self._replicas.values())):
+            if at % 100 == 99:
+                await asyncio.sleep(0)
+            if replica.stopped or replica.asleep:
+                continue
+            replica.compact()
+            self._consider_hand_over(replica)
+            self._may_sleep(replica)
+
+    def _consider_hand_over(self, replica: Replica) -> None:
+        lagging = replica.applier.stalled_for() > self._settings.lag_seconds
+        unfit = lagging or self._asked_to_go or self._full
+        replica.node.set_reluctant(unfit)
+        if replica.node.leading and (unfit or not replica.fit_to_lead):
+            replica.hand_over()
+
+    # Leaderships
+
+    def set_reluctant(self, reluctant: bool) -> None:
+        """Lead only where nobody else does."""
+        self._asked_to_go = reluctant
+        self._everywhere()
+
+    def set_full(self, full: bool) -> None:
+        """The disk is full: nothing can be logged here."""
+        self._full = full
+        self._everywhere()
+
+    def _everywhere(self) -> None:
+        for replica in self._replicas.values():
+            if not replica.stopped:
+                replica.node.set_reluctant(self._asked_to_go or self._full)
+                if replica.node.leading and (self._asked_to_go or self._full):
+                    self._wake(replica)
+                    replica.hand_over()
+
+    def machine_gone(self) -> None:
+        """Nobody can be served from here: let others lead at once."""
+        for replica in self._replicas.values():
+            if not replica.stopped and replica.node.leading:
+                self._wake(replica)
+                replica.hand_over()
+
+    async def drain(self) -> int:
+        """Hand over everything; returns how many groups nobody could take, after a while."""
+        self.set_reluctant(True)
+        until = self._clock.now() + self._settings.drain_seconds
+        while self._clock.now() < until:
+            led = [replica for replica in self._led() if len(replica.node.conf.voters) > 1]
+            if not led:
+                break
+            await self._clock.sleep(self._settings.tick_seconds)
+            for replica in led:
+                replica.hand_over()
+        return len(self._led())
+
+    def _led(self) -> list[Replica]:
+        return [replica for replica in self._replicas.values() if not replica.stopped and replica.node.leading]

@@ -1,0 +1,239 @@
+"""Stores for tests: a host on a real disk and real sockets, with the reference state machine beside it, on virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random
+
+import msgspec
+
+from evenkeel.metastore.clock import VirtualClock
+from evenkeel.protocol.configuration import Configuration
+from evenkeel.protocol.keys import group_number
+from evenkeel.protocol.leader import GroupView
+from evenkeel.protocol.records import Peer, Role, voters
+from evenkeel.protocol.replica import Start
+from evenkeel.wire.messages import Committed, ProposeOutcome, ReadOutcome
+from evenkeel.wire.reference.entries import Upsert, encode_entry
+from evenkeel.wire.reference.machine import Machine
+from evenkeel.wire.reference.state import State
+from evenkeel.wire.store_end import StoreEnd
+from evenkeel_raft.agent.groups import Partition
+from evenkeel_raft.core.types import Settings
+from evenkeel_raft.host.host import Host
+from evenkeel_raft.host.settings import HostSettings
+from evenkeel_raft.log.wal import LogSettings
+from evenkeel_raft.net.identity import Address
+
+LOOPBACK = "127.0.0.1"
+ORDERS = Partition("orders.1", 0)
+QUICK = HostSettings(raft=Settings(election_ticks=10, heartbeat_ticks=2))
+SMALL_LOG = LogSettings(segment_bytes=1 << 20, round_bytes=1 << 18)
+
+
+class Member:
+    """One store: a host, and a state machine that can be taken away."""
+
+    def __init__(self, name: str, directory: Path, clock: VirtualClock, settings: HostSettings) -> None:
+        self.name = name
+        self.directory = directory
+        self.clock = clock
+        self.settings = settings
+        self.machine: Machine | None = None
+        self.end: StoreEnd | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._host: Host | None = None
+        self.port = 0
+
+    @property
+    def host(self) -> Host:
+        assert self._host is not None
+        return self._host
+
+    @property
+    def up(self) -> bool:
+        return self._host is not None
+
+    async def start(self) -> None:
+        self._host = await Host.open(
+            self.directory / "raft",
+            store=self.name,
+            cluster="c",
+            socket=self.directory / "raft.sock",
+            listen=(LOOPBACK, self.port),
+            settings=self.settings,
+            log_settings=SMALL_LOG,
+            clock=self.clock,
+            chance=Random(self.name),
+        )
+        self.port = self._host.port
+
+    async def stop(self) -> None:
+        if self._host is not None:
+            await self._host.close()
+            assert not self._host.failed.done(), self._host.failed.exception()
+            self._host = None
+
+    async def start_machine(self) -> None:
+        self.machine = Machine(self.directory / "state")
+        self.end = StoreEnd(
+            self.directory / "raft.sock", volume=self.machine.volume, machine=self.machine, clock=self.clock
+        )
+        self._running = asyncio.create_task(self.end.run())
+
+    async def stop_machine(self) -> None:
+        if self._running is None or self.machine is None:
+            return
+        self._running.cancel()
+        await asyncio.gather(self._running, return_exceptions=True)
+        await self.machine.stop()
+        self.machine = self.end = self._running = None
+
+    @property
+    def address(self) -> Address:
+        return Address(LOOPBACK, self.port, self.host.identity.volume)
+
+    def peer(self, replica: int = 1, role: Role = Role.VOTER) -> Peer:
+        return Peer(self.name, self.host.identity.volume, replica, role)
+
+    @property
+    def view(self) -> GroupView | None:
+        return self.host.leading(ORDERS) if self.up else None
+
+    async def state(self) -> dict[str, str]:
+        """What the state machine holds of the group."""
+        assert self.machine is not None
+        group = group_number(*ORDERS)
+
+        def read(state: State) -> dict[str, str]:
+            entries = state.contents(group).entries if state.group(group) is not None else ()
+            return {key.decode(): value.decode() for key, value, _ in entries}
+
+        return await self.machine.look(read)
+
+
+class Cluster:
+    """Some stores that know each other."""
+
+    def __init__(self, directory: Path, *names: str, settings: HostSettings = QUICK) -> None:
+        self.clock = VirtualClock()
+        self.members: dict[str, Member] = {}
+        for name in names:
+            (directory / name).mkdir()
+            self.members[name] = Member(name, directory / name, self.clock, settings)
+        self._sequence = 0
+
+    def __getitem__(self, name: str) -> Member:
+        return self.members[name]
+
+    async def start(self) -> None:
+        for member in self.members.values():
+            await member.start()
+            await member.start_machine()
+        self.introduce()
+
+    def introduce(self) -> None:
+        """Let all stores that are up know each other."""
+        everybody = {member.name: member.address for member in self.members.values() if member.up}
+        for member in self.members.values():
+            if member.up:
+                member.host.set_peers(everybody)
+
+    async def close(self) -> None:
+        for member in self.members.values():
+            await member.stop_machine()
+            await member.stop()
+
+    async def until(self, condition: Callable[[], object], *, step: float = 0.02) -> None:
+        """Let the loop turn, and time pass, until something holds."""
+        async with asyncio.timeout(60):
+            while not condition():
+                for _ in range(20):
+                    await asyncio.sleep(0)
+                self.clock.advance(step)
+
+    async def begin(self, *names: str) -> None:
+        """Begin the group with these voters."""
+        peers = tuple(self[name].peer() for name in names)
+        for name in names:
+            await self[name].host.start(ORDERS, Start(self[name].peer(), Configuration(peers)))
+        await self.until(self.leader)
+
+    def leader(self) -> Member | None:
+        """Whoever leads and has committed in its term."""
+        for member in self.members.values():
+            if member.up and (view := member.view) is not None and view.committed_in_term:
+                return member
+        return None
+
+    def leading(self) -> Member:
+        leader = self.leader()
+        assert leader is not None
+        return leader
+
+    def propose(self, member: Member, data: bytes) -> asyncio.Future[ProposeOutcome]:
+        assert member.end is not None
+        assert member.machine is not None
+        group = group_number(*ORDERS)
+        return member.end.propose(group, member.machine.replica(group) or 0, data)
+
+    async def write(self, **values: str) -> list[Committed]:
+        """Write through the leader until it is committed."""
+        written = []
+        for key, value in values.items():
+            self._sequence += 1
+            entry = encode_entry(Upsert("test", self._sequence, key.encode(), value.encode()))
+            while True:
+                await self.until(self.leader)
+                future = self.propose(self.leading(), entry)
+                await self.until(future.done)
+                if isinstance(outcome := future.result(), Committed):
+                    written.append(outcome)
+                    break
+        return written
+
+    async def read_index(self, member: Member) -> ReadOutcome:
+        assert member.end is not None
+        assert member.machine is not None
+        group = group_number(*ORDERS)
+        future = member.end.read_index(group, member.machine.replica(group) or 0)
+        await self.until(future.done)
+        return future.result()
+
+    async def equal(self, names: Sequence[str], expected: dict[str, str]) -> None:
+        """Wait until the state machines of these stores hold this."""
+        async with asyncio.timeout(60):
+            while [await self[name].state() for name in names] != [expected] * len(names):
+                await asyncio.sleep(0)
+                self.clock.advance(0.02)
+
+    async def change(self, *target: Peer, token: int) -> None:
+        """Take the group to another configuration, as the agent would."""
+        await self.until(lambda: self.leader() is not None and self._step(tuple(sorted(target)), token))
+
+    def _step(self, target: tuple[Peer, ...], token: int) -> bool:
+        leader = self.leading()
+        view = leader.view
+        assert view is not None
+        applied = view.applied
+        if view.newest != applied:
+            return False
+        if applied.joint:
+            if leader.name in {peer.store for peer in voters(applied.peers)}:
+                leader.host.propose(ORDERS, msgspec.structs.replace(applied, outgoing=()))
+            else:
+                leader.host.transfer(ORDERS, voters(applied.peers)[0].id)
+            return False
+        if applied.token == token:
+            return view.commit_known
+        present = {peer.id for peer in applied.peers}
+        staged = tuple(msgspec.structs.replace(peer, role=Role.LEARNER) for peer in target if peer.id not in present)
+        if staged != applied.staged:
+            leader.host.propose(ORDERS, msgspec.structs.replace(applied, staged=staged))
+        elif {peer.id for peer in target} <= view.caught_up:
+            same = {peer.id for peer in voters(applied.peers)} == {peer.id for peer in voters(target)}
+            outgoing = () if same else voters(applied.peers)
+            leader.host.propose(ORDERS, Configuration(target, outgoing=outgoing, token=token))
+        return False

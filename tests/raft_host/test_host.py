@@ -1,0 +1,160 @@
+"""Hosts with real disks, sockets and state machines: groups live, move, sleep and heal."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from evenkeel.protocol.records import Role
+from evenkeel.protocol.replica import Start
+from evenkeel.wire.messages import ReadAt
+from tests.raft_host.support import ORDERS, QUICK, Cluster
+
+NewCluster = Callable[..., Awaitable[Cluster]]
+SHORT_LOG = msgspec.structs.replace(QUICK, keep_log_bytes=2000)
+
+
+async def test_a_group_replicates(new_cluster: NewCluster) -> None:
+    """What the leader commits is applied by all, and a read at any store is of the newest."""
+    cluster = await new_cluster("a", "b", "c")
+    await cluster.begin("a", "b", "c")
+    written = await cluster.write(x="1", y="2")
+    await cluster.equal("abc", {"x": "1", "y": "2"})
+    for name in "abc":
+        outcome = await cluster.read_index(cluster[name])
+        assert isinstance(outcome, ReadAt)
+        assert outcome.index >= written[-1].index
+
+
+async def test_a_replica_is_added_and_another_removed(new_cluster: NewCluster) -> None:
+    """A new store is filled and votes; the one that left is told so by the leader, and its data goes for good."""
+    cluster = await new_cluster("a", "b", "c", "d")
+    await cluster.begin("a", "b", "c")
+    await cluster.write(x="1")
+    gone = next(name for name in "abc" if cluster[name] is not cluster.leading())
+    kept = [name for name in "abc" if name != gone]
+    excluded = await cluster[gone].host.ask_leader(ORDERS, (gone, 1), "abc")
+    assert not excluded
+    await cluster["d"].host.start(ORDERS, Start(cluster["d"].peer(2)))
+    await cluster.change(*(cluster[name].peer() for name in kept), cluster["d"].peer(2), token=7)
+    await cluster.write(y="2")
+    await cluster.equal([*kept, "d"], {"x": "1", "y": "2"})
+    assert await cluster[gone].host.ask_leader(ORDERS, (gone, 1), "abcd")
+    await cluster[gone].host.destroy(ORDERS, (gone, 1))
+    assert cluster[gone].host.running() == {}
+    assert cluster[gone].host.newest_held(ORDERS) == 1
+    assert await cluster[gone].state() == {}
+
+
+async def test_a_restarted_host_goes_on(new_cluster: NewCluster) -> None:
+    """All hosts stop and start again, with what they promised, and without being told where their peers are."""
+    cluster = await new_cluster("a", "b", "c")
+    await cluster.begin("a", "b", "c")
+    await cluster.write(x="1")
+    for member in cluster.members.values():
+        await member.stop()
+    for member in cluster.members.values():
+        await member.start()
+    await cluster.write(y="2")
+    await cluster.equal("abc", {"x": "1", "y": "2"})
+
+
+async def test_a_leader_without_state_machine_hands_over(new_cluster: NewCluster) -> None:
+    """When its state machine goes, a leader lets another lead; when it is back, it has missed nothing."""
+    cluster = await new_cluster("a", "b", "c")
+    await cluster.begin("a", "b", "c")
+    await cluster.write(x="1")
+    first = cluster.leading()
+    await first.stop_machine()
+    await cluster.until(lambda: cluster.leader() is not None)
+    assert cluster.leading() is not first
+    await cluster.write(y="2")
+    await first.start_machine()
+    await cluster.equal("abc", {"x": "1", "y": "2"})
+
+
+async def test_a_member_beyond_the_log_gets_a_snapshot(new_cluster: NewCluster) -> None:
+    """The log is compacted as it grows; who needs what is gone from it is sent the state instead, then the rest."""
+    cluster = await new_cluster("a", "b", "c", "d", settings=SHORT_LOG)
+    await cluster.begin("a", "b", "c")
+    values = {f"k{number}": "v" * 200 for number in range(60)}
+    await cluster.write(**values)
+    leader = cluster.leading()
+    await cluster.until(lambda: leader.host.reports()[ORDERS].log_bytes < 8000)
+    assert leader.host.tally.compactions
+    await cluster["d"].host.start(ORDERS, Start(cluster["d"].peer(2, Role.LEARNER)))
+    await cluster.change(*(cluster[name].peer() for name in "abc"), cluster["d"].peer(2, Role.LEARNER), token=3)
+    await cluster.write(last="1")
+    await cluster.equal("abcd", {**values, "last": "1"})
+    assert cluster["d"].host.tally.snapshots_restored == 1
+    assert sum(cluster[name].host.tally.snapshots_sent for name in "abc") == 1
+    assert not list((cluster["d"].directory / "raft" / "inbox").iterdir())
+    assert not list((leader.directory / "raft" / "outbox").iterdir())
+
+
+async def test_an_empty_state_machine_is_refilled(new_cluster: NewCluster) -> None:
+    """A store that lost its state beside an intact log is sent a snapshot by its leader."""
+    cluster = await new_cluster("a", "b", "c", settings=SHORT_LOG)
+    await cluster.begin("a", "b", "c")
+    values = {f"k{number}": "v" * 200 for number in range(60)}
+    await cluster.write(**values)
+    poor = next(member for member in cluster.members.values() if member is not cluster.leading())
+    await cluster.until(lambda: poor.host.reports()[ORDERS].log_bytes < 8000)
+    await poor.stop_machine()
+    for name in ("state.db", "state.db-wal", "state.db-shm"):
+        (poor.directory / "state" / name).unlink(missing_ok=True)
+    await poor.start_machine()
+    await cluster.equal("abc", values)
+    assert poor.host.tally.snapshots_restored == 1
+
+
+async def test_an_idle_group_sleeps_and_wakes(new_cluster: NewCluster) -> None:
+    """Without work a group costs no ticks; a write wakes it, and so does the loss of its leader's store."""
+    cluster = await new_cluster("a", "b", "c")
+    await cluster.begin("a", "b", "c")
+    await cluster.write(x="1")
+    everybody = list(cluster.members.values())
+    await cluster.until(lambda: not any(member.host.awake for member in everybody))
+    await cluster.write(y="2")
+    assert any(member.host.awake for member in everybody)
+    await cluster.until(lambda: not any(member.host.awake for member in everybody))
+    first = cluster.leading()
+    await first.stop_machine()
+    await first.stop()
+    await cluster.until(cluster.leader)
+    await cluster.write(z="3")
+    await cluster.equal([member.name for member in everybody if member is not first], {"x": "1", "y": "2", "z": "3"})
+
+
+async def test_a_sleeping_group_remembers_who_was_away(new_cluster: NewCluster) -> None:
+    """A group sleeps although a member is gone, and wakes to bring it up to date when its store is back."""
+    cluster = await new_cluster("a", "b", "c")
+    await cluster.begin("a", "b", "c")
+    away = next(member for member in cluster.members.values() if member is not cluster.leading())
+    others = [member for member in cluster.members.values() if member is not away]
+    await away.stop_machine()
+    await away.stop()
+    await cluster.write(x="1")
+    await cluster.until(lambda: not any(member.host.awake for member in others))
+    await away.start()
+    await away.start_machine()
+    await cluster.equal("abc", {"x": "1"})
+
+
+async def test_a_state_machine_ahead_of_its_log_stops_the_replica(new_cluster: NewCluster) -> None:
+    """A log that lost what its state machine has applied is not gone on with; the others are not bothered."""
+    cluster = await new_cluster("a", "b", "c")
+    await cluster.begin("a", "b", "c")
+    await cluster.write(x="1")
+    bad = next(member for member in cluster.members.values() if member is not cluster.leading())
+    await cluster.equal("abc", {"x": "1"})
+    await bad.stop_machine()
+    with sqlite3.connect(bad.directory / "state" / "state.db") as database:
+        database.execute("update groups set applied = 1000")
+    database.close()
+    await bad.start_machine()
+    await cluster.until(lambda: "lost entries" in bad.host.reports()[ORDERS].problem)
+    await cluster.write(y="2")
+    await cluster.equal([name for name in "abc" if name != bad.name], {"x": "1", "y": "2"})
