@@ -69,8 +69,8 @@ crds: setup ## generate crds/ and the tables of docs/resources.md from the model
 images: setup ## build the operator's image with docker, podman or buildah
 	@scripts/build-image.sh operator
 
-binaries: ## build etcd into the cache, where it is not there yet
-	@scripts/build-etcd.sh
+binaries: ## build etcd into the cache, where it is not there yet; ONLY=cluster for a Kubernetes (about ten minutes)
+	@scripts/build-binaries.sh $(or $(ONLY),etcd)
 
 lock: setup ## resolve pyproject.toml into requirements.lock; LOCK_ARGS=--upgrade for newer versions
 	@scripts/lock.sh $(LOCK_ARGS)

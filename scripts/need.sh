@@ -30,6 +30,7 @@ have() {
         python) find_python >/dev/null ;;
         go) have_go ;;
         java) have_java ;;
+        cni) [ -x /usr/lib/cni/bridge ] || [ -x /opt/cni/bin/bridge ] ;;
         *) command -v "$1" >/dev/null ;;
     esac
 }
@@ -39,6 +40,7 @@ describe() {
         python) echo "Python >= 3.11 with venv and ensurepip" ;;
         go) echo "Go >= $OLDEST_GO" ;;
         java) echo "Java >= $OLDEST_JAVA" ;;
+        cni) echo "CNI plugins" ;;
         *) echo "$1" ;;
     esac
 }
@@ -48,6 +50,9 @@ package() {
         python) echo "python3 python3-venv" ;;
         go) echo "golang-go" ;;
         java) echo "openjdk-17-jre-headless" ;;
+        cni) echo "containernetworking-plugins" ;;
+        ip) echo "iproute2" ;;
+        nsenter | unshare) echo "util-linux" ;;
         *) echo "$1" ;;
     esac
 }

@@ -1,0 +1,3 @@
+module evenkeel.dev/binaries/pause
+
+go 1.21

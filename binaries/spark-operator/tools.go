@@ -1,0 +1,8 @@
+//go:build tools
+
+// Package tools names the programs that scripts/build-binaries.sh builds from the module pinned here.
+package tools
+
+import (
+	_ "github.com/kubeflow/spark-operator/v2/cmd/operator"
+)

@@ -1,0 +1,1 @@
+"""A Kubernetes to test on, and its parts."""

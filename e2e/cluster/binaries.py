@@ -1,0 +1,63 @@
+"""Where the programs of a cluster are: given by `KUBEBUILDER_ASSETS`, built into the cache, or on PATH.
+
+What `make binaries ONLY=cluster` built goes before PATH, because its versions fit each other. etcd is found as
+everywhere else in the project.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+from pathlib import Path
+
+from e2e.cluster.errors import UnavailableError
+from evenkeel.metastore.binary import find_etcd
+
+__all__ = ["ROOT", "cache_dir", "find", "lacking", "version_of"]
+
+ROOT = Path(__file__).resolve().parents[2]
+
+CONTROL_PLANE = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
+_KUBERNETES = (*CONTROL_PLANE, "kubelet", "kube-proxy", "kubectl")
+_FOLDERS = dict.fromkeys(_KUBERNETES, "kubernetes")
+"""Programs that are not alone in their folder of `binaries/`."""
+
+
+def cache_dir() -> Path:
+    """What outlives the checkout; the scripts say the same."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("EVENKEEL_CACHE") or Path(base) / "evenkeel")
+
+
+def version_of(folder: str) -> str:
+    """What a folder of `binaries/` builds: the version it pins, or a digest of a program that is our own."""
+    module = ROOT / "binaries" / folder
+    pinned = re.search(r"^require \S+ v(\S+)$", (module / "go.mod").read_text(), re.MULTILINE)
+    return pinned[1] if pinned else hashlib.sha256((module / "main.go").read_bytes()).hexdigest()[:12]
+
+
+def find(program: str) -> Path:
+    """The program, or an error that says how to get it."""
+    found = find_etcd().path if program == "etcd" else _find(program)
+    if found is None:
+        raise UnavailableError(
+            f"{program} is neither in $KUBEBUILDER_ASSETS nor built nor on PATH: run `make binaries ONLY=cluster` once"
+        )
+    return found
+
+
+def lacking(*programs: str) -> list[str]:
+    """Which of these are nowhere to be found."""
+    return [program for program in programs if program != "etcd" and _find(program) is None]
+
+
+def _find(program: str) -> Path | None:
+    folder = _FOLDERS.get(program, program)
+    places = [cache_dir() / "bin" / f"{folder}-{version_of(folder)}" / program]
+    if assets := os.environ.get("KUBEBUILDER_ASSETS"):
+        places.insert(0, Path(assets) / program)
+    if on_path := shutil.which(program):
+        places.append(Path(on_path))
+    return next((place for place in places if os.access(place, os.X_OK)), None)
