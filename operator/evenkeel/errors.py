@@ -13,6 +13,23 @@
     ├── MalformedRecordError       a metastore key holds something no version of Evenkeel wrote
     ├── PlanningError              no assignment satisfies the hard rules
     ├── RebalancerError            a rebalancer could not be loaded, raised, hung or answered nonsense
+    ├── StoreError                 a store does not do what a client asks
+    │   ├── RequestError           what is asked cannot be understood; nothing was written
+    │   │   ├── UnknownTableError
+    │   │   ├── UnknownColumnError
+    │   │   ├── FilterError        a filter or an aggregate that cannot be computed
+    │   │   ├── RowsError          columns, types or values that do not fit the table
+    │   │   ├── WrongPartitionError  rows that belong to another partition
+    │   │   ├── TooLargeError      more in one batch than an entry takes
+    │   │   └── UnknownPinError    no pin of that name: it ended, or never was
+    │   ├── AccessError            no token, or a wrong one
+    │   ├── NotLeaderError         another store has to be asked; says which
+    │   ├── BusyError              never written; try again later
+    │   ├── DiskFullError          never written; the store has no room left
+    │   ├── UnavailableError       nobody could answer in time; try again
+    │   ├── OutcomeUnknownError    perhaps written; try again with the same token
+    │   ├── TableDroppedError      the table went away in the middle
+    │   └── RetentionError         changes were asked for that are no longer kept
     └── WireError
         ├── FrameError             bytes that are no frame of the protocol; they cost their connection, nothing else
         ├── HandshakeError         the other end is not the one we may work with, or speaks another version
@@ -28,25 +45,42 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 __all__ = [
+    "AccessError",
     "AuthenticationError",
+    "BusyError",
     "ClusterMismatchError",
     "CompactedError",
     "DisconnectedError",
+    "DiskFullError",
     "EvenkeelError",
     "FencedError",
+    "FilterError",
     "FrameError",
     "HandshakeError",
     "InvalidInputError",
     "LeaseNotFoundError",
     "MalformedRecordError",
     "MetastoreError",
+    "NotLeaderError",
+    "OutcomeUnknownError",
     "PlanningError",
     "Problem",
     "RebalancerError",
     "RefusedError",
+    "RequestError",
+    "RetentionError",
+    "RowsError",
     "StateMachineError",
+    "StoreError",
+    "TableDroppedError",
+    "TooLargeError",
+    "UnavailableError",
+    "UnknownColumnError",
+    "UnknownPinError",
+    "UnknownTableError",
     "UnreachableError",
     "WireError",
+    "WrongPartitionError",
 ]
 
 
@@ -151,3 +185,84 @@ class DisconnectedError(WireError):
 
 class StateMachineError(WireError):
     """The state machine refused; nothing after the failed request may be asked of that group before it is reopened."""
+
+
+class StoreError(EvenkeelError):
+    """A store does not do what a client asks; `evenkeel.wire.flight` says how it travels."""
+
+
+class RequestError(StoreError):
+    """What is asked cannot be understood or carried out as it stands."""
+
+
+class UnknownTableError(RequestError):
+    """No table of that name, or no such partition of it."""
+
+
+class UnknownColumnError(RequestError):
+    """The table has no such column."""
+
+
+class FilterError(RequestError):
+    """A filter or an aggregate that cannot be computed."""
+
+
+class RowsError(RequestError):
+    """Rows that do not fit the table: a column is missing, of another type, null or out of range."""
+
+
+class WrongPartitionError(RequestError):
+    """Rows whose key belongs to another partition than the one they were sent to."""
+
+
+class TooLargeError(RequestError):
+    """More than one entry takes; `limit` is in bytes."""
+
+    def __init__(self, message: str, *, limit: int = 0) -> None:
+        super().__init__(message)
+        self.limit = limit
+
+
+class UnknownPinError(RequestError):
+    """No pin of that name."""
+
+
+class AccessError(StoreError):
+    """No token, or a wrong one."""
+
+
+class NotLeaderError(StoreError):
+    """Another store has to be asked: `store`, at `address`, where they are known."""
+
+    def __init__(self, message: str, *, store: str = "", address: str = "") -> None:
+        super().__init__(message)
+        self.store = store
+        self.address = address
+
+
+class BusyError(StoreError):
+    """Too much is under way."""
+
+
+class DiskFullError(StoreError):
+    """The store has no room for more rows; it goes on answering reads."""
+
+
+class UnavailableError(StoreError):
+    """Nobody could answer in time."""
+
+
+class OutcomeUnknownError(StoreError):
+    """Whether it was written will show; only a token makes it safe to try again."""
+
+
+class TableDroppedError(StoreError):
+    """The table went away in the middle."""
+
+
+class RetentionError(StoreError):
+    """Changes are kept from index `first` on, and earlier ones were asked for."""
+
+    def __init__(self, message: str, *, first: int = 0) -> None:
+        super().__init__(message)
+        self.first = first

@@ -181,6 +181,9 @@ class StoreRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     volume: str
     address: str = ""
+    """Where its sidecar answers its peers, as host:port."""
+    flight: str = ""
+    """Where it answers clients, as grpc://host:port or grpc+tls://host:port."""
     zone: str = ""
     node: str = ""
     weight: float = 1.0
