@@ -99,7 +99,7 @@ class Groups(Protocol):
         ...
 
     def set_reluctant(self, reluctant: bool) -> None:
-        """Campaign only where nobody else does, for as long as that is said; voting and following go on."""
+        """Hand over what is led here, and campaign only where nobody else does, for as long as that is said."""
         ...
 
     def keep_awake(self, partition: Partition, awake: bool) -> None:

@@ -1,0 +1,66 @@
+"""What did not work and is tried again: later and later, never given up, and not in silence.
+
+A partition that fails again and again must neither keep the metastore and raft busy nor be forgotten. So the waits
+double up to a limit, with jitter, and past a number of failures in a row the partition has a problem that reports and
+status name.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import msgspec
+
+from evenkeel.metastore.clock import Clock
+from evenkeel.wire.backoff import Chance
+from evenkeel_raft.agent.groups import Partition
+from evenkeel_raft.agent.settings import AgentSettings
+from evenkeel_raft.agent.work import Work
+
+__all__ = ["Attempts"]
+
+log = logging.getLogger(__name__)
+
+
+class _Attempt(msgspec.Struct):
+    failures: int = 0
+    not_before: float = 0.0
+    why: str = ""
+
+
+class Attempts:
+    """Per partition: how often in a row something had to be put off, why, and until when."""
+
+    def __init__(self, work: Work, *, clock: Clock, chance: Chance, settings: AgentSettings) -> None:
+        self._work = work
+        self._clock = clock
+        self._chance = chance
+        self._settings = settings
+        self._attempts: dict[Partition, _Attempt] = {}
+
+    def due(self, partition: Partition) -> bool:
+        """Whether the next attempt may be made now; if not, the partition will be looked at when it may."""
+        attempt = self._attempts.get(partition)
+        return attempt is None or self._clock.now() >= attempt.not_before
+
+    def put_off(self, partition: Partition, why: str) -> None:
+        """It did not work, or nobody can tell yet: try again after a while."""
+        attempt = self._attempts.setdefault(partition, _Attempt())
+        wait = min(self._settings.retry_seconds * 2 ** min(attempt.failures, 30), self._settings.longest_retry_seconds)
+        attempt.failures += 1
+        attempt.why = why
+        attempt.not_before = self._clock.now() + wait * self._chance.uniform(0.5, 1.0)
+        if attempt.failures == self._settings.degraded_after:
+            log.warning("%s/%d: %s; tried %d times", *partition, why, attempt.failures)
+        self._work.stir_at(partition, attempt.not_before)
+
+    def succeeded(self, partition: Partition) -> None:
+        """It worked, or is no longer asked for."""
+        self._attempts.pop(partition, None)
+
+    def problems(self) -> Iterator[tuple[Partition, str]]:
+        """Partitions that have failed too often in a row, and why."""
+        for partition, attempt in self._attempts.items():
+            if attempt.failures >= self._settings.degraded_after:
+                yield partition, f"{attempt.why} (tried {attempt.failures} times)"

@@ -1,0 +1,45 @@
+"""What all parts of the agent work with."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from evenkeel.metastore.api import Metastore
+from evenkeel.metastore.clock import Clock
+from evenkeel.protocol.keys import Keys
+from evenkeel.protocol.records import StoreRecord
+from evenkeel.wire.backoff import Chance
+from evenkeel_raft.agent.counters import Counters
+from evenkeel_raft.agent.groups import Groups
+from evenkeel_raft.agent.settings import AgentSettings
+from evenkeel_raft.agent.work import Work
+
+__all__ = ["Context", "StoreIdentity"]
+
+
+class StoreIdentity(NamedTuple):
+    """The store as it registers itself."""
+
+    store: str
+    record: StoreRecord
+    pod: str = ""
+    """The UID of the pod it runs in, for orders that mean this pod alone."""
+
+    @property
+    def volume(self) -> str:
+        """The disk it runs on; a wiped store has another one."""
+        return self.record.volume
+
+
+class Context(NamedTuple):
+    """One agent's surroundings, the same for all its parts."""
+
+    metastore: Metastore
+    keys: Keys
+    groups: Groups
+    me: StoreIdentity
+    clock: Clock
+    chance: Chance
+    settings: AgentSettings
+    counters: Counters
+    work: Work

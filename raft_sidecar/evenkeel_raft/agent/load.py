@@ -1,0 +1,144 @@
+"""What the store reports of its replicas: `load/<s>`, bound to the store's lease.
+
+Sizes and rates are rounded to two digits and written only when something changed, so that a store at rest costs the
+metastore nothing. The same look tells which replicas are being filled without getting fuller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import msgspec
+
+from evenkeel.errors import LeaseNotFoundError, UnreachableError
+from evenkeel.metastore.api import Lease, Put, Txn
+from evenkeel.protocol.records import GroupLoad, StoreLoad, encode
+from evenkeel_raft.agent.context import Context
+from evenkeel_raft.agent.groups import GroupReport, Partition
+
+__all__ = ["LoadReports", "Stalls", "load_of"]
+
+
+def load_of(
+    reports: Mapping[Partition, GroupReport],
+    *,
+    rates: Mapping[Partition, float],
+    problems: Mapping[Partition, str],
+) -> StoreLoad:
+    """The report of a store that has these replicas, whose leaders take so many bytes per second."""
+    tables: dict[str, list[GroupLoad]] = {}
+    for partition, report in sorted(reports.items()):
+        rate = _rough(rates.get(partition, 0.0))
+        load = GroupLoad(partition.partition, report.leading, _rough(report.log_bytes), rate)
+        tables.setdefault(partition.table, []).append(load)
+    return StoreLoad(
+        replicas=len(reports),
+        leading=sum(report.leading for report in reports.values()),
+        log_bytes=_rough(sum(report.log_bytes for report in reports.values())),
+        bytes_per_second=_rough(sum(rates.values())),
+        tables={table: tuple(loads) for table, loads in tables.items()},
+        filling={
+            _name(partition): {store: round(done, 2) for store, done in sorted(report.filling.items())}
+            for partition, report in sorted(reports.items())
+            if report.filling
+        },
+        problems={_name(partition): text for partition, text in sorted(problems.items())},
+    )
+
+
+def _rough(number: float) -> int:
+    """Two digits that count."""
+    whole = int(number)
+    unit = int(10 ** max(0, len(str(whole)) - 2))
+    return whole // unit * unit
+
+
+def _name(partition: Partition) -> str:
+    return f"{partition.table}/{partition.partition}"
+
+
+class _Progress(msgspec.Struct):
+    done: float
+    since: float
+    stalled: bool = False
+
+
+class Stalls:
+    """Members being filled that have not got fuller for too long."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._progress: dict[tuple[Partition, str], _Progress] = {}
+
+    def look(self, reports: Mapping[Partition, GroupReport], *, now: float) -> int:
+        """Compare with the last look; returns how many have come to a standstill since then."""
+        before, self._progress = self._progress, {}
+        fresh = 0
+        for partition, report in reports.items():
+            for store, done in report.filling.items():
+                known = before.get((partition, store))
+                if known is None or done > known.done:
+                    known = _Progress(done, now)
+                elif not known.stalled and now - known.since >= self._seconds:
+                    known.stalled = True
+                    fresh += 1
+                self._progress[partition, store] = known
+        return fresh
+
+    def problems(self) -> Iterator[tuple[Partition, str]]:
+        """Those at a standstill."""
+        for (partition, store), progress in self._progress.items():
+            if progress.stalled:
+                yield partition, f"the replica on {store} is {progress.done:.0%} full and gets no fuller"
+
+
+class LoadReports:
+    """Looks at the replicas from time to time, and reports."""
+
+    def __init__(
+        self,
+        context: Context,
+        *,
+        lease: Callable[[], Lease | None],
+        problems: Callable[[], Mapping[Partition, str]],
+    ) -> None:
+        self._context = context
+        self._lease = lease
+        self._problems = problems
+        self._proposed: dict[Partition, int] = {}
+        self._looked = context.clock.now()
+        self._written: tuple[bytes, int] | None = None
+        self.stalls = Stalls(context.settings.stalled_seconds)
+
+    async def run(self) -> None:
+        """Report, until cancelled."""
+        while True:
+            await self._context.clock.sleep(self._context.settings.report_seconds)
+            reports = self._context.groups.reports()
+            now = self._context.clock.now()
+            self._context.counters.failures["catch-up"] += self.stalls.look(reports, now=now)
+            rates = self._rates(reports, now)
+            await self._write(encode(load_of(reports, rates=rates, problems=self._problems())))
+
+    async def _write(self, value: bytes) -> None:
+        lease = self._lease()
+        if lease is None or self._written == (value, lease.id):
+            return
+        put = Put(self._context.keys.load(self._context.me.store), value, lease.id)
+        try:
+            await self._context.metastore.txn(Txn(success=(put,)))
+        except (UnreachableError, LeaseNotFoundError):
+            self._context.counters.transactions["load", "unknown"] += 1
+        else:
+            self._context.counters.transactions["load", "done"] += 1
+            self._written = (value, lease.id)
+
+    def _rates(self, reports: Mapping[Partition, GroupReport], now: float) -> dict[Partition, float]:
+        elapsed = max(now - self._looked, 1e-3)
+        rates = {
+            partition: max(0, report.proposed_bytes - self._proposed.get(partition, report.proposed_bytes)) / elapsed
+            for partition, report in reports.items()
+        }
+        self._proposed = {partition: report.proposed_bytes for partition, report in reports.items()}
+        self._looked = now
+        return rates

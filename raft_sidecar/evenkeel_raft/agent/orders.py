@@ -1,0 +1,99 @@
+"""Orders to hand single partitions over: `leader.target/<t>/<p>`.
+
+The leader transfers to the voter on that store once it has everything and answers. Whoever leads on the ordered store
+deletes the key, and so does any leader when the order has expired; both compare that it is still the same order. An
+order waits while a change is in its decisive stage, or while pending leaves its target out: the change comes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from evenkeel.errors import MalformedRecordError
+from evenkeel.metastore.api import Delete, Event, KeyValue, Snapshot
+from evenkeel.protocol.leader import GroupView
+from evenkeel.protocol.partition import PartitionView
+from evenkeel.protocol.records import LeaderOrder, decode, voters
+from evenkeel_raft.agent.attempts import Attempts
+from evenkeel_raft.agent.context import Context
+from evenkeel_raft.agent.groups import Partition
+from evenkeel_raft.agent.seats import Seat
+from evenkeel_raft.agent.transfers import Transfers, successors
+from evenkeel_raft.agent.writes import WriteOne, Writes
+
+__all__ = ["Orders"]
+
+
+class Orders:
+    """All orders as last seen."""
+
+    def __init__(
+        self, context: Context, *, writes: Writes, attempts: Attempts, transfers: Transfers, today: Callable[[], float]
+    ) -> None:
+        self._context = context
+        self._writes = writes
+        self._attempts = attempts
+        self._transfers = transfers
+        self._today = today
+        self._orders: dict[Partition, KeyValue] = {}
+
+    def begin(self, snapshot: Snapshot) -> None:
+        """All orders at one revision."""
+        self._orders = {self._partition(kv.key): kv for kv in snapshot.kvs}
+
+    def take(self, event: Event) -> Partition:
+        """One change; returns the partition it is about."""
+        partition = self._partition(event.key)
+        if event.kv is None:
+            self._orders.pop(partition, None)
+        else:
+            self._orders[partition] = event.kv
+        return partition
+
+    def step(self, seat: Seat, group: GroupView) -> bool:
+        """Do what is ordered of a partition led here; whether leadership is on its way."""
+        kv = self._orders.get(seat.partition)
+        if kv is None:
+            return False
+        try:
+            order = decode(LeaderOrder, kv.value, key=kv.key)
+        except MalformedRecordError as error:
+            seat.problem = str(error)
+            return False
+        if order.store == self._context.me.store or order.expires <= self._today():
+            self._withdraw(seat.partition, kv)
+            return False
+        return self._follow(order, seat, group)
+
+    def _follow(self, order: LeaderOrder, seat: Seat, group: GroupView) -> bool:
+        view = seat.agent.view
+        if view is None or not _in_season(order, view, group) or not self._attempts.due(seat.partition):
+            return False
+        to = next((peer for peer in successors(group) if peer.store == order.store), None)
+        if to is None:
+            return False
+        self._transfers.begin(seat.partition, to, why="order")
+        return True
+
+    def _withdraw(self, partition: Partition, kv: KeyValue) -> None:
+        write = WriteOne(
+            what="order",
+            op=Delete(kv.key),
+            mod_revision=kv.mod_revision,
+            table="",
+            done=lambda _: None,
+            lost=lambda _: None,
+        )
+        self._writes.add(write)
+
+    def _partition(self, key: str) -> Partition:
+        table, _, number = key.removeprefix(self._context.keys.leader_targets()).rpartition("/")
+        return Partition(table, int(number) if number.isdecimal() else -1)
+
+
+def _in_season(order: LeaderOrder, view: PartitionView, group: GroupView) -> bool:
+    """Whether nothing speaks against it now."""
+    if view.lock is not None or group.applied.joint or group.newest != group.applied:
+        return False
+    steps = view.pending.queue if view.pending is not None else ()
+    return all(any(peer.store == order.store for peer in voters(step)) for step in steps)

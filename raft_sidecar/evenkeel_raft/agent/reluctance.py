@@ -1,0 +1,51 @@
+"""The reasons for which this store is to lead nothing.
+
+While there is one, raft hands over what is led here, and campaigns only where nobody else does; it votes and follows as
+ever. None of this needs the metastore, so it holds without one.
+"""
+
+from __future__ import annotations
+
+from evenkeel_raft.agent.context import Context
+from evenkeel_raft.agent.groups import Partition
+
+__all__ = ["Reluctance"]
+
+_POLL = 0.05
+
+
+class Reluctance:
+    """Who wants this store to lead nothing, and whether it still does."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self.reasons: dict[str, None] = {}
+
+    def add(self, why: str) -> None:
+        """Lead nothing from now on, for this reason among others."""
+        if not self.reasons:
+            self._context.groups.set_reluctant(True)
+        self.reasons[why] = None
+
+    def remove(self, why: str) -> None:
+        """This reason is gone."""
+        if why in self.reasons:
+            del self.reasons[why]
+            if not self.reasons:
+                self._context.groups.set_reluctant(False)
+
+    async def until_handed_over(self) -> int:
+        """Wait for others to take over what is led here, but not for ever; returns how many groups nobody took."""
+        clock = self._context.clock
+        until = clock.now() + self._context.settings.drain_seconds
+        while any(map(self._may_go, self._led())) and clock.now() < until:
+            await clock.sleep(_POLL)
+        return len(self._led())
+
+    def _led(self) -> list[Partition]:
+        return [partition for partition, report in self._context.groups.reports().items() if report.leading]
+
+    def _may_go(self, partition: Partition) -> bool:
+        """Whether there is anybody else who could ever take it."""
+        group = self._context.groups.leading(partition)
+        return group is None or len(group.applied.voter_ids()) > 1

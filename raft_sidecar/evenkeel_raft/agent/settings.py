@@ -1,0 +1,38 @@
+"""What can be set about the agent; times in seconds."""
+
+from __future__ import annotations
+
+import msgspec
+
+__all__ = ["AgentSettings"]
+
+
+class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The defaults suit a store with a thousand replicas."""
+
+    lease_seconds: float = 10.0
+    """How long a store that fell silent counts as registered; the lease is refreshed at a third of it."""
+    report_seconds: float = 5.0
+    """How often `load/<s>` is written, where it has changed."""
+    sweep_seconds: float = 30.0
+    """How often everything is looked at again, whether or not something was heard of it."""
+    drain_seconds: float = 10.0
+    """How long a stopping store waits for others to take over what it leads."""
+    transactions: int = 16
+    """Transactions and batches of reads on their way at the same time, of each kind."""
+    replicas_at_once: int = 32
+    """Replicas being started or deleted at the same time."""
+    retry_seconds: float = 0.2
+    """The wait after the first attempt that failed; it doubles from attempt to attempt, with jitter."""
+    longest_retry_seconds: float = 30.0
+    """Retries never stop; this is how slow they get."""
+    degraded_after: int = 6
+    """Attempts that failed in a row before the partition is reported as having a problem."""
+    stalled_seconds: float = 30.0
+    """How long a replica may be filled without getting fuller before that is reported as a problem."""
+    mark_seconds: float = 10.0
+    """How often the newest revision seen is noted on the volume, where it has changed."""
+    mark_revisions: int = 1000
+    """How many revisions may pass before it is noted sooner than that."""
+    adopt_metastore: bool = False
+    """Follow the metastore that answers, whatever the volume followed before: for once, after a person has looked."""

@@ -1,0 +1,126 @@
+"""A metastore that can be away, lose answers, hold transactions back, or turn out to be another one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+from evenkeel.errors import ClusterMismatchError, UnreachableError
+from evenkeel.metastore.api import KeyValue, Lease, Snapshot, Txn, TxnResult, WatchBatch
+from evenkeel.metastore.memory import MemoryMetastore
+
+
+class FlakyMetastore:
+    """One process's way to a metastore that others may share; implements `Metastore`."""
+
+    def __init__(self, behind: MemoryMetastore) -> None:
+        self._behind = behind
+        self._back = asyncio.Event()
+        self._back.set()
+        self._showing = asyncio.Event()
+        self._showing.set()
+        self.lose_answer: Callable[[Txn], bool] = lambda _: False
+        """Of which transactions nobody hears whether they took effect, which they did."""
+        self.drop: Callable[[Txn], bool] = lambda _: False
+        """Which transactions get lost on their way, without anybody hearing of it."""
+        self.hold: Callable[[Txn], bool] = lambda _: False
+        """Which transactions wait for `release` before they are carried out."""
+        self._released = asyncio.Event()
+        self.holding = 0
+        self.txns: list[Txn] = []
+
+    # What tests do
+
+    def leave(self) -> None:
+        """Answer nobody."""
+        self._back.clear()
+
+    def come_back(self) -> None:
+        """Answer again."""
+        self._back.set()
+
+    def blind(self) -> None:
+        """Let watches show nothing."""
+        self._showing.clear()
+
+    def unblind(self) -> None:
+        """Let watches show everything."""
+        self._showing.set()
+
+    def release(self) -> None:
+        """Carry out what was held back."""
+        self._released.set()
+        self._released = asyncio.Event()
+
+    def become(self, other: MemoryMetastore) -> None:
+        """Be another metastore from now on, as if etcd had been replaced."""
+        self._behind = other
+
+    @property
+    def away(self) -> bool:
+        return not self._back.is_set()
+
+    # What agents do
+
+    async def get(self, key: str) -> KeyValue | None:
+        self._answer()
+        return await self._behind.get(key)
+
+    async def range(self, prefix: str, *, revision: int = 0) -> Snapshot:
+        self._answer()
+        return await self._behind.range(prefix, revision=revision)
+
+    async def txn(self, txn: Txn) -> TxnResult:
+        self._answer()
+        self.txns.append(txn)
+        if self.hold(txn):
+            self.holding += 1
+            await self._released.wait()
+        if self.drop(txn):
+            raise UnreachableError("the request was lost")
+        result = await self._behind.txn(txn)
+        if self.lose_answer(txn):
+            raise UnreachableError("the answer was lost")
+        return result
+
+    async def watch(self, prefix: str, *, after: Snapshot) -> AsyncIterator[WatchBatch]:
+        behind = self._behind
+        async for batch in behind.watch(prefix, after=after):
+            await self._back.wait()
+            await self._showing.wait()
+            if self._behind is not behind:
+                raise ClusterMismatchError("another etcd cluster answers than before")
+            yield batch
+
+    async def lease(self, ttl: float) -> Lease:
+        self._answer()
+        return _FlakyLease(await self._behind.lease(ttl), self)
+
+    async def cluster_id(self) -> int:
+        self._answer()
+        return await self._behind.cluster_id()
+
+    async def close(self) -> None:
+        """The one behind belongs to others."""
+
+    def _answer(self) -> None:
+        if self.away:
+            raise UnreachableError("no etcd endpoint answers")
+
+
+class _FlakyLease:
+    def __init__(self, behind: Lease, way: FlakyMetastore) -> None:
+        self.id = behind.id
+        self.ttl = behind.ttl
+        self._behind = behind
+        self._way = way
+
+    async def refresh(self) -> bool:
+        if self._way.away:
+            raise UnreachableError("no etcd endpoint answers")
+        return await self._behind.refresh()
+
+    async def revoke(self) -> None:
+        if self._way.away:
+            raise UnreachableError("no etcd endpoint answers")
+        await self._behind.revoke()

@@ -1,0 +1,295 @@
+"""Raft groups that only think: the explorer's replicas behind the agent's seam, stepped by `tick`.
+
+Logs, terms, joint configurations, snapshots and quorums are real; messages are exchanges that succeed or do nothing.
+What must never happen is checked where it would: two leaders of a term, a committed entry that changes, a replica that
+is destroyed while its group counts on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from evenkeel.protocol.configuration import Configuration
+from evenkeel.protocol.leader import GroupView
+from evenkeel.protocol.records import ReplicaId
+from evenkeel.protocol.replica import Start, leader_excludes
+from evenkeel_raft.agent.groups import GroupReport, MetastoreMark, Partition
+from evenkeel_raft.agent.transfers import successors
+from evenkeel_raft.net.identity import Address
+from tests.explorer import raft
+from tests.explorer.raft import Entry, Replica
+
+
+class Network:
+    """All stores' replicas, and who reaches whom."""
+
+    def __init__(self) -> None:
+        self.stores: dict[str, ModelGroups] = {}
+        self.held: set[str] = set()
+        """Stores on which nothing is filled for now."""
+        self.cut: set[str] = set()
+        """Stores that reach nobody."""
+        self.dropped: Callable[[str], bool] = lambda _: False
+        """Whether a table has a tombstone, so that its replicas may go."""
+        self._committed: dict[Partition, dict[int, Entry]] = {}
+        self._terms: dict[tuple[Partition, int], ReplicaId] = {}
+        self._shown: dict[tuple[str, Partition], object] = {}
+
+    def replicas(self, partition: Partition) -> dict[ReplicaId, Replica]:
+        """Those of processes that run."""
+        found = (store.disk.replicas.get(partition) for store in self.stores.values() if store.up)
+        return {replica.id: replica for replica in found if replica is not None}
+
+    def reach(self, origin: ReplicaId, target: ReplicaId, partition: Partition) -> Replica | None:
+        if origin != target and {origin[0], target[0]} & self.cut:
+            return None
+        return self.replicas(partition).get(target)
+
+    def leader(self, partition: Partition) -> Replica | None:
+        """Whoever leads in the highest term."""
+        leading = [replica for replica in self.replicas(partition).values() if replica.leading]
+        return max(leading, key=lambda replica: replica.term, default=None)
+
+    def tick(self) -> None:
+        """Every leader talks to everybody once; groups without a leader elect one; agents hear of what changed."""
+        for partition in self._partitions():
+            self._exchange(partition)
+            self._relieve(partition)
+            if self.leader(partition) is None:
+                self._campaign(partition)
+            self._check(partition)
+        self._tell()
+
+    def elect(self, candidate: ReplicaId, partition: Partition) -> bool:
+        me = self.reach(candidate, candidate, partition)
+        applied = me.applied() if me is not None else None
+        if me is None or applied is None or candidate not in applied.voter_ids():
+            return False
+        reached = self._reached(me, applied.voter_ids(), partition)
+        votes = raft.granted(me, reached)
+        if not applied.is_quorum(votes):
+            return False
+        raft.crown(me, [other for other in reached if other.id in votes])
+        return True
+
+    def committed(self, partition: Partition) -> Configuration | None:
+        """The newest configuration that anybody knows to be committed."""
+        replicas = [
+            store.disk.replicas[partition] for store in self.stores.values() if partition in store.disk.replicas
+        ]
+        newest = max((r for r in replicas if r.applied() is not None), key=lambda r: r.applied_index(), default=None)
+        return None if newest is None else newest.applied()
+
+    def _partitions(self) -> list[Partition]:
+        return sorted({partition for store in self.stores.values() if store.up for partition in store.disk.replicas})
+
+    def _exchange(self, partition: Partition) -> None:
+        for me in list(self.replicas(partition).values()):
+            applied, newest = me.applied(), me.newest()
+            if not me.leading or applied is None or newest is None:
+                continue
+            reached = self._reached(me, applied.members() | newest.members(), partition)
+            if not applied.is_quorum({me.id, *(other.id for other in reached)}):
+                me.restart()
+                continue
+            for other in reached:
+                if me.leading and other.id != me.id and not self._is_held(other):
+                    raft.replicate(me, other)
+
+    def _is_held(self, replica: Replica) -> bool:
+        return replica.id[0] in self.held and replica.base_configuration is None
+
+    def _campaign(self, partition: Partition) -> None:
+        def order(replica: Replica) -> tuple[bool, ReplicaId]:
+            return (self.stores[replica.id[0]].reluctant, replica.id)
+
+        for replica in sorted(self.replicas(partition).values(), key=order):
+            if self.elect(replica.id, partition):
+                return
+
+    def _relieve(self, partition: Partition) -> None:
+        """A reluctant leader hands over to whoever has everything."""
+        leader = self.leader(partition)
+        store = None if leader is None else self.stores[leader.id[0]]
+        view = store.leading(partition) if store is not None and store.reluctant else None
+        able = [] if view is None else [peer for peer in successors(view) if not self.stores[peer.store].reluctant]
+        if able:
+            self.elect(able[0].id, partition)
+
+    def _reached(self, me: Replica, members: Iterable[ReplicaId], partition: Partition) -> list[Replica]:
+        found = (self.reach(me.id, member, partition) for member in sorted(members))
+        return [other for other in found if other is not None]
+
+    def _check(self, partition: Partition) -> None:
+        committed = self._committed.setdefault(partition, {})
+        for replica in self.replicas(partition).values():
+            for index, entry in enumerate(replica.log[: replica.commit - replica.base], replica.base + 1):
+                assert committed.setdefault(index, entry) == entry, f"{replica.id} committed something else at {index}"
+            if replica.leading:
+                first = self._terms.setdefault((partition, replica.term), replica.id)
+                assert first == replica.id, f"{first} and {replica.id} lead {partition} in term {replica.term}"
+
+    def _tell(self) -> None:
+        for store in self.stores.values():
+            if store.up:
+                for partition in list(store.disk.replicas):
+                    shown = store.leading(partition)
+                    if self._shown.get((store.name, partition)) != shown:
+                        self._shown[store.name, partition] = shown
+                        store.on_change(partition)
+
+
+class Disk:
+    """What a volume keeps."""
+
+    def __init__(self, volume: str) -> None:
+        self.volume = volume
+        self.replicas: dict[Partition, Replica] = {}
+        self.held: dict[Partition, int] = {}
+        self.mark: MetastoreMark | None = None
+
+
+class ModelGroups:
+    """One store's process; implements `Groups`."""
+
+    def __init__(self, network: Network, name: str, disk: Disk) -> None:
+        self.network = network
+        self.name = name
+        self.disk = disk
+        self.up = True
+        self.on_change: Callable[[Partition], None] = lambda _: None
+        self.reluctant = False
+        self.peers: dict[str, Address] = {}
+        self.awake: set[Partition] = set()
+        self.marks: list[MetastoreMark] = []
+        self.destroyed: list[tuple[Partition, ReplicaId]] = []
+        self.asked: list[tuple[Partition, ReplicaId, tuple[str, ...]]] = []
+        self.refuse_proposals = False
+        self.problems: dict[Partition, str] = {}
+        self.proposed: dict[Partition, int] = {}
+        self.starting = asyncio.Event()
+        """Cleared, it keeps starts from finishing."""
+        self.starting.set()
+        self.failing: Exception | None = None
+        """What starting and destroying end with."""
+        for replica in disk.replicas.values():
+            replica.restart()
+        network.stores[name] = self
+
+    def kill(self) -> None:
+        self.up = False
+        for replica in self.disk.replicas.values():
+            replica.restart()
+
+    def running(self) -> Mapping[Partition, ReplicaId]:
+        return {partition: replica.id for partition, replica in self.disk.replicas.items()}
+
+    def newest_held(self, partition: Partition) -> int:
+        return self.disk.held.get(partition, 0)
+
+    def remembered(self) -> MetastoreMark | None:
+        return self.disk.mark
+
+    async def remember(self, mark: MetastoreMark) -> None:
+        self.disk.mark = mark
+        self.marks.append(mark)
+
+    def set_peers(self, peers: Mapping[str, Address]) -> None:
+        self.peers = dict(peers)
+
+    async def start(self, partition: Partition, start: Start) -> None:
+        await self.starting.wait()
+        if self.failing is not None:
+            raise self.failing
+        assert partition not in self.disk.replicas, "one replica of a group per store"
+        assert start.peer.volume == self.disk.volume
+        assert start.peer.replica > self.newest_held(partition), "what was held is never started again"
+        self.disk.replicas[partition] = Replica(start.peer.id, start.configuration)
+        self.disk.held[partition] = start.peer.replica
+        self.on_change(partition)
+
+    async def destroy(self, partition: Partition, replica: ReplicaId) -> None:
+        if self.failing is not None:
+            raise self.failing
+        assert self.running()[partition] == replica
+        configuration = self.network.committed(partition)
+        counted_on = configuration is not None and replica in configuration.members()
+        assert self.network.dropped(partition.table) or not counted_on, f"{replica} is still a member"
+        del self.disk.replicas[partition]
+        self.destroyed.append((partition, replica))
+        self.on_change(partition)
+
+    def leading(self, partition: Partition) -> GroupView | None:
+        me = self.disk.replicas.get(partition)
+        if me is None or not me.leading or not self.up:
+            return None
+        applied, newest = me.applied(), me.newest()
+        assert applied is not None
+        assert newest is not None
+        knowing = {id_ for id_, commit in me.known.items() if commit >= me.applied_index()} | {me.id}
+        return GroupView(
+            me=me.id,
+            term=me.term,
+            applied=applied,
+            newest=newest,
+            committed_in_term=me.term_at(me.commit) == me.term,
+            caught_up=frozenset(id_ for id_, match in me.match.items() if match >= me.commit) | {me.id},
+            answering=frozenset(self._answering(me, applied.members() | newest.members(), partition)),
+            commit_known=applied.is_quorum(knowing),
+        )
+
+    def _answering(self, me: Replica, members: Iterable[ReplicaId], partition: Partition) -> Iterator[ReplicaId]:
+        for member in members:
+            other = self.network.reach(me.id, member, partition)
+            if other is not None and other.term <= me.term:
+                yield other.id
+
+    def propose(self, partition: Partition, configuration: Configuration) -> bool:
+        me = self.disk.replicas[partition]
+        if not me.leading or self.refuse_proposals or me.newest() != me.applied():
+            return False
+        raft.append(me, Entry(me.term, configuration))
+        return True
+
+    def transfer(self, partition: Partition, to: ReplicaId) -> bool:
+        if self.disk.replicas[partition].id[0] in self.network.cut:
+            return False
+        return self.network.elect(to, partition)
+
+    def set_reluctant(self, reluctant: bool) -> None:
+        self.reluctant = reluctant
+
+    def keep_awake(self, partition: Partition, awake: bool) -> None:
+        (self.awake.add if awake else self.awake.discard)(partition)
+
+    async def ask_leader(self, partition: Partition, replica: ReplicaId, stores: Iterable[str]) -> bool:
+        asked = tuple(stores)
+        self.asked.append((partition, replica, asked))
+        for leader in self.network.replicas(partition).values():
+            applied, newest = leader.applied(), leader.newest()
+            if not leader.leading or leader.id[0] not in asked or leader.id[0] in self.network.cut:
+                continue
+            assert applied is not None
+            assert newest is not None
+            answering = self._answering(leader, applied.members() | newest.members(), partition)
+            if applied.is_quorum({*answering, leader.id}):
+                sure = leader.term_at(leader.commit) == leader.term
+                return leader_excludes(replica, applied=applied, newest=newest, committed_in_term=sure)
+        return False
+
+    def reports(self) -> Mapping[Partition, GroupReport]:
+        return {partition: self._report(partition, replica) for partition, replica in self.disk.replicas.items()}
+
+    def _report(self, partition: Partition, replica: Replica) -> GroupReport:
+        view = self.leading(partition)
+        staged = () if view is None else view.applied.staged
+        return GroupReport(
+            leading=replica.leading,
+            term=replica.term,
+            log_bytes=1000 * replica.last,
+            applied=replica.commit,
+            proposed_bytes=self.proposed.get(partition, 0),
+            filling={peer.store: 0.0 for peer in staged if view is not None and peer.id not in view.caught_up},
+            problem=self.problems.get(partition, ""),
+        )
