@@ -7,12 +7,12 @@ PYTEST_ARGS ?=
 LOCK_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test explore e2e bench lint format crds images binaries lock docs clean
+.PHONY: help setup demo test test-process soak explore e2e bench lint format crds images binaries lock docs clean
 .PHONY: lint-style lint-types lint-layers lint-tree lint-shell
 
 help: ## list the targets
 	@echo "Evenkeel's targets; each one sets up what it needs:"
-	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 setup: ## make .venv from requirements.lock (every other target does it too)
 	@scripts/setup.sh
@@ -23,6 +23,13 @@ demo: setup ## show what there is, on this machine alone
 test: setup ## run the tests: loopback only, no compiler, under five minutes
 	@echo "==> testing"
 	@$(PYTHON_BIN) -m pytest $(PYTEST_ARGS)
+
+test-process: setup binaries ## test clusters of real processes: sidecars, stores and etcd, killed and paused
+	@echo "==> testing clusters of processes"
+	@$(PYTHON_BIN) -m pytest tests/process $(PYTEST_ARGS)
+
+soak: setup ## simulate raft under faults for SECONDS=60
+	@$(PYTHON_BIN) -m tests.raft.soak --seconds $(SECONDS)
 
 explore: setup ## search the protocol's interleavings for SECONDS=60
 	@$(PYTHON_BIN) -m tests.explorer --seconds $(SECONDS)

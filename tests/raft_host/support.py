@@ -1,4 +1,4 @@
-"""Stores for tests: a host on a real disk and real sockets, with the reference state machine beside it, on virtual time."""
+"""Stores for tests: hosts on real disks and sockets, reference state machines beside them, and virtual time."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ from evenkeel_raft.host.machine_side import MachineSide
 from evenkeel_raft.host.peer_side import PeerSide
 from evenkeel_raft.host.ports import Ports, Tally, Tasks
 from evenkeel_raft.host.pump import Pump
-from evenkeel_raft.host.replica import Replica
+from evenkeel_raft.host.replica import Replica, ReplicaStatus
 from evenkeel_raft.host.settings import HostSettings
 from evenkeel_raft.host.upkeep import Upkeep
 from evenkeel_raft.log.disk import FileDisk
@@ -373,6 +373,18 @@ class Host:
     def peers(self) -> Peers:
         """The other stores."""
         return self._peers
+
+    def peer_states(self) -> dict[str, str]:
+        """By store: connected, or why not."""
+        refusals = self._peers.refusals
+        return {
+            store: "connected" if self._peers.connected(store) else refusals.get(store, "not connected")
+            for store in sorted(self._known_peers())
+        }
+
+    def replica_statuses(self) -> list[ReplicaStatus]:
+        """Every replica."""
+        return [replica.status() for replica in self._replicas.values()]
 
     @property
     def machine_drops(self) -> Drops:

@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec import Struct
 
 from evenkeel.metastore.clock import Clock
@@ -40,7 +41,7 @@ class Tally(Struct):
     wasted_bytes: int = 0
     """Of snapshots that were begun and then not wanted any more."""
     compactions: int = 0
-    refused_messages: Counter[str] = Counter()
+    refused_messages: Counter[str] = msgspec.field(default_factory=Counter)
     """Messages that were not for any replica here, by why."""
 
 

@@ -11,6 +11,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from msgspec import Struct
+
+from evenkeel.protocol.configuration import Configuration
 from evenkeel.protocol.leader import GroupView
 from evenkeel.protocol.records import ReplicaId
 from evenkeel.protocol.replica import leader_excludes
@@ -36,9 +39,32 @@ from evenkeel_raft.host.filler import Filler
 from evenkeel_raft.host.ports import Ports
 from evenkeel_raft.log.records import Append, Compacted
 
-__all__ = ["Replica"]
+__all__ = ["Replica", "ReplicaStatus"]
 
 _NO_HINT: Final = NotLeader()
+
+
+class ReplicaStatus(Struct, frozen=True, kw_only=True):
+    """A moment of a replica, for people and tools."""
+
+    table: str
+    partition: int
+    replica: int
+    role: str
+    term: int
+    leader: str
+    """The store that leads, as far as this one knows."""
+    stage: str
+    """none, catching-up or joint: how far a change of the group's members is, where this replica leads."""
+    committed: int
+    applied: int
+    log_bytes: int
+    caught_up: bool
+    """Whether nothing would be missed if another store went away now."""
+    asleep: bool
+    members: dict[str, str]
+    """By store: voter, learner, leaving, or filling and how far."""
+    problem: str
 
 
 class Replica:
@@ -412,6 +438,35 @@ class Replica:
             problem=self.problem(status),
         )
 
+    def status(self) -> ReplicaStatus:
+        """Describe it."""
+        status, conf = self.node.status(), self.node.conf
+        votes = conf.is_voter(member(self.id))
+        served = self.fit_to_lead and (status.applied == status.committed or self.applier.stalled_for() < 1.0)
+        return ReplicaStatus(
+            table=self.partition.table,
+            partition=self.partition.partition,
+            replica=self.id[1],
+            role=status.role,
+            term=status.term,
+            leader=self._routes.get(status.leader, ""),
+            stage=_stage(configuration_of(conf)) if self.node.leading else "",
+            committed=status.committed,
+            applied=status.applied,
+            log_bytes=self.node.applied_bytes(),
+            caught_up=not self.stopped and (not votes or (served and bool(status.leader))),
+            asleep=self.asleep,
+            members=self._members(configuration_of(conf)),
+            problem=self.problem(status),
+        )
+
+    def _members(self, configuration: Configuration) -> dict[str, str]:
+        filling = self.filler.progress()
+        found = {peer.store: "leaving" for peer in configuration.outgoing}
+        found |= {peer.store: "filling" for peer in configuration.staged}
+        found |= {peer.store: peer.role.value for peer in configuration.peers}
+        return found | {store: f"filling {done:.0%}" for store, done in filling.items()}
+
     def problem(self, status: Status) -> str:
         """Why it does not get on, if so."""
         if self.broken:
@@ -423,6 +478,10 @@ class Replica:
         if not status.quiesced and status.conf.voters and not status.leader and (silent is None or silent > limit):
             return "no leader: a majority of the voters can not be reached"
         return ""
+
+
+def _stage(configuration: Configuration) -> str:
+    return "joint" if configuration.joint else "catching-up" if configuration.staged else "none"
 
 
 def _caught_up(peer: PeerStatus, margin: int) -> bool:

@@ -1,0 +1,102 @@
+"""Replicas move between real processes while clients read and write."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from evenkeel.protocol.records import Retarget
+from tests.process.cluster import ProcessCluster
+from tests.process.load import Load
+
+NewCluster = Callable[..., Awaitable[ProcessCluster]]
+
+
+async def finish(cluster: ProcessCluster, load: Load) -> None:
+    """The last target is reached, nothing is left behind, and nothing was lost."""
+    await cluster.until_settled()
+    await load.check()
+    await load.check_replicas()
+
+    async def clean() -> bool:
+        return not await cluster.leftovers()
+
+    await cluster.until(clean)
+
+
+async def test_replicas_three_five_three(new_cluster: NewCluster) -> None:
+    """Two replicas more for every partition, and two fewer again."""
+    cluster = await new_cluster(stores=5, partitions=4)
+    await cluster.reconcile(3)
+    async with Load(cluster) as load:
+        await load.goes_on()
+        for replicas in (5, 3):
+            await cluster.reconcile(replicas)
+            await cluster.until_settled()
+            await load.goes_on()
+    await finish(cluster, load)
+
+
+async def test_every_store_is_replaced(new_cluster: NewCluster) -> None:
+    """Stores leave one by one and others take their place, until none of the first is left."""
+    cluster = await new_cluster(stores=3, partitions=3)
+    await cluster.reconcile(3)
+    async with Load(cluster) as load:
+        await load.goes_on()
+        for number in (1, 2, 3):
+            await cluster.add(f"s{number + 3}")
+            await cluster.until_registered(4)
+            await cluster.mark(f"s{number}", draining=True)
+            await cluster.reconcile(3)
+            await cluster.until_settled()
+            await load.goes_on()
+            await cluster.retire(f"s{number}")
+    await finish(cluster, load)
+
+
+async def test_a_store_comes_back_wiped(new_cluster: NewCluster) -> None:
+    """A store that lost its disk is a new one: its replicas are made anew, and nothing is lost."""
+    cluster = await new_cluster(stores=3, partitions=3)
+    await cluster.reconcile(3)
+    async with Load(cluster) as load:
+        await load.goes_on()
+        await cluster.until_settled()
+        volume = await cluster.volume("s2")
+        await cluster.stores["s2"].wipe()
+        await load.goes_on()
+        await cluster.stores["s2"].start()
+
+        async def back() -> bool:
+            return await cluster.volume("s2") not in ("", volume)
+
+        await cluster.until(back)
+        await cluster.reconcile(3)
+        await cluster.until_settled()
+        await load.goes_on()
+    await finish(cluster, load)
+
+
+async def test_retargets_in_mid_catch_up(new_cluster: NewCluster) -> None:
+    """In each mode, targets that change while replicas are being filled end at the last of them."""
+    cluster = await new_cluster(stores=5, partitions=3)
+    await cluster.reconcile(3)
+    async with Load(cluster) as load:
+        await load.goes_on()
+        for retarget in Retarget:
+            for replicas in (5, 1, 4, 3):
+                await cluster.reconcile(replicas, retarget=retarget)
+            await cluster.until_settled()
+            await load.goes_on()
+    await finish(cluster, load)
+
+
+async def test_a_dropped_table_leaves_nothing(new_cluster: NewCluster) -> None:
+    """Every store deletes what it held, and the tombstone goes."""
+    cluster = await new_cluster(stores=3, partitions=4)
+    await cluster.reconcile(3)
+    async with Load(cluster) as load:
+        await load.goes_on()
+    await cluster.drop()
+    for store in cluster.stores.values():
+        status = await store.status()
+        assert status is not None
+        assert status["replicas"] == []
