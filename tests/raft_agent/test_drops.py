@@ -5,7 +5,7 @@ from __future__ import annotations
 from evenkeel.protocol.records import Tombstone, decode
 from evenkeel_raft.agent.groups import Partition
 from tests.protocol.support import KEYS
-from tests.raft_agent.cluster import P0, TABLE, Cluster
+from tests.raft_agent.cluster import P0, TABLE, Cluster, puts
 from tests.raft_agent.test_moves import ready
 
 
@@ -80,6 +80,18 @@ async def test_a_store_that_was_down_confirms_when_it_returns() -> None:
         cluster["b"].start()
         await cluster.until(lambda: not waiting(cluster))
         assert cluster.holders() == set()
+
+
+async def test_stores_that_confirm_at_the_same_time() -> None:
+    """Who comes second is refused, and gives its word again at once, whatever it heard meanwhile."""
+    async with await ready("a b c d", "a b c") as cluster:
+        cluster["d"].way.hold = puts("tables.dropped")
+        await cluster.drop()
+        await cluster.until(lambda: waiting(cluster) == {"d"} and cluster["d"].way.holding == 1)
+        await cluster.turn()
+        cluster["d"].way.hold = lambda _: False
+        cluster["d"].way.release()
+        await cluster.until(lambda: not waiting(cluster), seconds=1)
 
 
 async def test_a_store_without_replicas_confirms_too() -> None:

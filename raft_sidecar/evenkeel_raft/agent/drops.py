@@ -70,6 +70,11 @@ class Drops:
             if not any(partition.table == table for partition in left):
                 self._confirm(table)
 
+    def _again(self, table: str) -> None:
+        """Another store confirmed first. The watch may have shown that while our own word was still under way."""
+        self.touch(table)
+        self._context.work.stir_all(())
+
     def _confirm(self, table: str) -> None:
         me, tombstone = self._context.me, self._tables.tombstone(table)
         try:
@@ -88,6 +93,6 @@ class Drops:
                 mod_revision=tombstone.mod_revision,
                 table="",
                 done=lambda _: None,
-                lost=lambda _: None,
+                lost=lambda _: self._again(table),
             )
         )

@@ -45,6 +45,7 @@ class LeaderReports:
         key, value = self._context.keys.leader(*seat.partition), encode(Leader(self._context.me.store, term))
         seat.leader = KeyValue(key, value, revision, revision, 1)
         seat.reported = term
+        self._context.work.stir(seat.partition)
 
     def _lost(self, seat: Seat, kv: KeyValue | None) -> None:
         seat.leader = kv

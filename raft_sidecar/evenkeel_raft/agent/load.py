@@ -48,7 +48,7 @@ def load_of(
 
 def _rough(number: float) -> int:
     """Two digits that count."""
-    whole = int(number)
+    whole = round(number)
     unit = int(10 ** max(0, len(str(whole)) - 2))
     return whole // unit * unit
 

@@ -82,7 +82,7 @@ class Orders:
             mod_revision=kv.mod_revision,
             table="",
             done=lambda _: None,
-            lost=lambda _: None,
+            lost=lambda _: self._context.work.stir(partition),
         )
         self._writes.add(write)
 

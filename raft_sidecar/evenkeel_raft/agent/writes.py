@@ -47,7 +47,7 @@ class Writes:
         self._some = asyncio.Event()
 
     def add(self, write: WriteOne) -> None:
-        """Write it soon; while another write of its key is under way, that one's end is to be awaited."""
+        """Write it soon. While another write of its key is under way it is not taken: look again when that ended."""
         if write.op.key not in self._under_way:
             self._queue[write.op.key] = write
             self._some.set()

@@ -1,0 +1,187 @@
+"""What stores report: who leads, and their load."""
+
+from __future__ import annotations
+
+from evenkeel.protocol.records import GroupLoad, Leader, StoreLoad, decode
+from evenkeel_raft.agent.groups import GroupReport, Partition
+from evenkeel_raft.agent.load import Stalls, load_of
+from tests.protocol.support import KEYS
+from tests.raft_agent.cluster import P0, TABLE, Cluster, puts, writes
+from tests.raft_agent.test_moves import ready
+
+
+def load(cluster: Cluster, store: str) -> StoreLoad | None:
+    kv = cluster.now(KEYS.load(store))
+    return None if kv is None else decode(StoreLoad, kv.value, key=kv.key)
+
+
+async def test_a_new_leader_is_reported() -> None:
+    """With its term, and again for each new one."""
+    async with await ready("a b c", "a b c") as cluster:
+        await cluster.until(lambda: cluster.reported() is not None)
+        first = cluster.reported()
+        await cluster[cluster.leader()].kill()
+        await cluster.until(lambda: cluster.reported() != first)
+        leader = cluster.network.leader(P0)
+        assert leader is not None
+        assert cluster.reported() == Leader(leader.id[0], leader.term)
+
+
+async def test_an_older_term_never_replaces_a_newer_one() -> None:
+    """A report that was under way when the next leader reported does not land, nor is it tried again."""
+    async with Cluster("a b c") as cluster:
+        for store in cluster.stores.values():
+            store.way.hold = writes("leaders")
+        await cluster.create("a b c")
+        await cluster.until(lambda: any(store.way.holding for store in cluster.stores.values()))
+        late = cluster[cluster.leader()]
+        for store in cluster.stores.values():
+            if store is not late:
+                store.way.hold = lambda _: False
+        cluster.network.cut = {late.name}
+        await cluster.until(lambda: cluster.reported() is not None)
+        newer = cluster.reported()
+        late.way.hold = lambda _: False
+        late.way.release()
+        await cluster.pass_time(5)
+        assert cluster.reported() == newer
+        assert newer is not None
+        assert newer.store != late.name
+
+
+async def test_a_newer_term_is_reported_after_an_older_one() -> None:
+    """The store lost its leadership and won it back while its first report was under way: the second follows."""
+    async with Cluster("a b c") as cluster:
+        for store in cluster.stores.values():
+            store.way.hold = writes("leaders")
+        await cluster.create("a b c")
+        await cluster.until(lambda: any(store.way.holding for store in cluster.stores.values()))
+        leader = cluster[cluster.leader()]
+        assert cluster.network.elect(leader.groups.running()[P0], P0)
+        await cluster.pass_time(2)
+        leader.way.hold = lambda _: False
+        leader.way.release()
+        replica = leader.disk.replicas[P0]
+        await cluster.until(lambda: cluster.reported() == Leader(leader.name, replica.term), seconds=1)
+        assert replica.term == 2
+
+
+async def test_one_loser_does_not_keep_the_others_waiting() -> None:
+    """Of sixty reports in a transaction one is refused: it is sorted out, and the rest lands with the next."""
+    async with Cluster("a") as cluster:
+        cluster["a"].way.hold = writes("leaders")
+        await cluster.create(*["a"] * 60)
+        await cluster.until(lambda: cluster["a"].way.holding == 1)
+        await cluster.put(KEYS.leader(TABLE, 7), Leader("x", 99))
+        before = len([txn for txn in cluster["a"].way.txns if writes("leaders")(txn)])
+        cluster["a"].way.hold = lambda _: False
+        cluster["a"].way.release()
+        partitions = [Partition(TABLE, p) for p in range(60)]
+        await cluster.until(lambda: all(cluster.reported(p) is not None for p in partitions))
+        assert cluster.reported(Partition(TABLE, 7)) == Leader("x", 99)
+        made = [txn for txn in cluster["a"].way.txns if writes("leaders")(txn)][before:]
+        assert [len(txn.success) for txn in made] == [59]
+
+
+async def test_nothing_is_reported_of_a_table_that_is_gone() -> None:
+    """A report that arrives after the drop leaves no key behind."""
+    async with Cluster("a b c") as cluster:
+        for store in cluster.stores.values():
+            store.way.hold = writes("leaders")
+        await cluster.create("a b c")
+        await cluster.until(lambda: any(store.way.holding for store in cluster.stores.values()))
+        await cluster.drop()
+        for store in cluster.stores.values():
+            store.way.hold = lambda _: False
+            store.way.release()
+        await cluster.pass_time(5)
+        assert cluster.reported() is None
+
+
+async def test_a_malformed_report_is_replaced() -> None:
+    """Nobody can tell its term, so any leader's is newer."""
+    async with Cluster("a b c") as cluster:
+        await cluster.put(KEYS.leader(*P0), "nonsense")
+        await cluster.create("a b c")
+        await cluster.until(lambda: cluster.settled("a b c"))
+        await cluster.until(lambda: b"nonsense" not in cluster.now(KEYS.leader(*P0)).value)  # type: ignore[union-attr]
+
+
+async def test_load_is_reported_while_it_changes() -> None:
+    """Sizes, rates, who leads and what is being filled, bound to the store's lease; a store at rest writes nothing."""
+    async with await ready("a b c d", "a b c") as cluster:
+        leader = cluster[cluster.leader()]
+        await cluster.until(lambda: load(cluster, leader.name) is not None)
+        await cluster.pass_time(10)
+        written = len([txn for txn in leader.way.txns if puts("load")(txn)])
+        await cluster.pass_time(30)
+        assert len([txn for txn in leader.way.txns if puts("load")(txn)]) == written
+        leader.groups.proposed[P0] = 50_000
+        cluster.network.held = {"d"}
+        await cluster.retarget("a b c d")
+        await cluster.until(lambda: bool(load(cluster, leader.name).filling))  # type: ignore[union-attr]
+        reported = load(cluster, leader.name)
+        assert reported is not None
+        assert (reported.replicas, reported.leading) == (1, 1)
+        assert 9_000 <= reported.bytes_per_second <= 10_000
+        assert reported.tables == {TABLE: (GroupLoad(0, True, reported.log_bytes, reported.bytes_per_second),)}
+        assert reported.filling == {f"{TABLE}/0": {"d": 0.0}}
+        await leader.kill()
+        await cluster.until(lambda: load(cluster, leader.name) is None)
+
+
+async def test_a_catch_up_that_does_not_get_on_is_a_problem() -> None:
+    """It is counted, reported and said; and forgotten when it gets on."""
+    async with await ready("a b c d", "a b c") as cluster:
+        leader = cluster[cluster.leader()]
+        cluster.network.held = {"d"}
+        await cluster.retarget("a b c d")
+        await cluster.pass_time(25)
+        assert leader.agent.status().problems == {}
+        await cluster.pass_time(20)
+        text = "the replica on d is 0% full and gets no fuller"
+        assert leader.agent.status().problems == {P0: text}
+        assert leader.agent.status().counters.failures["catch-up"] == 1
+        reported = load(cluster, leader.name)
+        assert reported is not None
+        assert reported.problems == {f"{TABLE}/0": text}
+        cluster.network.held = set()
+        await cluster.until(lambda: cluster.settled("a b c d"))
+        await cluster.pass_time(6)
+        assert leader.agent.status().problems == {}
+
+
+async def test_what_raft_says_of_a_group_is_reported() -> None:
+    """The host knows best why a group does not get on."""
+    async with await ready("a b c", "a b c") as cluster:
+        cluster["a"].groups.problems[P0] = "no quorum"
+        await cluster.until(lambda: load(cluster, "a") is not None and load(cluster, "a").problems != {})  # type: ignore[union-attr]
+        assert load(cluster, "a").problems == {f"{TABLE}/0": "no quorum"}  # type: ignore[union-attr]
+
+
+def report(**changes: object) -> GroupReport:
+    fields = {"leading": True, "term": 1, "log_bytes": 0, "applied": 1, "proposed_bytes": 0, "filling": {}}
+    return GroupReport(**(fields | changes))  # type: ignore[arg-type]
+
+
+def test_numbers_have_two_digits_that_count() -> None:
+    """Small changes change nothing in the report."""
+    reports = {P0: report(log_bytes=123_456), Partition(TABLE, 1): report(log_bytes=99, leading=False)}
+    made = load_of(reports, rates={P0: 1234.5}, problems={})
+    assert made.tables[TABLE] == (GroupLoad(0, True, 120_000, 1200), GroupLoad(1, False, 99, 0))
+    assert (made.replicas, made.leading, made.log_bytes, made.bytes_per_second) == (2, 1, 120_000, 1200)
+
+
+def test_a_standstill_is_counted_once() -> None:
+    """From the last progress on, for as long as it lasts; progress, or the end of it, forgets it."""
+    stalls = Stalls(30)
+
+    def look(now: float, **filling: float) -> int:
+        return stalls.look({P0: report(filling=filling)}, now=now)
+
+    assert [look(0, d=0.1), look(29, d=0.1, e=0.5), look(30, d=0.1, e=0.5), look(31, d=0.1, e=0.5)] == [0, 0, 1, 0]
+    assert dict(stalls.problems()) == {P0: "the replica on d is 10% full and gets no fuller"}
+    assert look(60, d=0.2, e=0.5) == 1
+    assert dict(stalls.problems()) == {P0: "the replica on e is 50% full and gets no fuller"}
+    assert look(61) == 0
+    assert dict(stalls.problems()) == {}
