@@ -28,6 +28,7 @@ BUDGETED = frozenset(
         "vanish",
         "mute",
         "glimpse",
+        "lag",
     )
 )
 
@@ -165,7 +166,7 @@ def _act_on_store(world: World, kind: str, store: Store) -> None:
         setattr(store, *_FLAGS[kind])
     match kind:
         case "blank" | "unblank":
-            store.seen = 0
+            store.watched = 0
         case "crash" | "lose":
             _stop(store)
             store.lost = kind == "lose"
@@ -176,8 +177,8 @@ def _act_on_store(world: World, kind: str, store: Store) -> None:
             _stop(store)
             if store.replica is not None:
                 world.wiped |= {store.replica.id}
-            store.replica, store.held = None, 0
-            store.volume = f"{store.name}-{int(store.volume.split('-')[1]) + 1}"
+            store.replica = None
+            store.mount(int(store.volume.split("-")[1]) + 1)
         case "declare":
             state = StoreState(volume=world.registered(store.name), replace=True)
             world.run(Txn(success=(Put(KEYS.store_state(store.name), encode(state)),)))

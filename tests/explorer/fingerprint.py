@@ -10,7 +10,9 @@ import re
 
 from evenkeel.metastore.api import Put
 from evenkeel.protocol.configuration import Configuration
+from evenkeel.protocol.partition import PartitionView
 from tests.explorer.raft import Replica
+from tests.explorer.sidecars import to_show
 from tests.explorer.world import InFlight, Store, World
 
 _TOKEN = re.compile(rb'"token":(\d+)|"inputs":(\d+)')
@@ -44,16 +46,24 @@ def _flight(flight: InFlight, world: World, rank: dict[int, int]) -> tuple[objec
 
 
 def _store(store: Store, world: World, rank: dict[int, int]) -> tuple[object, ...]:
-    view, me = store.view, store.replica
+    agent, me = store.agent, store.replica
+    view, compared = agent.view, agent.lock_compared
     return (
-        store.volume, store.lost, store.held, store.up, store.paused, store.cut, store.blank, store.cleared,
-        bool(store.waiting), store.seen < world.watch_revision, store.seen < store.need, rank[store.record_mod],
-        me is not None and me.leading and store.read_term == me.term,
-        rank[store.lock_mod],
-        None if store.lock_compared is None else tuple(rank[mod] for mod in store.lock_compared),
-        None if view is None else (*(rank[mod] for mod in view.mods()), view.stable, view.pending, view.planned),
+        store.volume, store.lost, agent.held, store.up, store.paused, store.cut, store.blank, bool(store.waiting),
+        agent.waiting, store.watched < world.watch_revision, agent.seen < agent.need,
+        0 if agent.table is None else rank[agent.table.mod_revision],
+        me is not None and agent.cleared == me.id,
+        me is not None and me.leading and agent.read_term == me.term,
+        rank[agent.lock_mod],
+        None if compared is None else tuple(rank[mod] for mod in compared),
+        None if view is None else _view(view, rank),
+        tuple((_view(past.view, rank), past.revision < agent.seen) for past in to_show(world, store)),
         None if me is None else _replica(me, rank),
     )  # fmt: skip
+
+
+def _view(view: PartitionView, rank: dict[int, int]) -> tuple[object, ...]:
+    return (*(rank[mod] for mod in view.mods()), view.stable, view.pending, view.planned)
 
 
 def _replica(replica: Replica, rank: dict[int, int]) -> tuple[object, ...]:
@@ -77,8 +87,12 @@ def _ranks(world: World) -> dict[int, int]:
         revisions.add(kv.mod_revision)
         revisions.update(int(token) for token, _ in _TOKEN.findall(kv.value) if token)
     for store in world.stores.values():
-        revisions.update((store.lock_mod, store.record_mod, *(store.lock_compared or ())))
-        revisions.update(store.view.mods() if store.view is not None else ())
+        agent = store.agent
+        revisions.update((agent.lock_mod, *(agent.lock_compared or ())))
+        revisions.update(agent.view.mods() if agent.view is not None else ())
+        for past in to_show(world, store):
+            revisions.update(past.view.mods())
+        revisions.add(0 if agent.table is None else agent.table.mod_revision)
         if store.replica is not None:
             configurations = [store.replica.base_configuration, *(entry.configuration for entry in store.replica.log)]
             revisions.update(c.token for c in configurations if c is not None)

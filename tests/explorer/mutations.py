@@ -1,8 +1,8 @@
 """Known bugs, each put back on its own: what the explorer must find.
 
-A mutation replaces one function of the protocol, or of the modelled sidecar where the bug is about how it
-reads, for as long as its context lasts. `hints` are budgets and wishes that make the bug likely to bite, so
-that a test needs seconds, not hours; they never make a correct protocol fail.
+A mutation replaces one function of the protocol, or of the sidecar's agent or what drives it where the bug is about
+how it reads and what it remembers, for as long as its context lasts. `hints` are budgets and wishes that make the bug
+likely to bite, so that a test needs seconds, not hours; they never make a correct protocol fail.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from evenkeel.protocol.keys import PartitionKeys
 from evenkeel.protocol.leader import Action, GroupView, Propose, Write
 from evenkeel.protocol.partition import Case, Decision, PartitionView
 from evenkeel.protocol.records import Peer, Pending, ReplicaId, Retarget, TargetPeer, encode, shape, voters
+from evenkeel_raft.agent.partition import PartitionAgent, SeenTable
 from tests.explorer import operators, sidecars
 from tests.explorer.world import PARTITION, Scenario, Store, Wish, World
 
@@ -114,10 +115,10 @@ def _ids_from_plan() -> Patch:
 # -- the sidecar's half ------------------------------------------------------------------------------------------------
 
 
-def _stale_read(world: World, store: Store) -> PartitionView:
+def _stale_read(world: World, store: Store) -> None:
     """A copy from before the last changes, which the watch has already reported and will not report again."""
     sidecars.see(world, store)
-    return world.past[-2] if len(world.past) > 1 else world.view()
+    store.agent.view = world.past[-2].view if len(world.past) > 1 else world.view()
 
 
 def _one_step(current: Sequence[Peer], target: Sequence[Peer]) -> Pending | None:
@@ -134,7 +135,7 @@ def _on_absence() -> Patch:
     )
     stack.enter_context(
         mock.patch.object(
-            sidecars, "may_delete", lambda world, store: store.view.stable is None or may_delete(world, store)
+            sidecars, "may_delete", lambda world, store: store.agent.view.stable is None or may_delete(world, store)
         )
     )
     return stack
@@ -255,7 +256,7 @@ def _destroy_by_parts() -> Patch:
     def ask_first(world: World, store: Store) -> None:
         assert store.replica is not None
         if sidecars.leaders_word(world, store.replica.id):
-            store.cleared, store.remembered = store.replica.id, store.view
+            store.agent.cleared, store.remembered = store.replica.id, store.agent.view
 
     def read_later(world: World, store: Store) -> bool:
         assert store.replica is not None
@@ -264,13 +265,36 @@ def _destroy_by_parts() -> Patch:
         mixed = msgspec.structs.replace(now, stable=store.remembered.stable)
         return replica.excluded(mixed, store.replica.id)
 
-    def suspicion(view: PartitionView, id_: ReplicaId) -> bool:
-        return view.stable is not None and all(peer.id != id_ for peer in view.stable.peers)
+    def suspicion(agent: PartitionAgent, id_: ReplicaId) -> bool:
+        stable = None if agent.view is None else agent.view.stable
+        return stable is not None and all(peer.id != id_ for peer in stable.peers)
 
     stack = contextlib.ExitStack()
     stack.enter_context(mock.patch.object(sidecars, "check", ask_first))
     stack.enter_context(mock.patch.object(sidecars, "may_delete", read_later))
-    stack.enter_context(mock.patch.object(sidecars, "suspects", suspicion))
+    stack.enter_context(mock.patch.object(PartitionAgent, "suspects", suspicion))
+    return stack
+
+
+def _newest_counts(agent: PartitionAgent, view: PartitionView, table: SeenTable | None, *, revision: int) -> None:
+    agent.view, agent.table, agent.seen = view, table, revision
+
+
+def _certain_lock() -> Patch:
+    """The lock is taken to be as it was last seen, whatever is on its way or never came back."""
+    sent = PartitionAgent.sent
+
+    def keeps_lock(agent: PartitionAgent, write: Write) -> None:
+        lock = agent.lock_mod
+        sent(agent, write)
+        agent.lock_mod = lock
+
+    def goes_on(agent: PartitionAgent) -> None:
+        agent.waiting = ""
+
+    stack = contextlib.ExitStack()
+    stack.enter_context(mock.patch.object(PartitionAgent, "sent", keeps_lock))
+    stack.enter_context(mock.patch.object(PartitionAgent, "gave_up", goes_on))
     return stack
 
 
@@ -381,6 +405,26 @@ MUTATIONS = (
         weights={"elect": 0.1, "mend": 0.01, "cut": 0.3, "timeout": 0.05},
     ),
     Mutation(
+        name="certain-lock",
+        says="a leader goes on under its lock although nobody knows whether its unlocking has landed or will",
+        patch=_certain_lock,
+        scenario=Scenario(
+            stores=("a", "b", "c"), wishes=(Wish(("a", "b")), Wish(("a", "b", "c"))), budget={"wish": 1, "cut": 3}
+        ),
+        weights={
+            "elect": 0.01,
+            "timeout": 0.3,
+            "give-up": 0.01,
+            "land": 0.4,
+            "cut": 0.2,
+            "mend": 1.0,
+            "wish": 4.0,
+            "lead": 2.0,
+            "replicate": 2.0,
+            "deliver": 2.0,
+        },
+    ),
+    Mutation(
         name="early-switch",
         says="the switch does not wait until a quorum knows the commit",
         patch=_swap(leader, "next_action", _commit_unknown),
@@ -432,6 +476,23 @@ MUTATIONS = (
             stores=("a", "b"), wishes=(Wish(("a",)), Wish(("a",), ("b",)), Wish(None)), budget={"wish": 2}
         ),
         weights={"elect": 0.02, "start": 0.01, "deliver": 0.2, "confirm": 4.0, "operate": 4.0, "land": 4.0},
+    ),
+    Mutation(
+        name="stale-watch",
+        says="a watch that is behind brings back what a newer read has shown to be over",
+        patch=lambda: mock.patch.object(PartitionAgent, "see", _newest_counts),
+        scenario=Scenario(
+            stores=("a", "b"), wishes=(Wish(("a",)), Wish(("a",), ("b",)), Wish(None)), budget={"wish": 2, "lag": 2}
+        ),
+        weights={
+            "elect": 0.02,
+            "start": 0.01,
+            "deliver": 0.05,
+            "lag": 1.0,
+            "confirm": 4.0,
+            "operate": 4.0,
+            "land": 4.0,
+        },
     ),
     Mutation(
         name="early-burial",

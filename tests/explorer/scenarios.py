@@ -9,7 +9,7 @@ from tests.explorer.world import Scenario, Wish
 
 FAULTS = {
     "wish": 3, "write": 3, "compact": 2, "crash": 2, "pause": 2, "cut": 2, "wipe": 1, "lose": 1, "declare": 2,
-    "takeover": 2, "halt": 1, "blank": 1, "vanish": 2, "mute": 2, "glimpse": 4,
+    "takeover": 2, "halt": 1, "blank": 1, "vanish": 2, "mute": 2, "glimpse": 4, "lag": 2,
 }  # fmt: skip
 
 

@@ -103,6 +103,9 @@ def step(world: World, action: Action) -> None:
     elif kind == "glimpse":
         world.budget["glimpse"] -= 1
         sidecars.glimpse(world, world.stores[name], action[2])
+    elif kind == "lag":
+        world.budget["lag"] -= 1
+        sidecars.lag(world, world.stores[name], int(action[2]))
     else:
         faults.act(world, kind, name)
     invariants.check(world)

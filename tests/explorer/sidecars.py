@@ -1,4 +1,4 @@
-"""What a store's sidecar may do next, by the protocol's own decisions: watch, start, lead, check, delete."""
+"""What a store's sidecar may do next: its real agent, shown modelled raft groups, watches and reads."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import msgspec
 
-from evenkeel.metastore.api import Compare, Txn, TxnResult
+from evenkeel.metastore.api import Txn, TxnResult
 from evenkeel.protocol import leader, replica, table_life
 from evenkeel.protocol.partition import PartitionView
-from evenkeel.protocol.records import ReplicaId, TableState
+from evenkeel.protocol.records import ReplicaId
 from tests.explorer import raft
 from tests.explorer.raft import Entry, Replica
-from tests.explorer.world import KEYS, PARTITION, TABLE, Action, InFlight, Store, World
+from tests.explorer.world import KEYS, TABLE, Action, InFlight, Seen, Store, World
 
 
 def actions(world: World, store: Store) -> Iterator[Action]:
@@ -22,42 +22,63 @@ def actions(world: World, store: Store) -> Iterator[Action]:
         return
     if store.waiting:
         yield ("timeout", name)
-    if store.seen < world.watch_revision:
+    if store.watched < world.watch_revision:
         yield ("deliver", name)
         yield from _glimpses(world, store)
-    if to_start(store) is not None:
+        yield from _lags(world, store)
+    if store.replica is None and store.agent.to_start() is not None:
         yield ("start", name)
-    if store.leader is not None and not store.waiting and store.record_mod:
-        if store.read_term != store.leader.term:
+    if store.leader is not None:
+        if store.agent.reads_first(store.leader.term):
             yield ("read", name)
-        elif store.seen >= store.need and next_action(world, store) is not None:
+        elif store.agent.may_lead(store.leader.term) and store.agent.lead(group_view(world, store)) is not None:
             yield ("lead", name)
     yield from _deletions(world, store)
 
 
 def _glimpses(world: World, store: Store) -> Iterator[Action]:
     """Each kind of key may have a watch of its own, which is ahead of the others for a while."""
-    if store.view is None or store.blank or not world.spend("glimpse"):
+    view = store.agent.view
+    if view is None or store.blank or not world.spend("glimpse"):
         return
     now = world.view()
     for kind in ("stable", "pending", "planned", "lock"):
-        if getattr(now, f"{kind}_mod") != getattr(store.view, f"{kind}_mod"):
+        if getattr(now, f"{kind}_mod") != getattr(view, f"{kind}_mod"):
             yield ("glimpse", store.name, kind)
 
 
 def glimpse(world: World, store: Store, kind: str) -> None:
     """One of the keys is seen as it is now, the others stay as they were seen before."""
-    assert store.view is not None
-    now = world.view()
+    agent, now = store.agent, world.view()
+    assert agent.view is not None
     news = {name: getattr(now, name) for name in (kind, f"{kind}_mod")}
-    store.view = msgspec.structs.replace(store.view, **news)
+    agent.see(msgspec.structs.replace(agent.view, **news), agent.table, revision=agent.seen)
+
+
+def _lags(world: World, store: Store) -> Iterator[Action]:
+    """The watch shows every state on the way to the newest, also when a read has been there already."""
+    for past in to_show(world, store):
+        yield ("lag", store.name, str(past.revision))
+
+
+def to_show(world: World, store: Store) -> Iterator[Seen]:
+    """What the watch may still show before the newest."""
+    if world.spend("lag") and not store.blank:
+        yield from (past for past in world.past if store.watched < past.revision < world.watch_revision)
+
+
+def lag(world: World, store: Store, revision: int) -> None:
+    """The watch comes as far as this."""
+    past = next(past for past in world.past if past.revision == revision)
+    _show(store, past)
+    store.watched = revision
 
 
 def _deletions(world: World, store: Store) -> Iterator[Action]:
-    if store.replica is not None and store.cleared == store.replica.id:
+    if store.replica is not None and store.agent.cleared == store.replica.id:
         if may_delete(world, store):
             yield ("delete", store.name)
-    elif store.replica is not None and store.view is not None and suspects(store.view, store.replica.id):
+    elif store.replica is not None and store.agent.suspects(store.replica.id):
         yield ("check", store.name)
     if not store.blank and not store.waiting and world.metastore.get(KEYS.tombstone(TABLE)) is not None:
         if store.replica is not None:
@@ -70,16 +91,16 @@ def act(world: World, kind: str, store: Store) -> None:
     """Do one of the above."""
     match kind:
         case "deliver":
-            see(world, store)
+            _watch(world, store)
         case "read":
-            store.view, store.lock_mod = read_as_leader(world, store), 0
             assert store.leader is not None
-            store.read_term = store.leader.term
+            read_as_leader(world, store)
+            store.agent.begin_term(store.leader.term)
         case "start":
-            wanted = to_start(store)
+            wanted = store.agent.to_start()
             assert wanted is not None
             store.replica = Replica(wanted.peer.id, wanted.configuration)
-            store.held = wanted.peer.replica
+            store.agent.held = wanted.peer.replica
         case "lead":
             _lead(world, store)
         case "check":
@@ -95,11 +116,13 @@ def act(world: World, kind: str, store: Store) -> None:
             assert txn is not None
             world.send(store, "confirm", txn)
         case "timeout":
-            store.waiting, store.read_term, store.lock_mod = 0, 0, 0
+            store.waiting = 0
+            if store.agent.waiting:
+                store.agent.gave_up()
 
 
 def _delete(store: Store) -> None:
-    store.replica, store.cleared, store.remembered = None, None, None
+    store.replica, store.remembered = None, None
 
 
 def forswear(world: World, store: Store) -> None:
@@ -108,28 +131,25 @@ def forswear(world: World, store: Store) -> None:
 
 
 def see(world: World, store: Store) -> None:
-    """The watch catches up; a store that looks at an empty etcd sees nothing, and will look again."""
-    if store.blank:
-        store.view, store.record_mod, store.seen = PartitionView(), 0, world.watch_revision
-        return
-    store.view = world.view()
-    store.seen = world.watch_revision
-    record, mod = world.record()
-    store.record_mod = mod if record is not None and record.state is TableState.READY else 0
+    """A linearizable read; a store that looks at an empty etcd sees nothing, and will look again."""
+    _show(store, Seen(PartitionView(), None, world.watch_revision) if store.blank else world.seen())
+    if not world.spend("lag"):
+        store.watched = world.watch_revision
 
 
-def read_as_leader(world: World, store: Store) -> PartitionView:
+def _show(store: Store, seen: Seen) -> None:
+    store.agent.see(seen.view, seen.table, revision=seen.revision)
+
+
+def _watch(world: World, store: Store) -> None:
+    """The watch catches up."""
+    see(world, store)
+    store.watched = world.watch_revision
+
+
+def read_as_leader(world: World, store: Store) -> None:
     """The linearizable read at one revision with which a leader begins its term."""
     see(world, store)
-    assert store.view is not None
-    return store.view
-
-
-def to_start(store: Store) -> replica.Start | None:
-    """The replica to start, if the table is ready and no other replica of the group is still there."""
-    if store.replica is not None or store.view is None or not store.record_mod:
-        return None
-    return replica.start(store.view, store=store.name, volume=store.volume, newest_held=store.held)
 
 
 def group_view(world: World, store: Store) -> leader.GroupView:
@@ -140,7 +160,6 @@ def group_view(world: World, store: Store) -> leader.GroupView:
     assert applied is not None
     assert newest is not None
     knowing = {id_ for id_, commit in me.known.items() if commit >= me.applied_index()} | {me.id}
-    assert store.view is not None
     return leader.GroupView(
         me=me.id,
         term=me.term,
@@ -150,8 +169,6 @@ def group_view(world: World, store: Store) -> leader.GroupView:
         caught_up=frozenset(id_ for id_, match in me.match.items() if match >= me.commit) | {me.id},
         answering=_answering(world, me),
         commit_known=applied.is_quorum(knowing),
-        lock_mod=store.lock_mod,
-        lock_outstanding=store.lock_compared == (store.view.pending_mod, store.view.lock_mod),
     )
 
 
@@ -163,27 +180,12 @@ def _answering(world: World, me: Replica) -> frozenset[ReplicaId]:
     return frozenset(other.id for other in reached if other is not None and other.term <= me.term)
 
 
-def next_action(world: World, store: Store) -> leader.Action | None:
-    """What the protocol has this leader do."""
-    assert store.view is not None
-    return leader.next_action(
-        store.view,
-        group_view(world, store),
-        keys=PARTITION,
-        mode=world.scenario.mode,
-        table=Compare(KEYS.table(TABLE), "mod", "=", store.record_mod),
-    )
-
-
 def _lead(world: World, store: Store) -> None:
-    action, me, view = next_action(world, store), store.replica, store.view
+    me = store.replica
     assert me is not None
-    assert view is not None
-    match action:
-        case leader.Write(what, txn):
-            if what == "lock":
-                store.lock_compared = (view.pending_mod, view.lock_mod)
-            store.lock_mod = 0
+    match store.agent.lead(group_view(world, store)):
+        case leader.Write(what, txn) as write:
+            store.agent.sent(write)
             world.send(store, what, txn)
         case leader.Propose(_, configuration):
             raft.append(me, Entry(me.term, configuration))
@@ -205,17 +207,11 @@ def elect(world: World, candidate: ReplicaId) -> bool:
     return True
 
 
-def suspects(view: PartitionView, id_: ReplicaId) -> bool:
-    """Whether what the watch last showed makes it worth asking if the replica may go."""
-    return replica.excluded(view, id_)
-
-
 def check(world: World, store: Store) -> None:
     """Read at one revision whether the keys leave this store's replica out."""
-    see(world, store)
-    assert store.view is not None
     assert store.replica is not None
-    store.cleared = store.replica.id if replica.excluded(store.view, store.replica.id) else None
+    see(world, store)
+    store.agent.clear(store.replica.id)
 
 
 def may_delete(world: World, store: Store) -> bool:
@@ -245,7 +241,5 @@ def _confirmation(world: World, store: Store) -> Txn | None:
 def on_result(world: World, store: Store, flight: InFlight, result: TxnResult) -> None:
     """The answer to a transaction this sidecar waited for."""
     store.waiting = 0
-    store.need = world.watch_revision
-    if flight.what == "lock":
-        store.lock_compared = None
-        store.lock_mod = result.revision if result.succeeded else 0
+    if flight.what != "confirm":
+        store.agent.answered(result, revision=world.watch_revision)

@@ -17,9 +17,11 @@ from evenkeel.protocol.records import (
     StoreRecord,
     StoreState,
     TableRecord,
+    TableState,
     decode,
     encode,
 )
+from evenkeel_raft.agent.partition import PartitionAgent, SeenTable
 from tests.explorer.raft import Entry, Replica
 
 KEYS = Keys(namespace="explorer", store_cluster="stores")
@@ -62,23 +64,33 @@ class InFlight(NamedTuple):
     txn: Txn
 
 
+class Seen(NamedTuple):
+    """What a sidecar may get to see: the partition's keys and, where it is ready, its table."""
+
+    view: PartitionView
+    table: SeenTable | None
+    revision: int
+
+
 class Store:
-    """A store: its disk, its process, and what its sidecar remembers."""
+    """A store: its disk, its process, and its sidecar's agent, which is the real one."""
 
     __slots__ = (
-        "blank", "boot", "cleared", "cut", "held", "lock_compared", "lock_mod", "lost", "name", "need", "paused",
-        "read_term", "record_mod", "remembered", "replica", "seen", "up", "view", "volume", "waiting",
+        "agent", "blank", "boot", "cut", "lost", "name", "paused", "remembered", "replica", "up", "waiting", "watched",
     )  # fmt: skip
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.volume = f"{name}-1"
         self.lost = False
         self.replica: Replica | None = None
-        self.held = 0
         self.boot = 0
         self.cut = False
+        self.mount(1)
         self.start_process()
+
+    def mount(self, number: int) -> None:
+        """An empty volume, the store's first, second and so on."""
+        self.agent = PartitionAgent(PARTITION, RECORD, store=self.name, volume=f"{self.name}-{number}")
 
     def start_process(self) -> None:
         """A fresh process: everything that was in memory is gone."""
@@ -86,16 +98,11 @@ class Store:
         self.up = True
         self.paused = False
         self.blank = False
-        self.view: PartitionView | None = None
-        self.record_mod = 0
-        self.seen = 0
-        self.read_term = 0
-        self.need = 0
+        self.watched = 0
+        """How far the watch has come; a read may be ahead of it."""
         self.waiting = 0
-        self.lock_mod = 0
-        self.lock_compared: tuple[int, int] | None = None
-        self.cleared: ReplicaId | None = None
         self.remembered: PartitionView | None = None
+        self.agent.restart()
         if self.replica is not None:
             self.replica.restart()
 
@@ -103,8 +110,15 @@ class Store:
         twin = Store.__new__(Store)
         for name in self.__slots__:
             setattr(twin, name, getattr(self, name))
+        twin.agent = PartitionAgent.__new__(PartitionAgent)
+        for name in PartitionAgent.__slots__:
+            setattr(twin.agent, name, getattr(self.agent, name))
         twin.replica = None if self.replica is None else self.replica.clone()
         return twin
+
+    @property
+    def volume(self) -> str:
+        return self.agent.volume
 
     @property
     def running(self) -> bool:
@@ -156,8 +170,8 @@ class World:
         self.wish = scenario.wishes[0]
         self.budget = dict(scenario.budget)
         self.watch_revision = 0
-        self.past: tuple[PartitionView, ...] = ()
-        """Earlier views of the partition, which a careless reader might be given."""
+        self.past: tuple[Seen, ...] = ()
+        """The last few states of the partition's keys, which a watch that lags or a careless reader may show."""
         self.committed: dict[int, Entry] = {}
         """What any replica ever committed, by index: it must stay so for ever."""
         self.terms: dict[int, ReplicaId] = {}
@@ -195,7 +209,7 @@ class World:
             _touches_watched(op.key) for op in txn.success if result.succeeded
         ):
             self.watch_revision = self.metastore.revision
-            self.past = (*self.past[-3:], self.view())
+            self.past = (*self.past[-3:], self.seen())
         return result
 
     def send(self, sender: Store | Operator, what: str, txn: Txn) -> None:
@@ -219,6 +233,15 @@ class World:
     def _read_view(self) -> PartitionView:
         found = {key: kv for key in PARTITION.all() if (kv := self.metastore.get(key)) is not None}
         return read_partition(PARTITION, found)
+
+    def seen(self) -> Seen:
+        """What a linearizable read shows."""
+        return self.derived("seen", self._read_seen)
+
+    def _read_seen(self) -> Seen:
+        record, mod = self.record()
+        ready = record is not None and record.state is TableState.READY
+        return Seen(self.view(), SeenTable(mod, self.scenario.mode) if ready else None, self.watch_revision)
 
     def record(self) -> tuple[TableRecord | None, int]:
         """The table's record and its mod revision."""

@@ -7,7 +7,7 @@ asks what may be done, does it, and says what came of it.
 
     see            the watch, or a linearizable read, shows the keys at a revision
     to_start       the replica this volume should start
-    lead           what the leader does next; asked only once `reads_first` has been satisfied in its term
+    lead           what the leader does next; nothing before `reads_first` has been satisfied in its term (`may_lead`)
     sent/answered  a transaction leaves, and its result arrives; `gave_up` when it never does
     suspects       the keys seem to leave this store's replica out: read them anew, then `clear`
     cleared        they do, at one revision: ask the leader, and only then delete
@@ -37,7 +37,7 @@ class PartitionAgent:
     """One partition's agent on one store."""
 
     __slots__ = (
-        "_keys", "_lock_compared", "_table_key", "cleared", "held", "lock_mod", "need", "read_term", "seen", "store",
+        "_keys", "_table_key", "cleared", "held", "lock_compared", "lock_mod", "need", "read_term", "seen", "store",
         "table", "view", "volume", "waiting",
     )  # fmt: skip
 
@@ -59,14 +59,19 @@ class PartitionAgent:
         self.read_term = 0
         self.waiting = ""
         self.lock_mod = 0
-        self._lock_compared: tuple[int, int] | None = None
+        self.lock_compared: tuple[int, int] | None = None
+        """Pending and lock as a lock transaction of unknown outcome compares them: while they are so, it may land."""
         self.cleared: ReplicaId | None = None
 
     # Seeing
 
     def see(self, view: PartitionView, table: SeenTable | None, *, revision: int) -> None:
-        """The keys as of `revision`; `table` is None unless the table is ready."""
-        self.view, self.table, self.seen = view, table, revision
+        """The keys as of `revision`; `table` is None unless the table is ready.
+
+        A watch that a read has overtaken, or a read that the watch has, brings nothing back that is over.
+        """
+        if revision >= self.seen:
+            self.view, self.table, self.seen = view, table, revision
 
     def begin_term(self, term: int) -> None:
         """What was just seen was read linearizably after the election to `term`."""
@@ -78,13 +83,15 @@ class PartitionAgent:
         """Whether the leader of `term` must begin with a linearizable read of the keys."""
         return self.table is not None and not self.waiting and self.read_term != term
 
+    def may_lead(self, term: int) -> bool:
+        """Whether the leader of `term` has read, nothing is on its way, and what it wrote has been seen."""
+        return self.table is not None and not self.waiting and self.read_term == term and self.seen >= self.need
+
     def lead(self, group: leader.GroupView) -> leader.Action | None:
         """What the leader does next, or None while there is nothing, or something must arrive first."""
-        if self.view is None or self.table is None or self.waiting or self.seen < self.need:
+        if self.view is None or self.table is None or not self.may_lead(group.term):
             return None
-        if self.read_term != group.term:
-            return None
-        outstanding = self._lock_compared == (self.view.pending_mod, self.view.lock_mod)
+        outstanding = self.lock_compared == (self.view.pending_mod, self.view.lock_mod)
         return leader.next_action(
             self.view,
             msgspec.structs.replace(group, lock_mod=self.lock_mod, lock_outstanding=outstanding),
@@ -97,14 +104,14 @@ class PartitionAgent:
         """A transaction is on its way; until it is answered, no lock is certain."""
         assert self.view is not None
         if write.what == "lock":
-            self._lock_compared = (self.view.pending_mod, self.view.lock_mod)
+            self.lock_compared = (self.view.pending_mod, self.view.lock_mod)
         self.lock_mod = 0
         self.waiting = write.what
 
     def answered(self, result: TxnResult, *, revision: int) -> None:
         """The transaction's result; nothing more is done until the watch has shown `revision`."""
         if self.waiting == "lock":
-            self._lock_compared = None
+            self.lock_compared = None
             self.lock_mod = result.revision if result.succeeded else 0
         self.waiting = ""
         self.need = revision
