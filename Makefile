@@ -2,12 +2,13 @@
 
 PYTHON_BIN := .venv/bin/python
 SECONDS ?= 60
+NODES ?= 3
 ONLY ?=
 PYTEST_ARGS ?=
 LOCK_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-process soak explore e2e bench lint format crds images binaries lock docs clean
+.PHONY: help setup demo test test-process soak explore e2e cluster-up cluster-down bench lint format crds images binaries lock docs clean
 .PHONY: lint-style lint-types lint-layers lint-tree lint-shell
 
 help: ## list the targets
@@ -34,9 +35,16 @@ soak: setup ## simulate raft under faults for SECONDS=60
 explore: setup ## search the protocol's interleavings for SECONDS=60
 	@$(PYTHON_BIN) -m tests.explorer --seconds $(SECONDS)
 
-e2e: setup binaries ## test against real processes
+e2e: setup binaries ## test against real processes and a real Kubernetes, which it builds first (about ten minutes, once)
+	@$(PYTHON_BIN) -m e2e.cluster prepare
 	@echo "==> testing end to end"
 	@$(PYTHON_BIN) -m pytest e2e $(PYTEST_ARGS)
+
+cluster-up: setup ## make a Kubernetes of NODES=3 nodes on this machine, as root; no registry, no Docker
+	@$(PYTHON_BIN) -m e2e.cluster up --nodes $(NODES)
+
+cluster-down: setup ## take it away again
+	@$(PYTHON_BIN) -m e2e.cluster down
 
 bench: setup ## measure everything, or ONLY=planner
 	@$(PYTHON_BIN) -m bench $(ONLY)
@@ -62,7 +70,7 @@ lint-tree: setup
 
 lint-shell: setup
 	@echo "==> shellcheck"
-	@.venv/bin/shellcheck -x scripts/*.sh .ci/run
+	@.venv/bin/shellcheck -x scripts/*.sh e2e/cluster/*.sh .ci/run
 
 format: setup ## rewrite the code in the one style
 	@$(PYTHON_BIN) -m ruff check --fix

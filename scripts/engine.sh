@@ -62,3 +62,19 @@ run_image() {
     engine rm "$container" >/dev/null
     return "$status"
 }
+
+# image_digest TAG
+image_digest() {
+    case $ENGINE in
+        buildah) engine inspect --type image --format '{{.FromImageID}}' "$1" ;;
+        *) engine image inspect --format '{{.Id}}' "$1" ;;
+    esac
+}
+
+# save_image TAG FILE
+save_image() {
+    case $ENGINE in
+        buildah) engine push --quiet "$1" "docker-archive:$2:$1" >&2 ;;
+        *) engine save --output "$2" "$1" >&2 ;;
+    esac
+}

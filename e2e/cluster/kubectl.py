@@ -63,6 +63,13 @@ class Kubectl:
         """Whether each node is Ready."""
         return {node["metadata"]["name"]: holds(node, "Ready") for node in self.items("nodes")}
 
+    def workers(self) -> list[str]:
+        """The nodes that are there for pods."""
+        return [
+            node["metadata"]["name"]
+            for node in self.items("nodes", "--selector=!node-role.kubernetes.io/control-plane")
+        ]
+
     def pods(self, selector: str, *, namespace: str) -> list[dict[str, Any]]:
         """The pods that carry these labels."""
         return self.items("pods", f"--selector={selector}", f"--namespace={namespace}")

@@ -111,6 +111,7 @@ class Daemon:
         self._signal(signal.SIGKILL)
         if not self._gone_within(30):
             raise ClusterError(f"{self.name} (process {self.pid}) survives SIGKILL")
+        self._record.unlink(missing_ok=True)
 
     def last_words(self) -> str:
         """The end of its log."""

@@ -1,0 +1,50 @@
+"""The provider `current`: whatever cluster the user's kubectl talks to. Nothing of it is made, removed or broken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from e2e.cluster.errors import ClusterError, UnavailableError, UnsupportedError
+from e2e.cluster.kubectl import Kubectl
+
+__all__ = ["CurrentCluster"]
+
+_DEFAULT = "storageclass.kubernetes.io/is-default-class"
+
+
+class CurrentCluster:
+    """A cluster that is somebody else's."""
+
+    def __init__(self) -> None:
+        self.kubectl = Kubectl()
+        try:
+            self.kubectl("version", "--request-timeout=10s")
+        except ClusterError as error:
+            raise UnavailableError(f"the current context does not answer: {error}") from None
+
+    @property
+    def storage_class(self) -> str:
+        """The cluster's default."""
+        for found in self.kubectl.items("storageclasses"):
+            if found["metadata"].get("annotations", {}).get(_DEFAULT) == "true":
+                return str(found["metadata"]["name"])
+        raise UnsupportedError("the cluster has no default StorageClass")
+
+    def load_images(self, *archives: Path) -> None:
+        """Not here."""
+        raise UnsupportedError("images reach somebody else's nodes through a registry only; kind and netns load them")
+
+    def add_volumes(self, count: int, *, owner: int) -> None:
+        """Nothing to do: the default class is taken to make volumes."""
+
+    def kill_node(self, node: str) -> None:
+        """Not here."""
+        raise UnsupportedError("nodes of somebody else's cluster are not ours to break; kind's and netns' are")
+
+    start_node = partition_node = heal_node = kill_node
+
+    def kill_api_server(self) -> None:
+        """Not here."""
+        raise UnsupportedError("the API server of somebody else's cluster is not ours to break; netns' is")
+
+    start_api_server = kill_api_server

@@ -1,0 +1,95 @@
+"""Images as archives, which nodes import; no registry takes part.
+
+An image of one static program needs no container engine to be made: it is a tar of a tar and two small documents.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import platform
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from e2e.cluster.binaries import ROOT, cache_dir, find, version_of
+from e2e.cluster.process import run
+
+__all__ = ["PREFIX", "export", "program_archive", "program_image"]
+
+PREFIX = "localhost/evenkeel-e2e"
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+def program_image(program: str) -> str:
+    """The name of the image that holds one of `binaries/`."""
+    return f"{PREFIX}/{program}:{version_of(program)}"
+
+
+def program_archive(program: str) -> Path:
+    """An image of nothing but this program, which must be static; made once."""
+    archive = _folder() / f"{program}-{version_of(program)}.tar"
+    if not archive.exists():
+        with _whole(archive) as partial:
+            _write_image(partial, program_image(program), find(program))
+    return archive
+
+
+def export(tag: str) -> Path:
+    """An image that the container engine has, as an archive; its content's digest is in the name."""
+    digest = run(ROOT / "scripts" / "save-image.sh", tag).strip()
+    name = tag.rpartition("/")[2].replace(":", "-")
+    archive = _folder() / f"{name}-{hashlib.sha256(f'{tag} {digest}'.encode()).hexdigest()[:12]}.tar"
+    if not archive.exists():
+        with _whole(archive) as partial:
+            run(ROOT / "scripts" / "save-image.sh", tag, partial, within=600)
+    return archive
+
+
+def _folder() -> Path:
+    folder = cache_dir() / "images"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@contextlib.contextmanager
+def _whole(file: Path) -> Iterator[Path]:
+    """A name beside the file, that becomes the file when all went well."""
+    with tempfile.TemporaryDirectory(dir=file.parent) as folder:
+        partial = Path(folder) / file.name
+        yield partial
+        partial.rename(file)
+
+
+def _write_image(archive: Path, tag: str, program: Path) -> None:
+    layer = archive.with_suffix(".layer")
+    with tarfile.open(layer, "w") as tar:
+        _add(tar, program.name, program.read_bytes(), mode=0o755)
+    config = msgspec.json.encode(_config(layer, program.name))
+    name = hashlib.sha256(config).hexdigest()
+    manifest: list[dict[str, Any]] = [{"Config": f"{name}.json", "RepoTags": [tag], "Layers": ["layer.tar"]}]
+    with tarfile.open(archive, "w") as tar:
+        _add(tar, "layer.tar", layer.read_bytes())
+        _add(tar, f"{name}.json", config)
+        _add(tar, "manifest.json", msgspec.json.encode(manifest))
+
+
+def _config(layer: Path, program: str) -> dict[str, Any]:
+    machine = platform.machine()
+    return {
+        "architecture": _ARCHITECTURES.get(machine, machine),
+        "os": "linux",
+        "config": {"Entrypoint": [f"/{program}"], "User": "65532:65532"},
+        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer.read_bytes()).hexdigest()}"]},
+    }
+
+
+def _add(tar: tarfile.TarFile, name: str, content: bytes, *, mode: int = 0o644) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.mode = len(content), mode
+    tar.addfile(entry, io.BytesIO(content))

@@ -1,0 +1,273 @@
+"""The provider `netns`: a whole Kubernetes on this machine, from programs that `make binaries` built, as root.
+
+Everything it makes carries the cluster's name. The cluster's folder is made first and removed last, so that a cluster
+can always be taken down, however it was left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import string
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+
+from e2e.cluster.binaries import ROOT, cache_dir, lacking
+from e2e.cluster.certificates import Identity
+from e2e.cluster.control_plane import Address, ControlPlane
+from e2e.cluster.errors import ClusterError, UnavailableError
+from e2e.cluster.images import program_archive, program_image
+from e2e.cluster.kubectl import Kubectl
+from e2e.cluster.network import Network, claim
+from e2e.cluster.node import Node, cni_plugins
+from e2e.cluster.volumes import STORAGE_CLASS, storage_class, volumes
+from evenkeel.metastore.server import free_port
+
+__all__ = ["NetnsCluster", "check", "clusters", "kept", "prepare"]
+
+_PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl")
+_IMAGES = ("pause", "coredns")
+_COMMANDS = ("containerd", "runc", "ip", "iptables", "nsenter", "unshare", "openssl")
+_DESCRIPTION = "network.json"
+_ZONES = ("zone-a", "zone-b", "zone-c")
+_VOLUMES_PER_NODE = 4
+
+Say = Callable[[str], None]
+
+
+def _silent(_: str) -> None: ...
+
+
+def check() -> None:
+    """Raise UnavailableError with the reason where this machine cannot run such a cluster, as it is."""
+    _check_root()
+    if missing := lacking(*_PROGRAMS, *_IMAGES):
+        raise UnavailableError(f"not built yet: {', '.join(missing)} (make binaries ONLY=cluster)")
+    if commands := [command for command in _COMMANDS if shutil.which(command) is None]:
+        raise UnavailableError(f"not installed: {', '.join(commands)} (python -m e2e.cluster prepare)")
+    cni_plugins()
+
+
+def prepare() -> None:
+    """Install and build what lacks, in sight of whoever waits for it."""
+    _check_root()
+    for command in (("need.sh", "disk=4096", *_COMMANDS, "cni"), ("build-binaries.sh", "cluster")):
+        if subprocess.run([ROOT / "scripts" / command[0], *command[1:]], check=False).returncode != 0:
+            raise UnavailableError(f"scripts/{command[0]} says above what lacks")
+
+
+def _check_root() -> None:
+    if sys.platform != "linux" or os.geteuid() != 0:
+        raise UnavailableError("nodes in network namespaces need Linux and root")
+
+
+def clusters() -> list[str]:
+    """The names of those that are up, or were left."""
+    return sorted(file.parent.name for file in _home().glob(f"*/{_DESCRIPTION}"))
+
+
+class NetnsCluster:
+    """One cluster by its name."""
+
+    storage_class = STORAGE_CLASS
+
+    def __init__(self, name: str, network: Network, address: Address) -> None:
+        self.name = name
+        self.network = network
+        self.folder = _home() / name
+        self.plane = ControlPlane(self.folder, address)
+        self.nodes = {node: Node(node, folder=self.folder / node, network=network) for node in network.nodes}
+
+    @property
+    def kubectl(self) -> Kubectl:
+        """As administrator."""
+        return self.plane.kubectl
+
+    @classmethod
+    def load(cls, name: str) -> NetnsCluster:
+        """One that is up, or was left."""
+        try:
+            description = (_home() / name / _DESCRIPTION).read_bytes()
+        except FileNotFoundError:
+            raise ClusterError(f"there is no cluster {name}; there are: {', '.join(clusters()) or 'none'}") from None
+        return cls(name, *msgspec.json.decode(description, type=tuple[Network, Address]))
+
+    @classmethod
+    def up(cls, name: str, *, nodes: int = 3, say: Say = _silent) -> NetnsCluster:
+        """Make one, and wait until its nodes are Ready and names resolve. Nothing is left where that fails."""
+        check()
+        if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?", name):
+            raise ClusterError(f"{name!r} is no name for a cluster: use lower-case letters, digits and hyphens")
+        if name in clusters():
+            raise ClusterError(f"the cluster {name} is up already, or was left: take it down first")
+        cluster = cls._claim(name, tuple(f"node-{number}" for number in range(1, nodes + 1)))
+        try:
+            cluster._start(say)
+        except BaseException:
+            cluster.down()
+            raise
+        return cluster
+
+    def down(self) -> None:
+        """Take everything away, in whatever state it is; can be done again where it was interrupted."""
+        if not self.folder.exists():
+            return
+        for node in self.nodes.values():
+            node.kill()
+        self.plane.kill()
+        self.network.remove()
+        for file in self.folder.iterdir():
+            # What says that there is a cluster goes last.
+            if file.name != _DESCRIPTION:
+                _remove(file)
+        _remove(self.folder)
+        if left := list(self.residue()):
+            raise ClusterError(f"the cluster {self.name} has left: {'; '.join(left)}")
+
+    def load_images(self, *archives: Path) -> None:
+        """Give every node these images."""
+        self._on_all_nodes(lambda node: node.load(*archives))
+
+    def add_volumes(self, count: int = _VOLUMES_PER_NODE, *, owner: int) -> None:
+        """Give every node so many empty volumes more, which belong to this user."""
+        self.kubectl.apply(*volumes(self.nodes.values(), count, owner=owner))
+
+    def kill_node(self, node: str) -> None:
+        """Cut its power."""
+        self._node(node).kill()
+
+    def start_node(self, node: str) -> None:
+        """Switch it on again; its disk is as it was."""
+        self._node(node).start()
+
+    def partition_node(self, node: str) -> None:
+        """Pull its cable: it runs on, and reaches nobody."""
+        self.network.partition(self._node(node).name)
+
+    def heal_node(self, node: str) -> None:
+        """Plug its cable in again."""
+        self.network.heal(self._node(node).name)
+
+    def kill_api_server(self) -> None:
+        """End it as a power cut would."""
+        self.plane.kill_api_server()
+
+    def start_api_server(self) -> None:
+        """Start it again, and wait until it is ready."""
+        self.plane.start_api_server()
+
+    def running(self) -> dict[str, bool]:
+        """Which parts and nodes run."""
+        return self.plane.running() | {name: node.running for name, node in self.nodes.items()}
+
+    def residue(self) -> Iterable[str]:
+        """What of it is on this machine; nothing, once it is down."""
+        for node in self.nodes.values():
+            yield from node.residue()
+        yield from (f"process {pid}" for pid in _mentioning(self.folder))
+        yield from (f"network namespace {name}" for name in self.network.namespaces())
+        if self.network.has_interface():
+            yield f"interface {self.network.interface}"
+        mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+        yield from (f"mount {line.split()[4]}" for line in mounts if str(self.folder) in line)
+        if self.folder.exists():
+            yield f"folder {self.folder}"
+
+    @classmethod
+    def _claim(cls, name: str, nodes: tuple[str, ...]) -> NetnsCluster:
+        network = claim(name, nodes)
+        address = Address(
+            ip=network.host_ip,
+            port=6443,
+            etcd_port=free_port(),
+            etcd_peer_port=free_port(),
+            services=network.services,
+        )
+        cluster = cls(name, network, address)
+        try:
+            cluster.folder.mkdir(parents=True, exist_ok=True)
+            (cluster.folder / _DESCRIPTION).write_bytes(msgspec.json.encode((network, address)))
+        except BaseException:
+            network.remove()
+            raise
+        return cluster
+
+    def _start(self, say: Say) -> None:
+        began = time.monotonic()
+
+        def tell(what: str) -> None:
+            say(f"{time.monotonic() - began:5.1f} s  {what}")
+
+        self.network.make()
+        others = {name: node.identity for name, node in self.nodes.items()}
+        self.plane.start(others={**others, "kube-proxy": Identity("system:kube-proxy")})
+        self.plane.start_controllers()
+        tell(f"API server at {self.plane.address.url}")
+        for number, node in enumerate(self.nodes.values()):
+            node.configure(self.plane, labels={"topology.kubernetes.io/zone": _ZONES[number % len(_ZONES)]})
+        self._on_all_nodes(Node.start)
+        self.load_images(*map(program_archive, _IMAGES))
+        self.kubectl("apply", "--filename=-", stdin=self._coredns())
+        self.kubectl.apply(storage_class())
+        self.kubectl.wait("all nodes are Ready", self._all_ready, within=90)
+        tell(f"{len(self.nodes)} nodes Ready")
+        self.kubectl("rollout", "status", "--namespace=kube-system", "deployment/coredns", "--timeout=90s", within=100)
+        tell("names resolve")
+
+    def _on_all_nodes(self, action: Callable[[Node], object]) -> None:
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(action, self.nodes.values()))
+
+    def _all_ready(self) -> bool:
+        nodes = self.kubectl.nodes()
+        return set(nodes) == set(self.nodes) and all(nodes.values())
+
+    def _coredns(self) -> str:
+        template = string.Template((Path(__file__).parent / "coredns.yaml").read_text())
+        return template.substitute(image=program_image("coredns"), address=self.network.dns_ip)
+
+    def _node(self, name: str) -> Node:
+        if name not in self.nodes:
+            raise ClusterError(f"there is no node {name}; there are: {', '.join(self.nodes)}")
+        return self.nodes[name]
+
+
+@contextlib.contextmanager
+def kept(name: str, *, nodes: int = 3, say: Say = _silent) -> Iterator[NetnsCluster]:
+    """A cluster for as long as the block lasts. Even when this process is killed, somebody takes it down."""
+    check()
+    command = [sys.executable, "-m", "e2e.cluster", "down", "--name", name, "--after-input"]
+    # The keeper waits for the end of its input, which comes with the end of this process, however that ends.
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, start_new_session=True):
+        cluster = NetnsCluster.up(name, nodes=nodes, say=say)
+        try:
+            yield cluster
+        finally:
+            cluster.down()
+
+
+def _home() -> Path:
+    return cache_dir() / "clusters"
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
+def _mentioning(folder: Path) -> Iterator[int]:
+    """Processes that have something in this folder on their command line."""
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if f"{folder}/".encode() in file.read_bytes():
+                yield int(file.parent.name)

@@ -1,0 +1,57 @@
+"""One cluster for the whole session, and a namespace for every test that asks for one."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections.abc import Generator, Iterator
+
+import pytest
+
+from e2e.cluster.errors import UnavailableError, UnsupportedError
+from e2e.cluster.images import export
+from e2e.cluster.layers import leave_out
+from e2e.cluster.process import run
+from e2e.cluster.provider import Cluster, chosen
+from e2e.cluster.provider import cluster as some_cluster
+from tests.repository.tree import ROOT
+
+_REQUIRED = "EVENKEEL_E2E"
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """Three nodes that pods can go to."""
+    with contextlib.ExitStack() as stack:
+        try:
+            running = stack.enter_context(some_cluster(f"e2e-{os.getpid()}"))
+        except UnavailableError as error:
+            leave_out(f"there is no cluster: {error}", unless=_REQUIRED)
+        yield running
+
+
+@pytest.fixture(scope="session")
+def python_image(cluster: Cluster) -> str:
+    """An image with Python, on every node: the base of the project's own images, from Debian's packages."""
+    tag = run(ROOT / "scripts" / "base-image.sh", within=900).strip()
+    cluster.load_images(export(tag))
+    return tag
+
+
+@pytest.fixture
+def namespace(cluster: Cluster) -> Iterator[str]:
+    name = f"test-{next(_numbers)}"
+    cluster.kubectl("create", "namespace", name)
+    yield name
+    cluster.kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """A test that asks for what the chosen provider cannot do is left out."""
+    try:
+        return (yield)
+    except UnsupportedError as error:
+        leave_out(f"{item.name} cannot run on {chosen()}: {error}", unless=_REQUIRED)

@@ -1,0 +1,62 @@
+"""Archives of images, made without a container engine."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from e2e.cluster import images
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A stand-in for pause, and a cache of the test's own."""
+    program = tmp_path / "pause"
+    program.write_bytes(b"a static program")
+    monkeypatch.setenv("EVENKEEL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(images, "find", lambda _: program)
+    return program
+
+
+def content(archive: tarfile.TarFile, name: str) -> bytes:
+    file = archive.extractfile(name)
+    assert file is not None
+    return file.read()
+
+
+def test_image_of_one_program(program: Path) -> None:
+    """The archive names its image and its layer by digest, and the layer is the program alone, to be run by anyone."""
+    with tarfile.open(images.program_archive("pause")) as archive:
+        [manifest] = json.loads(content(archive, "manifest.json"))
+        [layer_name] = manifest["Layers"]
+        config_bytes, layer_bytes = content(archive, manifest["Config"]), content(archive, layer_name)
+    assert manifest["RepoTags"] == [images.program_image("pause")]
+    assert manifest["Config"] == f"{hashlib.sha256(config_bytes).hexdigest()}.json"
+    config = json.loads(config_bytes)
+    assert config["rootfs"]["diff_ids"] == [f"sha256:{hashlib.sha256(layer_bytes).hexdigest()}"]
+    assert config["config"] == {"Entrypoint": ["/pause"], "User": "65532:65532"}
+    with tarfile.open(fileobj=io.BytesIO(layer_bytes)) as layer:
+        [entry] = layer.getmembers()
+        assert (entry.name, entry.mode) == ("pause", 0o755)
+        assert content(layer, "pause") == program.read_bytes()
+
+
+def test_made_once(program: Path) -> None:
+    """An archive that is there is taken, and nothing lies beside it."""
+    archive = images.program_archive("pause")
+    program.unlink()
+    assert images.program_archive("pause") == archive
+    assert list(archive.parent.iterdir()) == [archive]
+
+
+def test_failure_leaves_nothing(program: Path) -> None:
+    """An archive that could not be written whole is not there."""
+    program.unlink()
+    with pytest.raises(FileNotFoundError):
+        images.program_archive("pause")
+    assert list((program.parent / "cache" / "images").iterdir()) == []
