@@ -262,3 +262,15 @@ async def test_port_in_use_is_said(new_store: NewStore) -> None:
     one = await new_store("store-1")
     with pytest.raises(Exception, match=f"cannot listen for peers on 127.0.0.1:{one.port}"):
         await new_store("store-2", port=one.port)
+
+
+@pytest.mark.parametrize(("host", "port"), [("a..b", 7400), ("x" * 70, 7400), ("", 7400), (HOST, 70_000), (HOST, -1)])
+async def test_an_impossible_address_is_no_end(new_store: NewStore, host: str, port: int) -> None:
+    """A peer whose address is nonsense is not reached, which says why; told a better one, the link comes about."""
+    one, two = await new_store("store-1"), await new_store("store-2")
+    introduce(one, two)
+    one.peers.set_peers({"store-2": Address(host, port, "another")})
+    one.peers.set_peers({"store-2": Address(host, port, two.me.volume)})
+    await turns(lambda: "store-2" in one.peers.refusals)
+    introduce(one, two)
+    assert await one.handler.up.get() == "store-2"

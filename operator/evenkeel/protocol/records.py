@@ -298,7 +298,7 @@ def decode(kind: type[T], value: bytes, *, key: str) -> T:
         decoder = _decoders[kind] = msgspec.json.Decoder(kind)
     try:
         return decoder.decode(value)  # type: ignore[return-value]
-    except msgspec.MsgspecError as error:
+    except (ValueError, RecursionError) as error:  # also of bytes that are no text, or nested without end
         shown = value[:80].decode(errors="replace")
         raise MalformedRecordError(
             f"metastore key {key!r} holds {shown!r}, which is not a {kind.__name__}: {error}; "

@@ -91,7 +91,7 @@ async def _exchange(request: Request, limits: Limits) -> Reply:
             raise RebalancerError(f"class {name} {_ending(status)} without an answer{said}")
         try:
             return msgspec.msgpack.decode(_content(replied), type=Answer | Failure)
-        except msgspec.MsgspecError:
+        except (ValueError, RecursionError):
             raise RebalancerError(f"class {name} ended without a readable answer{said}") from None
 
 

@@ -73,6 +73,6 @@ class Stores:
 
 def _parse(record: StoreRecord) -> Address:
     host, colon, port = record.address.rpartition(":")
-    if not colon or not host or not port.isdecimal():
+    if not colon or not host or not port.isdecimal() or int(port) not in range(1, 65536):
         raise ValueError(f"address {record.address!r} is not host:port")
     return Address(host.removeprefix("[").removesuffix("]"), int(port), record.volume)

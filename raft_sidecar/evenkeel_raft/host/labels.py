@@ -38,7 +38,7 @@ def decode_label(data: bytes) -> Label:
     """Read a label back."""
     try:
         return _decoder.decode(data)
-    except msgspec.MsgspecError as error:
+    except (ValueError, RecursionError) as error:
         raise MalformedRecordError(
             f"the log holds a replica with the label {data[:80]!r}, which is none of this version's: {error}; "
             "run the version that wrote it"

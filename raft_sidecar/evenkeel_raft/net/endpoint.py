@@ -129,8 +129,8 @@ class Endpoint:
     async def dial(self, store: str, purpose: Purpose, *, owner: Owner) -> FrameConnection:
         """Connect to a peer, hellos included; then the owner is told `made`.
 
-        Raises `HandshakeError` (we do not fit together), `DisconnectedError` (it hung up), `InvalidInputError` (our
-        certificates cannot be used) or `OSError`.
+        Raises `HandshakeError` (we do not fit together), `DisconnectedError` (it hung up), `InvalidInputError` (its
+        address is none, or our certificates cannot be used) or `OSError`.
         """
         address = self.peers.get(store)
         if address is None:
@@ -156,6 +156,8 @@ class Endpoint:
         except OSError as error:
             self._note_tls(error)
             raise
+        except (ValueError, OverflowError) as error:  # a name or a port that cannot even be asked for
+            raise InvalidInputError(f"{address.host}:{address.port} is no address: {error}") from error
         return await greeter.greeted
 
     def _connection(self, owner: Owner) -> FrameConnection:
