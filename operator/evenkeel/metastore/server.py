@@ -27,7 +27,7 @@ from evenkeel.metastore._connection import Opener
 from evenkeel.metastore.binary import EtcdBinary, find_etcd
 from evenkeel.metastore.settings import EtcdSettings
 
-__all__ = ["EtcdBinary", "EtcdCluster", "EtcdServer", "ServerTls", "find_etcd", "free_port"]
+__all__ = ["EtcdBinary", "EtcdCluster", "EtcdServer", "ServerTls", "die_with_parent", "find_etcd", "free_port"]
 
 _LOOPBACK = "127.0.0.1"
 _LOWEST_PORT = 15000
@@ -40,7 +40,7 @@ _DIE_WITH_PARENT = """
 import ctypes, os, signal, sys
 ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGTERM)
 if os.getppid() != int(sys.argv[1]):
-    sys.exit("the process that wanted etcd is gone")
+    sys.exit("the process that wanted this one is gone")
 os.execv(sys.argv[2], sys.argv[2:])
 """
 
@@ -129,7 +129,7 @@ class EtcdServer:
             raise MetastoreError(f"etcd {self.name} runs already, as process {self.pid}")
         self.data_dir.mkdir(parents=True, exist_ok=True)
         self.data_dir.chmod(0o700)
-        argv = [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *self._command()]
+        argv = die_with_parent(self._command())
         with self.log_path.open("ab") as output:
             self._log_start = output.tell()
             self._process = await asyncio.create_subprocess_exec(
@@ -305,6 +305,11 @@ class EtcdCluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.terminate()
+
+
+def die_with_parent(command: Sequence[str]) -> list[str]:
+    """The command that runs `command` and has it killed when this process ends, however it ends."""
+    return [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *command]
 
 
 def free_port() -> int:

@@ -31,7 +31,7 @@ from evenkeel.reconcile.admission import admit
 from evenkeel.reconcile.requests import Carry, Commit, Found, Place, Requests
 from evenkeel.reconcile.snapshot import TableSnapshot, read_table
 
-__all__ = ["Outcome", "TableWish", "drop_table", "reconcile_table"]
+__all__ = ["Outcome", "Preview", "TableWish", "drop_table", "preview_table", "reconcile_table"]
 
 EXPLAINED = 10_000
 """Moves of one plan whose reasons are kept with it."""
@@ -72,6 +72,14 @@ class Outcome(msgspec.Struct, kw_only=True):
     awaiting_approval: bool = False
     plan_problem: str = ""
     """Why the plan before this one could not be read and was replaced."""
+
+
+class Preview(msgspec.Struct, frozen=True, kw_only=True):
+    """A plan that was not written."""
+
+    number: int
+    hash: str
+    moves: tuple[Move, ...]
 
 
 class _ChangedMeanwhileError(Exception):
@@ -182,6 +190,16 @@ def _next_plan(
         state=PlanState.AWAITING_APPROVAL if wish.manual and snapshot.plan is not None else PlanState.ACTIVE,
     )
     return plan, made, placed.context
+
+
+def preview_table(wish: TableWish, *, keys: Keys, table: str) -> Requests[Preview]:
+    """What a reconciliation would plan now; changes nothing."""
+    found = yield read_table(keys, table)
+    snapshot = TableSnapshot(keys, table, found)
+    _refuse(snapshot, wish)
+    plan, made, _ = yield from _next_plan(snapshot, wish)
+    same = snapshot.plan is not None and _same_targets(snapshot.plan, plan, wish.record.partitions)
+    return Preview(number=plan.n, hash=plan.head.hash, moves=() if same else made or ())
 
 
 def _reasons(made: Iterable[Move]) -> dict[int, list[str]]:
