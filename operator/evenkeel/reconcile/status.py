@@ -23,7 +23,7 @@ from evenkeel.protocol.partition import PartitionView
 from evenkeel.protocol.records import Leader, Peer, PlanState, Role, StoreLoad, TableState, decode, shape
 from evenkeel.reconcile.snapshot import TableSnapshot
 
-__all__ = ["Trouble", "partition_statuses", "slice_status", "table_status"]
+__all__ = ["Trouble", "partition_statuses", "read_loads", "slice_status", "table_status"]
 
 _STUCK_SHOWN = 20
 Stage = Literal["Stable", "CatchingUp", "Locked", "Joint", "Waiting", "Leaderless"]
