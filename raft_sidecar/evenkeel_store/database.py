@@ -1,0 +1,142 @@
+"""One DuckDB file: settings, cursors, transactions, and which errors mean what.
+
+DuckDB's own checkpoints happen inside somebody's commit; one that fails (the disk is full) then reports a commit that
+is durable as failed, and leaves the database unusable until it is opened again. So checkpoints are ours to begin
+(`checkpoint`), at moments when nothing is at stake, and the automatic ones are only there should we never get to it.
+
+A database whose file is damaged is put aside, for people to look at, and begun anew: the sidecar is told, and fills the
+groups from their leaders.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import duckdb
+import pyarrow as pa
+from duckdb import DuckDBPyConnection as Cursor
+
+__all__ = ["Cursor", "Database", "insert", "is_damage", "is_fatal", "run"]
+
+_DAMAGED: Final = ("corrupt", "checksum", "not a valid duckdb database", "failure while replaying wal")
+_SETTINGS: Final = (
+    "SET TimeZone = 'UTC'",
+    "SET autoinstall_known_extensions = false",
+    "SET autoload_known_extensions = false",
+    # Rows are found by key; an order that nobody asked for costs memory.
+    "SET preserve_insertion_order = false",
+)
+
+
+def is_damage(error: BaseException) -> bool:
+    """Whether an error says that the file is not what was written."""
+    text = str(error).lower()
+    return isinstance(error, duckdb.Error) and any(word in text for word in _DAMAGED)
+
+
+def is_fatal(error: BaseException) -> bool:
+    """Whether the database has to be opened again before anything else can be done."""
+    return isinstance(error, duckdb.FatalException)
+
+
+def run(cursor: Cursor, *statements: str) -> None:
+    """Run statements that return nothing of interest."""
+    for statement in statements:
+        cursor.execute(statement)
+
+
+def insert(cursor: Cursor, table: str, rows: pa.Table) -> None:
+    """Add rows whose columns are the table's, in its order."""
+    if rows.num_rows:
+        cursor.register("incoming", rows)
+        try:
+            cursor.execute(f"INSERT INTO {table} SELECT * FROM incoming")
+        finally:
+            cursor.unregister("incoming")
+
+
+class Database:
+    """The file, opened. `damage` says why an earlier file was put aside; empty where all was well."""
+
+    def __init__(self, path: Path, *, memory: str = "", threads: int = 0, wal_limit: int = 64 << 20) -> None:
+        self._path = path
+        self._wal = path.with_name(f"{path.name}.wal")
+        self._config: dict[str, str | bool | int | float | list[str]] = {"temp_directory": str(path.with_name("spill"))}
+        if memory:
+            self._config["memory_limit"] = memory
+        if threads:
+            self._config["threads"] = threads
+        self._wal_limit = wal_limit
+        self._lock = threading.Lock()
+        self.damage = ""
+        self._connection = self._open()
+
+    def _open(self) -> Cursor:
+        try:
+            return self._connect()
+        except duckdb.Error as error:
+            if not is_damage(error):
+                raise
+            self.damage = f"{self._path}: {str(error).partition(chr(10))[0]}"
+            for leftover in (self._path, self._wal):
+                if leftover.exists():
+                    leftover.replace(leftover.with_name(f"{leftover.name}.damaged"))
+            return self._connect()
+
+    def _connect(self) -> Cursor:
+        connection = duckdb.connect(str(self._path), config=self._config)
+        run(connection, *_SETTINGS, f"SET checkpoint_threshold = '{8 * self._wal_limit} bytes'")
+        return connection
+
+    def cursor(self) -> Cursor:
+        """A connection of one's own, to be used by one thread at a time."""
+        with self._lock:
+            return self._connection.cursor()
+
+    def reopen(self) -> None:
+        """Open the file again after a fatal error; cursors from before are of no use any more."""
+        with self._lock:
+            with contextlib.suppress(duckdb.Error):
+                self._connection.close()
+            self._connection = self._open()
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._connection.close()
+
+    @contextlib.contextmanager
+    def transaction(self, cursor: Cursor) -> Iterator[None]:
+        """Everything inside happens, durably, or nothing does."""
+        cursor.execute("BEGIN")
+        try:
+            yield
+            cursor.execute("COMMIT")
+        except BaseException:
+            # A commit that failed has rolled back by itself already.
+            with contextlib.suppress(duckdb.Error):
+                cursor.execute("ROLLBACK")
+            raise
+
+    @property
+    def wal_bytes(self) -> int:
+        """How much a start would have to replay."""
+        try:
+            return self._wal.stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    @property
+    def bytes(self) -> int:
+        """What the file and its write-ahead log take."""
+        return self._path.stat().st_size + self.wal_bytes
+
+    def checkpoint(self, *, always: bool = False) -> None:
+        """Move what the write-ahead log holds into the file, where that is due."""
+        if always or self.wal_bytes > self._wal_limit:
+            with contextlib.closing(self.cursor()) as cursor:
+                cursor.execute("CHECKPOINT")

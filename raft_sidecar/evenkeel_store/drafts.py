@@ -1,0 +1,269 @@
+"""Entries of one group on their way into a transaction.
+
+A draft is what the group will be if the transaction succeeds: head, tokens, and the rows to add to the log. Nothing of
+the group itself is touched before.
+
+`AddColumns` and `Expire` stand alone, each in a transaction of its own: the first because tables change under it, the
+second so that a step forgets before it remembers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from evenkeel.errors import StateMachineError
+from evenkeel.rows.schema import RowSchema
+from evenkeel.rows.values import default_scalar
+from evenkeel.wire.messages import Apply
+from evenkeel_store.entries import (
+    Absent,
+    AddColumns,
+    Append,
+    Conditional,
+    Delete,
+    Entry,
+    Expire,
+    Fence,
+    Hash,
+    Pin,
+    Present,
+    Unpin,
+    Upsert,
+    Write,
+    decode_entry,
+)
+from evenkeel_store.groups import Group
+from evenkeel_store.heads import Head, PinnedAt, Step, with_stamp
+from evenkeel_store.layout import DELETED, LOG_HEAD, PUT, Layout, physical_schema
+from evenkeel_store.tokens import TokenUse
+
+__all__ = ["Draft", "Logged", "Look", "Piece", "Work", "expired", "log_rows"]
+
+Look = Callable[["Draft", pa.RecordBatch], int]
+"""How many of these keys, each counted once, are there for a draft."""
+
+
+class Logged(NamedTuple):
+    """An entry with the index it was logged at, and where its batch is."""
+
+    at: int
+    entry: Entry
+    body: memoryview
+
+    @property
+    def alone(self) -> bool:
+        """Whether it takes a transaction of its own."""
+        return isinstance(self.entry, AddColumns | Expire)
+
+
+class Work:
+    """What is asked for one group in one go: requests in order, cut where an entry stands alone."""
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        self.failure = ""
+        self._logged: deque[Logged] = deque()
+        self._last = group.head.applied
+
+    def add(self, replica: int, request: Apply) -> bool:
+        """Take a request in, or not: one that cannot be applied stops the group before it."""
+        if self.failure:
+            return False
+        try:
+            self._check(replica, request)
+            logged = [Logged(entry.index, *decode_entry(entry.data)) for entry in request.entries]
+        except StateMachineError as error:
+            self.fail(str(error), first=request.first)
+            return False
+        self._logged += logged
+        self._last = request.last
+        return True
+
+    def _check(self, replica: int, request: Apply) -> None:
+        head = self.group.head
+        if head.replica != replica:
+            raise StateMachineError(f"it is not open for replica {replica}: open it first")
+        if head.damage:
+            raise StateMachineError(f"its rows are damaged: {head.damage}")
+        if request.first != self._last + 1:
+            raise StateMachineError(f"{self._last} is applied, so {self._last + 1} is the next")
+
+    def fail(self, detail: str, *, first: int = 0) -> None:
+        """Stop here."""
+        before = first or self.group.head.applied + 1
+        self.failure = f"group {self.group.number} stops before {before}: {detail}"
+
+    @property
+    def more(self) -> bool:
+        """Whether something is left to do."""
+        return self.group.head.applied < self._last
+
+    def stop(self, detail: str) -> None:
+        """Give up what is left."""
+        self.fail(detail)
+        self._last = self.group.head.applied
+
+    def next_part(self) -> tuple[list[Logged], int]:
+        """Return entries that go together, and the index they lead to. What is applied already is left out."""
+        applied = self.group.head.applied
+        while self._logged and self._logged[0].at <= applied:
+            self._logged.popleft()
+        part: list[Logged] = []
+        for logged in self._logged:
+            if logged.alone:
+                return ([logged], logged.at) if not part else (part, logged.at - 1)
+            part.append(logged)
+        return part, self._last
+
+
+class Piece(NamedTuple):
+    """Rows of the entry at an index."""
+
+    at: int
+    op: int
+    rows: pa.RecordBatch
+
+
+class Draft:
+    """A group as it will be."""
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        self.head = group.head
+        self.tokens = group.tokens.draft()
+        self.pieces: list[Piece] = []
+        self.written = 0
+        """How many rows were handed to the database already."""
+        self.hashes: list[int] = []
+
+    @property
+    def layout(self) -> Layout:
+        """Where its rows go."""
+        layout = self.group.layout
+        if layout is None:
+            raise StateMachineError("rows were logged before the table's columns")
+        return layout
+
+    def take(self, logged: Logged, look: Look) -> None:
+        """Carry out one entry that does not stand alone."""
+        match logged.entry:
+            case Upsert() | Append() | Delete() | Conditional() as write:
+                self._write(logged.at, write, logged.body, look)
+            case Pin(name, expires):
+                at = self.head.pins.get(name, PinnedAt(logged.at, expires))
+                pin = PinnedAt(at.index, max(at.expires, expires))
+                self._change(pins={**self.head.pins, name: pin})
+            case Unpin(name):
+                self._change(pins={known: pin for known, pin in self.head.pins.items() if known != name})
+            case Hash():
+                self.hashes.append(logged.at)
+            case other:
+                raise StateMachineError(f"entry {logged.at} is of the kind {type(other).__name__}, not known yet")
+
+    def step(self, applied: int) -> Step:
+        """Return what the transaction does to the group."""
+        changed = self.head is not self.group.head
+        return Step(self.group.number, applied, self.tokens.uses, self.head if changed else None)
+
+    def take_pieces(self) -> list[Piece]:
+        """Hand over the rows that are not in the database yet."""
+        pieces, self.pieces = self.pieces, []
+        self.written += sum(piece.rows.num_rows for piece in pieces)
+        return pieces
+
+    def _change(self, **fields: object) -> None:
+        self.head = msgspec.structs.replace(self.head, **fields)
+
+    def _write(self, index: int, write: Write, body: memoryview, look: Look) -> None:
+        if write.writer and not self.tokens.is_new(write.writer, write.sequence):
+            return
+        op = DELETED if isinstance(write, Delete) or (isinstance(write, Conditional) and write.op == "delete") else PUT
+        batch = _read_batch(self.layout, write.version, op, body)
+        result = self._obstacle(write, batch, look) if isinstance(write, Conditional) else ""
+        if not result:
+            self.pieces.append(Piece(index, op, _whole(self.layout, batch, op)))
+            if self.head.changes:
+                self.head = with_stamp(self.head, at=write.at, index=index)
+        if write.writer:
+            self.tokens.use(TokenUse(write.writer, write.sequence, result, write.at))
+
+    def _obstacle(self, write: Conditional, batch: pa.RecordBatch, look: Look) -> str:
+        """Why a conditional write is not carried out; empty if it is."""
+        match write.condition:
+            case Fence(name, number):
+                highest = self.head.fences.get(name, 0)
+                if number < highest:
+                    return f"fenced: {name} is at {highest}"
+                if number > highest:
+                    self._change(fences={**self.head.fences, name: number})
+            case Absent():
+                there = look(self, batch)
+                return f"exists: {there} of the keys are there" if there else ""
+            case Present():
+                keys = batch.select(list(self.layout.keys))
+                wanted = pa.Table.from_batches([keys]).group_by(list(self.layout.keys)).aggregate([]).num_rows
+                missing = wanted - look(self, batch)
+                return f"missing: {missing} of the keys are not there" if missing else ""
+        return ""
+
+
+def expired(head: Head, entry: Expire) -> Head:
+    """Return a head without what an entry lets go."""
+    pins = {name: pin for name, pin in head.pins.items() if pin.expires > entry.pins}
+    forgotten = max(head.forgotten, min(entry.changes, head.applied)) if head.changes else head.forgotten
+    stamps = tuple(stamp for stamp in head.stamps if stamp[1] > forgotten)
+    return msgspec.structs.replace(head, pins=pins, forgotten=forgotten, stamps=stamps)
+
+
+def _read_batch(layout: Layout, version: int, op: int, body: memoryview) -> pa.RecordBatch:
+    """Read a batch by the names its columns have in DuckDB."""
+    schema = layout.schema
+    if version > schema.version:
+        raise StateMachineError(f"rows of {version} columns, and the table has {schema.version}")
+    if op == DELETED:
+        places = [schema.names.index(name) for name in schema.primary_key]
+        shape = physical_schema([schema.columns[place] for place in places], at=places)
+    else:
+        shape = physical_schema(schema.columns[:version])
+    try:
+        return pa.ipc.read_record_batch(pa.py_buffer(body), shape)
+    except (pa.ArrowException, OSError) as error:
+        raise StateMachineError(f"an entry's batch cannot be read: {error}") from error
+
+
+def _whole(layout: Layout, batch: pa.RecordBatch, op: int) -> pa.RecordBatch:
+    """Fill in what the batch leaves out: columns that came later, or everything but the key."""
+    schema: RowSchema = layout.schema
+    if batch.num_columns == schema.version:
+        return batch
+    arrays = {name: batch.column(place) for place, name in enumerate(batch.schema.names)}
+    shape = physical_schema(schema.columns)
+    for place, column in enumerate(schema.columns):
+        if f"c{place}" not in arrays:
+            value = default_scalar(column) if op == PUT else pa.scalar(None, shape.field(place).type)
+            arrays[f"c{place}"] = pa.repeat(value, batch.num_rows)
+    return pa.RecordBatch.from_arrays([arrays[name] for name in shape.names], schema=shape)
+
+
+def log_rows(groups: Sequence[int], pieces: Sequence[Piece]) -> pa.Table:
+    """Return rows for the log, one group to each piece."""
+    lengths = [piece.rows.num_rows for piece in pieces]
+    rows = pa.Table.from_batches([piece.rows for piece in pieces])
+    if len(pieces) > 1:
+        # DuckDB pays for each chunk anew.
+        rows = rows.combine_chunks()
+    ends = np.cumsum(lengths)
+    places = np.arange(ends[-1], dtype=np.int32) - np.repeat(ends - lengths, lengths).astype(np.int32)
+    head = [
+        np.repeat(np.array(groups, np.int64), lengths),
+        np.repeat(np.array([piece.at for piece in pieces], np.int64), lengths),
+        places,
+        np.repeat(np.array([piece.op for piece in pieces], np.int8), lengths),
+    ]
+    return pa.table([*map(pa.array, head), *rows.columns], names=[*LOG_HEAD.names, *rows.schema.names])

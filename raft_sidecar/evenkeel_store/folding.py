@@ -1,0 +1,59 @@
+"""Recent rows merged into the partitions' tables, behind the writers' back.
+
+Applying only adds to a log, which is fast; reading pays for what is in the log, so it is kept short. A group is folded
+once it has many rows there, or when it has had some for a while.
+
+Folding goes from one index that somebody may still ask for to the next, and keeps what it replaces past any of them
+(`layout`), so that neither pins nor scans hold it up. It is one transaction of its own: readers see all of it or
+nothing, and what they read is the same before and after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Final
+
+from evenkeel_store.database import Cursor, Database, run
+from evenkeel_store.groups import Group
+from evenkeel_store.layout import Layout
+
+__all__ = ["FOLD_ROWS", "fold", "fold_steps"]
+
+FOLD_ROWS: Final = 65_536
+"""How many rows of a group may be in the log before it is folded at once."""
+
+
+def fold_steps(applied: int, readable: list[int]) -> Iterator[tuple[int, int | None]]:
+    """Yield up to which index to fold next, and for which earlier index (None: for nobody) to keep what is replaced."""
+    marks = [index for index in readable if index < applied] + [applied]
+    yield marks[0], None
+    for earlier, later in pairwise(marks):
+        yield later, earlier
+
+
+def fold(database: Database, cursor: Cursor, group: Group) -> int:
+    """Fold a group as far as it is applied; returns how many rows left the log. To be called with the tables' lock."""
+    layout = group.layout
+    if layout is None:
+        return 0
+    applied, readable = group.readable()
+    with database.transaction(cursor):
+        count = _unfolded(cursor, layout, applied)
+        if count:
+            for until, keep_for in fold_steps(applied, readable):
+                if _unfolded(cursor, layout, until):
+                    run(cursor, *layout.fold(until=until, keep_for=keep_for))
+        if layout.keyed:
+            run(cursor, layout.forget_old(min(readable, default=None)))
+        if layout.changes:
+            run(cursor, f"DELETE FROM {layout.kept} WHERE i <= {group.head.forgotten}")
+    group.count(-count)
+    run(cursor, "DROP TABLE IF EXISTS temp.folding")
+    return count
+
+
+def _unfolded(cursor: Cursor, layout: Layout, until: int) -> int:
+    query = f"SELECT count(*) FROM {layout.log} WHERE g = {layout.group} AND i <= {until}"
+    [(count,)] = cursor.execute(query).fetchall()
+    return int(count)

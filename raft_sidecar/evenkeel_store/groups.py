@@ -1,0 +1,119 @@
+"""A group while the process runs: its head and tokens, where its rows are, and who reads at which index.
+
+One thread changes it (the one that applies). Others look at `head` and `layout`, which are replaced and never changed,
+and hold indexes readable. What folding may replace is decided under the same lock under which an index is taken: a
+reader that takes the applied index is either seen by a folding that begins later, or takes an index that the folding
+under way does not go past.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import msgspec
+
+from evenkeel_store.heads import Step
+from evenkeel_store.journal import KeptGroup
+from evenkeel_store.layout import Layout
+from evenkeel_store.tokens import Tokens
+
+__all__ = ["HASHES_KEPT", "Group"]
+
+HASHES_KEPT: Final = 100
+
+
+class Group:
+    """One group of this store."""
+
+    def __init__(self, number: int, kept: KeptGroup) -> None:
+        self.number = number
+        self.lock = threading.Lock()
+        self.unfolded = 0
+        """How many of its rows are in the log."""
+        self.hashes: dict[int, str] = {}
+        """By index, the last ones."""
+        self.layout: Layout | None = None
+        """None where there are no rows yet, and while they move."""
+        self._held: dict[object, int] = {}
+        self.replace(kept)
+
+    def replace(self, kept: KeptGroup) -> None:
+        """Be what was kept, whatever was before."""
+        with self.lock:
+            self.head = kept.head
+            self.tokens = Tokens(kept.uses)
+            self.layout = self._lay_out(None)
+
+    def kept(self) -> KeptGroup:
+        """Return all there is beside rows."""
+        return KeptGroup(self.head, self.tokens.all())
+
+    def advance(self, step: Step) -> None:
+        """Be as a step left it; tokens that are known already are none the worse for it."""
+        with self.lock:
+            if step.begins:
+                self.tokens = Tokens()
+            self.tokens.forget(step.forgotten_writers)
+            for use in step.uses:
+                if self.tokens.is_new(use.writer, use.sequence):
+                    self.tokens.use(use)
+            head = self.head if step.head is None else step.head
+            self.head = msgspec.structs.replace(head, applied=step.applied)
+            self.layout = self._lay_out(self.layout)
+
+    def _lay_out(self, known: Layout | None) -> Layout | None:
+        head = self.head
+        if head.schema is None:
+            return None
+        if known is not None and (known.rows_number, known.log_number, known.changes, known.schema) == (
+            head.rows,
+            head.log,
+            head.changes,
+            head.schema,
+        ):
+            return known
+        return Layout(self.number, head.schema, rows=head.rows, log=head.log, changes=head.changes)
+
+    # Who reads where
+
+    @contextmanager
+    def holding(self, index: int | None = None) -> Iterator[int]:
+        """Keep the rows at an index readable, by default the applied one; yields the index."""
+        held = self.hold(index)
+        try:
+            yield held[1]
+        finally:
+            self.release(held)
+
+    def hold(self, index: int | None = None) -> tuple[object, int]:
+        """Keep the rows at an index readable until it is released."""
+        owner = object()
+        with self.lock:
+            at = self._held[owner] = self.head.applied if index is None else index
+        return owner, at
+
+    def release(self, held: tuple[object, int]) -> None:
+        """Let an index go."""
+        with self.lock:
+            self._held.pop(held[0], None)
+
+    def readable(self) -> tuple[int, list[int]]:
+        """Return the applied index, and in order those before it that somebody may ask for."""
+        with self.lock:
+            pinned = {pin.index for pin in self.head.pins.values()}
+            return self.head.applied, sorted(pinned | set(self._held.values()))
+
+    def count(self, rows: int) -> None:
+        """Know that so many rows came to the log, or left it."""
+        with self.lock:
+            self.unfolded += rows
+
+    def note_hash(self, index: int, value: str) -> None:
+        """Keep a hash, and forget old ones."""
+        with self.lock:
+            self.hashes[index] = value
+            for old in sorted(self.hashes)[:-HASHES_KEPT]:
+                del self.hashes[old]

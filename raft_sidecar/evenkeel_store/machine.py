@@ -1,0 +1,456 @@
+"""The state machine's half of the socket.
+
+    event loop    takes requests in and answers them; knows who leads and who waits for which index
+    `apply`       one thread; owns the engine. Whatever applies have gathered while it worked, of all groups, are its
+                  next piece of work
+    `fold`        one thread; folds groups, takes hashes at barriers
+    `copy`        two threads; write and load snapshots
+
+Requests of one group are carried out in the order in which they came; those of different groups do not wait for each
+other. A snapshot only begins on the thread that applies, and a restore only ends there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
+
+import duckdb
+import msgspec
+
+from evenkeel.errors import StateMachineError
+from evenkeel.metastore.clock import Clock, SystemClock
+from evenkeel.wire.messages import (
+    Applied,
+    Apply,
+    Done,
+    Failed,
+    Open,
+    Opened,
+    Restore,
+    Role,
+    SnapshotTaken,
+    StoreSays,
+)
+from evenkeel_store.database import Cursor, is_damage, is_fatal
+from evenkeel_store.directory import DataDirectory
+from evenkeel_store.engine import Engine, Request
+from evenkeel_store.folding import FOLD_ROWS, fold
+from evenkeel_store.groups import Group
+from evenkeel_store.journal import KeptGroup
+from evenkeel_store.layout import Layout
+from evenkeel_store.reading import Rows, state_hash
+from evenkeel_store.snapshots import SnapshotFiles, fill_log, load_tables, read_files, write_files
+
+__all__ = ["FOLD_SECONDS", "Machine"]
+
+FOLD_SECONDS: Final = 1.0
+"""How long rows may be in the log before their group is folded, however few they are."""
+
+_NO_ROLE: Final = Role(False, 0)
+_ROUND_BYTES: Final = 32 << 20
+# Past it folding comes first: writers are slowed down before readers are.
+_MOST_UNFOLDED: Final = 16 * FOLD_ROWS
+_Result = TypeVar("_Result")
+_Answer = Callable[[Any], None]
+
+
+class _Job(NamedTuple):
+    answer: _Answer
+    request: Request | None = None
+    """To be applied, together with others."""
+    work: Callable[[], StoreSays] | None = None
+    """To be done on the thread that applies."""
+    long: Callable[[], Coroutine[Any, Any, StoreSays | None]] | None = None
+    """To be done over several threads, while the rest of the group waits; None where it answers by itself."""
+
+
+class _Snapshot(NamedTuple):
+    cursor: Cursor
+    layout: Layout | None
+    kept: KeptGroup
+
+
+class Machine:
+    """All groups of one store; see `evenkeel.wire.store_end.StateMachine`."""
+
+    def __init__(
+        self, directory: Path, *, memory: str = "", threads: int = 0, reserve: int = 0, clock: Clock | None = None
+    ) -> None:
+        """`reserve` is how many bytes of the disk must stay free."""
+        self.directory = DataDirectory(directory, reserve=reserve)
+        try:
+            self.engine = Engine(directory, memory=memory, threads=threads, full=self.directory.full)
+        except BaseException:
+            self.directory.release()
+            raise
+        self.rows = Rows(self.engine.database, self.engine.tables_lock)
+        self._clock = clock or SystemClock()
+        self._apply_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="apply")
+        self._fold_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fold")
+        self._copy_threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="copy")
+        self._jobs: dict[int, deque[_Job]] = {}
+        self._busy: set[int] = set()
+        self._worker: asyncio.Task[None] | None = None
+        self._folder: asyncio.Task[None] | None = None
+        self._fold_now = asyncio.Event()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._replicas: dict[int, int] = {}
+        self._hosted: dict[tuple[str, int], int] = {}
+        self._roles: dict[int, Role] = {}
+        self._waiting: dict[int, list[tuple[int, asyncio.Future[None]]]] = {}
+        self._hashing: dict[tuple[int, int], list[asyncio.Future[None]]] = {}
+        self.on_role: Callable[[int], None] = lambda group: None
+        """Called when a group's role is told."""
+
+    @property
+    def volume(self) -> str:
+        """The volume that the data belongs to; empty where there is none yet."""
+        return self.directory.volume
+
+    async def stop(self) -> None:
+        """Finish what is under way and let go of the directory."""
+        if self._folder is not None:
+            self._folder.cancel()
+        while self._worker is not None:
+            await self._worker
+        await asyncio.gather(*self._tasks, *([self._folder] if self._folder else []), return_exceptions=True)
+        for pool in (self._copy_threads, self._fold_thread, self._apply_thread):
+            pool.shutdown()
+        self.engine.close()
+        self.directory.release()
+
+    # What clients want to know
+
+    def hosted(self, table: str, partition: int) -> Group | None:
+        """Return the group of a partition that is open here."""
+        number = self._hosted.get((table, partition))
+        return None if number is None else self.engine.groups.get(number)
+
+    def open_groups(self) -> dict[int, int]:
+        """Return the replica of every open group."""
+        return dict(self._replicas)
+
+    def role_of(self, group: int) -> Role:
+        """Return who leads, as far as the sidecar said."""
+        return self._roles.get(group, _NO_ROLE)
+
+    def applied(self, group: int) -> int:
+        """Return how far a group is, durably."""
+        known = self.engine.groups.get(group)
+        return 0 if known is None else known.head.applied
+
+    async def until_applied(self, group: int, index: int) -> None:
+        """Wait until an index is applied, durably."""
+        if self.applied(group) < index:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.setdefault(group, []).append((index, future))
+            await future
+
+    async def until_hashed(self, group: int, index: int) -> str:
+        """Wait for the hash taken at a barrier, and return it."""
+        await self.until_applied(group, index)
+        known = self.engine.groups[group]
+        if index not in known.hashes:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._hashing.setdefault((group, index), []).append(future)
+            await future
+        return known.hashes[index]
+
+    async def look(self, question: Callable[[Engine], _Result]) -> _Result:
+        """Ask the engine something, between two transactions."""
+        return await asyncio.get_running_loop().run_in_executor(self._apply_thread, question, self.engine)
+
+    def report(self, group: int, error: BaseException) -> None:
+        """Take note of an error that somebody met while reading: a damaged file, or a database to be opened again."""
+        if is_fatal(error):
+            self._spawn(self.look(Engine.reopen))
+        elif is_damage(error):
+            self._spawn(self.look(lambda engine: engine.mark_damaged(group, str(error).partition("\n")[0])))
+
+    # What the sidecar asks
+
+    def connected(self, volume: str) -> None:
+        """Take the sidecar's volume as our own where we have none."""
+        self.directory.adopt_volume(volume)
+        if self._folder is None:
+            self._folder = asyncio.create_task(self._keep_folding())
+
+    def disconnected(self) -> None:
+        """Nobody leads any more, as far as we know."""
+        self._roles.clear()
+
+    def open(self, group: int, replica: int, request: Open, answer: Callable[[Opened | Failed], None]) -> None:
+        """Tell how far the group is."""
+        work = partial(self.engine.open, group, replica, table=request.table, partition=request.partition)
+        self._ask(group, _Job(partial(self._opened, group, replica, request, answer), work=work))
+
+    def apply(self, group: int, replica: int, request: Apply, answer: Callable[[Applied | Failed], None]) -> None:
+        """Apply entries."""
+        self._ask(group, _Job(answer, request=Request(group, replica, request)))
+
+    def snapshot(
+        self, group: int, replica: int, directory: Path, answer: Callable[[SnapshotTaken | Failed], None]
+    ) -> None:
+        """Write a group to files."""
+        self._ask(group, _Job(answer, long=partial(self._begin_snapshot, group, replica, directory, answer)))
+
+    def restore(self, group: int, replica: int, request: Restore, answer: Callable[[Applied | Failed], None]) -> None:
+        """Replace a group by a snapshot."""
+        self._ask(group, _Job(answer, long=partial(self._restore, group, replica, request)))
+
+    def close(self, group: int, replica: int, answer: Callable[[Done | Failed], None]) -> None:
+        """Forget about a group until it is opened again."""
+        self._ask(group, _Job(partial(self._closed, group, replica, answer), work=Done))
+
+    def destroy(self, group: int, replica: int, answer: Callable[[Done | Failed], None]) -> None:
+        """Delete a group."""
+
+        def work() -> StoreSays:
+            self.engine.destroy(group, replica)
+            return Done()
+
+        self._ask(group, _Job(partial(self._closed, group, replica, answer), work=work))
+
+    def role(self, group: int, replica: int, role: Role) -> None:
+        """Know who leads."""
+        self._roles[group] = role
+        self.on_role(group)
+
+    def _opened(self, group: int, replica: int, request: Open, answer: _Answer, body: StoreSays) -> None:
+        if isinstance(body, Opened):
+            self._replicas[group] = replica
+            self._hosted[request.table, request.partition] = group
+        answer(body)
+
+    def _closed(self, group: int, replica: int, answer: _Answer, body: StoreSays) -> None:
+        if isinstance(body, Done) and self._replicas.get(group) == replica:
+            del self._replicas[group]
+            self._hosted = {place: number for place, number in self._hosted.items() if number != group}
+            self._roles.pop(group, None)
+            for _, future in self._waiting.pop(group, []):
+                future.cancel()
+        answer(body)
+
+    # The queue
+
+    def _ask(self, group: int, job: _Job) -> None:
+        self._jobs.setdefault(group, deque()).append(job)
+        if self._worker is None:
+            self._worker = asyncio.create_task(self._work())
+
+    async def _work(self) -> None:
+        loop = asyncio.get_running_loop()
+        while jobs := self._next_jobs():
+            bodies = await loop.run_in_executor(self._apply_thread, self._carry_out, jobs)
+            for job, body in zip(jobs, bodies, strict=True):
+                job.answer(body)
+            self._after_round({job.request.group for job in jobs if job.request is not None})
+            if any(group.unfolded > _MOST_UNFOLDED for group in self.engine.groups.values()):
+                await self.fold(FOLD_ROWS)
+        self._worker = None
+
+    def _next_jobs(self) -> list[_Job]:
+        """Take what can be done now: of every group its applies up to the next other request, or that request."""
+        taken: list[_Job] = []
+        size = 0
+        for group in [group for group in self._jobs if group not in self._busy]:
+            jobs = self._jobs[group]
+            if jobs[0].long is not None:
+                self._start(group, jobs.popleft())
+            elif jobs[0].work is not None:
+                taken.append(jobs.popleft())
+            else:
+                while jobs and (request := jobs[0].request) is not None and size < _ROUND_BYTES:
+                    taken.append(jobs.popleft())
+                    size += sum(len(entry.data) for entry in request.apply.entries)
+            if not jobs:
+                del self._jobs[group]
+        return taken
+
+    def _start(self, group: int, job: _Job) -> None:
+        """Let a long job run; its group waits, the others do not."""
+        assert job.long is not None
+        self._busy.add(group)
+
+        async def carry_out(work: Callable[[], Coroutine[Any, Any, StoreSays | None]]) -> None:
+            body: StoreSays | None
+            try:
+                body = await work()
+            except (duckdb.Error, OSError, StateMachineError) as error:
+                body = Failed(str(error))
+            finally:
+                self._busy.discard(group)
+            if body is not None:
+                job.answer(body)
+            self._wake(group)
+            if self._worker is None:
+                self._worker = asyncio.create_task(self._work())
+
+        self._spawn(carry_out(job.long))
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _after_round(self, groups: set[int]) -> None:
+        for group in groups:
+            self._wake(group)
+        if any(self.engine.groups[group].unfolded >= FOLD_ROWS for group in groups & self.engine.groups.keys()):
+            self._fold_now.set()
+        due, self.engine.hashes_due = self.engine.hashes_due, []
+        for group_of, held, version in due:
+            self._spawn(self._take_hash(group_of, held, version))
+
+    def _wake(self, group: int) -> None:
+        applied = self.applied(group)
+        for index, future in self._waiting.pop(group, []):
+            if index > applied:
+                self._waiting.setdefault(group, []).append((index, future))
+            elif not future.done():
+                future.set_result(None)
+
+    # On the thread that applies
+
+    def _carry_out(self, jobs: Sequence[_Job]) -> list[StoreSays]:
+        applies = [job.request for job in jobs if job.request is not None]
+        answers = iter(self._apply(applies) if applies else [])
+        return [next(answers) if job.request is not None else _attempt(job.work) for job in jobs]
+
+    def _apply(self, requests: Sequence[Request]) -> Sequence[StoreSays]:
+        try:
+            answers: Sequence[StoreSays] = self.engine.apply(requests)
+            self._checkpoint()
+        except (duckdb.Error, OSError) as error:
+            answers = [Failed(str(error)) for _ in requests]
+        return answers
+
+    def _checkpoint(self) -> None:
+        """Move the write-ahead log into the file, where that is due and there is room for it."""
+        if self.directory.full():
+            return
+        try:
+            with self.engine.tables_lock:
+                self.engine.database.checkpoint()
+        except duckdb.Error as error:
+            if is_fatal(error):
+                self.engine.reopen()
+
+    # Snapshots
+
+    async def _begin_snapshot(self, number: int, replica: int, directory: Path, answer: _Answer) -> None:
+        """Begin on the thread that applies, and let the group go on while the files are written."""
+        begun = await self.look(partial(_begin, number=number, replica=replica))
+        self._spawn(self._write_snapshot(begun, directory, answer))
+
+    async def _write_snapshot(self, begun: _Snapshot, directory: Path, answer: _Answer) -> None:
+        def write() -> list[str]:
+            with contextlib.closing(begun.cursor):
+                return write_files(begun.cursor, begun.layout, begun.kept, directory)
+
+        try:
+            names = await asyncio.get_running_loop().run_in_executor(self._copy_threads, write)
+        except (duckdb.Error, OSError) as error:
+            if begun.layout is not None:
+                self.report(begun.layout.group, error)
+            answer(Failed(f"snapshot: {error}"))
+        else:
+            answer(SnapshotTaken(begun.kept.head.applied, names))
+
+    async def _restore(self, number: int, replica: int, request: Restore) -> StoreSays:
+        """Load on a thread of its own, and change places on the thread that applies."""
+        tables = await self.look(Engine.table_number)
+
+        def load() -> SnapshotFiles:
+            files = read_files(Path(request.dir), index=request.index)
+            layout = files.layout(number, rows=tables)
+            if layout is not None:
+                load_tables(self.engine.database, files, layout)
+            return files
+
+        files = await asyncio.get_running_loop().run_in_executor(self._copy_threads, load)
+        own = {"replica": replica, "rows": tables, "damage": ""}
+        kept = KeptGroup(msgspec.structs.replace(files.kept.head, **own), files.kept.uses)
+        await self.look(lambda engine: engine.adopt(number, replica, kept, partial(fill_log, files)))
+        return Applied(request.index)
+
+    # Folding
+
+    async def _keep_folding(self) -> None:
+        """Fold the groups with many rows in the log at once, the others now and then."""
+        while True:
+            timer = asyncio.ensure_future(self._clock.sleep(FOLD_SECONDS))
+            due = asyncio.ensure_future(self._fold_now.wait())
+            try:
+                await asyncio.wait({timer, due}, return_when=asyncio.FIRST_COMPLETED)
+                least = 1 if timer.done() else FOLD_ROWS
+            finally:
+                timer.cancel()
+                due.cancel()
+            self._fold_now.clear()
+            await self.fold(least)
+
+    async def fold(self, least: int = 1) -> None:
+        """Fold all groups with at least so many rows in the log."""
+        loop = asyncio.get_running_loop()
+        groups = sorted(self.engine.groups.values(), key=lambda group: -group.unfolded)
+        for group in groups:
+            if group.unfolded < least or group.head.damage or self.directory.full():
+                continue
+            try:
+                await loop.run_in_executor(self._fold_thread, self._fold, group)
+            except duckdb.Error as error:
+                self.report(group.number, error)
+
+    def _fold(self, group: Group) -> None:
+        with self.engine.tables_lock, contextlib.closing(self.engine.database.cursor()) as cursor:
+            if self.engine.groups.get(group.number) is group:
+                fold(self.engine.database, cursor, group)
+
+    async def _take_hash(self, group: Group, held: tuple[object, int], version: int) -> None:
+        def take() -> str:
+            layout = group.layout
+            if layout is None:
+                return "0:" + "0" * 16
+            with contextlib.closing(self.engine.database.cursor()) as cursor:
+                return state_hash(cursor, layout, at=held[1], version=version)
+
+        try:
+            value = await asyncio.get_running_loop().run_in_executor(self._fold_thread, take)
+            group.note_hash(held[1], value)
+        except duckdb.Error as error:
+            self.report(group.number, error)
+        finally:
+            group.release(held)
+            for future in self._hashing.pop((group.number, held[1]), []):
+                if not future.done():
+                    future.set_result(None)
+
+
+def _begin(engine: Engine, *, number: int, replica: int) -> _Snapshot:
+    """Begin the transaction that a snapshot is written from."""
+    group = engine.groups.get(number)
+    if group is None or group.head.replica != replica:
+        raise StateMachineError(f"group {number} is not open for replica {replica}: open it first")
+    if group.head.damage:
+        raise StateMachineError(f"group {number} is damaged: {group.head.damage}")
+    cursor = engine.database.cursor()
+    cursor.execute("BEGIN")
+    # DuckDB's transaction begins with its first look at the database.
+    cursor.execute("SELECT n FROM journal LIMIT 0").fetchall()
+    return _Snapshot(cursor, group.layout, group.kept())
+
+
+def _attempt(work: Callable[[], StoreSays] | None) -> StoreSays:
+    assert work is not None
+    try:
+        return work()
+    except (duckdb.Error, OSError, StateMachineError) as error:
+        return Failed(str(error))

@@ -1,0 +1,82 @@
+"""Rows read out of the database, by any thread.
+
+Reading and applying do not wait for each other. When the tables themselves change under a reader (columns are added,
+the group is restored), it notices after the fact that the layout it read by is no longer the group's, and reads again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import duckdb
+import pyarrow as pa
+
+from evenkeel.errors import UnavailableError
+from evenkeel.rows.hashing import hash_rows, sum_of_hashes
+from evenkeel_store.database import Cursor, Database
+from evenkeel_store.groups import Group
+from evenkeel_store.layout import Layout
+
+__all__ = ["Query", "Rows", "state_hash"]
+
+
+class Query(NamedTuple):
+    """SQL, its parameters, and Arrow tables that it refers to by name."""
+
+    sql: str
+    parameters: Sequence[Any] = ()
+    tables: Mapping[str, pa.Table] = {}
+
+
+_ATTEMPTS: Final = 10
+
+
+class Rows:
+    """Reads rows of groups; `tables_lock` is held while tables change."""
+
+    def __init__(self, database: Database, tables_lock: threading.Lock) -> None:
+        self._database = database
+        self._tables_lock = tables_lock
+
+    def read(self, group: Group, ask: Callable[[Layout], Query]) -> tuple[Layout, pa.Table]:
+        """Return what a query finds, and the layout it was made for."""
+        for _ in range(_ATTEMPTS):
+            layout = self._layout(group)
+            try:
+                found = self._run(ask(layout))
+            except duckdb.CatalogException:
+                if group.layout is layout:
+                    raise
+                continue
+            if group.layout is layout:
+                return layout, found
+        raise UnavailableError(f"group {group.number}: its tables keep changing; try again")
+
+    def _layout(self, group: Group) -> Layout:
+        layout = group.layout
+        if layout is None and group.head.schema is not None:
+            with self._tables_lock:
+                layout = group.layout
+        if layout is None:
+            raise UnavailableError(f"table {group.head.table} has no columns yet on partition {group.head.partition}")
+        return layout
+
+    def _run(self, query: Query) -> pa.Table:
+        with contextlib.closing(self._database.cursor()) as cursor:
+            for name, table in query.tables.items():
+                cursor.register(name, table)
+            return cursor.sql(query.sql, params=list(query.parameters)).to_arrow_table()
+
+
+def state_hash(cursor: Cursor, layout: Layout, *, at: int, version: int) -> str:
+    """Return how many rows there were at an index that is held, and the sum of their hashes."""
+    columns = layout.columns[:version]
+    count, total = 0, 0
+    source = layout.source(columns, at=at)
+    for batch in cursor.sql(f"SELECT {', '.join(columns)} FROM ({source})").to_arrow_reader():
+        count += batch.num_rows
+        total += sum_of_hashes(hash_rows(batch))
+    return f"{count}:{total % (1 << 64):016x}"

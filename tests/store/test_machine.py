@@ -1,0 +1,335 @@
+"""The state machine on an event loop: requests in order, snapshots beside writes, restores whole or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evenkeel.errors import InvalidInputError
+from evenkeel.wire.messages import Applied, Apply, Done, Failed, LoggedEntry, Open, Opened, Restore, SnapshotTaken
+from evenkeel_store.entries import Expire, Fence, Hash, Pin, encode_entry
+from evenkeel_store.machine import Machine
+from evenkeel_store.reading import Query
+from evenkeel_store.snapshots import load_tables, write_files
+from tests.store.support import GROUP, KEYED, PLAIN, REPLICA, append, columns, conditional, delete, upsert
+
+A, B = {"id": 1, "name": "a", "amount": Decimal("1.00")}, {"id": 2, "name": "b", "amount": None}
+
+
+class Asking:
+    """Says what a sidecar would, and waits for the answers."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        machine.connected("vol-1")
+
+    def ask(self, method: str, *arguments: Any, group: int = GROUP, replica: int = REPLICA) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        getattr(self.machine, method)(group, replica, *arguments, future.set_result)
+        return future
+
+    def open(self, group: int = GROUP, replica: int = REPLICA) -> asyncio.Future[Any]:
+        return self.ask("open", Open("orders.1", group), group=group, replica=replica)
+
+    def apply(self, first: int, *entries: bytes, group: int = GROUP, replica: int = REPLICA) -> asyncio.Future[Any]:
+        logged = [LoggedEntry(first + place, entry) for place, entry in enumerate(entries)]
+        return self.ask("apply", Apply(first, first + len(entries) - 1, logged), group=group, replica=replica)
+
+    async def snapshot(self, directory: Path, group: int = GROUP, replica: int = REPLICA) -> SnapshotTaken:
+        directory.mkdir()  # noqa: ASYNC240
+        taken = await self.ask("snapshot", directory, group=group, replica=replica)
+        assert isinstance(taken, SnapshotTaken), taken
+        return taken
+
+    async def rows(self, group: int = GROUP, *, at: int | None = None) -> list[dict[str, Any]]:
+        def read() -> list[dict[str, Any]]:
+            known = self.machine.engine.groups[group]
+            layout, found = self.machine.rows.read(
+                known,
+                lambda layout: Query(
+                    f"SELECT {', '.join(layout.columns)} FROM ({layout.source(layout.columns, at=at)})"
+                ),
+            )
+            rows: list[dict[str, Any]] = found.rename_columns(layout.schema.names).to_pylist()
+            return sorted(rows, key=str)
+
+        return await asyncio.to_thread(read)
+
+
+@pytest.fixture
+async def start(tmp_path: Path) -> AsyncIterator[Callable[..., Asking]]:
+    machines: list[Machine] = []
+
+    def run(name: str = "data", *, stopped: Asking | None = None, **options: Any) -> Asking:
+        if stopped is not None:
+            machines.remove(stopped.machine)
+        machines.append(Machine(tmp_path / name, **options))
+        return Asking(machines[-1])
+
+    yield run
+    for machine in machines:
+        await machine.stop()
+
+
+async def test_requests_in_order(start: Callable[..., Asking]) -> None:
+    """Requests of a group asked at once are carried out one after the other, whatever their kind."""
+    store = start()
+    futures = [
+        store.open(),
+        store.apply(1, columns(), upsert([A])),
+        store.apply(3, upsert([B])),
+        store.ask("destroy"),
+        store.open(),
+        store.apply(1, columns()),
+        store.ask("close"),
+    ]
+    assert await asyncio.gather(*futures) == [
+        Opened(0, "empty"),
+        Applied(3),
+        Applied(3),
+        Done(),
+        Opened(0, "empty"),
+        Applied(1),
+        Done(),
+    ]
+    assert store.machine.volume == "vol-1"
+
+
+async def test_waiting_for_an_index(start: Callable[..., Asking]) -> None:
+    """Whoever waits for an index goes on when it is applied; one that waits for a closed group gives up."""
+    store = start()
+    await store.open()
+    second = asyncio.create_task(store.machine.until_applied(GROUP, 2))
+    never = asyncio.create_task(store.machine.until_applied(GROUP, 99))
+    await store.apply(1, columns())
+    assert not second.done()
+    await store.apply(2, upsert([A]))
+    await second
+    await store.machine.until_applied(GROUP, 1)
+    await store.ask("close")
+    with pytest.raises(asyncio.CancelledError):
+        await never
+
+
+async def test_partitions_are_found(start: Callable[..., Asking]) -> None:
+    """A partition is found by table and number while it is open."""
+    store = start()
+    await store.open()
+    assert store.machine.hosted("orders.1", GROUP) is store.machine.engine.groups[GROUP]
+    assert store.machine.hosted("orders.1", 8) is None
+    await store.ask("close")
+    assert store.machine.hosted("orders.1", GROUP) is None
+
+
+async def test_hashes_are_taken_at_their_barrier(start: Callable[..., Asking]) -> None:
+    """Two replicas that got the same log in different portions have the same hashes, of the rows at the barriers."""
+    one, two = start("one"), start("two")
+    log = [columns(), upsert([A]), encode_entry(Hash()), upsert([B]), delete([1]), encode_entry(Hash()), upsert([A])]
+    await asyncio.gather(one.open(), two.open())
+    await one.apply(1, *log)
+    await one.machine.fold()
+    for index, entry in enumerate(log, start=1):
+        await two.apply(index, entry)
+        await two.machine.fold()
+    hashes = [[await store.machine.until_hashed(GROUP, index) for index in (3, 6)] for store in (one, two)]
+    assert hashes[0] == hashes[1]
+    assert [value.partition(":")[0] for value in hashes[0]] == ["1", "1"]
+    assert len(set(hashes[0])) == 2
+
+
+async def test_snapshot_is_the_group(start: Callable[..., Asking], tmp_path: Path) -> None:
+    """A restored replica has rows, pins, tokens, fences and changes of the one the snapshot was taken from."""
+    one, two = start("one"), start("two")
+    log = [
+        columns(changes=True),
+        upsert([A, B], token=("w", 1)),
+        encode_entry(Pin("p", 9, 0)),
+        conditional([A | {"name": "new"}], Fence("f", 4), token=("w", 2)),
+        delete([2]),
+    ]
+    await asyncio.gather(one.open(), two.open())
+    await one.apply(1, *log[:4])
+    await one.machine.fold()
+    await one.apply(5, log[4])
+    taken = await one.snapshot(tmp_path / "snapshot")
+    assert taken == SnapshotTaken(
+        5, ["about", "rows.parquet", "log.parquet", "old.parquet", "changes.parquet", "state"]
+    )
+    assert await two.ask("restore", Restore(str(tmp_path / "snapshot"), 5)) == Applied(5)
+    assert await two.open() == Opened(5, "ok")
+    assert await two.rows() == await one.rows() == [A | {"name": "new"}]
+    assert await two.rows(at=3) == await one.rows(at=3) == [A, B]
+    heads = [store.machine.engine.groups[GROUP].head for store in (one, two)]
+    assert heads[0].pins == heads[1].pins
+    assert heads[0].fences == heads[1].fences
+    for store in (one, two):
+        assert await store.apply(6, upsert([A], token=("w", 1)), encode_entry(Hash())) == Applied(7)
+    assert await one.machine.until_hashed(GROUP, 7) == await two.machine.until_hashed(GROUP, 7)
+
+
+@pytest.mark.parametrize("schema", [KEYED, PLAIN, None])
+async def test_snapshot_of_nothing(start: Callable[..., Asking], tmp_path: Path, schema: Any) -> None:
+    """A group without rows, and one without columns, can be taken elsewhere too."""
+    store = start()
+    await store.open()
+    await store.apply(1, columns(schema) if schema else encode_entry(Expire()))
+    assert (await store.snapshot(tmp_path / "snapshot")).index == 1
+    await store.open(8, 1)
+    assert await store.ask("restore", Restore(str(tmp_path / "snapshot"), 1), group=8, replica=1) == Applied(1)
+    if schema:
+        assert await store.rows(8) == []
+
+
+async def test_snapshot_does_not_stop_writes(
+    start: Callable[..., Asking], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While files are written the group applies and folds on; the files hold the rows as of when it was asked for."""
+    go_on = asyncio.Event()
+    store = start()
+    await store.open()
+    await store.apply(1, columns(), upsert([A, B]))
+    loop = asyncio.get_running_loop()
+
+    def slow_write(cursor: Any, *arguments: Any) -> list[str]:
+        asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result()
+        return write_files(cursor, *arguments)
+
+    monkeypatch.setattr("evenkeel_store.machine.write_files", slow_write)
+    (tmp_path / "snapshot").mkdir()
+    taking = store.ask("snapshot", tmp_path / "snapshot")
+    assert await store.apply(3, delete([1])) == Applied(3)
+    await store.machine.fold()
+    assert await store.rows() == [B]
+    assert not taking.done()
+    go_on.set()
+    assert (await taking).index == 2
+    await store.open(8, 1)
+    await store.ask("restore", Restore(str(tmp_path / "snapshot"), 2), group=8, replica=1)
+    assert await store.rows(8) == [A, B]
+
+
+@pytest.mark.parametrize("harm", ["flip", "cut", "missing", "about", "index", "format", "state"])
+async def test_harmed_snapshot_changes_nothing(start: Callable[..., Asking], tmp_path: Path, harm: str) -> None:
+    """A snapshot that is not whole, or not the one asked for, is refused before anything is replaced."""
+    store, directory = start(), tmp_path / "snapshot"
+    await store.open()
+    await store.apply(1, columns(), upsert([A]))
+    await store.snapshot(directory)
+    await store.apply(3, upsert([B]))
+    rows, about = directory / "rows.parquet", directory / "about"
+    match harm:
+        case "flip":
+            rows.write_bytes(bytes([*rows.read_bytes()[:-1], rows.read_bytes()[-1] ^ 1]))
+        case "cut":
+            rows.write_bytes(rows.read_bytes()[:-1])
+        case "missing":
+            rows.unlink()
+        case "format":
+            about.write_text(about.read_text().replace('"format":1', '"format":9'))
+        case "about":
+            about.write_bytes(b"\xff")
+        case "state":
+            (directory / "state").write_bytes(b"\x91")
+    answer = await store.ask("restore", Restore(str(directory), 5 if harm == "index" else 2))
+    assert isinstance(answer, Failed)
+    assert "snapshot" in answer.detail
+    assert await store.rows() == [A, B]
+    assert await store.apply(4, delete([1])) == Applied(4)
+
+
+async def test_snapshot_that_cannot_be_loaded(start: Callable[..., Asking], tmp_path: Path) -> None:
+    """Files with the right checksums but other columns leave the group as it is, and no table behind."""
+    store = start()
+    await store.open()
+    await store.apply(1, columns(PLAIN), append([{"text": "x"}]))
+    await store.open(8, 1)
+    await store.apply(1, columns(), upsert([A]), group=8, replica=1)
+    for group, replica, name in ((GROUP, REPLICA, "plain"), (8, 1, "keyed")):
+        await store.snapshot(tmp_path / name, group, replica)
+    (tmp_path / "keyed" / "rows.parquet").write_bytes((tmp_path / "plain" / "rows.parquet").read_bytes())
+    about = tmp_path / "keyed" / "about"
+    text = about.read_text()
+    old = text.partition('"rows.parquet":"')[2][:64]
+    about.write_text(text.replace(old, hashlib.sha256((tmp_path / "keyed" / "rows.parquet").read_bytes()).hexdigest()))
+    answer = await store.ask("restore", Restore(str(tmp_path / "keyed"), 2), group=8, replica=1)
+    assert "cannot be loaded" in answer.detail
+    assert await store.rows(8) == [A]
+
+
+async def test_other_groups_go_on_while_one_is_restored(
+    start: Callable[..., Asking], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group being restored keeps its own requests waiting, in order, and nobody else's."""
+    store = start()
+    await store.open()
+    await store.apply(1, columns(), upsert([A]))
+    await store.snapshot(tmp_path / "snapshot")
+    await store.open(8, 1)
+    go_on, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def slow_load(*arguments: Any) -> None:
+        asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result()
+        load_tables(*arguments)
+
+    monkeypatch.setattr("evenkeel_store.machine.load_tables", slow_load)
+    restoring = store.ask("restore", Restore(str(tmp_path / "snapshot"), 2), group=8, replica=1)
+    waiting = store.apply(3, upsert([B]), group=8, replica=1)
+    assert await store.apply(3, upsert([B])) == Applied(3)
+    assert not waiting.done()
+    go_on.set()
+    assert (await restoring, await waiting) == (Applied(2), Applied(3))
+    assert await store.rows(8) == [A, B]
+
+
+async def test_restore_of_a_group_that_went_away(start: Callable[..., Asking], tmp_path: Path) -> None:
+    """A restore for a replica that is not open is refused and leaves no tables behind."""
+    store = start()
+    await store.open()
+    await store.apply(1, columns(), upsert([A]))
+    await store.snapshot(tmp_path / "snapshot")
+    answer = await store.ask("restore", Restore(str(tmp_path / "snapshot"), 2), group=8, replica=1)
+    assert answer == Failed("group 8 is not open for replica 1: open it first")
+    with store.machine.engine.database.cursor() as cursor:
+        listing = cursor.execute("SELECT table_name FROM duckdb_tables() WHERE table_name LIKE 'rows_%'").fetchall()
+    assert len(listing) == 1
+
+
+async def test_damaged_database_is_put_aside(start: Callable[..., Asking], tmp_path: Path) -> None:
+    """A file that cannot be read is kept for people, its groups are damaged until restored, and fine afterwards."""
+    store = start()
+    await store.open()
+    await store.apply(1, columns(), upsert([A]))
+    await store.snapshot(tmp_path / "snapshot")
+    await store.machine.stop()
+    file = tmp_path / "data" / "tables.duckdb"
+    file.write_bytes(b"\xff" * 100 + file.read_bytes()[100:])
+    again = start(stopped=store)
+    opened = await again.open()
+    assert (opened.applied, opened.state) == (0, "damaged")
+    assert "tables.duckdb" in opened.detail
+    assert (tmp_path / "data" / "tables.duckdb.damaged").exists()
+    assert isinstance(await again.apply(3, upsert([B])), Failed)
+    assert await again.ask("restore", Restore(str(tmp_path / "snapshot"), 2)) == Applied(2)
+    assert await again.open() == Opened(2, "ok")
+    assert await again.rows() == [A]
+
+
+async def test_two_processes_never_share_a_directory(start: Callable[..., Asking], tmp_path: Path) -> None:
+    """The second one says that the directory is in use."""
+    start()
+    with pytest.raises(InvalidInputError, match="another process uses"):
+        Machine(tmp_path / "data")
+
+
+async def test_no_room_left(start: Callable[..., Asking]) -> None:
+    """A store whose disk has less room than it is to leave free refuses what it is asked to apply, and says why."""
+    store = start(reserve=1 << 60)
+    await store.open()
+    answer = await store.apply(1, columns())
+    assert "MiB are kept free: give the volume more room" in answer.detail

@@ -1,0 +1,376 @@
+"""Requests become SQL over a group's tables, and answers come in bounded pieces as of one index."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from evenkeel.errors import FilterError, RequestError, RetentionError, UnknownColumnError
+from evenkeel.rows.schema import ColumnDef, RowSchema
+from evenkeel.rows.values import from_json
+from evenkeel.wire.flight import Aggregate, ReadRequest
+from evenkeel_store.entries import Expire, Upsert, encode_entry
+from evenkeel_store.scans import Answer, Scanner
+from tests.store.support import PLAIN, WIDER, Bench, append, columns, delete, rows_of, upsert
+
+ROWS: list[dict[str, Any]] = [
+    {"id": 1, "name": "anna", "amount": Decimal("10.00")},
+    {"id": 2, "name": "bert", "amount": Decimal("2.50")},
+    {"id": 3, "name": "it's", "amount": None},
+    {"id": 4, "name": None, "amount": Decimal("-1.00")},
+]
+
+
+@pytest.fixture
+def ahead() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1) as pool:
+        yield pool
+
+
+@pytest.fixture
+def scanner(bench: Bench, ahead: ThreadPoolExecutor) -> Scanner:
+    return Scanner(bench.rows, ahead)
+
+
+@pytest.fixture
+def small(bench: Bench, ahead: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch) -> Scanner:
+    """A scanner that reads four rows at a time."""
+    monkeypatch.setattr("evenkeel_store.scans._SMALLEST_CHUNK", 4)
+    monkeypatch.setattr("evenkeel_store.scans._LARGEST_CHUNK", 4)
+    return Scanner(bench.rows, ahead)
+
+
+def request(**fields: Any) -> ReadRequest:
+    """As it arrives: by way of JSON."""
+    return msgspec.json.decode(msgspec.json.encode({"table": "orders", "partition": 0} | fields), type=ReadRequest)
+
+
+def rows(answer: Answer) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = pa.Table.from_batches(answer.batches, answer.schema).to_pylist()
+    return found
+
+
+def ids(answer: Answer) -> list[int]:
+    return sorted(row["id"] for row in rows(answer))
+
+
+@pytest.mark.parametrize("fold", [False, True])
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        (None, [1, 2, 3, 4]),
+        (["=", "id", 2], [2]),
+        (["!=", "name", "anna"], [2, 3]),
+        (["<", "amount", "2.50"], [4]),
+        (["<=", "amount", "2.50"], [2, 4]),
+        ([">", "amount", "2.49"], [1, 2]),
+        ([">=", "amount", 10], [1]),
+        (["in", "id", [1, 4, 9]], [1, 4]),
+        (["in", "id", []], []),
+        (["is_null", "name"], [4]),
+        (["not", ["is_null", "amount"]], [1, 2, 4]),
+        (["and", [">", "id", 1], ["<", "id", 4]], [2, 3]),
+        (["or", ["=", "id", 1], ["and", ["=", "id", 4], ["is_null", "name"]]], [1, 4]),
+        (["starts_with", "name", "a"], [1]),
+        (["ends_with", "name", "t"], [2]),
+        (["contains", "name", "'"], [3]),
+        (["=", "name", "' OR true --"], []),
+    ],
+)
+def test_filters(bench: Bench, scanner: Scanner, given: Any, found: list[int], fold: bool) -> None:
+    """A filter means the same for rows in the log and for folded ones."""
+    bench.apply(columns(), upsert(ROWS[:2]), upsert([{"id": 3}, {"id": 9}]))
+    if fold:
+        bench.fold()
+    bench.apply(upsert(ROWS[2:]), delete([9]))
+    assert ids(scanner.scan(bench.group, request(filter=given))) == found
+
+
+TYPED = RowSchema(
+    tuple(
+        ColumnDef(f"c_{kind.partition('(')[0]}", kind)
+        for kind in (
+            *("bool", "int8", "int16", "int32", "int64", "float32", "float64"),
+            *("string", "bytes", "date", "timestamp", "decimal(38,3)"),
+        )
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("c_bool", True),
+        ("c_int8", -128),
+        ("c_int64", -(1 << 63)),
+        ("c_float32", 0.5),
+        ("c_float64", "inf"),
+        ("c_string", "é\u0000x"),
+        ("c_bytes", "00ff"),
+        ("c_date", "0001-01-01"),
+        ("c_timestamp", "9999-12-31T23:59:59.999999+00:00"),
+        ("c_decimal", "12345678901234567890123456789012345.678"),
+    ],
+)
+def test_every_type_comes_back_and_can_be_compared(
+    bench: Bench, scanner: Scanner, column: str, value: bool | float | str
+) -> None:
+    """A value of any type is found by itself, and comes back exactly as it went in."""
+    kind = TYPED.column(column)
+    assert kind is not None
+    held = from_json(kind.type, value)
+    bench.apply(columns(TYPED), encode_entry(Upsert("", 0, TYPED.version, 0), rows_of(TYPED, [{column: held}, {}])))
+    for _ in range(2):
+        [found] = rows(scanner.scan(bench.group, request(filter=["=", column, value])))
+        assert found == dict.fromkeys(TYPED.names) | {column: held}
+        bench.fold()
+    assert isinstance(held, bool | int | float | str | bytes | date | datetime | Decimal)
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "said"),
+    [
+        ({"filter": ["=", "nmae", 1]}, UnknownColumnError, "no column nmae; there are: id, name, amount"),
+        ({"filter": "id = 1"}, FilterError, "begins with an operator"),
+        ({"filter": []}, FilterError, "begins with an operator"),
+        ({"filter": ["like", "name", "x"]}, FilterError, "no operator is called like; there are: and, or, not, ="),
+        ({"filter": ["=", "id"]}, FilterError, "`=` takes a column and a value"),
+        ({"filter": ["=", "id", "1"]}, FilterError, "column id: '1' is not an integer"),
+        ({"filter": ["=", "id", 1 << 63]}, FilterError, "is not an integer in range"),
+        ({"filter": ["=", "id", None]}, FilterError, 'write ["is_null", "id"]'),
+        ({"filter": ["in", "id", 5]}, FilterError, "a list of at most 1000"),
+        ({"filter": ["in", "id", list(range(1001))]}, FilterError, "a list of at most 1000"),
+        ({"filter": ["starts_with", "id", "x"]}, FilterError, "needs a column of type string"),
+        ({"filter": ["not", ["is_null", "id"], ["is_null", "id"]]}, FilterError, "takes one filter"),
+        ({"filter": ["and"]}, FilterError, "needs filters"),
+        ({"columns": ["x"]}, UnknownColumnError, "no column x"),
+        ({"columns": ["$index"]}, UnknownColumnError, "no column $index"),
+        ({"columns": []}, RequestError, "name at least one"),
+        ({"aggregates": [{"function": "sum", "column": "name"}]}, FilterError, "has no sum"),
+        ({"aggregates": [{"function": "min"}]}, FilterError, "needs a column"),
+        ({"after": [1, 2]}, RequestError, "after takes 1 values"),
+        ({"up_to": ["x"]}, RequestError, "up_to: 'x' is not an integer"),
+        ({"changes_after": 0}, RequestError, "keeps no changes"),
+    ],
+)
+def test_wrong_requests(
+    bench: Bench, scanner: Scanner, fields: dict[str, Any], error: type[Exception], said: str
+) -> None:
+    """What cannot be carried out is refused by name, and the next request is answered."""
+    bench.apply(columns(), upsert(ROWS))
+    with pytest.raises(error) as refused:
+        rows(scanner.scan(bench.group, request(**fields)))
+    assert said in str(refused.value)
+    assert type(refused.value) is error
+    assert ids(scanner.scan(bench.group, request())) == [1, 2, 3, 4]
+
+
+def test_deep_filter(bench: Bench, scanner: Scanner) -> None:
+    """A filter nested without end is refused, not followed."""
+    given: Any = ["is_null", "id"]
+    for _ in range(60):
+        given = ["not", given]
+    bench.apply(columns())
+    with pytest.raises(FilterError, match="50 deep"):
+        scanner.scan(bench.group, request(filter=given))
+
+
+def test_columns(bench: Bench, scanner: Scanner) -> None:
+    """Columns come in the order they are asked for, also twice."""
+    bench.apply(columns(), upsert(ROWS[:1]))
+    answer = scanner.scan(bench.group, request(columns=["amount", "id", "amount"]))
+    assert answer.schema.names == ["amount", "id", "amount"]
+    [batch] = answer.batches
+    assert [column.to_pylist() for column in batch.columns] == [[Decimal("10.00")], [1], [Decimal("10.00")]]
+
+
+def test_aggregates(bench: Bench, scanner: Scanner) -> None:
+    """Figures are computed where the rows are, over all of them or by group."""
+    bench.apply(columns(), upsert(ROWS), upsert([{"id": 5, "name": "anna", "amount": Decimal("0.50")}]))
+    figures = [
+        Aggregate(function="count"),
+        Aggregate(function="count", column="name"),
+        Aggregate(function="sum", column="amount", name="total"),
+        Aggregate(function="sum", column="id"),
+        Aggregate(function="min", column="name"),
+        Aggregate(function="max", column="amount"),
+    ]
+    [found] = rows(scanner.scan(bench.group, request(aggregates=[msgspec.to_builtins(figure) for figure in figures])))
+    assert found == {
+        "count": 5,
+        "count_name": 4,
+        "total": Decimal("12.00"),
+        "sum_id": Decimal(15),
+        "min_name": "anna",
+        "max_amount": Decimal("10.00"),
+    }
+    grouped = scanner.scan(
+        bench.group,
+        request(group_by=["name"], aggregates=[{"function": "count"}], filter=["starts_with", "name", "a"]),
+    )
+    assert rows(grouped) == [{"name": "anna", "count": 2}]
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_ranges_hold_one_moment(bench: Bench, small: Scanner, ordered: bool) -> None:
+    """A scan in many ranges shows every row once, as of the index it began at, whatever is written and folded."""
+    bench.apply(columns(), upsert([{"id": number, "name": "old"} for number in range(0, 60, 2)]))
+    bench.fold()
+    bench.apply(upsert([{"id": number, "name": "old"} for number in range(1, 60, 2)]))
+    answer = small.scan(bench.group, request(ordered=ordered))
+    batches = [next(answer.batches), next(answer.batches)]
+    bench.apply(upsert([{"id": number, "name": "new"} for number in range(100)]), delete(list(range(0, 60, 3))))
+    bench.fold()
+    bench.apply(columns(WIDER))
+    found = pa.Table.from_batches([*batches, *answer.batches], answer.schema).to_pylist()
+    assert len(batches[1]) < 30
+    assert {row["name"] for row in found} == {"old"}
+    seen = [row["id"] for row in found]
+    assert (seen if ordered else sorted(seen)) == list(range(60))
+    assert answer.index == 3
+    assert bench.group.readable() == (6, [])
+
+
+def test_limits(bench: Bench, small: Scanner) -> None:
+    """A limit holds over all ranges, and reading stops there."""
+    bench.apply(columns(), upsert([{"id": number} for number in range(60)]))
+    bench.fold()
+    for limit in (0, 1, 4, 5, 30, 99):
+        answer = small.scan(bench.group, request(limit=limit, ordered=True))
+        assert [row["id"] for row in rows(answer)] == list(range(min(limit, 60)))
+
+
+def test_key_ranges(bench: Bench, small: Scanner) -> None:
+    """A reader goes on behind the last key it has seen, and several share a partition by key."""
+    bench.apply(columns(), upsert([{"id": number} for number in range(40)]))
+    bench.fold()
+    assert ids(small.scan(bench.group, request(after=[9], up_to=[12]))) == [10, 11, 12]
+    assert ids(small.scan(bench.group, request(after=[35]))) == [36, 37, 38, 39]
+
+
+PAIRS = RowSchema((ColumnDef("a", "string", False), ColumnDef("b", "int32", False)), ("a", "b"), ("a", "b"))
+
+
+def test_ranges_of_composite_keys(bench: Bench, small: Scanner) -> None:
+    """Ranges over keys of several columns follow the columns' order."""
+    pairs = [{"a": a, "b": b} for a in "xyz" for b in range(-5, 5)]
+    bench.apply(columns(PAIRS), encode_entry(Upsert("", 0, 2, 0), rows_of(PAIRS, pairs)))
+    bench.fold()
+    found = rows(small.scan(bench.group, request(ordered=True)))
+    assert found == pairs
+    found = rows(small.scan(bench.group, request(ordered=True, after=["x", 3], up_to=["y", -4])))
+    assert found == [{"a": "x", "b": 4}, {"a": "y", "b": -5}, {"a": "y", "b": -4}]
+
+
+def test_rows_without_keys_are_told_apart_by_index(bench: Bench, small: Scanner) -> None:
+    """A table without a primary key is scanned in log order, and goes on behind an index and a place."""
+    batch = [{"text": "t", "number": number} for number in range(3)]
+    bench.apply(columns(PLAIN), *(append(batch) for _ in range(5)))
+    bench.fold()
+    bench.apply(append(batch))
+    answer = small.scan(bench.group, request(columns=["$index", "$seq", "number"], ordered=True, after=[3, 1]))
+    found = [tuple(row.values()) for row in rows(answer)]
+    assert found == [(3, 2, 2), *((index, place, place) for index in range(4, 8) for place in range(3))]
+
+
+def test_abandoned_scan_lets_go(bench: Bench, small: Scanner) -> None:
+    """A client that goes away before the first batch, or after it, leaves no index held."""
+    bench.apply(columns(), upsert([{"id": number} for number in range(60)]))
+    bench.fold()
+    for taken in (0, 3):
+        answer = small.scan(bench.group, request())
+        for _ in range(taken):
+            next(answer.batches)
+        assert bench.group.readable()[1] == [2]
+        del answer
+        gc.collect()
+        assert bench.group.readable()[1] == []
+
+
+# Changes
+
+
+@pytest.mark.parametrize("fold", [False, True])
+def test_changes(bench: Bench, scanner: Scanner, fold: bool) -> None:
+    """Changes come in order with index, place and what was done; of a deleted row its key is there."""
+    bench.apply(columns(changes=True), upsert(ROWS[:2]), delete([1]))
+    if fold:
+        bench.fold()
+    bench.apply(upsert(ROWS[:1]))
+    answer = scanner.scan(bench.group, request(changes_after=1, columns=["id", "name"]))
+    assert (answer.schema.names, answer.index) == (["$index", "$seq", "$op", "id", "name"], 4)
+    assert [tuple(row.values()) for row in rows(answer)] == [
+        (2, 0, "upsert", 1, "anna"),
+        (2, 1, "upsert", 2, "bert"),
+        (3, 0, "delete", 1, None),
+        (4, 0, "upsert", 1, "anna"),
+    ]
+    assert [row["$index"] for row in rows(scanner.scan(bench.group, request(changes_after=3)))] == [4]
+    assert rows(scanner.scan(bench.group, request(changes_after=4))) == []
+
+
+def test_changes_are_cut_between_indexes(bench: Bench, scanner: Scanner) -> None:
+    """A limited answer ends with a whole index, at least one, and says where to go on."""
+    bench.apply(columns(changes=True), upsert(ROWS[:1]), upsert(ROWS), upsert(ROWS[:1]))
+    seen, after = [], 1
+    for _ in range(3):
+        answer = scanner.scan(bench.group, request(changes_after=after, limit=2))
+        seen.append((answer.index, len(rows(answer))))
+        after = answer.index
+    assert seen == [(2, 1), (3, 4), (4, 1)]
+
+
+def test_changes_below_the_retention(bench: Bench, scanner: Scanner) -> None:
+    """Changes that are gone are refused with the first index that is still there."""
+    bench.apply(columns(changes=True), upsert(ROWS[:1]), upsert(ROWS), encode_entry(Expire(changes=2)))
+    with pytest.raises(RetentionError, match="kept from index 3 on, and those past 1 were asked for") as refused:
+        scanner.scan(bench.group, request(changes_after=1))
+    assert refused.value.first == 3
+    assert len(rows(scanner.scan(bench.group, request(changes_after=2)))) == 4
+
+
+# Readers and those who change tables
+
+
+def test_readers_see_whole_states(bench: Bench, scanner: Scanner) -> None:
+    """Readers beside an applier that writes, folds, adds columns and is reopened see all rows of some index."""
+    bench.apply(columns(), upsert([{"id": number, "name": "0"} for number in range(50)]))
+    stop, problems, reads = threading.Event(), list[Any](), [0]
+
+    def read() -> None:
+        while not stop.is_set():
+            try:
+                found = rows(scanner.scan(bench.group, request(columns=["id", "name"])))
+                reads[0] += 1
+                if sorted(row["id"] for row in found) != list(range(50)) or len({row["name"] for row in found}) != 1:
+                    problems.append(found)
+            except Exception as error:
+                problems.append(error)
+            if problems:
+                return
+
+    threads = [threading.Thread(target=read) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    wide = list(WIDER.columns)
+    for turn in range(1, 25):
+        bench.apply(upsert([{"id": number, "name": str(turn)} for number in range(50)]))
+        if turn % 3 == 0:
+            bench.fold()
+        if turn % 4 == 0:
+            wide.append(ColumnDef(f"more{turn}", "int32"))
+            bench.apply(columns(RowSchema(tuple(wide), ("id",), ("id",)), changes=turn % 8 == 0))
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert problems == []
+    assert reads[0] > 5
