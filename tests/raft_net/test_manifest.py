@@ -12,7 +12,7 @@ from evenkeel.errors import InvalidInputError
 from evenkeel_raft.core.messages import InstallSnapshot
 from evenkeel_raft.core.types import Conf, SnapshotMeta
 from evenkeel_raft.net.files.manifest import FileSum, Manifest, check_manifest, make_manifest
-from evenkeel_raft.net.files.partial import Partial, key_of, replica_of
+from evenkeel_raft.net.files.partial import Partial, key_of, parse_key
 
 CHUNK = 4096
 MESSAGE = InstallSnapshot(7, 0, 1, 2, 3, SnapshotMeta(9, 3, Conf((1, 2))))
@@ -88,8 +88,8 @@ def test_unsafe_name_is_not_offered(tmp_path: Path) -> None:
 
 def test_keys_name_their_replica() -> None:
     """From a directory's name one knows whose snapshot it is; other directories are nobody's."""
-    assert replica_of(key_of(MESSAGE, Manifest(CHUNK, []))) == (7, 2)
-    assert [replica_of(name) for name in ("", "lost+found", "7", "7-x-1", "x-2-1")] == [None] * 5
+    assert parse_key(key_of(MESSAGE, Manifest(CHUNK, []))) == (7, 2, MESSAGE.meta.index)
+    assert [parse_key(name) for name in ("", "lost+found", "7", "7-x-1", "7-2-0-9-3", "7-2-0-x-3-a")] == [None] * 6
 
 
 def test_partial_goes_on_where_chunks_end(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ carried out in their order, so an apply follows a restore without waiting for it
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -21,6 +20,7 @@ from evenkeel_raft.agent.groups import Partition
 from evenkeel_raft.core.errors import InvariantError
 from evenkeel_raft.core.rawnode import Node
 from evenkeel_raft.core.types import NORMAL, Entry, SnapshotMeta
+from evenkeel_raft.host.arrivals import Arrivals, remove_soon
 from evenkeel_raft.host.ports import Ports
 
 __all__ = ["Applier"]
@@ -45,8 +45,7 @@ class Applier:
     ) -> None:
         self.attached = False
         self.problem = ""
-        self.arrivals: dict[int, Path] = {}
-        """Snapshots from peers that are not restored yet, by index."""
+        self.arrivals = Arrivals()
         self._node = node
         self._group = group
         self._replica = replica
@@ -111,7 +110,7 @@ class Applier:
             return applied
         restored = await self._ports.machine.restore(self._group, self._replica, arrived, index=self._node.offset)
         self.problem = ""
-        self._drop_arrivals(restored.index)
+        self.arrivals.drop(upto=restored.index)
         return restored.index
 
     def _attach(self, applied: int) -> None:
@@ -175,28 +174,19 @@ class Applier:
         error = done.exception()
         if error is None:
             self._ports.tally.snapshots_restored += 1
-            self._drop_arrivals(index)
+            self.arrivals.drop(upto=index)
             self._advance(index)
             return
         if not isinstance(error, DisconnectedError):
-            self._drop_arrivals(index)
+            self.arrivals.drop(upto=index)
         self._failed(error)
 
     def arrived(self, index: int, directory: Path) -> None:
         """A snapshot's files are there; they are of use only if the node takes it."""
-        if index in self.arrivals:
-            return
-        self.arrivals[index] = directory
-        if self._node.restoring != index:
-            self._drop(index)
-
-    def _drop_arrivals(self, upto: int) -> None:
-        for index in [index for index in self.arrivals if index <= upto]:
-            self._drop(index)
-
-    def _drop(self, index: int) -> None:
-        directory = self.arrivals.pop(index)
-        asyncio.get_running_loop().run_in_executor(None, partial(shutil.rmtree, directory, ignore_errors=True))
+        if self._node.restoring == index:
+            self.arrivals.add(index, directory)
+        elif self.arrivals.get(index) != directory:
+            remove_soon(directory)
 
     # Telling
 

@@ -35,6 +35,7 @@ from evenkeel_raft.core.errors import RefusedError
 from evenkeel_raft.core.rawnode import Node
 from evenkeel_raft.core.types import EMPTY_META, HardState, genesis
 from evenkeel_raft.errors import DiskFullError, LogError
+from evenkeel_raft.host.arrivals import Arrivals, find_arrivals
 from evenkeel_raft.host.inquiries import Inquiries
 from evenkeel_raft.host.labels import Label, decode_label, encode_label
 from evenkeel_raft.host.machine_side import MachineSide
@@ -49,7 +50,6 @@ from evenkeel_raft.log.rebuild import Recovered, RecoveredGroup
 from evenkeel_raft.log.records import Append, Created, Destroyed, Metastore
 from evenkeel_raft.log.wal import LogSettings, LogStats, SharedLog
 from evenkeel_raft.log.writer import LogWriter
-from evenkeel_raft.net.files.partial import PARTIAL, replica_of
 from evenkeel_raft.net.identity import Address, Identity, LinkSettings
 from evenkeel_raft.net.peers import Peers
 from evenkeel_raft.net.tls import TlsFiles
@@ -164,7 +164,8 @@ class Host:
 
     async def _start(self, address: str, port: int) -> None:
         shutil.rmtree(self._ports.outbox, ignore_errors=True)
-        self._find_arrivals()
+        find_arrivals(self._directory / "inbox", self._arrivals_of)
+        await self._peers.sweep_snapshots(self._holds)
         self._ports.writer.start()
         for replica in self._replicas.values():
             self._begin(replica)
@@ -182,19 +183,15 @@ class Host:
         await self._peers.close()
         await self._ports.writer.close()
 
-    def _find_arrivals(self) -> None:
-        """Snapshots that arrived and were not restored before the last process ended: of use, or in the way."""
-        inbox = self._directory / "inbox"
-        for path in inbox.iterdir():
-            found = replica_of(path.name)
-            if found is None or path.name.endswith(PARTIAL):
-                continue
-            replica = self._replicas.get(found[0])
-            index = int(path.name.split("-")[3])
-            if replica is not None and member(replica.id) == found[1] and index == replica.node.offset:
-                replica.applier.arrivals[index] = path
-            else:
-                shutil.rmtree(path, ignore_errors=True)
+    def _arrivals_of(self, group: int, number: int, index: int) -> Arrivals | None:
+        """Whose snapshot it is that arrived before this process began; only one that the log begins at is of use."""
+        of_use = self._holds(group, number) and index == self._replicas[group].node.offset
+        return self._replicas[group].applier.arrivals if of_use else None
+
+    def _holds(self, group: int, number: int) -> bool:
+        """Whether a replica is here, by its number."""
+        replica = self._replicas.get(group)
+        return replica is not None and member(replica.id) == number
 
     def _on_full(self, error: DiskFullError | None) -> None:
         self.full = "" if error is None else str(error)
@@ -317,6 +314,7 @@ class Host:
         self._upkeep.forget(found)
         del self._running[partition], self._replicas[found.group]
         self._retired[found.group] = replica[1]
+        found.applier.arrivals.drop()
         await self._peers.cancel_snapshot(found.group, member(replica))
 
     def leading(self, partition: Partition) -> GroupView | None:

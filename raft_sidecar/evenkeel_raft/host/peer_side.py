@@ -8,6 +8,7 @@ from pathlib import Path
 
 from evenkeel_raft.agent.configurations import member
 from evenkeel_raft.core.messages import InstallSnapshot, Message
+from evenkeel_raft.host.arrivals import remove_soon
 from evenkeel_raft.host.inquiries import Inquiries
 from evenkeel_raft.host.ports import Tally
 from evenkeel_raft.host.replica import Replica
@@ -80,7 +81,7 @@ class PeerSide:
         """A snapshot is there, whole: let the node begin at it."""
         replica = self._replica(message)
         if replica is None:
-            shutil.rmtree(directory, ignore_errors=True)
+            remove_soon(directory)
             return
         replica.step(store, message)
         replica.applier.arrived(message.meta.index, directory)

@@ -11,18 +11,20 @@ Everything here blocks: it runs on a thread.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from evenkeel_raft.core.messages import InstallSnapshot
 from evenkeel_raft.net.files.manifest import Manifest
 
-__all__ = ["PARTIAL", "Partial", "key_of", "remove", "replica_of", "sync_directory"]
+__all__ = ["PARTIAL", "Key", "Partial", "key_of", "parse_key", "remove", "sync_directory"]
 
 PARTIAL: Final = ".partial"
 _SYNC_BYTES: Final = 16 << 20
+_KEY: Final = re.compile(r"([0-9]+)-([0-9]+)-[0-9]+-([0-9]+)-[0-9]+-[0-9a-z]+")
 
 
 def key_of(message: InstallSnapshot, manifest: Manifest) -> str:
@@ -31,11 +33,18 @@ def key_of(message: InstallSnapshot, manifest: Manifest) -> str:
     return f"{message.group}-{message.receiver}-{message.generation}-{at}-{manifest.digest()}"
 
 
-def replica_of(key: str) -> tuple[int, int] | None:
-    """Return the group and replica that a directory is for; None where it is none of ours."""
-    group, dash, rest = key.partition("-")
-    replica = rest.partition("-")[0]
-    return (int(group), int(replica)) if dash and group.isdecimal() and replica.isdecimal() else None
+class Key(NamedTuple):
+    """What the name of a directory says: whose snapshot it holds, and at which index."""
+
+    group: int
+    replica: int
+    index: int
+
+
+def parse_key(name: str) -> Key | None:
+    """Read the name of a directory, whole or in part; None where it is none of ours."""
+    found = _KEY.fullmatch(name.removesuffix(PARTIAL))
+    return None if found is None else Key(*map(int, found.groups()))
 
 
 class Partial:

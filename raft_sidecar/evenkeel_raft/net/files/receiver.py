@@ -27,7 +27,7 @@ from evenkeel_raft.core.messages import InstallSnapshot
 from evenkeel_raft.net.budget import ByteBudget
 from evenkeel_raft.net.endpoint import Endpoint, say
 from evenkeel_raft.net.files.manifest import Manifest, check_manifest
-from evenkeel_raft.net.files.partial import PARTIAL, Partial, key_of, remove, replica_of
+from evenkeel_raft.net.files.partial import PARTIAL, Partial, key_of, parse_key, remove
 from evenkeel_raft.net.frames import (
     PEER_CODEC,
     Alive,
@@ -96,10 +96,9 @@ class FileReceiver:
     async def sweep(self, keep: Callable[[int, int], bool]) -> None:
         """Delete what arrived in part for replicas that are not kept; what is coming in stays."""
         for path in await _on_thread(lambda: list(self.root.glob(f"*{PARTIAL}"))):
-            key = path.name.removesuffix(PARTIAL)
-            replica = replica_of(key)
-            if replica is not None and not keep(*replica) and replica not in self.incoming:
-                self.partials.pop(key, None)
+            key = parse_key(path.name)
+            if key is not None and not keep(key.group, key.replica) and key[:2] not in self.incoming:
+                self.partials.pop(path.name.removesuffix(PARTIAL), None)
                 await _on_thread(remove, path)
 
     async def close(self) -> None:
