@@ -27,7 +27,7 @@ async def test_strange_files_do_not_matter(new_cluster: NewCluster) -> None:
     cluster = await new_cluster("a")
     await cluster.begin("a")
     await cluster["a"].stop()
-    strange = {"12-34", "1-2-3", "1-2-x-y-z", "1-2-3-4-5", "lost+found", "a.partial", "７-1-0-1-1-" + DIGEST}
+    strange = {"12-34", "1-2-3", "1-2-x-y-z", "1-2-3-4-5", "lost+found", "a.partial"}
     for name in strange:
         (inbox(cluster["a"]) / name).mkdir()
     (inbox(cluster["a"]) / "1-2-0-9-1-notes").write_text("x")

@@ -53,7 +53,7 @@ def find_arrivals(inbox: Path, of: Callable[[int, int, int], Arrivals | None]) -
             continue
         arrivals = None if path.name.endswith(_GONE) else of(*key)
         if arrivals is not None:
-            arrivals.add(key.index, path)
+            arrivals.add(key.at, path)
         else:
             shutil.rmtree(path, ignore_errors=True)
 

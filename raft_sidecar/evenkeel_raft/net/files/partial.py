@@ -38,7 +38,7 @@ class Key(NamedTuple):
 
     group: int
     replica: int
-    index: int
+    at: int
 
 
 def parse_key(name: str) -> Key | None:
