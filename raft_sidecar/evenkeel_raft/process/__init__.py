@@ -1,8 +1,6 @@
 """The program `evenkeel-raft`: one per store, beside its state machine.
 
-options   flags and environment, checked
-logs      structured logs
-http      a small HTTP server for probes and tools
+options   what it is told by flags and environment
 metrics   what Prometheus reads
 status    what people and tools read
 sidecar   host and agent, run together, and their orderly end

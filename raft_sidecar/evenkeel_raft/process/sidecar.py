@@ -9,14 +9,15 @@ from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 
 from evenkeel.metastore.etcd import EtcdMetastore
+from evenkeel.process.flags import Endpoint
+from evenkeel.process.http import Answer, HttpServer
 from evenkeel.protocol.records import StoreRecord
 from evenkeel_raft.agent.agent import Agent
 from evenkeel_raft.agent.context import StoreIdentity
 from evenkeel_raft.agent.settings import AgentSettings
 from evenkeel_raft.host.host import Host
-from evenkeel_raft.process.http import Answer, HttpServer
 from evenkeel_raft.process.metrics import Metrics
-from evenkeel_raft.process.options import Endpoint, Options
+from evenkeel_raft.process.options import Options
 from evenkeel_raft.process.status import encode, status_of, unready
 
 __all__ = ["run_sidecar"]
@@ -83,6 +84,7 @@ def _agent(options: Options, host: Host, metastore: EtcdMetastore) -> Agent:
     record = StoreRecord(
         volume=host.identity.volume,
         address=str(advertised),
+        flight=options.flight,
         zone=options.zone,
         node=options.node,
         weight=options.weight,

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from evenkeel.errors import InvalidInputError
-from evenkeel_raft.process.options import Endpoint
+from evenkeel.process.flags import Endpoint
 
 __all__ = ["Answer", "HttpServer"]
 

@@ -1,0 +1,6 @@
+"""What Evenkeel's long-running processes have in common.
+
+flags   flags and environment, checked
+logs    structured logs
+http    a small HTTP server for probes and tools
+"""
