@@ -32,7 +32,7 @@ from evenkeel.reconcile.table import TableWish, reconcile_table
 
 PARTITIONS = 10_000
 STORES = 100
-ROUNDS = 5
+ROUNDS = 7
 KEYS = Keys(namespace="bench", store_cluster="stores")
 
 

@@ -209,8 +209,7 @@ def _replace(
 ) -> Decision:
     """Write pending = steps(stable, target), or see that there is none where stable is already what is wanted."""
     started = view.pending.peers() if view.pending is not None else ()
-    peers = assign_ids(target, keep=(*stable.peers, *started), plan=plan)
-    queue = pending_of(stable.peers, peers)
+    queue = pending_of(stable.peers, assign_ids(target, keep=started, plan=plan))
     if queue is not None:
         case = Case.STARTED if view.pending is None else Case.ADJUSTED
         return Decision(case, (Put(keys.pending, encode(queue)), *rest))

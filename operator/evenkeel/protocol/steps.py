@@ -29,15 +29,22 @@ def assign_ids(target: Sequence[TargetPeer | Peer], *, keep: Iterable[Peer], pla
 def steps(current: Sequence[Peer], target: Sequence[Peer]) -> tuple[Configuration, ...]:
     """The configurations to apply one after the other; empty if there is nothing to do. Keeps `current`'s ids."""
     ids = {(peer.store, peer.volume): peer.replica for peer in current}
-    final = tuple(sorted([_with_id(peer, ids.get((peer.store, peer.volume), peer.replica)) for peer in target]))
-    if final == tuple(sorted(current)):
+    members: list[Peer] = []
+    newcomers: list[Peer] = []
+    for peer in target:
+        replica = ids.get((peer.store, peer.volume))
+        if replica is None:
+            newcomers.append(peer)
+        else:
+            members.append(Peer(peer.store, peer.volume, replica, peer.role))
+    if not newcomers and sorted(members) == sorted(current):
         return ()
-    deciding = voters(final)
-    newcomers = [peer for peer in deciding if (peer.store, peer.volume) not in ids]
-    strangers = len(newcomers) - _minority(len(deciding))
+    final = tuple(sorted(members + newcomers))
+    deciding = voters(newcomers)
+    strangers = len(deciding) - _minority(len(voters(final)))
     if strangers <= 0:
         return (final,)
-    learners = [Peer(peer.store, peer.volume, peer.replica, Role.LEARNER) for peer in newcomers[:strangers]]
+    learners = [Peer(peer.store, peer.volume, peer.replica, Role.LEARNER) for peer in sorted(deciding)[:strangers]]
     return (tuple(sorted([*current, *learners])), final)
 
 
@@ -45,10 +52,6 @@ def pending_of(current: Sequence[Peer], target: Sequence[Peer]) -> Pending | Non
     """`steps` as a queue to store, or None where there is nothing to store."""
     queue = steps(current, target)
     return Pending(queue) if queue else None
-
-
-def _with_id(peer: Peer, replica: int) -> Peer:
-    return peer if peer.replica == replica else Peer(peer.store, peer.volume, replica, peer.role)
 
 
 def _minority(count: int) -> int:
