@@ -42,16 +42,29 @@ def python_image(cluster: Cluster) -> str:
 
 @pytest.fixture
 def namespace(cluster: Cluster) -> Iterator[str]:
-    name = f"test-{next(_numbers)}"
+    name = f"evenkeel-test-{os.getpid()}-{next(_numbers)}"
     cluster.kubectl("create", "namespace", name)
     yield name
     cluster.kubectl("delete", "namespace", name, "--wait=false")
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
+    """A test whose fixtures ask for what the chosen provider cannot do is left out."""
+    with _left_out(item):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """A test that asks for what the chosen provider cannot do is left out."""
-    try:
+    with _left_out(item):
         return (yield)
+
+
+@contextlib.contextmanager
+def _left_out(item: pytest.Item) -> Iterator[None]:
+    try:
+        yield
     except UnsupportedError as error:
         leave_out(f"{item.name} cannot run on {chosen()}: {error}", unless=_REQUIRED)

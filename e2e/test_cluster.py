@@ -61,7 +61,7 @@ class Web:
 
 @pytest.fixture(scope="module")
 def app(cluster: Cluster, python_image: str) -> Iterator[Web]:
-    kubectl, namespace = cluster.kubectl, "web"
+    kubectl, namespace = cluster.kubectl, f"evenkeel-web-{os.getpid()}"
     cluster.add_volumes(1, owner=web.OWNER)
     kubectl("create", "namespace", namespace)
     kubectl.apply(*web.objects(python_image, storage_class=cluster.storage_class), namespace=namespace)
@@ -163,12 +163,12 @@ def test_api_server_comes_back(cluster: Cluster, app: Web) -> None:
 def test_drain(cluster: Cluster, app: Web) -> None:
     """A drained node gives its pod away, and the pod waits for the node that has its volume."""
     node = app.node_of("web-0")
-    cluster.kubectl.drain(node)
+    cluster.drain_node(node)
     try:
         assert "web-0" not in app.ready()
         assert len(app.ready()) == 2
     finally:
-        cluster.kubectl.uncordon(node)
+        cluster.uncordon_node(node)
     app.wait_ready()
     assert app.node_of("web-0") == node
 

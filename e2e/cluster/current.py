@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from e2e.cluster.errors import ClusterError, UnavailableError, UnsupportedError
-from e2e.cluster.kubectl import Kubectl
+from e2e.cluster.images import tags_of
+from e2e.cluster.kubectl import WORKERS, Kubectl
 
 __all__ = ["CurrentCluster"]
 
+# A kubelet looks at its images every 30 s.
+_SEEN_SECONDS = 40.0
 _DEFAULT = "storageclass.kubernetes.io/is-default-class"
 
 
@@ -31,8 +35,18 @@ class CurrentCluster:
         raise UnsupportedError("the cluster has no default StorageClass")
 
     def load_images(self, *archives: Path) -> None:
-        """Not here."""
-        raise UnsupportedError("images reach somebody else's nodes through a registry only; kind and netns load them")
+        """See that they are there: how images reach somebody else's nodes is not for us to know."""
+        wanted = {tag for archive in archives for tag in tags_of(archive)}
+        try:
+            self.kubectl.wait("every node has them", lambda: not self._without(wanted), within=_SEEN_SECONDS)
+        except ClusterError:
+            where, what = ", ".join(self._without(wanted)), ", ".join(sorted(wanted))
+            raise UnsupportedError(f"{where} lack {what}, and only kind and netns load images") from None
+
+    def _without(self, images: set[str]) -> list[str]:
+        """The nodes that do not list all of these images."""
+        nodes = self.kubectl.items("nodes", WORKERS)
+        return [node["metadata"]["name"] for node in nodes if not images <= _images(node)]
 
     def add_volumes(self, count: int, *, owner: int) -> None:
         """Nothing to do: the default class is taken to make volumes."""
@@ -42,9 +56,14 @@ class CurrentCluster:
         raise UnsupportedError("nodes of somebody else's cluster are not ours to break; kind's and netns' are")
 
     start_node = partition_node = heal_node = kill_node
+    cordon_node = uncordon_node = drain_node = kill_node
 
     def kill_api_server(self) -> None:
         """Not here."""
         raise UnsupportedError("the API server of somebody else's cluster is not ours to break; netns' is")
 
     start_api_server = kill_api_server
+
+
+def _images(node: dict[str, Any]) -> set[str]:
+    return {name for image in node["status"].get("images", ()) for name in image["names"]}

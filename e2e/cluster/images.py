@@ -20,7 +20,7 @@ import msgspec
 from e2e.cluster.binaries import ROOT, cache_dir, find, version_of
 from e2e.cluster.process import run
 
-__all__ = ["PREFIX", "export", "program_archive", "program_image"]
+__all__ = ["PREFIX", "export", "program_archive", "program_image", "tags_of"]
 
 PREFIX = "localhost/evenkeel-e2e"
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -49,6 +49,14 @@ def export(tag: str) -> Path:
         with _whole(archive) as partial:
             run(ROOT / "scripts" / "save-image.sh", tag, partial, within=600)
     return archive
+
+
+def tags_of(archive: Path) -> list[str]:
+    """The names of the images in an archive."""
+    with tarfile.open(archive) as tar:
+        manifest = tar.extractfile("manifest.json")
+        assert manifest is not None
+        return [tag for image in msgspec.json.decode(manifest.read()) for tag in image["RepoTags"]]
 
 
 def _folder() -> Path:

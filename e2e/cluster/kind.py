@@ -70,6 +70,18 @@ class KindCluster:
 
     heal_node = partition_node
 
+    def cordon_node(self, node: str) -> None:
+        """Let no new pod go there."""
+        self.kubectl.cordon(node)
+
+    def uncordon_node(self, node: str) -> None:
+        """Let pods go there again."""
+        self.kubectl.uncordon(node)
+
+    def drain_node(self, node: str) -> None:
+        """Cordon it, and evict its pods as their PodDisruptionBudgets allow."""
+        self.kubectl.drain(node)
+
     def kill_api_server(self) -> None:
         """Not here."""
         raise UnsupportedError(

@@ -12,7 +12,9 @@ from e2e.cluster.binaries import find
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.process import run, wait_until
 
-__all__ = ["Kubectl"]
+__all__ = ["WORKERS", "Kubectl", "holds"]
+
+WORKERS = "--selector=!node-role.kubernetes.io/control-plane"
 
 T = TypeVar("T")
 
@@ -65,10 +67,7 @@ class Kubectl:
 
     def workers(self) -> list[str]:
         """The nodes that are there for pods."""
-        return [
-            node["metadata"]["name"]
-            for node in self.items("nodes", "--selector=!node-role.kubernetes.io/control-plane")
-        ]
+        return [node["metadata"]["name"] for node in self.items("nodes", WORKERS)]
 
     def pods(self, selector: str, *, namespace: str) -> list[dict[str, Any]]:
         """The pods that carry these labels."""

@@ -120,8 +120,7 @@ class NetnsCluster:
         """Take everything away, in whatever state it is; can be done again where it was interrupted."""
         if not self.folder.exists():
             return
-        for node in self.nodes.values():
-            node.kill()
+        self._on_all_nodes(Node.remove)
         self.plane.kill()
         self.network.remove()
         for file in self.folder.iterdir():
@@ -155,6 +154,18 @@ class NetnsCluster:
     def heal_node(self, node: str) -> None:
         """Plug its cable in again."""
         self.network.heal(self._node(node).name)
+
+    def cordon_node(self, node: str) -> None:
+        """Let no new pod go there."""
+        self.kubectl.cordon(node)
+
+    def uncordon_node(self, node: str) -> None:
+        """Let pods go there again."""
+        self.kubectl.uncordon(node)
+
+    def drain_node(self, node: str) -> None:
+        """Cordon it, and evict its pods as their PodDisruptionBudgets allow."""
+        self.kubectl.drain(node)
 
     def kill_api_server(self) -> None:
         """End it as a power cut would."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Iterable
 from pathlib import Path
@@ -117,6 +118,12 @@ class Node:
         self._daemon.stop()
         wait_until(f"all processes of {self.name} are gone", lambda: not self.processes(), within=30)
         cgroups.remove(self._cgroup)
+
+    def remove(self) -> None:
+        """Switch it off for good; its disk, images and all, is most of what there is to delete."""
+        self.kill()
+        if self.root.exists():
+            shutil.rmtree(self.root)
 
     def processes(self) -> list[int]:
         """Everything that runs there, containers included."""

@@ -46,6 +46,15 @@ class Cluster(Protocol):
     def heal_node(self, node: str) -> None:
         """Undo that."""
 
+    def cordon_node(self, node: str) -> None:
+        """Let no new pod go there."""
+
+    def uncordon_node(self, node: str) -> None:
+        """Let pods go there again."""
+
+    def drain_node(self, node: str) -> None:
+        """Cordon it, and evict its pods as their PodDisruptionBudgets allow."""
+
     def kill_api_server(self) -> None:
         """End it at once."""
 

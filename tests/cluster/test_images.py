@@ -35,7 +35,7 @@ def test_image_of_one_program(program: Path) -> None:
         [manifest] = json.loads(content(archive, "manifest.json"))
         [layer_name] = manifest["Layers"]
         config_bytes, layer_bytes = content(archive, manifest["Config"]), content(archive, layer_name)
-    assert manifest["RepoTags"] == [images.program_image("pause")]
+    assert manifest["RepoTags"] == [images.program_image("pause")] == images.tags_of(images.program_archive("pause"))
     assert manifest["Config"] == f"{hashlib.sha256(config_bytes).hexdigest()}.json"
     config = json.loads(config_bytes)
     assert config["rootfs"]["diff_ids"] == [f"sha256:{hashlib.sha256(layer_bytes).hexdigest()}"]
