@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,32 @@ async def test_apply_past_the_credit_goes_alone(
     assert await future == 1
 
 
+@pytest.mark.parametrize("what", ["open", "restore", "destroy", "close"])
+async def test_nothing_of_before_follows(
+    listening: SidecarEnd, sidecar: Sidecar, machine: Machine, connect: Connect, what: str
+) -> None:
+    """Applies that still wait for credit when their group is opened anew, replaced or ended are never sent after it."""
+    connect(machine, credit=10)
+    await sidecar.hello.get()
+    futures = [
+        listening.apply(group, 1, first=index, last=index, entries=[m.LoggedEntry(index, b"x" * 99)])
+        for group, index in ((1, 1), (1, 2), (2, 7), (1, 3))
+    ]
+    asks: dict[str, Callable[[], object]] = {
+        "open": partial(listening.open, 1, 1),
+        "restore": partial(listening.restore, 1, 1, Path("/x"), index=9),
+        "destroy": partial(listening.destroy, 1, 1),
+        "close": partial(listening.close_group, 1, 1),
+    }
+    asks[what]()
+    assert [future.cancelled() for future in futures] == [False, True, False, True]
+    first = await machine.asked.get()
+    assert (await machine.asked.get())[0] == what
+    first[-1](m.Applied(1))
+    assert (await machine.asked.get())[:2] == ("apply", 2)
+    assert listening.unapplied_bytes == 99 + 2 * 16
+
+
 async def test_failure_is_the_store_s_word(
     listening: SidecarEnd, sidecar: Sidecar, machine: Machine, connect: Connect
 ) -> None:
@@ -221,7 +248,7 @@ async def test_store_that_goes_leaves_requests_unanswered(
     _, task = connect(machine, credit=10)
     await sidecar.hello.get()
     futures: list[asyncio.Future[Any]] = [listening.apply(1, 1, first=1, last=1, entries=[]) for _ in range(3)]
-    futures.append(listening.open(1, 1))
+    futures.append(listening.open(2, 1))
     await machine.asked.get()
     task.cancel()
     await sidecar.gone.wait()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 __all__ = ["CreditQueue"]
@@ -50,7 +50,12 @@ class CreditQueue(Generic[Item]):
 
     def drop(self) -> list[Item]:
         """Take out everything that still waits."""
-        dropped = [item for item, _ in self._waiting]
-        self._waiting.clear()
-        self._waiting_bytes = 0
+        return self.drop_if(lambda _: True)
+
+    def drop_if(self, unwanted: Callable[[Item], bool]) -> list[Item]:
+        """Take out what still waits and is not wanted any more."""
+        dropped = [item for item, _ in self._waiting if unwanted(item)]
+        if dropped:
+            self._waiting = deque(waiting for waiting in self._waiting if not unwanted(waiting[0]))
+            self._waiting_bytes = sum(size for _, size in self._waiting)
         return dropped

@@ -154,6 +154,7 @@ class SidecarEnd:
 
     def open(self, group: int, replica: int, *, table: str = "", partition: int = 0) -> asyncio.Future[Opened]:
         """How far is the store?"""
+        self._forget_applies(group)
         return self._ask(group, replica, Open(table, partition), (Opened, Failed))
 
     def apply(
@@ -161,7 +162,8 @@ class SidecarEnd:
     ) -> asyncio.Future[int]:
         """Apply; the future holds the index up to which the state is durable, at least `last`.
 
-        What exceeds the store's credit waits here. Cancelling the future does not take the request back.
+        What exceeds the store's credit waits here; it is cancelled if its group is opened, replaced or ended meanwhile.
+        Cancelling the future does not take the request back.
         """
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         if self._store is None:
@@ -178,14 +180,17 @@ class SidecarEnd:
 
     def restore(self, group: int, replica: int, directory: Path, *, index: int) -> asyncio.Future[Applied]:
         """Replace the state by a snapshot."""
+        self._forget_applies(group)
         return self._ask(group, replica, Restore(str(directory), index), (Applied, Failed))
 
     def close_group(self, group: int, replica: int) -> asyncio.Future[Done]:
         """Stop a group and keep its data."""
+        self._forget_applies(group)
         return self._ask(group, replica, Close(), (Done, Failed))
 
     def destroy(self, group: int, replica: int) -> asyncio.Future[Done]:
         """Delete a group's data."""
+        self._forget_applies(group)
         return self._ask(group, replica, Destroy(), (Done, Failed))
 
     def role(self, group: int, replica: int, *, leader: bool, term: int, hint: str = "") -> None:
@@ -203,6 +208,11 @@ class SidecarEnd:
         number = self._calls.begin(group, replica, accepts=accepts, settle=partial(_settle, future))
         self._send(self._store, number, group, replica, body)
         return future
+
+    def _forget_applies(self, group: int) -> None:
+        """See that nothing of before, which waits for credit, follows what is said of its group now."""
+        for item in self._applies.drop_if(lambda item: item.group == group):
+            item.future.cancel()
 
     def _send_applies(self, store: FrameConnection) -> None:
         for item in self._applies.ready():
