@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import msgspec
 
@@ -15,7 +17,7 @@ from evenkeel.protocol.keys import group_number
 from evenkeel.protocol.leader import GroupView
 from evenkeel.protocol.records import Peer, Role, voters
 from evenkeel.protocol.replica import Start
-from evenkeel.wire.messages import Committed, ProposeOutcome, ReadOutcome
+from evenkeel.wire.messages import Apply, Committed, Failed, Open, ProposeOutcome, ReadOutcome, Restore
 from evenkeel.wire.reference.entries import Upsert, encode_entry
 from evenkeel.wire.reference.machine import Machine
 from evenkeel.wire.reference.state import State
@@ -33,6 +35,51 @@ QUICK = HostSettings(raft=Settings(election_ticks=10, heartbeat_ticks=2))
 SMALL_LOG = LogSettings(segment_bytes=1 << 20, round_bytes=1 << 18)
 
 
+class Wayward(Machine):
+    """A state machine that can be told not to do its part."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.asked: Counter[str] = Counter()
+        self.refuse: dict[str, str] = {}
+        """By kind of request: the answer is `failed`, with this text."""
+        self.hold: set[str] = set()
+        """Kinds of requests that are not begun, and not answered, before `release`."""
+        self._held: list[Callable[[], None]] = []
+
+    def release(self) -> None:
+        """Do everything now that was held."""
+        self.hold = set()
+        held, self._held = self._held, []
+        for request in held:
+            request()
+
+    def open(self, group: int, replica: int, request: Open, answer: Callable[[Any], None]) -> None:
+        self._do("open", answer, lambda: super(Wayward, self).open(group, replica, request, answer))
+
+    def apply(self, group: int, replica: int, request: Apply, answer: Callable[[Any], None]) -> None:
+        self._do("apply", answer, lambda: super(Wayward, self).apply(group, replica, request, answer))
+
+    def snapshot(self, group: int, replica: int, directory: Path, answer: Callable[[Any], None]) -> None:
+        self._do("snapshot", answer, lambda: super(Wayward, self).snapshot(group, replica, directory, answer))
+
+    def restore(self, group: int, replica: int, request: Restore, answer: Callable[[Any], None]) -> None:
+        self._do("restore", answer, lambda: super(Wayward, self).restore(group, replica, request, answer))
+
+    def destroy(self, group: int, replica: int, answer: Callable[[Any], None]) -> None:
+        self._do("destroy", answer, lambda: super(Wayward, self).destroy(group, replica, answer))
+
+    def _do(self, kind: str, answer: Callable[[Any], None], request: Callable[[], None]) -> None:
+        self.asked[kind] += 1
+        if kind in self.refuse:
+            answer(Failed(self.refuse[kind]))
+        elif self.hold and (self._held or kind in self.hold):
+            # Whatever comes after something that is held waits with it: requests are carried out in order.
+            self._held.append(request)
+        else:
+            request()
+
+
 class Member:
     """One store: a host, and a state machine that can be taken away."""
 
@@ -41,7 +88,7 @@ class Member:
         self.directory = directory
         self.clock = clock
         self.settings = settings
-        self.machine: Machine | None = None
+        self._machine: Wayward | None = None
         self.end: StoreEnd | None = None
         self._running: asyncio.Task[None] | None = None
         self._host: Host | None = None
@@ -76,20 +123,25 @@ class Member:
             assert not self._host.failed.done(), self._host.failed.exception()
             self._host = None
 
-    async def start_machine(self) -> None:
-        self.machine = Machine(self.directory / "state")
-        self.end = StoreEnd(
-            self.directory / "raft.sock", volume=self.machine.volume, machine=self.machine, clock=self.clock
-        )
+    async def start_machine(self, **wayward: Any) -> None:
+        self._machine = machine = Wayward(self.directory / "state")
+        for name, value in wayward.items():
+            setattr(machine, name, value)
+        self.end = StoreEnd(self.directory / "raft.sock", volume=machine.volume, machine=machine, clock=self.clock)
         self._running = asyncio.create_task(self.end.run())
 
     async def stop_machine(self) -> None:
-        if self._running is None or self.machine is None:
+        if self._running is None or self._machine is None:
             return
         self._running.cancel()
         await asyncio.gather(self._running, return_exceptions=True)
-        await self.machine.stop()
-        self.machine = self.end = self._running = None
+        await self._machine.stop()
+        self._machine = self.end = self._running = None
+
+    @property
+    def machine(self) -> Wayward:
+        assert self._machine is not None
+        return self._machine
 
     @property
     def address(self) -> Address:
@@ -104,7 +156,6 @@ class Member:
 
     async def state(self) -> dict[str, str]:
         """What the state machine holds of the group."""
-        assert self.machine is not None
         group = group_number(*ORDERS)
 
         def read(state: State) -> dict[str, str]:
@@ -175,7 +226,6 @@ class Cluster:
 
     def propose(self, member: Member, data: bytes) -> asyncio.Future[ProposeOutcome]:
         assert member.end is not None
-        assert member.machine is not None
         group = group_number(*ORDERS)
         return member.end.propose(group, member.machine.replica(group) or 0, data)
 
@@ -196,7 +246,6 @@ class Cluster:
 
     async def read_index(self, member: Member) -> ReadOutcome:
         assert member.end is not None
-        assert member.machine is not None
         group = group_number(*ORDERS)
         future = member.end.read_index(group, member.machine.replica(group) or 0)
         await self.until(future.done)

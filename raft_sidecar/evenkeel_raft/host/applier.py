@@ -3,7 +3,8 @@
     gone --open--> opening --opened--> attached --it fails, or goes--> gone
 
 Whatever was asked of a state machine that is gone by now comes to nothing: `_life` tells. Requests of one group are
-carried out in their order, so an apply follows a restore without waiting for it.
+carried out in their order, so an apply follows a restore without waiting for it. One that fails is opened again, and
+later each time, until it gets on: it must not be kept busy with what it cannot do.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class Applier:
         broken: Callable[[InvariantError], None],
     ) -> None:
         self.attached = False
-        self.problem = ""
+        self.failing = False
+        """Whether it failed at something and has not got on since."""
         self.arrivals = Arrivals()
         self._node = node
         self._group = group
@@ -54,9 +56,12 @@ class Applier:
         self._stir = stir
         self._changed = changed
         self._broken = broken
+        self._backoff = ports.backoff()
+        self._failure = ""
         self._life = 0
         self._sent = 0
         self._applied = 0
+        self._opening = False
         self._progress_at = 0.0
 
     # Coming and going
@@ -64,11 +69,13 @@ class Applier:
     def open(self) -> None:
         """The state machine is there."""
         self._life += 1
+        self._backoff.reset()
         self._ports.tasks.spawn(self._open(self._life, wait=False))
 
     def close(self) -> None:
         """It is gone, or is not to be asked any more."""
         self._life += 1
+        self._opening = False
         if self.attached:
             self.attached = False
             self._node.detach()
@@ -78,22 +85,23 @@ class Applier:
         """The state machine skipped nothing and waits to be opened again."""
         self.close()
         if not isinstance(error, DisconnectedError):
-            self.problem = str(error)
+            self.failing, self._failure = True, str(error)
             self._ports.tasks.spawn(self._open(self._life, wait=True))
 
     async def _open(self, life: int, *, wait: bool) -> None:
-        backoff = self._ports.backoff()
         while True:
             if wait:
-                await backoff.wait()
+                await self._backoff.wait()
             if life != self._life:
                 return
+            self._opening, self._progress_at = True, self._ports.clock.now()
             try:
                 applied = await self._find_state()
             except DisconnectedError:
                 return
             except StateMachineError as error:
-                self.problem, wait = str(error), True
+                if life == self._life:
+                    self._opening, self._failure, wait = False, str(error), True
                 continue
             if life == self._life:
                 self._attach(applied)
@@ -103,17 +111,27 @@ class Applier:
         """Ask how far the state is; where it is of no use, and a snapshot has arrived, restore that."""
         table, partition = self._partition
         opened = await self._ports.machine.open(self._group, self._replica, table=table, partition=partition)
-        applied = opened.applied if opened.state == "ok" else 0
-        self.problem = f"the state is damaged: {opened.detail}" if opened.state == "damaged" else ""
-        arrived = self.arrivals.get(self._node.offset)
-        if arrived is None or applied >= self._node.offset:
-            return applied
-        restored = await self._ports.machine.restore(self._group, self._replica, arrived, index=self._node.offset)
-        self.problem = ""
-        self.arrivals.drop(upto=restored.index)
-        return restored.index
+        applied, offset = opened.applied if opened.state == "ok" else 0, self._node.offset
+        if opened.state == "damaged":
+            self._failure = f"the state is damaged: {opened.detail}"
+        arrived = self.arrivals.get(offset)
+        if arrived is None or applied >= offset or self._node.restoring:
+            return applied  # what the node is about to restore is not in the log yet, or comes by itself
+        try:
+            await self._ports.machine.restore(self._group, self._replica, arrived, index=offset)
+        except StateMachineError:
+            self.arrivals.drop(upto=offset)
+            raise
+        self._failure = ""
+        self.arrivals.drop(upto=offset)
+        return offset
 
     def _attach(self, applied: int) -> None:
+        got_on = applied > self._applied or applied >= self._node.committed
+        self.failing = self.failing and not got_on
+        if got_on:
+            self._failure = ""
+        self._opening = False
         self._sent = self._applied = applied
         self._progress_at = self._ports.clock.now()
         try:
@@ -148,13 +166,32 @@ class Applier:
 
     def _advance(self, index: int) -> None:
         self._applied, self._progress_at = index, self._ports.clock.now()
-        self.problem = ""
-        self._node.on_applied(index)
+        if self._failure or self.failing:
+            self.failing, self._failure = False, ""
+            self._backoff.reset()
+            self._changed()
+        try:
+            self._node.on_applied(index)
+        except InvariantError as error:
+            self._broken(error)
         self._stir()
 
     def stalled_for(self) -> float:
         """How long the state machine has had something to apply and not got on."""
         return self._ports.clock.now() - self._progress_at if self.attached and self._sent > self._applied else 0.0
+
+    def problem(self) -> str:
+        """Why it does not get on, if so."""
+        if self._failure:
+            return self._failure
+        patience = self._ports.settings.lag_seconds
+        if self._opening and self._ports.clock.now() - self._progress_at > patience:
+            return "the state machine has not answered whether it has the group"
+        if self.attached and self._node.needs_restore:
+            return "the state machine has lost its state: a snapshot of the leader's is awaited"
+        if self.stalled_for() > patience:
+            return f"the state machine stands still at index {self._applied}"
+        return ""
 
     # Restoring
 
@@ -165,6 +202,7 @@ class Applier:
             self._failed(StateMachineError(f"the files of the snapshot at {meta.index} are gone: another is asked for"))
             return
         self._sent = meta.index
+        self._life += 1  # what was handed over before is of no interest any more
         future = self._ports.machine.restore(self._group, self._replica, directory, index=meta.index)
         future.add_done_callback(partial(self._on_restored, self._life, meta.index))
 

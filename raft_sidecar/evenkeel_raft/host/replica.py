@@ -236,8 +236,8 @@ class Replica:
 
     @property
     def fit_to_lead(self) -> bool:
-        """Whether there is a state machine with state beside it."""
-        return self.applier.attached and not self.node.needs_restore
+        """Whether there is a state machine beside it that has its state and gets on."""
+        return self.applier.attached and not self.applier.failing and not self.node.needs_restore
 
     def _take_role(self, soft: SoftState) -> None:
         was = self._role
@@ -471,8 +471,8 @@ class Replica:
         """Why it does not get on, if so."""
         if self.broken:
             return f"stopped: {self.broken}"
-        if self.applier.problem or self.filler.problem:
-            return self.applier.problem or self.filler.problem
+        if problem := self.applier.problem() or self.filler.problem:
+            return problem
         silent = status.leader_silent_ticks
         limit = 3 * self._ports.settings.raft.election_ticks
         if not status.quiesced and status.conf.voters and not status.leader and (silent is None or silent > limit):

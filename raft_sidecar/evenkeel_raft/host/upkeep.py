@@ -120,7 +120,7 @@ class Upkeep:
 
     def _consider_hand_over(self, replica: Replica) -> None:
         lagging = replica.applier.stalled_for() > self._settings.lag_seconds
-        unfit = lagging or self._asked_to_go or self._full
+        unfit = lagging or replica.applier.failing or self._asked_to_go or self._full
         replica.node.set_reluctant(unfit)
         if replica.node.leading and (unfit or not replica.fit_to_lead):
             replica.hand_over()

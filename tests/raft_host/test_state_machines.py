@@ -1,0 +1,152 @@
+"""State machines that fail, hang, lie or lose what they had: their replica waits, others serve, and nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from evenkeel.protocol.keys import group_number
+from evenkeel.protocol.records import Role
+from evenkeel.protocol.replica import Start
+from evenkeel.wire.messages import Applied
+from evenkeel_raft.host.replica import Replica
+from tests.raft_host.support import ORDERS, QUICK, Cluster, Member
+
+NewCluster = Callable[..., Awaitable[Cluster]]
+SHORT_LOG = msgspec.structs.replace(QUICK, keep_log_bytes=2000)
+VALUES = {f"k{number}": "v" * 200 for number in range(60)}
+
+
+def replica_of(member: Member) -> Replica:
+    return member.host._replicas[group_number(*ORDERS)]
+
+
+def problem(member: Member) -> str:
+    return member.host.reports()[ORDERS].problem
+
+
+async def pass_time(cluster: Cluster, seconds: float) -> None:
+    until = cluster.clock.now() + seconds
+    await cluster.until(lambda: cluster.clock.now() >= until)
+
+
+async def beyond_the_log(new_cluster: NewCluster) -> tuple[Cluster, Member]:
+    """A group whose log no longer reaches back to its beginning, and a store that is to be a learner of it."""
+    cluster = await new_cluster("a", "b", "c", "d", settings=SHORT_LOG)
+    await cluster.begin("a", "b", "c")
+    await cluster.write(**VALUES)
+    leader = cluster.leading()
+    await cluster.until(lambda: leader.host.reports()[ORDERS].log_bytes < 8000)
+    newcomer = cluster["d"]
+    await newcomer.host.start(ORDERS, Start(newcomer.peer(2, Role.LEARNER)))
+    return cluster, newcomer
+
+
+async def add_learner(cluster: Cluster, newcomer: Member) -> None:
+    peers = (*(cluster[name].peer() for name in "abc"), newcomer.peer(2, Role.LEARNER))
+    await cluster.change(*peers, token=3)
+
+
+async def test_a_machine_that_always_fails_does_not_lead(new_cluster: NewCluster) -> None:
+    """Who cannot apply leads no more and says why; it is tried ever more slowly, and in the end has missed nothing."""
+    cluster = await new_cluster("a", "b", "c")
+    await cluster.begin("a", "b", "c")
+    bad = cluster.leading()
+    bad.machine.refuse["apply"] = "no space left"
+    await cluster.write(x="1")
+    await cluster.until(lambda: cluster.leader() not in (None, bad))
+    opened = bad.machine.asked["open"]
+    for second in range(60):
+        await pass_time(cluster, 1)
+        assert cluster.leader() not in (None, bad), f"after {second} s"
+    assert problem(bad) == "no space left"
+    assert bad.machine.asked["open"] - opened < 20
+    await cluster.write(y="2")
+    del bad.machine.refuse["apply"]
+    await cluster.equal("abc", {"x": "1", "y": "2"})
+    await cluster.until(lambda: problem(bad) == "")
+    assert replica_of(bad).fit_to_lead
+
+
+async def test_a_snapshot_that_cannot_be_restored_is_replaced(new_cluster: NewCluster) -> None:
+    """One that arrived while no state machine was there, and turns out to be of no use, is given up for another."""
+    cluster, newcomer = await beyond_the_log(new_cluster)
+    await newcomer.stop_machine()
+    changing = asyncio.create_task(add_learner(cluster, newcomer))
+    arrivals = newcomer.directory / "raft" / "inbox"
+    await cluster.until(lambda: any(not path.name.endswith(".partial") for path in arrivals.iterdir()))
+    for rows in arrivals.glob("*/rows"):
+        rows.write_bytes(b"rubbish")
+    await newcomer.start_machine()
+    await changing
+    await cluster.equal("abcd", VALUES)
+    assert problem(newcomer) == ""
+
+
+async def test_nothing_is_restored_before_the_log_has_it(new_cluster: NewCluster) -> None:
+    """A state machine ahead of its log after a crash could never be gone on with: the log's record comes first."""
+    cluster, newcomer = await beyond_the_log(new_cluster)
+    await newcomer.stop_machine()
+    await newcomer.start_machine(hold={"open"})
+    await cluster.until(lambda: newcomer.machine.asked["open"])
+    # The disk does not get on from here.
+    writes: list[Callable[[], None]] = []
+    replica = replica_of(newcomer)
+    persisted = replica._persisted
+    replica._persisted = lambda batch: writes.append(lambda: persisted(batch))  # type: ignore[method-assign]
+    changing = asyncio.create_task(add_learner(cluster, newcomer))
+    await cluster.until(lambda: replica.node.restoring)
+    newcomer.machine.release()
+    await cluster.until(lambda: replica.applier.attached)
+    await pass_time(cluster, 1)
+    assert newcomer.machine.asked["restore"] == 0
+    replica._persisted = persisted  # type: ignore[method-assign]
+    for write in writes:
+        write()
+    await changing
+    await cluster.equal("abcd", VALUES)
+
+
+async def test_a_machine_that_claims_too_much_stops_its_replica(new_cluster: NewCluster) -> None:
+    """An answer beyond all that was handed out shows that state and log do not belong together."""
+    cluster = await new_cluster("a", "b", "c")
+    await cluster.begin("a", "b", "c")
+    bad = next(member for member in cluster.members.values() if member is not cluster.leading())
+    honest = bad.machine.apply
+    bad.machine.apply = lambda group, replica, request, answer: honest(  # type: ignore[method-assign]
+        group, replica, request, lambda _: answer(Applied(1000))
+    )
+    await cluster.write(x="1")
+    await cluster.until(lambda: "1000 was reported applied" in problem(bad))
+    await cluster.write(y="2")
+
+
+async def test_an_open_that_never_answers_is_said(new_cluster: NewCluster) -> None:
+    """A leader whose state machine comes back and says nothing gives way, and what is waited for is named."""
+    cluster = await new_cluster("a", "b", "c")
+    await cluster.begin("a", "b", "c")
+    await cluster.write(x="1")
+    bad = cluster.leading()
+    await bad.stop_machine()
+    await bad.start_machine(hold={"open"})
+    await cluster.until(lambda: cluster.leader() not in (None, bad))
+    await cluster.until(lambda: "has not answered" in problem(bad))
+    bad.machine.release()
+    await cluster.equal("abc", {"x": "1"})
+    await cluster.until(lambda: problem(bad) == "")
+
+
+async def test_an_apply_that_never_answers_is_said(new_cluster: NewCluster) -> None:
+    """A state machine that hangs is no reason to hang with it: another leads, and the standstill is named."""
+    cluster = await new_cluster("a", "b", "c")
+    await cluster.begin("a", "b", "c")
+    bad = cluster.leading()
+    bad.machine.hold = {"apply"}
+    await cluster.write(x="1")
+    await cluster.until(lambda: cluster.leader() not in (None, bad))
+    await cluster.until(lambda: "stands still" in problem(bad))
+    bad.machine.release()
+    await cluster.equal("abc", {"x": "1"})
+    await cluster.until(lambda: problem(bad) == "")
