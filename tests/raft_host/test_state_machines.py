@@ -82,7 +82,7 @@ async def test_a_snapshot_that_cannot_be_restored_is_replaced(new_cluster: NewCl
     await newcomer.start_machine()
     await changing
     await cluster.equal("abcd", VALUES)
-    assert problem(newcomer) == ""
+    await cluster.until(lambda: problem(newcomer) == "")
 
 
 async def test_nothing_is_restored_before_the_log_has_it(new_cluster: NewCluster) -> None:

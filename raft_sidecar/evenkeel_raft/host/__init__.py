@@ -9,6 +9,7 @@
     filler       snapshots that a leader sends to members that its log cannot bring up to date
     inquiries    whether a replica is still a member: asked of leaders, and answered
     pump         which replicas have something to do, all of them once per turn of the loop
+    attendance   whether the state machine still answers
     upkeep       ticks, sleep, compaction, hand-overs
     peer_side    messages and snapshots from other stores
     machine_side requests from the state machine

@@ -72,6 +72,12 @@ class Applier:
         self._backoff.reset()
         self._ports.tasks.spawn(self._open(self._life, wait=False))
 
+    def reopen(self) -> None:
+        """It says that it has lost what it had."""
+        if self.attached:
+            self.close()
+            self.open()
+
     def close(self) -> None:
         """It is gone, or is not to be asked any more."""
         self._life += 1
@@ -175,6 +181,11 @@ class Applier:
         except InvariantError as error:
             self._broken(error)
         self._stir()
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether the state machine is there and owes nothing."""
+        return self.attached and self._sent == self._applied
 
     def stalled_for(self) -> float:
         """How long the state machine has had something to apply and not got on."""

@@ -107,7 +107,7 @@ class Host:
             clock=clock,
             chance=chance,
         )
-        self._upkeep = Upkeep(self._replicas, settings=settings, clock=clock, peers=self._peers)
+        self._upkeep = Upkeep(self._replicas, settings=settings, clock=clock, peers=self._peers, machine=self._machine)
         self._inquiries = Inquiries(self._replicas, peers=self._peers, clock=clock, patience=settings.election_seconds)
         self._machine_side.upkeep = self._peer_side.upkeep = self._upkeep
         self._peer_side.inquiries = self._inquiries
@@ -368,6 +368,11 @@ class Host:
         return self._machine.connected
 
     @property
+    def machine_silent(self) -> bool:
+        """Whether the state machine is there and does not answer."""
+        return self._upkeep.attendance.silent
+
+    @property
     def peers(self) -> Peers:
         """The other stores."""
         return self._peers
@@ -397,7 +402,3 @@ class Host:
     def log_stats(self) -> LogStats:
         """The log as it is; numbers of a thread at work, so not all of one moment."""
         return self._log.stats()
-
-    async def drain(self) -> int:
-        """Hand over all leaderships; returns how many nobody took."""
-        return await self._upkeep.drain()

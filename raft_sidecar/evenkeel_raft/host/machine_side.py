@@ -24,6 +24,8 @@ class MachineSide:
 
     def connected(self, hello: Hello) -> None:
         """A state machine is there: open every group."""
+        if self.upkeep is not None:
+            self.upkeep.machine_here()
         for replica in self._replicas.values():
             if not replica.stopped:
                 replica.applier.open()

@@ -268,17 +268,19 @@ class Replica:
         if not self.node.leading or status.transfer_to:
             return True
         ticks = self._ports.settings.raft.election_ticks
-        fit = [
-            (peer.match, number)
+        fit = {
+            number: peer
             for number, peer in status.peers.items()
             if status.conf.is_voter(number)
             and self._answers(peer, ticks)
             and not peer.snapshot_wanted
             and (not status.conf.joint or number in status.conf.voters)
-        ]
+        }
         if not fit:
             return False
-        return self.transfer(max(fit)[1])
+        # Anybody: of two who are no better off than this one, each would else send leadership to the other for ever.
+        near = [number for number, peer in fit.items() if _caught_up(peer, self._ports.settings.caught_up_bytes)]
+        return self.transfer(self._ports.chance.choice(near or [max(fit, key=lambda number: fit[number].match)]))
 
     def transfer(self, to: int) -> bool:
         """Hand leadership to a member."""

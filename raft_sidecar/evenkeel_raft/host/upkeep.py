@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from evenkeel.metastore.clock import Clock
+from evenkeel.wire.sidecar_end import SidecarEnd
+from evenkeel_raft.host.attendance import Attendance
 from evenkeel_raft.host.replica import Replica
 from evenkeel_raft.host.settings import HostSettings
 from evenkeel_raft.net.peers import Peers
@@ -19,19 +21,38 @@ from evenkeel_raft.net.peers import Peers
 __all__ = ["Upkeep"]
 
 _SWEEP_TICKS: Final = 10
+_ORDERED: Final = "ordered"
+_DRAINING: Final = "draining"
+_FULL: Final = "full"
+_SILENT: Final = "silent"
 
 
 class Upkeep:
     """Looks after all replicas of a host, until cancelled."""
 
-    def __init__(self, replicas: Mapping[int, Replica], *, settings: HostSettings, clock: Clock, peers: Peers) -> None:
+    def __init__(
+        self,
+        replicas: Mapping[int, Replica],
+        *,
+        settings: HostSettings,
+        clock: Clock,
+        peers: Peers,
+        machine: SidecarEnd,
+    ) -> None:
+        self.attendance = Attendance(
+            replicas,
+            machine=machine,
+            clock=clock,
+            patience=settings.lag_seconds,
+            on_change=lambda silent: self._set(_SILENT, silent),
+        )
         self._replicas = replicas
         self._settings = settings
         self._clock = clock
         self._peers = peers
         self._awake: dict[int, Replica] = {}
-        self._asked_to_go = False
-        self._full = False
+        self._unwilling: set[str] = set()
+        """Reasons for which nothing is to be led here."""
         self.ticks = 0
 
     async def run(self) -> None:
@@ -62,13 +83,21 @@ class Upkeep:
         return len(self._awake)
 
     def store_gone(self, store: str) -> None:
-        """Wake those whose leader is not there any more."""
+        """Wake those whose leader is not there any more; note where a member is not.
+
+        A member that comes back may have been restarted, and a learner would never say so.
+        """
         for replica in self._replicas.values():
-            if replica.asleep and replica.store_of(replica.node.leader) == store:
+            if not replica.asleep:
+                continue
+            if replica.node.leading:
+                if store in map(replica.store_of, replica.node.conf.members()):
+                    replica.without |= {store}
+            elif replica.store_of(replica.node.leader) == store:
                 self._wake(replica)
 
     def store_back(self, store: str) -> None:
-        """Wake those that fell asleep without a store."""
+        """Wake those that sleep without a store."""
         for replica in self._replicas.values():
             if replica.asleep and store in replica.without:
                 self._wake(replica)
@@ -109,6 +138,7 @@ class Upkeep:
     # What can wait
 
     async def _sweep(self) -> None:
+        self.attendance.look()
         for at, replica in enumerate(list(self._replicas.values())):
             if at % 100 == 99:
                 await asyncio.sleep(0)
@@ -120,7 +150,7 @@ class Upkeep:
 
     def _consider_hand_over(self, replica: Replica) -> None:
         lagging = replica.applier.stalled_for() > self._settings.lag_seconds
-        unfit = lagging or replica.applier.failing or self._asked_to_go or self._full
+        unfit = lagging or replica.applier.failing or bool(self._unwilling)
         replica.node.set_reluctant(unfit)
         if replica.node.leading and (unfit or not replica.fit_to_lead):
             replica.hand_over()
@@ -129,21 +159,29 @@ class Upkeep:
 
     def set_reluctant(self, reluctant: bool) -> None:
         """Lead only where nobody else does."""
-        self._asked_to_go = reluctant
-        self._everywhere()
+        self._set(_ORDERED, reluctant)
 
     def set_full(self, full: bool) -> None:
         """The disk is full: nothing can be logged here."""
-        self._full = full
-        self._everywhere()
+        self._set(_FULL, full)
 
-    def _everywhere(self) -> None:
+    def _set(self, reason: str, holds: bool) -> None:
+        if holds:
+            self._unwilling.add(reason)
+        else:
+            self._unwilling.discard(reason)
+        unwilling = bool(self._unwilling)
         for replica in self._replicas.values():
             if not replica.stopped:
-                replica.node.set_reluctant(self._asked_to_go or self._full)
-                if replica.node.leading and (self._asked_to_go or self._full):
+                replica.node.set_reluctant(unwilling)
+                if replica.node.leading and unwilling:
                     self._wake(replica)
                     replica.hand_over()
+
+    def machine_here(self) -> None:
+        """A state machine is there; what its predecessor wanted is over."""
+        if _DRAINING in self._unwilling:
+            self._set(_DRAINING, False)
 
     def machine_gone(self) -> None:
         """Nobody can be served from here: let others lead at once."""
@@ -153,8 +191,8 @@ class Upkeep:
                 replica.hand_over()
 
     async def drain(self) -> int:
-        """Hand over everything; returns how many groups nobody could take, after a while."""
-        self.set_reluctant(True)
+        """The state machine is about to go: hand over everything; returns how many groups nobody took in time."""
+        self._set(_DRAINING, True)
         until = self._clock.now() + self._settings.drain_seconds
         while self._clock.now() < until:
             led = [replica for replica in self._led() if len(replica.node.conf.voters) > 1]
