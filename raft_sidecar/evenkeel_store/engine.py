@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -63,6 +64,8 @@ class Engine:
         """Held while tables are folded, altered or dropped."""
         self.hashes_due: list[tuple[Group, tuple[object, int], int]] = []
         """Barriers that were applied: group, the index held for it, number of columns."""
+        self.tally: Counter[str] = Counter()
+        """What was done, for metrics."""
         self._full = full
         self._restored: set[int] = set()
         self._load()
@@ -89,7 +92,7 @@ class Engine:
             self.groups.setdefault(number, group).replace(group.kept())
         self._next_table = 1 + max((int(name.partition("_")[2]) for name in self._tables()), default=0)
         self._drop_strays()
-        self._count_unfolded()
+        self._count_rows()
 
     def _tables(self) -> list[str]:
         listing = "SELECT table_name FROM duckdb_tables() WHERE NOT temporary AND table_name SIMILAR TO '[a-z]+_[0-9]+'"
@@ -101,9 +104,11 @@ class Engine:
         used = {table for layout in layouts for table in (*layout.tables(), layout.log)}
         run(self._cursor, *(f"DROP TABLE {table}" for table in self._tables() if table not in used))
 
-    def _count_unfolded(self) -> None:
+    def _count_rows(self) -> None:
+        folded = dict(self._cursor.execute("SELECT table_name, estimated_size FROM duckdb_tables()").fetchall())
         for group in self.groups.values():
             group.unfolded = 0
+            group.folded = folded.get(group.layout.rows, 0) if group.layout is not None else 0
         for log in {group.layout.log for group in self.groups.values() if group.layout is not None}:
             for number, rows in self._cursor.execute(f"SELECT g, count(*) FROM {log} GROUP BY g").fetchall():
                 if number in self.groups:
@@ -116,6 +121,7 @@ class Engine:
                 self._cursor.close()
             self.database.reopen()
             self._load()
+        self.tally["reopenings"] += 1
 
     # Opening and destroying
 
@@ -173,6 +179,7 @@ class Engine:
             else:
                 self._go_on(unfinished)
         self._shorten_journal()
+        self.tally["applied_entries"] += sum(len(request.apply.entries) for request in requests)
         taken = zip(requests, accepted, strict=True)
         return [_answer(request, works.get(request.group), was_taken) for request, was_taken in taken]
 
@@ -226,6 +233,8 @@ class Engine:
         self._written(steps)
         for draft, _ in drafts:
             draft.group.count(draft.written)
+            self.tally["applied_rows"] += draft.written
+        self.tally["transactions"] += 1
 
     def _drafted(self, work: Work, part: Sequence[Logged]) -> Draft | None:
         draft = Draft(work.group)
@@ -324,7 +333,7 @@ class Engine:
             raise
         self._restored.add(number)
         group.hashes.clear()
-        self._count_unfolded()
+        self._count_rows()
 
     # Steps
 

@@ -49,6 +49,7 @@ def fold(database: Database, cursor: Cursor, group: Group) -> int:
         if layout.changes:
             run(cursor, f"DELETE FROM {layout.kept} WHERE i <= {group.head.forgotten}")
     group.count(-count)
+    [(group.folded,)] = cursor.execute(f"SELECT count(*) FROM {layout.rows}").fetchall()
     run(cursor, "DROP TABLE IF EXISTS temp.folding")
     return count
 

@@ -33,6 +33,8 @@ class Group:
         self.lock = threading.Lock()
         self.unfolded = 0
         """How many of its rows are in the log."""
+        self.folded = 0
+        """How many are in its own table."""
         self.hashes: dict[int, str] = {}
         """By index, the last ones."""
         self.layout: Layout | None = None
@@ -95,6 +97,16 @@ class Group:
             at = self._held[owner] = self.head.applied if index is None else index
         return owner, at
 
+    def hold_pin(self, name: str) -> tuple[object, int] | None:
+        """Keep a pin's index readable, even if the pin ends meanwhile; None where there is no such pin."""
+        owner = object()
+        with self.lock:
+            pin = self.head.pins.get(name)
+            if pin is None:
+                return None
+            self._held[owner] = pin.index
+        return owner, pin.index
+
     def release(self, held: tuple[object, int]) -> None:
         """Let an index go."""
         with self.lock:
@@ -105,6 +117,11 @@ class Group:
         with self.lock:
             pinned = {pin.index for pin in self.head.pins.values()}
             return self.head.applied, sorted(pinned | set(self._held.values()))
+
+    @property
+    def about_rows(self) -> int:
+        """How many rows there are, those in the log counted as if all were new."""
+        return self.folded + self.unfolded
 
     def count(self, rows: int) -> None:
         """Know that so many rows came to the log, or left it."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -90,6 +90,9 @@ class Machine:
         except BaseException:
             self.directory.release()
             raise
+        self.tally = self.engine.tally
+        self.calls: Counter[tuple[str, str]] = Counter()
+        """Flight calls, by method and outcome."""
         self.rows = Rows(self.engine.database, self.engine.tables_lock)
         self._clock = clock or SystemClock()
         self._apply_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="apply")
@@ -132,6 +135,15 @@ class Machine:
         """Return the group of a partition that is open here."""
         number = self._hosted.get((table, partition))
         return None if number is None else self.engine.groups.get(number)
+
+    def hosted_tables(self) -> set[str]:
+        """Return the keys of tables of which a partition is open here."""
+        return {table for table, _ in self._hosted}
+
+    def groups_of(self, table: str) -> list[Group]:
+        """Return the groups of a table's partitions, or of all tables', that are open here."""
+        found = [self.engine.groups.get(number) for (key, _), number in self._hosted.items() if table in ("", key)]
+        return [group for group in found if group is not None]
 
     def open_groups(self) -> dict[int, int]:
         """Return the replica of every open group."""
@@ -226,7 +238,8 @@ class Machine:
     def _opened(self, group: int, replica: int, request: Open, answer: _Answer, body: StoreSays) -> None:
         if isinstance(body, Opened):
             self._replicas[group] = replica
-            self._hosted[request.table, request.partition] = group
+            # Replaced, never changed: threads of the Flight server look at it.
+            self._hosted = {**self._hosted, (request.table, request.partition): group}
         answer(body)
 
     def _closed(self, group: int, replica: int, answer: _Answer, body: StoreSays) -> None:
@@ -353,7 +366,9 @@ class Machine:
     async def _write_snapshot(self, begun: _Snapshot, directory: Path, answer: _Answer) -> None:
         def write() -> list[str]:
             with contextlib.closing(begun.cursor):
-                return write_files(begun.cursor, begun.layout, begun.kept, directory)
+                names = write_files(begun.cursor, begun.layout, begun.kept, directory)
+                self.tally["snapshots"] += 1
+                return names
 
         try:
             names = await asyncio.get_running_loop().run_in_executor(self._copy_threads, write)
@@ -379,6 +394,7 @@ class Machine:
         own = {"replica": replica, "rows": tables, "damage": ""}
         kept = KeptGroup(msgspec.structs.replace(files.kept.head, **own), files.kept.uses)
         await self.look(lambda engine: engine.adopt(number, replica, kept, partial(fill_log, files)))
+        self.tally["restores"] += 1
         return Applied(request.index)
 
     # Folding
@@ -412,7 +428,8 @@ class Machine:
     def _fold(self, group: Group) -> None:
         with self.engine.tables_lock, contextlib.closing(self.engine.database.cursor()) as cursor:
             if self.engine.groups.get(group.number) is group:
-                fold(self.engine.database, cursor, group)
+                self.tally["folded_rows"] += fold(self.engine.database, cursor, group)
+                self.tally["folds"] += 1
 
     async def _take_hash(self, group: Group, held: tuple[object, int], version: int) -> None:
         def take() -> str:

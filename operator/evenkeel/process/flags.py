@@ -143,5 +143,6 @@ def _parser(flags: Sequence[Flag], environment: Mapping[str, str], program: str,
     for flag in flags:
         default = environment.get(flag.variable, flag.default)
         shown = f" (default {flag.default})" if flag.default else " (required)" if flag.default is None else ""
-        parser.add_argument(f"--{flag.name}", default=default, metavar="VALUE", help=flag.help + shown)
+        shown_help = (flag.help + shown).replace("%", "%%")
+        parser.add_argument(f"--{flag.name}", default=default, metavar="VALUE", help=shown_help)
     return parser

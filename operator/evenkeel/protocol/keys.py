@@ -67,6 +67,10 @@ class Keys:
         """Prefix of stable, pending, planned and lock of all partitions: `<kind>/<table>/<partition>` follows."""
         return f"{self.root}partition.assignments."
 
+    def all_stable(self) -> str:
+        """Prefix of stable of all partitions."""
+        return f"{self.root}partition.assignments.stable/"
+
     def tables(self) -> str:
         """Prefix of all tables' records and tombstones, so that one watch shows a table's end as one change."""
         return f"{self.root}tables"
@@ -114,6 +118,10 @@ class Keys:
     def store_state(self, store: str) -> str:
         """What the operator decided about the store."""
         return f"{self.store_states()}{store}"
+
+    def all_leaders(self) -> str:
+        """Prefix of who leads any table's partitions."""
+        return f"{self.root}leaders/"
 
     def leaders(self, table: str) -> str:
         """Prefix of who leads the table's partitions."""

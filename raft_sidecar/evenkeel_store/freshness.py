@@ -1,0 +1,87 @@
+"""From which applied index on a read may be answered.
+
+A read that must see everything acknowledged before it began needs an answer of the sidecar's that was asked for after
+it began. Reads that wait while one is under way share the next one, so a hundred readers cost two questions.
+
+What was answered last also says how old the rows are at most: at the moment the question was asked, nothing past its
+answer was acknowledged to anybody. That is what reads with a bound on their age go by.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Final, NamedTuple
+
+from evenkeel.errors import UnavailableError
+from evenkeel.metastore.clock import Clock
+from evenkeel.wire.messages import ReadAt, ReadOutcome
+
+__all__ = ["ReadIndexes"]
+
+_RETRY_SECONDS: Final = 0.05
+
+
+class _Confirmed(NamedTuple):
+    asked_at: float
+    newest: int
+
+
+class ReadIndexes:
+    """Read indexes of all groups."""
+
+    def __init__(self, ask: Callable[[int], Awaitable[ReadOutcome]], *, clock: Clock, patience: float) -> None:
+        """`patience` is for how many seconds to ask again when nobody can say who leads."""
+        self._ask = ask
+        self._clock = clock
+        self._patience = patience
+        self._under_way: dict[int, asyncio.Task[int]] = {}
+        self._next: dict[int, asyncio.Task[int]] = {}
+        self._confirmed: dict[int, _Confirmed] = {}
+
+    async def index(self, group: int) -> int:
+        """Return an index asked for from now on; `UnavailableError` where nobody could say in time."""
+        current = self._under_way.get(group)
+        if current is None or current.done():
+            current = self._under_way[group] = _begin(self._question(group))
+            return await asyncio.shield(current)
+        following = self._next.get(group)
+        if following is None:
+            following = self._next[group] = _begin(self._after(group, current))
+        return await asyncio.shield(following)
+
+    def confirmed(self, group: int, *, max_age: float) -> int | None:
+        """Return an index that was the newest at most so many seconds ago; None where that is not known."""
+        known = self._confirmed.get(group)
+        if known is None or self._clock.now() - known.asked_at > max_age:
+            return None
+        return known.newest
+
+    def forget(self) -> None:
+        """Rely on nothing that was said before."""
+        self._confirmed.clear()
+
+    async def _after(self, group: int, current: asyncio.Task[int]) -> int:
+        await asyncio.wait({current})
+        # From here on others wait for the next one.
+        self._under_way[group] = self._next.pop(group)
+        return await self._question(group)
+
+    async def _question(self, group: int) -> int:
+        give_up = self._clock.now() + self._patience
+        while True:
+            asked_at = self._clock.now()
+            outcome = await self._ask(group)
+            if isinstance(outcome, ReadAt):
+                self._confirmed[group] = _Confirmed(asked_at, outcome.index)
+                return outcome.index
+            if asked_at >= give_up:
+                raise UnavailableError(f"nobody could say within {self._patience:g} s who leads: try again")
+            await self._clock.sleep(_RETRY_SECONDS)
+
+
+def _begin(question: Coroutine[None, None, int]) -> asyncio.Task[int]:
+    task = asyncio.create_task(question)
+    # Whoever asked may be gone by the time it fails.
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return task

@@ -1,0 +1,144 @@
+"""Machine, socket, routes, housekeeping and Flight, run together until told to stop, and their orderly end.
+
+In a pod the sidecar is told to stop only after this process has ended. So on SIGTERM the store asks it to hand over
+what is led here, waits for that, and only then stops answering clients.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+from evenkeel.errors import InvalidInputError
+from evenkeel.metastore.etcd import EtcdMetastore
+from evenkeel.process.http import Answer, HttpServer
+from evenkeel.routing.following import follow
+from evenkeel.routing.routes import RoutingTable
+from evenkeel.wire.store_end import StoreEnd
+from evenkeel_store.flight.access import TokenFile
+from evenkeel_store.flight.server import FlightServer
+from evenkeel_store.housekeeping import Housekeeper
+from evenkeel_store.machine import Machine
+from evenkeel_store.process.metrics import Metrics
+from evenkeel_store.process.options import Options
+from evenkeel_store.service import Service
+
+__all__ = ["run_store"]
+
+log = logging.getLogger(__name__)
+
+
+async def run_store(options: Options) -> None:
+    """Run until SIGTERM or SIGINT, or until something fails for good."""
+    asked = _signalled()
+    machine = Machine(options.data, memory=options.memory, threads=options.threads, reserve=options.reserve)
+    try:
+        if machine.engine.database.damage:
+            log.error("the database was damaged and is put aside: %s", machine.engine.database.damage)
+        async with EtcdMetastore(options.etcd) as metastore:
+            await _run(options, machine, metastore, asked)
+    finally:
+        await machine.stop()
+    log.info("stopped")
+
+
+async def _run(options: Options, machine: Machine, metastore: EtcdMetastore, asked: asyncio.Event) -> None:
+    sidecar = StoreEnd(options.socket, volume=machine.volume, machine=machine, credit=options.credit)
+    routes = RoutingTable(options.keys)
+    service = Service(machine, sidecar, routes, store=options.store)
+    house = Housekeeper(service, writer_seconds=options.writer_seconds)
+    machine.on_role = house.stir
+    async with _serving(options, service) as server, _pages(options, machine, sidecar) as http_port:
+        log.info("running", extra={"flight_port": server.port, "http_port": http_port, "volume": machine.volume})
+        await _until(
+            asked,
+            sidecar.run(),
+            follow(metastore, routes, changed=house.table_changed),
+            house.run(),
+            last=lambda: _drain(sidecar, options.drain_seconds),
+        )
+
+
+async def _until(
+    asked: asyncio.Event, *works: Coroutine[Any, Any, None], last: Callable[[], Coroutine[Any, Any, None]]
+) -> None:
+    """Let all of them run until a signal comes or one of them fails; with a signal, do one last thing."""
+    tasks: list[asyncio.Task[Any]] = [asyncio.create_task(work) for work in works]
+    stop: asyncio.Task[Any] = asyncio.create_task(asked.wait())
+    try:
+        await asyncio.wait((stop, *tasks), return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            if task.done():
+                task.result()
+        await last()
+    finally:
+        for task in (stop, *tasks):
+            task.cancel()
+        await asyncio.gather(stop, *tasks, return_exceptions=True)
+
+
+async def _drain(sidecar: StoreEnd, seconds: float) -> None:
+    log.info("stopping: leaderships are handed over first")
+    try:
+        drained = await asyncio.wait_for(sidecar.drain(), seconds)
+    except TimeoutError:
+        log.warning("the sidecar did not hand over within %g s", seconds)
+    else:
+        if drained.remaining:
+            log.warning("nobody could take over %d partitions", drained.remaining)
+
+
+@contextlib.asynccontextmanager
+async def _serving(options: Options, service: Service) -> AsyncIterator[FlightServer]:
+    tokens = None
+    if options.token_file is not None:
+        try:
+            tokens = TokenFile(options.token_file).tokens
+        except OSError as error:
+            raise InvalidInputError(f"--token-file {options.token_file}: {error.strerror}") from error
+    server = FlightServer(
+        service,
+        host=options.listen.host,
+        port=options.listen.port,
+        loop=asyncio.get_running_loop(),
+        tls=options.tls,
+        tokens=tokens,
+    )
+    try:
+        yield server
+    finally:
+        closing = asyncio.get_running_loop().run_in_executor(None, server.close)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(closing), options.grace_seconds)
+
+
+@contextlib.asynccontextmanager
+async def _pages(options: Options, machine: Machine, sidecar: StoreEnd) -> AsyncIterator[int]:
+    metrics = Metrics(machine, sidecar)
+
+    def ready() -> Answer:
+        return Answer(200, b"ready\n") if sidecar.connected else Answer(503, b"the sidecar is not connected\n")
+
+    server = HttpServer(
+        {
+            "/healthz": lambda: Answer(200, b"alive\n"),
+            "/readyz": ready,
+            "/metrics": lambda: Answer(200, metrics.render(), "text/plain; version=0.0.4; charset=utf-8"),
+        }
+    )
+    port = await server.start(options.http)
+    try:
+        yield port
+    finally:
+        await server.close()
+
+
+def _signalled() -> asyncio.Event:
+    asked = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, asked.set)
+    return asked

@@ -1,0 +1,253 @@
+"""What the store does for clients, on the event loop: find the partition, wait for an index, have something logged.
+
+Everything here is asked by threads of the Flight server, and answered with a result or a `StoreError`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final
+
+from evenkeel.errors import (
+    BusyError,
+    DiskFullError,
+    NotLeaderError,
+    OutcomeUnknownError,
+    TableDroppedError,
+    TooLargeError,
+    UnavailableError,
+    UnknownPinError,
+    UnknownTableError,
+)
+from evenkeel.metastore.clock import Clock, SystemClock
+from evenkeel.routing.routes import KnownTable, Routes, table_name
+from evenkeel.wire.flight import LookupRequest, ReadRequest
+from evenkeel.wire.messages import (
+    MAX_ENTRY_BYTES,
+    Busy,
+    Committed,
+    NotLeader,
+    ProposeOutcome,
+    ReadOutcome,
+    TooLarge,
+    Unavailable,
+)
+from evenkeel.wire.store_end import StoreEnd
+from evenkeel_store.entries import AddColumns, Hash, Pin, Unpin, encode_entry
+from evenkeel_store.freshness import ReadIndexes
+from evenkeel_store.groups import Group
+from evenkeel_store.heads import PinnedAt
+from evenkeel_store.machine import Machine
+
+__all__ = ["Held", "Service", "now_milliseconds", "too_large"]
+
+_PATIENCE: Final = 10.0
+
+Held = tuple[object, int]
+
+
+def now_milliseconds() -> int:
+    """By this machine's clock."""
+    return time.time_ns() // 1_000_000
+
+
+class Service:
+    """One store, for its clients."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        sidecar: StoreEnd,
+        routes: Routes,
+        *,
+        store: str,
+        clock: Clock | None = None,
+        now: Callable[[], int] = now_milliseconds,
+        patience: float = _PATIENCE,
+    ) -> None:
+        self.machine = machine
+        self.routes = routes
+        self.store = store
+        self.now = now
+        self._sidecar = sidecar
+        self._patience = patience
+        self.reads = ReadIndexes(self._read_index, clock=clock or SystemClock(), patience=patience)
+
+    # Finding
+
+    def find(self, named: str, partition: int) -> Group:
+        """Return a partition that is here, or raise where it is instead."""
+        known = self.routes.table(named)
+        key = self._key(named, known)
+        group = self.machine.hosted(key, partition)
+        if group is not None:
+            return group
+        if known is None:
+            raise _unknown(named)
+        if partition >= known.schema.partitions:
+            last = known.schema.partitions - 1
+            raise UnknownTableError(f"table {known.name} has the partitions 0 to {last}, and {partition} was asked for")
+        raise self.redirect(key, partition, f"partition {partition} of table {known.name} is not on store {self.store}")
+
+    def _key(self, named: str, known: KnownTable | None) -> str:
+        if known is not None:
+            return known.key
+        if "." in named:
+            return named
+        # Without the metastore, what is here is known all the same.
+        return next((key for key in self.machine.hosted_tables() if table_name(key) == named), named)
+
+    def redirect(self, key: str, partition: int, why: str, *, hint: str = "") -> NotLeaderError:
+        """Return the error that sends a client to whoever leads, as far as is known."""
+        store = hint or self.routes.leader(key, partition)
+        if not store or store == self.store:
+            others = [other for other in self.routes.replicas(key, partition) if other != self.store]
+            store = others[0] if others and not self.machine.hosted(key, partition) else ""
+        where = f": ask store {store}" if store else ": nobody is known to lead it, try again"
+        return NotLeaderError(why + where, store=store, address=self.routes.address(store))
+
+    # Reading
+
+    async def await_fresh(self, group: Group, reading: ReadRequest | LookupRequest) -> Held | None:
+        """Wait until a read may be answered; returns the index to read at, held, where it is not just the newest."""
+        if reading.at_least is not None:
+            await self._until_applied(group, reading.at_least)
+        elif not reading.pin:
+            index = None
+            if reading.max_age is not None:
+                index = self.reads.confirmed(group.number, max_age=reading.max_age)
+            if index is None:
+                index = await self.reads.index(group.number)
+            await self._until_applied(group, index)
+        if group.head.schema is None:
+            raise UnavailableError(f"table {group.head.table} has no columns yet: nobody has led it so far; try again")
+        if group.head.damage:
+            raise self.redirect(group.head.table, group.head.partition, "the rows here are damaged")
+        return self._hold_pin(group, reading.pin) if reading.pin else None
+
+    def _hold_pin(self, group: Group, name: str) -> Held:
+        held = group.hold_pin(name)
+        if held is None:
+            head = group.head
+            raise UnknownPinError(f"table {head.table}, partition {head.partition}: no pin is called {name}; pin anew")
+        return held
+
+    async def _until_applied(self, group: Group, index: int) -> None:
+        try:
+            async with asyncio.timeout(self._patience):
+                await self.machine.until_applied(group.number, index)
+        except TimeoutError:
+            raise UnavailableError(
+                f"index {index} was not applied within {self._patience:g} s, {group.head.applied} is: try again"
+            ) from None
+        except asyncio.CancelledError:
+            # The group went away under whoever waited.
+            if self.machine.hosted(group.head.table, group.head.partition) is group:
+                raise
+            raise self.gone(group) from None
+
+    def gone(self, group: Group) -> TableDroppedError | NotLeaderError:
+        """Return the error of a partition that is no longer here."""
+        head = group.head
+        if self.routes.table(head.table) is None:
+            return TableDroppedError(f"table {head.table} was dropped")
+        return self.redirect(head.table, head.partition, f"partition {head.partition} has left store {self.store}")
+
+    def is_here(self, group: Group) -> bool:
+        """Whether a group is still open."""
+        return self.machine.hosted(group.head.table, group.head.partition) is group
+
+    async def _read_index(self, group: int) -> ReadOutcome:
+        replica = self.machine.open_groups().get(group)
+        return Unavailable() if replica is None else await self._sidecar.read_index(group, replica)
+
+    # Writing
+
+    async def propose(self, group: Group, data: bytes) -> Committed:
+        """Have an entry logged."""
+        self.check_can_lead(group)
+        full = self.machine.directory.full()
+        if full:
+            raise DiskFullError(full)
+        outcome = await self._sidecar.propose(group.number, group.head.replica, data)
+        if isinstance(outcome, Committed):
+            return outcome
+        raise self._failure(group, outcome)
+
+    def check_can_lead(self, group: Group) -> None:
+        """Redirect where another store is known to lead."""
+        role = self.machine.role_of(group.number)
+        if not role.leader and role.hint:
+            head = group.head
+            raise self.redirect(head.table, head.partition, f"store {self.store} does not lead it", hint=role.hint)
+
+    def _failure(self, group: Group, outcome: ProposeOutcome) -> Exception:
+        head = group.head
+        match outcome:
+            case NotLeader(hint):
+                return self.redirect(head.table, head.partition, f"store {self.store} does not lead it", hint=hint)
+            case Busy():
+                return BusyError("more waits to be applied than is good: try again a little later")
+            case TooLarge(limit):
+                return too_large(limit)
+        return OutcomeUnknownError("whether it was written will show: try again with the same token")
+
+    async def result_of(self, group: Group, committed: Committed, writer: str, sequence: int) -> str:
+        """Return what came of a conditional entry."""
+        await self._until_applied(group, committed.index)
+        result = await self.machine.look(lambda _: group.tokens.result(writer, sequence))
+        if result is None:
+            raise OutcomeUnknownError("the token was applied so long ago that its result is forgotten")
+        return result
+
+    async def refresh_columns(self, group: Group) -> None:
+        """See that no column is missing here that others have, or that the table's spec has by now."""
+        head = group.head
+        known = self.routes.table(head.table)
+        if known is not None and (head.schema is None or known.schema.version > head.schema.version):
+            await self.add_columns(group, known)
+        else:
+            await self._until_applied(group, await self.reads.index(group.number))
+
+    async def add_columns(self, group: Group, known: KnownTable) -> None:
+        """Have a table's columns logged, and wait for them."""
+        committed = await self.propose(group, encode_entry(AddColumns(known.schema, known.changes)))
+        await self._until_applied(group, committed.index)
+
+    # Barriers
+
+    async def pin(self, group: Group, name: str, seconds: float) -> PinnedAt:
+        """Keep rows readable."""
+        now = self.now()
+        committed = await self.propose(group, encode_entry(Pin(name, now + round(seconds * 1000), now)))
+        await self._until_applied(group, committed.index)
+        pinned = group.head.pins.get(name)
+        if pinned is None:
+            raise UnknownPinError(f"the pin {name} ended at once: ask for more than {seconds:g} s")
+        return pinned
+
+    async def unpin(self, group: Group, name: str) -> None:
+        """Let a pin go."""
+        await self.propose(group, encode_entry(Unpin(name)))
+
+    async def take_hash(self, group: Group) -> tuple[int, str]:
+        """Have every replica take its hash; returns the index and our own."""
+        committed = await self.propose(group, encode_entry(Hash()))
+        try:
+            async with asyncio.timeout(self._patience):
+                return committed.index, await self.machine.until_hashed(group.number, committed.index)
+        except TimeoutError:
+            raise UnavailableError(f"the hash at index {committed.index} takes long: look at the status") from None
+
+
+def too_large(limit: int = MAX_ENTRY_BYTES) -> TooLargeError:
+    """Return the error for a batch that is more than an entry."""
+    return TooLargeError(f"a batch takes at most {limit} bytes as it is logged: send smaller ones", limit=limit)
+
+
+def _unknown(named: str) -> UnknownTableError | TableDroppedError:
+    if "." in named:
+        return TableDroppedError(f"there is no table {named} any more")
+    return UnknownTableError(f"no table is called {named}")

@@ -1,0 +1,134 @@
+"""Routes: what the metastore's keys say, as they come and go."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from evenkeel.errors import MalformedRecordError, UnreachableError
+from evenkeel.metastore.api import Delete, Put, Snapshot, Txn
+from evenkeel.metastore.clock import VirtualClock
+from evenkeel.metastore.memory import MemoryMetastore
+from evenkeel.protocol.keys import Keys
+from evenkeel.protocol.records import Leader, Peer, Stable, StoreRecord, TableRecord, TableState, encode
+from evenkeel.routing.following import follow
+from evenkeel.routing.routes import RoutingTable
+from tests.wire.support import turns
+
+KEYS = Keys(namespace="default", store_cluster="main")
+SPEC: dict[str, Any] = {
+    "storeCluster": "main",
+    "partitions": 4,
+    "schema": {
+        "columns": [{"name": "id", "type": "int64", "nullable": False}, {"name": "name", "type": "string"}],
+        "primaryKey": ["id"],
+    },
+}
+
+
+def record(**spec: Any) -> bytes:
+    raw = msgspec.Raw(msgspec.json.encode(SPEC | spec))
+    return encode(TableRecord(partitions=4, replicas=1, consensus_size=1, state=TableState.READY, spec=raw))
+
+
+@pytest.fixture
+def routes() -> RoutingTable:
+    return RoutingTable(KEYS)
+
+
+def test_tables(routes: RoutingTable) -> None:
+    """A table is found by its name and by its key; by key it is that one and no other of the same name."""
+    assert routes.put(KEYS.table("orders.1"), record(changes={"retention": "2h"})) == "orders.1"
+    known = routes.table("orders")
+    assert known is not None
+    assert (known.key, known.schema.names, known.changes, known.retention) == ("orders.1", ("id", "name"), True, 7200.0)
+    assert routes.table("orders.1") is known
+    assert routes.table("orders.2") is None
+    assert routes.remove(KEYS.table("orders.1")) == "orders.1"
+    assert (routes.table("orders"), list(routes.tables())) == (None, [])
+
+
+def test_changes_can_be_switched_off(routes: RoutingTable) -> None:
+    """Changes are kept if the spec says so and does not say that they are not."""
+    for changes, kept in ((None, False), ({}, True), ({"enabled": False}, False)):
+        routes.put(KEYS.table("orders.1"), record(**({} if changes is None else {"changes": changes})))
+        known = routes.table("orders")
+        assert known is not None
+        assert known.changes is kept
+
+
+def test_places(routes: RoutingTable) -> None:
+    """Leaders, replicas and addresses are known as soon as their keys are; a store keeps its address when it leaves."""
+    assert routes.put(KEYS.leader("orders.1", 3), encode(Leader("a", 5))) == "orders.1"
+    routes.put(KEYS.partition("orders.1", 3).stable, encode(Stable((Peer("a", "v", 1), Peer("b", "w", 1)))))
+    assert routes.put(KEYS.store("a"), encode(StoreRecord(volume="v", flight="grpc://a:1"))) == ""
+    routes.put(KEYS.store("b"), encode(StoreRecord(volume="w")))
+    assert (routes.leader("orders.1", 3), routes.leader("orders.1", 2)) == ("a", "")
+    assert routes.replicas("orders.1", 3) == ("a", "b")
+    assert (routes.address("a"), routes.address("b"), routes.stores()) == ("grpc://a:1", "", {"a": "grpc://a:1"})
+    routes.remove(KEYS.store("a"))
+    routes.remove(KEYS.leader("orders.1", 3))
+    routes.remove(KEYS.partition("orders.1", 3).stable)
+    assert routes.address("a") == "grpc://a:1"
+    assert (routes.leader("orders.1", 3), routes.replicas("orders.1", 3)) == ("", ())
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        (KEYS.table("t.1"), b"{}", "not a TableRecord"),
+        (KEYS.table("t.1"), record(partitions="x"), "spec.partitions"),
+        (f"{KEYS.root}leaders/t.1/x", encode(Leader("a", 1)), "names no partition"),
+    ],
+)
+def test_records_that_are_none(routes: RoutingTable, key: str, value: bytes, said: str) -> None:
+    """A key that cannot be understood is named."""
+    with pytest.raises(MalformedRecordError, match=said):
+        routes.put(key, value)
+
+
+async def test_following(routes: RoutingTable, caplog: pytest.LogCaptureFixture) -> None:
+    """The table follows the metastore's keys, tells whose they are, and passes over what it cannot understand."""
+    metastore = MemoryMetastore()
+    await metastore.txn(Txn(success=(Put(KEYS.table("orders.1"), record()), Put(KEYS.table("bad.1"), b"{}"))))
+    told: list[str] = []
+    following = asyncio.create_task(follow(metastore, routes, changed=told.append))
+    await turns(lambda: routes.table("orders") is not None)
+    await metastore.txn(Txn(success=(Put(KEYS.leader("orders.1", 0), encode(Leader("a", 1))),)))
+    await turns(lambda: routes.leader("orders.1", 0) == "a")
+    await metastore.txn(Txn(success=(Delete(KEYS.table("orders.1")), Delete(f"{KEYS.root}leaders/", prefix=True))))
+    await turns(lambda: routes.table("orders") is None and routes.leader("orders.1", 0) == "")
+    assert set(told) == {"orders.1"}
+    assert "bad.1" in caplog.text
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+
+
+class Flaky:
+    """A metastore that is not there at first."""
+
+    def __init__(self, inner: MemoryMetastore, failures: int) -> None:
+        self._inner = inner
+        self._failures = failures
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def range(self, prefix: str, *, revision: int = 0) -> Snapshot:
+        self._failures -= 1
+        if self._failures >= 0:
+            raise UnreachableError("no etcd")
+        return await self._inner.range(prefix, revision=revision)
+
+
+async def test_metastore_that_comes_later(routes: RoutingTable) -> None:
+    """A metastore that does not answer is asked again, less and less often."""
+    inner, clock = MemoryMetastore(), VirtualClock()
+    await inner.txn(Txn(success=(Put(KEYS.table("orders.1"), record()),)))
+    following = asyncio.create_task(follow(Flaky(inner, 9), routes, clock=clock))
+    await turns(lambda: routes.table("orders") is not None, clock)
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)

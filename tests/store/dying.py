@@ -1,0 +1,36 @@
+"""Runs a store until it kills itself right before its n-th SQL statement, of those that may change something."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+
+from evenkeel_store.database import Cursor, Database
+from evenkeel_store.process.main import main
+
+_statements = int(sys.argv[1])
+_cursor = Database.cursor
+
+
+class Dying:
+    """A cursor that counts."""
+
+    def __init__(self, cursor: Cursor) -> None:
+        self._cursor = cursor
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cursor, name)
+
+    def execute(self, sql: str, *arguments: Any) -> Any:
+        global _statements  # noqa: PLW0603
+        if not sql.startswith("SELECT"):
+            _statements -= 1
+            if _statements == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return self._cursor.execute(sql, *arguments)
+
+
+Database.cursor = lambda database: Dying(_cursor(database))  # type: ignore[method-assign, assignment, return-value]
+sys.exit(main(sys.argv[2:]))

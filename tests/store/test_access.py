@@ -1,0 +1,91 @@
+"""Who may ask: TLS and tokens, and errors that say what was missing."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from pyarrow import flight
+
+from evenkeel.errors import AccessError
+from evenkeel_store.flight.access import TokenFile
+from evenkeel_store.flight.server import ServerTls
+from tests.raft_net.test_tls import Authority
+from tests.store.serving import ORDERS, Client, Store, table_record
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"), "ca")
+
+
+async def test_tokens(tmp_path: Path) -> None:
+    """Only calls with a token that is expected get through, whatever they ask; the connection stays usable."""
+    async with Store(tmp_path, tokens=lambda: [b"one", b"two"]) as store:
+        await store.table(table_record(ORDERS))
+        for token, said in (("", "no token was given"), ("three", "not one that this store expects")):
+            client = Client(store.address, token=token)
+            with pytest.raises(AccessError, match=said):
+                await client.rows()
+            with pytest.raises(AccessError, match=said):
+                await client.put([{"id": 1}])
+            with pytest.raises(AccessError, match=said):
+                await client.act("status")
+            with pytest.raises(AccessError, match=said):
+                await client.info(flight.FlightDescriptor.for_path("orders"))
+            await client.close()
+        client = Client(store.address, token="two")
+        await client.put([{"id": 1}])
+        assert len(await client.rows()) == 1
+        await client.close()
+
+
+def test_tokens_are_read_again(tmp_path: Path) -> None:
+    """A file that is replaced, as a mounted Secret is, holds from then on; one that is gone changes nothing."""
+    file = tmp_path / "tokens"
+    file.write_text("one\n\ntwo\n")
+    tokens = TokenFile(file)
+    assert tokens.tokens() == [b"one", b"two"]
+    fresh = tmp_path / "fresh"
+    fresh.write_text("three")
+    os.replace(fresh, file)
+    assert tokens.tokens() == [b"three"]
+    file.unlink()
+    assert tokens.tokens() == [b"three"]
+    with pytest.raises(FileNotFoundError):
+        TokenFile(file)
+
+
+async def test_tls(tmp_path: Path, authority: Authority) -> None:
+    """A client that trusts the authority reads; one that does not, or speaks no TLS, does not."""
+    files = authority.issue("store")
+    async with Store(tmp_path, tls=ServerTls(files.cert, files.key)) as store:
+        await store.table(table_record(ORDERS))
+        client = Client(store.address, tls_root_certs=files.ca.read_bytes())
+        await client.put([{"id": 1}])
+        assert len(await client.rows()) == 1
+        await client.close()
+        stranger = Client(store.address)
+        with pytest.raises(flight.FlightUnavailableError):
+            await stranger.rows()
+        await stranger.close()
+        plain = Client(store.address.replace("+tls", ""))
+        with pytest.raises(flight.FlightUnavailableError):
+            await plain.rows()
+        await plain.close()
+
+
+async def test_client_certificates(tmp_path: Path, authority: Authority) -> None:
+    """Where clients have to show a certificate, one without is turned away."""
+    files, mine = authority.issue("store"), authority.issue("client")
+    async with Store(tmp_path, tls=ServerTls(files.cert, files.key, files.ca)) as store:
+        await store.table(table_record(ORDERS))
+        trust, chain, key = (file.read_bytes() for file in (files.ca, mine.cert, mine.key))
+        client = Client(store.address, tls_root_certs=trust, cert_chain=chain, private_key=key)
+        assert await client.rows() == []
+        await client.close()
+        without = Client(store.address, tls_root_certs=trust)
+        with pytest.raises(flight.FlightUnavailableError):
+            await without.rows()
+        await without.close()

@@ -1,0 +1,156 @@
+"""Disks that are full and files that are harmed: nothing is skipped, nothing is believed that is not so."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from evenkeel.wire.messages import Applied, Failed
+from evenkeel_store import engine
+from evenkeel_store.database import Database, is_damage, is_fatal
+from evenkeel_store.drafts import log_rows
+from tests.store.support import GROUP, Bench, columns, upsert
+
+
+@contextlib.contextmanager
+def no_file_larger_than(size: int) -> Iterator[None]:
+    """Let writes past a size fail, as they do on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def batch(first: int) -> bytes:
+    return upsert([{"id": number, "name": f"{number * 7919}" * 30} for number in range(first, first + 500)])
+
+
+def test_full_disk_while_committing(bench: Bench) -> None:
+    """A transaction that the disk does not take is not there; the group stops, is readable, and goes on later."""
+    bench.apply(columns(), batch(0))
+    with no_file_larger_than(bench.engine.database.wal_bytes + 1000):
+        answer = bench.apply(batch(500))
+        assert isinstance(answer, Failed)
+        assert answer.detail.startswith("group 7 stops before 3: ")
+        assert bench.ids() == list(range(500))
+    assert bench.apply(batch(500)) == Applied(3)
+    bench.engine.reopen()
+    assert bench.ids() == list(range(1000))
+
+
+def test_full_disk_stops_those_it_must(bench: Bench) -> None:
+    """Of two groups in one transaction, the one whose entries still fit goes on."""
+    bench.open(8, 1)
+    bench.apply(columns(), group=8, replica=1)
+    bench.apply(columns())
+    with no_file_larger_than(bench.engine.database.wal_bytes + 20_000):
+        big, small = bench.engine.apply(
+            [bench.request(batch(0)), bench.request(upsert([{"id": 1}]), group=8, replica=1)]
+        )
+    assert (type(big), small) == (Failed, Applied(2))
+    assert (bench.ids(), bench.ids(8)) == ([], [1])
+
+
+def test_commit_whose_checkpoint_fails_counts(bench: Bench) -> None:
+    """DuckDB reports a durable commit as failed when its own checkpoint fails: the database itself decides."""
+    bench.apply(columns(), batch(0))
+    with bench.engine.database.cursor() as cursor:
+        cursor.execute("SET checkpoint_threshold = '1KB'")
+    bench.engine.database.checkpoint(always=True)
+    size = (bench.engine.database.bytes // 4096 + 1) * 4096
+    with no_file_larger_than(size):
+        assert bench.apply(batch(500)) == Applied(3)
+        assert bench.engine.tally["reopenings"] == 1
+        assert bench.ids() == list(range(1000))
+    assert bench.apply(batch(1000)) == Applied(4)
+    assert len(bench.ids()) == 1500
+
+
+def test_fold_that_fails_changes_nothing(bench: Bench) -> None:
+    """Folding on a full disk leaves rows where they were, and succeeds once there is room."""
+    bench.apply(columns(), batch(0), batch(500))
+    with no_file_larger_than(bench.engine.database.wal_bytes + 1000), pytest.raises(duckdb.Error):
+        bench.fold()
+    assert (bench.group.unfolded, bench.ids()) == (1000, list(range(1000)))
+    assert bench.fold() == 1000
+    assert (bench.group.unfolded, bench.ids()) == (0, list(range(1000)))
+
+
+@pytest.mark.parametrize("place", [0, 4100, 8200, 12300])
+def test_harmed_file_is_put_aside(tmp_path: Path, place: int) -> None:
+    """A file whose headers are not what was written is kept under another name, and said to be damaged."""
+    file = tmp_path / "tables.duckdb"
+    database = Database(file)
+    with database.cursor() as cursor:
+        cursor.execute("CREATE TABLE t AS SELECT 1 AS x")
+    database.close()
+    data = bytearray(file.read_bytes())
+    data[place] ^= 0xFF
+    file.write_bytes(data)
+    database = Database(file)
+    assert str(file) in database.damage
+    assert (tmp_path / "tables.duckdb.damaged").read_bytes() == data
+    with database.cursor() as cursor:
+        assert cursor.execute("SELECT count(*) FROM duckdb_tables()").fetchall() == [(0,)]
+    database.close()
+
+
+def test_harmed_log_of_the_database(tmp_path: Path) -> None:
+    """A write-ahead log that is harmed in the middle is damage, not an end of the log."""
+    bench = Bench(tmp_path / "data")
+    bench.open()
+    bench.apply(columns(), batch(0))
+    wal = tmp_path / "data" / "tables.duckdb.wal"
+    data = bytearray(wal.read_bytes())
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    (copy / "tables.duckdb").write_bytes((tmp_path / "data" / "tables.duckdb").read_bytes())
+    bench.close()
+    data[len(data) // 2] ^= 0xFF
+    (copy / "tables.duckdb.wal").write_bytes(data)
+    again = Bench(copy)
+    assert "WAL" in again.engine.database.damage
+    assert again.engine.open(GROUP, 3, table="orders.1", partition=0).state == "damaged"
+    again.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "damage", "fatal"),
+    [
+        (duckdb.Error("Corrupt database file: computed checksum 1 does not match"), True, False),
+        (duckdb.FatalException("database has been invalidated"), False, True),
+        (duckdb.IOException("Could not write file: No space left on device"), False, False),
+        (ValueError("corrupt"), False, False),
+    ],
+)
+def test_what_errors_mean(error: Exception, damage: bool, fatal: bool) -> None:
+    """Damage and errors after which the database must be opened again are told apart from the rest."""
+    assert (is_damage(error), is_fatal(error)) == (damage, fatal)
+
+
+def test_failing_statement_in_one_group(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of the database's in a merged transaction costs the group it belongs to, and no other."""
+    bench.open(8, 1)
+    bench.apply(columns())
+    bench.apply(columns(), group=8, replica=1)
+
+    def poisoned(groups: Any, pieces: Any) -> Any:
+        if GROUP in groups:
+            raise duckdb.OutOfMemoryException("no memory")
+        return log_rows(groups, pieces)
+
+    monkeypatch.setattr(engine, "log_rows", poisoned)
+    answers = bench.engine.apply(
+        [bench.request(upsert([{"id": 1}])), bench.request(upsert([{"id": 2}]), group=8, replica=1)]
+    )
+    assert answers == [Failed("group 7 stops before 2: no memory"), Applied(2)]
+    monkeypatch.undo()
+    assert bench.apply(upsert([{"id": 1}])) == Applied(2)

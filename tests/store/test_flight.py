@@ -1,0 +1,507 @@
+"""What a Flight client sees of a store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from evenkeel.errors import (
+    BusyError,
+    DiskFullError,
+    FilterError,
+    NotLeaderError,
+    OutcomeUnknownError,
+    RequestError,
+    RetentionError,
+    RowsError,
+    TableDroppedError,
+    TooLargeError,
+    UnavailableError,
+    UnknownColumnError,
+    UnknownPinError,
+    UnknownTableError,
+    WrongPartitionError,
+)
+from evenkeel.protocol.records import Leader, StoreRecord, encode
+from evenkeel.rows.partitions import partitions_of
+from evenkeel.wire import messages as m
+from evenkeel.wire.flight import LookupRequest
+from tests.store.serving import KEYS, ORDERS, Client, Store, table_record
+from tests.wire.support import turns
+
+ANNA = {"id": 1, "customer": "anna", "amount": Decimal("10.00")}
+BERT = {"id": 2, "customer": "bert", "amount": Decimal("0.00")}
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    async with Store(tmp_path) as made:
+        await made.table(table_record(ORDERS, changes={}))
+        yield made
+
+
+@pytest.fixture
+async def client(store: Store) -> AsyncIterator[Client]:
+    made = Client(store.address)
+    yield made
+    await made.close()
+
+
+async def test_rows_in_and_out(client: Client) -> None:
+    """What is put is there for the next read, with defaults; a delete takes it away."""
+    [first] = await client.put([{"id": 1, "customer": "anna", "amount": Decimal("10.00")}])
+    [second] = await client.put([{"id": 2, "customer": "bert"}])
+    assert (first.index, second.index, second.term, second.error) == (2, 3, 1, None)
+    assert await client.rows() == [ANNA, BERT]
+    await client.put([{"id": 1}], op="delete")
+    assert await client.rows() == [BERT]
+
+
+async def test_plain_client_reads_a_table(store: Store, client: Client) -> None:
+    """Somebody who knows nothing but Arrow Flight finds the table, its columns and its rows."""
+    await client.put([{"id": 1, "customer": "anna"}])
+    await client.rows()
+
+    def read() -> Any:
+        plain = flight.connect(store.address)
+        [listed] = plain.list_flights()
+        info = plain.get_flight_info(listed.descriptor)
+        tables = [flight.connect(e.locations[0].uri).do_get(e.ticket).read_all() for e in info.endpoints]
+        schema = plain.get_schema(listed.descriptor).schema
+        actions = {action.type for action in plain.list_actions()}
+        return info, pa.concat_tables(tables), schema, actions
+
+    info, rows, schema, actions = await asyncio.to_thread(read)
+    assert info.schema == schema == rows.schema
+    assert (info.total_records, rows.to_pylist()[0]["customer"]) == (1, "anna")
+    assert [location.uri.decode() for location in info.endpoints[0].locations] == [store.address]
+    assert actions >= {"lookup", "pin", "status"}
+
+
+async def test_batches_are_pipelined_and_answered_in_order(store: Store, client: Client) -> None:
+    """A stream of batches becomes one entry each, all answered, and a sequence counts on from the first."""
+    batches = [pa.record_batch({"id": [number]}) for number in range(200)]
+    results = await client.put(batches, writer="w", sequence=5)
+    assert [result.index for result in results] == list(range(2, 202))
+    assert [result.sequence for result in results] == list(range(5, 205))
+    assert len(await client.rows()) == 200
+
+
+async def test_token_is_written_once(store: Store, client: Client) -> None:
+    """A batch sent again with its token changes nothing, whatever happened in between."""
+    await client.put([{"id": 1, "customer": "first"}], writer="w", sequence=1)
+    await client.put([{"id": 1}], op="delete")
+    await client.put([{"id": 1, "customer": "first"}], writer="w", sequence=1)
+    assert await client.rows() == []
+
+
+async def test_metadata_names_the_sequence(store: Store, client: Client) -> None:
+    """A batch may say its own sequence."""
+
+    def put() -> None:
+        plain = flight.connect(store.address)
+        command = msgspec.json.encode({"table": "orders", "writer": "w"})
+        batch = pa.record_batch({"id": [1]})
+        writer, reader = plain.do_put(flight.FlightDescriptor.for_command(command), batch.schema)
+        writer.write_with_metadata(batch, b'{"sequence": 77}')
+        assert msgspec.json.decode(reader.read().to_pybytes())["sequence"] == 77
+        writer.close()
+
+    await asyncio.to_thread(put)
+    await store.settled()
+    assert store.machine.groups_of("")[0].tokens.result("w", 77) == ""
+
+
+@pytest.mark.parametrize(
+    ("condition", "refused"),
+    [
+        ({"kind": "absent"}, "exists: 1 of the keys are there"),
+        ({"kind": "present"}, ""),
+        ({"kind": "fence", "name": "owner", "number": 3}, ""),
+    ],
+)
+async def test_conditional_put(client: Client, condition: dict[str, Any], refused: str) -> None:
+    """A conditional batch is answered when it is applied, with what came of it, also when it is sent again."""
+    await client.put([{"id": 1, "customer": "old"}])
+    for _ in range(2):
+        [result] = await client.put([{"id": 1, "customer": "new"}], condition=condition, writer="w", sequence=1)
+        assert result.refused == refused
+    assert [row["customer"] for row in await client.rows()] == ["old" if refused else "new"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "request_", "error", "said"),
+    [
+        ([{"id": "x"}], {}, RowsError, "column id is of type int64, and the batch has string"),
+        ([{"id": 1, "nmae": "x"}], {}, UnknownColumnError, "no column nmae; there are: id, customer, amount"),
+        ([{"customer": "x"}], {}, RowsError, "column id is missing"),
+        (pa.record_batch({"id": pa.array([None], pa.int64())}), {}, RowsError, "column id has 1 nulls"),
+        ([{"id": 1}], {"table": "odrers"}, UnknownTableError, "no table is called odrers"),
+        ([{"id": 1}], {"table": "orders.0"}, TableDroppedError, "no table orders.0 any more"),
+        ([{"id": 1}], {"partition": 3}, UnknownTableError, "has the partitions 0 to 0, and 3 was asked for"),
+        ([{"id": 1}], {"op": "append"}, RowsError, "has a primary key, so rows are written by `upsert`"),
+        ([{"id": 1, "customer": "x"}], {"op": "delete"}, RowsError, "customer is not part of the primary key"),
+        ([{"id": 1}], {"condition": {"kind": "absent"}}, RequestError, "needs a writer"),
+        ([{"id": 1}], {"oops": 1}, RequestError, "unknown field `oops`"),
+        ([{"id": 1}], {"sequence": -1}, RequestError, ">= 0"),
+        (pa.record_batch({"id": [1], "customer": ["x" * (33 << 20)]}), {}, TooLargeError, "at most 33554432 bytes"),
+    ],
+)
+async def test_wrong_puts(
+    client: Client, rows: Any, request_: dict[str, Any], error: type[Exception], said: str
+) -> None:
+    """What cannot be written is refused by name; nothing of it is there, and the connection goes on."""
+    with pytest.raises(error) as refused:
+        await client.put(rows, **request_)
+    assert said in str(refused.value)
+    assert type(refused.value) is error
+    await client.put([{"id": 2, "customer": "bert"}])
+    assert await client.rows() == [BERT]
+
+
+async def test_wrong_batch_among_good_ones(client: Client) -> None:
+    """The batches before and after a refused one are written; each learns its own fate, and the call ends in error."""
+    good, bad = pa.record_batch({"id": [1]}), pa.record_batch({"id": pa.array([None], pa.int64())})
+    with pytest.raises(RowsError, match="1 nulls"):
+        await client.put([good, bad, pa.record_batch({"id": [3]})])
+    assert [result.error.kind if result.error else "" for result in client.results] == ["", "rows", ""]
+    assert [row["id"] for row in await client.rows()] == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "error"),
+    [
+        (m.Unknown(), OutcomeUnknownError),
+        (m.Busy(), BusyError),
+        (m.TooLarge(7), TooLargeError),
+    ],
+)
+async def test_what_the_sidecar_says(
+    store: Store, client: Client, outcome: m.ProposeOutcome, error: type[Exception]
+) -> None:
+    """What becomes of a proposal has an error of its own each."""
+    store.sidecar.outcome = outcome
+    with pytest.raises(error):
+        await client.put([{"id": 1}])
+
+
+async def test_wrong_leader_redirects(store: Store, client: Client) -> None:
+    """A store that does not lead says who does and where it is: by its role, or when the proposal comes back."""
+    store.routes.put(KEYS.store("main-1"), encode(StoreRecord(volume="w", flight="grpc://elsewhere:1")))
+    group = store.sidecar.group("orders.1")
+    store.sidecar.outcome = m.NotLeader("main-1")
+    with pytest.raises(NotLeaderError, match="ask store main-1") as refused:
+        await client.put([{"id": 1}])
+    assert (refused.value.store, refused.value.address) == ("main-1", "grpc://elsewhere:1")
+    store.sidecar.outcome = None
+    group.leading, group.hint = False, "main-1"
+    group.tell()
+    await turns(lambda: not store.machine.role_of(group.number).leader)
+    with pytest.raises(NotLeaderError, match="store main-0 does not lead it: ask store main-1"):
+        await client.put([{"id": 1}])
+    assert await client.rows() == []
+
+
+async def test_partition_elsewhere_redirects(store: Store, client: Client) -> None:
+    """A partition that is not here is with whoever leads it, as far as the metastore says."""
+    await store.table(table_record(ORDERS, partitions=4), key="parts.1", partitions=[0])
+    store.routes.put(KEYS.store("main-2"), encode(StoreRecord(volume="w", flight="grpc://there:2")))
+    store.routes.put(KEYS.leader("parts.1", 3), encode(Leader("main-2", 7)))
+    with pytest.raises(NotLeaderError, match="partition 3 of table parts is not on store main-0") as refused:
+        await client.get("parts", partition=3)
+    assert refused.value.address == "grpc://there:2"
+    with pytest.raises(NotLeaderError, match="nobody is known to lead it"):
+        await client.get("parts", partition=2)
+    with pytest.raises(RequestError, match="table parts has 4; name one"):
+        await client.get("parts")
+    info = await client.info(flight.FlightDescriptor.for_path("parts"))
+    assert [[str(at.uri) for at in e.locations] for e in info.endpoints] == [
+        [str(store.address.encode())],
+        [],
+        [],
+        [str(b"grpc://there:2")],
+    ]
+
+
+async def test_rows_of_another_partition(store: Store, client: Client) -> None:
+    """Rows that were split by another hash than ours are refused."""
+    await store.table(table_record(ORDERS, partitions=4), key="parts.1", partitions=[0])
+    rows = pa.record_batch({"id": list(range(100))})
+    known = store.routes.table("parts")
+    assert known is not None
+    mine = rows.filter(pa.array(partitions_of(rows, known.schema) == 0))
+    await client.put(mine, table="parts")
+    assert len(await client.rows("parts", partition=0)) == mine.num_rows > 10
+    with pytest.raises(WrongPartitionError, match=r"rows do not belong to partition 0, the first with \{'id': "):
+        await client.put(rows, table="parts")
+
+
+async def test_no_room(store: Store, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the disk is full writes are refused before they are logged, and reads go on."""
+    await client.put([{"id": 2, "customer": "bert"}])
+    monkeypatch.setattr(store.machine.directory, "full", lambda: "disk full: 1 MiB are left")
+    with pytest.raises(DiskFullError, match="1 MiB are left"):
+        await client.put([{"id": 1}])
+    assert await client.rows() == [BERT]
+    assert store.sidecar.group("orders.1").last == 2
+    assert (await client.act("status"))["full"] == "disk full: 1 MiB are left"
+    monkeypatch.undo()
+    await client.put([{"id": 1}])
+
+
+# Columns
+
+
+async def test_column_added_to_the_spec(store: Store, client: Client) -> None:
+    """A column that the spec has is logged by the leader: at once when somebody writes it, else in its own time."""
+    await client.put([{"id": 1}])
+    wider = [*ORDERS, {"name": "note", "type": "string", "default": "none"}]
+    store.routes.put(KEYS.table("orders.1"), table_record(wider, changes={}))
+    await client.put([{"id": 2, "note": "own"}])
+    assert {row["id"]: row["note"] for row in await client.rows()} == {1: "none", 2: "own"}
+    widest = [*wider, {"name": "more", "type": "int8"}]
+    store.routes.put(KEYS.table("orders.1"), table_record(widest, changes={}))
+    await store.house.look(store.machine.open_groups())
+    assert (await client.get()).schema.names == ["id", "customer", "amount", "note", "more"]
+
+
+async def test_table_without_columns_yet(store: Store, client: Client) -> None:
+    """A partition whose first leader has logged no columns is not there yet, for whoever reads."""
+    await store.sidecar.group("new.1").open()
+    with pytest.raises(UnavailableError, match="no columns yet"):
+        await client.get("new")
+    store.routes.put(KEYS.table("new.1"), table_record(ORDERS))
+    await client.put([{"id": 1}], table="new")
+    assert len(await client.rows("new")) == 1
+
+
+# Reading
+
+
+async def test_linearizable_reads_wait(store: Store, client: Client) -> None:
+    """A read shows what was committed before it began, as soon as that is applied, and not before."""
+    await client.put([{"id": 1}])
+    store.sidecar.applying = False
+    await client.put([{"id": 2}])
+    reading = asyncio.create_task(client.rows(columns=["id"]))
+    assert await client.rows(columns=["id"], at_least=2) == [{"id": 1}]
+    assert not reading.done()
+    store.sidecar.group("orders.1").send()
+    assert await reading == [{"id": 1}, {"id": 2}]
+
+
+async def test_stale_reads_ask_less(store: Store, client: Client) -> None:
+    """A read with a bound on its age asks for an index only if none was confirmed within the bound."""
+    await client.put([{"id": 1}])
+    await client.rows()
+    asked = store.sidecar.questions
+    store.sidecar.applying = False
+    await client.put([{"id": 2}])
+    assert [row["id"] for row in await client.rows(max_age=60)] == [1]
+    assert store.sidecar.questions == asked
+    store.sidecar.group("orders.1").send()
+    assert [row["id"] for row in await client.rows(max_age=0)] == [1, 2]
+    assert store.sidecar.questions == asked + 1
+
+
+async def test_nobody_leads(tmp_path: Path) -> None:
+    """Where nobody can say who leads, a linearizable read gives up in time and a bounded one may be answered."""
+    async with Store(tmp_path, patience=0.1) as store:
+        await store.table(table_record(ORDERS))
+        client = Client(store.address)
+        store.sidecar.readable = False
+        with pytest.raises(UnavailableError, match="nobody could say within"):
+            await client.rows()
+        with pytest.raises(UnavailableError, match="index 99 was not applied within"):
+            await client.rows(at_least=99)
+        assert await client.rows(at_least=1) == []
+        await client.close()
+
+
+async def test_pins(store: Store, client: Client) -> None:
+    """A pin shows the rows as they were, until it is let go or expires."""
+    await client.put([{"id": 1, "customer": "anna"}])
+    pin = await client.act("pin", table="orders", partition=0, name="job-7", seconds=60)
+    assert pin == {"index": 3, "expires": store.now + 60_000}
+    await client.put([{"id": 1, "customer": "later"}, {"id": 2, "customer": "x"}])
+    await store.machine.fold()
+    assert [row["customer"] for row in await client.rows(pin="job-7")] == ["anna"]
+    assert [row["customer"] for row in await client.rows()] == ["later", "x"]
+    assert (await client.act("status"))["groups"][0]["pins"] == {"job-7": 3}
+    await client.act("unpin", table="orders", partition=0, name="job-7")
+    await store.settled()
+    with pytest.raises(UnknownPinError, match="no pin is called job-7"):
+        await client.rows(pin="job-7")
+
+
+async def test_pins_expire_by_the_leader_s_clock(store: Store, client: Client) -> None:
+    """A pin whose time is up goes with an entry that the leader logs."""
+    await client.act("pin", table="orders", partition=0, name="p", seconds=5)
+    store.now += 4999
+    await store.house.look(store.machine.open_groups())
+    assert await client.rows(pin="p") == []
+    store.now += 1
+    await store.house.look(store.machine.open_groups())
+    with pytest.raises(UnknownPinError):
+        await client.rows(pin="p", at_least=store.sidecar.group("orders.1").last)
+
+
+async def test_lookup(client: Client) -> None:
+    """Rows are found by their keys, many at a time; those that are not there are left out."""
+    await client.put([{"id": number, "customer": f"c{number}"} for number in range(100)])
+    keys = pa.table({"id": pa.array([3, 99, 100, 3], pa.int32())})
+    found = await client.lookup(keys, LookupRequest(table="orders", columns=("customer", "id")))
+    assert sorted(found.to_pylist(), key=str) == [{"customer": "c3", "id": 3}, {"customer": "c99", "id": 99}]
+    assert (await client.lookup(keys.slice(0, 0), LookupRequest(table="orders"))).num_rows == 0
+    with pytest.raises(RowsError, match="column id is of type int64"):
+        await client.lookup(pa.table({"id": ["x"]}), LookupRequest(table="orders"))
+    with pytest.raises(UnknownColumnError, match="no column x"):
+        await client.lookup(keys, LookupRequest(table="orders", columns=("x",)))
+    with pytest.raises(RequestError, match="no Arrow stream"):
+        await client.act("lookup", b"\x12\x00\x00\x00" + b'{"table":"orders"}' + b"junk")
+
+
+async def test_filters_limits_and_aggregates(client: Client) -> None:
+    """What can be computed where the rows are is."""
+    await client.put([{"id": number, "customer": "ab"[number % 2]} for number in range(10)])
+    found = await client.rows(
+        filter=["<", "id", 7],
+        group_by=["customer"],
+        aggregates=[{"function": "count"}, {"function": "max", "column": "id"}],
+    )
+    assert found == [{"customer": "a", "count": 4, "max_id": 6}, {"customer": "b", "count": 3, "max_id": 5}]
+    assert [row["id"] for row in await client.rows(ordered=True, limit=2, after=[4], columns=["id"])] == [5, 6]
+    for wrong, error in (({"filter": ["~", "id", 1]}, FilterError), ({"columns": ["x"]}, UnknownColumnError)):
+        with pytest.raises(error):
+            await client.rows(**wrong)
+
+
+async def test_changes(store: Store, client: Client) -> None:
+    """Changes come from an index on, with how far they were read; below the retention there is an error."""
+    await client.put([{"id": 1}, {"id": 2}])
+    await client.put([{"id": 1}], op="delete")
+
+    def read(after: int) -> tuple[list[Any], int]:
+        reader = flight.connect(store.address).do_get(
+            flight.Ticket(msgspec.json.encode({"table": "orders", "changes_after": after, "columns": ["id"]}))
+        )
+        rows, stamp = [], 0
+        for chunk in reader:
+            rows += [tuple(row.values()) for row in chunk.data.to_pylist()]
+            stamp = msgspec.json.decode(chunk.app_metadata.to_pybytes())["index"]
+        return rows, stamp
+
+    assert await asyncio.to_thread(read, 1) == ([(2, 0, "upsert", 1), (2, 1, "upsert", 2), (3, 0, "delete", 1)], 3)
+    assert await asyncio.to_thread(read, 3) == ([], 3)
+    store.now += 2 * 86_400_000
+    await client.put([{"id": 9}])
+    await store.house.look(store.machine.open_groups())
+    with pytest.raises(RetentionError, match="are kept from index") as refused:
+        await client.rows(changes_after=0)
+    assert refused.value.first == 3
+
+
+async def test_hash_and_status(store: Store, client: Client) -> None:
+    """A hash is taken on demand and shows in the status, with everything else about the partition."""
+    await client.put([{"id": 1}])
+    taken = await client.act("hash", table="orders", partition=0)
+    [status] = (await client.act("status", table="orders"))["groups"]
+    assert status["hashes"] == {"3": taken["hash"]}
+    assert taken["hash"].startswith("1:")
+    assert (status["applied"], status["leader"], status["columns"], status["rows"], status["first_change"]) == (
+        3,
+        True,
+        3,
+        1,
+        2,
+    )
+
+
+async def test_routes_are_on_every_store(store: Store, client: Client) -> None:
+    """A client that knows one store learns of all tables, partitions and stores from it."""
+    found = await client.act("routes", table="orders")
+    [table] = found["tables"]
+    assert (table["name"], table["key"], table["partitions"]) == (
+        "orders",
+        "orders.1",
+        [{"leader": "main-0", "replicas": ["main-0"]}],
+    )
+    assert [column[0] for column in table["schema"]["columns"]] == ["id", "customer", "amount"]
+    assert found["stores"] == {"main-0": store.address}
+    assert (await client.act("routes", table="none"))["tables"] == []
+
+
+async def test_unknown_action(client: Client) -> None:
+    """An action that is not there names those that are."""
+    with pytest.raises(RequestError, match="no action is called dance; there are: lookup, pin"):
+        await client.act("dance")
+
+
+async def test_table_dropped_in_mid_scan(store: Store, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scan whose table is dropped ends with an error that says so; one whose replica moves away says where to go."""
+    monkeypatch.setattr("evenkeel_store.scans._SMALLEST_CHUNK", 1000)
+    monkeypatch.setattr("evenkeel_store.scans._LARGEST_CHUNK", 1000)
+    for dropped in (False, True):
+        await client.put([{"id": number, "customer": "x" * 1000} for number in range(20_000)])
+        await store.machine.fold()
+        reader = await asyncio.to_thread(
+            lambda: flight.connect(store.address).do_get(flight.Ticket(b'{"table":"orders","partition":0}'))
+        )
+        await asyncio.to_thread(reader.read_chunk)
+        group = store.sidecar.group("orders.1")
+        if dropped:
+            store.routes.remove(KEYS.table("orders.1"))
+        else:
+            store.routes.put(KEYS.leader("orders.1", 0), encode(Leader("main-1", 2)))
+        await group.destroy()
+        with pytest.raises(flight.FlightError) as ended:
+            await asyncio.to_thread(reader.read_all)
+        kind = msgspec.json.decode(ended.value.extra_info)["kind"]
+        assert kind == ("table_dropped" if dropped else "not_leader")
+        if not dropped:
+            group.log.clear()
+            await store.table(table_record(ORDERS))
+    with pytest.raises(UnknownTableError):
+        await client.rows()
+
+
+async def test_damage_is_found_while_reading(store: Store, client: Client, tmp_path: Path) -> None:
+    """A block that does not have its checksum any more is noticed by whoever reads it; the sidecar hears of it."""
+    await client.put([{"id": number, "customer": f"{number}" * 20} for number in range(5000)])
+    await store.machine.fold()
+    await store.machine.look(lambda engine: engine.database.checkpoint(always=True))
+    await store.machine.look(type(store.machine.engine).reopen)
+    file = tmp_path / "data" / "tables.duckdb"
+    data = bytearray(file.read_bytes())
+    for place in range(12_288 + 262_144, len(data), 4096):
+        data[place + 99] ^= 0xFF
+    with file.open("r+b") as stream:
+        stream.write(data)
+    with pytest.raises(UnavailableError, match="cannot be read here"):
+        await client.rows()
+    await store.machine.look(lambda engine: None)
+    opened = await store.sidecar.group("orders.1").open()
+    assert (opened.applied, opened.state) == (0, "damaged")
+    with pytest.raises(NotLeaderError, match="damaged"):
+        await client.rows()
+
+
+async def test_fault_of_ours(store: Store, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault of the store's own costs that request, without a traceback for the client."""
+
+    def fail(*arguments: Any, **options: Any) -> None:
+        raise ZeroDivisionError("oh")
+
+    monkeypatch.setattr(store.service, "find", fail)
+    with pytest.raises(Exception, match="the store failed at this request"):
+        await client.rows()
+    monkeypatch.undo()
+    assert await client.rows() == []

@@ -1,0 +1,46 @@
+"""Tokens: applied once, forgotten in order, and drafts that leave no trace."""
+
+from __future__ import annotations
+
+import random
+
+from evenkeel_store.entries import TOKENS_KEPT
+from evenkeel_store.tokens import Tokens, TokenUse
+
+
+def test_known_and_forgotten() -> None:
+    """A token that is known, or older than all that are kept, is not new."""
+    tokens = Tokens(TokenUse("w", number, str(number), number) for number in range(10, 10 + TOKENS_KEPT))
+    assert tokens.is_new("v", 1)
+    assert not tokens.is_new("w", 10)
+    assert not tokens.is_new("w", 9)
+    tokens.use(TokenUse("w", 5000, "", 1))
+    assert (tokens.result("w", 10), tokens.result("w", 11), tokens.is_new("w", 4000)) == (None, "11", True)
+
+
+def test_draft_leaves_no_trace() -> None:
+    """What a draft used is new to everybody else, and not to the draft."""
+    tokens = Tokens([TokenUse("w", 1, "", 5)])
+    draft = tokens.draft()
+    draft.use(TokenUse("w", 2, "", 6))
+    draft.use(TokenUse("x", 1, "", 6))
+    assert (draft.is_new("w", 2), draft.is_new("x", 1), draft.is_new("w", 1)) == (False, False, False)
+    assert (tokens.is_new("w", 2), tokens.is_new("x", 1), len(tokens)) == (True, True, 1)
+
+
+def test_kept_tokens_are_the_tokens() -> None:
+    """Tokens that are written out and read back decide the same."""
+    chance = random.Random(1)
+    tokens = Tokens()
+    for _ in range(5000):
+        writer, sequence = chance.choice("ab"), chance.randrange(3000)
+        if tokens.is_new(writer, sequence):
+            tokens.use(TokenUse(writer, sequence, chance.choice(["", "no"]), sequence))
+    again = Tokens(tokens.all())
+    for writer in "abc":
+        for sequence in range(3000):
+            assert again.is_new(writer, sequence) == tokens.is_new(writer, sequence)
+            assert again.result(writer, sequence) == tokens.result(writer, sequence)
+    assert sorted(again.silent_since(10**9)) == ["a", "b"]
+    again.forget(["a", "zzz"])
+    assert again.silent_since(10**9) == ["b"]
