@@ -157,8 +157,8 @@ class Cluster:
 
     # The operator
 
-    async def put(self, key: str, record: object) -> None:
-        await self.metastore.txn(Txn(success=(Put(key, encode(record)),)))
+    async def put(self, key: str, record: object, *, lease: int = 0) -> None:
+        await self.metastore.txn(Txn(success=(Put(key, encode(record), lease),)))
 
     async def touch(self, key: str) -> None:
         """Write a key as it is, so that only its revision changes."""

@@ -1,0 +1,148 @@
+"""Anything at any time, from one seed: whatever happened, once it is over the last target is reached.
+
+What must never happen is checked by the model as it goes: see `model`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from evenkeel.metastore.api import Txn
+from evenkeel.protocol.records import Drain, Leader, LeaderOrder, Retarget
+from evenkeel_raft.agent.groups import Partition
+from tests.protocol.support import KEYS
+from tests.raft_agent.cluster import TABLE, Cluster, StoreProcess
+
+NAMES = "abcde"
+PARTITIONS = [Partition(TABLE, number) for number in range(3)]
+SEEDS = range(12)
+
+
+class Chaos:
+    """Does something to the cluster, again and again, and puts it right in the end."""
+
+    def __init__(self, cluster: Cluster, seed: int) -> None:
+        self._cluster = cluster
+        self._chance = random.Random(seed)
+        self.rows = dict.fromkeys(PARTITIONS, "a b c")
+
+    async def go_on(self, steps: int) -> None:
+        deeds = (
+            *[self.retarget] * 4, self.kill, self.start, self.cut, self.mend, self.hold_back, self.fill, self.leave,
+            self.come_back, self.lose, self.find, self.blind, self.order, self.drain,
+        )  # fmt: skip
+        for _ in range(steps):
+            await self._chance.choice(deeds)()
+            await self._cluster.pass_time(self._chance.choice([0.05, 0.2, 1.0, 5.0]))
+
+    async def end(self) -> None:
+        self._cluster.network.cut = set()
+        self._cluster.network.held = set()
+        for store in self._cluster.stores.values():
+            if store.task is None:
+                store.start()
+            store.way.come_back()
+            store.way.unblind()
+            store.way.drop = store.way.lose_answer = lambda _: False
+
+    async def retarget(self) -> None:
+        partition = self._chance.choice(PARTITIONS)
+        members = self._chance.sample(NAMES, self._chance.choice([1, 3, 3, 4]))
+        row = " ".join(name + ("*" if at == 3 else "") for at, name in enumerate(members))
+        self.rows[partition] = row
+        await self._cluster.retarget(row, partition=partition)
+
+    async def kill(self) -> None:
+        store = self._pick()
+        if store.task is not None and sum(other.task is None for other in self._cluster.stores.values()) < 2:
+            await store.kill()
+
+    async def start(self) -> None:
+        store = self._pick()
+        if store.task is None:
+            store.start()
+
+    async def cut(self) -> None:
+        self._cluster.network.cut = {self._pick().name}
+
+    async def mend(self) -> None:
+        self._cluster.network.cut = set()
+
+    async def hold_back(self) -> None:
+        self._cluster.network.held = {self._pick().name}
+
+    async def fill(self) -> None:
+        self._cluster.network.held = set()
+
+    async def leave(self) -> None:
+        self._pick().way.leave()
+
+    async def come_back(self) -> None:
+        for store in self._cluster.stores.values():
+            store.way.come_back()
+
+    async def lose(self) -> None:
+        way, chance = self._pick().way, self._chance
+
+        def sometimes(_: Txn) -> bool:
+            return chance.random() < 0.3
+
+        if chance.random() < 0.5:
+            way.drop = sometimes
+        else:
+            way.lose_answer = sometimes
+
+    async def find(self) -> None:
+        for store in self._cluster.stores.values():
+            store.way.drop = store.way.lose_answer = lambda _: False
+            store.way.unblind()
+
+    async def blind(self) -> None:
+        self._pick().way.blind()
+
+    async def order(self) -> None:
+        order = LeaderOrder(self._pick().name, self._cluster.clock.now() + 20)
+        await self._cluster.put(KEYS.leader_target(*self._chance.choice(PARTITIONS)), order)
+
+    async def drain(self) -> None:
+        lease = await self._cluster.metastore.lease(10)
+        await self._cluster.put(KEYS.drain(self._pick().name), Drain(), lease=lease.id)
+
+    def _pick(self) -> StoreProcess:
+        return self._cluster[self._chance.choice(NAMES)]
+
+
+def complaints(cluster: Cluster) -> dict[str, object]:
+    """What agents say is wrong, once nothing is."""
+    statuses = {store.name: store.agent.status() for store in cluster.stores.values()}
+    return {name: status.problems for name, status in statuses.items() if status.problems}
+
+
+def reported_rightly(cluster: Cluster) -> Callable[[Partition], bool]:
+    """Whether whoever leads a partition stands there as its leader."""
+
+    def rightly(partition: Partition) -> bool:
+        leader = cluster.network.leader(partition)
+        return leader is not None and cluster.reported(partition) == Leader(leader.id[0], leader.term)
+
+    return rightly
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_the_last_target_is_reached(seed: int) -> None:
+    """Stores die, are cut off, lose etcd, requests and answers, and the user changes their mind all the while."""
+    mode = list(Retarget)[seed % 3]
+    async with Cluster(" ".join(NAMES)) as cluster:
+        await cluster.create(*["a b c"] * len(PARTITIONS), mode=mode)
+        await cluster.until(lambda: all(cluster.settled("a b c", partition) for partition in PARTITIONS))
+        chaos = Chaos(cluster, seed)
+        await chaos.go_on(60)
+        await chaos.end()
+        await cluster.until(
+            lambda: all(cluster.settled(row, partition) for partition, row in chaos.rows.items()), seconds=240
+        )
+        await cluster.until(lambda: all(cluster.now(KEYS.leader_target(*p)) is None for p in PARTITIONS))
+        await cluster.until(lambda: complaints(cluster) == {} and all(map(reported_rightly(cluster), PARTITIONS)))
