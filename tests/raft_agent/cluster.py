@@ -37,6 +37,8 @@ P0 = Partition(TABLE, 0)
 STEP = 0.05
 _TURNS = 12
 """Turns of the loop between two steps of time: enough for a transaction, its answer and what follows at once."""
+NO_SWEEP = AgentSettings(sweep_seconds=1e6)
+"""The sweep would hide what was never heard of."""
 ANYTIME = Compare(KEYS.epoch, "version", ">", -1)
 """These tests have no second operator to be fenced off."""
 
@@ -95,7 +97,7 @@ class Cluster:
         self.network = Network()
         self.network.dropped = self.is_dropped
         self.stores: dict[str, StoreProcess] = {}
-        self._settings = settings or AgentSettings()
+        self._settings = settings or NO_SWEEP
         self._plans: dict[str, int] = {}
         self._dropped: set[str] = set()
         for name in names.split():

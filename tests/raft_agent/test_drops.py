@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from evenkeel.errors import DisconnectedError
 from evenkeel.protocol.records import Tombstone, decode
 from evenkeel_raft.agent.groups import Partition
 from tests.protocol.support import KEYS
@@ -78,6 +79,19 @@ async def test_a_store_that_was_down_confirms_when_it_returns() -> None:
         await cluster.drop()
         await cluster.until(lambda: waiting(cluster) == {"b"})
         cluster["b"].start()
+        await cluster.until(lambda: not waiting(cluster))
+        assert cluster.holders() == set()
+
+
+async def test_a_store_that_cannot_delete_does_not_confirm() -> None:
+    """Its state machine is not there: the tombstone waits until it is."""
+    async with await ready("a b c", "a b c") as cluster:
+        cluster["c"].groups.failing = DisconnectedError("the store is not connected")
+        await cluster.drop()
+        await cluster.until(lambda: waiting(cluster) == {"c"})
+        await cluster.pass_time(40)
+        assert waiting(cluster) == {"c"}
+        cluster["c"].groups.failing = None
         await cluster.until(lambda: not waiting(cluster))
         assert cluster.holders() == set()
 

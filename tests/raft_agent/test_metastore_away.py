@@ -7,6 +7,7 @@ import pytest
 from evenkeel.metastore.api import Delete, Txn
 from evenkeel.protocol.records import Retarget
 from evenkeel_raft.agent.groups import Partition
+from evenkeel_raft.agent.settings import AgentSettings
 from evenkeel_raft.agent.status import AgentState
 from tests.protocol.support import KEYS
 from tests.raft_agent.cluster import P0, TABLE, Cluster, puts, writes
@@ -78,7 +79,10 @@ async def test_an_unknown_outcome(kind: str, mode: Retarget, carried_out: bool) 
         await cluster.retarget("b c e")
         cluster.network.held = set()
         await cluster.until(lambda: cluster.settled("b c e"))
-        await cluster.until(lambda: cluster.reported() is not None and cluster.reported().store == cluster.leader())  # type: ignore[union-attr]
+        await cluster.until(
+            lambda: cluster.reported() is not None and cluster.reported().store == cluster.leader(),  # type: ignore[union-attr]
+            seconds=3,
+        )
         assert lost, "the fault has happened"
 
 
@@ -104,7 +108,7 @@ async def test_after_an_unknown_lock_the_leader_reads_and_locks_anew() -> None:
 
 async def test_nothing_is_done_before_the_watch_has_shown_it() -> None:
     """After a lock that succeeded, the final entry waits for the watch; the sweep reads where that shows nothing."""
-    async with await ready("a b c d", "a b c") as cluster:
+    async with await ready("a b c d", "a b c", settings=AgentSettings()) as cluster:
         leader = cluster[cluster.leader()]
         leader.way.hold = puts("pending.lock")
         await cluster.retarget("a b c d")
@@ -138,6 +142,22 @@ async def test_a_changed_table_record_refuses_once() -> None:
         assert leader.agent.status().counters.transactions["lock", "done"] == 1
         leader.way.unblind()
         await cluster.until(lambda: cluster.settled("a b c d"))
+
+
+async def test_a_refused_transaction_shows_what_is_there() -> None:
+    """The operator replaced pending while the lock was under way: the leader goes on with the new one at once."""
+    async with await ready("a b c d e", "a b c") as cluster:
+        leader = cluster[cluster.leader()]
+        leader.way.hold = puts("pending.lock")
+        await cluster.retarget("a b c d")
+        await cluster.until(lambda: leader.way.holding == 1)
+        await cluster.retarget("a b c e")
+        leader.way.blind()
+        leader.way.release()
+        await cluster.pass_time(2)
+        group = leader.groups.leading(P0)
+        assert group is not None
+        assert [peer.store for peer in group.applied.staged] == ["e"], "although its watch shows nothing"
 
 
 async def test_a_key_that_makes_no_sense_stops_its_partition_alone() -> None:

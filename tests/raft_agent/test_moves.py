@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import pytest
 
+from evenkeel.metastore.api import Txn
 from evenkeel.protocol.records import Retarget, shape
 from evenkeel_raft.agent.groups import Partition
+from evenkeel_raft.agent.settings import AgentSettings
 from tests.protocol.support import targets
 from tests.raft_agent.cluster import P0, TABLE, Cluster, puts, writes
 
 MODES = list(Retarget)
 
 
-async def ready(names: str, row: str, mode: Retarget = Retarget.ADJUST) -> Cluster:
+async def ready(
+    names: str, row: str, mode: Retarget = Retarget.ADJUST, *, settings: AgentSettings | None = None
+) -> Cluster:
     """A cluster whose one partition runs where it began."""
-    cluster = Cluster(names)
+    cluster = Cluster(names, settings=settings)
     await cluster.create(row, mode=mode)
     await cluster.until(lambda: cluster.settled(row) and cluster.leader() != "")
     return cluster
@@ -161,6 +165,26 @@ async def test_a_target_that_stops_answering_is_unlocked() -> None:
         await cluster.until(lambda: leader.agent.status().counters.transactions["unlock", "done"] == 1)
         assert cluster.view().lock is None
         assert cluster.view().pending is not None
+        cluster.network.cut = set()
+        await cluster.until(lambda: cluster.settled("a b d"))
+
+
+async def test_a_target_that_comes_and_goes_is_not_locked_all_the_time() -> None:
+    """Gone whenever it is locked, back whenever it is not: attempts become rarer, and it is a problem in the end."""
+    async with await ready("a b c d", "a b c") as cluster:
+        leader = cluster[cluster.leader()]
+
+        def tease(txn: Txn) -> bool:
+            if writes("pending.lock")(txn):
+                cluster.network.cut = {"d"} if puts("pending.lock")(txn) else set()
+            return False
+
+        leader.way.hold = tease
+        await cluster.retarget("a b d")
+        await cluster.pass_time(60)
+        assert 7 <= leader.agent.status().counters.transactions["unlock", "done"] <= 14
+        assert "do not answer when they are needed" in leader.agent.status().problems[P0]
+        leader.way.hold = lambda _: False
         cluster.network.cut = set()
         await cluster.until(lambda: cluster.settled("a b d"))
 

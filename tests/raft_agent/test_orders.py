@@ -47,7 +47,7 @@ async def test_an_order_that_cannot_be_followed_expires() -> None:
         await order(cluster, "d", seconds=20)
         await cluster.pass_time(15)
         assert cluster.now(KEY) is not None
-        await cluster.until(lambda: cluster.now(KEY) is None, seconds=40)
+        await cluster.until(lambda: cluster.now(KEY) is None, seconds=6)
         assert cluster.leader() == leader
 
 

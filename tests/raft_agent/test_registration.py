@@ -9,7 +9,7 @@ from evenkeel.protocol.records import StoreRecord, decode, encode
 from evenkeel_raft.agent.settings import AgentSettings
 from evenkeel_raft.agent.status import AgentState
 from tests.protocol.support import KEYS
-from tests.raft_agent.cluster import P0, Cluster
+from tests.raft_agent.cluster import P0, Cluster, puts
 from tests.raft_agent.test_moves import ready
 
 KEY = KEYS.store("a")
@@ -58,6 +58,19 @@ async def test_a_restart_on_the_same_volume_takes_over_at_once() -> None:
         await cluster.until(lambda: cluster["a"].agent.status().state is AgentState.FOLLOWING, seconds=1)
         await cluster.pass_time(30)
         assert registered(cluster) is not None
+
+
+async def test_what_was_seen_before_is_acted_on_once_registered() -> None:
+    """Registering takes its time; what the store was to do all along it does then."""
+    async with Cluster("a b c") as cluster:
+        await cluster.create("a b c")
+        cluster["c"].way.hold = puts("stores")
+        await cluster.until(lambda: cluster.holders() == {"a", "b"})
+        await cluster.pass_time(5)
+        assert cluster.holders() == {"a", "b"}
+        cluster["c"].way.hold = lambda _: False
+        cluster["c"].way.release()
+        await cluster.until(lambda: cluster.settled("a b c"), seconds=1)
 
 
 async def test_a_live_process_with_another_volume_is_waited_for() -> None:

@@ -83,6 +83,18 @@ async def test_one_loser_does_not_keep_the_others_waiting() -> None:
         assert [len(txn.success) for txn in made] == [59]
 
 
+async def test_a_report_that_an_older_one_got_ahead_of_is_made_again() -> None:
+    """What stands there by now is of a lower term: it is replaced at once."""
+    async with Cluster("a") as cluster:
+        cluster["a"].way.hold = writes("leaders")
+        await cluster.create("a")
+        await cluster.until(lambda: cluster["a"].way.holding == 1)
+        await cluster.put(KEYS.leader(*P0), Leader("x", 0))
+        cluster["a"].way.hold = lambda _: False
+        cluster["a"].way.release()
+        await cluster.until(lambda: cluster.reported() == Leader("a", 1), seconds=1)
+
+
 async def test_nothing_is_reported_of_a_table_that_is_gone() -> None:
     """A report that arrives after the drop leaves no key behind."""
     async with Cluster("a b c") as cluster:

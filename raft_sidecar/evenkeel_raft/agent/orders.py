@@ -8,6 +8,7 @@ order waits while a change is in its decisive stage, or while pending leaves its
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from evenkeel.errors import MalformedRecordError
 from evenkeel.metastore.api import Delete, Event, KeyValue, Snapshot
@@ -39,7 +40,9 @@ class Orders:
 
     def begin(self, snapshot: Snapshot) -> None:
         """All orders at one revision."""
-        self._orders = {self._partition(kv.key): kv for kv in snapshot.kvs}
+        self._orders = {}
+        for kv in snapshot.kvs:
+            self._take(self._partition(kv.key), kv)
 
     def take(self, event: Event) -> Partition:
         """One change; returns the partition it is about."""
@@ -47,8 +50,15 @@ class Orders:
         if event.kv is None:
             self._orders.pop(partition, None)
         else:
-            self._orders[partition] = event.kv
+            self._take(partition, event.kv)
         return partition
+
+    def _take(self, partition: Partition, kv: KeyValue) -> None:
+        """Look at it again when it expires, for nothing else may be heard of the partition until then."""
+        self._orders[partition] = kv
+        with suppress(MalformedRecordError):
+            left = decode(LeaderOrder, kv.value, key=kv.key).expires - self._today()
+            self._context.work.stir_at(partition, self._context.clock.now() + max(0.0, left))
 
     def step(self, seat: Seat, group: GroupView) -> bool:
         """Do what is ordered of a partition led here; whether leadership is on its way."""
