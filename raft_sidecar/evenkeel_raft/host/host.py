@@ -11,6 +11,7 @@ A host runs what its disk holds, metastore or not: it remembers where its peers 
 from __future__ import annotations
 
 import asyncio
+import logging
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -31,10 +32,10 @@ from evenkeel.wire.frames import Drops
 from evenkeel.wire.sidecar_end import SidecarEnd
 from evenkeel_raft.agent.configurations import change_to, conf_of, member
 from evenkeel_raft.agent.groups import GroupReport, MetastoreMark, Partition
-from evenkeel_raft.core.errors import RefusedError
+from evenkeel_raft.core.errors import InvariantError, RefusedError
 from evenkeel_raft.core.rawnode import Node
 from evenkeel_raft.core.types import EMPTY_META, HardState, genesis
-from evenkeel_raft.errors import DiskFullError, LogError
+from evenkeel_raft.errors import CorruptLogError, DiskFullError, LogError, WrongVolumeError
 from evenkeel_raft.host.arrivals import Arrivals, find_arrivals
 from evenkeel_raft.host.inquiries import Inquiries
 from evenkeel_raft.host.labels import Label, decode_label, encode_label
@@ -55,6 +56,8 @@ from evenkeel_raft.net.peers import Peers
 from evenkeel_raft.net.tls import TlsFiles
 
 __all__ = ["Host"]
+
+log = logging.getLogger(__name__)
 
 _PEERS_FILE: Final = "peers.json"
 _NOTHING: Final = RecoveredGroup(0, 0, b"", EMPTY_META, HardState(), [])
@@ -85,6 +88,8 @@ class Host:
         """Why nothing can be logged at the moment, if so."""
         self.on_change: Callable[[Partition], None] = lambda _: None
         self._directory = directory
+        self._addresses = _read_peers(directory)
+        self._addresses_noted = True
         self._log = log
         self._chance = chance
         self._replicas: dict[int, Replica] = {}
@@ -125,7 +130,7 @@ class Host:
             snapshot_slots=asyncio.Semaphore(settings.snapshots_at_once),
         )
         for group, found in recovered.groups.items():
-            self._add(group, decode_label(found.label), found)
+            self._recover(group, found)
 
     # Life
 
@@ -146,19 +151,23 @@ class Host:
         chance: Random | None = None,
     ) -> Self:
         """Recover what the directory holds and run it."""
-        log, recovered = SharedLog.open(FileDisk(directory / "log"), log_settings)
-        host = cls(
-            directory,
-            identity=Identity(cluster, store, recovered.volume),
-            log=log,
-            recovered=recovered,
-            socket=socket,
-            settings=settings or HostSettings(),
-            link=link or LinkSettings(),
-            tls=tls,
-            clock=clock or SystemClock(),
-            chance=chance or Random(),
-        )
+        shared, recovered = SharedLog.open(FileDisk(directory / "log"), log_settings)
+        try:
+            host = cls(
+                directory,
+                identity=Identity(cluster, store, recovered.volume),
+                log=shared,
+                recovered=recovered,
+                socket=socket,
+                settings=settings or HostSettings(),
+                link=link or LinkSettings(),
+                tls=tls,
+                clock=clock or SystemClock(),
+                chance=chance or Random(),
+            )
+        except BaseException:
+            shared.close(clean=False)
+            raise
         await host._start(*listen)
         return host
 
@@ -170,7 +179,7 @@ class Host:
         for replica in self._replicas.values():
             self._begin(replica)
         self.port = await self._peers.start(address, port)
-        self._peers.set_peers(self._known_peers())
+        self._peers.set_peers(self._addresses)
         await self._machine.start()
         self._ports.tasks.spawn(self._upkeep.run())
 
@@ -203,6 +212,28 @@ class Host:
             self.failed.set_exception(error)
 
     # Replicas
+
+    def _recover(self, group: int, found: RecoveredGroup) -> None:
+        label, me = decode_label(found.label), self.identity
+        where = f"{self._directory}: the log holds a replica of {label.table}/{label.partition}"
+        if label.store != me.store:
+            raise WrongVolumeError(
+                f"{where} that belongs to store {label.store}, and this is store {me.store}: mount the disk that "
+                "belongs here, or begin with an empty directory"
+            )
+        if label.cluster not in ("", me.cluster):
+            raise WrongVolumeError(
+                f"{where} that belongs to {label.cluster}, and this store to {me.cluster}: mount the disk that belongs "
+                "here, or begin with an empty directory"
+            )
+        try:
+            self._add(group, label, found)
+        except (InvariantError, ValueError) as error:
+            raise CorruptLogError(
+                f"{where} that cannot be: {error}; replace this store's volume, so that its replicas are filled anew",
+                file="log",
+                offset=0,
+            ) from error
 
     def _add(self, group: int, label: Label, found: RecoveredGroup) -> Replica:
         partition, id_ = Partition(label.table, label.partition), (label.store, found.replica)
@@ -277,17 +308,22 @@ class Host:
     def set_peers(self, peers: Mapping[str, Address]) -> None:
         """Know these stores and no others, also after a restart."""
         others = {store: address for store, address in peers.items() if store != self.identity.store}
-        if others != self._known_peers():
-            new = self._directory / (_PEERS_FILE + ".new")
-            new.write_bytes(msgspec.json.encode(others))
-            new.rename(self._directory / _PEERS_FILE)
+        if others != self._addresses or not self._addresses_noted:
+            self._addresses = others
+            self._note_addresses()
         self._peers.set_peers(others)
 
-    def _known_peers(self) -> dict[str, Address]:
-        """What was last known; a file that cannot be read is as good as none, for the metastore tells anew."""
-        with suppress(OSError, msgspec.MsgspecError):
-            return msgspec.json.decode((self._directory / _PEERS_FILE).read_bytes(), type=dict[str, Address])
-        return {}
+    def _note_addresses(self) -> None:
+        """Write down where peers are, as far as the disk allows: a full one must not keep us from reaching them."""
+        new, noted = self._directory / (_PEERS_FILE + ".new"), self._addresses_noted
+        try:
+            new.write_bytes(msgspec.json.encode(self._addresses))
+            new.rename(self._directory / _PEERS_FILE)
+            self._addresses_noted = True
+        except OSError as error:
+            self._addresses_noted = False
+            if noted:
+                log.warning("where the other stores are cannot be noted in %s: %s", _PEERS_FILE, error)
 
     async def start(self, partition: Partition, start: Start) -> None:
         """Start a replica."""
@@ -296,7 +332,7 @@ class Host:
             other = self._replicas[group]
             raise InvalidInputError(f"{partition} and {other.partition} share the group number {group}")
         first = None if start.configuration is None else conf_of(start.configuration.peers)
-        label = Label(*partition, peer.store, first)
+        label = Label(*partition, peer.store, first, self.identity.cluster)
         await self._ports.writer.write(Created(group, peer.replica, 0, encode_label(label)))
         found = msgspec.structs.replace(_NOTHING, replica=peer.replica)
         self._begin(self._add(group, label, found))
@@ -382,7 +418,7 @@ class Host:
         refusals = self._peers.refusals
         return {
             store: "connected" if self._peers.connected(store) else refusals.get(store, "not connected")
-            for store in sorted(self._known_peers())
+            for store in sorted(self._addresses)
         }
 
     def replica_statuses(self) -> list[ReplicaStatus]:
@@ -402,3 +438,10 @@ class Host:
     def log_stats(self) -> LogStats:
         """The log as it is; numbers of a thread at work, so not all of one moment."""
         return self._log.stats()
+
+
+def _read_peers(directory: Path) -> dict[str, Address]:
+    """Where peers were last known to be; a file that cannot be read is as good as none, for the metastore tells."""
+    with suppress(OSError, ValueError, RecursionError):
+        return msgspec.json.decode((directory / _PEERS_FILE).read_bytes(), type=dict[str, Address])
+    return {}

@@ -17,12 +17,13 @@ __all__ = ["Label", "decode_label", "encode_label"]
 
 
 class Label(msgspec.Struct, frozen=True, array_like=True):
-    """A replica's name in full; `genesis` where it is one of the group's first."""
+    """A replica's name in full; `genesis` where it is one of the group's first, `cluster` the one its store is of."""
 
     table: str
     partition: int
     store: str
     genesis: Conf | None = None
+    cluster: str = ""
 
 
 _encoder: Final = msgspec.msgpack.Encoder()

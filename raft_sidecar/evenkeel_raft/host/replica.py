@@ -6,6 +6,7 @@ entries to the state machine. Completions come back as callbacks, which feed the
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -34,12 +35,15 @@ from evenkeel_raft.core.messages import InstallSnapshot, Message
 from evenkeel_raft.core.rawnode import AppendBatch, Node
 from evenkeel_raft.core.status import PeerStatus, SoftState, Status
 from evenkeel_raft.core.types import LEADER, Entry, ReadState
+from evenkeel_raft.errors import LogError, LogFailedError
 from evenkeel_raft.host.applier import Applier
 from evenkeel_raft.host.filler import Filler
 from evenkeel_raft.host.ports import Ports
 from evenkeel_raft.log.records import Append, Compacted
 
 __all__ = ["Replica", "ReplicaStatus"]
+
+log = logging.getLogger(__name__)
 
 _NO_HINT: Final = NotLeader()
 
@@ -132,7 +136,7 @@ class Replica:
             return
         try:
             self._work()
-        except InvariantError as error:
+        except Exception as error:  # whatever it is, other groups have their turn
             self._break(error)
 
     def _work(self) -> None:
@@ -164,7 +168,7 @@ class Replica:
             return
         try:
             self.node.on_persisted(batch.token)
-        except InvariantError as error:
+        except Exception as error:
             self._break(error)
             return
         for message in batch.responses:
@@ -189,9 +193,12 @@ class Replica:
         """Where a member is."""
         return self._routes.get(number)
 
-    def _break(self, error: InvariantError) -> None:
+    def _break(self, error: Exception) -> None:
         """Stop for good, keeping what is on the disk: going on could lose what was promised."""
-        self.broken = str(error)
+        expected = isinstance(error, InvariantError | LogError)
+        self.broken = str(error) if expected else repr(error)
+        if not isinstance(error, LogFailedError):  # which ends the process, and is said there
+            log.error("%s/%d stops: %s", *self.partition, self.broken, exc_info=None if expected else error)
         self.stop()
         self.changed()
 
@@ -214,7 +221,7 @@ class Replica:
             self._routes[message.sender] = store
         try:
             refusal = self.node.step(message)
-        except InvariantError as error:
+        except Exception as error:
             self._break(error)
             return
         if refusal is not None:
@@ -223,9 +230,13 @@ class Replica:
 
     def tick(self) -> None:
         """Let time pass."""
-        if not self.stopped:
+        if self.stopped:
+            return
+        try:
             self.node.tick()
-            self._stir()
+        except Exception as error:
+            self._break(error)
+        self._stir()
 
     def wake(self) -> None:
         """Tick again."""
@@ -443,6 +454,7 @@ class Replica:
     def status(self) -> ReplicaStatus:
         """Describe it."""
         status, conf = self.node.status(), self.node.conf
+        members = Configuration(()) if self.broken else configuration_of(conf)
         votes = conf.is_voter(member(self.id))
         served = self.fit_to_lead and (status.applied == status.committed or self.applier.stalled_for() < 1.0)
         return ReplicaStatus(
@@ -452,13 +464,13 @@ class Replica:
             role=status.role,
             term=status.term,
             leader=self._routes.get(status.leader, ""),
-            stage=_stage(configuration_of(conf)) if self.node.leading else "",
+            stage=_stage(members) if self.node.leading else "",
             committed=status.committed,
             applied=status.applied,
             log_bytes=self.node.applied_bytes(),
             caught_up=not self.stopped and (not votes or (served and bool(status.leader))),
             asleep=self.asleep,
-            members=self._members(configuration_of(conf)),
+            members=self._members(members),
             problem=self.problem(status),
         )
 

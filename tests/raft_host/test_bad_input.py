@@ -1,0 +1,111 @@
+"""What a host finds on its disk, or hears from peers, and cannot be right: it says so, and nobody else is harmed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import msgspec
+import pytest
+
+from evenkeel.protocol.configuration import Configuration
+from evenkeel.protocol.keys import group_number
+from evenkeel.protocol.replica import Start
+from evenkeel_raft.agent.configurations import member
+from evenkeel_raft.agent.groups import Partition
+from evenkeel_raft.core.messages import InstallSnapshot
+from evenkeel_raft.core.types import Conf, SnapshotMeta
+from evenkeel_raft.errors import WrongVolumeError
+from evenkeel_raft.host.host import Host
+from tests.raft_host.support import LOOPBACK, Cluster, Member
+from tests.raft_host.test_state_machines import problem, replica_of
+
+NewCluster = Callable[..., Awaitable[Cluster]]
+
+
+async def run(store: Member, *, name: str, cluster: str) -> Host:
+    """Open a store's directory as somebody else."""
+    return await Host.open(
+        store.directory / "raft", store=name, cluster=cluster, socket=store.directory / "s", listen=(LOOPBACK, 0)
+    )
+
+
+async def test_another_store_s_log_is_refused(new_cluster: NewCluster) -> None:
+    """A disk that was swapped is refused by name, also one from another cluster; where it belongs it is taken."""
+    cluster = await new_cluster("a")
+    await cluster.begin("a")
+    await cluster["a"].stop()
+    with pytest.raises(WrongVolumeError, match=r"belongs to store a, and this is store b"):
+        await run(cluster["a"], name="b", cluster="c")
+    with pytest.raises(WrongVolumeError, match=r"belongs to c, and this store to d"):
+        await run(cluster["a"], name="a", cluster="d")
+    await cluster["a"].start()
+    await cluster.write(x="1")
+
+
+async def test_a_disk_that_cannot_note_peers_is_no_end(
+    new_cluster: NewCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Peers are known all the same, which is said once, and noted when that is possible again."""
+    cluster = await new_cluster("a", "b")
+    store = cluster["a"]
+    known = (store.directory / "raft" / "peers.json").read_bytes()
+    obstacle = store.directory / "raft" / "peers.json.new"
+    obstacle.mkdir()
+    peers = {"b": cluster["b"].address, "z": cluster["b"].address._replace(port=1)}
+    for _ in range(3):
+        store.host.set_peers(peers)
+    assert set(store.host.peer_states()) == {"b", "z"}
+    assert len([record for record in caplog.records if "peers.json" in record.getMessage()]) == 1
+    assert (store.directory / "raft" / "peers.json").read_bytes() == known
+    obstacle.rmdir()
+    store.host.set_peers(peers)
+    assert set(msgspec.json.decode((store.directory / "raft" / "peers.json").read_bytes())) == {"b", "z"}
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b'{"b":7}', b'{"\xff":["h",1,"v"]}', b'{"b":' + b"[" * 100_000])
+async def test_damaged_notes_of_peers_are_none(new_cluster: NewCluster, text: bytes) -> None:
+    """A host starts without knowing its peers; the metastore will tell."""
+    cluster = await new_cluster("a")
+    await cluster.begin("a")
+    await cluster["a"].stop()
+    (cluster["a"].directory / "raft" / "peers.json").write_bytes(text)
+    await cluster["a"].start()
+    await cluster.write(x="1")
+    assert cluster["a"].host.peer_states() == {}
+
+
+async def test_one_group_s_nonsense_stops_that_group_alone(
+    new_cluster: NewCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A configuration nobody can read breaks the replica that is told it; other groups of its store go on."""
+    cluster = await new_cluster("a")
+    await cluster.begin("a")
+    store, other = cluster["a"], Partition("orders.1", 1)
+    group, number = group_number(*other), member(("a", 5))
+    await store.host.start(other, Start(store.peer(5)))
+    meta = SnapshotMeta(9, 3, Conf(voters=(1, number), info={1: b"\xff"}))
+    store.host._replicas[group].step("b", InstallSnapshot(group, 0, 1, number, 3, meta))
+    future = cluster.propose(store, b"\x91\xa7barrier")
+    await cluster.until(lambda: "stopped" in store.host.reports()[other].problem)
+    await cluster.until(future.done)
+    await cluster.write(x="1")
+    assert problem(store) == ""
+    assert not store.host.failed.done()
+    assert [record.levelno for record in caplog.records if "orders.1/1" in record.getMessage()] == [logging.ERROR]
+
+
+async def test_a_bug_in_one_group_stops_that_group_alone(new_cluster: NewCluster) -> None:
+    """Whatever goes wrong in a replica, those that wait for their turn behind it get it."""
+    cluster = await new_cluster("a")
+    await cluster.begin("a")
+    store, other = cluster["a"], Partition("orders.1", 1)
+    first = Configuration((store.peer(5),))
+    await store.host.start(other, Start(store.peer(5), first))
+    broken = store.host._replicas[group_number(*other)]
+    broken._work = partial(next, iter(()))  # type: ignore[method-assign]
+    broken._stir()
+    replica_of(store)._stir()
+    await cluster.until(lambda: "stopped" in store.host.reports()[other].problem)
+    await cluster.write(x="1")
