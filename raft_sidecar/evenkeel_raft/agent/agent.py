@@ -27,7 +27,7 @@ from evenkeel_raft.agent.context import Context, StoreIdentity
 from evenkeel_raft.agent.counters import Counters
 from evenkeel_raft.agent.drops import Drops
 from evenkeel_raft.agent.following import Following
-from evenkeel_raft.agent.groups import Groups, Partition
+from evenkeel_raft.agent.groups import GroupReport, Groups, Partition
 from evenkeel_raft.agent.guard import Guard
 from evenkeel_raft.agent.leaders import LeaderReports
 from evenkeel_raft.agent.leading import Leading
@@ -168,7 +168,7 @@ class Agent:
 
     def status(self) -> AgentStatus:
         """A moment of the agent."""
-        state, why = self._state, self._why
+        state, why, reports = self._state, self._why, self._context.groups.reports()
         if state is AgentState.FOLLOWING and not self._registration.admitted:
             state, why = AgentState.UNREGISTERED, self._registration.problem
         return AgentStatus(
@@ -176,10 +176,10 @@ class Agent:
             why=why,
             revision=self._seats.revision,
             partitions=len(self._seats),
-            replicas=len(self._context.groups.running()),
-            leading=sum(report.leading for report in self._context.groups.reports().values()),
+            replicas=len(reports),
+            leading=sum(report.leading for report in reports.values()),
             handing_over=tuple(self._reluctance.reasons),
-            problems=self._problems(),
+            problems=self._problems(reports),
             peers=dict(self._stores.problems),
             counters=self._context.counters,
         )
@@ -291,11 +291,10 @@ class Agent:
         if ticket.running is not None:
             seat.agent.clear(ticket.running)
 
-    def _problems(self) -> dict[Partition, str]:
+    def _problems(self, reports: Mapping[Partition, GroupReport]) -> dict[Partition, str]:
         """Why partitions do not get on, of all who know something about it; the most telling last."""
         found = dict(self._attempts.problems())
         found.update(self._load.stalls.problems())
-        reports = self._context.groups.reports()
         found.update((partition, report.problem) for partition, report in reports.items() if report.problem)
         found.update((seat.partition, seat.problem) for seat in self._seats if seat.problem)
         return found

@@ -100,7 +100,7 @@ class LoadReports:
         context: Context,
         *,
         lease: Callable[[], Lease | None],
-        problems: Callable[[], Mapping[Partition, str]],
+        problems: Callable[[Mapping[Partition, GroupReport]], Mapping[Partition, str]],
     ) -> None:
         self._context = context
         self._lease = lease
@@ -118,7 +118,7 @@ class LoadReports:
             now = self._context.clock.now()
             self._context.counters.failures["catch-up"] += self.stalls.look(reports, now=now)
             rates = self._rates(reports, now)
-            await self._write(encode(load_of(reports, rates=rates, problems=self._problems())))
+            await self._write(encode(load_of(reports, rates=rates, problems=self._problems(reports))))
 
     async def _write(self, value: bytes) -> None:
         lease = self._lease()
