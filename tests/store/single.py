@@ -66,6 +66,8 @@ class Sidecar:
         self.drained = asyncio.Event()
         self.outcome: m.ProposeOutcome | None = None
         """To answer proposals with, without logging them."""
+        self.lost = 0
+        """How many answers to proposals get lost: these are logged all the same."""
         self.readable = True
         self.questions = 0
         self.applying = True
@@ -94,7 +96,9 @@ class Sidecar:
         elif found is None or not found.leading:
             answer(m.NotLeader(found.hint if found else ""))
         else:
-            answer(m.Committed(found.add(data), found.term))
+            index = found.add(data)
+            answer(m.Unknown() if self.lost else m.Committed(index, found.term))
+            self.lost = max(0, self.lost - 1)
             if self.applying:
                 found.send()
 

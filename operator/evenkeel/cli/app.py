@@ -158,6 +158,20 @@ def partitions(
 
 
 @app.command()
+def sql(
+    query: Annotated[str, typer.Argument(help="As in: select count(*) from orders.")],
+    cluster: Annotated[str, typer.Option("--store-cluster", help="The StoreCluster that has the tables.")] = "main",
+    output: Printed = Output.TABLE,
+    directory: Directory = None,
+) -> None:
+    """Run a query over tables, in this process."""
+    from evenkeel.cli.sql import run_query  # noqa: PLC0415 - pyarrow and duckdb take their time to load
+
+    endpoints = in_session(_at(directory), lambda session: verbs.endpoints(session, cluster))
+    run_query(query, endpoints, output)
+
+
+@app.command()
 def wait(
     what: Annotated[str, typer.Argument(help="table/orders or storecluster/main.")],
     condition: Annotated[str, typer.Option("--for", help="Ready, Balanced, ...")] = "Ready",

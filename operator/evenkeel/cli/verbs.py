@@ -21,11 +21,12 @@ from evenkeel.model.loading import Resource
 from evenkeel.model.partitionassignment import PartitionAssignment, PartitionStatus
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.model.table import Table
+from evenkeel.protocol.records import StoreRecord, decode
 from evenkeel.reconcile.stores import DRAIN_ANNOTATION
 from evenkeel.reconcile.table import Preview, preview_table
 from evenkeel.reconcile.wish import table_key, wish_of
 
-__all__ = ["apply", "delete", "drain", "get", "partitions", "plan", "scale", "wait_for"]
+__all__ = ["apply", "delete", "drain", "endpoints", "get", "partitions", "plan", "scale", "wait_for"]
 
 _REFRESH_SECONDS = 0.5
 
@@ -176,6 +177,17 @@ def _partition_row(status: PartitionStatus) -> Sequence[object]:
     leader = status.leader or "-"
     stable, planned = peers(status.stable), peers(status.planned)
     return (status.partition, leader, status.stage, stable, pending, planned, progress, status.reason or "-")
+
+
+async def endpoints(session: Session, cluster: str) -> list[str]:
+    """Where the stores of a StoreCluster answer clients."""
+    keys = session.keys(cluster)
+    found = await session.metastore.range(keys.stores())
+    addresses = [decode(StoreRecord, kv.value, key=kv.key).flight for kv in found.kvs]
+    known = [address for address in addresses if address]
+    if not known:
+        raise InvalidInputError(f"StoreCluster {cluster}: no store of it answers clients; see `evenkeel local status`")
+    return known
 
 
 async def wait_for(session: Session, what: str, condition: str, *, within: float) -> None:

@@ -67,6 +67,7 @@ class _Store:
                 *("--data", str(data / "raft"), "--log-format", "console"),
                 *("--listen", f"{LOOPBACK}:{ports.peers}", "--http", f"{LOOPBACK}:{ports.http}"),
                 *("--flight", f"grpc://{LOOPBACK}:{ports.flight}"),
+                *("--flight", f"grpc://{LOOPBACK}:{ports.flight}"),
             ),
             log=layout.logs / f"{name}.raft.log",
         )

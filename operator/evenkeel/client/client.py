@@ -1,0 +1,102 @@
+"""Where a program begins: connections to stores, tables by name, SQL over several of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import pyarrow as pa
+
+from evenkeel.client.attempts import Attempts
+from evenkeel.client.connections import Connections
+from evenkeel.client.routes import RouteCache
+from evenkeel.client.table import TableClient
+from evenkeel.errors import InvalidInputError, RequestError
+
+__all__ = ["Client"]
+
+_THREADS: Final = 16
+
+
+class Client:
+    """Talks to the stores of one StoreCluster; any of them will do to begin with."""
+
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        *,
+        token: str = "",
+        ca: Path | None = None,
+        server_name: str = "",
+        deadline: float = 30.0,
+    ) -> None:
+        """`endpoints` are Flight addresses such as grpc://127.0.0.1:7500; `deadline` is in seconds, for each call."""
+        if isinstance(endpoints, str) or not endpoints:
+            raise InvalidInputError(f"endpoints: got {endpoints!r}; allowed: a list like ['grpc://127.0.0.1:7500']")
+        for endpoint in endpoints:
+            if not endpoint.startswith(("grpc://", "grpc+tcp://", "grpc+tls://")):
+                raise InvalidInputError(
+                    f"endpoints: got {endpoint!r}; allowed: grpc://HOST:PORT or grpc+tls://HOST:PORT"
+                )
+        self._connections = Connections(token=token, ca=ca, server_name=server_name)
+        self._attempts = Attempts(RouteCache(endpoints, self._connections), self._connections, deadline=deadline)
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="evenkeel")
+        self._tables: dict[str, TableClient] = {}
+        self._lock = threading.Lock()
+
+    def table(self, name: str) -> TableClient:
+        """A table; that it is there shows with the first call."""
+        with self._lock:
+            if name not in self._tables:
+                self._tables[name] = TableClient(name, self._attempts, self._pool)
+            return self._tables[name]
+
+    def tables(self) -> list[str]:
+        """The names of all tables."""
+        return self._attempts.routes.names()
+
+    def sql(self, query: str) -> pa.Table:
+        """Run a query over tables, in DuckDB, here; each table's rows are of one moment.
+
+        Rows travel to this process: filter and aggregate with `scan` and `count` where tables are large.
+        """
+        try:
+            duckdb: Any = import_module("duckdb")
+        except ModuleNotFoundError:
+            raise InvalidInputError("SQL needs duckdb: pip install 'evenkeel-operator[client]'") from None
+        with duckdb.connect() as connection:
+            try:
+                names = connection.get_table_names(query)
+            except duckdb.Error as error:
+                raise RequestError(f"not a query: {error}") from None
+            for name in sorted(names):
+                connection.register(name, self._rows_of_one_moment(name))
+            try:
+                return connection.sql(query).to_arrow_table()
+            except duckdb.Error as error:
+                raise RequestError(str(error)) from None
+
+    def _rows_of_one_moment(self, name: str) -> pa.Table:
+        table = self.table(name)
+        if table.partitions == 1:
+            return table.scan()
+        with table.pinned() as pins:
+            return table.scan(pins=pins)
+
+    def close(self) -> None:
+        """Hang up."""
+        self._pool.shutdown()
+        self._connections.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

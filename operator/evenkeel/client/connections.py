@@ -1,0 +1,64 @@
+"""One connection to each store, shared by all threads, with whatever the stores want to see."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pyarrow import flight
+
+from evenkeel.errors import InvalidInputError, StoreError, UnavailableError
+from evenkeel.wire.flight import decode_error
+
+__all__ = ["Connections", "store_error"]
+
+
+class Connections:
+    """By address; closed together."""
+
+    def __init__(self, *, token: str = "", ca: Path | None = None, server_name: str = "") -> None:
+        self._headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
+        self._options: dict[str, Any] = {}
+        if ca is not None:
+            try:
+                self._options["tls_root_certs"] = ca.read_bytes()
+            except OSError as error:
+                raise InvalidInputError(f"CA file {ca}: {error.strerror}") from error
+        if server_name:
+            self._options["override_hostname"] = server_name
+        self._clients: dict[str, flight.FlightClient] = {}
+        self._lock = threading.Lock()
+
+    def to(self, address: str) -> flight.FlightClient:
+        """The connection to an address."""
+        with self._lock:
+            client = self._clients.get(address)
+            if client is None:
+                client = self._clients[address] = flight.FlightClient(address, **self._options)
+            return client
+
+    def options(self, timeout: float) -> flight.FlightCallOptions:
+        """What goes with every call."""
+        return flight.FlightCallOptions(timeout=timeout, headers=self._headers)
+
+    def close(self) -> None:
+        """Hang up on everybody."""
+        with self._lock:
+            clients, self._clients = self._clients, {}
+        for client in clients.values():
+            client.close()
+
+
+def store_error(error: Exception) -> StoreError:
+    """What a store said, or that it could not be reached."""
+    info = getattr(error, "extra_info", None)
+    if info:
+        return decode_error(bytes(info))
+    return UnavailableError(str(error).partition(". gRPC")[0])
+
+
+def addresses(seeds: Mapping[str, str]) -> list[str]:
+    """All addresses, without repetition."""
+    return list(dict.fromkeys(seeds.values()))

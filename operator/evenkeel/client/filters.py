@@ -1,0 +1,88 @@
+"""`col("amount") > 5`: conditions as stores understand them.
+
+Values are written like a column's default: dates and instants as text, decimals as text, bytes in hexadecimal. Python's
+own values are converted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from evenkeel.rows.values import to_json
+
+__all__ = ["Column", "Filter", "col", "filter_of"]
+
+
+class Filter:
+    """A condition on rows; combine with `&`, `|` and `~`."""
+
+    __slots__ = ("tree",)
+
+    def __init__(self, tree: list[Any]) -> None:
+        self.tree = tree
+
+    def __and__(self, other: Filter) -> Filter:
+        return Filter(["and", self.tree, other.tree])
+
+    def __or__(self, other: Filter) -> Filter:
+        return Filter(["or", self.tree, other.tree])
+
+    def __invert__(self) -> Filter:
+        return Filter(["not", self.tree])
+
+    def __bool__(self) -> bool:
+        raise TypeError("a condition on rows is neither true nor false: combine conditions with &, | and ~")
+
+    def __repr__(self) -> str:
+        return f"Filter({self.tree!r})"
+
+
+class Column:
+    """A column in a condition."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def _compare(self, op: str, value: Any) -> Filter:
+        return Filter([op, self.name, to_json(value)])
+
+    def __eq__(self, value: object) -> Filter:  # type: ignore[override]
+        return self._compare("=", value)
+
+    def __ne__(self, value: object) -> Filter:  # type: ignore[override]
+        return self._compare("!=", value)
+
+    def __lt__(self, value: Any) -> Filter:
+        return self._compare("<", value)
+
+    def __le__(self, value: Any) -> Filter:
+        return self._compare("<=", value)
+
+    def __gt__(self, value: Any) -> Filter:
+        return self._compare(">", value)
+
+    def __ge__(self, value: Any) -> Filter:
+        return self._compare(">=", value)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def isin(self, values: Iterable[Any]) -> Filter:
+        """One of these."""
+        return Filter(["in", self.name, [to_json(value) for value in values]])
+
+    def is_null(self) -> Filter:
+        """Nothing is there."""
+        return Filter(["is_null", self.name])
+
+
+def col(name: str) -> Column:
+    """A column, to be compared with something."""
+    return Column(name)
+
+
+def filter_of(given: Filter | list[Any] | None) -> list[Any] | None:
+    """A condition in the form that is sent."""
+    return given.tree if isinstance(given, Filter) else given

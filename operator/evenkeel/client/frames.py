@@ -1,0 +1,72 @@
+"""What may be written: Arrow, pandas or dicts; all become Arrow batches of the table's shape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from evenkeel.errors import RowsError, UnknownColumnError
+from evenkeel.rows.conform import conform_keys, conform_rows
+from evenkeel.rows.schema import RowSchema, arrow_schema, key_schema
+from evenkeel.rows.values import default_scalar
+
+__all__ = ["key_batches", "row_batches"]
+
+
+def row_batches(rows: Any, schema: RowSchema) -> list[pa.RecordBatch]:
+    """Whole rows, in the table's shape."""
+    return [conform_rows(batch, schema) for batch in _batches(rows, arrow_schema(schema), schema)]
+
+
+def key_batches(keys: Any, schema: RowSchema) -> list[pa.RecordBatch]:
+    """Primary keys alone; a plain value stands for a key of one column."""
+    if isinstance(keys, Sequence) and not isinstance(keys, str | bytes) and keys and len(schema.primary_key) == 1:
+        name = schema.primary_key[0]
+        keys = [key if isinstance(key, Mapping) else {name: key} for key in keys]
+    shape = key_schema(schema) if schema.primary_key else arrow_schema(schema)
+    return [conform_keys(batch, schema) for batch in _batches(keys, shape, schema)]
+
+
+def _batches(rows: Any, shape: pa.Schema, schema: RowSchema) -> list[pa.RecordBatch]:
+    if isinstance(rows, pa.RecordBatch):
+        return [rows] if rows.num_rows else []
+    if isinstance(rows, pa.Table):
+        return [batch for batch in rows.combine_chunks().to_batches() if batch.num_rows]
+    if isinstance(rows, pa.RecordBatchReader):
+        return [batch for batch in rows if batch.num_rows]
+    if isinstance(rows, Mapping):
+        return [_from_dicts([rows], shape, schema)]
+    if isinstance(rows, Sequence) and not isinstance(rows, str | bytes):
+        return [_from_dicts(rows, shape, schema)] if rows else []
+    if hasattr(rows, "__arrow_c_stream__"):
+        return _batches(pa.table(rows), shape, schema)
+    if type(rows).__module__.partition(".")[0] == "pandas":
+        return _batches(pa.Table.from_pandas(rows, preserve_index=False), shape, schema)
+    raise RowsError(
+        f"rows of type {type(rows).__name__} cannot be written; allowed: Arrow tables or batches, pandas frames, dicts"
+    )
+
+
+def _from_dicts(rows: Sequence[Any], shape: pa.Schema, schema: RowSchema) -> pa.RecordBatch:
+    """What a dict does not name has its default, whatever the other dicts name."""
+    named: dict[str, None] = {}
+    for row in rows:
+        if not isinstance(row, Mapping):
+            raise RowsError(f"a row is a {type(row).__name__}; allowed: a dict of columns")
+        named.update(dict.fromkeys(row))
+    unknown = [name for name in named if shape.get_field_index(name) < 0]
+    if unknown:
+        raise UnknownColumnError(f"the table has no column {unknown[0]}; there are: {', '.join(shape.names)}")
+    fields = [shape.field(name) for name in named]
+    defaults = {name: value for name in named if (value := _default(schema, name)) is not None}
+    try:
+        return pa.RecordBatch.from_pylist([{**defaults, **row} for row in rows], schema=pa.schema(fields))
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise RowsError(f"the rows do not fit the table: {error}") from error
+
+
+def _default(schema: RowSchema, name: str) -> Any:
+    column = schema.column(name)
+    return default_scalar(column).as_py() if column is not None and column.default is not None else None

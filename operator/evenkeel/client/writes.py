@@ -1,0 +1,171 @@
+"""Rows on their way: split by partition, each batch with a token, sent until every one is answered.
+
+A batch is sent again when nobody can say what became of it, or when another store has to be asked; the token lets the
+store recognise it. So what `write` returned is written once, and what it raised for is written once or not at all.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, Literal
+
+import numpy as np
+import pyarrow as pa
+from msgspec import Struct
+from pyarrow import flight
+
+from evenkeel.client.attempts import Attempts
+from evenkeel.client.connections import store_error
+from evenkeel.errors import StoreError
+from evenkeel.rows.partitions import partitions_of
+from evenkeel.rows.schema import RowSchema
+from evenkeel.wire.flight import PutRequest, PutResult, PutToken, decode, decode_error, encode
+
+__all__ = ["Op", "Writer", "Written"]
+
+Op = Literal["upsert", "append", "delete"]
+_AT_ONCE: Final = 32
+"""Batches in one call: few enough that nobody waits for the other to read."""
+_BATCH_BYTES: Final = 8 << 20
+
+
+class Written(Struct, frozen=True):
+    """What a write came to."""
+
+    rows: int
+    indexes: dict[int, int]
+    """By partition, the log index at or below which all its rows are: for `at_least` reads."""
+
+
+class Writer:
+    """One writer of one table; tokens count up for each partition."""
+
+    def __init__(self, table: str, name: str, attempts: Attempts, pool: ThreadPoolExecutor) -> None:
+        self._table = table
+        self._name = name
+        self._attempts = attempts
+        self._pool = pool
+        self._sequences: dict[int, itertools.count[int]] = {}
+        self._locks: dict[int, threading.Lock] = {}
+        self._guard = threading.Lock()
+
+    def write(self, op: Op, batches: Iterable[pa.RecordBatch], schema: RowSchema) -> Written:
+        """Write all of it; partitions go side by side, the batches of one in their order."""
+        split = _split(batches, schema)
+        rows = sum(batch.num_rows for found in split.values() for batch in found)
+        futures = {
+            partition: self._pool.submit(self._write, op, partition, found) for partition, found in split.items()
+        }
+        errors, indexes = [], {}
+        for partition, future in futures.items():
+            try:
+                indexes[partition] = future.result()
+            except StoreError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+        return Written(rows, indexes)
+
+    def _write(self, op: Op, partition: int, batches: list[pa.RecordBatch]) -> int:
+        with self._guard:
+            sequences = self._sequences.setdefault(partition, itertools.count(1))
+            lock = self._locks.setdefault(partition, threading.Lock())
+        index = 0
+        # A store forgets a writer's older tokens, so a partition's batches leave in their order.
+        with lock:
+            for start in range(0, len(batches), _AT_ONCE):
+                turn = [_Sent(next(sequences), batch) for batch in batches[start : start + _AT_ONCE]]
+                index = max(index, self._send(op, partition, turn, sequences))
+        return index
+
+    def _send(self, op: Op, partition: int, turn: list[_Sent], sequences: itertools.count[int]) -> int:
+        request = PutRequest(table=self._table, partition=partition, op=op, writer=self._name)
+        newest = 0
+
+        def call(client: flight.FlightClient, options: flight.FlightCallOptions) -> None:
+            nonlocal newest
+            results, failure = _put(client, options, request, [sent for sent in turn if not sent.done])
+            for sent, result in results:
+                sent.done = True
+                newest = max(newest, result.index)
+            if failure is not None:
+                _put_in_order(op, turn, sequences)
+                raise failure
+
+        self._attempts.at_leader(self._table, partition, call)
+        return newest
+
+
+class _Sent(Struct):
+    """A batch on its way."""
+
+    sequence: int
+    batch: Any
+    done: bool = False
+
+
+def _put_in_order(op: Op, turn: list[_Sent], sequences: itertools.count[int]) -> None:
+    """Write what overtook a batch that failed once more behind it, as something new: the last write of a key wins."""
+    if op == "append":
+        return
+    failed = False
+    for sent in turn:
+        if failed and sent.done:
+            sent.sequence, sent.done = next(sequences), False
+        failed = failed or not sent.done
+
+
+def _put(
+    client: flight.FlightClient, options: flight.FlightCallOptions, request: PutRequest, batches: list[_Sent]
+) -> tuple[list[tuple[_Sent, PutResult]], StoreError | None]:
+    """One call; returns what was written, and the first error of what was not."""
+    descriptor = flight.FlightDescriptor.for_command(encode(request))
+    writer, reader = client.do_put(descriptor, batches[0].batch.schema, options)
+    done: list[tuple[_Sent, PutResult]] = []
+    failure: StoreError | None = None
+    try:
+        for sent in batches:
+            writer.write_with_metadata(sent.batch, encode(PutToken(sequence=sent.sequence)))
+        writer.done_writing()
+        for sent in batches:
+            answer = reader.read()
+            if answer is None:
+                break
+            result = decode(PutResult, answer.to_pybytes())
+            if result.error is None:
+                done.append((sent, result))
+            else:
+                failure = failure or decode_error(result.error)
+        writer.close()
+    except (pa.ArrowException, OSError) as error:
+        # Results that were read stay good; the call itself ends with the first error among them.
+        failure = failure or store_error(error)
+    return done, failure
+
+
+def _split(batches: Iterable[pa.RecordBatch], schema: RowSchema) -> dict[int, list[pa.RecordBatch]]:
+    """Rows by partition, those of one partition in batches that fit an entry."""
+    found: dict[int, list[pa.RecordBatch]] = {}
+    for batch in batches:
+        for partition, part in _partitioned(batch, schema):
+            found.setdefault(partition, []).extend(_sized(part))
+    return found
+
+
+def _partitioned(batch: pa.RecordBatch, schema: RowSchema) -> Iterator[tuple[int, pa.RecordBatch]]:
+    places = partitions_of(batch, schema)
+    order = np.argsort(places, kind="stable")
+    ordered, starts = np.unique(places[order], return_index=True)
+    ends = [*starts[1:], len(places)]
+    for partition, start, end in zip(ordered, starts, ends, strict=True):
+        yield int(partition), batch.take(pa.array(order[start:end]))
+
+
+def _sized(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    pieces = max(1, -(-batch.nbytes // _BATCH_BYTES))
+    rows = max(1, -(-batch.num_rows // pieces))
+    for start in range(0, batch.num_rows, rows):
+        yield batch.slice(start, rows)

@@ -1,0 +1,21 @@
+"""What docs/client.md shows is what happens."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+import pytest
+
+from tests.repository.tree import ROOT
+from tests.store.serving import Store
+
+PAGE = ROOT / "docs" / "client.md"
+BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))
+async def test_examples_run(block: str, stores: list[Store]) -> None:
+    """Each block of the page, by itself, against two stores."""
+    endpoints = [store.address for store in stores]
+    await asyncio.to_thread(exec, compile(block, str(PAGE), "exec"), {"ENDPOINTS": endpoints})
