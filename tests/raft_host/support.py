@@ -73,8 +73,7 @@ class Wayward(Machine):
         self.asked[kind] += 1
         if kind in self.refuse:
             answer(Failed(self.refuse[kind]))
-        elif self.hold and (self._held or kind in self.hold):
-            # Whatever comes after something that is held waits with it: requests are carried out in order.
+        elif kind in self.hold:
             self._held.append(request)
         else:
             request()

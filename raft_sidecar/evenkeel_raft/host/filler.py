@@ -3,7 +3,7 @@
 For each member: wait for a place (a store makes and sends only a few at a time), let the state machine write its state
 to files, or use files that are being sent to another member, announce them to raft, send them, report how it ended.
 What fails is reported after a pause, for raft asks for another snapshot at once. Nobody is filled any more who is no
-member any more, or by one that does not lead any more.
+member any more, or by one that does not lead any more. A member whose store goes away leaves its place to others.
 """
 
 from __future__ import annotations
@@ -11,21 +11,24 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from evenkeel.errors import EvenkeelError
 from evenkeel_raft.core.errors import RefusedError
 from evenkeel_raft.core.messages import InstallSnapshot
 from evenkeel_raft.core.rawnode import Node
+from evenkeel_raft.host.arrivals import remove_soon
 from evenkeel_raft.host.ports import Ports
 from evenkeel_raft.net.files.manifest import Manifest, make_manifest
-from evenkeel_raft.net.files.sender import Outcome
+from evenkeel_raft.net.files.sender import Outcome, Sent
 
 __all__ = ["Filler"]
 
+_LOOK_SECONDS: Final = 1.0
+_AWAY_LOOKS: Final = 5
 _Result = TypeVar("_Result")
 
 
@@ -47,7 +50,6 @@ class Filler:
     ) -> None:
         self.work: Callable[[], None] = lambda: None
         """Has the replica do at once what its node wants."""
-        self.problem = ""
         self._node = node
         self._group = group
         self._replica = replica
@@ -56,6 +58,7 @@ class Filler:
         self._filling: dict[int, asyncio.Task[None]] = {}
         self._progress: dict[int, float] = {}
         self._failures: dict[int, int] = {}
+        self._problems: dict[int, str] = {}
         self._files: _Files | None = None
         self._making = asyncio.Lock()
         self._announced: InstallSnapshot | None = None
@@ -77,9 +80,13 @@ class Filler:
         """Fill nobody but these."""
         for member in [member for member in self._filling if member not in members]:
             self._filling[member].cancel()
-            self._failures.pop(member, None)
-        if not self._filling:
-            self.problem = ""
+        for member in [member for member in {*self._failures, *self._problems} if member not in members]:
+            self._forget_failures(member)
+
+    @property
+    def problem(self) -> str:
+        """Why a member is not filled, if so."""
+        return next((problem for member, problem in self._problems.items() if member in self._filling), "")
 
     @property
     def floor(self) -> int | None:
@@ -94,10 +101,8 @@ class Filler:
     # Filling
 
     async def _fill(self, member: int) -> None:
-        self._progress[member] = 0.0
         try:
-            async with self._ports.snapshot_slots:
-                failure = await self._send(member)
+            failure = await self._send(member)
             self._note(member, failure)
             if failure:
                 await self._pause(member)
@@ -112,13 +117,33 @@ class Filler:
         if store is None or not self._node.leading:
             return ""
         try:
-            async with self._snapshot() as files:
-                message = self._announce(member, files.index)
-                return await self._stream(member, store, message, files) if message is not None else ""
+            async with AsyncExitStack() as held:
+                return await self._send_to(member, store, held)
         except (EvenkeelError, OSError, RefusedError) as error:
             return str(error) if self._node.leading else ""
 
-    async def _stream(self, member: int, store: str, message: InstallSnapshot, files: _Files) -> str:
+    async def _send_to(self, member: int, store: str, held: AsyncExitStack) -> str:
+        """Send as often as it takes. Who is away has no place meanwhile, but the files it had a part of stay."""
+        files: _Files | None = None
+        while True:
+            await self._until_connected(member, store)
+            async with self._ports.snapshot_slots:
+                if files is None or files.index < self._node.offset:
+                    files = await held.enter_async_context(self._snapshot())
+                message = self._announce(member, files.index)
+                if message is None:
+                    return ""
+                sent = await self._stream(member, store, message, files)
+            if sent is not None:
+                return "" if sent.outcome is Outcome.STORED else f"{store} could not be filled: {_explain(sent)}"
+
+    async def _until_connected(self, member: int, store: str) -> None:
+        while not self._ports.peers.connected(store):
+            self._problems[member] = f"{store} is not connected: its replica waits to be filled"
+            await self._ports.clock.sleep(_LOOK_SECONDS)
+
+    async def _stream(self, member: int, store: str, message: InstallSnapshot, files: _Files) -> Sent | None:
+        """Send the files once; None if the other store went away."""
         size, sent = max(1, files.manifest.size), 0
 
         def progress(so_far: int) -> None:
@@ -127,17 +152,37 @@ class Filler:
             self._ports.tally.snapshot_bytes += max(0, so_far - sent)
             sent = max(sent, so_far)
 
-        try:
-            result = await self._ports.peers.send_snapshot(
+        self._progress[member] = 0.0
+        sending = asyncio.ensure_future(
+            self._ports.peers.send_snapshot(
                 store, message=message, manifest=files.manifest, directory=files.directory, progress=progress
             )
+        )
+        try:
+            result = await self._while_connected(store, sending)
         except asyncio.CancelledError:
             self._ports.tally.wasted_bytes += sent
             raise
-        if result.outcome is Outcome.STORED:
+        finally:
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+        if result is not None and result.outcome is Outcome.STORED:
             self._ports.tally.snapshots_sent += 1
-            return ""
-        return f"{store} could not be filled: {result.outcome.value}: {result.detail}"
+        return result
+
+    async def _while_connected(self, store: str, sending: asyncio.Future[Sent]) -> Sent | None:
+        """Wait for the end of a transfer, or until its receiver has been away for a while."""
+        away = 0
+        while away < _AWAY_LOOKS:
+            pause = asyncio.ensure_future(self._ports.clock.sleep(_LOOK_SECONDS))
+            try:
+                await asyncio.wait((sending, pause), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                pause.cancel()
+            if sending.done():
+                return sending.result()
+            away = 0 if self._ports.peers.connected(store) else away + 1
+        return None
 
     def _announce(self, member: int, index: int) -> InstallSnapshot | None:
         """Let the node make the message; none where the member needs nothing any more."""
@@ -147,12 +192,16 @@ class Filler:
         return self._announced
 
     def _note(self, member: int, failure: str) -> None:
-        self.problem = failure
         if failure:
             self._ports.tally.snapshots_failed += 1
             self._failures[member] = self._failures.get(member, 0) + 1
+            self._problems[member] = failure
         else:
-            self._failures.pop(member, None)
+            self._forget_failures(member)
+
+    def _forget_failures(self, member: int) -> None:
+        self._failures.pop(member, None)
+        self._problems.pop(member, None)
 
     async def _pause(self, member: int) -> None:
         longest = min(10.0, 0.2 * 2 ** min(self._failures[member], 8))
@@ -179,14 +228,20 @@ class Filler:
     async def _make(self) -> _Files:
         self._made += 1
         directory = self._ports.outbox / f"{self._group}-{self._replica}-{self._made}"
+        await _on_thread(partial(directory.mkdir, parents=True))
+        taking = self._ports.machine.snapshot(self._group, self._replica, directory)
         try:
-            await _on_thread(partial(directory.mkdir, parents=True))
-            taken = await self._ports.machine.snapshot(self._group, self._replica, directory)
+            taken = await asyncio.shield(taking)
             manifest = await _on_thread(partial(make_manifest, directory, taken.files))
         except BaseException:
-            await _on_thread(partial(shutil.rmtree, directory, ignore_errors=True))
+            # Not before the state machine is done: what it still writes would stay.
+            taking.add_done_callback(lambda _: remove_soon(directory))
             raise
         return _Files(directory, taken.index, manifest)
+
+
+def _explain(sent: Sent) -> str:
+    return f"{sent.outcome.value}: {sent.detail}"
 
 
 async def _on_thread(work: Callable[[], _Result]) -> _Result:

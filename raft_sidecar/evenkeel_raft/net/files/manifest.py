@@ -69,11 +69,10 @@ def chunk_sum(data: bytes | memoryview) -> bytes:
 
 def make_manifest(directory: Path, names: Sequence[str], *, chunk_bytes: int = CHUNK_BYTES) -> Manifest:
     """Read the files once. It blocks: call it on a thread."""
-    manifest = Manifest(chunk_bytes, [_sum_file(directory / name, name, chunk_bytes) for name in names])
-    problem = check_manifest(manifest)
+    problem = _check_names(names)
     if problem:
         raise InvalidInputError(f"snapshot in {directory}: {problem}")
-    return manifest
+    return Manifest(chunk_bytes, [_sum_file(directory / name, name, chunk_bytes) for name in names])
 
 
 def _sum_file(path: Path, name: str, chunk_bytes: int) -> FileSum:
@@ -89,17 +88,23 @@ def check_manifest(manifest: Manifest) -> str:
     """Return what makes a manifest unusable, or nothing. Names are where a peer could do harm."""
     if manifest.chunk_bytes not in _CHUNK_LIMITS:
         return f"chunks of {manifest.chunk_bytes} bytes"
-    if len(manifest.files) > _MAX_FILES:
-        return f"{len(manifest.files)} files, and at most {_MAX_FILES} are moved"
-    names = [file.name for file in manifest.files]
+    if problem := _check_names([file.name for file in manifest.files]):
+        return problem
+    for file in manifest.files:
+        if not _adds_up(file, manifest.chunk_bytes):
+            return f"the checksums of {file.name!r} do not fit its size"
+    return ""
+
+
+def _check_names(names: Sequence[str]) -> str:
+    if len(names) > _MAX_FILES:
+        return f"{len(names)} files, and at most {_MAX_FILES} are moved"
     if len(set(names)) < len(names):
         return "two files of one name"
     parents = {str(parent) for name in names for parent in PurePosixPath(name).parents}
-    for file in manifest.files:
-        if not _is_safe(file.name) or file.name in parents:
-            return f"a file cannot be called {file.name!r}"
-        if not _adds_up(file, manifest.chunk_bytes):
-            return f"the checksums of {file.name!r} do not fit its size"
+    for name in names:
+        if not _is_safe(name) or name in parents:
+            return f"a file cannot be called {name!r}"
     return ""
 
 
