@@ -1,0 +1,133 @@
+"""Whole clusters of processes: etcd, sidecars and table stores; and a client that follows redirects."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from pyarrow import flight
+
+from evenkeel.driver import drive
+from evenkeel.errors import NotLeaderError, StoreError
+from evenkeel.model.table import TableSpec
+from evenkeel.model.views import TableView
+from evenkeel.protocol.records import Leader, Retarget, TableRecord, decode
+from evenkeel.reconcile.table import Outcome, TableWish, reconcile_table
+from evenkeel.rows.partitions import partitions_of
+from evenkeel.rows.schema import RowSchema, schema_of_table
+from tests.process.cluster import KEYS, LOOPBACK, TABLE, ProcessCluster, StoreProcesses
+from tests.store.serving import ORDERS, Client
+
+__all__ = ["TableCluster", "TableStore"]
+
+
+class TableStore(StoreProcesses):
+    """A sidecar and a table store."""
+
+    async def start_machine(self) -> None:
+        self.machine = await self._launch(
+            "machine",
+            "evenkeel_store.process.main",
+            *("--store", self.name, "--store-cluster", "main", "--etcd-endpoints", ",".join(self.endpoints)),
+            *("--socket", str(self.socket), "--data", str(self.directory / "tables")),
+            *("--listen", f"{LOOPBACK}:{self.front}", "--http", f"{LOOPBACK}:0"),
+        )
+
+    @property
+    def address(self) -> str:
+        return f"grpc://{LOOPBACK}:{self.front}"
+
+
+class TableCluster(ProcessCluster):
+    """A cluster with one table, `orders`."""
+
+    async def add(self, name: str) -> StoreProcesses:
+        store = TableStore(name, self.directory / name, (self.etcd.endpoint,), ())
+        store.flags = ("--flight", store.address)
+        self.stores[name] = store
+        await store.start()
+        return store
+
+    def spec(self, replicas: int) -> bytes:
+        schema = {"columns": ORDERS, "primaryKey": ["id"]}
+        spec = {"storeCluster": "main", "partitions": self.partitions, "replicas": replicas, "schema": schema}
+        return msgspec.json.encode(spec)
+
+    @property
+    def schema(self) -> RowSchema:
+        return schema_of_table(TableSpec.model_validate_json(self.spec(1)))
+
+    async def reconcile(
+        self, replicas: int, *, voters: int | None = None, retarget: Retarget = Retarget.ADJUST
+    ) -> Outcome:
+        size = voters or (replicas if replicas % 2 else replicas - 1)
+        raw = msgspec.Raw(self.spec(replicas))
+        wish = TableWish(
+            record=TableRecord(partitions=self.partitions, replicas=replicas, consensus_size=size, spec=raw),
+            view=TableView(name="orders", partitions=self.partitions, replicas=replicas, consensus_size=size),
+        )
+        requests = reconcile_table(wish, keys=KEYS, table=TABLE, epoch=self.epoch.compare)
+        return await drive(requests, metastore=self.metastore, epoch=self.epoch)
+
+    # A client's part
+
+    def client(self, store: str) -> Client:
+        found = self.stores[store]
+        assert isinstance(found, TableStore)
+        return Client(found.address)
+
+    async def leader(self, partition: int) -> str:
+        kv = await self.metastore.get(KEYS.leader(TABLE, partition))
+        return decode(Leader, kv.value, key=kv.key).store if kv is not None else next(iter(self.stores))
+
+    async def insist(self, partition: int, ask: Any) -> Any:
+        """Ask whoever leads until it is answered, following redirects."""
+        store = await self.leader(partition)
+        async with asyncio.timeout(60):
+            while True:
+                client = self.client(store)
+                try:
+                    return await ask(client)
+                except NotLeaderError as error:
+                    store = error.store if error.store in self.stores else await self.leader(partition)
+                except (StoreError, flight.FlightError, pa.ArrowException):
+                    store = await self.leader(partition)
+                finally:
+                    await client.close()
+                await asyncio.sleep(0.05)
+
+    async def write(self, rows: pa.RecordBatch, *, writer: str, sequence: int) -> None:
+        """Write rows, each to its partition, until all are acknowledged; a token makes that happen once."""
+        places = partitions_of(rows, self.schema)
+        for partition in range(self.partitions):
+            part = rows.filter(pa.array(places == partition))
+            if part.num_rows:
+                request = {"partition": partition, "writer": writer, "sequence": sequence}
+                await self.insist(partition, lambda client, part=part, request=request: client.put(part, **request))
+
+    async def hashes(self, partition: int) -> dict[str, str]:
+        """The hash of each replica at one index."""
+        taken = await self.insist(partition, lambda client: client.act("hash", table="orders", partition=partition))
+        found: dict[str, str] = {}
+        view = (await self.snapshot()).partition(partition)
+        assert view.stable is not None
+        async with asyncio.timeout(60):
+            for store in sorted(peer.store for peer in view.stable.peers):
+                while store not in found:
+                    await self._look_for_hash(store, partition, taken["index"], found)
+        return found
+
+    async def _look_for_hash(self, store: str, partition: int, index: int, found: dict[str, str]) -> None:
+        client = self.client(store)
+        try:
+            groups = (await client.act("status", table="orders"))["groups"]
+            [mine] = [group for group in groups if group["partition"] == partition]
+            if str(index) in mine.get("hashes", {}):
+                found[store] = mine["hashes"][str(index)]
+        except (StoreError, flight.FlightError, ValueError):
+            pass
+        finally:
+            await client.close()
+        await asyncio.sleep(0.05)

@@ -1,0 +1,94 @@
+"""Stores on real sidecars: what was acknowledged is on every replica, once, whatever died meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from evenkeel.errors import NotLeaderError
+from tests.store.cluster import TableCluster
+
+
+@pytest.fixture
+async def new_cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Callable[..., Any]]:
+    async with AsyncExitStack() as stack:
+
+        async def make(**options: Any) -> TableCluster:
+            return await stack.enter_async_context(TableCluster(tmp_path_factory.mktemp("c"), **options))
+
+        yield make
+
+
+def batch(writer: int, sequence: int) -> pa.RecordBatch:
+    ids = [writer * 100_000 + sequence * 10 + place for place in range(10)]
+    return pa.record_batch({"id": ids, "customer": [f"{writer}/{sequence}"] * 10})
+
+
+async def all_rows(cluster: TableCluster) -> list[int]:
+    found: list[int] = []
+    for partition in range(cluster.partitions):
+        ask = lambda client, partition=partition: client.get(partition=partition, columns=["id"])  # noqa: E731
+        found += (await cluster.insist(partition, ask)).column("id").to_pylist()
+    return sorted(found)
+
+
+async def test_store_dies_while_writes_go_on(new_cluster: Callable[..., Any]) -> None:
+    """Every row that was acknowledged is there once, and all replicas have the same hash, after a store was killed."""
+    cluster: TableCluster = await new_cluster(partitions=2)
+    await cluster.reconcile(3)
+    await cluster.until_settled()
+    killed = asyncio.Event()
+
+    async def write(writer: int) -> None:
+        for sequence in range(30):
+            await cluster.write(batch(writer, sequence), writer=f"w{writer}", sequence=sequence)
+            if sequence == 10:
+                killed.set()
+
+    writing = asyncio.gather(*(write(writer) for writer in range(3)))
+    await killed.wait()
+    victim = cluster.stores[await cluster.leader(0)]
+    await victim.end()
+    await victim.start()
+    await writing
+    assert await all_rows(cluster) == sorted(
+        row for writer in range(3) for sequence in range(30) for row in batch(writer, sequence).column("id").to_pylist()
+    )
+    for partition in range(2):
+        hashes = await cluster.hashes(partition)
+        assert len(hashes) == 3
+        assert len(set(hashes.values())) == 1
+
+
+async def test_new_replicas_answer_at_pins_of_before(new_cluster: Callable[..., Any]) -> None:
+    """Replicas built from a snapshot show rows as they were at a pin, and as they are; the wrong store redirects."""
+    cluster: TableCluster = await new_cluster(partitions=1)
+    await cluster.reconcile(1)
+    await cluster.until_settled()
+    await cluster.write(batch(0, 0), writer="w", sequence=1)
+    pin = await cluster.insist(
+        0, lambda client: client.act("pin", table="orders", partition=0, name="job", seconds=600)
+    )
+    await cluster.insist(0, lambda client: client.put([{"id": 3}, {"id": 4}], op="delete"))
+    await cluster.write(batch(1, 1), writer="w", sequence=2)
+    leader = await cluster.leader(0)
+    client = cluster.client(next(name for name in cluster.stores if name != leader))
+    with pytest.raises(NotLeaderError) as redirected:
+        await client.rows(partition=0)
+    assert redirected.value.store == leader
+    await client.close()
+    await cluster.reconcile(3)
+    await cluster.until_settled()
+    for name in cluster.stores:
+        client = cluster.client(name)
+        pinned = await client.rows(partition=0, columns=["id"], pin="job", at_least=pin["index"])
+        assert [row["id"] for row in pinned] == list(range(10))
+        newest = sorted(row["id"] for row in await client.rows(partition=0, columns=["id"]))
+        assert newest == [0, 1, 2, *range(5, 10), *range(100_010, 100_020)]
+        await client.close()
+    assert len(set((await cluster.hashes(0)).values())) == 1
