@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -19,7 +19,7 @@ from evenkeel.wire.flight import Aggregate, ReadRequest
 from evenkeel_store.layout import Layout
 from evenkeel_store.reading import Query
 
-__all__ = ["CHANGE_COLUMNS", "Span", "answer_schema", "changes_query", "lookup_query", "read_query", "sample_query"]
+__all__ = ["CHANGE_COLUMNS", "answer_schema", "changes_query", "lookup_query", "read_query"]
 
 CHANGE_COLUMNS: Final = ("$index", "$seq", "$op")
 """Stand before a change's own columns. The first two also tell apart the rows of a table without a primary key."""
@@ -30,13 +30,6 @@ _COMPARISONS: Final = {"=": "=", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=
 _TEXT: Final = {"starts_with": "starts_with", "ends_with": "ends_with", "contains": "contains"}
 _HIDDEN: Final = {"$index": ("i", pa.int64()), "$seq": ("s", pa.int32())}
 _OPS: Final = "CASE op WHEN 0 THEN 'upsert' ELSE 'delete' END"
-
-
-class Span(NamedTuple):
-    """A range of keys: past one, up to and with another; None where it is open."""
-
-    after: Sequence[Any] | None = None
-    up_to: Sequence[Any] | None = None
 
 
 # Names
@@ -107,12 +100,10 @@ def _aggregate(aggregate: Aggregate, schema: RowSchema) -> tuple[str, pa.Field]:
 # Queries
 
 
-def read_query(
-    request: ReadRequest, layout: Layout, *, at: int | None = None, span: Span | None = None, limit: int | None = None
-) -> Query:
-    """Rows, or figures about them, as they are or as they were at an index; in addition only a range of keys."""
+def read_query(request: ReadRequest, layout: Layout, *, at: int | None = None, limit: int | None = None) -> Query:
+    """Rows, or figures about them, as they are or as they were at an index."""
     schema, parameters = layout.schema, list[Any]()
-    where = " AND ".join(_conditions(request, layout, span, parameters)) or "true"
+    where = " AND ".join(_conditions(request, layout, parameters)) or "true"
     if request.aggregates or request.group_by:
         groups = [_physical(schema, name) for name in request.group_by]
         figures = [_aggregate(aggregate, schema)[0] for aggregate in request.aggregates]
@@ -151,26 +142,18 @@ def changes_query(request: ReadRequest, layout: Layout, *, until: int) -> Query:
     return Query(f"SELECT {listed} FROM ({source}) WHERE {where} ORDER BY i, s", parameters)
 
 
-def sample_query(request: ReadRequest, layout: Layout, size: int) -> Query:
-    """Keys of some rows, to cut a scan by, with the columns that are asked for, to see how wide they are."""
-    names = layout.schema.names if request.columns is None else request.columns
-    wanted = dict.fromkeys([*layout.keys, *(_physical(layout.schema, name) for name in names)])
-    return Query(f"SELECT {', '.join(wanted)} FROM {layout.rows} USING SAMPLE reservoir({size} ROWS)")
-
-
 def _used(*sql: str) -> list[str]:
     """Name the columns that occur, so that no others are read."""
     return sorted({column for part in sql for column in re.findall(r"\bc[0-9]+\b", part)})
 
 
-def _conditions(request: ReadRequest, layout: Layout, span: Span | None, parameters: list[Any]) -> list[str]:
-    asked = Span(_key(request.after, layout, "after"), _key(request.up_to, layout, "up_to"))
+def _conditions(request: ReadRequest, layout: Layout, parameters: list[Any]) -> list[str]:
     conditions = []
-    for bounds in (asked, span or Span()):
-        if bounds.after is not None:
-            conditions.append(_past(layout, bounds.after, parameters))
-        if bounds.up_to is not None:
-            conditions.append(f"NOT {_past(layout, bounds.up_to, parameters)}")
+    after, up_to = _key(request.after, layout, "after"), _key(request.up_to, layout, "up_to")
+    if after is not None:
+        conditions.append(_past(layout, after, parameters))
+    if up_to is not None:
+        conditions.append(f"NOT {_past(layout, up_to, parameters)}")
     if request.filter is not None:
         conditions.append(_filter(request.filter, layout.schema, parameters))
     return conditions

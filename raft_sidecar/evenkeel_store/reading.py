@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, islice
+from typing import Any, Final, NamedTuple, TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -21,6 +22,8 @@ from evenkeel_store.groups import Group
 from evenkeel_store.layout import Layout
 
 __all__ = ["Query", "Rows", "state_hash"]
+
+_T = TypeVar("_T")
 
 
 class Query(NamedTuple):
@@ -42,17 +45,50 @@ class Rows:
         self._tables_lock = tables_lock
 
     def read(self, group: Group, ask: Callable[[Layout], Query]) -> tuple[Layout, pa.Table]:
-        """Return what a query finds, and the layout it was made for."""
+        """Return all that a query finds, and the layout it was made for."""
+
+        def run(cursor: Cursor, query: Query) -> pa.Table:
+            with contextlib.closing(cursor):
+                return cursor.sql(query.sql, params=list(query.parameters)).to_arrow_table()
+
+        return self._settled(group, ask, run)
+
+    def begin(
+        self, group: Group, ask: Callable[[Layout], Query], *, batch_rows: int
+    ) -> tuple[Cursor, Iterator[pa.RecordBatch]]:
+        """Begin to read what a query finds: all batches are of one moment. The cursor is to be closed in the end."""
+
+        def run(cursor: Cursor, query: Query) -> tuple[Cursor, Iterator[pa.RecordBatch]]:
+            try:
+                reader = cursor.sql(query.sql, params=list(query.parameters)).to_arrow_reader(batch_rows)
+                # With the first batch it is decided which moment that is.
+                first = list(islice(reader, 1))
+            except BaseException:
+                cursor.close()
+                raise
+            return cursor, (batch for batch in chain(first, reader) if batch.num_rows)
+
+        return self._settled(group, ask, run)[1]
+
+    def _settled(
+        self, group: Group, ask: Callable[[Layout], Query], run: Callable[[Cursor, Query], _T]
+    ) -> tuple[Layout, _T]:
+        """Run a query on tables that were the group's all the while."""
         for _ in range(_ATTEMPTS):
             layout = self._layout(group)
+            query = ask(layout)
+            cursor = self._database.cursor()
+            for name, table in query.tables.items():
+                cursor.register(name, table)
             try:
-                found = self._run(ask(layout))
+                found = run(cursor, query)
             except duckdb.CatalogException:
                 if group.layout is layout:
                     raise
                 continue
             if group.layout is layout:
                 return layout, found
+            cursor.close()
         raise UnavailableError(f"group {group.number}: its tables keep changing; try again")
 
     def _layout(self, group: Group) -> Layout:
@@ -63,12 +99,6 @@ class Rows:
         if layout is None:
             raise UnavailableError(f"table {group.head.table} has no columns yet on partition {group.head.partition}")
         return layout
-
-    def _run(self, query: Query) -> pa.Table:
-        with contextlib.closing(self._database.cursor()) as cursor:
-            for name, table in query.tables.items():
-                cursor.register(name, table)
-            return cursor.sql(query.sql, params=list(query.parameters)).to_arrow_table()
 
 
 def state_hash(cursor: Cursor, layout: Layout, *, at: int, version: int) -> str:

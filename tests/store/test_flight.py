@@ -447,8 +447,7 @@ async def test_unknown_action(client: Client) -> None:
 
 async def test_table_dropped_in_mid_scan(store: Store, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """A scan whose table is dropped ends with an error that says so; one whose replica moves away says where to go."""
-    monkeypatch.setattr("evenkeel_store.scans._SMALLEST_CHUNK", 1000)
-    monkeypatch.setattr("evenkeel_store.scans._LARGEST_CHUNK", 1000)
+    monkeypatch.setattr("evenkeel_store.scans.BATCH_ROWS", 1000)
     for dropped in (False, True):
         await client.put([{"id": number, "customer": "x" * 1000} for number in range(20_000)])
         await store.machine.fold()

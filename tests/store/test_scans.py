@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import gc
 import threading
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
-from evenkeel.errors import FilterError, RequestError, RetentionError, UnknownColumnError
+from evenkeel.errors import FilterError, RequestError, RetentionError, UnavailableError, UnknownColumnError
 from evenkeel.rows.schema import ColumnDef, RowSchema
 from evenkeel.rows.values import from_json
 from evenkeel.wire.flight import Aggregate, ReadRequest
 from evenkeel_store.entries import Expire, Upsert, encode_entry
-from evenkeel_store.scans import Answer, Scanner
+from evenkeel_store.scans import IDLE_SECONDS, Answer, Scanner
 from tests.store.support import PLAIN, WIDER, Bench, append, columns, delete, rows_of, upsert
 
 ROWS: list[dict[str, Any]] = [
@@ -31,22 +29,8 @@ ROWS: list[dict[str, Any]] = [
 
 
 @pytest.fixture
-def ahead() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(1) as pool:
-        yield pool
-
-
-@pytest.fixture
-def scanner(bench: Bench, ahead: ThreadPoolExecutor) -> Scanner:
-    return Scanner(bench.rows, ahead)
-
-
-@pytest.fixture
-def small(bench: Bench, ahead: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch) -> Scanner:
-    """A scanner that reads four rows at a time."""
-    monkeypatch.setattr("evenkeel_store.scans._SMALLEST_CHUNK", 4)
-    monkeypatch.setattr("evenkeel_store.scans._LARGEST_CHUNK", 4)
-    return Scanner(bench.rows, ahead)
+def scanner(bench: Bench) -> Scanner:
+    return Scanner(bench.rows)
 
 
 def request(**fields: Any) -> ReadRequest:
@@ -55,7 +39,7 @@ def request(**fields: Any) -> ReadRequest:
 
 
 def rows(answer: Answer) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = pa.Table.from_batches(answer.batches, answer.schema).to_pylist()
+    found: list[dict[str, Any]] = pa.Table.from_batches(answer, answer.schema).to_pylist()
     return found
 
 
@@ -189,7 +173,7 @@ def test_columns(bench: Bench, scanner: Scanner) -> None:
     bench.apply(columns(), upsert(ROWS[:1]))
     answer = scanner.scan(bench.group, request(columns=["amount", "id", "amount"]))
     assert answer.schema.names == ["amount", "id", "amount"]
-    [batch] = answer.batches
+    [batch] = answer
     assert [column.to_pylist() for column in batch.columns] == [[Decimal("10.00")], [1], [Decimal("10.00")]]
 
 
@@ -221,79 +205,98 @@ def test_aggregates(bench: Bench, scanner: Scanner) -> None:
 
 
 @pytest.mark.parametrize("ordered", [False, True])
-def test_ranges_hold_one_moment(bench: Bench, small: Scanner, ordered: bool) -> None:
-    """A scan in many ranges shows every row once, as of the index it began at, whatever is written and folded."""
-    bench.apply(columns(), upsert([{"id": number, "name": "old"} for number in range(0, 60, 2)]))
+def test_scan_shows_one_moment(bench: Bench, scanner: Scanner, ordered: bool) -> None:
+    """A scan shows every row once, as of when it began, whatever is written and folded; it is in nobody's way."""
+    total = 150_000
+    for first in range(0, total, 50_000):
+        bench.apply(
+            *([] if first else [columns()]), upsert([{"id": n, "name": "old"} for n in range(first, first + 50_000)])
+        )
+        if not first:
+            bench.fold()
+    answer = scanner.scan(bench.group, request(ordered=ordered, columns=["id", "name"]))
+    batches = [next(answer)]
+    bench.apply(
+        upsert([{"id": number, "name": "new"} for number in range(0, total + 100, 7)]), delete(list(range(999)))
+    )
     bench.fold()
-    bench.apply(upsert([{"id": number, "name": "old"} for number in range(1, 60, 2)]))
-    answer = small.scan(bench.group, request(ordered=ordered))
-    batches = [next(answer.batches), next(answer.batches)]
-    bench.apply(upsert([{"id": number, "name": "new"} for number in range(100)]), delete(list(range(0, 60, 3))))
-    bench.fold()
+    bench.engine.database.checkpoint(always=True)
+    assert bench.engine.database.wal_bytes == 0
     bench.apply(columns(WIDER))
-    found = pa.Table.from_batches([*batches, *answer.batches], answer.schema).to_pylist()
-    assert len(batches[1]) < 30
-    assert {row["name"] for row in found} == {"old"}
-    seen = [row["id"] for row in found]
-    assert (seen if ordered else sorted(seen)) == list(range(60))
-    assert answer.index == 3
-    assert bench.group.readable() == (6, [])
+    found = pa.Table.from_batches([*batches, *answer], answer.schema)
+    assert batches[0].num_rows < total
+    assert pc.unique(found.column("name")).to_pylist() == ["old"]
+    seen = found.column("id").to_pylist()
+    assert (seen if ordered else sorted(seen)) == list(range(total))
+    assert answer.index == 4
 
 
-def test_limits(bench: Bench, small: Scanner) -> None:
-    """A limit holds over all ranges, and reading stops there."""
+def test_limits(bench: Bench, scanner: Scanner) -> None:
+    """No more rows come than were asked for."""
     bench.apply(columns(), upsert([{"id": number} for number in range(60)]))
     bench.fold()
-    for limit in (0, 1, 4, 5, 30, 99):
-        answer = small.scan(bench.group, request(limit=limit, ordered=True))
+    for limit in (0, 1, 59, 99):
+        answer = scanner.scan(bench.group, request(limit=limit, ordered=True))
         assert [row["id"] for row in rows(answer)] == list(range(min(limit, 60)))
 
 
-def test_key_ranges(bench: Bench, small: Scanner) -> None:
+def test_key_ranges(bench: Bench, scanner: Scanner) -> None:
     """A reader goes on behind the last key it has seen, and several share a partition by key."""
     bench.apply(columns(), upsert([{"id": number} for number in range(40)]))
     bench.fold()
-    assert ids(small.scan(bench.group, request(after=[9], up_to=[12]))) == [10, 11, 12]
-    assert ids(small.scan(bench.group, request(after=[35]))) == [36, 37, 38, 39]
+    assert ids(scanner.scan(bench.group, request(after=[9], up_to=[12]))) == [10, 11, 12]
+    assert ids(scanner.scan(bench.group, request(after=[35]))) == [36, 37, 38, 39]
 
 
 PAIRS = RowSchema((ColumnDef("a", "string", False), ColumnDef("b", "int32", False)), ("a", "b"), ("a", "b"))
 
 
-def test_ranges_of_composite_keys(bench: Bench, small: Scanner) -> None:
+def test_ranges_of_composite_keys(bench: Bench, scanner: Scanner) -> None:
     """Ranges over keys of several columns follow the columns' order."""
     pairs = [{"a": a, "b": b} for a in "xyz" for b in range(-5, 5)]
     bench.apply(columns(PAIRS), encode_entry(Upsert("", 0, 2, 0), rows_of(PAIRS, pairs)))
     bench.fold()
-    found = rows(small.scan(bench.group, request(ordered=True)))
+    found = rows(scanner.scan(bench.group, request(ordered=True)))
     assert found == pairs
-    found = rows(small.scan(bench.group, request(ordered=True, after=["x", 3], up_to=["y", -4])))
+    found = rows(scanner.scan(bench.group, request(ordered=True, after=["x", 3], up_to=["y", -4])))
     assert found == [{"a": "x", "b": 4}, {"a": "y", "b": -5}, {"a": "y", "b": -4}]
 
 
-def test_rows_without_keys_are_told_apart_by_index(bench: Bench, small: Scanner) -> None:
+def test_rows_without_keys_are_told_apart_by_index(bench: Bench, scanner: Scanner) -> None:
     """A table without a primary key is scanned in log order, and goes on behind an index and a place."""
     batch = [{"text": "t", "number": number} for number in range(3)]
     bench.apply(columns(PLAIN), *(append(batch) for _ in range(5)))
     bench.fold()
     bench.apply(append(batch))
-    answer = small.scan(bench.group, request(columns=["$index", "$seq", "number"], ordered=True, after=[3, 1]))
+    answer = scanner.scan(bench.group, request(columns=["$index", "$seq", "number"], ordered=True, after=[3, 1]))
     found = [tuple(row.values()) for row in rows(answer)]
     assert found == [(3, 2, 2), *((index, place, place) for index in range(4, 8) for place in range(3))]
 
 
-def test_abandoned_scan_lets_go(bench: Bench, small: Scanner) -> None:
-    """A client that goes away before the first batch, or after it, leaves no index held."""
-    bench.apply(columns(), upsert([{"id": number} for number in range(60)]))
+def test_abandoned_scan_lets_go(bench: Bench, scanner: Scanner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scan that nobody reads is ended after a while, and says so to whoever comes back; one that is read is not."""
+    bench.apply(columns(), upsert([{"id": number} for number in range(150_000)]))
+    clock = 0.0
+    monkeypatch.setattr("evenkeel_store.scans.time.monotonic", lambda: clock)
+    idle, busy = (scanner.scan(bench.group, request()) for _ in range(2))
+    next(idle)
+    clock = IDLE_SECONDS
+    next(busy)
+    clock += 1
+    scanner.end_idle()
+    with pytest.raises(UnavailableError, match="nothing was read for 60 s"):
+        next(idle)
+    assert sum(batch.num_rows for batch in busy) > 0
+
+
+def test_pinned_scan_needs_its_pin_no_longer(bench: Bench, scanner: Scanner) -> None:
+    """Once a scan at an index has begun, nothing has to be kept for it."""
+    bench.apply(columns(), upsert([{"id": 1, "name": "old"}]))
+    answer = scanner.scan(bench.group, request(), held=bench.group.hold())
+    assert bench.group.readable() == (2, [])
+    bench.apply(upsert([{"id": 1, "name": "new"}]))
     bench.fold()
-    for taken in (0, 3):
-        answer = small.scan(bench.group, request())
-        for _ in range(taken):
-            next(answer.batches)
-        assert bench.group.readable()[1] == [2]
-        del answer
-        gc.collect()
-        assert bench.group.readable()[1] == []
+    assert [row["name"] for row in rows(answer)] == ["old"]
 
 
 # Changes

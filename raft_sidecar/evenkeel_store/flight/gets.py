@@ -65,7 +65,7 @@ class Gets:
         # A reader of changes has to know how far there were none.
         yield pa.RecordBatch.from_arrays([[]] * len(answer.schema), schema=answer.schema), stamp
         try:
-            for batch in answer.batches:
+            for batch in answer:
                 if not self._service.is_here(group):
                     raise self._service.gone(group)
                 self._service.machine.tally["read_rows"] += batch.num_rows

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,8 +45,8 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
     ) -> None:
         bridge = Bridge(loop)
         self._calls = service.machine.calls
-        self._ahead = ThreadPoolExecutor(max_workers=4, thread_name_prefix="scan")
-        self._gets = Gets(service, bridge, Scanner(service.machine.rows, self._ahead))
+        self.scanner = Scanner(service.machine.rows)
+        self._gets = Gets(service, bridge, self.scanner)
         self._puts = Puts(service, bridge)
         self._actions = Actions(service, bridge)
         scheme = "grpc+tls" if tls else "grpc"
@@ -59,7 +58,6 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
                 **_tls_options(tls),
             )
         except Exception as error:
-            self._ahead.shutdown()
             detail = str(error).partition("\n")[0]
             raise InvalidInputError(
                 f"cannot serve Flight on {host}:{port}: {detail}; choose another --listen"
@@ -69,7 +67,6 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         """Stop taking calls, wait for those under way, and end."""
         self.shutdown()
         self.wait()
-        self._ahead.shutdown()
 
     def do_get(self, context: Any, ticket: flight.Ticket) -> flight.FlightDataStream:
         """Rows, figures or changes of one partition."""

@@ -25,6 +25,7 @@ from evenkeel_store.housekeeping import Housekeeper
 from evenkeel_store.machine import Machine
 from evenkeel_store.process.metrics import Metrics
 from evenkeel_store.process.options import Options
+from evenkeel_store.scans import IDLE_SECONDS, Scanner
 from evenkeel_store.service import Service
 
 __all__ = ["run_store"]
@@ -59,6 +60,7 @@ async def _run(options: Options, machine: Machine, metastore: EtcdMetastore, ask
             sidecar.run(),
             follow(metastore, routes, changed=house.table_changed),
             house.run(),
+            _end_idle(server.scanner),
             last=lambda: _drain(sidecar, options.drain_seconds),
         )
 
@@ -79,6 +81,12 @@ async def _until(
         for task in (stop, *tasks):
             task.cancel()
         await asyncio.gather(stop, *tasks, return_exceptions=True)
+
+
+async def _end_idle(scanner: Scanner) -> None:
+    while True:
+        await asyncio.sleep(IDLE_SECONDS / 4)
+        await asyncio.to_thread(scanner.end_idle)
 
 
 async def _drain(sidecar: StoreEnd, seconds: float) -> None:
