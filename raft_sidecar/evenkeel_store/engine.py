@@ -88,11 +88,14 @@ class Engine:
                 found[item[0]] = Group(*item)
         for number in self.groups.keys() - found.keys():
             del self.groups[number]
+        self._count_rows(found.values())
         for number, group in found.items():
-            self.groups.setdefault(number, group).replace(group.kept())
+            known = self.groups.setdefault(number, group)
+            # First what there is to be looked for, then that it is there.
+            known.unfolded, known.folded = group.unfolded, group.folded
+            known.replace(group.kept())
         self._next_table = 1 + max((int(name.partition("_")[2]) for name in self._tables()), default=0)
         self._drop_strays()
-        self._count_rows()
 
     def _tables(self) -> list[str]:
         listing = "SELECT table_name FROM duckdb_tables() WHERE NOT temporary AND table_name SIMILAR TO '[a-z]+_[0-9]+'"
@@ -104,15 +107,16 @@ class Engine:
         used = {table for layout in layouts for table in (*layout.tables(), layout.log)}
         run(self._cursor, *(f"DROP TABLE {table}" for table in self._tables() if table not in used))
 
-    def _count_rows(self) -> None:
-        folded = dict(self._cursor.execute("SELECT table_name, estimated_size FROM duckdb_tables()").fetchall())
-        for group in self.groups.values():
-            group.unfolded = 0
-            group.folded = folded.get(group.layout.rows, 0) if group.layout is not None else 0
-        for log in {group.layout.log for group in self.groups.values() if group.layout is not None}:
+    def _count_rows(self, groups: Iterable[Group]) -> None:
+        """Find out how many rows groups have, that nobody reads yet."""
+        layouts = {group.number: (group, group.layout) for group in groups if group.layout is not None}
+        sizes = dict(self._cursor.execute("SELECT table_name, estimated_size FROM duckdb_tables()").fetchall())
+        for group, layout in layouts.values():
+            group.folded = sizes.get(layout.rows, 0)
+        for log in {layout.log for _, layout in layouts.values()}:
             for number, rows in self._cursor.execute(f"SELECT g, count(*) FROM {log} GROUP BY g").fetchall():
-                if number in self.groups:
-                    self.groups[number].unfolded = rows
+                if number in layouts:
+                    layouts[number][0].unfolded = rows
 
     def reopen(self) -> None:
         """Open the database again, and believe what it holds."""
@@ -230,10 +234,11 @@ class Engine:
             steps = [draft.step(last) for draft, last in drafts]
             self._journal.write(self._cursor, steps)
         self._hold_for_hashes(drafts)
-        self._written(steps)
         for draft, _ in drafts:
+            # Before anybody can see that they are applied: what is not counted is not looked for.
             draft.group.count(draft.written)
             self.tally["applied_rows"] += draft.written
+        self._written(steps)
         self.tally["transactions"] += 1
 
     def _drafted(self, work: Work, part: Sequence[Logged]) -> Draft | None:
@@ -333,7 +338,6 @@ class Engine:
             raise
         self._restored.add(number)
         group.hashes.clear()
-        self._count_rows()
 
     # Steps
 
@@ -349,11 +353,21 @@ class Engine:
                     run(self._cursor, *statements)
                     if fill is not None:
                         fill(self._cursor)
+                    counts = self._counts_after(group, step)
                     self._journal.write(self._cursor, [step])
             except BaseException:
                 group.layout = layout
                 raise
+            group.unfolded, group.folded = counts
             self._written([step])
+
+    def _counts_after(self, group: Group, step: Step) -> tuple[int, int]:
+        """How many rows a group will have in the log and folded."""
+        if step.head is None or not step.begins:
+            return group.unfolded, group.folded
+        coming = Group(group.number, KeptGroup(step.head, []))
+        self._count_rows([coming])
+        return coming.unfolded, coming.folded
 
     def _commit(self, steps: Sequence[Step]) -> None:
         with self.database.transaction(self._cursor):

@@ -123,6 +123,11 @@ class Group:
         """How many rows there are, those in the log counted as if all were new."""
         return self.folded + self.unfolded
 
+    @property
+    def is_folded(self) -> bool:
+        """Whether every row that is applied by now is in the group's own table."""
+        return self.unfolded == 0
+
     def count(self, rows: int) -> None:
         """Know that so many rows came to the log, or left it."""
         with self.lock:

@@ -145,12 +145,16 @@ class Layout:
 
     # Reading
 
-    def source(self, columns: Sequence[str], *, at: int | None = None, among: str = "") -> str:
+    def source(self, columns: Sequence[str], *, at: int | None = None, among: str = "", folded: bool = False) -> str:
         """A query of the rows as they are, or as they were at an index that is held; with their keys.
 
-        `among` is a relation of keys to look up; all rows where it is left out.
+        `among` is a relation of keys to look up; all rows where it is left out. `folded` says that nothing of the group
+        is in the log, as far as whoever asks has to know: that makes the query two thirds cheaper.
         """
         wanted = ", ".join(dict.fromkeys([*self.keys, *columns]))
+        if folded and at is None:
+            only = f" SEMI JOIN {among} USING ({', '.join(self.keys)})" if among else ""
+            return f"SELECT {wanted} FROM {self.rows}{only}"
         if not self.keyed:
             until = "" if at is None else f" AND i <= {at}"
             return (

@@ -100,7 +100,7 @@ def _aggregate(aggregate: Aggregate, schema: RowSchema) -> tuple[str, pa.Field]:
 # Queries
 
 
-def read_query(request: ReadRequest, layout: Layout, *, at: int | None = None, limit: int | None = None) -> Query:
+def read_query(request: ReadRequest, layout: Layout, *, at: int | None = None, folded: bool = False) -> Query:
     """Rows, or figures about them, as they are or as they were at an index."""
     schema, parameters = layout.schema, list[Any]()
     where = " AND ".join(_conditions(request, layout, parameters)) or "true"
@@ -112,20 +112,21 @@ def read_query(request: ReadRequest, layout: Layout, *, at: int | None = None, l
     else:
         wanted = [_physical(schema, name) for name in (schema.names if request.columns is None else request.columns)]
         tail = f" ORDER BY {', '.join(layout.keys)}" if request.ordered else ""
-    if limit is not None:
-        tail += f" LIMIT {limit}"
+    if request.limit is not None:
+        tail += f" LIMIT {request.limit}"
     # Doubled and missing columns are none of DuckDB's business: it gets names that are unique.
     listed = ", ".join(f"{item} AS x{place}" for place, item in enumerate(wanted))
-    source = layout.source(_used(listed, where), at=at)
+    source = layout.source(_used(listed, where), at=at, folded=folded)
     return Query(f"SELECT {listed} FROM ({source}) WHERE {where}{tail}", parameters)
 
 
-def lookup_query(columns: Sequence[str] | None, layout: Layout, keys: pa.Table, *, at: int | None = None) -> Query:
+def lookup_query(
+    names: Sequence[str], layout: Layout, keys: pa.Table, *, at: int | None = None, folded: bool = False
+) -> Query:
     """The rows with these keys; the keys' columns are called as in the database."""
-    names = layout.schema.names if columns is None else columns
     wanted = [_physical(layout.schema, name) for name in names]
     listed = ", ".join(f"{item} AS x{place}" for place, item in enumerate(wanted))
-    source = layout.source(wanted, at=at, among="asked")
+    source = layout.source(wanted, at=at, among="asked", folded=folded)
     return Query(f"SELECT {listed} FROM ({source})", (), {"asked": keys})
 
 

@@ -94,8 +94,10 @@ class Scanner:
         if request.changes_after is not None:
             return self._changes(group, request, shape)
         index = group.head.applied if held is None else held[1]
-        ask = partial(read_query, request, at=None if held is None else index, limit=request.limit)
-        answer = self._begin(group, ask, shape, index)
+        at = None if held is None else index
+        answer = self._begin(
+            group, lambda layout: read_query(request, layout, at=at, folded=group.is_folded), shape, index
+        )
         if held is not None:
             group.release(held)
         return answer

@@ -441,3 +441,21 @@ def test_damage_is_remembered_until_restored(bench: Bench) -> None:
     bench.engine.reopen()
     assert bench.engine.open(GROUP, REPLICA, table="orders.1", partition=0) == Opened(0, "damaged", "bad block")
     assert bench.apply(upsert([B])) == Failed("group 7 stops before 3: its rows are damaged: bad block")
+
+
+def test_counts_are_known_before_rows_are_looked_for(bench: Bench) -> None:
+    """How many rows are in the log is right after applying, folding, a restart and more columns."""
+    counts = []
+
+    def note() -> None:
+        counts.append((bench.group.unfolded, bench.group.folded, bench.group.is_folded, bench.group.about_rows))
+
+    bench.apply(columns(), upsert([A, B]))
+    note()
+    bench.fold()
+    note()
+    bench.apply(upsert([A]), columns(WIDER))
+    note()
+    bench.engine.reopen()
+    note()
+    assert counts == [(2, 0, False, 2), (0, 2, True, 2), (1, 2, False, 3), (1, 2, False, 3)]

@@ -163,6 +163,8 @@ async def test_snapshot_is_the_group(start: Callable[..., Asking], tmp_path: Pat
     )
     assert await two.ask("restore", Restore(str(tmp_path / "snapshot"), 5)) == Applied(5)
     assert await two.open() == Opened(5, "ok")
+    restored = two.machine.engine.groups[GROUP]
+    assert (restored.unfolded, restored.folded) == (1, 2)
     assert await two.rows() == await one.rows() == [A | {"name": "new"}]
     assert await two.rows(at=3) == await one.rows(at=3) == [A, B]
     heads = [store.machine.engine.groups[GROUP].head for store in (one, two)]

@@ -367,7 +367,7 @@ def test_readers_see_whole_states(bench: Bench, scanner: Scanner) -> None:
     wide = list(WIDER.columns)
     for turn in range(1, 25):
         bench.apply(upsert([{"id": number, "name": str(turn)} for number in range(50)]))
-        if turn % 3 == 0:
+        if turn % 3:
             bench.fold()
         if turn % 4 == 0:
             wide.append(ColumnDef(f"more{turn}", "int32"))

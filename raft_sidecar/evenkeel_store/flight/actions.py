@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Final
 
 import msgspec
@@ -89,7 +88,9 @@ class Actions:
         if not batches:
             return wanted.empty_table()
         asked = pa.Table.from_batches(batches).rename_columns(places)
-        _, found = self._service.machine.rows.read(group, partial(lookup_query, names, keys=asked, at=at))
+        _, found = self._service.machine.rows.read(
+            group, lambda layout: lookup_query(names, layout, asked, at=at, folded=group.is_folded)
+        )
         return pa.Table.from_arrays(found.columns, schema=wanted)
 
     # Barriers
