@@ -70,6 +70,7 @@ class Sidecar:
         """How many answers to proposals get lost: these are logged all the same."""
         self.readable = True
         self.questions = 0
+        self.proposals = 0
         self.applying = True
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -90,6 +91,7 @@ class Sidecar:
         self.ready.set()
 
     def propose(self, group: int, replica: int, data: bytes, answer: Callable[[m.ProposeOutcome], None]) -> None:
+        self.proposals += 1
         found = self.groups.get(group)
         if self.outcome is not None:
             answer(self.outcome)

@@ -205,8 +205,10 @@ async def test_wrong_leader_redirects(store: Store, client: Client) -> None:
     group.leading, group.hint = False, "main-1"
     group.tell()
     await turns(lambda: not store.machine.role_of(group.number).leader)
+    proposed = store.sidecar.proposals
     with pytest.raises(NotLeaderError, match="store main-0 does not lead it: ask store main-1"):
         await client.put([{"id": 1}])
+    assert store.sidecar.proposals == proposed
     assert await client.rows() == []
 
 

@@ -237,7 +237,8 @@ async def test_harmed_snapshot_changes_nothing(start: Callable[..., Asking], tmp
         case "about":
             about.write_bytes(b"\xff")
         case "state":
-            (directory / "state").write_bytes(b"\x91")
+            state = directory / "state"
+            state.write_bytes(state.read_bytes().replace(b"orders.1", b"orders.2"))
     answer = await store.ask("restore", Restore(str(directory), 5 if harm == "index" else 2))
     assert isinstance(answer, Failed)
     assert "snapshot" in answer.detail

@@ -17,6 +17,8 @@ from evenkeel.rows.schema import ColumnDef, RowSchema
 from evenkeel.rows.values import from_json
 from evenkeel.wire.flight import Aggregate, ReadRequest
 from evenkeel_store.entries import Expire, Upsert, encode_entry
+from evenkeel_store.layout import Layout
+from evenkeel_store.reading import Query
 from evenkeel_store.scans import IDLE_SECONDS, Answer, Scanner
 from tests.store.support import PLAIN, WIDER, Bench, append, columns, delete, rows_of, upsert
 
@@ -341,7 +343,42 @@ def test_changes_below_the_retention(bench: Bench, scanner: Scanner) -> None:
     assert len(rows(scanner.scan(bench.group, request(changes_after=2)))) == 4
 
 
+def test_changes_forgotten_while_they_are_read(bench: Bench, scanner: Scanner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Changes that go between the question and its answer are missed by an error, not by silence."""
+    bench.apply(columns(changes=True), upsert(ROWS[:1]), upsert(ROWS))
+    begin = bench.rows.begin
+
+    def late(*arguments: Any, **options: Any) -> Any:
+        bench.apply(encode_entry(Expire(changes=3)))
+        bench.fold()
+        return begin(*arguments, **options)
+
+    monkeypatch.setattr(bench.rows, "begin", late)
+    with pytest.raises(RetentionError):
+        scanner.scan(bench.group, request(changes_after=1))
+
+
 # Readers and those who change tables
+
+
+def test_tables_that_change_after_the_question(bench: Bench) -> None:
+    """A query made for tables that are no longer the group's is made anew, whether or not they are still there."""
+    bench.apply(columns(), upsert(ROWS))
+    asked: list[Layout] = []
+
+    def ask(layout: Layout) -> Query:
+        asked.append(layout)
+        if len(asked) == 1:
+            bench.apply(columns(WIDER))
+        elif len(asked) == 2:
+            bench.apply(columns(WIDER, changes=True))
+        return Query(f"SELECT count(*) FROM ({layout.source(['c0'])})")
+
+    layout, found = bench.rows.read(bench.group, ask)
+    assert (len(asked), layout is bench.group.layout, found.column(0).to_pylist()) == (3, True, [4])
+    cursor, batches = bench.rows.begin(bench.group, ask, batch_rows=10)
+    assert sum(batch.num_rows for batch in batches) == 1
+    cursor.close()
 
 
 def test_readers_see_whole_states(bench: Bench, scanner: Scanner) -> None:

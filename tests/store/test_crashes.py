@@ -1,0 +1,129 @@
+"""A crash between any two statements: whatever is on the disk then is exactly some prefix of the log.
+
+Files are copied before every statement that may change something, as a process that is killed there would leave them,
+and each copy is opened as the next process would.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evenkeel.wire.messages import Applied
+from evenkeel_store.database import Cursor, Database
+from tests.store.model import Model, random_log
+from tests.store.support import GROUP, REPLICA, Bench, columns, upsert
+from tests.store.test_replicas import check, restore_elsewhere
+
+
+class Copying:
+    """A cursor that lets files be copied before each statement."""
+
+    def __init__(self, cursor: Cursor, copy: Callable[[], None]) -> None:
+        self._cursor = cursor
+        self._copy = copy
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cursor, name)
+
+    def execute(self, sql: str, *arguments: Any) -> Any:
+        if not sql.startswith("SELECT"):
+            self._copy()
+        return self._cursor.execute(sql, *arguments)
+
+
+class Copies:
+    """What was on the disk, and what had been acknowledged by then."""
+
+    def __init__(self, source: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._source = source
+        self._target = target
+        self._cursor = Database.cursor
+        self.acknowledged = 0
+        self.taken: list[tuple[Path, int]] = []
+        self._last = b""
+        monkeypatch.setattr(Database, "cursor", lambda database: Copying(self._cursor(database), self.take))
+
+    def take(self) -> None:
+        files = [file for file in self._source.iterdir() if file.is_file()]
+        held = b"".join(file.read_bytes() for file in sorted(files))
+        if held != self._last:
+            self._last = held
+            copy = self._target / str(len(self.taken))
+            copy.mkdir(parents=True)
+            for file in files:
+                shutil.copy(file, copy)
+            self.taken.append((copy, self.acknowledged))
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_crash_between_statements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """State, tokens, pins and changes are those of the applied index, which is at least what was acknowledged."""
+    monkeypatch.setattr("evenkeel_store.journal._LONGEST", 6)
+    chance = random.Random(seed)
+    log = list(itertools.islice(random_log(chance), 40))
+    models = [Model()]
+    for entry in log:
+        models.append(models[-1].copy())
+        models[-1].apply(*entry)
+    with monkeypatch.context() as patch:
+        bench = Bench(tmp_path / "data")
+        bench.open()
+        copies = Copies(tmp_path / "data", tmp_path / "copies", patch)
+        bench.engine.reopen()
+        while bench.group.head.applied < len(log):
+            applied = bench.group.head.applied
+            portion = [entry for entry, _ in log[applied : applied + chance.randrange(1, 6)]]
+            assert bench.apply(*portion) == Applied(applied + len(portion))
+            copies.acknowledged = bench.group.head.applied
+            if chance.random() < 0.4:
+                bench.fold()
+        bench.close()
+    assert len(copies.taken) > 15
+    seen = set()
+    for copy, acknowledged in copies.taken:
+        again = Bench(copy)
+        applied = again.group.head.applied
+        assert acknowledged <= applied
+        seen.add(applied)
+        check(again, models[applied])
+        again.close()
+    assert len(seen) > 10
+
+
+def test_crash_while_restoring_and_destroying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group is the old one, the restored one or none, whole each time, and no table is left over."""
+    source = Bench(tmp_path / "source")
+    source.open()
+    source.apply(columns(), upsert([{"id": number, "name": "new"} for number in range(50)]))
+    source.fold()
+    source.apply(upsert([{"id": 99, "name": "new"}]))
+    bench = Bench(tmp_path / "data")
+    bench.open()
+    bench.apply(columns(), upsert([{"id": 1, "name": "old"}]))
+    with monkeypatch.context() as patch:
+        copies = Copies(tmp_path / "data", tmp_path / "copies", patch)
+        bench.engine.reopen()
+        restore_elsewhere(source, tmp_path / "snapshot", bench)
+        bench.fold()
+        bench.engine.destroy(GROUP, REPLICA)
+        bench.engine.reopen()
+        bench.close()
+    source.close()
+    seen = set()
+    for copy, _ in copies.taken:
+        again = Bench(copy)
+        names = tuple(sorted(again.names().items())) if again.engine.groups else ()
+        assert names in ((), ((1, "old"),), (*((number, "new") for number in range(50)), (99, "new")))
+        seen.add(len(names))
+        with again.engine.database.cursor() as cursor:
+            tables = cursor.execute("SELECT count(*) FROM duckdb_tables() WHERE NOT temporary").fetchall()
+        assert tables == [(5 if again.engine.groups else 2,)]
+        again.close()
+    assert seen == {0, 1, 51}
