@@ -1,0 +1,57 @@
+"""docs/store.md says what is so: its code runs, and its tables name what there is."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import prometheus_client.parser as prometheus
+import pytest
+
+from evenkeel.wire import flight
+from evenkeel_store.process import options
+from evenkeel_store.process.metrics import Metrics
+from tests.store.serving import ORDERS, Store, table_record
+
+PAGE = (Path(__file__).parents[2] / "docs" / "store.md").read_text()
+
+
+async def test_code_of_the_page(tmp_path: Path) -> None:
+    """The page's code runs from top to bottom against a store such as it describes."""
+    blocks = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    assert len(blocks) > 5
+    async with Store(tmp_path) as store:
+        await store.table(table_record(ORDERS, changes={}))
+        names: dict[str, Any] = {"address": store.address}
+
+        def run() -> None:
+            for block in blocks:
+                exec(compile(textwrap.dedent(block), "docs/store.md", "exec"), names)
+            names["client"].close()
+
+        await asyncio.to_thread(run)
+        families = prometheus.text_string_to_metric_families(Metrics(store.machine, store.end).render().decode())
+        there = {f"{family.name}_total" if family.type == "counter" else family.name for family in families}
+    assert there == set(re.findall(r"`(evenkeel_store_\w+)`", PAGE))
+
+
+def test_errors_of_the_page() -> None:
+    """The table of errors has every kind there is."""
+    table = PAGE.partition("## Errors")[2].partition("## Limits")[0]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(flight._KINDS)
+
+
+def test_flags_of_the_page() -> None:
+    """Every flag is named."""
+    assert {f"--{flag.name}" for flag in options._FLAGS} == set(
+        re.findall(r"`(--[a-z-]+)`", PAGE.partition("| flags |")[2].partition("The address")[0])
+    )
+
+
+@pytest.mark.parametrize("field", [*flight.ReadRequest.__struct_fields__])
+def test_fields_of_the_page(field: str) -> None:
+    """Every field of a ticket is named."""
+    assert f"`{field}`" in PAGE
