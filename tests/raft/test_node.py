@@ -211,6 +211,21 @@ def test_no_promise_outlives_its_term() -> None:
     assert [(message.receiver, message.term) for message in out.append.responses] == [(3, 3)]
 
 
+def test_a_disk_that_does_not_get_on_is_promised_nothing_twice() -> None:
+    """However often a leader asks meanwhile, there is one write to wait for, and one answer when it is done."""
+    node = Node(group=1, replica=2, random=random.Random(1), meta=genesis(Conf(voters=(1, 2, 3))))
+    node.step(Append(1, 0, 1, 2, 2, 1, 1, 1, [Entry(2, 2, 0, b"x")]))
+    written = node.take().append
+    assert written is not None
+    for _ in range(100):
+        node.step(Append(1, 0, 1, 2, 2, 2, 2, 1, []))
+        out = node.take()
+        assert out.append is None
+        assert out.messages == []
+    node.on_persisted(written.token)
+    assert node.take().messages == [AppendResponse(1, 0, 2, 1, 2, 2, False, 0, 0, 1)]
+
+
 def test_two_leaders_of_a_term_stop_the_replica() -> None:
     """What can not be is not worked around."""
     node = Node(group=1, replica=2, random=random.Random(1), meta=genesis(Conf(voters=(1, 2, 3))))

@@ -27,6 +27,7 @@ from typing import Final
 from msgspec import Struct
 
 from evenkeel_raft.core.errors import InvariantError
+from evenkeel_raft.core.messages import Message
 from evenkeel_raft.core.types import CONF, Entry, SnapshotMeta
 
 __all__ = ["ENTRY_OVERHEAD", "UNKNOWN_TERM", "Log", "Write"]
@@ -36,13 +37,17 @@ UNKNOWN_TERM: Final = -1
 
 
 class Write(Struct, gc=False):
-    """A batch given to the log writer and not yet reported durable; `last` is what it may vouch for."""
+    """A batch given to the log writer and not yet reported durable; `last` is what it may vouch for.
+
+    `late` are responses that came up after it was given away, vouch for nothing newer, and leave when it is durable.
+    """
 
     token: int
     last: int
     commit: int
     vote_term: int
     snapshot: bool
+    late: list[Message] = []
 
 
 class Log:

@@ -176,7 +176,7 @@ class Node:
         if log.handed < log.last_index or r.term != known.term or r.vote != known.vote or r.write_due:
             append = self._batch(r)
         elif r.responses:
-            append = self._release(r)
+            self._release(r)
         apply: list[Entry] = []
         upto = log.committed if log.committed < log.durable else log.durable
         if log.needs_restore or log.detached:
@@ -195,13 +195,17 @@ class Node:
         r.messages, r.read_states, r.snapshots_wanted = [], [], []
         return out
 
-    def _release(self, r: Raft) -> AppendBatch | None:
-        """There is nothing to write, but the responses may vouch for writes that are still under way."""
+    def _release(self, r: Raft) -> None:
+        """There is nothing to write, but the responses may vouch for writes that are still under way.
+
+        A disk that does not get on is asked the same again and again: what was promised once is not promised twice.
+        """
+        responses, r.responses = r.responses, []
         if r.log.writes:
-            return self._batch(r)
-        r.messages += _stamped(r.responses, self._hard_state.commit)
-        r.responses = []
-        return None
+            late = r.log.writes[-1].late
+            late += [message for message in responses if message not in late]
+        else:
+            r.messages += _stamped(responses, self._hard_state.commit)
 
     def _batch(self, r: Raft) -> AppendBatch:
         log, known = r.log, self._hard_state
@@ -235,6 +239,8 @@ class Node:
                 log.durable = write.last
             if write.snapshot:
                 log.snapshot_written(write)
+            if write.late:
+                r.messages += _stamped(write.late, write.commit)
             if write.vote_term == r.term and r.role == CANDIDATE:
                 election.record_vote(r, r.replica, granted=True)
         me = r.tracker.me
