@@ -150,3 +150,26 @@ async def test_an_apply_that_never_answers_is_said(new_cluster: NewCluster) -> N
     bad.machine.release()
     await cluster.equal("abc", {"x": "1"})
     await cluster.until(lambda: problem(bad) == "")
+
+
+async def test_a_backlog_is_bounded(new_cluster: NewCluster) -> None:
+    """A follower without a state machine takes in only so much: its memory is not the place for a table's history."""
+    limit = 20_000
+    cluster = await new_cluster("a", "b", "c", settings=msgspec.structs.replace(SHORT_LOG, max_log_bytes=limit))
+    await cluster.begin("a", "b", "c")
+    poor = next(member for member in cluster.members.values() if member is not cluster.leading())
+    await poor.stop_machine()
+    node, refused = replica_of(poor).node, poor.host.tally.refused_messages
+    values: dict[str, str] = {}
+    while not refused["backlog"]:
+        more = {f"k{len(values) + number}": "v" * 200 for number in range(20)}
+        await cluster.write(**more)
+        values |= more
+    assert node.unapplied_bytes() > limit
+    more = {f"more{number}": "v" * 1000 for number in range(100)}
+    await cluster.write(**more)
+    values |= more
+    assert node.unapplied_bytes() < 2 * limit
+    assert node.leader
+    await poor.start_machine()
+    await cluster.equal("abc", values)

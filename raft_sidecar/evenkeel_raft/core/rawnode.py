@@ -427,6 +427,11 @@ class Node:
         log = self._raft.log
         return log.size(log.offset, max(log.applied, log.offset))
 
+    def unapplied_bytes(self) -> int:
+        """Return how many bytes of the log the state machine does not have yet."""
+        log = self._raft.log
+        return log.size(max(log.applied, log.offset), log.last_index)
+
     def index_before(self, size: int) -> int:
         """Return the last applied index after which the log still has so many bytes; its beginning if it has less."""
         return self._raft.log.index_before(size)

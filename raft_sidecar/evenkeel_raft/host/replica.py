@@ -31,7 +31,7 @@ from evenkeel.wire.messages import (
 from evenkeel_raft.agent.configurations import configuration_of, id_of, member, store_of
 from evenkeel_raft.agent.groups import GroupReport, Partition
 from evenkeel_raft.core.errors import InvariantError, Refusal, RefusedError
-from evenkeel_raft.core.messages import InstallSnapshot, Message
+from evenkeel_raft.core.messages import Append, InstallSnapshot, Message
 from evenkeel_raft.core.rawnode import AppendBatch, Node
 from evenkeel_raft.core.status import PeerStatus, SoftState, Status
 from evenkeel_raft.core.types import LEADER, Entry, ReadState
@@ -39,7 +39,8 @@ from evenkeel_raft.errors import LogError, LogFailedError
 from evenkeel_raft.host.applier import Applier
 from evenkeel_raft.host.filler import Filler
 from evenkeel_raft.host.ports import Ports
-from evenkeel_raft.log.records import Append, Compacted
+from evenkeel_raft.log.records import Append as AppendRecord
+from evenkeel_raft.log.records import Compacted
 
 __all__ = ["Replica", "ReplicaStatus"]
 
@@ -90,7 +91,7 @@ class Replica:
         self.group = group
         self.node = node
         self.stirred = False
-        self.unwritten: Append | None = None
+        self.unwritten: AppendRecord | None = None
         """The group's beginning, where the log does not have it yet."""
         self.stopped = False
         self.broken = ""
@@ -102,6 +103,8 @@ class Replica:
         """The tick at which the host last found it busy."""
         self.without: frozenset[str] = frozenset()
         """Stores that were not there when the group fell asleep."""
+        self.overfull = False
+        """Whether more waits for the state machine than memory is there for: the leader has to wait as well."""
         self.proposed_bytes = 0
         self._generation = generation
         self._ports = ports
@@ -144,7 +147,9 @@ class Replica:
         batch = out.append
         if batch is not None:
             self.busy = True
-            record = Append(self.group, self.id[1], self._generation, batch.snapshot, batch.entries, batch.hard_state)
+            record = AppendRecord(
+                self.group, self.id[1], self._generation, batch.snapshot, batch.entries, batch.hard_state
+            )
             self._ports.writer.submit(record, partial(self._persisted, batch))
         for message in out.messages:
             self._send(message)
@@ -216,6 +221,9 @@ class Replica:
     def step(self, store: str, message: Message) -> None:
         """Take in a peer's message."""
         if self.stopped:
+            return
+        if self.overfull and type(message) is Append:
+            self._ports.tally.refused_messages["backlog"] += 1
             return
         if self._routes.get(message.sender) != store:
             self._routes[message.sender] = store
@@ -381,6 +389,10 @@ class Replica:
                 self._answer_read(ReadState(context, 0))
 
     # Compaction
+
+    def weigh(self) -> None:
+        """See whether more may be taken in."""
+        self.overfull = self.node.unapplied_bytes() > self._ports.settings.max_log_bytes
 
     def compact(self) -> None:
         """Forget the part of the log that the state machine has and no member that answers needs."""

@@ -21,7 +21,7 @@ class HostSettings(Struct, frozen=True, kw_only=True):
     keep_log_bytes: int = 8 << 20
     """Of each group's log, so much stays for members that are a little behind."""
     max_log_bytes: int = 256 << 20
-    """So much stays at the most, for a member that is being filled."""
+    """So much stays at the most, for a member that is being filled; and so much waits for a state machine."""
     snapshots_at_once: int = 2
     """Snapshots that this store makes and sends at the same time."""
     lag_seconds: float = 10.0

@@ -144,6 +144,7 @@ class Upkeep:
                 await asyncio.sleep(0)
             if replica.stopped or replica.asleep:
                 continue
+            replica.weigh()
             replica.compact()
             self._consider_hand_over(replica)
             self._may_sleep(replica)
