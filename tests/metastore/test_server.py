@@ -167,6 +167,12 @@ async def _readable(descriptor: int) -> None:
         loop.remove_reader(descriptor)
 
 
+def test_free_ports_are_given_once() -> None:
+    """Whoever asked before may not listen yet."""
+    given = [free_port() for _ in range(2000)]
+    assert len(set(given)) == len(given)
+
+
 def test_free_ports_keep_clear_of_outgoing_connections() -> None:
     """A port given out is never one that the kernel would use for a client's end."""
     first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())

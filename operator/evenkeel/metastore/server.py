@@ -313,8 +313,12 @@ def die_with_parent(command: Sequence[str]) -> list[str]:
 
 
 def free_port() -> int:
-    """A loopback port nobody listens on, outside the range of outgoing connections."""
+    """A loopback port nobody listens on, outside the range of outgoing connections; never the same twice."""
     return _free_ports(1)[0]
+
+
+_given: set[int] = set()
+"""Ports that this process was given, whether or not anybody listens on them by now."""
 
 
 def _free_ports(count: int) -> list[int]:
@@ -327,8 +331,11 @@ def _take_free_port(probe: socket.socket) -> int:
     highest = _first_outgoing_port() - 1
     for _ in range(1000):
         port = _LOWEST_PORT + secrets.randbelow(highest - _LOWEST_PORT + 1)
+        if port in _given:
+            continue
         with contextlib.suppress(OSError):
             probe.bind((_LOOPBACK, port))
+            _given.add(port)
             return port
     raise MetastoreError(f"no free port between {_LOWEST_PORT} and {highest} on {_LOOPBACK}")
 

@@ -84,6 +84,8 @@ class FrameConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """The transport is gone."""
+        if self._ended.done():
+            return
         if not self._closing:
             if isinstance(error, ssl.SSLError):
                 self._note(Reason.TLS, str(error))
@@ -143,7 +145,7 @@ class FrameConnection(asyncio.BufferedProtocol):
 
     def flush(self) -> None:
         """Send what waits for the end of this turn."""
-        if self._unsent:
+        if self._unsent and not self._gone():
             self.transport.writelines(self._unsent)
             self._unsent = []
 
@@ -159,7 +161,7 @@ class FrameConnection(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         """Send what is under way, then close."""
-        if not self._closing:
+        if not self._closing and not self._gone():
             self.flush()
             self._closing = True
             self.transport.close()
@@ -178,8 +180,9 @@ class FrameConnection(asyncio.BufferedProtocol):
 
     def abort(self) -> None:
         """Close at once, whatever is under way."""
-        self._closing = True
-        self.transport.abort()
+        if not self._gone():
+            self._closing = True
+            self.transport.abort()
 
     async def ended(self) -> None:
         """Wait until it is gone, after `close`; an end that does not read what we still have to say gets a second."""
@@ -187,6 +190,13 @@ class FrameConnection(asyncio.BufferedProtocol):
         if not self._ended.done():
             self.abort()
             await asyncio.shield(self._ended)
+
+    def _gone(self) -> bool:
+        """Whether the transport was closed behind our back: uvloop does so when dialling is called off, in silence."""
+        if not self._closing and self.transport.is_closing():
+            self._closing = True
+            self._loop.call_soon(self.connection_lost, None)
+        return self._ended.done() or self.transport.is_closing()
 
     def _note(self, reason: str, detail: str) -> None:
         self._drops[reason] += 1

@@ -1,0 +1,55 @@
+"""A connection whose transport misbehaves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from evenkeel.wire.connection import FrameConnection
+from evenkeel.wire.frames import Drops
+
+
+class Keeper:
+    """An owner that counts."""
+
+    def __init__(self) -> None:
+        self.lost_times = 0
+
+    def made(self, connection: FrameConnection) -> None:
+        connection.send(b"hello")
+
+    def received(self, connection: FrameConnection, payload: memoryview) -> None:
+        raise AssertionError("nothing was sent")
+
+    def lost(self, connection: FrameConnection) -> None:
+        self.lost_times += 1
+
+
+class ClosedTransport:
+    """What uvloop leaves behind when dialling is called off: closed, of no use, and silent about it."""
+
+    def is_closing(self) -> bool:
+        return True
+
+    def _refuse(self, *_: Any) -> None:
+        raise RuntimeError("the handler is closed")
+
+    writelines = close = abort = _refuse
+
+
+@pytest.mark.parametrize("end", [FrameConnection.close, FrameConnection.abort, FrameConnection.flush])
+async def test_a_transport_closed_behind_its_back(end: Callable[[FrameConnection], None]) -> None:
+    """Its owner is told once, whoever waits for the end is let go, and nothing fails."""
+    keeper = Keeper()
+    connection = FrameConnection(keeper, drops=Drops())
+    connection.connection_made(cast("asyncio.Transport", ClosedTransport()))
+    end(connection)
+    async with asyncio.timeout(10):
+        await connection.ended()
+    connection.connection_lost(None)
+    connection.close()
+    assert connection.closing
+    assert keeper.lost_times == 1
