@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 
-from evenkeel.errors import ClusterMismatchError, UnreachableError
+from evenkeel.errors import ClusterMismatchError, RefusedError, UnreachableError
 from evenkeel.metastore.api import KeyValue, Lease, Snapshot, Txn, TxnResult, WatchBatch
 from evenkeel.metastore.memory import MemoryMetastore
 
@@ -25,6 +25,8 @@ class FlakyMetastore:
         """Which transactions get lost on their way, without anybody hearing of it."""
         self.hold: Callable[[Txn], bool] = lambda _: False
         """Which transactions wait for `release` before they are carried out."""
+        self.refuse: Callable[[Txn], bool] = lambda _: False
+        """Which transactions are not acceptable."""
         self._released = asyncio.Event()
         self.holding = 0
         self.txns: list[Txn] = []
@@ -76,6 +78,8 @@ class FlakyMetastore:
         if self.hold(txn):
             self.holding += 1
             await self._released.wait()
+        if self.refuse(txn):
+            raise RefusedError("the request is too large")
         if self.drop(txn):
             raise UnreachableError("the request was lost")
         result = await self._behind.txn(txn)

@@ -292,4 +292,5 @@ class ModelGroups:
             proposed_bytes=self.proposed.get(partition, 0),
             filling={peer.store: 0.0 for peer in staged if view is not None and peer.id not in view.caught_up},
             problem=self.problems.get(partition, ""),
+            alone=(applied := replica.applied()) is not None and applied.voter_ids() == {replica.id},
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from evenkeel.errors import DisconnectedError
 from evenkeel.protocol.records import Tombstone, decode
 from evenkeel_raft.agent.groups import Partition
+from evenkeel_raft.errors import DiskFullError
 from tests.protocol.support import KEYS
 from tests.raft_agent.cluster import P0, TABLE, Cluster, puts
 from tests.raft_agent.test_moves import ready
@@ -114,3 +115,14 @@ async def test_a_store_without_replicas_confirms_too() -> None:
         await cluster.drop()
         await cluster.until(lambda: not waiting(cluster))
         assert cluster["d"].groups.destroyed == []
+
+
+async def test_a_table_that_never_started_is_no_problem_once_it_is_dropped() -> None:
+    """What could not be done for it is nobody's trouble any more."""
+    async with Cluster("a b c") as cluster:
+        cluster["c"].groups.failing = DiskFullError("no room")
+        await cluster.create("a b c")
+        await cluster.until(lambda: P0 in cluster["c"].agent.status().problems)
+        await cluster.drop()
+        await cluster.until(lambda: not waiting(cluster))
+        await cluster.until(lambda: cluster["c"].agent.status().problems == {}, seconds=5)

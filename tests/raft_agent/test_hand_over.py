@@ -70,6 +70,15 @@ async def test_draining_waits_for_others_to_take_over() -> None:
         assert cluster.leader(Partition(TABLE, 1)) == "a"
 
 
+async def test_draining_waits_for_nobody_who_cannot_come() -> None:
+    """A group without others is not waited for, also when its state machine is gone, as it is when a pod ends."""
+    async with await ready("a b c", "a") as cluster:
+        cluster["a"].groups.leading = lambda partition: None  # type: ignore[method-assign]
+        task = asyncio.ensure_future(cluster["a"].agent.drain())
+        await cluster.until(task.done, seconds=1)
+        assert task.result() == 1
+
+
 async def test_draining_does_not_wait_for_ever() -> None:
     """Where nobody can take over, it gives up after its time and says how many are left."""
     async with await ready("a b c", "a b c") as cluster:

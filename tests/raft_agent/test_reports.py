@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evenkeel.protocol.records import GroupLoad, Leader, StoreLoad, decode
+from evenkeel.protocol.records import GroupLoad, Leader, StoreLoad, decode, encode
 from evenkeel_raft.agent.groups import GroupReport, Partition
 from evenkeel_raft.agent.load import Stalls, load_of
 from tests.protocol.support import KEYS
@@ -197,3 +197,26 @@ def test_a_standstill_is_counted_once() -> None:
     assert dict(stalls.problems()) == {P0: "the replica on e is 50% full and gets no fuller"}
     assert look(61) == 0
     assert dict(stalls.problems()) == {}
+
+
+def test_a_report_stays_small() -> None:
+    """Where everything fails at once, a part of it tells as much, and etcd takes no value of many megabytes."""
+    reports = {Partition(TABLE, number): GroupReport(False, 1, 10**9, 5, 10**9, {}) for number in range(10_000)}
+    problems = dict.fromkeys(reports, "the state machine says: " + "x" * 10_000)
+    report = load_of(reports, rates={}, problems=problems)
+    assert len(report.problems) == 500
+    assert len(encode(report)) < 1 << 20
+    assert report.problems[f"{TABLE}/0"].endswith(" ...")
+
+
+async def test_a_report_that_is_refused_stops_nothing() -> None:
+    """It is a report: the agent goes on without."""
+    async with await ready("a b c d", "a b c") as cluster:
+        for store in cluster.stores.values():
+            store.way.refuse = writes("load")
+        sessions = [store.agent.status().counters.sessions for store in cluster.stores.values()]
+        await cluster.pass_time(20)
+        assert all(store.agent.status().counters.transactions["load", "refused"] for store in cluster.stores.values())
+        assert [store.agent.status().counters.sessions for store in cluster.stores.values()] == sessions
+        await cluster.retarget("a b d")
+        await cluster.until(lambda: cluster.settled("a b d"))

@@ -240,7 +240,7 @@ class StoreLoad(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     filling: dict[str, dict[str, float]] = {}
     """By `<table>/<partition>` that is led here: the stores whose replicas are being filled, and how far (0 to 1)."""
     problems: dict[str, str] = {}
-    """By `<table>/<partition>`: why it does not get on."""
+    """By `<table>/<partition>`: why it does not get on; of very many, the first."""
 
 
 class PlanState(enum.StrEnum):

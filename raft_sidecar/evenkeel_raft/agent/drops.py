@@ -57,6 +57,7 @@ class Drops:
         """Delete this replica of a dropped table, if it is here."""
         running = self._context.groups.running().get(partition)
         if running is None:
+            self._attempts.succeeded(partition)
             self.touch(partition.table)
         elif self._attempts.due(partition) and self._pool.room(partition):
             self._pool.run(partition, lambda: self._replicas.destroy(partition, running))

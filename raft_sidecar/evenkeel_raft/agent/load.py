@@ -6,17 +6,24 @@ metastore nothing. The same look tells which replicas are being filled without g
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
+from typing import Final
 
 import msgspec
 
-from evenkeel.errors import LeaseNotFoundError, UnreachableError
+from evenkeel.errors import LeaseNotFoundError, RefusedError, UnreachableError
 from evenkeel.metastore.api import Lease, Put, Txn
 from evenkeel.protocol.records import GroupLoad, StoreLoad, encode
 from evenkeel_raft.agent.context import Context
 from evenkeel_raft.agent.groups import GroupReport, Partition
 
 __all__ = ["LoadReports", "Stalls", "load_of"]
+
+log = logging.getLogger(__name__)
+
+_MOST_PROBLEMS: Final = 500
+_LONGEST_PROBLEM: Final = 500
 
 
 def load_of(
@@ -42,7 +49,7 @@ def load_of(
             for partition, report in sorted(reports.items())
             if report.filling
         },
-        problems={_name(partition): text for partition, text in sorted(problems.items())},
+        problems={_name(partition): _short(text) for partition, text in sorted(problems.items())[:_MOST_PROBLEMS]},
     )
 
 
@@ -51,6 +58,10 @@ def _rough(number: float) -> int:
     whole = round(number)
     unit = int(10 ** max(0, len(str(whole)) - 2))
     return whole // unit * unit
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST_PROBLEM else text[:_LONGEST_PROBLEM] + " ..."
 
 
 def _name(partition: Partition) -> str:
@@ -129,6 +140,9 @@ class LoadReports:
             await self._context.metastore.txn(Txn(success=(put,)))
         except (UnreachableError, LeaseNotFoundError):
             self._context.counters.transactions["load", "unknown"] += 1
+        except RefusedError as error:
+            self._context.counters.transactions["load", "refused"] += 1
+            log.warning("the store's load is not reported: %s", error)
         else:
             self._context.counters.transactions["load", "done"] += 1
             self._written = (value, lease.id)

@@ -7,7 +7,7 @@ ever. None of this needs the metastore, so it holds without one.
 from __future__ import annotations
 
 from evenkeel_raft.agent.context import Context
-from evenkeel_raft.agent.groups import Partition
+from evenkeel_raft.agent.groups import GroupReport
 
 __all__ = ["Reluctance"]
 
@@ -38,14 +38,9 @@ class Reluctance:
         """Wait for others to take over what is led here, but not for ever; returns how many groups nobody took."""
         clock = self._context.clock
         until = clock.now() + self._context.settings.drain_seconds
-        while any(map(self._may_go, self._led())) and clock.now() < until:
+        while any(not report.alone for report in self._led()) and clock.now() < until:
             await clock.sleep(_POLL)
         return len(self._led())
 
-    def _led(self) -> list[Partition]:
-        return [partition for partition, report in self._context.groups.reports().items() if report.leading]
-
-    def _may_go(self, partition: Partition) -> bool:
-        """Whether there is anybody else who could ever take it."""
-        group = self._context.groups.leading(partition)
-        return group is None or len(group.applied.voter_ids()) > 1
+    def _led(self) -> list[GroupReport]:
+        return [report for report in self._context.groups.reports().values() if report.leading]

@@ -461,6 +461,7 @@ class Replica:
             proposed_bytes=self.proposed_bytes,
             filling=self.filler.progress(),
             problem=self.problem(status),
+            alone=(*status.conf.voters, *status.conf.outgoing) == (member(self.id),),
         )
 
     def status(self) -> ReplicaStatus:
