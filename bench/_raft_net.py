@@ -23,6 +23,7 @@ from typing import Any
 
 from bench.report import Row
 from evenkeel.wire import messages as wire
+from evenkeel.wire.loop import run
 from evenkeel.wire.sidecar_end import SidecarEnd
 from evenkeel.wire.store_end import StoreEnd
 from evenkeel_raft.core.messages import AppendResponse, InstallSnapshot, Message, ReadRequest, ReadResponse, TimeoutNow
@@ -30,7 +31,6 @@ from evenkeel_raft.core.types import Conf, SnapshotMeta
 from evenkeel_raft.net.files.manifest import Manifest, make_manifest
 from evenkeel_raft.net.frames import Inquiry, Verdict
 from evenkeel_raft.net.identity import Address, Identity
-from evenkeel_raft.net.loop import run
 from evenkeel_raft.net.peers import Peers
 
 __all__ = ["net_rows"]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from evenkeel_raft.core.messages import CommitNotice, InstallSnapshot
+from evenkeel.wire import loop
+from evenkeel_raft.core.messages import InstallSnapshot, ReadRequest
 from evenkeel_raft.core.types import Conf, SnapshotMeta
-from evenkeel_raft.net import loop
 from evenkeel_raft.net.files.manifest import make_manifest
 from evenkeel_raft.net.files.sender import Outcome, Sent
 from tests.raft_net.support import Store, introduce
@@ -34,7 +34,7 @@ def test_messages_and_files_on_that_loop(tmp_path: Path) -> None:
         one, two = await Store("store-1", tmp_path).start(), await Store("store-2", tmp_path).start()
         introduce(one, two)
         await one.handler.up.get()
-        one.peers.send("store-2", CommitNotice(1, 0, 1, 2, 3, 4))
+        one.peers.send("store-2", ReadRequest(1, 0, 1, 2, 3, 4))
         assert (await two.handler.messages.get())[0] == "store-1"
         (tmp_path / "file").write_bytes(bytes(5_000_000))
         manifest = make_manifest(tmp_path, ["file"])

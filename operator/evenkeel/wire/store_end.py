@@ -173,19 +173,23 @@ class StoreEnd:
     def propose(self, group: int, replica: int, data: bytes) -> asyncio.Future[ProposeOutcome]:
         """Have an entry logged. Never fails: an outcome nobody knows is `Unknown`."""
         future: asyncio.Future[ProposeOutcome] = asyncio.get_running_loop().create_future()
+        self.propose_to(group, replica, data, partial(_settle, future, Unknown()))
+        return future
+
+    def propose_to(self, group: int, replica: int, data: bytes, answer: Callable[[ProposeOutcome], None]) -> None:
+        """The same for those who have thousands of proposals under way; `answer` may be called at once."""
         size = len(data)
         if size > MAX_ENTRY_BYTES:
-            future.set_result(TooLarge())
+            answer(TooLarge())
         elif self._sidecar is None:
-            future.set_result(NotLeader())
+            answer(NotLeader())
         elif self._proposed + size > MAX_PROPOSED_BYTES:
-            future.set_result(Busy())
+            answer(Busy())
         else:
             self._proposed += size
-            settle = partial(self._outcome, future, size)
+            settle = partial(self._outcome, answer, size)
             number = self._calls.begin(group, replica, accepts=_PROPOSE_ANSWERS, settle=settle)
             self._send(self._sidecar, number, group, replica, Propose(data))
-        return future
 
     def read_index(self, group: int, replica: int) -> asyncio.Future[ReadOutcome]:
         """Ask from which applied index on a read that begins now may be answered."""
@@ -206,9 +210,9 @@ class StoreEnd:
         self._send(self._sidecar, number, group, replica, body)
         return future
 
-    def _outcome(self, future: asyncio.Future[ProposeOutcome], size: int, body: SidecarSays | None) -> None:
+    def _outcome(self, answer: Callable[[ProposeOutcome], None], size: int, body: ProposeOutcome | None) -> None:
         self._proposed -= size
-        _settle(future, Unknown(), body)
+        answer(Unknown() if body is None else body)
 
     def _send(self, sidecar: FrameConnection, number: int, group: int, replica: int, body: StoreSays) -> None:
         sidecar.send(STORE_CODEC.encode(FromStore(number, group, replica, body)))

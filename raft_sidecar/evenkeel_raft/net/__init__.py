@@ -9,7 +9,6 @@
     handshake  who may talk to us                                                        no IO
     frames     what goes over a connection                                               no IO
     identity   who a store is, and where its peers are                                   no IO
-    loop       the event loop to run it on
 
 One store never waits for another here: what cannot be sent is dropped and counted, and raft repeats it.
 """

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from evenkeel.errors import EvenkeelError
 from evenkeel.process.logs import set_up_logs
-from evenkeel_raft.net.loop import run
+from evenkeel.wire.loop import run
 from evenkeel_raft.process.options import parse_options
 from evenkeel_raft.process.sidecar import run_sidecar
 

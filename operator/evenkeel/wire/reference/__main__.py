@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from evenkeel.errors import EvenkeelError, InvalidInputError
+from evenkeel.wire.loop import run
 from evenkeel.wire.reference.front import Front
 from evenkeel.wire.reference.machine import Machine
 from evenkeel.wire.store_end import DEFAULT_CREDIT, StoreEnd
@@ -23,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run until SIGTERM or SIGINT; the exit status says whether anything was wrong."""
     options = _parser().parse_args(arguments)
     try:
-        asyncio.run(_run(options))
+        run(_run(options))
     except EvenkeelError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

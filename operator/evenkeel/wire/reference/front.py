@@ -151,8 +151,8 @@ class Front:
         request = FRONT_CODEC.decode(payload)
         match request.body:
             case Write(Upsert() | Delete() as entry):
-                outcome = self._propose(request.group, entry)
-                outcome.add_done_callback(partial(self._committed, connection, request))
+                answer = partial(self._committed, connection, request)
+                self._sidecar.propose_to(request.group, self._replica(request.group), encode_entry(entry), answer)
             case Write(Conditional(writer="")):
                 raise FrameError(Reason.UNDECODABLE, "a conditional write without a writer: its result has no name")
             case Write(entry):
@@ -173,17 +173,14 @@ class Front:
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
-    def _committed(
-        self, connection: FrameConnection, request: FrontRequest, done: asyncio.Future[ProposeOutcome]
-    ) -> None:
-        outcome = done.result()
+    def _committed(self, connection: FrameConnection, request: FrontRequest, outcome: ProposeOutcome) -> None:
         if isinstance(outcome, Committed):
             self._answer(connection, request, Written(outcome.index, outcome.term))
         else:
             self._answer(connection, request, outcome)
 
     async def _write_and_wait(self, group: int, entry: Entry) -> FrontSays:
-        outcome = await self._propose(group, entry)
+        outcome = await self._sidecar.propose(group, self._replica(group), encode_entry(entry))
         if not isinstance(outcome, Committed):
             return outcome
         await self._machine.until_applied(group, outcome.index)
@@ -193,14 +190,14 @@ class Front:
         hashes = await self._machine.look(lambda state: state.barriers(group))
         return Written(outcome.index, outcome.term, True, hashes.get(outcome.index, ""))
 
-    def _propose(self, group: int, entry: Entry) -> asyncio.Future[ProposeOutcome]:
-        # Nobody is replica 0: where the group is not open, the sidecar says that it was never appended.
-        return self._sidecar.propose(group, self._machine.replica(group) or 0, encode_entry(entry))
+    def _replica(self, group: int) -> int:
+        """Nobody is replica 0: where the group is not open, the sidecar says that it was never appended."""
+        return self._machine.replica(group) or 0
 
     async def _get(self, group: int, key: bytes, *, stale: bool) -> FrontSays:
         index = 0
         if not stale:
-            outcome = await self._sidecar.read_index(group, self._machine.replica(group) or 0)
+            outcome = await self._sidecar.read_index(group, self._replica(group))
             if not isinstance(outcome, ReadAt):
                 return outcome
             index = outcome.index
@@ -211,7 +208,7 @@ class Front:
     async def _status(self, group: int) -> FrontSays:
         role = self._machine.role_of(group)
         barriers = await self._machine.look(lambda state: state.barriers(group))
-        replica, applied = self._machine.replica(group) or 0, self._machine.groups().get(group, 0)
+        replica, applied = self._replica(group), self._machine.groups().get(group, 0)
         return StatusIs(replica, applied, role.leader, role.term, role.hint, barriers)
 
     def _answer(self, connection: FrameConnection, request: FrontRequest, body: FrontSays) -> None:

@@ -1,7 +1,8 @@
 """The state machine's half of the socket.
 
 Requests queue up while the thread that owns the state works. Whatever applies have gathered meanwhile go into one
-transaction, and so share one sync of the disk.
+transaction, and so share one sync of the disk. Nobody waits for most of them, for writes are answered when they are
+committed; so they gather for some milliseconds more, or the disk would be synced once for each.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sqlite3
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
@@ -25,6 +27,7 @@ from evenkeel.wire.reference.state import State
 __all__ = ["Machine"]
 
 _NO_ROLE: Final = Role(False, 0)
+_GATHER_BYTES: Final = 1 << 20
 _Result = TypeVar("_Result")
 
 
@@ -35,9 +38,13 @@ class _Job(NamedTuple):
 
 
 class Machine:
-    """All groups of one store, in a directory of its own; see `evenkeel.wire.store_end.StateMachine`."""
+    """All groups of one store, in a directory of its own; see `evenkeel.wire.store_end.StateMachine`.
 
-    def __init__(self, directory: Path) -> None:
+    Entries that nobody waits for are applied after `gather_seconds` at the latest.
+    """
+
+    def __init__(self, directory: Path, *, gather_seconds: float = 0.01) -> None:
+        self._gather_seconds = gather_seconds
         self._directory = directory
         self._lock = _lock(directory)
         self._volume_file = directory / "volume"
@@ -46,6 +53,8 @@ class Machine:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="state")
         self._jobs: deque[_Job] = deque()
         self._worker: asyncio.Task[None] | None = None
+        self._gathered = 0
+        self._hurry = asyncio.Event()
         self._restored: set[int] = set()
         self._replicas: dict[int, int] = {}
         self._roles: dict[int, Role] = {}
@@ -54,6 +63,7 @@ class Machine:
 
     async def stop(self) -> None:
         """Finish what is under way and let go of the directory."""
+        self._hurry.set()
         while self._worker is not None:
             await self._worker
         self._thread.shutdown()
@@ -79,6 +89,7 @@ class Machine:
         if self._applied.get(group, 0) < index:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.setdefault(group, []).append((index, future))
+            self._hurry.set()
             await future
 
     async def look(self, question: Callable[[State], _Result]) -> _Result:
@@ -110,6 +121,10 @@ class Machine:
     def apply(self, group: int, replica: int, request: Apply, answer: Callable[[Applied | Failed], None]) -> None:
         """Apply entries."""
         work = partial(self._apply, group, replica, request)
+        self._gathered += sum(len(entry.data) for entry in request.entries)
+        # Raft itself waits for its own entries, which are those that are not here.
+        if self._gathered >= _GATHER_BYTES or len(request.entries) <= request.last - request.first:
+            self._hurry.set()
         self._ask(work, partial(self._note, group, replica, answer), is_apply=True)
 
     def snapshot(
@@ -159,19 +174,32 @@ class Machine:
 
     def _ask(self, work: Callable[[], StoreSays], answer: Callable[[Any], None], *, is_apply: bool = False) -> None:
         self._jobs.append(_Job(work, answer, is_apply))
+        if not is_apply:
+            self._hurry.set()
         if self._worker is None:
             self._worker = asyncio.create_task(self._work())
 
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
         while self._jobs:
+            await self._gather()
             jobs = [self._jobs.popleft()]
             while jobs[0].is_apply and self._jobs and self._jobs[0].is_apply:
                 jobs.append(self._jobs.popleft())
+            if not self._jobs:
+                self._hurry.clear()
+                self._gathered = 0
             bodies = await loop.run_in_executor(self._thread, self._carry_out, jobs)
             for job, body in zip(jobs, bodies, strict=True):
                 job.answer(body)
         self._worker = None
+
+    async def _gather(self) -> None:
+        """Let more applies come, unless somebody waits."""
+        if not self._waiting:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._gather_seconds):
+                    await self._hurry.wait()
 
     # On the state's thread
 

@@ -1,4 +1,4 @@
-"""The event loop a sidecar runs on: uvloop's where it is installed, asyncio's own elsewhere."""
+"""The event loop that sidecars and state machines run on: uvloop's where it is installed, asyncio's own elsewhere."""
 
 from __future__ import annotations
 
