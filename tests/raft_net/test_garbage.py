@@ -24,7 +24,7 @@ from tests.raft_net.support import HOST, Raw, Store, introduce, turns
 NewStore = Callable[..., Awaitable[Store]]
 HELLO = ["hello", VERSION, "c", "store-0", "vol-0", "store-2", "raft"]
 FILES = [*HELLO[:6], "files"]
-MESSAGE = raft.CommitNotice(1, 0, 1, 2, 3, 4)
+MESSAGE = raft.ReadRequest(1, 0, 1, 2, 3, 4)
 
 
 def framed(payload: bytes) -> bytes:

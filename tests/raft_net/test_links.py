@@ -32,8 +32,8 @@ ALL_KINDS: list[raft.Message] = [
 ]
 
 
-def notice(number: int) -> raft.CommitNotice:
-    return raft.CommitNotice(number, 0, 1, 2, 3, 4)
+def small(number: int) -> raft.ReadRequest:
+    return raft.ReadRequest(number, 0, 1, 2, 3, 4)
 
 
 async def pair(new_store: NewStore, **options: object) -> tuple[Store, Store]:
@@ -45,13 +45,15 @@ async def pair(new_store: NewStore, **options: object) -> tuple[Store, Store]:
 
 
 async def test_every_kind_arrives(new_store: NewStore) -> None:
-    """Each kind of message arrives as it was sent, heartbeats ahead, in both directions."""
+    """Each kind of message arrives as it was sent, news of commits and heartbeats ahead, in both directions."""
     one, two = await pair(new_store)
     for sender, receiver in ((one, two), (two, one)):
         sender.peers.send_all(receiver.name, ALL_KINDS)
         got = [await receiver.handler.messages.get() for _ in ALL_KINDS]
-        beat = next(message for message in ALL_KINDS if isinstance(message, raft.Heartbeat))
-        assert got == [(sender.name, m) for m in [beat, *(m for m in ALL_KINDS if m is not beat)]]
+        ahead = sorted(
+            ALL_KINDS, key=lambda m: (not isinstance(m, raft.CommitNotice), not isinstance(m, raft.Heartbeat))
+        )
+        assert got == [(sender.name, m) for m in ahead]
 
 
 async def test_inquiries_and_verdicts_arrive(new_store: NewStore) -> None:
@@ -65,12 +67,32 @@ async def test_inquiries_and_verdicts_arrive(new_store: NewStore) -> None:
     assert await one.handler.verdicts.get() == ("store-2", verdict)
 
 
+async def test_news_of_commits_wait_a_little(new_store: NewStore) -> None:
+    """Alone they leave after some milliseconds, the newest of a group; otherwise with what leaves earlier."""
+    clock = VirtualClock()
+    one, two = await pair(new_store, clock=clock)
+    for commit in (4, 5):
+        one.peers.send("store-2", raft.CommitNotice(1, 0, 1, 2, 3, commit))
+        one.peers.flush()
+    await asyncio.sleep(0)
+    assert two.handler.batches == []
+    clock.advance(QUICK.notice_seconds)
+    assert await two.handler.messages.get() == ("store-1", raft.CommitNotice(1, 0, 1, 2, 3, 5))
+    one.peers.send("store-2", raft.CommitNotice(1, 0, 1, 2, 3, 6))
+    one.peers.send("store-2", small(1))
+    assert [(await two.handler.messages.get())[1] for _ in range(2)] == [raft.CommitNotice(1, 0, 1, 2, 3, 6), small(1)]
+    clock.advance(1.0)
+    one.peers.send("store-2", small(2))
+    assert await two.handler.messages.get() == ("store-1", small(2))
+    assert two.handler.batches == [1, 2, 1]
+
+
 async def test_messages_of_one_turn_share_a_frame(new_store: NewStore) -> None:
     """A thousand heartbeats of a thousand groups are one frame; messages in between share it."""
     one, two = await pair(new_store)
     for group in range(1000):
         one.peers.send("store-2", raft.Heartbeat(group, 0, 1, 2, 3, 4, 0, False))
-        one.peers.send("store-2", notice(group))
+        one.peers.send("store-2", small(group))
     for _ in range(2000):
         await two.handler.messages.get()
     assert two.handler.batches == [2000]
@@ -80,7 +102,7 @@ async def test_order_is_kept_across_batches(new_store: NewStore) -> None:
     """Messages of many turns and many frames arrive in order."""
     one, two = await pair(new_store, settings=QUICK._replace(batch_bytes=1000))
     for number in range(3000):
-        one.peers.send("store-2", notice(number))
+        one.peers.send("store-2", small(number))
         if number % 100 == 0:
             await asyncio.sleep(0)
     got = [(await two.handler.messages.get())[1].group for _ in range(3000)]
@@ -104,14 +126,14 @@ async def test_restarted_peer_is_found_again(new_store: NewStore) -> None:
     one, two = await pair(new_store)
     await two.peers.close()
     assert await one.handler.down.get() == "store-2"
-    one.peers.send("store-2", notice(1))
+    one.peers.send("store-2", small(1))
     assert one.peers.undelivered == {"disconnected": 1}
     assert one.peers.heard_at("store-2") is None
     again = await new_store("store-2", port=two.port)
     introduce(one, again)
     assert await one.handler.up.get() == "store-2"
-    one.peers.send("store-2", notice(2))
-    assert await again.handler.messages.get() == ("store-1", notice(2))
+    one.peers.send("store-2", small(2))
+    assert await again.handler.messages.get() == ("store-1", small(2))
 
 
 async def test_restarted_dialler_comes_back(new_store: NewStore) -> None:
@@ -137,8 +159,8 @@ async def test_new_connection_replaces_a_dead_one(new_store: NewStore, new_proxy
     await first.ended()
     assert [await two.handler.up.get(), await two.handler.down.get(), await two.handler.up.get()] == ["store-1"] * 3
     assert two.peers.drops == {Reason.REPLACED: 1}
-    two.peers.send("store-1", notice(5))
-    assert await second.hear() == ["batch", [[7, 5, 0, 1, 2, 3, 4]]]
+    two.peers.send("store-1", small(5))
+    assert await second.hear() == ["batch", [[11, 5, 0, 1, 2, 3, 4]]]
     await first.close()
     await second.close()
 
@@ -162,7 +184,7 @@ async def test_forgotten_peer_is_hung_up_on(new_store: NewStore) -> None:
     two.peers.set_peers({})
     assert await one.handler.down.get() == "store-2"
     await turns(lambda: two.peers.drops[Reason.UNKNOWN_PEER] >= 2)
-    two.peers.send("store-1", notice(1))
+    two.peers.send("store-1", small(1))
     assert two.peers.undelivered == {"unknown-peer": 1}
 
 
@@ -238,8 +260,8 @@ async def test_slow_reader_never_stops_the_sender(new_store: NewStore, new_proxy
         await asyncio.sleep(0)
     dropped = one.peers.undelivered["full"]
     assert dropped > 100
-    one.peers.send("store-3", notice(1))
-    assert await three.handler.messages.get() == ("store-1", notice(1))
+    one.peers.send("store-3", small(1))
+    assert await three.handler.messages.get() == ("store-1", small(1))
     proxy.flowing.set()
     groups = [(await two.handler.messages.get())[1].group for _ in range(1000 - dropped)]
     assert groups == sorted(groups)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenkeel_raft.core.messages import Append, CommitNotice, Heartbeat, Message
+from evenkeel_raft.core.messages import Append, CommitNotice, Heartbeat, Message, ReadRequest
 from evenkeel_raft.core.types import NORMAL, Entry
 from evenkeel_raft.net.outbox import Outbox
 
@@ -18,8 +18,12 @@ def heartbeat(group: int, context: int, receiver: int = 2) -> Heartbeat:
     return Heartbeat(group, 0, 1, receiver, 3, 4, context, False)
 
 
-def notice(group: int) -> CommitNotice:
-    return CommitNotice(group, 0, 1, 2, 3, 4)
+def small(group: int) -> ReadRequest:
+    return ReadRequest(group, 0, 1, 2, 3, 4)
+
+
+def notice(group: int, commit: int) -> CommitNotice:
+    return CommitNotice(group, 0, 1, 2, 3, commit)
 
 
 def test_newest_heartbeat_of_a_group_is_kept() -> None:
@@ -27,14 +31,14 @@ def test_newest_heartbeat_of_a_group_is_kept() -> None:
     outbox = Outbox(limit=1 << 20)
     messages: list[Message] = [
         heartbeat(1, 1),
-        notice(1),
+        small(1),
         heartbeat(2, 1),
         heartbeat(1, 2),
         heartbeat(1, 1, receiver=9),
     ]
     for message in messages:
         assert outbox.add(message)
-    assert outbox.take(1 << 20) == [heartbeat(1, 2), heartbeat(2, 1), heartbeat(1, 1, receiver=9), notice(1)]
+    assert outbox.take(1 << 20) == [heartbeat(1, 2), heartbeat(2, 1), heartbeat(1, 1, receiver=9), small(1)]
     assert not outbox
 
 
@@ -43,14 +47,42 @@ def test_full_queue_drops_entries_first() -> None:
     outbox = Outbox(limit=1000)
     assert outbox.add(append(1, 800))
     assert not outbox.add(append(1, 800))
-    small = 0
-    while outbox.add(notice(1)):
-        small += 1
-    assert 10 < small < 30
+    added = 0
+    while outbox.add(small(1)):
+        added += 1
+    assert 10 < added < 30
     assert outbox.bytes <= 2000
     assert outbox.add(heartbeat(1, 1))
-    assert outbox.clear() == small + 2
+    assert outbox.clear() == added + 2
     assert outbox.bytes == 0
+
+
+def test_news_of_commits_can_wait() -> None:
+    """They do not press; the newest of each group leaves ahead of whatever goes, a last heartbeat after it."""
+    outbox = Outbox(limit=1 << 20)
+    for message in (notice(1, 4), notice(2, 4), notice(1, 5)):
+        assert outbox.add(message)
+    assert outbox
+    assert not outbox.pressing
+    outbox.add(heartbeat(1, 1))
+    assert outbox.pressing
+    assert outbox.take(1 << 20) == [notice(1, 5), notice(2, 4), heartbeat(1, 1)]
+    assert not outbox
+
+
+def test_entries_carry_news_of_commits_along() -> None:
+    """Entries that say as much make the news superfluous; those that do not, or of another group, do not."""
+    outbox = Outbox(limit=1 << 20)
+    assert outbox.add(notice(1, 4))
+    assert outbox.add(notice(2, 5))
+    said, behind = append(1, 10), append(2, 10)
+    assert outbox.add(said)
+    assert outbox.add(behind)
+    assert outbox.take(1 << 20) == [notice(2, 5), said, behind]
+    below = Append(1, 0, 1, 2, 3, 2, 3, 9, [])
+    outbox.add(notice(1, 9))
+    outbox.add(below)
+    assert outbox.take(1 << 20) == [notice(1, 9), below]
 
 
 def test_entry_larger_than_the_queue_passes_alone() -> None:

@@ -14,7 +14,7 @@ import pytest
 from evenkeel.errors import InvalidInputError
 from evenkeel.metastore.clock import VirtualClock
 from evenkeel.wire.frames import Reason
-from evenkeel_raft.core.messages import CommitNotice, InstallSnapshot
+from evenkeel_raft.core.messages import InstallSnapshot, ReadRequest
 from evenkeel_raft.core.types import Conf, SnapshotMeta
 from evenkeel_raft.net.files.manifest import Manifest, make_manifest
 from evenkeel_raft.net.files.partial import Partial
@@ -363,7 +363,7 @@ async def test_raft_comes_first(new_store: NewStore, tmp_path: Path) -> None:
     start, begin = clock.now(), progress[-1]
     while clock.now() < start + 1.0:
         one.peers.budget.urgent(2_000)
-        one.peers.send("store-2", CommitNotice(1, 0, 1, 2, 3, 4))
+        one.peers.send("store-2", ReadRequest(1, 0, 1, 2, 3, 4))
         assert await two.handler.messages.get()
         clock.advance(0.002)
     assert progress[-1] - begin <= 150_000

@@ -15,7 +15,7 @@ from evenkeel_raft.net.tls import TlsFiles
 from tests.raft_net.support import Raw, Store, introduce, turns
 
 NewStore = Callable[..., Awaitable[Store]]
-MESSAGE = raft.CommitNotice(1, 0, 1, 2, 3, 4)
+MESSAGE = raft.ReadRequest(1, 0, 1, 2, 3, 4)
 
 
 def openssl(*arguments: str) -> None:

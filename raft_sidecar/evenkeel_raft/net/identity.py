@@ -34,3 +34,5 @@ class LinkSettings(NamedTuple):
     last_retry: float = 1.0
     outbox_bytes: int = 32 << 20
     batch_bytes: int = 1 << 20
+    notice_seconds: float = 0.005
+    """How long news of a commit may wait for something that carries it along."""

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from typing import Protocol, cast
 
 from evenkeel.errors import EvenkeelError, FrameError
+from evenkeel.metastore.clock import Timer
 from evenkeel.wire.backoff import Backoff, Chance
 from evenkeel.wire.connection import FrameConnection
 from evenkeel.wire.frames import Reason
@@ -63,7 +65,9 @@ class Link:
         handler: LinkHandler,
         budget: ByteBudget,
         undelivered: Undelivered,
+        soon: Callable[[Link], None],
     ) -> None:
+        """`soon` has the link flushed at the end of this turn of the loop."""
         self.store = store
         self.volume = volume
         self.connection: FrameConnection | None = None
@@ -72,9 +76,11 @@ class Link:
         self._handler = handler
         self._budget = budget
         self._undelivered = undelivered
+        self._soon = soon
         self._outbox = Outbox(limit=endpoint.settings.outbox_bytes)
         self._loop = asyncio.get_running_loop()
         self._flushing = False
+        self._later: Timer | None = None
         self._dialling: asyncio.Task[None] | None = None
         self._lost = asyncio.Event()
 
@@ -151,6 +157,9 @@ class Link:
             self.keepalive = None
         connection.on_writable = None
         connection.abort()
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
         if self._outbox:
             self._undelivered["disconnected"] += self._outbox.clear()
         self._lost.set()
@@ -165,7 +174,11 @@ class Link:
         elif not self._outbox.add(message):
             self._undelivered["full"] += 1
         elif not self._flushing:
-            self._flush_soon()
+            if self._outbox.pressing:
+                self._flush_soon()
+            elif self._later is None:
+                clock = self._endpoint.clock
+                self._later = clock.call_at(clock.now() + self._endpoint.settings.notice_seconds, self._flush_all)
 
     def say(self, frame: Inquiry | Verdict) -> None:
         """Send something that is no raft message, or drop it."""
@@ -175,11 +188,18 @@ class Link:
     def _flush_soon(self) -> None:
         if self.connection is not None and not self._flushing:
             self._flushing = True
-            self._loop.call_soon(self.flush)
+            self._soon(self)
 
     def flush(self) -> None:
-        """Send what waits for the end of this turn."""
+        """Send what waits for the end of this turn, and with it what could have waited longer."""
         self._flushing = False
+        if self._outbox.pressing:
+            self._flush_all()
+
+    def _flush_all(self) -> None:
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
         while self._outbox and self.connection is not None and self.connection.writable:
             messages = self._outbox.take(self._endpoint.settings.batch_bytes)
             try:

@@ -31,6 +31,8 @@ class Links:
         self._chance = chance
         self._budget = budget
         self._links: dict[str, Link] = {}
+        self._loop = asyncio.get_running_loop()
+        self._unflushed: list[Link] = []
 
     def update(self, peers: Mapping[str, Address]) -> None:
         """Know these peers and no others. Where a peer's volume changed, it is another one."""
@@ -63,7 +65,8 @@ class Links:
 
     def flush(self) -> None:
         """Send at once what waits for the end of this turn of the loop."""
-        for link in self._links.values():
+        links, self._unflushed = self._unflushed, []
+        for link in links:
             link.flush()
 
     def connected(self, store: str) -> bool:
@@ -87,6 +90,11 @@ class Links:
             link.stop()
         await asyncio.gather(*(link.stopped() for link in links))
 
+    def _flush_soon(self, link: Link) -> None:
+        if not self._unflushed:
+            self._loop.call_soon(self.flush)
+        self._unflushed.append(link)
+
     def _make(self, store: str, address: Address) -> Link:
         link = Link(
             store,
@@ -95,6 +103,7 @@ class Links:
             handler=self._handler,
             budget=self._budget,
             undelivered=self.undelivered,
+            soon=self._flush_soon,
         )
         if self._endpoint.me.store < store:
             link.keep_dialling(self._chance)
