@@ -11,8 +11,9 @@ import pytest
 
 from evenkeel_raft.core.types import HardState
 from evenkeel_raft.errors import DiskFullError, LogError, LogFailedError, RecordRefusedError
+from evenkeel_raft.log import writer as writer_module
 from evenkeel_raft.log.records import Created, Destroyed, Metastore
-from evenkeel_raft.log.wal import LogSettings
+from evenkeel_raft.log.wal import LogSettings, SharedLog
 from evenkeel_raft.log.writer import LogWriter
 from tests.raft_log.sim import SimDisk
 from tests.raft_log.support import append, compacted, indexes, open_log, state
@@ -24,15 +25,31 @@ SETTINGS = LogSettings(segment_bytes=SEGMENT, round_bytes=4 << 10)
 class Sidecar:
     """A writer, and what it said."""
 
-    def __init__(self, disk: SimDisk) -> None:
+    def __init__(self, disk: SimDisk, *, quick_seconds: float = 0.0) -> None:
         self.disk = disk
         self.full: asyncio.Queue[DiskFullError | None] = asyncio.Queue()
         self.failed: asyncio.Queue[LogError] = asyncio.Queue()
         self.log, self.found = open_log(disk, SETTINGS)
         self.writer = LogWriter(
-            self.log, on_full=self.full.put_nowait, on_failed=self.failed.put_nowait, retry_seconds=0.01
+            self.log,
+            on_full=self.full.put_nowait,
+            on_failed=self.failed.put_nowait,
+            retry_seconds=0.01,
+            quick_seconds=quick_seconds,
         )
         self.writer.start()
+
+    async def settle(self) -> None:
+        """Let the writer find out how quick the disk is."""
+        for revision in range(20):
+            await self.writer.write(Metastore(1, revision))
+        await self.rest()
+
+    async def rest(self) -> None:
+        """Wait until the thread has nothing to do."""
+        async with asyncio.timeout(20):
+            while not self.writer.idle:  # noqa: ASYNC110 - a thread tells nobody
+                await asyncio.sleep(0)
 
 
 class SlowDisk(SimDisk):
@@ -54,9 +71,10 @@ def disk() -> SimDisk:
     return SimDisk()
 
 
-@pytest.fixture
-async def sidecar(disk: SimDisk) -> AsyncIterator[Sidecar]:
-    sidecar = Sidecar(disk)
+@pytest.fixture(params=[0.0, 60.0], ids=["on the thread", "on the loop"])
+async def sidecar(disk: SimDisk, request: pytest.FixtureRequest) -> AsyncIterator[Sidecar]:
+    sidecar = Sidecar(disk, quick_seconds=request.param)
+    await sidecar.settle()
     yield sidecar
     await sidecar.writer.close()
 
@@ -175,9 +193,8 @@ async def test_the_end_of_a_replica_overtakes_what_waits(sidecar: Sidecar, disk:
     assert open_log(disk, SETTINGS)[1].retired == {1: 1}
 
 
-async def test_a_failed_disk_ends_everything(disk: SimDisk) -> None:
+async def test_a_failed_disk_ends_everything(sidecar: Sidecar, disk: SimDisk) -> None:
     """Whoever waits, and whoever comes later, gets the same error; it is reported once."""
-    sidecar = Sidecar(disk)
     writer = sidecar.writer
     await writer.write(Created(1, 1, 0))
 
@@ -193,6 +210,106 @@ async def test_a_failed_disk_ends_everything(disk: SimDisk) -> None:
     assert caught.value is again.value is await sidecar.failed.get()
     assert sidecar.failed.empty()
     await writer.close()
+
+
+async def test_a_quick_disk_is_written_to_at_once(disk: SimDisk) -> None:
+    """On the loop, without a turn of it; but by the thread where much is handed in."""
+    sidecar = Sidecar(disk, quick_seconds=60.0)
+    await sidecar.settle()
+    writer, done = sidecar.writer, list[int]()
+    await writer.write(Created(1, 1, 0))
+    await sidecar.rest()
+    writer.submit(append(1, 1, 1), lambda: done.append(1))
+    assert not done
+    writer.flush()
+    assert done == [1]
+    writer.submit(append(1, 2, 2, size=100_000), lambda: done.append(2))
+    writer.flush()
+    writer.submit(append(1, 3, 3), lambda: done.append(3))
+    writer.flush()
+    assert done == [1]
+    await writer.close()
+    assert done == [1, 2, 3]
+    assert indexes(open_log(disk, SETTINGS)[1], 1) == [1, 2, 3]
+
+
+async def test_nothing_is_overtaken_by_what_is_written_at_once(disk: SimDisk) -> None:
+    """While the thread has yet to tell that something is durable, what follows goes by the thread, too."""
+    sidecar = Sidecar(disk, quick_seconds=60.0)
+    await sidecar.settle()
+    writer, done = sidecar.writer, list[int]()
+    await writer.write(Created(1, 1, 0))
+    await sidecar.rest()
+    synced = threading.Event()
+    disk.before = lambda operation, _name: synced.set() if operation == "sync" else None
+    writer.submit(append(1, 1, 1, size=100_000), lambda: done.append(1))
+    writer.flush()
+    # The loop does not turn meanwhile, so it is not told.
+    assert synced.wait(10)
+    writer.submit(append(1, 2, 2), lambda: done.append(2))
+    writer.flush()
+    assert done == []
+    await writer.close()
+    assert done == [1, 2]
+
+
+async def test_thread_and_loop_never_write_at_the_same_time(disk: SimDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the thread was given something to do, the loop leaves the log to it, also before the thread has noticed."""
+    sidecar = Sidecar(disk, quick_seconds=60.0)
+    await sidecar.settle()
+    writer, loops, meanwhile = sidecar.writer, threading.current_thread(), threading.Event()
+    tidied: list[threading.Thread] = []
+
+    def tidy() -> bool:
+        tidied.append(threading.current_thread())
+        meanwhile.set()
+        return False
+
+    def before(operation: str, _name: str) -> None:
+        if operation == "sync" and threading.current_thread() is loops:
+            assert not meanwhile.wait(0.05)
+
+    monkeypatch.setattr(SharedLog, "untidy", True)
+    monkeypatch.setattr(sidecar.log, "tidy", tidy)
+    disk.before = before
+    for revision in range(20):
+        meanwhile.clear()
+        for number in range(5):
+            writer.submit(Metastore(2 + number, revision))
+            writer.flush()
+        await sidecar.rest()
+    await writer.close()
+    assert sidecar.failed.empty()
+    assert tidied
+
+
+async def test_a_slow_disk_is_left_to_the_thread(disk: SimDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop is held up by a few slow rounds, not by many."""
+    sidecar = Sidecar(disk, quick_seconds=0.001)
+    clock = Clock()
+    monkeypatch.setattr(writer_module, "time", clock)
+    await sidecar.settle()
+    writer, at_once = sidecar.writer, 0
+    clock.step = 0.01
+    for revision in range(100):
+        done = list[int]()
+        writer.submit(Metastore(2, revision), lambda done=done: done.append(1))  # type: ignore[misc]
+        writer.flush()
+        at_once += len(done)
+        await sidecar.rest()
+    assert 1 <= at_once < 10
+    await writer.close()
+
+
+class Clock:
+    """A clock by which everything takes equally long."""
+
+    def __init__(self) -> None:
+        self.now = self.step = 0.0
+
+    def monotonic(self) -> float:
+        self.now += self.step
+        return self.now
 
 
 async def test_a_bug_ends_everything_too(sidecar: Sidecar, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -145,6 +145,11 @@ class SidecarEnd:
         """Whether a store is there."""
         return self._store is not None
 
+    def flush(self) -> None:
+        """Send at once what waits for the end of this turn of the loop: for callers that know to be done."""
+        if self._store is not None:
+            self._store.flush()
+
     @property
     def unapplied_bytes(self) -> int:
         """Bytes of entries that the store has not confirmed, sent or waiting for credit."""

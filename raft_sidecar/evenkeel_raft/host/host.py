@@ -116,15 +116,20 @@ class Host:
         self._inquiries = Inquiries(self._replicas, peers=self._peers, clock=clock, patience=settings.election_seconds)
         self._machine_side.upkeep = self._peer_side.upkeep = self._upkeep
         self._peer_side.inquiries = self._inquiries
+        writer = LogWriter(log, on_full=self._on_full, on_failed=self._on_failed)
         self._ports = Ports(
             settings=settings,
             clock=clock,
             chance=chance,
-            writer=LogWriter(log, on_full=self._on_full, on_failed=self._on_failed),
+            writer=writer,
             peers=self._peers,
             machine=self._machine,
             tasks=tasks,
-            pump=Pump(on_turn=self._peers.flush, on_wake=self._upkeep.watch),
+            # Whoever waits is answered first. What the log has done at once is acknowledged at once.
+            pump=Pump(
+                on_turn=(self._machine.flush, self._peers.flush, writer.flush, self._peers.flush),
+                on_wake=self._upkeep.watch,
+            ),
             tally=self.tally,
             outbox=directory / "outbox",
             snapshot_slots=asyncio.Semaphore(settings.snapshots_at_once),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,9 +13,12 @@ __all__ = ["Pump"]
 
 
 class Pump:
-    """`on_turn` is called after each turn's work: what goes to peers leaves together. `on_wake` tells who woke."""
+    """`on_turn` is called after each turn's work, in this order: what goes to one place leaves together.
 
-    def __init__(self, *, on_turn: Callable[[], None], on_wake: Callable[[Replica], None]) -> None:
+    `on_wake` tells who woke.
+    """
+
+    def __init__(self, *, on_turn: Sequence[Callable[[], None]], on_wake: Callable[[Replica], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._on_turn = on_turn
         self._on_wake = on_wake
@@ -40,4 +43,5 @@ class Pump:
             replica.work()
             if replica.asleep and not replica.node.quiesced:
                 self._on_wake(replica)
-        self._on_turn()
+        for send in self._on_turn:
+            send()

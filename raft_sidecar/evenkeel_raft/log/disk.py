@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -80,25 +79,31 @@ class FileDisk:
     def read(self, name: str, offset: int, size: int) -> bytes:
         """Return the bytes there; fewer at the end of the file."""
         file, parts = self._open(name), []
-        with _named(name):
+        try:
             while size and (part := os.pread(file, size, offset)):
                 parts.append(part)
                 offset, size = offset + len(part), size - len(part)
+        except OSError as error:
+            raise _named(error, name) from None
         return b"".join(parts)
 
     def write(self, name: str, offset: int, data: Bytes) -> None:
         """Write all of it into a file that exists."""
         file, view = self._open(name), memoryview(data)
-        with _named(name):
+        try:
             while view:
                 written = os.pwrite(file, view, offset)
                 offset, view = offset + written, view[written:]
+        except OSError as error:
+            raise _named(error, name) from None
 
     def sync(self, name: str) -> None:
         """Make durable what was written to a file."""
         file = self._open(name)
-        with _named(name):
+        try:
             os.fdatasync(file)
+        except OSError as error:
+            raise _named(error, name) from None
 
     def allocate(self, name: str, size: int) -> None:
         """Make a new file of zeros, durably; leaves none behind if there is no room."""
@@ -146,11 +151,7 @@ class FileDisk:
             os.close(file)
 
 
-@contextmanager
-def _named(name: str) -> Iterator[None]:
+def _named(error: OSError, name: str) -> OSError:
     """Let an error say which file it is about; the system's calls know only numbers."""
-    try:
-        yield
-    except OSError as error:
-        error.filename = name
-        raise
+    error.filename = name
+    return error

@@ -99,6 +99,11 @@ class Slots:
         """Whether there are fewer spares than there should be."""
         return len(self.spares) < self._wanted
 
+    @property
+    def unprepared(self) -> bool:
+        """Whether there are too few spares, or some that are not zeroed yet."""
+        return self.wanting or bool(self._unzeroed)
+
     def found(self, name: str, *, spare: bool) -> None:
         """Take over a file from an earlier process; `spare` if nothing in it is needed."""
         self._next_name = max(self._next_name, int(name.removesuffix(_SUFFIX), 16) + 1)
@@ -135,7 +140,7 @@ class Slots:
             self.secure(len(self.spares) + 1)
         elif self._unzeroed:
             self._zero(*next(iter(self._unzeroed.items())))
-        return self.wanting or bool(self._unzeroed)
+        return self.unprepared
 
     def _zero(self, name: str, offset: int) -> None:
         size = min(len(_ZEROS), self._size - offset)

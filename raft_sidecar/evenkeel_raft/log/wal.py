@@ -121,6 +121,11 @@ class SharedLog:
         except DiskFullError:
             return False
 
+    @property
+    def untidy(self) -> bool:
+        """Whether `tidy` has something to do."""
+        return bool(self._excess()) or self._slots.unprepared
+
     def has_room(self) -> bool:
         """Whether entries can be written, half a segment of them or more."""
         segments = self._index.segments
