@@ -6,10 +6,12 @@ import sqlite3
 from collections.abc import Awaitable, Callable
 
 import msgspec
+import pytest
 
 from evenkeel.protocol.records import Role
 from evenkeel.protocol.replica import Start
-from evenkeel.wire.messages import ReadAt
+from evenkeel.wire.messages import Apply, ReadAt
+from evenkeel.wire.reference.entries import Upsert, encode_entry
 from tests.raft_host.support import ORDERS, QUICK, Cluster
 
 NewCluster = Callable[..., Awaitable[Cluster]]
@@ -46,6 +48,34 @@ async def test_a_replica_is_added_and_another_removed(new_cluster: NewCluster) -
     assert cluster[gone].host.running() == {}
     assert cluster[gone].host.newest_held(ORDERS) == 1
     assert await cluster[gone].state() == {}
+
+
+async def test_followers_let_entries_gather(new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A follower's state machine is woken once for many entries; a read there does not wait for more of them."""
+    cluster = await new_cluster("a", "b", "c")
+    await cluster.begin("a", "b", "c")
+    await cluster.write(x="0")
+    await cluster.equal("abc", {"x": "0"})
+    leader = cluster.leading()
+    follower = next(member for member in cluster.members.values() if member is not leader)
+    assert follower.machine is not None
+    asked: list[Apply] = []
+    apply = follower.machine.apply
+
+    def noted(group: int, replica: int, request: Apply, answer: Callable[..., None]) -> None:
+        asked.append(request)
+        apply(group, replica, request, answer)
+
+    monkeypatch.setattr(follower.machine, "apply", noted)
+    for number in range(10):
+        # Time stands still: only the loop turns.
+        future = cluster.propose(leader, encode_entry(Upsert("", 0, b"x", b"%d" % number)))
+        await future
+    assert asked == []
+    await cluster.read_index(follower)
+    assert sum(len(request.entries) for request in asked) == 10
+    assert len(asked) <= 2
+    await cluster.equal("abc", {"x": "9"})
 
 
 async def test_a_restarted_host_goes_on(new_cluster: NewCluster) -> None:

@@ -227,8 +227,8 @@ class Node:
 
     # Completions
 
-    def on_persisted(self, token: int) -> None:
-        """All batches up to this token are durable."""
+    def on_persisted(self, token: int) -> bool:
+        """All batches up to this token are durable; returns whether that gives `take` something to return."""
         r = self._raft
         log = r.log
         writes = log.writes
@@ -248,20 +248,25 @@ class Node:
             me.commit = r.durable_commit
             if me.acknowledge(log.durable):
                 leader.maybe_commit(r)
+        applicable = log.committed if log.committed < log.durable else log.durable
+        news = applicable > log.applying or r.replicate_due or r.soft_due
+        return news or bool(r.messages) or log.restore_due is not None
 
-    def on_applied(self, index: int) -> None:
-        """The state machine has applied, or restored, up to this index."""
+    def on_applied(self, index: int) -> bool:
+        """The state machine has applied, or restored, up to this index; returns whether `take` has something now."""
         r = self._raft
         log = r.log
         if index <= log.applied:
-            return
+            return False
         if index > log.applying:
             raise InvariantError(f"{index} was reported applied, but only entries up to {log.applying} were handed out")
         log.applied = index
         if log.measured:
             log.applied_end = log.end_of(index)
-        if log.conf_indexes:
-            raft.apply_confs(r, index)
+        if not log.conf_indexes:
+            return False
+        raft.apply_confs(r, index)
+        return True
 
     # The state machine comes and goes
 

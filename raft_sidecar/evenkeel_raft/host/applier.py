@@ -5,6 +5,9 @@
 Whatever was asked of a state machine that is gone by now comes to nothing: `_life` tells. Requests of one group are
 carried out in their order, so an apply follows a restore without waiting for it. One that fails is opened again, and
 later each time, until it gets on: it must not be kept busy with what it cannot do.
+
+Nobody waits for what a follower applies, reads aside, so there entries gather for some milliseconds: the state machine
+is woken once for many of them.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from evenkeel.errors import DisconnectedError, StateMachineError
+from evenkeel.metastore.clock import Timer
 from evenkeel.wire.messages import Applied, LoggedEntry
 from evenkeel_raft.agent.groups import Partition
 from evenkeel_raft.core.errors import InvariantError
@@ -27,6 +31,8 @@ from evenkeel_raft.host.ports import Ports
 __all__ = ["Applier"]
 
 _SLICE_BYTES: Final = 8 << 20
+_GATHER_SECONDS: Final = 0.005
+_GATHER_ENTRIES: Final = 64
 
 
 class Applier:
@@ -59,6 +65,8 @@ class Applier:
         self._backoff = ports.backoff()
         self._failure = ""
         self._life = 0
+        self._gathered: list[Entry] = []
+        self._timer: Timer | None = None
         self._sent = 0
         self._applied = 0
         self._opening = False
@@ -82,6 +90,7 @@ class Applier:
         """It is gone, or is not to be asked any more."""
         self._life += 1
         self._opening = False
+        self._forget_gathered()
         if self.attached:
             self.attached = False
             self._node.detach()
@@ -150,8 +159,29 @@ class Applier:
 
     # Applying
 
-    def apply(self, entries: list[Entry]) -> None:
-        """Hand over what is committed."""
+    def apply(self, entries: list[Entry], *, patient: bool) -> None:
+        """Hand over what is committed; `patient`: with what is committed soon, unless raft itself waits for it."""
+        gathered = self._gathered
+        gathered += entries
+        if not patient or len(gathered) >= _GATHER_ENTRIES or any(entry.kind != NORMAL for entry in entries):
+            self.flush()
+        elif self._timer is None:
+            self._timer = self._ports.clock.call_at(self._ports.clock.now() + _GATHER_SECONDS, self.flush)
+
+    def flush(self) -> None:
+        """Hand over at once what has gathered."""
+        if self._gathered:
+            entries = self._gathered
+            self._forget_gathered()
+            self._hand_over(entries)
+
+    def _forget_gathered(self) -> None:
+        self._gathered = []
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _hand_over(self, entries: list[Entry]) -> None:
         machine, group, replica = self._ports.machine, self._group, self._replica
         self._ports.tally.applied_entries += len(entries)
         if self._sent == self._applied:
@@ -177,15 +207,17 @@ class Applier:
             self._backoff.reset()
             self._changed()
         try:
-            self._node.on_applied(index)
+            more = self._node.on_applied(index)
         except InvariantError as error:
             self._broken(error)
-        self._stir()
+            return
+        if more:
+            self._stir()
 
     @property
     def at_rest(self) -> bool:
         """Whether the state machine is there and owes nothing."""
-        return self.attached and self._sent == self._applied
+        return self.attached and self._sent == self._applied and not self._gathered
 
     def stalled_for(self) -> float:
         """How long the state machine has had something to apply and not got on."""
@@ -212,6 +244,7 @@ class Applier:
         if directory is None:
             self._failed(StateMachineError(f"the files of the snapshot at {meta.index} are gone: another is asked for"))
             return
+        self._forget_gathered()
         self._sent = meta.index
         self._life += 1  # what was handed over before is of no interest any more
         future = self._ports.machine.restore(self._group, self._replica, directory, index=meta.index)

@@ -157,7 +157,7 @@ class Replica:
             self.applier.restore(out.restore)
         if out.apply:
             self._answer_proposals(out.apply)
-            self.applier.apply(out.apply)
+            self.applier.apply(out.apply, patient=not self.node.leading)
         for read in out.reads:
             self._answer_read(read)
         for to in out.snapshots:
@@ -172,13 +172,14 @@ class Replica:
         if self.stopped:
             return
         try:
-            self.node.on_persisted(batch.token)
+            more = self.node.on_persisted(batch.token)
         except Exception as error:
             self._break(error)
             return
         for message in batch.responses:
             self._send(message)
-        self._stir()
+        if more:
+            self._stir()
 
     def _send(self, message: Message) -> None:
         if isinstance(message, InstallSnapshot):
@@ -377,6 +378,7 @@ class Replica:
     def _answer_read(self, read: ReadState) -> None:
         answer = self._reads.pop(read.context, None)
         if answer is not None:
+            self.applier.flush()
             answer(read.index)
 
     def _give_up_requests(self) -> None:
