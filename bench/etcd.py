@@ -28,7 +28,8 @@ from evenkeel.protocol.partition import Case
 from evenkeel.protocol.plan import Plan, make_plan, write_plan
 from evenkeel.protocol.records import Retarget, StoreRecord, TableRecord, encode
 from evenkeel.reconcile.snapshot import TableSnapshot, read_table
-from evenkeel.reconcile.table import TableWish, reconcile_table
+from evenkeel.reconcile.table import reconcile_table
+from evenkeel.reconcile.wish import TableWish
 
 PARTITIONS = 10_000
 STORES = 100

@@ -26,7 +26,8 @@ from evenkeel.model.table import Table
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import Retarget, StoreRecord, StoreState, TableRecord, encode, shape
 from evenkeel.reconcile.snapshot import TableSnapshot, read_table
-from evenkeel.reconcile.table import Outcome, TableWish, reconcile_table
+from evenkeel.reconcile.table import Outcome, reconcile_table
+from evenkeel.reconcile.wish import TableWish
 
 __all__ = ["tell"]
 

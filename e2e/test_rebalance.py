@@ -22,7 +22,8 @@ from evenkeel.model.views import TableView
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import StoreRecord, StoreState, TableRecord, encode, shape
 from evenkeel.reconcile.snapshot import TableSnapshot, read_table
-from evenkeel.reconcile.table import Outcome, TableWish, reconcile_table
+from evenkeel.reconcile.table import Outcome, reconcile_table
+from evenkeel.reconcile.wish import TableWish
 
 KEYS = Keys(namespace="e2e", store_cluster="main")
 TABLE = "orders.1"

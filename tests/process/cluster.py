@@ -31,7 +31,8 @@ from evenkeel.model.views import TableView
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import Retarget, StoreRecord, StoreState, TableRecord, decode, encode, shape
 from evenkeel.reconcile.snapshot import TableSnapshot, read_table
-from evenkeel.reconcile.table import Outcome, TableWish, drop_table, reconcile_table
+from evenkeel.reconcile.table import Outcome, drop_table, reconcile_table
+from evenkeel.reconcile.wish import TableWish
 
 KEYS: Final = Keys(namespace="default", store_cluster="main")
 TABLE: Final = "orders.1"

@@ -17,6 +17,7 @@ from evenkeel.protocol.records import (
     Lock,
     Peer,
     Pending,
+    PlanCounts,
     PlanHead,
     Planned,
     PlanSlice,
@@ -69,8 +70,9 @@ RECORD = TableRecord(
             '{"replicas":1,"leading":1,"log_bytes":20,"bytes_per_second":3,"tables":{"t":[[7,true,20,3]]}}',
         ),
         (
-            PlanHead(n=1, hash="h", inputs=9, basis="b", slices=1),
-            '{"n":1,"hash":"h","inputs":9,"basis":"b","slices":1,"state":"active"}',
+            PlanHead(n=1, hash="h", inputs=9, basis="b", slices=1, counts=PlanCounts(partitions=2, moves=3, leaders=1)),
+            '{"n":1,"hash":"h","inputs":9,"basis":"b","slices":1,"state":"active",'
+            '"counts":{"partitions":2,"moves":3,"leaders":1}}',
         ),
     ],
     ids=lambda value: type(value).__name__,

@@ -3,126 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import pytest
 
-from evenkeel.errors import InvalidInputError
-from evenkeel.metastore.api import Compare, Delete, Op, Put, Txn
-from evenkeel.metastore.mvcc import Mvcc
-from evenkeel.model.views import Assignment, Choice, TableView
-from evenkeel.planner import plan as balanced
-from evenkeel.protocol.keys import Keys
+from evenkeel.errors import InvalidInputError, PlanningError
+from evenkeel.metastore.api import Delete, Op, Put, Txn
+from evenkeel.model.views import Assignment, Choice
 from evenkeel.protocol.partition import Case
-from evenkeel.protocol.records import Leader, StoreRecord, StoreState, TableRecord, TableState, encode, shape
-from evenkeel.protocol.sidecar import switch_txn
+from evenkeel.protocol.records import Leader, PlanState, StoreRecord, StoreState, TableState, shape
 from evenkeel.protocol.table_life import confirm_drop, mark_dropping
-from evenkeel.rebalancers.api import RebalanceResult
-from evenkeel.rebalancers.process import Limits
-from evenkeel.rebalancers.runner import rebalance_sync
-from evenkeel.reconcile.requests import Carry, Commit, Found, Place, Read, Request, Requests
-from evenkeel.reconcile.snapshot import TableSnapshot, read_table
-from evenkeel.reconcile.table import Outcome, TableWish, drop_table, reconcile_table
-
-KEYS = Keys(namespace="test", store_cluster="main")
-TABLE = "orders.1"
-PARTITIONS = 70
-T = TypeVar("T")
-
-
-class Killed(Exception):  # noqa: N818 - it is what happens to the operator
-    """The operator dies."""
-
-
-class Cluster:
-    """A simulated metastore and an operator that may be killed at any request."""
-
-    def __init__(self, stores: int = 5) -> None:
-        self.metastore = Mvcc()
-        self.requests = 0
-        self.placements = 0
-        self.before: Callable[[int], None] = lambda _: None
-        self.epoch = self.take_epoch()
-        for number in range(stores):
-            self.put(KEYS.store(f"s{number}"), StoreRecord(volume=f"v{number}"))
-
-    def take_epoch(self) -> Compare:
-        result = self.metastore.txn(Txn(success=(Put(KEYS.epoch, b"{}"),)))
-        self.epoch = Compare(KEYS.epoch, "mod", "=", result.revision)
-        return self.epoch
-
-    def put(self, key: str, record: object) -> None:
-        self.metastore.txn(Txn(success=(Put(key, encode(record)),)))
-
-    def drive(self, requests: Requests[T]) -> T:
-        answer: Any = None
-        while True:
-            try:
-                request = requests.send(answer)
-            except StopIteration as stop:
-                return stop.value  # type: ignore[no-any-return]
-            answer = self.answer(request)
-
-    def answer(self, request: Request) -> Any:
-        match request:
-            case Read(prefixes):
-                kvs = {kv.key: kv for prefix in prefixes for kv in self.metastore.range(prefix).kvs}
-                return Found(self.metastore.revision, kvs)
-            case Commit(txn):
-                return self.run(txn)
-            case Carry(run):
-                while (batch := run.next_batch()) is not None:
-                    run.on_result(batch, self.run(batch.txn))
-                return None
-            case Place():
-                return self.place(request)
-
-    def place(self, request: Place) -> RebalanceResult:
-        self.placements += 1
-        if request.mode == "FullAuto":
-            return RebalanceResult(
-                assignment=balanced(request.table, request.previous, request.stores, request.current), context=None
-            )
-        return rebalance_sync(
-            request.table,
-            mode=request.mode,  # type: ignore[arg-type]
-            class_name=request.class_name,
-            previous=request.previous,
-            stores=request.stores,
-            choices=request.choices,
-            context=request.context,
-            limits=Limits(path=(str(Path(__file__).parent),)),
-        )
-
-    def run(self, txn: Txn) -> Any:
-        self.requests += 1
-        self.before(self.requests)
-        return self.metastore.txn(txn)
-
-    def reconcile(self, wish: TableWish) -> Outcome:
-        return self.drive(reconcile_table(wish, keys=KEYS, table=TABLE, epoch=self.epoch))
-
-    def finish(self, partition: int) -> None:
-        """What the partition's leader would do in the end: the switch."""
-        view, keys = self.snapshot().partition(partition), KEYS.partition(TABLE, partition)
-        assert view.pending is not None
-        record = Compare(KEYS.table(TABLE), "version", ">", 0)
-        txn = switch_txn(view, view.pending.head, keys=keys, token=view.pending_mod, table=record)
-        assert self.metastore.txn(txn).succeeded
-
-    def snapshot(self) -> TableSnapshot:
-        found = self.answer(read_table(KEYS, TABLE))
-        return TableSnapshot(KEYS, TABLE, found)
-
-
-def wish(replicas: int = 3, max_concurrent: int | None = None) -> TableWish:
-    return TableWish(
-        max_concurrent=max_concurrent,
-        record=TableRecord(partitions=PARTITIONS, replicas=replicas, consensus_size=replicas),
-        view=TableView(name="orders", partitions=PARTITIONS, replicas=replicas, consensus_size=replicas),
-    )
+from evenkeel.reconcile.table import carry_on, drop_table, reconcile_table
+from evenkeel.reconcile.wish import TableWish
+from tests.reconcile.support import KEYS, PARTITIONS, TABLE, Cluster, Killed, wish
 
 
 def assert_handled(cluster: Cluster) -> None:
@@ -190,6 +84,174 @@ def test_a_manual_plan_waits() -> None:
     assert (outcome.plan, outcome.awaiting_approval) == (2, True)
     assert outcome.moves
     assert cluster.snapshot().partition(0).pending is None
+
+
+def manual(replicas: int, **approvals: str) -> TableWish:
+    """Wish for so many replicas, with what was approved as `plan_2=<hash>`."""
+    numbers = {int(name.removeprefix("plan_")): digest for name, digest in approvals.items()}
+    return msgspec.structs.replace(wish(replicas), manual=True, approvals=numbers)
+
+
+def waiting(cluster: Cluster) -> tuple[int, bool]:
+    """The newest plan's number, and whether it waits."""
+    plan = cluster.snapshot().plan
+    assert plan is not None
+    return plan.n, plan.head.state is PlanState.AWAITING_APPROVAL
+
+
+def test_what_is_carried_out_is_what_was_approved() -> None:
+    """An approval counts for the plan of its number and its hash, and for no other."""
+    cluster = Cluster()
+    cluster.reconcile(manual(3))
+    cluster.reconcile(manual(5))
+    plan = cluster.snapshot().plan
+    assert plan is not None
+    for other in (manual(5, plan_2="0" * 32), manual(5, plan_1=plan.head.hash), manual(5, plan_3=plan.head.hash)):
+        assert cluster.reconcile(other).awaiting_approval
+    outcome = cluster.reconcile(manual(5, plan_2=plan.head.hash))
+    assert (outcome.plan, outcome.cases) == (2, {Case.STARTED: PARTITIONS})
+    assert waiting(cluster) == (2, False)
+    assert_handled(cluster)
+
+
+def test_an_approval_does_not_reach_what_came_after_it() -> None:
+    """A plan that replaced the approved one before it began waits for an approval of its own."""
+    cluster = Cluster()
+    cluster.reconcile(manual(3))
+    cluster.reconcile(manual(5))
+    plan = cluster.snapshot().plan
+    assert plan is not None
+    cluster.put(KEYS.store("s5"), StoreRecord(volume="v5"))
+    outcome = cluster.reconcile(manual(5, plan_2=plan.head.hash))
+    assert (outcome.plan, outcome.awaiting_approval) == (3, True)
+    assert cluster.snapshot().partition(0).pending is None
+
+
+def test_an_approval_loses_against_a_newer_plan_that_is_written_meanwhile() -> None:
+    """The transaction that lets a plan begin compares that it is still this plan."""
+    cluster = Cluster()
+    cluster.reconcile(manual(3))
+    cluster.reconcile(manual(5))
+    plan, head = cluster.snapshot().plan, cluster.metastore.get(KEYS.plan_head(TABLE))
+    assert plan is not None
+    assert head is not None
+    other = msgspec.structs.replace(plan.head, hash="f" * 32)
+    cluster.before = lambda request: cluster.put(KEYS.plan_head(TABLE), other) if request == first else None
+    first = cluster.requests + 1
+    outcome = cluster.reconcile(manual(5, plan_2=plan.head.hash))
+    assert (outcome.plan, outcome.awaiting_approval) == (3, True)
+
+
+def test_what_changes_nothing_needs_no_approval() -> None:
+    """Taking the change back while its plan waits leads to a plan that does not."""
+    cluster = Cluster()
+    cluster.reconcile(manual(3))
+    cluster.reconcile(manual(5))
+    assert waiting(cluster) == (2, True)
+    outcome = cluster.reconcile(manual(3))
+    assert (outcome.plan, outcome.awaiting_approval, outcome.cases) == (3, False, {Case.REACHED: PARTITIONS})
+
+
+def test_a_plan_that_waits_begins_when_approval_is_automatic_again() -> None:
+    """Going over to Auto is an approval, whether or not the plan is made anew for it."""
+    for other_spec in (b"{}", b'{"approval":"Auto"}'):
+        cluster = Cluster()
+        cluster.reconcile(manual(3))
+        cluster.reconcile(manual(5))
+        record = msgspec.structs.replace(wish(5).record, spec=msgspec.Raw(other_spec))
+        outcome = cluster.reconcile(msgspec.structs.replace(wish(5), record=record))
+        assert (outcome.plan, outcome.cases) == (2, {Case.STARTED: PARTITIONS})
+
+
+def test_a_damaged_plan_of_a_manual_table_is_not_replaced_without_asking() -> None:
+    """Only a table's very first plan goes without approval."""
+    cluster = Cluster()
+    cluster.reconcile(manual(3))
+    cluster.put(KEYS.plan_head(TABLE), "nonsense")
+    cluster.put(KEYS.store("s5"), StoreRecord(volume="v5"))
+    assert cluster.reconcile(manual(3)).awaiting_approval
+
+
+@pytest.mark.parametrize("mode", ["SemiAuto", "Customized"])
+def test_another_leader_alone_is_a_plan_where_users_choose(mode: str) -> None:
+    """A user's word on who leads counts also where all replicas stay, and where that store leads already."""
+    cluster = Cluster()
+    cluster.reconcile(wish())
+    plan = cluster.snapshot().plan
+    assert plan is not None
+    rows = {p: tuple(peer.store for peer in plan.target(p)) for p in range(PARTITIONS)}
+    chosen = {p: Choice(stores=row, leader=row[2] if p == 7 else None) for p, row in rows.items()}
+    cluster.put(KEYS.leader(TABLE, 7), Leader(store=rows[7][2], term=2))
+    outcome = cluster.reconcile(msgspec.structs.replace(wish(), mode=mode, choices=chosen))
+    after = cluster.snapshot().plan
+    assert after is not None
+    assert (outcome.plan, after.target(7)[0].store, after.target(8)[0].store) == (2, rows[7][2], rows[8][0])
+
+
+def test_a_lost_stores_replicas_of_one_table_alone_are_replaced() -> None:
+    """A store may be given up for a table whose time is up, and waited for by the others."""
+    cluster = Cluster()
+    cluster.reconcile(wish())
+    cluster.put(KEYS.store_state("s2"), StoreState(volume="v2", replace_in=("another.1",)))
+    assert cluster.reconcile(wish()).plan == 1
+    cluster.put(KEYS.store_state("s2"), StoreState(volume="v2", replace_in=("another.1", TABLE)))
+    assert cluster.reconcile(wish()).cases[Case.STARTED] == 42
+
+
+def test_overrides_reach_the_plan_through_the_stores_state() -> None:
+    """What the operator laid over a store's record counts, as long as it speaks of the same volume."""
+    cluster = Cluster()
+    cluster.reconcile(wish())
+    heavy = StoreRecord(volume="v0", weight=0.0)
+    cluster.put(KEYS.store_state("s0"), StoreState(volume="v0", record=heavy))
+    cluster.reconcile(wish())
+    plan = cluster.snapshot().plan
+    assert plan is not None
+    assert all("s0" not in {peer.store for peer in plan.target(p)} for p in range(PARTITIONS))
+    cluster.put(KEYS.store("s0"), StoreRecord(volume="v0-new"))
+    assert {store.name: store.weight for store in cluster.snapshot().stores.stores}["s0"] == 1.0
+
+
+def test_a_silent_store_is_no_reason_to_ask_anew() -> None:
+    """That a store is lost for a while changes nothing a plan rests on."""
+    cluster = Cluster()
+    record = StoreRecord(volume="v2")
+    cluster.put(KEYS.store_state("s2"), StoreState(volume="v2", record=record))
+    cluster.reconcile(wish())
+    cluster.put(KEYS.store_state("s2"), StoreState(volume="v2", record=record, lost_since=5.0))
+    cluster.metastore.txn(Txn(success=(Delete(KEYS.store("s2")),)))
+    asked, revision = cluster.placements, cluster.metastore.revision
+    cluster.reconcile(wish())
+    assert (cluster.placements, cluster.metastore.revision) == (asked, revision)
+
+
+def test_the_last_good_plan_is_carried_on() -> None:
+    """Where the spec can no longer be had, what was withheld of the plan before it still arrives."""
+    cluster = Cluster()
+    cluster.reconcile(wish(max_concurrent=20))
+    cluster.reconcile(wish(5, max_concurrent=20))
+    for partition in range(PARTITIONS):
+        if cluster.snapshot().partition(partition).pending is not None:
+            cluster.finish(partition)
+    impossible = wish(9, max_concurrent=20)
+    with pytest.raises(PlanningError, match="replicas 9 need 9 stores but only 5 are usable"):
+        cluster.reconcile(impossible)
+    outcome = cluster.drive(carry_on(impossible, keys=KEYS, table=TABLE, epoch=cluster.epoch))
+    assert (outcome.plan, outcome.cases[Case.STARTED]) == (2, 20)
+
+
+@pytest.mark.parametrize("state", ["nothing", "creating", "waiting"])
+def test_there_is_nothing_to_carry_on(state: str) -> None:
+    """A table that is not there yet, or whose plan waits, stays as it is."""
+    cluster = Cluster()
+    if state == "creating":
+        cluster.put(KEYS.table(TABLE), wish().record)
+    if state == "waiting":
+        cluster.reconcile(manual(3))
+        cluster.reconcile(manual(5))
+    before = cluster.metastore.revision
+    cluster.drive(carry_on(wish(9), keys=KEYS, table=TABLE, epoch=cluster.epoch))
+    assert cluster.metastore.revision == before
 
 
 @pytest.mark.parametrize("mode", ["SemiAuto", "Customized"])
@@ -426,6 +488,21 @@ def test_a_dropped_table_waits_for_stores_that_are_away() -> None:
     assert cluster.drive(drop_table(keys=KEYS, table=TABLE, epoch=cluster.epoch)) is False
     cluster.put(KEYS.store("s1"), StoreRecord(volume="v1-new"))
     assert cluster.drive(drop_table(keys=KEYS, table=TABLE, epoch=cluster.epoch)) is True
+
+
+def test_nobody_waits_for_a_store_that_was_taken_away() -> None:
+    """A store that is gone on purpose, with its volume, is not asked whether it still holds something."""
+    cluster = Cluster(stores=3)
+    cluster.reconcile(wish())
+    cluster.metastore.txn(Txn(success=(Delete(KEYS.store("s1")),)))
+    assert cluster.drive(drop_table(keys=KEYS, table=TABLE, epoch=cluster.epoch)) is False
+    for number in (0, 2):
+        tombstone = cluster.metastore.get(KEYS.tombstone(TABLE))
+        assert tombstone is not None
+        cluster.metastore.txn(confirm_drop(tombstone, store=f"s{number}", volume=f"v{number}") or Txn())
+    for gone, done in (("s0", False), ("s1", True)):
+        requests = drop_table(keys=KEYS, table=TABLE, epoch=cluster.epoch, retired={gone}.__contains__)
+        assert cluster.drive(requests) is done
 
 
 def test_drops_a_table_and_leaves_nothing() -> None:

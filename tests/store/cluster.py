@@ -14,7 +14,8 @@ from evenkeel.errors import NotLeaderError, StoreError
 from evenkeel.model.table import TableSpec
 from evenkeel.model.views import TableView
 from evenkeel.protocol.records import Leader, Retarget, TableRecord, decode
-from evenkeel.reconcile.table import Outcome, TableWish, reconcile_table
+from evenkeel.reconcile.table import Outcome, reconcile_table
+from evenkeel.reconcile.wish import TableWish
 from evenkeel.rows.partitions import partitions_of
 from evenkeel.rows.schema import RowSchema, schema_of_table
 from tests.process.cluster import KEYS, LOOPBACK, TABLE, ProcessCluster, StoreProcesses

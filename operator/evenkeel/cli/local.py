@@ -87,17 +87,17 @@ async def status(session: Session, output: Output) -> None:
     """Every store, and where to find it."""
     rows: list[dict[str, Any]] = []
     ports = session.layout.ports()
-    for cluster in await session.resources.list(StoreCluster):
+    for cluster in await session.resources.all_of(StoreCluster):
         keys = session.keys(cluster.metadata.name)
         found = await session.metastore.range(keys.all_stores())
-        registered, states = read_stores({kv.key: kv for kv in found.kvs}, keys)
-        for name in sorted(registered.keys() | states.keys()):
-            state = states.get(name)
+        known = read_stores(found.kvs, keys)
+        for name in sorted(known.names()):
+            state = known.states.get(name)
             draining = state is not None and state.draining
             rows.append(
                 {
                     "store": name,
-                    "state": "draining" if draining else "running" if name in registered else "lost",
+                    "state": "draining" if draining else "running" if name in known.registered else "lost",
                     "flight": f"grpc://127.0.0.1:{ports[name].flight}" if name in ports else "",
                     "status": f"http://127.0.0.1:{ports[name].http}/status" if name in ports else "",
                 }

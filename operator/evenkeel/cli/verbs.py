@@ -22,8 +22,8 @@ from evenkeel.model.partitionassignment import PartitionAssignment, PartitionSta
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.model.table import Table
 from evenkeel.protocol.records import StoreRecord, decode
+from evenkeel.reconcile.planning import Preview, preview_table
 from evenkeel.reconcile.stores import DRAIN_ANNOTATION
-from evenkeel.reconcile.table import Preview, preview_table
 from evenkeel.reconcile.wish import table_key, wish_of
 
 __all__ = ["apply", "delete", "drain", "endpoints", "get", "partitions", "plan", "scale", "wait_for"]
@@ -52,7 +52,7 @@ async def get(session: Session, what: str, name: str, output: Output, *, watch: 
         kind = kind_of(what)
 
     async def look() -> list[Resource]:
-        found: list[Resource] = list(await session.resources.list(kind))
+        found: list[Resource] = list(await session.resources.all_of(kind))
         found = [resource for resource in found if not name or resource.metadata.name == name]
         if name and not found:
             raise InvalidInputError(f"{kind.__name__} {name}: there is none")
@@ -71,8 +71,7 @@ async def get(session: Session, what: str, name: str, output: Output, *, watch: 
 async def delete(session: Session, what: str, name: str, *, wait: bool) -> None:
     """Delete a resource; a table goes when no store holds anything of it."""
     kind, name = (kind_of(what), name) if name else split_name(what)
-    if not await session.resources.delete(kind, name):
-        raise InvalidInputError(f"{kind.__name__} {name}: there is none")
+    await session.resources.delete(kind, name)
     console().print(f"{kind.__name__.lower()}.evenkeel.dev/{name} deleted")
     while wait and await session.resources.get(kind, name) is not None:  # noqa: ASYNC110 - another process removes it
         await asyncio.sleep(_REFRESH_SECONDS)
@@ -121,7 +120,7 @@ async def plan(session: Session, what: str, *, replicas: int | None, output: Out
         raise InvalidInputError(f"table {name}: there is none")
     spec = table.spec if replicas is None else table.spec.model_copy(update={"replicas": replicas})
     wanted = table.model_copy(update={"spec": type(spec).model_validate(spec.model_dump())})
-    owned = [found for found in await session.resources.list(PartitionAssignment) if found.spec.table == name]
+    owned = [found for found in await session.resources.all_of(PartitionAssignment) if found.spec.table == name]
     requests = preview_table(
         wish_of(wanted, owned), keys=session.keys(table.spec.store_cluster), table=table_key(table)
     )
@@ -135,7 +134,7 @@ def _print_plan(preview: Preview, output: Output) -> None:
         for move in preview.moves
     ]
     if output is Output.JSON:
-        print_json({"number": preview.number, "hash": preview.hash, "moves": moves})
+        print_json({"number": preview.plan.n, "hash": preview.plan.head.hash, "moves": moves})
         return
     if not moves:
         console().print("nothing would move")
@@ -144,7 +143,7 @@ def _print_plan(preview: Preview, output: Output) -> None:
         ("PARTITION", "FROM", "TO", "REASON"),
         [(move["partition"], move["from"] or "-", move["to"] or "-", move["reason"]) for move in moves],
     )
-    console().print(f"plan {preview.number}, {len(moves)} moves, hash {preview.hash}; nothing was changed")
+    console().print(f"plan {preview.plan.n}, {len(moves)} moves, hash {preview.plan.head.hash}; nothing was changed")
 
 
 async def partitions(session: Session, name: str, output: Output, *, watch: bool) -> None:
@@ -154,7 +153,7 @@ async def partitions(session: Session, name: str, output: Output, *, watch: bool
         raise InvalidInputError(f"table {name}: there is none")
 
     async def look() -> list[PartitionStatus]:
-        found = await session.resources.list(PartitionAssignment)
+        found = await session.resources.all_of(PartitionAssignment)
         slices = sorted((f for f in found if f.spec.table == name), key=lambda f: f.spec.from_)
         return [status for piece in slices if piece.status for status in piece.status.partitions]
 

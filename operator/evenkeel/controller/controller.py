@@ -1,67 +1,52 @@
 """The loop that keeps the tables of one StoreCluster at what their users want.
 
-    stores     which are lost, which are to be replaced, which are being emptied
+    stores     which are lost, which are to be replaced, which are being emptied; always before the tables
     tables     each that something was heard of: created, planned, rebalanced, or dropped; then its leaders
     statuses   from what the metastore says after that
 
-Level-based: an event says which table to look at, never what happened to it, and now and then all are looked at. What
-goes wrong with one table is in its status and holds up no other. Every write is fenced by the epoch, so that a
-controller that was replaced while it slept changes nothing.
+Level-based: an event says what to look at, never what happened to it, and now and then everything is looked at. Several
+tables are looked at side by side, so that a slow rebalancer holds up its own table only. Every write is fenced by the
+epoch, so that a controller that was replaced while it slept changes nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
+from collections.abc import Callable
 from typing import Final
 
+from evenkeel.controller.ground import Ground
 from evenkeel.controller.resources import Resources
-from evenkeel.driver import drive, read_at_one_revision
-from evenkeel.errors import (
-    InvalidInputError,
-    MalformedRecordError,
-    PlanningError,
-    RebalancerError,
-    UnreachableError,
-)
-from evenkeel.metastore.api import KeyValue, Metastore, Txn
+from evenkeel.controller.statuses import StatusWriter
+from evenkeel.controller.stores import StoreKeeper
+from evenkeel.controller.tables import TableKeeper
+from evenkeel.controller.worklist import Worklist
+from evenkeel.errors import EvenkeelError, FencedError, UnreachableError
+from evenkeel.metastore.api import Event, Metastore
 from evenkeel.metastore.clock import Clock, SystemClock
-from evenkeel.metastore.epoch import Epoch, acquire_epoch
-from evenkeel.model.conditions import Reason, timestamp
-from evenkeel.model.partitionassignment import PartitionAssignment, PartitionAssignmentSpec
-from evenkeel.model.storecluster import StoreCluster
-from evenkeel.model.table import Table
-from evenkeel.model.views import SLICE, slice_name
+from evenkeel.metastore.epoch import acquire_epoch
+from evenkeel.model.conditions import Reason
 from evenkeel.protocol.keys import Keys
-from evenkeel.protocol.records import StoreLoad, encode
-from evenkeel.reconcile.cluster_status import cluster_status
-from evenkeel.reconcile.leaders import order_leaders
-from evenkeel.reconcile.snapshot import TableSnapshot, read_table
-from evenkeel.reconcile.status import Trouble, partition_statuses, read_loads, slice_status, table_status
-from evenkeel.reconcile.stores import (
-    StoreWish,
-    judge_stores,
-    leaving,
-    next_judgement,
-    read_stores,
-    store_wish,
-)
-from evenkeel.reconcile.table import drop_table, reconcile_table
-from evenkeel.reconcile.wish import table_key, wish_of
+from evenkeel.reconcile.cluster_status import troubled_cluster_status
+from evenkeel.reconcile.partitions import Trouble
+from evenkeel.reconcile.status import troubled_status
+from evenkeel.reconcile.wish import table_name
 
 __all__ = ["Controller"]
 
 log = logging.getLogger(__name__)
 
 SWEEP_SECONDS: Final = 30.0
-PAUSE_SECONDS: Final = 0.2
-"""Between two rounds, so that a burst of events is one look."""
-AWAY_SECONDS: Final = 10.0
-"""Who did not get to look for so long does not count stores as lost for that time."""
+"""How often everything is looked at, whether or not something was heard of it."""
+RETRY_SECONDS: Final = 2.0
+REPORT_SECONDS: Final = 2.0
+"""How soon a look follows what is only worth one for the figures in a status."""
+AT_ONCE: Final = 8
+"""Tables that are looked at side by side."""
+STORES: Final = ""
+"""What stands for the stores among the names of tables."""
 
 
 class Controller:
@@ -78,211 +63,165 @@ class Controller:
         today: Callable[[], float] = time.time,
     ) -> None:
         """`today` tells seconds since 1970, which is what keys and statuses show; `clock` everything else."""
-        self._metastore = metastore
-        self._keys = keys
         self._resources = resources
         self._holder = holder
         self._clock = clock or SystemClock()
-        self._today = today
-        self._epoch: Epoch | None = None
-        self._heard: set[str] = set()
-        self._hear_all = True
-        self._news = asyncio.Event()
-        self._looked_at = float("-inf")
-        self._wish = StoreWish()
+        self._ground = Ground(metastore, keys=keys, clock=self._clock, today=today)
+        statuses = StatusWriter(resources, self._ground)
+        self._tables = TableKeeper(resources, self._ground, statuses)
+        self._stores = StoreKeeper(resources, self._ground, statuses)
+        self._work = Worklist(self._clock, before_all=STORES)
+        self._hear_all = False
         self.problem = ""
         """Why nothing can be done at the moment, if so."""
 
+    @property
+    def at_rest(self) -> bool:
+        """Whether all that was heard of has been looked at."""
+        return self._work.at_rest
+
     async def run(self) -> None:
         """Look, and look again whenever something was heard; FencedError when another controller is in charge."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._listen_to_resources())
-            tasks.create_task(self._listen_to_metastore())
-            while True:
-                await self._wait()
-                try:
-                    await self._round()
-                    self.problem = ""
-                except UnreachableError as error:
-                    self.problem = str(error)
-                    log.warning("nothing is changed for now: %s", error)
-                    self.hear()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                await self._take_charge()
+                tasks.create_task(self._listen_to_metastore())
+                tasks.create_task(self._listen_to_resources())
+                tasks.create_task(self._sweep())
+                for _ in range(AT_ONCE):
+                    tasks.create_task(self._labour())
+        except BaseExceptionGroup as group:
+            if (fenced := group.subgroup(FencedError)) is not None:
+                raise _first(fenced) from None
+            raise
 
-    def hear(self, table: str | None = None) -> None:
-        """Look at a table soon, by its key; or at everything."""
-        if table is None:
-            self._hear_all = True
-        else:
-            self._heard.add(table)
-        self._news.set()
+    async def _take_charge(self) -> None:
+        while self._ground.epoch is None:
+            try:
+                self._ground.epoch = await acquire_epoch(self._ground.metastore, self._ground.keys.epoch, self._holder)
+            except UnreachableError as error:
+                await self._put_off(error)
 
     # Listening
 
+    def hear(self, table: str | None = None) -> None:
+        """Look at a table soon, by its name, or at everything; at the stores before it, for tables rest on them."""
+        self._work.add(STORES)
+        if table is None:
+            self._hear_all = True
+        else:
+            self._work.add(table)
+
     async def _listen_to_resources(self) -> None:
-        async for _ in self._resources.changes():
-            self.hear()
+        while True:
+            try:
+                async for table in self._resources.changes():
+                    self.hear(table)
+            except UnreachableError as error:
+                await self._put_off(error)
 
     async def _listen_to_metastore(self) -> None:
-        root = self._keys.root
+        metastore, root = self._ground.metastore, self._ground.keys.root
         while True:
-            with contextlib.suppress(UnreachableError):
-                snapshot = await self._metastore.range(root)
-                async for batch in self._metastore.watch(root, after=snapshot):
+            try:
+                snapshot = await metastore.range(root)
+                self._ground.take_loads(snapshot.kvs)
+                self.hear()
+                async for batch in metastore.watch(root, after=snapshot):
                     for event in batch.events:
-                        self._hear_key(event.key)
-            await self._clock.sleep(1.0)
+                        self._hear_event(event)
+            except UnreachableError as error:
+                await self._put_off(error)
 
-    def _hear_key(self, key: str) -> None:
-        kind, _, rest = key.removeprefix(self._keys.root).partition("/")
-        if kind in ("stores", "stores.state", "epoch"):
-            self.hear()
-        elif kind != "load" and rest:
-            self.hear(rest.partition("/")[0])
+    def _hear_event(self, event: Event) -> None:
+        kind, _, rest = event.key.removeprefix(self._ground.keys.root).partition("/")
+        table = table_name(rest.partition("/")[0])
+        match kind:
+            case "epoch":
+                self._ground.judge_epoch(event.kv)
+            case "stores" | "stores.state":
+                self.hear()
+            case "load":
+                self._ground.take_load(event.key, event.kv)
+                for moving in self._tables.moving:
+                    self._work.add(moving, after=REPORT_SECONDS)
+            case _ if table:
+                self._work.add(table)
+                if self._stores.draining and kind == "partition.assignments.stable":
+                    self._work.add(STORES, after=REPORT_SECONDS)
 
-    async def _wait(self) -> None:
-        """Until something was heard, or it is time to look anyway."""
-        due = SWEEP_SECONDS
-        if self._judge_at is not None:
-            due = max(PAUSE_SECONDS, min(due, self._judge_at - self._today()))
-        timer = self._clock.call_at(self._clock.now() + due, self.hear)
-        await self._news.wait()
-        timer.cancel()
-        await self._clock.sleep(PAUSE_SECONDS)
-        self._news.clear()
-
-    _judge_at: float | None = None
-
-    # One round
-
-    async def _round(self) -> None:
-        if self._epoch is None:
-            self._epoch = await acquire_epoch(self._metastore, self._keys.epoch, self._holder)
-        cluster = await self._resources.store_cluster()
-        tables = {table_key(table): table for table in await self._resources.tables()}
-        heard, self._heard = self._heard, set()
-        everything, self._hear_all = self._hear_all, False
-        if everything:
-            await self._judge(cluster, tables.values())
-        loads = await self._loads()
-        for key, table in tables.items():
-            if everything or key in heard:
-                await self._look_at(key, table, loads)
-        if cluster is not None and everything:
-            await self._describe_cluster(cluster, tables, loads)
-
-    async def _judge(self, cluster: StoreCluster | None, tables: Iterable[Table]) -> None:
-        assert self._epoch is not None
-        now, self._looked_at, before = self._today(), self._clock.now(), self._looked_at
-        anew = self._looked_at - before > SWEEP_SECONDS + AWAY_SECONDS
-        found = await self._metastore.range(self._keys.all_stores())
-        kvs = {kv.key: kv for kv in found.kvs}
-        self._wish = await self._store_wish(cluster, kvs, tables)
-        for txn in judge_stores(kvs, self._wish, keys=self._keys, now=now, anew=anew, epoch=self._epoch.compare):
-            await self._metastore.txn(txn)
-        self._judge_at = next_judgement(kvs, self._wish, keys=self._keys)
-
-    async def _store_wish(
-        self, cluster: StoreCluster | None, kvs: dict[str, KeyValue], tables: Iterable[Table]
-    ) -> StoreWish:
-        lost_after = min((table.spec.movement.lost_after.seconds for table in tables), default=600.0)
-        registered, states = read_stores(kvs, self._keys)
-        known = registered.keys() | states.keys()
-        going = leaving(cluster, known) if cluster is not None else frozenset()
-        holders = await self._holders(going) if going else frozenset()
-        return store_wish(cluster, known, holders=holders, lost_after=lost_after)
-
-    async def _holders(self, names: frozenset[str]) -> frozenset[str]:
-        """Those of the stores that some partition still names."""
-        found = await self._metastore.range(self._keys.assignments())
-        return frozenset(name for name in names if any(encode(name) in kv.value for kv in found.kvs))
-
-    async def _loads(self) -> dict[str, StoreLoad]:
-        found = await self._metastore.range(self._keys.load(""))
-        return read_loads({kv.key: kv.value for kv in found.kvs}, self._keys)
-
-    async def _look_at(self, key: str, table: Table, loads: dict[str, StoreLoad]) -> None:
-        assert self._epoch is not None
-        if table.metadata.deletion_timestamp:
-            await self._drop(key, table)
-            return
-        trouble = await self._reconcile(key, table)
-        snapshot = await self._snapshot(key)
-        if not table.spec.paused and trouble is None:
-            await self._commit_all(order_leaders(snapshot, now=self._today(), epoch=self._epoch.compare))
-        await self._describe(table, snapshot, loads, trouble)
-
-    async def _reconcile(self, key: str, table: Table) -> Trouble | None:
-        """Go as far as is possible now; what stands in the way is told, and the last good state stays in force."""
-        assert self._epoch is not None
-        if table.spec.paused:
-            return None
-        try:
-            wish = wish_of(table, await self._resources.assignments(table.metadata.name))
-            requests = reconcile_table(wish, keys=self._keys, table=key, epoch=self._epoch.compare)
-            await drive(requests, metastore=self._metastore, epoch=self._epoch)
-        except PlanningError as error:
-            return Trouble(Reason.NO_FEASIBLE_PLACEMENT, str(error))
-        except RebalancerError as error:
-            return Trouble(Reason.REBALANCER_FAILED, str(error))
-        except (InvalidInputError, MalformedRecordError) as error:
-            return Trouble(Reason.SPEC_INVALID, str(error))
-        return None
-
-    async def _drop(self, key: str, table: Table) -> None:
-        assert self._epoch is not None
-        requests = drop_table(keys=self._keys, table=key, epoch=self._epoch.compare)
-        if await drive(requests, metastore=self._metastore, epoch=self._epoch):
-            await self._resources.gone(table)
-            log.info("table %s is dropped", key)
-
-    async def _snapshot(self, key: str) -> TableSnapshot:
-        found = await read_at_one_revision(self._metastore, read_table(self._keys, key).prefixes)
-        return TableSnapshot(self._keys, key, found)
-
-    async def _commit_all(self, txns: Iterable[Txn]) -> None:
-        for txn in txns:
-            await self._metastore.txn(txn)
-
-    # Statuses
-
-    async def _describe(
-        self, table: Table, snapshot: TableSnapshot, loads: dict[str, StoreLoad], trouble: Trouble | None
-    ) -> None:
-        now = timestamp(datetime.fromtimestamp(self._today(), UTC))
-        partitions = partition_statuses(snapshot, loads)
-        status = table_status(table, snapshot, partitions, loads=loads, trouble=trouble, now=now)
-        if status != table.status:
-            await self._resources.set_status(table, status)
-        existing = {
-            assignment.metadata.name: assignment
-            for assignment in await self._resources.assignments(table.metadata.name)
-        }
-        for first in range(0, len(partitions), SLICE):
-            name = slice_name(table.metadata.name, first)
-            if name not in existing:
-                await self._resources.ensure(_empty_slice(table, first))
-                self.hear(snapshot.table)
+    async def _sweep(self) -> None:
+        """Look at everything from time to time, tables one after the other rather than all at once."""
+        while True:
+            await self._clock.sleep(SWEEP_SECONDS)
+            self._work.add(STORES)
+            try:
+                tables = await self._resources.tables()
+            except UnreachableError as error:
+                await self._put_off(error)
                 continue
-            before = existing[name]
-            after = slice_status(partitions, first, before=before.status, generation=before.metadata.generation)
-            if after != before.status:
-                await self._resources.set_status(before, after)
+            for at, table in enumerate(tables):
+                self._work.add(table.metadata.name, after=SWEEP_SECONDS * at / len(tables))
 
-    async def _describe_cluster(
-        self, cluster: StoreCluster, tables: dict[str, Table], loads: dict[str, StoreLoad]
-    ) -> None:
-        found = await self._metastore.range(self._keys.all_stores())
-        now = timestamp(datetime.fromtimestamp(self._today(), UTC))
-        status = cluster_status(
-            cluster, {kv.key: kv for kv in found.kvs}, loads, keys=self._keys, tables=len(tables), now=now
-        )
-        if status != cluster.status:
-            await self._resources.set_status(cluster, status)
+    # Looking
+
+    async def _labour(self) -> None:
+        while True:
+            name = await self._work.take()
+            try:
+                again = await (self._look_at_stores() if name == STORES else self._tables.look(name))
+                self.problem = ""
+            except UnreachableError as error:
+                await self._unreachable(error)
+                again = RETRY_SECONDS
+            finally:
+                self._work.done(name)
+            if again:
+                self._work.add(name, after=again)
+
+    async def _look_at_stores(self) -> float:
+        everything, self._hear_all = self._hear_all, False
+        try:
+            again = await self._stores.look(self._tables.held_up.values())
+            if everything:
+                for table in await self._resources.tables():
+                    self._work.add(table.metadata.name)
+        except UnreachableError:
+            self._hear_all = everything
+            raise
+        except FencedError:
+            raise
+        except Exception as error:  # a bug must not cost the tables their controller
+            log.exception("the look at the stores failed")
+            await self._tell(Trouble(Reason.INTERNAL_ERROR, f"{type(error).__name__}: {error}"))
+            return SWEEP_SECONDS
+        return again
+
+    async def _put_off(self, error: UnreachableError) -> None:
+        """Say that nothing can be done, and wait a little."""
+        await self._unreachable(error)
+        await self._clock.sleep(RETRY_SECONDS)
+
+    async def _unreachable(self, error: UnreachableError) -> None:
+        """Say once that nothing can be done."""
+        if not self.problem:
+            log.warning("nothing is changed for now: %s", error)
+            self.problem = str(error)
+            await self._tell(Trouble(Reason.METASTORE_UNREACHABLE, str(error)))
+
+    async def _tell(self, trouble: Trouble) -> None:
+        """Write to every status what concerns all, where statuses can be written."""
+        now = self._ground.now()
+        try:
+            cluster = await self._resources.store_cluster()
+            if cluster is not None:
+                await self._resources.set_status(cluster, troubled_cluster_status(cluster, trouble, now=now))
+            for table in await self._resources.tables():
+                await self._resources.set_status(table, troubled_status(table, trouble, now=now))
+        except EvenkeelError as error:
+            log.warning("statuses cannot be written either: %s", error)
 
 
-def _empty_slice(table: Table, first: int) -> PartitionAssignment:
-    name = slice_name(table.metadata.name, first)
-    return PartitionAssignment(
-        metadata=table.metadata.model_copy(update={"name": name, "uid": "", "generation": 0, "annotations": {}}),
-        spec=PartitionAssignmentSpec(table=table.metadata.name, from_=first),
-    )
+def _first(group: BaseExceptionGroup[FencedError]) -> FencedError:
+    found = group.exceptions[0]
+    return _first(found) if isinstance(found, BaseExceptionGroup) else found

@@ -1,33 +1,39 @@
 """Resources as keys in etcd, with what an API server would do: uids, generations, refusals, statuses, finalizers.
 
 `/evenkeel.resources/<Kind>/<namespace>/<name>` holds the object as JSON. What is written was validated; what a user may
-not change is refused by the same rules as everywhere.
+not change is refused by the same rules as everywhere. There is one namespace.
 """
 
 from __future__ import annotations
 
 import enum
+import logging
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
+from evenkeel.controller.resources import Status
 from evenkeel.errors import InvalidInputError
 from evenkeel.metastore.api import Delete, KeyValue, Metastore, Put, Txn, unchanged
 from evenkeel.model.conditions import timestamp
 from evenkeel.model.loading import Resource, parse
-from evenkeel.model.partitionassignment import PartitionAssignment, PartitionAssignmentStatus
-from evenkeel.model.rebalanceplan import RebalancePlan, RebalancePlanStatus
-from evenkeel.model.storecluster import StoreCluster, StoreClusterStatus
-from evenkeel.model.table import Table, TableStatus
+from evenkeel.model.partitionassignment import PartitionAssignment
+from evenkeel.model.rebalanceplan import RebalancePlan
+from evenkeel.model.storecluster import StoreCluster
+from evenkeel.model.table import Table
 from evenkeel.model.updates import validate_update
 
-__all__ = ["ROOT", "Applied", "ClusterResources", "LocalResources"]
+__all__ = ["NAMESPACE", "ROOT", "Applied", "ClusterResources", "LocalResources"]
+
+log = logging.getLogger(__name__)
 
 ROOT: Final = "/evenkeel.resources/"
-Status = StoreClusterStatus | TableStatus | PartitionAssignmentStatus | RebalancePlanStatus
+NAMESPACE: Final = "default"
+_SLOW_TO_GO: Final = (Table, StoreCluster)
+"""Kinds that stay, marked, until what they stand for is gone."""
 R = TypeVar("R", bound=Resource)
 
 
@@ -47,37 +53,63 @@ class LocalResources:
 
     # Reading
 
-    async def get(self, kind: type[R], name: str, namespace: str = "default") -> R | None:
+    async def get(self, kind: type[R], name: str) -> R | None:
         """One resource, or None."""
-        kv = await self._metastore.get(_key(kind.__name__, namespace, name))
+        kv = await self._metastore.get(_key(kind, name))
         return None if kv is None else _read(kind, kv)
 
-    async def list(self, kind: type[R]) -> list[R]:
-        """All resources of a kind."""
-        found = await self._metastore.range(f"{ROOT}{kind.__name__}/")
-        return [_read(kind, kv) for kv in found.kvs]
+    async def need(self, kind: type[R], name: str) -> R:
+        """One resource; InvalidInputError, with what there is, where there is none of that name."""
+        found = await self.get(kind, name)
+        if found is None:
+            there = ", ".join(resource.metadata.name for resource in await self.all_of(kind)) or "none"
+            raise InvalidInputError(f"{kind.__name__}: got {name!r}; allowed: one that there is ({there})")
+        return found
 
-    async def changes(self) -> AsyncIterator[None]:
-        """Once at the beginning, and again after every change but those of statuses alone."""
+    async def all_of(self, kind: type[R], *, prefix: str = "") -> list[R]:
+        """All resources of a kind whose names begin so; what cannot be read is logged, and holds up no other."""
+        found = await self._metastore.range(_key(kind, prefix))
+        return [resource for kv in found.kvs if (resource := _try_to_read(kind, kv)) is not None]
+
+    async def tables(self, store_cluster: str) -> list[Table]:
+        """The tables of a StoreCluster."""
+        return [table for table in await self.all_of(Table) if table.spec.store_cluster == store_cluster]
+
+    async def assignments(self, table: str) -> list[PartitionAssignment]:
+        """The PartitionAssignments of a table, in order; they are named after it."""
+        found = await self.all_of(PartitionAssignment, prefix=f"{table}-")
+        return sorted((one for one in found if one.spec.table == table), key=lambda one: one.spec.from_)
+
+    async def plans(self, table: str) -> list[RebalancePlan]:
+        """The RebalancePlans of a table."""
+        return [found for found in await self.all_of(RebalancePlan) if found.spec.table == table]
+
+    async def changes(self) -> AsyncIterator[str | None]:
+        """Tables of which something changed, by name, or None for everything, as at the beginning.
+
+        Statuses are no change.
+        """
         snapshot = await self._metastore.range(ROOT)
-        specs = {kv.key: _spec(kv) for kv in snapshot.kvs}
-        yield
+        seen = {kv.key: _seen(kv) for kv in snapshot.kvs}
+        yield None
         async for batch in self._metastore.watch(ROOT, after=snapshot):
-            news = False
+            news: dict[str | None, None] = {}
             for event in batch.events:
-                spec = None if event.kv is None else _spec(event.kv)
-                news |= specs.get(event.key) != spec
-                specs[event.key] = spec
-            if news:
-                yield
+                before = seen.pop(event.key, None)
+                now = None if event.kv is None else _seen(event.kv)
+                if now is not None:
+                    seen[event.key] = now
+                if before != now:
+                    news[_table_of(event.key, now or before)] = None
+            for name in news:
+                yield name
 
     # Writing
 
     async def apply(self, resource: Resource) -> Applied:
         """Make the resource what was written; InvalidInputError where that is not allowed."""
-        if isinstance(resource, Table):
-            await self._check_store_cluster(resource)
-        key = _key(resource.kind, resource.metadata.namespace, resource.metadata.name)
+        await self._check(resource)
+        key = _key(type(resource), resource.metadata.name)
         while True:
             kv = await self._metastore.get(key)
             if kv is None:
@@ -92,41 +124,42 @@ class LocalResources:
 
     async def change(self, kind: type[R], name: str, edit: Callable[[dict[str, Any]], None]) -> R:
         """Edit a resource's document; InvalidInputError where there is none, or the change is not allowed."""
-        key = _key(kind.__name__, "default", name)
+        key = _key(kind, name)
         while True:
             kv = await self._metastore.get(key)
+            before = await self.need(kind, name) if kv is None else _read(kind, kv)
             if kv is None:
-                raise InvalidInputError(f"{kind.__name__} {name}: there is none; `evenkeel get` lists what there is")
-            before = _read(kind, kv)
+                continue
             document = msgspec.json.decode(kv.value)
             edit(document)
             after = parse(document, f"{kind.__name__} {name}")
+            assert isinstance(after, kind)
             validate_update(before, after)
             if document["spec"] != msgspec.json.decode(kv.value)["spec"]:
                 document["metadata"]["generation"] = before.metadata.generation + 1
             if await self._put(key, kv, document):
-                return after  # type: ignore[return-value]
+                return after
 
-    async def delete(self, kind: type[R], name: str) -> bool:
-        """Begin to delete; tables stay until nothing of them is left. Whether there was one."""
-        key = _key(kind.__name__, "default", name)
-        while True:
-            kv = await self._metastore.get(key)
-            if kv is None:
-                return False
-            if kind is not Table:
-                op = Delete(key)
-                if (await self._metastore.txn(Txn((unchanged(key, kv),), (op,)))).succeeded:
-                    return True
+    async def delete(self, kind: type[R], name: str) -> None:
+        """Begin to delete; tables and StoreClusters stay until nothing of them is left."""
+        await self.need(kind, name)
+        if kind is StoreCluster and (tables := await self.tables(name)):
+            named = ", ".join(table.metadata.name for table in tables[:5])
+            raise InvalidInputError(f"StoreCluster {name} holds tables ({named}): delete these first")
+        key = _key(kind, name)
+        while (kv := await self._metastore.get(key)) is not None:
+            if kind not in _SLOW_TO_GO:
+                if (await self._metastore.txn(Txn((unchanged(key, kv),), (Delete(key),)))).succeeded:
+                    return
                 continue
             document = msgspec.json.decode(kv.value)
             document["metadata"].setdefault("deletionTimestamp", _now())
             if await self._put(key, kv, document):
-                return True
+                return
 
     async def set_status(self, resource: Resource, status: Status) -> None:
         """Write a status; nothing happens where the resource is gone."""
-        key = _key(resource.kind, resource.metadata.namespace, resource.metadata.name)
+        key = _key(type(resource), resource.metadata.name)
         written = status.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
         while True:
             kv = await self._metastore.get(key)
@@ -141,19 +174,28 @@ class LocalResources:
 
     async def remove(self, resource: Resource) -> None:
         """Delete a resource at once."""
-        key = _key(resource.kind, resource.metadata.namespace, resource.metadata.name)
-        await self._metastore.txn(Txn(success=(Delete(key),)))
+        await self._metastore.txn(Txn(success=(Delete(_key(type(resource), resource.metadata.name)),)))
 
     async def _put(self, key: str, before: KeyValue | None, document: dict[str, Any]) -> bool:
         put = Put(key, msgspec.json.encode(document))
         return (await self._metastore.txn(Txn((unchanged(key, before),), (put,)))).succeeded
 
-    async def _check_store_cluster(self, table: Table) -> None:
-        wanted = table.spec.store_cluster
-        if await self.get(StoreCluster, wanted) is None:
-            known = ", ".join(cluster.metadata.name for cluster in await self.list(StoreCluster)) or "none"
+    async def _check(self, resource: Resource) -> None:
+        """What only somebody who knows the other resources can refuse."""
+        source, namespace = f"{resource.kind} {resource.metadata.name}", resource.metadata.namespace
+        if namespace != NAMESPACE:
             raise InvalidInputError(
-                f"Table {table.key}: spec.storeCluster: got {wanted!r}; allowed: a StoreCluster that exists ({known})"
+                f"{source}: metadata.namespace: got {namespace!r}; allowed: {NAMESPACE}, the only one of a local "
+                "cluster; leave it out"
+            )
+        if not isinstance(resource, Table):
+            return
+        wanted = resource.spec.store_cluster
+        cluster = await self.get(StoreCluster, wanted)
+        if cluster is None or cluster.metadata.deletion_timestamp:
+            known = ", ".join(found.metadata.name for found in await self.all_of(StoreCluster)) or "none"
+            raise InvalidInputError(
+                f"{source}: spec.storeCluster: got {wanted!r}; allowed: a StoreCluster that there is ({known})"
             )
 
 
@@ -164,8 +206,8 @@ class ClusterResources:
         self._all = resources
         self._name = name
 
-    def changes(self) -> AsyncIterator[None]:
-        """Once at the beginning, and again after every change of a resource."""
+    def changes(self) -> AsyncIterator[str | None]:
+        """What to look at again."""
         return self._all.changes()
 
     async def store_cluster(self) -> StoreCluster | None:
@@ -174,15 +216,20 @@ class ClusterResources:
 
     async def tables(self) -> Sequence[Table]:
         """Its tables."""
-        return [table for table in await self._all.list(Table) if table.spec.store_cluster == self._name]
+        return await self._all.tables(self._name)
+
+    async def table(self, name: str) -> Table | None:
+        """One of its tables."""
+        found = await self._all.get(Table, name)
+        return found if found is not None and found.spec.store_cluster == self._name else None
 
     async def assignments(self, table: str) -> Sequence[PartitionAssignment]:
         """The PartitionAssignments of a table."""
-        return [found for found in await self._all.list(PartitionAssignment) if found.spec.table == table]
+        return await self._all.assignments(table)
 
     async def plans(self, table: str) -> Sequence[RebalancePlan]:
         """The RebalancePlans of a table."""
-        return [found for found in await self._all.list(RebalancePlan) if found.spec.table == table]
+        return await self._all.plans(table)
 
     async def set_status(self, resource: Resource, status: Status) -> None:
         """Write a status."""
@@ -193,6 +240,10 @@ class ClusterResources:
         if await self._all.get(type(resource), resource.metadata.name) is None:
             await self._all.apply(resource)
 
+    async def remove(self, plan: RebalancePlan) -> None:
+        """Take away an object of a plan."""
+        await self._all.remove(plan)
+
     async def gone(self, table: Table) -> None:
         """Nothing is left of a table: let its resources go."""
         name = table.metadata.name
@@ -201,27 +252,61 @@ class ClusterResources:
             await self._all.remove(resource)
 
 
-def _key(kind: str, namespace: str, name: str) -> str:
-    return f"{ROOT}{kind}/{namespace}/{name}"
+class _Seen(NamedTuple):
+    """What a change of a resource is judged by."""
+
+    spec: Any
+    deletion: str | None
+    annotations: dict[str, str] | None
+
+
+def _key(kind: type, name: str) -> str:
+    return f"{ROOT}{kind.__name__}/{NAMESPACE}/{name}"
 
 
 def _read(kind: type[R], kv: KeyValue) -> R:
-    found = parse(msgspec.json.decode(kv.value), kv.key)
+    try:
+        document = msgspec.json.decode(kv.value)
+    except ValueError as error:
+        raise InvalidInputError(f"etcd key {kv.key!r} holds no JSON ({error}); delete it") from None
+    found = parse(document, kv.key)
     assert isinstance(found, kind)
     return found
 
 
-def _spec(kv: KeyValue) -> Any:
-    document = msgspec.json.decode(kv.value)
-    metadata = document["metadata"]
-    return (document.get("spec"), metadata.get("deletionTimestamp"), metadata.get("annotations"))
+def _try_to_read(kind: type[R], kv: KeyValue) -> R | None:
+    try:
+        return _read(kind, kv)
+    except InvalidInputError as error:
+        log.warning("a resource is passed over: %s", error)
+        return None
+
+
+def _seen(kv: KeyValue) -> _Seen | None:
+    try:
+        document = msgspec.json.decode(kv.value)
+        metadata = document["metadata"]
+        return _Seen(document.get("spec"), metadata.get("deletionTimestamp"), metadata.get("annotations"))
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return None
+
+
+def _table_of(key: str, seen: _Seen | None) -> str | None:
+    """The table that a resource is or belongs to; None where it may concern all."""
+    kind, _, name = key.removeprefix(ROOT).split("/", 2)
+    if kind == "Table":
+        return name
+    if kind == "StoreCluster" or seen is None or not isinstance(seen.spec, dict):
+        return None
+    table = seen.spec.get("table")
+    return table if isinstance(table, str) else None
 
 
 def _created(resource: Resource) -> dict[str, Any]:
     document = resource.document()
     document.pop("status", None)
     document["metadata"] |= {
-        "namespace": resource.metadata.namespace,
+        "namespace": NAMESPACE,
         "uid": uuid.uuid4().hex[:12],
         "generation": 1,
         "creationTimestamp": _now(),
@@ -232,7 +317,7 @@ def _created(resource: Resource) -> dict[str, Any]:
 def _updated(before: Resource, after: Resource, document: dict[str, Any]) -> dict[str, Any] | None:
     """The stored document with what the user wrote in it; None where that changes nothing."""
     if before.metadata.deletion_timestamp:
-        raise InvalidInputError(f"{before.kind} {before.key} is being deleted: wait until it is gone")
+        raise InvalidInputError(f"{before.kind} {before.metadata.name} is being deleted: wait until it is gone")
     validate_update(before, after)
     wanted = after.document()
     metadata = document["metadata"]

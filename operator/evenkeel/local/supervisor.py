@@ -124,13 +124,13 @@ class Supervisor:
         """Stores that were emptied go when that is so, of which no resource tells."""
         while True:
             await asyncio.sleep(1.0)
-            for cluster in await resources.list(StoreCluster):
+            for cluster in await resources.all_of(StoreCluster):
                 await self._retire(cluster, metastore)
 
     async def _look(
         self, resources: LocalResources, metastore: EtcdMetastore, endpoint: str, tasks: asyncio.TaskGroup
     ) -> None:
-        for cluster in await resources.list(StoreCluster):
+        for cluster in await resources.all_of(StoreCluster):
             name = cluster.metadata.name
             await self._bring_up(cluster, endpoint)
             if name not in self._controllers:
@@ -163,7 +163,7 @@ class Supervisor:
             if any(msgspec.json.encode(name) in kv.value for kv in found.kvs):
                 continue
             states = await metastore.range(keys.all_stores())
-            _, decided = read_stores({kv.key: kv for kv in states.kvs}, keys)
+            decided = read_stores(states.kvs, keys).states
             if name in decided and decided[name].draining:
                 log.info("store %s holds nothing any more and is stopped", name)
                 await self._stores.pop(name).stop()

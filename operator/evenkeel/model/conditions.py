@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -22,12 +22,17 @@ __all__ = [
     "Progress",
     "Reason",
     "Timestamp",
+    "condition",
     "merge_conditions",
+    "parse_timestamp",
+    "projected",
     "timestamp",
 ]
 
 ConditionType = Literal["Ready", "Progressing", "Balanced", "Degraded", "Accepted", "Approved"]
 """Ready, Progressing, Balanced and Degraded on everything that runs; Accepted and Approved on what a user proposes."""
+
+_LONGEST_MESSAGE = 4096
 
 Timestamp = Annotated[str, Field(max_length=32, json_schema_extra={"format": "date-time"})]
 
@@ -48,6 +53,8 @@ class Reason(enum.StrEnum):
     NO_FEASIBLE_PLACEMENT = "NoFeasiblePlacement"
     REBALANCER_FAILED = "RebalancerFailed"
     METASTORE_UNREACHABLE = "MetastoreUnreachable"
+    MALFORMED_RECORD = "MalformedRecord"
+    INTERNAL_ERROR = "InternalError"
     STORES_NOT_READY = "StoresNotReady"
     STORES_LOST = "StoresLost"
     QUORUM_LOST = "QuorumLost"
@@ -64,7 +71,7 @@ class Condition(StatusModel):
     """Whether it holds."""
     reason: Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z]([A-Za-z0-9_]*[A-Za-z0-9])?$")]
     """One CamelCase word for programs."""
-    message: Annotated[str, Field(max_length=4096)] = ""
+    message: Annotated[str, Field(max_length=_LONGEST_MESSAGE)] = ""
     """A sentence for people."""
     last_transition_time: Timestamp
     """When `status` last changed."""
@@ -122,12 +129,44 @@ def timestamp(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def parse_timestamp(text: str) -> datetime:
+    """The moment that `timestamp` wrote."""
+    return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+
+
+def projected(started: str, now: str, *, done: int, left: int) -> str:
+    """When all is done, if what is left takes as long as what was done since it started."""
+    moment = parse_timestamp(now)
+    needed = (moment - parse_timestamp(started)) * left / done
+    return timestamp(moment + max(needed, timedelta(seconds=1)))
+
+
+def condition(
+    kind: ConditionType,
+    holds: bool | None,
+    reason: Reason,
+    message: str = "",
+    *,
+    now: str,
+    generation: int,
+) -> Condition:
+    """A condition as it is at the moment `now`; `holds` is None where nobody can tell."""
+    return Condition(
+        type=kind,
+        status="Unknown" if holds is None else "True" if holds else "False",
+        reason=reason.value,
+        message=message if len(message) <= _LONGEST_MESSAGE else f"{message[: _LONGEST_MESSAGE - 3]}...",
+        last_transition_time=now,
+        observed_generation=generation,
+    )
+
+
 def merge_conditions(old: Iterable[Condition], new: Iterable[Condition]) -> tuple[Condition, ...]:
     """Replace by type, keeping `lastTransitionTime` where the status is the same; in the order of first appearance."""
-    merged = {condition.type: condition for condition in old}
-    for condition in new:
-        before = merged.get(condition.type)
-        if before is not None and before.status == condition.status:
-            condition = condition.model_copy(update={"last_transition_time": before.last_transition_time})  # noqa: PLW2901
-        merged[condition.type] = condition
+    merged = {before.type: before for before in old}
+    for now in new:
+        before = merged.get(now.type)
+        stays = before is not None and before.status == now.status
+        time = {"last_transition_time": before.last_transition_time} if before is not None and stays else {}
+        merged[now.type] = now.model_copy(update=time)
     return tuple(merged.values())

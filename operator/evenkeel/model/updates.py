@@ -16,17 +16,25 @@ from evenkeel.model.loading import Resource
 from evenkeel.model.partitionassignment import PartitionAssignment
 from evenkeel.model.rebalanceplan import RebalancePlan
 from evenkeel.model.storecluster import StoreCluster
-from evenkeel.model.table import Table
+from evenkeel.model.table import Table, TableSpec
 
-__all__ = ["validate_update"]
+__all__ = ["validate_table_update", "validate_update"]
 
 
 def validate_update(old: Resource, new: Resource) -> None:
     """Raise InvalidInputError with every change from `old` to `new` that is not possible."""
-    source = f"{new.kind} {new.key}"
+    _refuse(_violations(old, new), source=f"{new.kind} {new.key}")
+
+
+def validate_table_update(old: TableSpec, new: TableSpec, *, source: str) -> None:
+    """The same for specs alone, as a table's record in the metastore has one; `source` says whose they are."""
+    _refuse(_table(old, new), source=source)
+
+
+def _refuse(violations: Iterator[Violation], *, source: str) -> None:
     problems = [
         Problem(source, 0, spell(path), words if got is MISSING else f"got {show(got)}; allowed: {words}")
-        for path, got, words in _violations(old, new)
+        for path, got, words in violations
     ]
     if problems:
         raise InvalidInputError(problems=problems)
@@ -36,7 +44,7 @@ def _violations(old: Resource, new: Resource) -> Iterator[Violation]:
     if (old.kind, old.key) != (new.kind, new.key):
         yield Violation(("metadata", "name"), f"{new.kind} {new.key}", f"{old.kind} {old.key}: it is another object")
     elif isinstance(old, Table) and isinstance(new, Table):
-        yield from _table(old, new)
+        yield from _table(old.spec, new.spec)
     elif isinstance(old, StoreCluster) and isinstance(new, StoreCluster):
         yield from _store_cluster(old, new)
     elif isinstance(old, PartitionAssignment) and isinstance(new, PartitionAssignment):
@@ -51,10 +59,10 @@ def _fixed(path: Path, old: object, new: object) -> Iterator[Violation]:
         yield Violation(path, new, f"{show(old)}, because it cannot change after creation")
 
 
-def _table(old: Table, new: Table) -> Iterator[Violation]:
-    yield from _fixed(("spec", "storeCluster"), old.spec.store_cluster, new.spec.store_cluster)
-    yield from _fixed(("spec", "partitions"), old.spec.partitions, new.spec.partitions)
-    before, after = old.spec.table_schema, new.spec.table_schema
+def _table(old: TableSpec, new: TableSpec) -> Iterator[Violation]:
+    yield from _fixed(("spec", "storeCluster"), old.store_cluster, new.store_cluster)
+    yield from _fixed(("spec", "partitions"), old.partitions, new.partitions)
+    before, after = old.table_schema, new.table_schema
     yield from _fixed(("spec", "schema", "primaryKey"), before.primary_key, after.primary_key)
     yield from _fixed(("spec", "schema", "partitionBy"), before.partition_key, after.partition_key)
     yield from _columns(before.columns, after.columns)

@@ -18,6 +18,10 @@ __all__ = ["Changes", "changed_partitions", "changes"]
 class Changes:
     """Totals over all partitions."""
 
+    partitions: int
+    """Partitions whose peers change: another store, or another role."""
+    ways: int
+    """Ways that replicas go: one that comes and one that leaves in its place are one way."""
     moves: int
     """Replicas on stores that did not hold the partition before."""
     removals: int
@@ -31,9 +35,12 @@ class Changes:
 def changes(previous: Assignment, target: Assignment, current: CurrentState | None = None) -> Changes:
     """Count what it takes to get from one to the other."""
     before, after = _aligned(previous, target)
+    coming, leaving = _absent(after, before).sum(axis=1), _absent(before, after).sum(axis=1)
     return Changes(
-        moves=int(_absent(after, before).sum()),
-        removals=int(_absent(before, after).sum()),
+        partitions=len(changed_partitions(previous, target)),
+        ways=int(np.maximum(coming, leaving).sum()),
+        moves=int(coming.sum()),
+        removals=int(leaving.sum()),
         role_changes=int(_role_changes(before, after, previous.voters, target.voters).sum()),
         transfers=_transfers(before, target, current or CurrentState()),
     )

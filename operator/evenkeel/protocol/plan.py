@@ -17,6 +17,7 @@ from evenkeel.errors import MalformedRecordError
 from evenkeel.metastore.api import Compare, Delete, KeyValue, Op, Put, Txn
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import (
+    PlanCounts,
     PlanHead,
     PlanSlice,
     PlanState,
@@ -66,6 +67,7 @@ def make_plan(
     basis: str = "",
     reasons: Mapping[int, Iterable[str]] | None = None,
     state: PlanState = PlanState.ACTIVE,
+    counts: PlanCounts | None = None,
 ) -> Plan:
     """Plan n: `rows[p]` names partition p's stores, voters first, on their present volumes."""
     slices = tuple(
@@ -73,7 +75,7 @@ def make_plan(
         for first in range(0, len(rows), SLICE)
     )
     digest = _hash(map(encode, slices))
-    head = PlanHead(n=n, hash=digest, inputs=inputs, basis=basis, slices=len(slices), state=state)
+    head = PlanHead(n=n, hash=digest, inputs=inputs, basis=basis, slices=len(slices), state=state, counts=counts)
     return Plan(head, slices)
 
 

@@ -26,6 +26,7 @@ __all__ = [
     "Lock",
     "Peer",
     "Pending",
+    "PlanCounts",
     "PlanHead",
     "PlanSlice",
     "PlanState",
@@ -197,11 +198,17 @@ class StoreState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     volume: str
     lost_since: float | None = None
     replace: bool = False
-    """True once `lostAfter` has passed: the store's replicas are to be re-placed."""
+    """True: the store's replicas of all tables are to be re-placed."""
+    replace_in: tuple[str, ...] = ()
+    """Tables whose own `lostAfter` has passed: the store's replicas of these are to be re-placed."""
     draining: bool = False
     maintenance: bool = False
     record: StoreRecord | None = None
-    """The store as it last announced itself, for while its lease has ended."""
+    """The store as it last announced itself, with the StoreCluster's caps and overrides laid over it."""
+
+    def given_up(self, table: str) -> bool:
+        """Whether nobody waits for the store's replicas of the table any more."""
+        return self.replace or table in self.replace_in
 
 
 class LeaderOrder(msgspec.Struct, frozen=True):
@@ -251,6 +258,17 @@ class PlanState(enum.StrEnum):
     DONE = "done"
 
 
+class PlanCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a plan changes, counted when it was made."""
+
+    partitions: int
+    """Whose peers change."""
+    moves: int
+    """Replicas that are copied, added or removed."""
+    leaders: int
+    """Partitions that get another leader."""
+
+
 class PlanHead(msgspec.Struct, frozen=True, kw_only=True):
     """The newest plan of a table."""
 
@@ -263,6 +281,8 @@ class PlanHead(msgspec.Struct, frozen=True, kw_only=True):
     """Hash of what it rests on: as long as that stays the same, the plan is carried out and not made anew."""
     slices: int
     state: PlanState = PlanState.ACTIVE
+    counts: PlanCounts | None = None
+    """None where another version of Evenkeel did not count."""
 
 
 class PlanSlice(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,90 +2,128 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from evenkeel.metastore.api import KeyValue
-from evenkeel.model.conditions import Condition, ConditionType, Reason, merge_conditions
+from evenkeel.model.conditions import Condition, Reason, condition, merge_conditions
 from evenkeel.model.storecluster import StoreCluster, StoreClusterStatus, StoreDrain
 from evenkeel.protocol.keys import Keys
-from evenkeel.protocol.records import StoreLoad, StoreState
-from evenkeel.reconcile.stores import read_stores
+from evenkeel.protocol.records import StoreLoad
+from evenkeel.reconcile.partitions import Trouble
+from evenkeel.reconcile.stores import KnownStores, leaving, read_stores
 
-__all__ = ["cluster_status"]
+__all__ = ["cluster_status", "troubled_cluster_status"]
 
 _SHOWN = 100
+_NAMED = 5
+
+
+class _Facts(NamedTuple):
+    """What conditions are told from."""
+
+    cluster: StoreCluster
+    status: StoreClusterStatus
+    known: KnownStores
+    ready: int
+    """Stores that are wanted and registered."""
 
 
 def cluster_status(
     cluster: StoreCluster,
-    kvs: Mapping[str, KeyValue],
-    loads: Mapping[str, StoreLoad],
+    kvs: Iterable[KeyValue],
     *,
+    loads: Mapping[str, StoreLoad],
+    held: Mapping[str, int],
+    held_up: str = "",
     keys: Keys,
     tables: int,
     now: str,
 ) -> StoreClusterStatus:
-    """What is true of the stores at the moment `now`; `kvs` holds everything under `stores`."""
-    registered, states = read_stores(kvs, keys)
-    lost = sorted(name for name, state in states.items() if name not in registered and not state.draining)
-    before = cluster.status
+    """What is true of the stores at the moment `now`.
+
+    `kvs` holds everything under `stores`; `held` is how many replicas partitions name on each store that is to be
+    emptied, and `held_up` what keeps them from leaving.
+    """
+    known = read_stores(kvs, keys)
+    going = leaving(cluster, known.names())
+    before = cluster.status or StoreClusterStatus()
+    draining = sorted(name for name, state in known.states.items() if state.draining)
+    drains = {drain.store: drain for drain in before.drains}
     status = StoreClusterStatus(
         observed_generation=cluster.metadata.generation,
-        stores=len(registered.keys() | states.keys()),
-        ready_stores=len(registered),
+        stores=len(known.names()),
+        ready_stores=len(known.registered),
+        selector=before.selector,
         tables=tables,
         replicas=sum(load.replicas for load in loads.values()),
-        lost=tuple(lost[:_SHOWN]),
-        drains=tuple(_drain(name, loads.get(name)) for name, state in sorted(states.items()) if state.draining)[
-            :_SHOWN
-        ],
+        zones_from=before.zones_from,
+        lost=tuple(sorted(known.lost() - going))[:_SHOWN],
+        drains=tuple(_drain(name, held.get(name, 0), drains.get(name), held_up) for name in draining)[:_SHOWN],
     )
-    merged = merge_conditions(
-        before.conditions if before is not None else (), _conditions(cluster, status, states, now=now)
-    )
-    return status.model_copy(update={"conditions": merged})
+    facts = _Facts(cluster, status, known, ready=len(known.registered.keys() - going))
+    told = _conditions(facts, now=now)
+    return status.model_copy(update={"conditions": merge_conditions(before.conditions, told)})
 
 
-def _drain(name: str, load: StoreLoad | None) -> StoreDrain:
-    left = load.replicas if load is not None else 0
-    return StoreDrain(store=name, replicas_left=left, percentage=100 if not left else 0)
+def troubled_cluster_status(cluster: StoreCluster, trouble: Trouble, *, now: str) -> StoreClusterStatus:
+    """The status of before, with what is wrong: for when what the metastore says cannot be read."""
+    before = cluster.status or StoreClusterStatus()
+    generation = cluster.metadata.generation
+    wrong = condition("Degraded", True, trouble.reason, trouble.message, now=now, generation=generation)
+    return before.model_copy(update={"conditions": merge_conditions(before.conditions, [wrong])})
 
 
-def _conditions(
-    cluster: StoreCluster, status: StoreClusterStatus, states: Mapping[str, StoreState], *, now: str
-) -> list[Condition]:
-    def condition(kind: ConditionType, holds: bool, reason: Reason, message: str) -> Condition:
-        return Condition(
-            type=kind,
-            status="True" if holds else "False",
-            reason=reason.value,
-            message=message,
-            last_transition_time=now,
-            observed_generation=cluster.metadata.generation,
-        )
+def _drain(name: str, left: int, before: StoreDrain | None, held_up: str) -> StoreDrain:
+    """How empty the store is, by how many it held when it was first seen draining."""
+    if not left:
+        return StoreDrain(store=name, percentage=100)
+    done = before.percentage if before is not None and before.percentage < 100 else 0
+    most = max(left, round(before.replicas_left * 100 / (100 - done)) if before is not None else 0)
+    return StoreDrain(store=name, replicas_left=left, percentage=100 * (most - left) // most, reason=held_up[:1024])
 
-    ready = status.ready_stores >= cluster.spec.stores
-    words = f"{status.ready_stores} of {cluster.spec.stores} stores are registered"
-    replaced = sorted(name for name, state in states.items() if state.replace)
-    return [
-        condition("Ready", ready, Reason.AS_EXPECTED if ready else Reason.STORES_NOT_READY, words),
-        condition(
+
+def _conditions(facts: _Facts, *, now: str) -> list[Condition]:
+    status, wanted = facts.status, facts.cluster.spec.stores
+    emptying = [drain.store for drain in status.drains if drain.percentage < 100]
+    ready = facts.ready >= wanted
+    troubles = list(_troubles(facts))
+    told = (
+        (
+            "Ready",
+            ready,
+            Reason.AS_EXPECTED if ready else Reason.STORES_NOT_READY,
+            f"{facts.ready} of {wanted} stores are registered",
+        ),
+        (
             "Progressing",
-            bool(status.drains),
-            Reason.REBALANCING if status.drains else Reason.AS_EXPECTED,
-            f"{len(status.drains)} stores are being emptied" if status.drains else "",
+            bool(emptying),
+            Reason.REBALANCING if emptying else Reason.AS_EXPECTED,
+            f"being emptied: {_named(emptying)}" if emptying else "",
         ),
-        condition(
+        (
             "Degraded",
-            bool(status.lost),
-            Reason.STORES_LOST if status.lost else Reason.AS_EXPECTED,
-            _lost_words(status, replaced),
+            bool(troubles),
+            troubles[0].reason if troubles else Reason.AS_EXPECTED,
+            "; ".join(trouble.message for trouble in troubles),
         ),
-    ]
+    )
+    generation = facts.cluster.metadata.generation
+    return [condition(*entry, now=now, generation=generation) for entry in told]  # type: ignore[arg-type]
 
 
-def _lost_words(status: StoreClusterStatus, replaced: list[str]) -> str:
-    if not status.lost:
-        return ""
-    words = f"lost: {', '.join(status.lost[:5])}{' ...' if len(status.lost) > 5 else ''}"
-    return words + (f"; replicas of {', '.join(replaced[:5])} are made anew elsewhere" if replaced else "")
+def _troubles(facts: _Facts) -> Iterator[Trouble]:
+    if facts.known.problems:
+        first = next(iter(facts.known.problems.values()))
+        yield Trouble(Reason.MALFORMED_RECORD, first)
+    if not facts.status.lost:
+        return
+    lost = facts.status.lost
+    given_up = [name for name in lost if facts.known.states[name].replace or facts.known.states[name].replace_in]
+    elsewhere = f"; replicas of {_named(given_up)} are made anew elsewhere" if given_up else ""
+    yield Trouble(Reason.STORES_LOST, f"lost: {_named(lost)}{elsewhere}")
+
+
+def _named(names: Iterable[str]) -> str:
+    listed = list(names)
+    return ", ".join(listed[:_NAMED]) + (f" and {len(listed) - _NAMED} more" if len(listed) > _NAMED else "")

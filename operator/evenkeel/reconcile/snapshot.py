@@ -95,10 +95,34 @@ class TableSnapshot:
         A store whose lease has ended is still there, with what is known of it, until someone decides otherwise: that it
         does not answer for a while is no reason to copy its data.
         """
-        states = self._records(self.keys.store_states(), StoreState)
-        known = {**self._named(), **{name: state.record for name, state in states.items() if state.record is not None}}
-        known |= self.registered
-        return StoresView.of(*(_store(name, record, states.get(name)) for name, record in known.items()))
+        known = {**self._named(), **self._announced()}
+        return StoresView.of(*(self._store(name, record) for name, record in known.items()))
+
+    @cached_property
+    def _states(self) -> dict[str, StoreState]:
+        """What was decided about stores."""
+        return self._records(self.keys.store_states(), StoreState)
+
+    def _announced(self) -> dict[str, StoreRecord]:
+        """The stores as they announced themselves, also those whose leases have ended."""
+        kept = {name: state.record for name, state in self._states.items() if state.record is not None}
+        return {**kept, **self.registered}
+
+    def _store(self, name: str, record: StoreRecord) -> StoreView:
+        """A store as the table's rebalancer sees it: the operator's copy of its record has overrides in it."""
+        state = self._states.get(name)
+        decided = state if state is not None and state.volume == record.volume else None
+        record = decided.record if decided is not None and decided.record is not None else record
+        return StoreView(
+            name=name,
+            volume=record.volume,
+            zone=record.zone,
+            weight=record.weight,
+            capacity=record.capacity,
+            labels=record.labels,
+            live=decided is None or not decided.given_up(self.table),
+            draining=decided is not None and decided.draining,
+        )
 
     @cached_property
     def registered(self) -> dict[str, StoreRecord]:
@@ -126,11 +150,17 @@ class TableSnapshot:
         return None if kv is None else kv.value
 
     def basis(self, wish: bytes) -> str:
-        """A hash of what a plan for this wish rests on, beside where replicas happen to be on their way."""
+        """A hash of what a plan for this wish rests on, beside where replicas happen to be on their way.
+
+        Of the stores it is what a rebalancer sees: one that is silent for a while is still the same.
+        """
         digest = hashlib.blake2b(wish, digest_size=16)
-        for prefix in (self.keys.stores(), self.keys.store_states()):
-            for key, kv in sorted(self._under(prefix).items()):
-                digest.update(encode((key, kv.value)))
+        announced = self._announced()
+        for name, record in sorted(announced.items()):
+            digest.update(encode(self._store(name, record)))
+        for name, state in sorted(self._states.items()):
+            if name not in announced:
+                digest.update(encode((name, state.volume, state.given_up(self.table), state.draining)))
         return digest.hexdigest()
 
     def gone(self, peer: Peer) -> bool:
@@ -159,20 +189,6 @@ class TableSnapshot:
 
     def _under(self, prefix: str) -> Mapping[str, KeyValue]:
         return {key: kv for key, kv in self.kvs.items() if key.startswith(prefix)}
-
-
-def _store(name: str, record: StoreRecord, state: StoreState | None) -> StoreView:
-    decided = state if state is not None and state.volume == record.volume else None
-    return StoreView(
-        name=name,
-        volume=record.volume,
-        zone=record.zone,
-        weight=record.weight,
-        capacity=record.capacity,
-        labels=record.labels,
-        live=decided is None or not decided.replace,
-        draining=decided is not None and decided.draining,
-    )
 
 
 def _row(peers: Iterable[Peer], leader: str | None) -> list[str]:

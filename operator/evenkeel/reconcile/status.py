@@ -1,158 +1,57 @@
-"""What users see: statuses folded from what the metastore says, and from nothing else.
+"""A Table's status, folded from what the metastore says; whoever reconciled adds what only it knows.
 
-Whoever reconciles adds what only it knows (why a spec cannot be carried out) as conditions of its own.
+Conditions keep their times for as long as their status stays the same: `now` shows only where something changed.
+
+    Ready         every partition can be read and written
+    Progressing   replicas are on their way, or are about to be
+    Balanced      everything is where the newest spec wants it
+    Degraded      something is wrong, and says what: without a leader, a spec that cannot be had, stores lost
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Literal
+from typing import NamedTuple
 
-import msgspec
-
-from evenkeel.model.conditions import Condition, ConditionType, Progress, Reason, merge_conditions
-from evenkeel.model.partitionassignment import (
-    PartitionAssignmentStatus,
-    PartitionStatus,
-    PeerStatus,
-)
+from evenkeel.model.conditions import Condition, Progress, Reason, condition, merge_conditions, projected
+from evenkeel.model.partitionassignment import PartitionStatus
 from evenkeel.model.table import StuckPartition, Table, TableStatus
-from evenkeel.model.views import SLICE
-from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.partition import PartitionView
-from evenkeel.protocol.records import Leader, Peer, PlanState, Role, StoreLoad, TableState, decode, shape
+from evenkeel.protocol.plan import Plan
+from evenkeel.protocol.records import PlanState, StoreLoad, TableState, shape
+from evenkeel.reconcile.partitions import Trouble, problems_of
 from evenkeel.reconcile.snapshot import TableSnapshot
 
-__all__ = ["Trouble", "partition_statuses", "read_loads", "slice_status", "table_status"]
+__all__ = ["plan_progress", "table_status", "troubled_status"]
 
 _STUCK_SHOWN = 20
-Stage = Literal["Stable", "CatchingUp", "Locked", "Joint", "Waiting", "Leaderless"]
+_STORES_SHOWN = 5
 
 
-class Trouble(msgspec.Struct, frozen=True):
-    """Why a reconciliation could not do what was asked."""
+class _Facts(NamedTuple):
+    """What conditions are told from."""
 
-    reason: Reason
-    message: str
+    status: TableStatus
+    created: bool
+    awaiting: bool
+    paused: str
+    """Why nothing new is begun; empty where that is not so."""
+    was_ready: bool
+    """Whether there was a time when every partition had a leader."""
+    lost: tuple[str, ...]
+    """Stores that hold replicas and give no sign of life."""
+    problems: Mapping[int, str]
+    trouble: Trouble | None
 
+    @property
+    def unfinished(self) -> bool:
+        """Whether the newest plan is still to be carried to some partitions."""
+        progress = self.status.progress
+        return progress is not None and progress.percentage < 100 and not self.awaiting
 
-def read_loads(kvs: Mapping[str, bytes], keys: Keys) -> dict[str, StoreLoad]:
-    """What stores report, by store."""
-    prefix = keys.load("")
-    return {
-        key.removeprefix(prefix): decode(StoreLoad, value, key=key)
-        for key, value in kvs.items()
-        if key.startswith(prefix)
-    }
-
-
-def partition_statuses(snapshot: TableSnapshot, loads: Mapping[str, StoreLoad]) -> list[PartitionStatus]:
-    """Every partition as the metastore has it."""
-    record = snapshot.record
-    if record is None:
-        return []
-    leaders = _leaders(snapshot)
-    filling = _filling(loads, snapshot.table)
-    problems = _problems(loads, snapshot.table)
-    return [
-        _partition(snapshot, p, leaders.get(p), filling.get(p, {}), problems.get(p, ""))
-        for p in range(record.partitions)
-    ]
-
-
-def _leaders(snapshot: TableSnapshot) -> dict[int, Leader]:
-    """Who leads, where that is a store that lives: the key of a store that died stays until somebody else leads."""
-    prefix, registered = snapshot.keys.leaders(snapshot.table), snapshot.registered
-    found = {
-        int(key.removeprefix(prefix)): decode(Leader, kv.value, key=key)
-        for key, kv in snapshot.kvs.items()
-        if key.startswith(prefix)
-    }
-    return {partition: leader for partition, leader in found.items() if leader.store in registered}
-
-
-def _filling(loads: Mapping[str, StoreLoad], table: str) -> dict[int, dict[str, float]]:
-    found: dict[int, dict[str, float]] = {}
-    for load in loads.values():
-        for name, stores in load.filling.items():
-            owner, _, partition = name.rpartition("/")
-            if owner == table:
-                found[int(partition)] = stores
-    return found
-
-
-def _problems(loads: Mapping[str, StoreLoad], table: str) -> dict[int, str]:
-    found: dict[int, str] = {}
-    for store, load in sorted(loads.items()):
-        for name, problem in load.problems.items():
-            owner, _, partition = name.rpartition("/")
-            if owner == table:
-                found.setdefault(int(partition), f"{store}: {problem}")
-    return found
-
-
-def _partition(
-    snapshot: TableSnapshot, partition: int, leader: Leader | None, filling: Mapping[str, float], problem: str
-) -> PartitionStatus:
-    view = snapshot.partition(partition)
-    reasons = snapshot.plan.reasons(partition) if snapshot.plan is not None and _moving(view) else ()
-    return PartitionStatus(
-        partition=partition,
-        stable=_peers(view.stable.peers if view.stable is not None else ()),
-        pending=tuple(_peers(step) for step in view.pending.queue) if view.pending is not None else (),
-        planned=_peers(view.planned.peers if view.planned is not None else ()),
-        leader=leader.store if leader is not None else "",
-        term=leader.term if leader is not None else 0,
-        stage=_stage(view, leader),
-        progress=_progress(view, filling),
-        reason=(problem or "; ".join(reasons))[:1024],
-    )
-
-
-def _stage(view: PartitionView, leader: Leader | None) -> Stage:
-    if leader is None:
-        return "Leaderless"
-    if view.lock is not None:
-        return "Locked"
-    if view.pending is not None:
-        return "CatchingUp"
-    return "Stable" if view.planned is None else "Waiting"
-
-
-def _moving(view: PartitionView) -> bool:
-    return view.pending is not None or view.planned is not None
-
-
-def _progress(view: PartitionView, filling: Mapping[str, float]) -> int:
-    """Per cent of what is to be copied to newcomers that is there."""
-    if view.pending is None or view.stable is None:
-        return 100
-    present = {peer.id for peer in view.stable.peers}
-    newcomers = {peer.store for peer in view.pending.peers() if peer.id not in present}
-    if not newcomers or view.lock is not None:
-        return 99
-    return min(99, int(100 * sum(filling.get(store, 0.0) for store in newcomers) / len(newcomers)))
-
-
-def _peers(peers: tuple[Peer, ...]) -> tuple[PeerStatus, ...]:
-    return tuple(
-        PeerStatus(store=peer.store, role="Voter" if peer.role is Role.VOTER else "Learner", replica=peer.replica)
-        for peer in peers
-    )
-
-
-def slice_status(
-    partitions: list[PartitionStatus], first: int, *, before: PartitionAssignmentStatus | None, generation: int
-) -> PartitionAssignmentStatus:
-    """The status of the PartitionAssignment that begins at `first`."""
-    own = tuple(partitions[first : first + SLICE])
-    return PartitionAssignmentStatus(
-        observed_generation=generation,
-        conditions=before.conditions if before is not None else (),
-        partitions=own,
-        moving=sum(bool(status.pending or status.planned) for status in own),
-        leaderless=sum(not status.leader for status in own),
-    )
+    @property
+    def moving(self) -> bool:
+        return self.status.moving > 0 or (self.unfinished and not self.paused)
 
 
 def table_status(
@@ -161,41 +60,65 @@ def table_status(
     partitions: list[PartitionStatus],
     *,
     loads: Mapping[str, StoreLoad],
-    trouble: Trouble | None,
+    trouble: Trouble | None = None,
+    paused: str = "",
     now: str,
 ) -> TableStatus:
-    """The table's status at the moment `now`; conditions keep their times where nothing changed."""
-    moving = sum(bool(status.pending or status.planned) for status in partitions)
-    leaderless = sum(not status.leader for status in partitions)
+    """The table's status at the moment `now`."""
+    before, plan = table.status, snapshot.plan
+    problems, was_ready = problems_of(loads, snapshot.table), _was_ready(before)
     live = set(snapshot.registered)
-    under = sum(_under_replicated(status, table.spec.replicas, live) for status in partitions)
-    before = table.status
-    plan = snapshot.plan
     status = TableStatus(
         observed_generation=table.metadata.generation,
         partitions=len(partitions),
-        replicas=min((len(status.stable) for status in partitions), default=0),
-        consensus_size=min((_voters(status) for status in partitions), default=0),
-        moving=moving,
-        leaderless=leaderless,
-        under_replicated=under,
+        replicas=min((len(entry.stable) for entry in partitions), default=0),
+        consensus_size=min((_voters(entry) for entry in partitions), default=0),
+        moving=sum(bool(entry.pending or entry.planned) for entry in partitions),
+        leaderless=sum(not entry.leader for entry in partitions),
+        under_replicated=sum(_live(entry, live) < table.spec.replicas for entry in partitions),
         plan=plan.n if plan is not None else 0,
         plan_hash=plan.head.hash if plan is not None else "",
-        progress=_plan_progress(snapshot, before, now=now),
-        stuck=tuple(_stuck(partitions, _problems(loads, snapshot.table), before, now=now))[:_STUCK_SHOWN],
+        progress=_table_progress(snapshot, before, now=now),
+        stuck=tuple(_stuck(partitions, problems, before, was_ready=was_ready, now=now))[:_STUCK_SHOWN],
         bytes=_bytes(loads, snapshot.table),
+        schema_version=before.schema_version if before is not None else 0,
     )
-    conditions = _conditions(table, snapshot, status, trouble=trouble, now=now)
+    facts = _Facts(
+        status=status,
+        created=snapshot.record is not None and snapshot.record.state is TableState.READY,
+        awaiting=plan is not None and plan.head.state is PlanState.AWAITING_APPROVAL,
+        paused=paused,
+        was_ready=was_ready,
+        lost=tuple(sorted({peer.store for entry in partitions for peer in entry.stable} - live)),
+        problems=problems,
+        trouble=trouble,
+    )
+    conditions = _conditions(facts, now=now, generation=table.metadata.generation)
     merged = merge_conditions(before.conditions if before is not None else (), conditions)
     return status.model_copy(update={"conditions": merged})
 
 
-def _under_replicated(status: PartitionStatus, replicas: int, live: set[str]) -> bool:
-    return sum(peer.store in live for peer in status.stable) < replicas
+def troubled_status(table: Table, trouble: Trouble, *, now: str) -> TableStatus:
+    """The status of before, with what is wrong: for when what the metastore says cannot be read."""
+    before = table.status or TableStatus()
+    generation = table.metadata.generation
+    wrong = condition("Degraded", True, trouble.reason, trouble.message, now=now, generation=generation)
+    return before.model_copy(update={"conditions": merge_conditions(before.conditions, [wrong])})
 
 
-def _voters(status: PartitionStatus) -> int:
-    return sum(peer.role == "Voter" for peer in status.stable)
+def _was_ready(before: TableStatus | None) -> bool:
+    conditions = before.conditions if before is not None else ()
+    return any(
+        entry.type == "Ready" and (entry.status == "True" or entry.reason == Reason.QUORUM_LOST) for entry in conditions
+    )
+
+
+def _live(entry: PartitionStatus, live: set[str]) -> int:
+    return sum(peer.store in live for peer in entry.stable)
+
+
+def _voters(entry: PartitionStatus) -> int:
+    return sum(peer.role == "Voter" for peer in entry.stable)
 
 
 def _bytes(loads: Mapping[str, StoreLoad], table: str) -> int:
@@ -204,79 +127,123 @@ def _bytes(loads: Mapping[str, StoreLoad], table: str) -> int:
     return sum(group.log_bytes for group in groups if group.leading)
 
 
-def _plan_progress(snapshot: TableSnapshot, before: TableStatus | None, *, now: str) -> Progress | None:
-    """How many partitions are where the newest plan wants them."""
+# Progress
+
+
+def _table_progress(snapshot: TableSnapshot, before: TableStatus | None, *, now: str) -> Progress | None:
+    plan = snapshot.plan
+    known = before.progress if before is not None and plan is not None and before.plan == plan.n else None
+    return plan_progress(snapshot, known, now=now)
+
+
+def plan_progress(snapshot: TableSnapshot, known: Progress | None, *, now: str) -> Progress | None:
+    """How many of the partitions that the newest plan changes are where it wants them; `known` is what it was."""
     plan, record = snapshot.plan, snapshot.record
     if plan is None or record is None:
         return None
-    views = [snapshot.partition(p) for p in range(record.partitions)]
-    done = sum(_arrived(view, plan.n, shape(plan.target(p))) for p, view in enumerate(views))
-    known = before.progress if before is not None and before.plan == plan.n else None
+    left = sum(not _arrived(snapshot.partition(p), plan, p) for p in range(record.partitions))
+    counted = plan.head.counts.partitions if plan.head.counts is not None else record.partitions
+    total = max(left, counted)
+    progress = Progress.of(moves=(total - left, total))
     started = known.started_at if known is not None and known.started_at else now
-    return Progress.of(moves=(done, record.partitions)).model_copy(update={"started_at": started})
+    expected = known.expected_at if known is not None and known.moves_done == progress.moves_done else None
+    if left and progress.moves_done and expected is None:
+        expected = projected(started, now, done=progress.moves_done, left=left)
+    return progress.model_copy(update={"started_at": started, "expected_at": expected if left else None})
 
 
-def _arrived(view: PartitionView, n: int, target: object) -> bool:
-    at_rest = view.pending is None and view.planned is None and view.trigger >= n
-    return at_rest and view.stable is not None and shape(view.stable.peers) == target
+def _arrived(view: PartitionView, plan: Plan, partition: int) -> bool:
+    at_rest = view.pending is None and view.planned is None and view.trigger >= plan.n
+    return at_rest and view.stable is not None and shape(view.stable.peers) == shape(plan.target(partition))
 
 
 def _stuck(
-    partitions: list[PartitionStatus], problems: Mapping[int, str], before: TableStatus | None, *, now: str
+    partitions: list[PartitionStatus],
+    problems: Mapping[int, str],
+    before: TableStatus | None,
+    *,
+    was_ready: bool,
+    now: str,
 ) -> Iterator[StuckPartition]:
     known = {entry.partition: entry.since for entry in before.stuck} if before is not None else {}
     for status in partitions:
-        reason = problems.get(status.partition) or ("no store leads it" if status.stage == "Leaderless" else "")
+        leaderless = "no store leads it" if was_ready and status.stage == "Leaderless" else ""
+        reason = problems.get(status.partition) or leaderless
         if reason:
             since = known.get(status.partition) or now
             yield StuckPartition(partition=status.partition, stage=status.stage, since=since, reason=reason[:1024])
 
 
-def _conditions(
-    table: Table, snapshot: TableSnapshot, status: TableStatus, *, trouble: Trouble | None, now: str
-) -> list[Condition]:
-    def condition(kind: ConditionType, holds: bool, reason: Reason, message: str) -> Condition:
-        return Condition(
-            type=kind,
-            status="True" if holds else "False",
-            reason=reason.value,
-            message=message,
-            last_transition_time=now,
-            observed_generation=table.metadata.generation,
-        )
+# Conditions
 
-    ready, why = _ready(snapshot, status)
-    moving = status.moving > 0 or (status.progress is not None and status.progress.percentage < 100)
-    waiting = snapshot.plan is not None and snapshot.plan.head.state is PlanState.AWAITING_APPROVAL
-    progressing = Reason.AWAITING_APPROVAL if waiting else Reason.REBALANCING if moving else Reason.AS_EXPECTED
-    degraded = trouble or _degraded(status)
-    return [
-        condition("Ready", ready, Reason.AS_EXPECTED if ready else Reason.RECONCILING, why),
-        condition("Progressing", moving and not waiting, progressing, _progress_words(status)),
-        condition("Balanced", not moving and not waiting, progressing, "" if not moving else _progress_words(status)),
-        condition(
+
+def _conditions(facts: _Facts, *, now: str, generation: int) -> list[Condition]:
+    troubles = list(_troubles(facts))
+    told = (
+        ("Ready", *_ready(facts)),
+        ("Progressing", *_progressing(facts)),
+        ("Balanced", *_balanced(facts)),
+        (
             "Degraded",
-            degraded is not None,
-            degraded.reason if degraded is not None else Reason.AS_EXPECTED,
-            degraded.message if degraded is not None else "",
+            bool(troubles),
+            troubles[0].reason if troubles else Reason.AS_EXPECTED,
+            "; ".join(trouble.message for trouble in troubles),
         ),
-    ]
+    )
+    return [condition(*entry, now=now, generation=generation) for entry in told]  # type: ignore[arg-type]
 
 
-def _ready(snapshot: TableSnapshot, status: TableStatus) -> tuple[bool, str]:
-    if snapshot.record is None or snapshot.record.state is not TableState.READY:
-        return False, "the table is being created"
+def _ready(facts: _Facts) -> tuple[bool, Reason, str]:
+    status = facts.status
+    if not facts.created:
+        if facts.trouble is not None:
+            return False, facts.trouble.reason, "the table cannot be created, see Degraded"
+        return False, Reason.PAUSED if facts.paused else Reason.RECONCILING, facts.paused or "it is being created"
     if status.leaderless:
-        return False, f"{status.leaderless} of {status.partitions} partitions have no leader"
-    return True, f"{status.partitions} partitions can be read and written"
+        reason = Reason.QUORUM_LOST if facts.was_ready else Reason.RECONCILING
+        return False, reason, f"{status.leaderless} of {status.partitions} partitions have no leader"
+    return True, Reason.AS_EXPECTED, f"{status.partitions} partitions can be read and written"
 
 
-def _degraded(status: TableStatus) -> Trouble | None:
-    if status.leaderless:
-        return Trouble(Reason.QUORUM_LOST, f"{status.leaderless} partitions have no leader")
-    if status.under_replicated and not status.moving:
-        return Trouble(Reason.STORES_LOST, f"{status.under_replicated} partitions have fewer live replicas than wanted")
-    return None
+def _progressing(facts: _Facts) -> tuple[bool, Reason, str]:
+    if facts.moving:
+        return True, Reason.REBALANCING, _progress_words(facts.status)
+    if facts.trouble is not None:
+        return False, facts.trouble.reason, "the spec cannot be carried out, see Degraded"
+    if facts.paused:
+        return False, Reason.PAUSED, facts.paused
+    if facts.awaiting:
+        return False, Reason.AWAITING_APPROVAL, f"plan {facts.status.plan} waits for its approval"
+    if not facts.created:
+        return True, Reason.RECONCILING, "it is being created"
+    return False, Reason.AS_EXPECTED, ""
+
+
+def _balanced(facts: _Facts) -> tuple[bool | None, Reason, str]:
+    if facts.moving or facts.trouble is not None or facts.awaiting:
+        _, reason, words = _progressing(facts)
+        return False, reason, words
+    if facts.paused:
+        words = "a plan is not carried to the end" if facts.unfinished else "nobody looks what a plan would change"
+        return (False if facts.unfinished else None), Reason.PAUSED, f"{facts.paused}: {words}"
+    return facts.created, Reason.AS_EXPECTED if facts.created else Reason.RECONCILING, ""
+
+
+def _troubles(facts: _Facts) -> Iterator[Trouble]:
+    """What is wrong, the worst first."""
+    status = facts.status
+    if status.leaderless and facts.created and facts.was_ready:
+        yield Trouble(Reason.QUORUM_LOST, f"{status.leaderless} partitions have no leader")
+    if facts.trouble is not None:
+        yield facts.trouble
+    if facts.lost:
+        named = ", ".join(facts.lost[:_STORES_SHOWN]) + (" ..." if len(facts.lost) > _STORES_SHOWN else "")
+        yield Trouble(Reason.STORES_LOST, f"stores that hold replicas are away: {named}")
+    if facts.problems:
+        partition, problem = next(iter(facts.problems.items()))
+        yield Trouble(
+            Reason.CATCH_UP_FAILING, f"{len(facts.problems)} partitions do not get on; partition {partition}: {problem}"
+        )
 
 
 def _progress_words(status: TableStatus) -> str:

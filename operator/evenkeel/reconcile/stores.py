@@ -1,9 +1,9 @@
-"""What is decided about stores: which are lost, which are to be replaced, which are being emptied.
+"""What is decided about stores: which are lost, which are given up, which are being emptied; and what overrides say.
 
-A store is known by its lease. When the lease ends the store is *lost since* that moment; only after the table's
-`lostAfter` are its replicas made anew elsewhere, for copying is dear and most stores come back. When more than a third
-of the stores are lost together, or when nobody looked for a while (the operator or etcd was away), it is more likely
-that the looking failed than the stores: the delay starts anew.
+A store is known by its lease. When the lease ends the store is *lost since* that moment; only after a table's
+`lostAfter` are its replicas of that table made anew elsewhere, for copying is dear and most stores come back. When more
+than a third of the stores vanish together, or when nobody looked for a while (the operator or etcd was away), it is
+more likely that the looking failed than the stores: for all that were not given up yet the delay starts anew, once.
 
 Every input of a plan is a key, so these decisions are keys, `stores.state/<s>`, and the clock has its say only here.
 """
@@ -11,108 +11,186 @@ Every input of a plan is a key, so these decisions are keys, `stores.state/<s>`,
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Final
 
 import msgspec
 
+from evenkeel.errors import MalformedRecordError
 from evenkeel.metastore.api import Compare, Delete, KeyValue, Op, Put, Txn, unchanged
 from evenkeel.model.storecluster import StoreCluster
+from evenkeel.model.views import StoreView
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import StoreRecord, StoreState, decode, encode
 
-__all__ = ["DRAIN_ANNOTATION", "StoreWish", "judge_stores", "leaving", "next_judgement", "read_stores", "store_wish"]
+__all__ = [
+    "DRAIN_ANNOTATION",
+    "KnownStores",
+    "StoreWish",
+    "asked_to_drain",
+    "judge_stores",
+    "leaving",
+    "next_judgement",
+    "read_stores",
+]
 
-DRAIN_ANNOTATION = "evenkeel.dev/drain"
+DRAIN_ANNOTATION: Final = "evenkeel.dev/drain"
 """On a StoreCluster: names of stores to be emptied, separated by commas."""
+TOGETHER_SECONDS: Final = 60.0
+"""Stores that are lost within such a time are lost together."""
+
+
+class KnownStores(msgspec.Struct, frozen=True):
+    """Everything under `stores`, read."""
+
+    registered: dict[str, StoreRecord]
+    """By name, the stores whose leases live."""
+    states: dict[str, StoreState]
+    """By name, what was decided."""
+    problems: dict[str, str]
+    """By name, keys that cannot be read."""
+
+    def names(self) -> frozenset[str]:
+        """All that can be spoken of."""
+        return frozenset(self.registered.keys() | self.states.keys())
+
+    def lost(self) -> frozenset[str]:
+        """Those without a lease; one whose own key cannot be read is not counted."""
+        return frozenset(self.states.keys() - self.registered.keys() - self.problems.keys())
 
 
 class StoreWish(msgspec.Struct, frozen=True, kw_only=True):
     """What users want of the stores."""
 
-    draining: frozenset[str] = frozenset()
-    """Stores to be emptied."""
-    forgotten: frozenset[str] = frozenset()
-    """Stores that are gone on purpose and hold nothing any more."""
-    lost_after: float = 600.0
-    """Seconds; the shortest of the tables'."""
+    cluster: StoreCluster | None = None
+    holders: Collection[str] = ()
+    """Stores that hold or will hold a replica."""
+    lost_after: Mapping[str, float] = {}
+    """Seconds, by table."""
+
+    def draining(self, name: str) -> bool:
+        """Whether the store is to be emptied."""
+        return name in asked_to_drain(self.cluster) or bool(leaving(self.cluster, (name,)))
+
+    def forgets(self, name: str) -> bool:
+        """Whether a store that is away is gone on purpose, and holds nothing."""
+        return name not in self.holders and bool(leaving(self.cluster, (name,)))
+
+    def overridden(self, name: str, record: StoreRecord) -> StoreRecord:
+        """The store's record with the StoreCluster's word laid over it."""
+        if self.cluster is None:
+            return record
+        announced = StoreView(
+            name=name, zone=record.zone, weight=record.weight, capacity=record.capacity, labels=record.labels
+        )
+        view = self.cluster.with_overrides(announced)
+        return msgspec.structs.replace(
+            record, zone=view.zone, weight=view.weight, capacity=view.capacity, labels=dict(view.labels)
+        )
 
 
-def store_wish(
-    cluster: StoreCluster | None, known: Iterable[str], *, holders: Collection[str], lost_after: float
-) -> StoreWish:
-    """What the StoreCluster asks for; `holders` are the stores that hold or will hold a replica."""
+def asked_to_drain(cluster: StoreCluster | None) -> frozenset[str]:
+    """Stores that somebody wants to be emptied."""
     if cluster is None:
-        return StoreWish(lost_after=lost_after)
-    going = leaving(cluster, known)
-    asked = cluster.metadata.annotations.get(DRAIN_ANNOTATION, "").split(",")
-    return StoreWish(
-        draining=going | frozenset(filter(None, asked)),
-        forgotten=frozenset(name for name in going if name not in holders),
-        lost_after=lost_after,
-    )
+        return frozenset()
+    return frozenset(filter(None, cluster.metadata.annotations.get(DRAIN_ANNOTATION, "").split(",")))
 
 
-def leaving(cluster: StoreCluster, known: Iterable[str]) -> frozenset[str]:
+def leaving(cluster: StoreCluster | None, known: Iterable[str]) -> frozenset[str]:
     """Stores beyond the wanted number: the last ones go."""
-    prefix = f"{cluster.metadata.name}-"
+    if cluster is None:
+        return frozenset()
+    prefix, wanted = f"{cluster.metadata.name}-", cluster.spec.stores
     ordinals = {name: name.removeprefix(prefix) for name in known if name.startswith(prefix)}
-    return frozenset(name for name, at in ordinals.items() if at.isdecimal() and int(at) >= cluster.spec.stores)
+    return frozenset(name for name, at in ordinals.items() if at.isdecimal() and int(at) >= wanted)
+
+
+def read_stores(kvs: Iterable[KeyValue], keys: Keys) -> KnownStores:
+    """Read everything under `stores`; a key that cannot be read is told, and holds up no other."""
+    found = KnownStores({}, {}, {})
+    for kv in kvs:
+        kind, _, name = kv.key.removeprefix(keys.root).partition("/")
+        try:
+            if kind == "stores":
+                found.registered[name] = decode(StoreRecord, kv.value, key=kv.key)
+            elif kind == "stores.state":
+                found.states[name] = decode(StoreState, kv.value, key=kv.key)
+        except MalformedRecordError as error:
+            found.problems[name] = str(error)
+    return found
 
 
 def judge_stores(
-    kvs: Mapping[str, KeyValue], wish: StoreWish, *, keys: Keys, now: float, anew: bool, epoch: Compare
+    kvs: Iterable[KeyValue], wish: StoreWish, *, keys: Keys, now: float, anew: bool, epoch: Compare
 ) -> Iterator[Txn]:
     """The transactions that bring `stores.state/` up to date, one per store; `anew` lets delays start again.
 
     `kvs` holds everything under `stores`, of one revision.
     """
-    registered, states = read_stores(kvs, keys)
-    lost = {name for name in states if name not in registered and name not in wish.forgotten}
-    anew = anew or 3 * len(lost) > len(states.keys() | registered.keys())
-    for name in sorted(states.keys() | registered.keys()):
-        key = keys.store_state(name)
-        before = states.get(name)
-        after = _judge(name, registered.get(name), before, wish, now=now, anew=anew)
+    by_key = {kv.key: kv for kv in kvs}
+    known = read_stores(by_key.values(), keys)
+    anew = anew or _vanished_together(known, now)
+    for name in sorted(known.names()):
+        before = known.states.get(name)
+        after = _judge(name, known, wish, now=now, anew=anew)
         if after == before:
             continue
+        key = keys.store_state(name)
         op: Op = Put(key, encode(after)) if after is not None else Delete(key)
-        yield Txn((epoch, unchanged(key, kvs.get(key)), unchanged(keys.store(name), kvs.get(keys.store(name)))), (op,))
+        own = (unchanged(key, by_key.get(key)), unchanged(keys.store(name), by_key.get(keys.store(name))))
+        yield Txn((epoch, *own), (op,))
 
 
-def _judge(
-    name: str, record: StoreRecord | None, state: StoreState | None, wish: StoreWish, *, now: float, anew: bool
-) -> StoreState | None:
-    if name in wish.forgotten and record is None:
-        return None
+def _vanished_together(known: KnownStores, now: float) -> bool:
+    """Whether stores are lost at this moment that are, with those lost just before, more than a third of all."""
+    missed = {name: known.states[name] for name in known.lost() if not _settled(known.states[name])}
+    if all(state.lost_since is not None for state in missed.values()):
+        return False
+    recent = [s for s in missed.values() if s.lost_since is None or now - s.lost_since <= TOGETHER_SECONDS]
+    return 3 * len(recent) > len(known.registered.keys() | missed.keys())
+
+
+def _settled(state: StoreState) -> bool:
+    """Whether the loss has been acted upon already."""
+    return state.replace or bool(state.replace_in)
+
+
+def _judge(name: str, known: KnownStores, wish: StoreWish, *, now: float, anew: bool) -> StoreState | None:
+    record, state = known.registered.get(name), known.states.get(name)
     if record is not None:
         maintenance = state is not None and state.maintenance and state.volume == record.volume
-        return StoreState(volume=record.volume, draining=name in wish.draining, maintenance=maintenance, record=record)
+        return StoreState(
+            volume=record.volume,
+            draining=wish.draining(name),
+            maintenance=maintenance,
+            record=wish.overridden(name, record),
+        )
     assert state is not None
-    since = now if state.lost_since is None or (anew and not state.replace) else state.lost_since
+    if name not in known.lost():
+        return state
+    if wish.forgets(name):
+        return None
+    return _judge_lost(name, state, wish, now=now, anew=anew)
+
+
+def _judge_lost(name: str, state: StoreState, wish: StoreWish, *, now: float, anew: bool) -> StoreState:
+    waited_for = any(not state.given_up(table) for table in wish.lost_after)
+    since = now if state.lost_since is None or (anew and waited_for) else state.lost_since
+    up = {table for table, seconds in wish.lost_after.items() if now - since >= seconds}
+    still = up | (set(state.replace_in) & wish.lost_after.keys())
     return msgspec.structs.replace(
-        state,
-        lost_since=since,
-        replace=state.replace or now - since >= wish.lost_after,
-        draining=name in wish.draining,
+        state, lost_since=since, replace_in=tuple(sorted(still)), draining=wish.draining(name)
     )
 
 
-def next_judgement(kvs: Mapping[str, KeyValue], wish: StoreWish, *, keys: Keys) -> float | None:
+def next_judgement(kvs: Iterable[KeyValue], wish: StoreWish, *, keys: Keys) -> float | None:
     """When time alone will change something next."""
-    registered, states = read_stores(kvs, keys)
+    known = read_stores(kvs, keys)
+    lost = (known.states[name] for name in known.lost())
     waiting = [
-        state.lost_since + wish.lost_after
-        for name, state in states.items()
-        if name not in registered and state.lost_since is not None and not state.replace
+        state.lost_since + seconds
+        for state in lost
+        if state.lost_since is not None
+        for table, seconds in wish.lost_after.items()
+        if not state.given_up(table)
     ]
     return min(waiting, default=None)
-
-
-def read_stores(kvs: Mapping[str, KeyValue], keys: Keys) -> tuple[dict[str, StoreRecord], dict[str, StoreState]]:
-    """Stores that are registered, and what was decided about stores, by name."""
-    registered, states = {}, {}
-    for key, kv in kvs.items():
-        if key.startswith(keys.stores()):
-            registered[key.removeprefix(keys.stores())] = decode(StoreRecord, kv.value, key=key)
-        elif key.startswith(keys.store_states()):
-            states[key.removeprefix(keys.store_states())] = decode(StoreState, kv.value, key=key)
-    return registered, states

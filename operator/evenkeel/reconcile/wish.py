@@ -1,4 +1,4 @@
-"""From resources, as users write them, to what a reconciliation of their table wants."""
+"""What a reconciliation of a table works towards, and how it follows from the resources that users write."""
 
 from __future__ import annotations
 
@@ -7,11 +7,41 @@ from collections.abc import Iterable
 import msgspec
 
 from evenkeel.model.partitionassignment import PartitionAssignment, choices
+from evenkeel.model.rebalanceplan import RebalancePlan
 from evenkeel.model.table import Table
-from evenkeel.protocol.records import Retarget, TableRecord
-from evenkeel.reconcile.table import TableWish
+from evenkeel.model.views import Choice, TableView
+from evenkeel.protocol.records import Retarget, TableRecord, TableState, encode
 
-__all__ = ["table_key", "wish_of"]
+__all__ = ["USERS_CHOOSE", "TableWish", "table_key", "table_name", "wish_of"]
+
+USERS_CHOOSE = ("SemiAuto", "Customized")
+"""The modes in which PartitionAssignments say where replicas go."""
+
+
+class TableWish(msgspec.Struct, frozen=True, kw_only=True):
+    """What the user wants of a table, and how it is to be placed."""
+
+    record: TableRecord
+    view: TableView
+    mode: str = "FullAuto"
+    class_name: str | None = None
+    max_concurrent: int | None = None
+    """Most partitions whose peers change at the same time; None is unlimited."""
+    choices: dict[int, Choice] = {}
+    """The users' PartitionAssignments, for SemiAuto and Customized."""
+    manual: bool = False
+    """Whether a plan waits for its approval (`approval: Manual`); a table's first does not."""
+    approvals: dict[int, str] = {}
+    """By plan number, the hash that somebody approved."""
+
+    def basis(self) -> bytes:
+        """All of the wish that a plan rests on."""
+        record = msgspec.structs.replace(self.record, state=TableState.READY)
+        return encode((record, self.mode, self.class_name, sorted(self.choices.items())))
+
+    def approves(self, number: int, digest: str) -> bool:
+        """Whether the plan may be carried out."""
+        return not self.manual or self.approvals.get(number) == digest
 
 
 def table_key(table: Table) -> str:
@@ -19,8 +49,15 @@ def table_key(table: Table) -> str:
     return f"{table.metadata.name}.{table.metadata.uid}"
 
 
-def wish_of(table: Table, assignments: Iterable[PartitionAssignment] = ()) -> TableWish:
-    """What the user wants of the table; `assignments` are the table's own."""
+def table_name(key: str) -> str:
+    """The name of the table that has this key."""
+    return key.rpartition(".")[0]
+
+
+def wish_of(
+    table: Table, assignments: Iterable[PartitionAssignment] = (), plans: Iterable[RebalancePlan] = ()
+) -> TableWish:
+    """What the user wants of the table; `assignments` and `plans` are the table's own."""
     spec = table.spec
     written = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
     return TableWish(
@@ -35,6 +72,11 @@ def wish_of(table: Table, assignments: Iterable[PartitionAssignment] = ()) -> Ta
         mode=spec.rebalancer.mode,
         class_name=spec.rebalancer.class_name,
         max_concurrent=spec.movement.max_concurrent,
-        choices=choices(assignments),
+        choices=choices(assignments) if spec.rebalancer.mode in USERS_CHOOSE else {},
         manual=spec.approval == "Manual",
+        approvals={
+            plan.spec.number: plan.spec.approved_hash
+            for plan in plans
+            if plan.spec.number is not None and plan.spec.approved_hash is not None
+        },
     )

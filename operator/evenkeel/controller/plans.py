@@ -1,0 +1,89 @@
+"""The RebalancePlans of a table: one object for each plan, dry runs answered, old ones taken away."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from evenkeel.controller.ground import Ground
+from evenkeel.controller.resources import Resources
+from evenkeel.controller.statuses import StatusWriter
+from evenkeel.controller.troubles import trouble_of
+from evenkeel.errors import EvenkeelError
+from evenkeel.model.rebalanceplan import RebalancePlan, RebalancePlanStatus, WhatIf
+from evenkeel.model.storecluster import StoreCluster
+from evenkeel.model.table import Table
+from evenkeel.reconcile.plan_status import (
+    KEPT_PLANS,
+    dry_run_status,
+    failed_plan_status,
+    partition_bytes,
+    plan_name,
+    plan_object,
+    plan_status,
+)
+from evenkeel.reconcile.planning import preview_table
+from evenkeel.reconcile.snapshot import TableSnapshot
+from evenkeel.reconcile.what_if import imagined_stores, imagined_table
+from evenkeel.reconcile.wish import wish_of
+
+__all__ = ["PlanKeeper"]
+
+
+class PlanKeeper:
+    """Keeps the objects at what the metastore says."""
+
+    def __init__(self, resources: Resources, ground: Ground, statuses: StatusWriter) -> None:
+        self._resources = resources
+        self._ground = ground
+        self._statuses = statuses
+
+    async def describe(
+        self, table: Table, cluster: StoreCluster | None, snapshot: TableSnapshot, there: Sequence[RebalancePlan]
+    ) -> float:
+        """Make, describe and take away objects; returns in how many seconds to come again, or 0."""
+        name, plan, again = table.metadata.name, snapshot.plan, 0.0
+        if plan is not None and plan_name(name, plan.n) not in {found.metadata.name for found in there}:
+            await self._resources.ensure(plan_object(table, plan))
+            there = await self._resources.plans(name)
+        for found in there:
+            if _over(found, snapshot):
+                await self._resources.remove(found)
+                continue
+            status = await self._status(found, table, cluster, snapshot)
+            again = max(again, await self._statuses.write(found, status))
+        return again
+
+    async def _status(
+        self, found: RebalancePlan, table: Table, cluster: StoreCluster | None, snapshot: TableSnapshot
+    ) -> RebalancePlanStatus:
+        if not found.spec.dry_run:
+            loads, now = self._ground.loads(), self._ground.now()
+            return plan_status(found, snapshot, table=table, cluster=cluster, loads=loads, now=now)
+        if found.status is not None and found.status.observed_generation >= found.metadata.generation:
+            return found.status
+        return await self._dry_run(found, table, cluster, snapshot)
+
+    async def _dry_run(
+        self, found: RebalancePlan, table: Table, cluster: StoreCluster | None, snapshot: TableSnapshot
+    ) -> RebalancePlanStatus:
+        what_if = found.spec.what_if or WhatIf()
+        name = table.metadata.name
+        try:
+            imagined = imagined_table(table, what_if)
+            requests = preview_table(
+                wish_of(imagined, await self._resources.assignments(name)),
+                keys=self._ground.keys,
+                table=snapshot.table,
+                imagine=lambda stores: imagined_stores(stores, what_if, store_cluster=table.spec.store_cluster),
+            )
+            preview = await self._ground.drive(requests)
+        except EvenkeelError as error:
+            return failed_plan_status(found, trouble_of(error), now=self._ground.now())
+        sizes = partition_bytes(self._ground.loads(), snapshot.table)
+        return dry_run_status(found, preview, table=imagined, cluster=cluster, sizes=sizes, now=self._ground.now())
+
+
+def _over(found: RebalancePlan, snapshot: TableSnapshot) -> bool:
+    """Whether the plan is so old that nobody asks for it any more."""
+    newest, number = snapshot.plan, found.spec.number
+    return newest is not None and number is not None and number <= newest.n - KEPT_PLANS

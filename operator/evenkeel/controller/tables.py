@@ -1,0 +1,198 @@
+"""One look at a table: brought as far as is possible now, its leaders called to their places, and described.
+
+What goes wrong is in the table's status, the last good plan is carried on, and no other table is held up by it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from evenkeel.controller.ground import Ground
+from evenkeel.controller.plans import PlanKeeper
+from evenkeel.controller.resources import Resources
+from evenkeel.controller.statuses import StatusWriter
+from evenkeel.controller.troubles import trouble_of
+from evenkeel.errors import EvenkeelError, FencedError, MalformedRecordError, UnreachableError
+from evenkeel.model.conditions import Reason
+from evenkeel.model.partitionassignment import PartitionAssignment, PartitionAssignmentSpec, PartitionStatus
+from evenkeel.model.rebalanceplan import RebalancePlan
+from evenkeel.model.storecluster import StoreCluster
+from evenkeel.model.table import Table
+from evenkeel.model.views import SLICE, slice_name
+from evenkeel.reconcile.leaders import chosen_leaders, order_leaders
+from evenkeel.reconcile.partitions import Trouble, partition_statuses, slice_status
+from evenkeel.reconcile.plan_status import owned_metadata
+from evenkeel.reconcile.snapshot import TableSnapshot
+from evenkeel.reconcile.status import table_status, troubled_status
+from evenkeel.reconcile.stores import leaving, read_stores
+from evenkeel.reconcile.table import Outcome, carry_on, drop_table, reconcile_table
+from evenkeel.reconcile.wish import table_key, wish_of
+
+__all__ = ["PAUSED_ANNOTATION", "TableKeeper", "pause_of"]
+
+log = logging.getLogger(__name__)
+
+PAUSED_ANNOTATION: Final = "evenkeel.dev/paused"
+"""On a Table or a StoreCluster: `true` has the same effect as `spec.paused`, and is no change of the spec."""
+
+
+def pause_of(table: Table, cluster: StoreCluster | None) -> str:
+    """Why nothing new is to be begun; empty where it may be."""
+    if table.spec.paused:
+        return "spec.paused is true"
+    if table.metadata.annotations.get(PAUSED_ANNOTATION) == "true":
+        return f"paused by the annotation {PAUSED_ANNOTATION}"
+    if cluster is not None and (cluster.spec.paused or cluster.metadata.annotations.get(PAUSED_ANNOTATION) == "true"):
+        return f"StoreCluster {cluster.metadata.name} is paused"
+    return ""
+
+
+class _Scene(NamedTuple):
+    """The resources that one look at a table is about."""
+
+    table: Table
+    cluster: StoreCluster | None
+    assignments: Sequence[PartitionAssignment]
+    plans: Sequence[RebalancePlan]
+    paused: str
+    """Why nothing new is to be begun, if so."""
+
+
+class TableKeeper:
+    """Looks at tables."""
+
+    def __init__(self, resources: Resources, ground: Ground, statuses: StatusWriter) -> None:
+        self._resources = resources
+        self._ground = ground
+        self._statuses = statuses
+        self._plans = PlanKeeper(resources, ground, statuses)
+        self.moving: set[str] = set()
+        """Tables with replicas on their way: what stores report of them is worth a look."""
+        self.held_up: dict[str, str] = {}
+        """By table, why it cannot be placed as wanted."""
+
+    def forget(self, name: str) -> None:
+        """There is no such table any more."""
+        self.moving.discard(name)
+        self.held_up.pop(name, None)
+
+    async def look(self, name: str) -> float:
+        """Go as far as is possible now; returns in how many seconds to look again, or 0."""
+        table = await self._resources.table(name)
+        if table is None:
+            self.forget(name)
+            return 0.0
+        try:
+            return await (self._drop(table) if table.metadata.deletion_timestamp else self._keep(table))
+        except (FencedError, UnreachableError):
+            raise
+        except Exception as error:  # a bug must not cost the other tables their controller
+            if not isinstance(error, EvenkeelError):
+                log.exception("table %s: the look failed", name)
+            status = troubled_status(table, trouble_of(error), now=self._ground.now())
+            return await self._statuses.write(table, status)
+
+    async def _keep(self, table: Table) -> float:
+        name, key = table.metadata.name, table_key(table)
+        cluster = await self._resources.store_cluster()
+        scene = _Scene(
+            table=table,
+            cluster=cluster,
+            assignments=await self._resources.assignments(name),
+            plans=await self._resources.plans(name),
+            paused=pause_of(table, cluster),
+        )
+        trouble, outcome = (None, Outcome()) if scene.paused else await self._reconcile(key, scene)
+        snapshot = await self._ground.snapshot(key)
+        if not scene.paused:
+            chosen, now, epoch = chosen_leaders(table), self._ground.today(), self._ground.held.compare
+            await self._ground.commit_all(order_leaders(snapshot, chosen, now=now, epoch=epoch))
+        if trouble is None and outcome.blocked:
+            trouble = _blocked(outcome)
+        self._note(name, trouble)
+        return await self._describe(scene, snapshot, blocked=outcome.blocked, trouble=trouble)
+
+    async def _reconcile(self, key: str, scene: _Scene) -> tuple[Trouble | None, Outcome]:
+        """Bring the table to what is wanted; where that cannot be, say why and go on with what was decided last."""
+        keys, epoch = self._ground.keys, self._ground.held.compare
+        wish = wish_of(scene.table, scene.assignments, scene.plans)
+        if scene.cluster is None:
+            return Trouble(Reason.STORE_CLUSTER_MISSING, "there is no such StoreCluster; create it"), Outcome()
+        try:
+            return None, await self._ground.drive(reconcile_table(wish, keys=keys, table=key, epoch=epoch))
+        except MalformedRecordError:
+            raise
+        except EvenkeelError as error:
+            trouble = trouble_of(error)
+        return trouble, await self._ground.drive(carry_on(wish, keys=keys, table=key, epoch=epoch))
+
+    async def _drop(self, table: Table) -> float:
+        keys, key = self._ground.keys, table_key(table)
+        cluster = await self._resources.store_cluster()
+        known = read_stores((await self._ground.metastore.range(keys.all_stores())).kvs, keys).names()
+
+        def retired(store: str) -> bool:
+            return store not in known and bool(leaving(cluster, (store,)))
+
+        requests = drop_table(keys=keys, table=key, epoch=self._ground.held.compare, retired=retired)
+        if await self._ground.drive(requests):
+            await self._resources.gone(table)
+            self.forget(table.metadata.name)
+            log.info("table %s is dropped", key)
+        return 0.0
+
+    def _note(self, name: str, trouble: Trouble | None) -> None:
+        if trouble is not None:
+            self.held_up[name] = trouble.message
+        else:
+            self.held_up.pop(name, None)
+
+    # Statuses
+
+    async def _describe(
+        self, scene: _Scene, snapshot: TableSnapshot, *, blocked: Mapping[int, str], trouble: Trouble | None
+    ) -> float:
+        table, loads, now = scene.table, self._ground.loads(), self._ground.now()
+        partitions = partition_statuses(snapshot, loads, blocked=blocked)
+        status = table_status(table, snapshot, partitions, loads=loads, trouble=trouble, paused=scene.paused, now=now)
+        (self.moving.add if status.moving else self.moving.discard)(table.metadata.name)
+        again = [
+            await self._statuses.write(table, status),
+            await self._describe_slices(scene, partitions, trouble=trouble, now=now),
+            await self._plans.describe(table, scene.cluster, snapshot, scene.plans),
+        ]
+        return max(again)
+
+    async def _describe_slices(
+        self, scene: _Scene, partitions: list[PartitionStatus], *, trouble: Trouble | None, now: str
+    ) -> float:
+        table, there = scene.table, scene.assignments
+        wanted = {slice_name(table.metadata.name, first): first for first in range(0, len(partitions), SLICE)}
+        missing = wanted.keys() - {found.metadata.name for found in there}
+        for name in sorted(missing):
+            await self._resources.ensure(_empty_slice(table, wanted[name]))
+        if missing:
+            there = await self._resources.assignments(table.metadata.name)
+        again = 0.0
+        for found in there:
+            status = slice_status(table, found, partitions, trouble=trouble, now=now)
+            again = max(again, await self._statuses.write(found, status))
+        return again
+
+
+def _blocked(outcome: Outcome) -> Trouble:
+    partition, reason = next(iter(sorted(outcome.blocked.items())))
+    words = (
+        f"{len(outcome.blocked)} partitions cannot get to where the plan wants them; partition {partition}: {reason}"
+    )
+    return Trouble(Reason.NO_FEASIBLE_PLACEMENT, words)
+
+
+def _empty_slice(table: Table, first: int) -> PartitionAssignment:
+    name = table.metadata.name
+    return PartitionAssignment(
+        metadata=owned_metadata(table, slice_name(name, first)),
+        spec=PartitionAssignmentSpec(table=name, from_=first),
+    )

@@ -1,0 +1,192 @@
+"""Which plan counts for a table: the newest while what it rests on is the same, else what its rebalancer wants now.
+
+A plan is made anew when its basis (the spec, the users' choices, the stores as the rebalancer sees them) has changed
+and the answer is another one. Under `approval: Manual` it waits until somebody has approved exactly it, by number and
+hash; what changes nothing needs no approval, and nor does a table's first plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from evenkeel.metastore.api import Compare, Put, Txn, TxnResult, unchanged
+from evenkeel.model.views import Assignment, Move, StoresView
+from evenkeel.planner import changes, moves
+from evenkeel.protocol.keys import Keys
+from evenkeel.protocol.plan import Plan, make_plan, write_plan
+from evenkeel.protocol.records import PlanCounts, PlanHead, PlanState, TableState, TargetPeer, encode, shape
+from evenkeel.rebalancers.api import RebalanceResult
+from evenkeel.reconcile.moves import spelled
+from evenkeel.reconcile.refusal import refuse
+from evenkeel.reconcile.requests import Commit, Place, Requests
+from evenkeel.reconcile.snapshot import TableSnapshot, read_table
+from evenkeel.reconcile.wish import USERS_CHOOSE, TableWish
+
+__all__ = ["ChangedMeanwhileError", "Head", "Preview", "commit", "current_plan", "preview_table"]
+
+EXPLAINED = 10_000
+"""Moves of one plan whose reasons are kept with it."""
+
+
+class ChangedMeanwhileError(Exception):
+    """What was read no longer holds; begin again with a new snapshot."""
+
+
+class Head(msgspec.Struct, frozen=True):
+    """The plan that counts, and the revision its head was written at."""
+
+    plan: Plan
+    mod_revision: int
+    moves: tuple[Move, ...] | None = None
+    """Its first moves, where it was made just now."""
+
+
+class Preview(msgspec.Struct, frozen=True, kw_only=True):
+    """A plan that was not written."""
+
+    plan: Plan
+    moves: tuple[Move, ...]
+    """From what was last asked for to what would be wanted; at most `EXPLAINED`."""
+    newest: PlanHead | None
+    """The newest plan that was written, where it wants just the same."""
+
+
+class _Wanted(msgspec.Struct, frozen=True):
+    """What the rebalancer wants now, as the plan to come."""
+
+    plan: Plan
+    moves: tuple[Move, ...]
+    context: bytes | None
+
+
+def commit(txn: Txn) -> Requests[TxnResult]:
+    """Run a transaction that rests on what was read."""
+    result: TxnResult = yield Commit(txn)
+    if not result.succeeded:
+        raise ChangedMeanwhileError
+    return result
+
+
+def current_plan(snapshot: TableSnapshot, wish: TableWish, epoch: Compare) -> Requests[Head]:
+    """The plan that counts now; written first, where it is another one than before."""
+    newest = snapshot.plan
+    if newest is not None and newest.head.basis == snapshot.basis(wish.basis()):
+        return (yield from _approve(snapshot, newest, wish, epoch))
+    wanted = yield from _ask(snapshot, wish, snapshot.stores)
+    if newest is None or not _same_targets(newest, wanted.plan, leading=_leading(snapshot, wish)):
+        revision = yield from _write(snapshot, wanted.plan, wanted.context, epoch)
+        return Head(wanted.plan, revision, wanted.moves)
+    head = msgspec.structs.replace(
+        newest.head,
+        inputs=wanted.plan.head.inputs,
+        basis=wanted.plan.head.basis,
+        state=_state(newest, wish),
+    )
+    same = Plan(head, newest.slices)
+    return Head(same, (yield from _write(snapshot, same, wanted.context, epoch)))
+
+
+def _approve(snapshot: TableSnapshot, newest: Plan, wish: TableWish, epoch: Compare) -> Requests[Head]:
+    """The newest plan, which may begin if it was approved: the transaction compares that it is still this one."""
+    assert snapshot.head_kv is not None
+    state = _state(newest, wish)
+    if state is newest.head.state:
+        return Head(newest, snapshot.head_kv.mod_revision)
+    head = msgspec.structs.replace(newest.head, state=state)
+    key = snapshot.head_kv.key
+    result = yield from commit(Txn((epoch, unchanged(key, snapshot.head_kv)), (Put(key, encode(head)),)))
+    return Head(Plan(head, newest.slices), result.revision)
+
+
+def _state(newest: Plan, wish: TableWish) -> PlanState:
+    waited = newest.head.state is PlanState.AWAITING_APPROVAL
+    return PlanState.ACTIVE if waited and wish.approves(newest.n, newest.head.hash) else newest.head.state
+
+
+def _leading(snapshot: TableSnapshot, wish: TableWish) -> Mapping[int, str]:
+    """Leaders that a plan may go along with; where users name leaders, it is their word that counts."""
+    return {} if wish.mode in USERS_CHOOSE else snapshot.current(wish.record.partitions).leaders
+
+
+def _same_targets(one: Plan, other: Plan, *, leading: Mapping[int, str]) -> bool:
+    """Whether both want the same replicas and leaders.
+
+    A rebalancer that would rather have a partition led where it is led now is no reason for a plan: leaders come and
+    go, and orders bring them back.
+    """
+    partitions = sum(len(piece.rows) for piece in other.slices)
+    return all(_same_target(one.target(p), other.target(p), leading.get(p)) for p in range(partitions))
+
+
+def _same_target(one: tuple[TargetPeer, ...], other: tuple[TargetPeer, ...], leading: str | None) -> bool:
+    return shape(one) == shape(other) and other[0].store in (one[0].store, leading)
+
+
+def _ask(snapshot: TableSnapshot, wish: TableWish, stores: StoresView) -> Requests[_Wanted]:
+    """What plan n+1 would be on these stores, its moves, and what the rebalancer wants to remember."""
+    partitions = wish.record.partitions
+    before, current = snapshot.previous(partitions), snapshot.current(partitions)
+    placed: RebalanceResult = yield Place(
+        table=wish.view,
+        mode=wish.mode,
+        class_name=wish.class_name,
+        previous=before,
+        stores=stores,
+        current=current,
+        choices=wish.choices,
+        context=snapshot.context,
+    )
+    after = placed.assignment
+    made = tuple(moves(before, after, table=wish.view, stores=stores, limit=EXPLAINED))
+    totals = changes(before, after, current)
+    waits = wish.manual and not _first(snapshot) and (totals.partitions > 0 or not _same_leaders(before, after))
+    plan = make_plan(
+        [after.stores_of(partition) for partition in range(partitions)],
+        n=snapshot.next_plan,
+        inputs=snapshot.revision,
+        voters=after.voters,
+        volumes={store.name: store.volume for store in stores.stores},
+        basis=snapshot.basis(wish.basis()),
+        reasons=spelled(made),
+        state=PlanState.AWAITING_APPROVAL if waits else PlanState.ACTIVE,
+        counts=PlanCounts(partitions=totals.partitions, moves=totals.ways, leaders=totals.transfers),
+    )
+    return _Wanted(plan, made, placed.context)
+
+
+def _first(snapshot: TableSnapshot) -> bool:
+    return snapshot.record is None or snapshot.record.state is TableState.CREATING
+
+
+def _same_leaders(before: Assignment, after: Assignment) -> bool:
+    return all(before.leader_of(p) == after.leader_of(p) for p in range(after.partitions))
+
+
+def _write(snapshot: TableSnapshot, plan: Plan, context: bytes | None, epoch: Compare) -> Requests[int]:
+    """Store the plan and, with its head, what the rebalancer that made it remembers."""
+    guards = (epoch, unchanged(snapshot.keys.table(snapshot.table), snapshot.record_kv))
+    head_mod = 0 if snapshot.head_kv is None else snapshot.head_kv.mod_revision
+    revision = 0
+    remember = () if context is None else (Put(snapshot.keys.rebalancer_context(snapshot.table), context),)
+    txns = write_plan(plan, keys=snapshot.keys, table=snapshot.table, head_mod=head_mod, guards=guards, beside=remember)
+    for txn in txns:
+        revision = (yield from commit(txn)).revision
+    return revision
+
+
+def preview_table(
+    wish: TableWish,
+    *,
+    keys: Keys,
+    table: str,
+    imagine: Callable[[StoresView], StoresView] = lambda stores: stores,
+) -> Requests[Preview]:
+    """What a reconciliation would plan now, or would if the stores were as imagined; changes nothing."""
+    snapshot = TableSnapshot(keys, table, (yield read_table(keys, table)))
+    refuse(snapshot, wish)
+    wanted = yield from _ask(snapshot, wish, imagine(snapshot.stores))
+    newest = snapshot.plan
+    same = newest is not None and _same_targets(newest, wanted.plan, leading=_leading(snapshot, wish))
+    return Preview(plan=wanted.plan, moves=wanted.moves, newest=newest.head if newest is not None and same else None)

@@ -1,0 +1,40 @@
+"""What cannot be had of a table, said before anything is written."""
+
+from __future__ import annotations
+
+from pydantic import ValidationError
+
+from evenkeel.errors import InvalidInputError
+from evenkeel.model.table import TableSpec
+from evenkeel.model.updates import validate_table_update
+from evenkeel.protocol.records import TableRecord, TableState
+from evenkeel.reconcile.snapshot import TableSnapshot
+from evenkeel.reconcile.wish import TableWish
+
+__all__ = ["refuse"]
+
+
+def refuse(snapshot: TableSnapshot, wish: TableWish) -> None:
+    """Raise InvalidInputError where the wish can never come true for this table."""
+    if snapshot.tombstone_kv is not None or (snapshot.record and snapshot.record.state is TableState.DROPPING):
+        raise InvalidInputError(
+            f"table {snapshot.table} is being dropped; wait until that is done, then create it anew under another uid"
+        )
+    if snapshot.record is None:
+        return
+    if snapshot.record.partitions != wish.record.partitions:
+        raise InvalidInputError(
+            f"table {snapshot.table}: partitions: got {wish.record.partitions}; allowed: {snapshot.record.partitions}, "
+            "which cannot change after creation"
+        )
+    before, after = _spec(snapshot.record), _spec(wish.record)
+    if before is not None and after is not None and before != after:
+        validate_table_update(before, after, source=f"Table {wish.view.name}")
+
+
+def _spec(record: TableRecord) -> TableSpec | None:
+    """The spec as a record has it; None where it has none, or one of another version of Evenkeel."""
+    try:
+        return TableSpec.model_validate_json(bytes(record.spec), by_alias=True, by_name=False)
+    except ValidationError:
+        return None

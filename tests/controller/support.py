@@ -1,0 +1,261 @@
+"""A controller on a metastore in memory, in virtual time; sidecars are played by `arrive`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from types import TracebackType
+from typing import Any, Self
+
+from evenkeel.controller.controller import Controller
+from evenkeel.local.resources import ROOT, ClusterResources, LocalResources
+from evenkeel.metastore.api import Compare, Delete, Get, KeyValue, Op, Put, Txn, TxnResult
+from evenkeel.metastore.clock import VirtualClock
+from evenkeel.metastore.memory import MemoryLease, MemoryMetastore
+from evenkeel.model.loading import load_yaml
+from evenkeel.model.partitionassignment import PartitionAssignment
+from evenkeel.model.rebalanceplan import RebalancePlan
+from evenkeel.model.storecluster import StoreCluster
+from evenkeel.model.table import Table
+from evenkeel.protocol.keys import Keys
+from evenkeel.protocol.partition import PartitionView, read_partition
+from evenkeel.protocol.records import Leader, LeaderOrder, StoreLoad, StoreRecord, decode, encode, voters
+from evenkeel.protocol.sidecar import switch_txn
+from evenkeel.protocol.table_life import confirm_drop
+from evenkeel.reconcile.wish import table_key
+
+KEYS = Keys(namespace="default", store_cluster="main")
+BEGIN = 1_700_000_000.0
+"""Seconds since 1970 when the clock stands at zero."""
+
+
+class CountingMetastore(MemoryMetastore):
+    """Counts what is written, by kind of key or of resource."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        super().__init__(clock=clock)
+        self.writes: Counter[str] = Counter()
+
+    async def txn(self, txn: Txn) -> TxnResult:
+        result = await super().txn(txn)
+        if result.succeeded:
+            self.writes.update(_kind(op) for op in txn.success if not isinstance(op, Get))
+        return result
+
+
+def _kind(op: Op) -> str:
+    root = ROOT if op.key.startswith(ROOT) else KEYS.root
+    return op.key.removeprefix(root).partition("/")[0]
+
+
+class Scene:
+    """A StoreCluster `main`, its stores' registrations, and the controller."""
+
+    def __init__(self, stores: int = 4) -> None:
+        self.clock = VirtualClock()
+        self.metastore = CountingMetastore(self.clock)
+        self.resources = LocalResources(self.metastore)
+        self.controller = self.make_controller("first")
+        self.task: asyncio.Task[None] | None = None
+        self._stores = stores
+        self._leases: dict[str, MemoryLease] = {}
+
+    def make_controller(self, holder: str) -> Controller:
+        return Controller(
+            self.metastore,
+            keys=KEYS,
+            resources=ClusterResources(self.resources, "main"),
+            holder=holder,
+            clock=self.clock,
+            today=self.today,
+        )
+
+    def today(self) -> float:
+        return BEGIN + self.clock.now()
+
+    async def __aenter__(self) -> Self:
+        await self.apply(store_cluster(self._stores))
+        for number in range(self._stores):
+            await self.come(f"main-{number}")
+        self.start()
+        await self.rest()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+        await self.metastore.close()
+
+    def start(self) -> None:
+        self.task = asyncio.ensure_future(self.controller.run())
+
+    async def stop(self) -> None:
+        """End the controller; an error of its own comes to light here."""
+        task, self.task = self.task, None
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    # Time
+
+    async def rest(self) -> None:
+        """Let everything that can go on now do so; rebalancers think in threads of their own."""
+        calm = 0
+        while calm < 30:
+            await asyncio.sleep(0)
+            assert self.task is not None
+            if self.task.done():
+                return
+            calm = calm + 1 if self.controller.at_rest else 0
+
+    async def pass_time(self, seconds: float, *, step: float = 0.1) -> None:
+        """Let time pass, step by step."""
+        for _ in range(round(seconds / step)):
+            self.clock.advance(step)
+            await self.rest()
+
+    # Users
+
+    async def apply(self, *texts: str) -> None:
+        for text in texts:
+            for resource in load_yaml(text):
+                await self.resources.apply(resource)
+
+    async def change(self, name: str = "orders", **spec: Any) -> None:
+        """Change fields of a table's spec."""
+        await self.resources.change(Table, name, lambda document: document["spec"].update(spec))
+
+    async def annotate(self, kind: Any, name: str, **annotations: str) -> None:
+        """Set annotations of Evenkeel's, by their last word."""
+        named = {f"evenkeel.dev/{word}": value for word, value in annotations.items()}
+        await self.resources.change(
+            kind, name, lambda document: document["metadata"].setdefault("annotations", {}).update(named)
+        )
+
+    # Stores
+
+    async def come(self, name: str, *, volume: str = "") -> None:
+        lease = await self.metastore.lease(3600 * 24)
+        self._leases[name] = lease
+        record = StoreRecord(volume=volume or f"v-{name}")
+        await self.put(KEYS.store(name), encode(record), lease=lease.id)
+
+    async def go(self, name: str) -> None:
+        await self._leases.pop(name).revoke()
+
+    async def report(self, store: str, **load: Any) -> None:
+        value = {"replicas": 1, "leading": 1, "log_bytes": 0, "bytes_per_second": 0, **load}
+        await self.put(KEYS.load(store), encode(StoreLoad(**value)))
+
+    async def put(self, key: str, value: bytes, *, lease: int = 0) -> None:
+        await self.metastore.txn(Txn(success=(Put(key, value, lease),)))
+
+    async def delete(self, key: str) -> None:
+        await self.metastore.txn(Txn(success=(Delete(key),)))
+
+    # Sidecars
+
+    async def view(self, partition: int, name: str = "orders") -> PartitionView:
+        keys = KEYS.partition(await self.key(name), partition)
+        found = {key: kv for key in keys.all() if (kv := await self.metastore.get(key)) is not None}
+        return read_partition(keys, found)
+
+    async def arrive(self, name: str = "orders", *, only: int | None = None, leaders: bool = True) -> int:
+        """Finish so many changes that are under way, and lead what has no leader; returns how many were finished."""
+        key, table, finished = await self.key(name), await self.table(name), 0
+        for partition in range(table.spec.partitions):
+            view = await self.view(partition, name)
+            while view.pending is not None and (only is None or finished < only):
+                keys = KEYS.partition(key, partition)
+                record = Compare(KEYS.table(key), "version", ">", 0)
+                txn = switch_txn(view, view.pending.head, keys=keys, token=view.pending_mod, table=record)
+                assert (await self.metastore.txn(txn)).succeeded
+                view = await self.view(partition, name)
+                finished += view.pending is None
+            if leaders and view.stable is not None and await self.metastore.get(KEYS.leader(key, partition)) is None:
+                await self.lead(partition, voters(view.stable.peers)[0].store, name)
+        return finished
+
+    async def lead(self, partition: int, store: str, name: str = "orders") -> None:
+        await self.put(KEYS.leader(await self.key(name), partition), encode(Leader(store=store, term=2)))
+
+    async def obey(self, name: str = "orders") -> int:
+        """Carry out the orders to lead elsewhere; returns how many there were."""
+        prefix = f"{KEYS.leader_targets()}{await self.key(name)}/"
+        orders = await self.kvs(prefix)
+        for kv in orders:
+            order = decode(LeaderOrder, kv.value, key=kv.key)
+            await self.lead(int(kv.key.removeprefix(prefix)), order.store, name)
+            await self.delete(kv.key)
+        return len(orders)
+
+    async def make_table(self, text: str = "", name: str = "orders") -> None:
+        """A table that is there, led and at rest."""
+        await self.apply(text or table(name))
+        await self.pass_time(1)
+        await self.arrive(name)
+        await self.pass_time(1)
+        while await self.obey(name):
+            await self.pass_time(1)
+        await self.pass_time(3)
+
+    async def confirm_drops(self, *stores: str) -> None:
+        """Have stores confirm that nothing of dropped tables is left on them."""
+        for store in stores:
+            for kv in (await self.metastore.range(KEYS.tombstone(""))).kvs:
+                txn = confirm_drop(kv, store=store, volume=f"v-{store}")
+                assert txn is None or (await self.metastore.txn(txn)).succeeded
+
+    # Looking
+
+    async def key(self, name: str = "orders") -> str:
+        return table_key(await self.table(name))
+
+    async def table(self, name: str = "orders") -> Table:
+        return await self.resources.need(Table, name)
+
+    async def cluster(self) -> StoreCluster:
+        return await self.resources.need(StoreCluster, "main")
+
+    async def plan(self, name: str) -> RebalancePlan:
+        return await self.resources.need(RebalancePlan, name)
+
+    async def plan_names(self) -> list[str]:
+        return [plan.metadata.name for plan in await self.resources.all_of(RebalancePlan)]
+
+    async def slice(self, name: str = "orders-0") -> PartitionAssignment:
+        return await self.resources.need(PartitionAssignment, name)
+
+    async def conditions(self, name: str = "orders") -> dict[str, tuple[str, str]]:
+        return told((await self.table(name)).status)
+
+    async def message(self, kind: str, name: str = "orders") -> str:
+        status = (await self.table(name)).status
+        assert status is not None
+        return next(entry.message for entry in status.conditions if entry.type == kind)
+
+    async def kvs(self, prefix: str) -> tuple[KeyValue, ...]:
+        return (await self.metastore.range(prefix)).kvs
+
+
+def told(status: Any) -> dict[str, tuple[str, str]]:
+    """Of a status, by type: whether each condition holds, and why."""
+    return {} if status is None else {entry.type: (entry.status, entry.reason) for entry in status.conditions}
+
+
+def store_cluster(stores: int, more: str = "") -> str:
+    return (
+        "apiVersion: evenkeel.dev/v1alpha1\nkind: StoreCluster\nmetadata: {name: main}\n"
+        f"spec: {{stores: {stores}, storage: {{size: 1Gi}}{more}}}\n"
+    )
+
+
+def table(name: str = "orders", *, partitions: int = 8, replicas: int = 3, more: str = "", labels: str = "") -> str:
+    return (
+        f"apiVersion: evenkeel.dev/v1alpha1\nkind: Table\nmetadata: {{name: {name}{labels}}}\n"
+        f"spec: {{storeCluster: main, partitions: {partitions}, replicas: {replicas}, schema: {{columns: "
+        f"[{{name: id, type: int64, nullable: false}}, {{name: x, type: string}}], primaryKey: [id]}}{more}}}\n"
+    )

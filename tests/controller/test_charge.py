@@ -1,0 +1,247 @@
+"""Who is in charge, what happens when nobody can be reached, and that a controller at rest is quiet."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from evenkeel.controller.ground import Ground
+from evenkeel.controller.statuses import STATUS_SECONDS, StatusWriter
+from evenkeel.errors import FencedError, UnreachableError
+from evenkeel.local.resources import ClusterResources
+from evenkeel.metastore.api import Snapshot, Txn, TxnResult, WatchBatch
+from evenkeel.metastore.epoch import acquire_epoch
+from evenkeel.model.table import Table
+from evenkeel.protocol.records import StoreState, decode
+from tests.controller.support import KEYS, Scene, table, told
+
+
+@contextmanager
+def away(scene: Scene, *prefixes: str) -> Iterator[None]:
+    """Let nothing under these prefixes be read or written; watches end."""
+    metastore = scene.metastore
+    range_, txn, watch = metastore.range, metastore.txn, metastore.watch
+
+    def check(key: str) -> None:
+        if key.startswith(prefixes):
+            raise UnreachableError("no etcd endpoint answers")
+
+    async def broken_range(prefix: str, *, revision: int = 0) -> Snapshot:
+        check(prefix)
+        return await range_(prefix, revision=revision)
+
+    async def broken_txn(given: Txn) -> TxnResult:
+        for op in given.success:
+            check(op.key)
+        return await txn(given)
+
+    async def broken_watch(prefix: str, *, after: Snapshot) -> AsyncIterator[WatchBatch]:
+        check(prefix)
+        async for batch in watch(prefix, after=after):
+            yield batch
+
+    replaced: Any = metastore
+    replaced.range, replaced.txn, replaced.watch = broken_range, broken_txn, broken_watch
+    try:
+        yield
+    finally:
+        del replaced.range, replaced.txn, replaced.watch
+
+
+@contextmanager
+def written(scene: Scene) -> Iterator[Counter[str]]:
+    """What is written meanwhile, by kind."""
+    before, found = Counter(scene.metastore.writes), Counter[str]()
+    yield found
+    found.update(scene.metastore.writes - before)
+
+
+# Quiet
+
+
+async def test_a_controller_at_rest_writes_nothing(scene: Scene) -> None:
+    """Neither its own statuses nor its sweeps keep it awake: in an hour not one key is written."""
+    await scene.make_table()
+    await scene.make_table(name="other")
+    with written(scene) as found:
+        await scene.pass_time(3600, step=5)
+    assert found == Counter()
+
+
+async def test_a_controller_at_rest_hardly_looks(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table is looked at once per sweep."""
+    await scene.make_table()
+    looks = 0
+    range_ = scene.metastore.range
+
+    async def counted(prefix: str, *, revision: int = 0) -> Snapshot:
+        nonlocal looks
+        looks += prefix == KEYS.rebalancer_context(key)
+        return await range_(prefix, revision=revision)
+
+    key = await scene.key()
+    monkeypatch.setattr(scene.metastore, "range", counted)
+    await scene.pass_time(300, step=1)
+    assert looks == 10 * 2  # once to reconcile and once to describe
+
+
+async def test_a_burst_of_events_is_few_statuses(scene: Scene) -> None:
+    """However often partitions change, each status is written at most every few seconds, and ends up true."""
+    await scene.make_table(table(partitions=40))
+    await scene.change(replicas=4)
+    with written(scene) as found:
+        for _ in range(40):
+            await scene.pass_time(0.2)
+            await scene.arrive(only=1)
+    assert 2 <= found["Table"] <= 1 + 8 / STATUS_SECONDS
+    assert found["PartitionAssignment"] <= 1 + 8 / STATUS_SECONDS
+    assert found["RebalancePlan"] <= 2 + 8 / STATUS_SECONDS
+    await scene.pass_time(STATUS_SECONDS + 1)
+    status = (await scene.table()).status
+    assert status is not None
+    assert (status.moving, status.replicas) == (0, 4)
+
+
+async def test_reports_of_stores_are_worth_a_look_only_while_something_moves(scene: Scene) -> None:
+    """How full a replica is shows while it is filled; what stores report at rest wakes nobody."""
+    await scene.make_table()
+    with written(scene) as found:
+        for size in range(20):
+            await scene.report("main-0", log_bytes=size)
+            await scene.pass_time(0.5)
+    assert found == Counter(load=20)
+    await scene.change(replicas=4)
+    await scene.pass_time(3)
+    view = await scene.view(0)
+    assert view.pending is not None
+    assert view.stable is not None
+    [coming] = {peer.store for peer in view.pending.last} - {peer.store for peer in view.stable.peers}
+    await scene.report("main-0", filling={f"{await scene.key()}/0": {coming: 0.5}})
+    await scene.pass_time(5)
+    status = (await scene.slice()).status
+    assert status is not None
+    assert status.partitions[0].progress == 50
+
+
+# In charge
+
+
+async def test_another_controller_takes_over(scene: Scene) -> None:
+    """The first ends with FencedError as soon as the epoch is another's, and the second goes on where it was."""
+    await scene.make_table()
+    first = scene.task
+    assert first is not None
+    scene.controller = scene.make_controller("second")
+    scene.start()
+    await scene.rest()
+    with pytest.raises(FencedError, match=r"first no longer holds .*second"):
+        await first
+    await scene.change(replicas=4)
+    await scene.pass_time(3)
+    assert await scene.arrive() == 8
+
+
+@pytest.mark.parametrize("what", ["spec", "status"])
+async def test_a_controller_that_slept_through_its_deposition_writes_nothing(scene: Scene, what: str) -> None:
+    """What was decided before somebody else took over does not land; nor do statuses, which no transaction fences."""
+    await scene.make_table()
+    watch = scene.metastore.watch
+
+    async def asleep(prefix: str, *, after: Snapshot) -> AsyncIterator[WatchBatch]:
+        await asyncio.Event().wait()
+        async for batch in watch(prefix, after=after):
+            yield batch
+
+    await scene.stop()
+    replaced: Any = scene.metastore
+    replaced.watch = asleep
+    scene.controller = scene.make_controller("sleepy")
+    scene.start()
+    await scene.pass_time(1)
+    await scene.put(KEYS.epoch, b'{"holder":"successor"}')
+    if what == "spec":
+        await scene.change(replicas=4)
+    else:
+        await scene.delete(KEYS.leader(await scene.key(), 0))
+    with written(scene) as found:
+        scene.controller.hear("orders")
+        await scene.pass_time(3)
+    assert found == Counter()
+    assert scene.task is not None
+    with pytest.raises(FencedError, match="no longer h"):
+        await scene.task
+    scene.task = None
+
+
+async def test_a_status_that_is_the_same_is_not_even_sent(scene: Scene) -> None:
+    """An API server would drop it, and be asked for it all the same."""
+    await scene.make_table()
+    await scene.stop()
+    resources = ClusterResources(scene.resources, "main")
+    sent: list[str] = []
+
+    async def set_status(resource: Any, status: Any) -> None:
+        sent.append(resource.metadata.name)
+
+    resources.set_status = set_status  # type: ignore[method-assign]
+    ground = Ground(scene.metastore, keys=KEYS, clock=scene.clock, today=scene.today)
+    ground.epoch = await acquire_epoch(scene.metastore, KEYS.epoch, "tests")
+    writer, found = StatusWriter(resources, ground), await scene.table()
+    assert found.status is not None
+    assert await writer.write(found, found.status) == 0
+    assert sent == []
+    other = found.status.model_copy(update={"moving": 7})
+    assert await writer.write(found, other) == 0
+    assert await writer.write(found, other) == STATUS_SECONDS
+    assert sent == ["orders"]
+
+
+async def test_without_the_metastore_statuses_say_so(scene: Scene) -> None:
+    """Where resources can be reached, all of them say what is wrong; when it is over they say that too."""
+    await scene.make_table()
+    with away(scene, KEYS.root):
+        await scene.change(replicas=4)
+        await scene.pass_time(5)
+        assert scene.controller.problem == "no etcd endpoint answers"
+        assert (await scene.conditions())["Degraded"] == ("True", "MetastoreUnreachable")
+        assert told((await scene.cluster()).status)["Degraded"] == ("True", "MetastoreUnreachable")
+        status = (await scene.table()).status
+        assert status is not None
+        assert (status.observed_generation, status.replicas) == (1, 3)
+    await scene.pass_time(5)
+    assert scene.controller.problem == ""
+    assert (await scene.conditions())["Degraded"] == ("False", "AsExpected")
+    assert await scene.arrive() == 8
+
+
+async def test_without_resources_nothing_is_changed(scene: Scene) -> None:
+    """A controller that does not know what is wanted waits, and goes on by itself."""
+    await scene.make_table()
+    with away(scene, "/evenkeel.resources/"):
+        await scene.go("main-3")
+        await scene.pass_time(700, step=1)
+    kv = await scene.metastore.get(KEYS.store_state("main-3"))
+    assert kv is not None
+    assert decode(StoreState, kv.value, key=kv.key).lost_since is None
+    await scene.pass_time(5)
+    assert (await scene.conditions())["Degraded"][0] == "True"
+    assert "stores that hold replicas are away: main-3" in await scene.message("Degraded")
+
+
+async def test_a_controller_that_begins_while_nothing_answers(scene: Scene) -> None:
+    """It takes charge when it can."""
+    await scene.make_table()
+    await scene.stop()
+    scene.controller = scene.make_controller("late")
+    with away(scene, "/"):
+        scene.start()
+        await scene.pass_time(10)
+    await scene.pass_time(5)
+    await scene.resources.delete(Table, "orders")
+    await scene.pass_time(1)
+    assert await scene.kvs(KEYS.tombstone(""))

@@ -1,0 +1,209 @@
+"""Stores under a controller: lost, given up, drained, scaled away; and what the StoreCluster's status says."""
+
+from __future__ import annotations
+
+from evenkeel.errors import UnreachableError
+from evenkeel.metastore.api import Snapshot
+from evenkeel.model.storecluster import StoreCluster, StoreDrain
+from evenkeel.protocol.records import StoreState, decode
+from tests.controller.support import KEYS, Scene, store_cluster, table, told
+
+FAST = ", movement: {lostAfter: 2m}"
+
+
+async def state(scene: Scene, name: str) -> StoreState | None:
+    kv = await scene.metastore.get(KEYS.store_state(name))
+    return None if kv is None else decode(StoreState, kv.value, key=kv.key)
+
+
+async def given_up(scene: Scene, name: str) -> bool:
+    found = await state(scene, name)
+    return found is not None and bool(found.replace_in)
+
+
+async def drains(scene: Scene) -> list[StoreDrain]:
+    status = (await scene.cluster()).status
+    assert status is not None
+    return list(status.drains)
+
+
+async def arrive_all(scene: Scene, *names: str) -> None:
+    while any([await scene.arrive(name) for name in names or ("orders",)]):
+        await scene.pass_time(0.5)
+
+
+async def test_a_lost_stores_replicas_are_made_anew_when_each_tables_time_is_up(scene: Scene) -> None:
+    """A table that is in a hurry moves first, without anything being heard meanwhile."""
+    await scene.make_table()
+    await scene.make_table(table("fast", more=FAST), "fast")
+    await scene.go("main-3")
+    await scene.pass_time(118, step=1)
+    assert not await given_up(scene, "main-3")
+    await scene.pass_time(5)
+    fast = [(await scene.view(p, "fast")).pending for p in range(8)]
+    slow = [(await scene.view(p)).pending for p in range(8)]
+    assert any(fast)
+    assert not any(slow)
+    await arrive_all(scene, "fast")
+    await scene.pass_time(485, step=1)
+    assert any([(await scene.view(p)).pending for p in range(8)])
+
+
+async def test_a_store_that_returns_costs_nothing(scene: Scene) -> None:
+    """Its leaders are called back, and no plan is made."""
+    await scene.make_table()
+    await scene.go("main-3")
+    await scene.pass_time(300, step=1)
+    assert (await scene.conditions())["Degraded"][0] == "True"
+    await scene.come("main-3")
+    await scene.pass_time(700, step=5)
+    status = (await scene.table()).status
+    assert status is not None
+    assert (status.plan, told(status)["Degraded"][0]) == (1, "False")
+
+
+async def test_time_in_which_nobody_looked_does_not_count(scene: Scene) -> None:
+    """A controller that was down, or could not reach etcd, begins to wait anew."""
+    await scene.make_table(table(more=FAST))
+    await scene.go("main-3")
+    await scene.pass_time(100, step=1)
+    await scene.stop()
+    scene.clock.advance(3600)
+    scene.controller = scene.make_controller("second")
+    scene.start()
+    await scene.pass_time(110, step=1)
+    assert not await given_up(scene, "main-3")
+    await scene.pass_time(15, step=1)
+    assert await given_up(scene, "main-3")
+
+
+async def test_etcd_away_lets_the_delay_start_anew(scene: Scene) -> None:
+    """Attempts to look that failed are no looks."""
+    await scene.make_table(table(more=FAST))
+    await scene.go("main-3")
+    await scene.pass_time(60, step=1)
+    range_ = scene.metastore.range
+
+    async def fails(prefix: str, *, revision: int = 0) -> Snapshot:
+        if prefix.startswith(KEYS.all_stores()):
+            raise UnreachableError("no etcd endpoint answers")
+        return await range_(prefix, revision=revision)
+
+    scene.metastore.range = fails  # type: ignore[method-assign]
+    await scene.pass_time(100, step=1)
+    scene.metastore.range = range_  # type: ignore[method-assign]
+    await scene.pass_time(60, step=1)
+    assert not await given_up(scene, "main-3")
+    await scene.pass_time(70, step=1)
+    assert await given_up(scene, "main-3")
+
+
+async def test_a_new_table_does_not_go_to_a_store_that_is_long_gone(scene: Scene) -> None:
+    """Stores are judged for a table before it is placed."""
+    await scene.make_table(table(more=FAST))
+    await scene.go("main-3")
+    await scene.pass_time(900, step=5)
+    await scene.apply(table("late"))
+    await scene.pass_time(1)
+    named = {peer.store for p in range(8) for peer in (await scene.view(p, "late")).peers()}
+    assert named == {"main-0", "main-1", "main-2"}
+
+
+async def test_a_drained_store_is_emptied_and_its_progress_told(scene: Scene) -> None:
+    """Replicas leave, the percentage follows them, and taking it back lets them return."""
+    await scene.make_table(table(partitions=16))
+    await scene.annotate(StoreCluster, "main", drain="main-2")
+    await scene.pass_time(3)
+    [drain] = await drains(scene)
+    assert (drain.store, drain.percentage) == ("main-2", 0)
+    whole = drain.replicas_left
+    assert whole == 12
+    await scene.arrive(only=6)
+    await scene.pass_time(5)
+    [drain] = await drains(scene)
+    assert (drain.replicas_left, drain.percentage) == (6, 50)
+    await arrive_all(scene)
+    await scene.pass_time(5)
+    assert await drains(scene) == [StoreDrain(store="main-2", percentage=100)]
+    await scene.annotate(StoreCluster, "main", drain="")
+    await scene.pass_time(5)
+    assert await drains(scene) == []
+    assert await scene.arrive() > 0
+
+
+async def test_what_holds_a_drain_up_is_told(scene: Scene) -> None:
+    """A store that cannot be emptied says why."""
+    await scene.make_table(table(replicas=4))
+    await scene.annotate(StoreCluster, "main", drain="main-2")
+    await scene.pass_time(5)
+    await scene.pass_time(30, step=1)
+    [drain] = await drains(scene)
+    assert (drain.replicas_left, drain.percentage) == (8, 0)
+    assert "replicas 4 need 4 stores but only 3 are usable: main-2 is draining" in drain.reason
+
+
+async def test_scaling_down_drains_then_forgets(scene: Scene) -> None:
+    """A store that is to go is emptied first; when it is gone, nothing is left of it and nobody misses it."""
+    await scene.make_table()
+    await scene.apply(store_cluster(3))
+    await scene.pass_time(1)
+    found = await state(scene, "main-3")
+    assert found is not None
+    assert found.draining
+    await arrive_all(scene)
+    await scene.pass_time(1)
+    await scene.go("main-3")
+    await scene.pass_time(3)
+    assert await state(scene, "main-3") is None
+    status = (await scene.cluster()).status
+    assert status is not None
+    assert (status.stores, status.lost, told(status)["Ready"]) == (3, (), ("True", "AsExpected"))
+
+
+async def test_scaling_up_in_the_middle_of_scaling_down(scene: Scene) -> None:
+    """What has left comes back, and what has not stays."""
+    await scene.make_table()
+    await scene.apply(store_cluster(3))
+    await scene.pass_time(1)
+    assert await scene.arrive(only=3) == 3
+    await scene.apply(store_cluster(5))
+    await scene.come("main-4")
+    await scene.pass_time(1)
+    found = await state(scene, "main-3")
+    assert found is not None
+    assert not found.draining
+    await arrive_all(scene)
+    await scene.pass_time(5)
+    assert (await scene.conditions())["Balanced"] == ("True", "AsExpected")
+    held = {peer.store for p in range(8) for peer in (await scene.view(p)).peers()}
+    assert held == {f"main-{n}" for n in range(5)}
+
+
+async def test_overrides_take_effect_while_stores_run(scene: Scene) -> None:
+    """A store of weight 0 is emptied, and its record in the state says so."""
+    await scene.make_table()
+    await scene.apply(store_cluster(4, ", overrides: [{name: main-1, weight: 0, zone: b}]"))
+    await scene.pass_time(1)
+    found = await state(scene, "main-1")
+    assert found is not None
+    assert found.record is not None
+    assert (found.record.weight, found.record.zone) == (0.0, "b")
+    await arrive_all(scene)
+    assert "main-1" not in {peer.store for p in range(8) for peer in (await scene.view(p)).peers()}
+
+
+async def test_a_bug_in_looking_at_stores_is_told(scene: Scene) -> None:
+    """The StoreCluster says so, and tables are looked at all the same."""
+    await scene.make_table()
+    range_ = scene.metastore.range
+
+    async def fails(prefix: str, *, revision: int = 0) -> Snapshot:
+        if prefix == KEYS.all_stores():
+            raise ZeroDivisionError("a bug")
+        return await range_(prefix, revision=revision)
+
+    scene.metastore.range = fails  # type: ignore[method-assign]
+    await scene.change(replicas=4)
+    await scene.pass_time(3)
+    assert told((await scene.cluster()).status)["Degraded"] == ("True", "InternalError")
+    assert await scene.arrive() == 8

@@ -1,0 +1,122 @@
+"""The controller with the sidecars' own agents on modelled raft groups: both halves of the protocol, and users."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from evenkeel.controller.controller import Controller
+from evenkeel.local.resources import ClusterResources, LocalResources
+from evenkeel.model.loading import load_yaml
+from evenkeel.model.storecluster import StoreCluster
+from evenkeel.model.table import Table
+from evenkeel.protocol.keys import Keys
+from tests.controller.support import store_cluster, table, told
+from tests.protocol.support import KEYS
+from tests.raft_agent.cluster import Cluster
+
+
+class Whole(Cluster):
+    """Stores, resources and a controller, in one virtual time."""
+
+    def __init__(self, stores: int) -> None:
+        super().__init__(" ".join(f"main-{number}" for number in range(stores)))
+        self.resources = LocalResources(self.metastore)
+        self.controller = Controller(
+            self.metastore,
+            keys=Keys(namespace="shop", store_cluster="main"),
+            resources=ClusterResources(self.resources, "main"),
+            holder="tests",
+            clock=self.clock,
+            today=self.clock.now,
+        )
+        self.network.dropped = lambda name: self.mvcc.get(KEYS.table(name)) is None
+
+    async def turn(self) -> None:
+        """Let everything that can go on now do so, rebalancers in their threads too."""
+        await super().turn()
+        while not self.controller.at_rest:
+            await asyncio.sleep(0)
+            await super().turn()
+
+    async def conditions(self, name: str = "orders") -> dict[str, tuple[str, str]]:
+        return told((await self.resources.need(Table, name)).status)
+
+    async def balanced(self, *, seconds: float = 120.0) -> None:
+        """Wait until the newest spec is what there is."""
+        for _ in range(round(seconds)):
+            await self.pass_time(1)
+            found = await self.resources.need(Table, "orders")
+            status = found.status
+            seen = status is not None and status.observed_generation == found.metadata.generation
+            if seen and {told(status)["Ready"][0], told(status)["Balanced"][0]} == {"True"}:
+                return
+        raise AssertionError(f"not balanced in {seconds:g} s: {await self.conditions()}")
+
+    async def change(self, kind: Any, name: str, **spec: Any) -> None:
+        await self.resources.change(kind, name, lambda document: document["spec"].update(spec))
+
+    async def held(self) -> dict[str, int]:
+        """How many replicas are on each store's disk."""
+        return {store.name: len(store.disk.replicas) for store in self.stores.values()}
+
+    async def led(self) -> dict[str, int]:
+        """How many partitions each store leads, by the modelled groups."""
+        partitions = {p for store in self.stores.values() for p in store.disk.replicas}
+        leaders = [self.leader(partition) for partition in partitions]
+        return {name: leaders.count(name) for name in self.stores}
+
+
+@asynccontextmanager
+async def whole(stores: int, text: str) -> AsyncIterator[Whole]:
+    async with Whole(stores) as entered:
+        assert isinstance(entered, Whole)
+        found = entered
+        for one in load_yaml(f"{store_cluster(stores)}---\n{text}"):
+            await found.resources.apply(one)
+        running = asyncio.ensure_future(found.controller.run())
+        await found.started()
+        await found.balanced()
+        yield found
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_tables_life() -> None:
+    """Created, spread over more stores, led evenly, drained, and dropped to the last replica."""
+    async with whole(3, table(partitions=6)) as cluster:
+        assert await cluster.held() == {"main-0": 6, "main-1": 6, "main-2": 6}
+        for number in (3, 4):
+            cluster.add(f"main-{number}")
+        await cluster.change(StoreCluster, "main", stores=5)
+        await cluster.pass_time(10)
+        await cluster.balanced()
+        assert sorted((await cluster.held()).values()) == [3, 3, 4, 4, 4]
+        await cluster.pass_time(30)
+        assert max((await cluster.led()).values()) <= 2
+        await cluster.change(StoreCluster, "main", stores=4)
+        await cluster.pass_time(5)
+        await cluster.balanced()
+        assert (await cluster.held())["main-4"] == 0
+        await cluster.resources.delete(Table, "orders")
+        await cluster.pass_time(20)
+        assert await cluster.resources.get(Table, "orders") is None
+        assert set((await cluster.held()).values()) == {0}
+
+
+async def test_a_store_dies_for_good() -> None:
+    """Its replicas are made anew after `lostAfter`; when it returns, wiped, it is filled again."""
+    async with whole(4, table(partitions=6, more=", movement: {lostAfter: 1m}")) as cluster:
+        await cluster["main-2"].kill()
+        await cluster.pass_time(30)
+        assert (await cluster.conditions())["Degraded"] == ("True", "StoresLost")
+        await cluster.pass_time(60)
+        await cluster.balanced()
+        assert (await cluster.conditions())["Degraded"] == ("False", "AsExpected")
+        cluster["main-2"].wipe()
+        cluster["main-2"].start()
+        await cluster.pass_time(10)
+        await cluster.balanced()
+        assert sorted((await cluster.held()).values()) == [4, 4, 5, 5]

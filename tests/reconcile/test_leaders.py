@@ -1,0 +1,160 @@
+"""Orders that bring leaderships to where they should be."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from evenkeel.metastore.api import Delete, Put, Txn
+from evenkeel.protocol.records import Leader, LeaderOrder, PlanState, StoreState, decode
+from evenkeel.reconcile.leaders import (
+    AT_ONCE,
+    EXPIRE_SECONDS,
+    LEADERS_ANNOTATION,
+    chosen_leaders,
+    order_leaders,
+    spell_leaders,
+)
+from tests.reconcile.support import KEYS, PARTITIONS, TABLE, Cluster, table, wish
+
+NOW = 5000.0
+
+
+class Led(Cluster):
+    """A table that is led where its plan wants it."""
+
+    def __init__(self, stores: int = 5) -> None:
+        super().__init__(stores)
+        self.reconcile(wish())
+        plan = self.snapshot().plan
+        assert plan is not None
+        self.rows = [[peer.store for peer in plan.target(p)] for p in range(PARTITIONS)]
+        for partition, row in enumerate(self.rows):
+            self.lead(partition, row[0])
+
+    def lead(self, partition: int, store: str) -> None:
+        self.put(KEYS.leader(TABLE, partition), Leader(store=store, term=2))
+
+    def order(self, chosen: dict[int, str] | None = None, *, now: float = NOW) -> dict[int, str]:
+        """Order, and list all orders that are out then."""
+        for txn in order_leaders(self.snapshot(), chosen or {}, now=now, epoch=self.epoch):
+            self.metastore.txn(txn)
+        return {partition: order.store for partition, order in self.orders().items()}
+
+    def orders(self) -> dict[int, LeaderOrder]:
+        prefix = f"{KEYS.leader_targets()}{TABLE}/"
+        found = self.metastore.range(prefix).kvs
+        return {int(kv.key.removeprefix(prefix)): decode(LeaderOrder, kv.value, key=kv.key) for kv in found}
+
+
+def test_nothing_is_ordered_where_all_is_well() -> None:
+    """Leaders that are where the plan wants them are left alone."""
+    assert Led().order() == {}
+
+
+def test_a_leader_elsewhere_is_called_back() -> None:
+    """The order names the preferred store and when it expires, and is given once."""
+    cluster = Led()
+    cluster.lead(3, cluster.rows[3][1])
+    assert cluster.order() == {3: cluster.rows[3][0]}
+    assert cluster.orders()[3].expires == NOW + EXPIRE_SECONDS
+    before = cluster.metastore.revision
+    cluster.order(now=NOW + 30)
+    assert cluster.metastore.revision == before
+
+
+def test_only_so_many_at_once() -> None:
+    """What is out counts, and the rest follows when it has been carried out."""
+    cluster = Led()
+    for partition, row in enumerate(cluster.rows):
+        cluster.lead(partition, row[1])
+    first = cluster.order()
+    assert len(first) == AT_ONCE
+    for partition in list(first)[:5]:
+        cluster.lead(partition, first[partition])
+        cluster.metastore.txn(Txn(success=(Delete(KEYS.leader_target(TABLE, partition)),)))
+    second = cluster.order()
+    assert len(second) == AT_ONCE
+    assert len(second.keys() - first.keys()) == 5
+
+
+@pytest.mark.parametrize("why", ["lost", "draining", "given up", "moving", "no voter"])
+def test_nobody_is_asked_who_cannot(why: str) -> None:
+    """A store that is away, is emptied or given up, or does not vote is not asked to lead; nor is one in a change."""
+    cluster = Led()
+    wanted = cluster.rows[3][0]
+    cluster.lead(3, cluster.rows[3][1])
+    volume = wanted.replace("s", "v")
+    match why:
+        case "lost":
+            cluster.metastore.txn(Txn(success=(Delete(KEYS.store(wanted)),)))
+        case "draining":
+            cluster.put(KEYS.store_state(wanted), StoreState(volume=volume, draining=True))
+        case "given up":
+            cluster.put(KEYS.store_state(wanted), StoreState(volume=volume, replace_in=(TABLE,)))
+        case "moving":
+            cluster.reconcile(wish(5))
+        case "no voter":
+            stable = cluster.snapshot().partition(3).stable
+            assert stable is not None
+            others = tuple(peer for peer in stable.peers if peer.store != wanted)
+            cluster.put(KEYS.partition(TABLE, 3).stable, msgspec.structs.replace(stable, peers=others))
+    assert cluster.order() == {}
+
+
+def test_a_plan_that_waits_orders_nobody() -> None:
+    """Leaders are part of what is approved; what a user has chosen since counts all the same."""
+    cluster = Led()
+    cluster.lead(3, cluster.rows[3][1])
+    plan = cluster.snapshot().plan
+    assert plan is not None
+    waits = msgspec.structs.replace(plan.head, state=PlanState.AWAITING_APPROVAL)
+    cluster.put(KEYS.plan_head(TABLE), waits)
+    assert cluster.order() == {}
+    assert cluster.order({5: cluster.rows[5][2]}) == {5: cluster.rows[5][2]}
+
+
+def test_a_users_word_goes_before_the_plans() -> None:
+    """Where the chosen store votes it should lead, for as long as it is chosen; else the plan's store should."""
+    cluster = Led()
+    strangers = sorted({f"s{n}" for n in range(5)} - set(cluster.rows[4]))
+    chosen = {3: cluster.rows[3][2], 4: strangers[0]}
+    assert cluster.order(chosen) == {3: cluster.rows[3][2]}
+    cluster.metastore.txn(Txn(success=(Delete(KEYS.leader_target(TABLE, 3)),)))
+    cluster.lead(3, cluster.rows[3][2])
+    assert cluster.order(chosen) == {}
+    assert cluster.order() == {3: cluster.rows[3][0]}
+
+
+@pytest.mark.parametrize("value", [b"nonsense", None], ids=["malformed", "long expired"])
+def test_orders_that_nobody_removes_are_removed(value: bytes | None) -> None:
+    """A partition without a leader cannot remove its order, and must not keep others from theirs."""
+    cluster = Led()
+    key = KEYS.leader_target(TABLE, 9)
+    cluster.put(key, LeaderOrder("s0", NOW))
+    if value is not None:
+        cluster.metastore.txn(Txn(success=(Put(key, value),)))
+    if value is None:
+        assert cluster.order(now=NOW + EXPIRE_SECONDS - 1) == {9: "s0"}
+    assert cluster.order(now=NOW + EXPIRE_SECONDS) == {}
+
+
+def test_a_table_without_a_plan_has_no_orders() -> None:
+    """Before its first plan nobody should lead."""
+    cluster = Cluster()
+    assert list(order_leaders(cluster.snapshot(), {}, now=NOW, epoch=cluster.epoch)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "chosen"),
+    [
+        ("", {}),
+        ("3=main-2", {3: "main-2"}),
+        (" 3 = main-2 ,7=main-0,", {3: "main-2", 7: "main-0"}),
+        ("x=main-2,4,5=,=main-1,-1=main-0", {}),
+    ],
+)
+def test_the_annotation(text: str, chosen: dict[int, str]) -> None:
+    """What can be read of it counts, and what is written can be read."""
+    assert chosen_leaders(table(annotations={LEADERS_ANNOTATION: text})) == chosen
+    assert chosen_leaders(table(annotations={LEADERS_ANNOTATION: spell_leaders(chosen)})) == chosen

@@ -1,0 +1,310 @@
+"""Plans as objects, previews and dry runs: what is shown, and that looking changes nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from evenkeel.errors import InvalidInputError, PlanningError
+from evenkeel.model.conditions import Reason
+from evenkeel.model.rebalanceplan import RebalancePlan, RebalancePlanSpec, RebalancePlanStatus, WhatIf
+from evenkeel.model.table import Table
+from evenkeel.model.views import Move, StoresView, StoreView
+from evenkeel.protocol.records import GroupLoad, StoreLoad, StoreRecord
+from evenkeel.reconcile.moves import moves_of, spelled
+from evenkeel.reconcile.partitions import Trouble
+from evenkeel.reconcile.plan_status import (
+    dry_run_status,
+    failed_plan_status,
+    owned_metadata,
+    partition_bytes,
+    plan_object,
+    plan_status,
+)
+from evenkeel.reconcile.planning import Preview, preview_table
+from evenkeel.reconcile.what_if import imagined_stores, imagined_table
+from evenkeel.reconcile.wish import wish_of
+from tests.reconcile.support import KEYS, PARTITIONS, TABLE, Cluster, conditions, message, store_cluster, table
+
+FIRST, LATER = "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"
+
+
+class Scene(Cluster):
+    """A table, its newest plan, and the object that stands for it."""
+
+    def __init__(self, **spec: Any) -> None:
+        super().__init__(stores=5)
+        self.table = table(**spec)
+        self.reconcile(wish_of(self.table))
+
+    def change(self, **spec: Any) -> None:
+        self.table = table(generation=2, **spec)
+        self.reconcile(msgspec.structs.replace(wish_of(self.table), max_concurrent=None))
+
+    def object(self) -> RebalancePlan:
+        plan = self.snapshot().plan
+        assert plan is not None
+        return plan_object(self.table, plan)
+
+    def status(self, found: RebalancePlan, *, now: str = FIRST, **known: Any) -> RebalancePlanStatus:
+        given: dict[str, Any] = {"table": self.table, "cluster": store_cluster(), "loads": {}, **known}
+        return plan_status(found, self.snapshot(), **given, now=now)
+
+    def preview(self, wanted: Table, what_if: WhatIf | None = None) -> Preview:
+        imagined = what_if or WhatIf()
+        return self.drive(
+            preview_table(
+                wish_of(wanted),
+                keys=KEYS,
+                table=TABLE,
+                imagine=lambda stores: imagined_stores(stores, imagined, store_cluster="s"),
+            )
+        )
+
+
+def seen(found: RebalancePlan, status: RebalancePlanStatus, **spec: Any) -> RebalancePlan:
+    return found.model_copy(update={"status": status, "spec": found.spec.model_copy(update=spec)})
+
+
+def loads(size: int) -> dict[str, StoreLoad]:
+    groups = tuple(GroupLoad(p, True, size, 0) for p in range(PARTITIONS))
+    return {"s0": StoreLoad(replicas=70, leading=70, log_bytes=0, bytes_per_second=0, tables={TABLE: groups})}
+
+
+# Plans
+
+
+def test_a_plan_is_an_object_of_its_number() -> None:
+    """It is named after table and number, belongs to the table, and shows hash, totals and the first moves."""
+    scene = Scene()
+    scene.change(replicas=5)
+    found = scene.object()
+    assert (found.metadata.name, found.spec.table, found.spec.number) == ("orders-2", "orders", 2)
+    assert found.metadata.labels == {"evenkeel.dev/table": "orders"}
+    status = scene.status(found)
+    plan = scene.snapshot().plan
+    assert plan is not None
+    assert (status.state, status.hash) == ("Running", plan.head.hash)
+    assert (status.totals.partitions, status.totals.moves) == (PARTITIONS, 2 * PARTITIONS)
+    assert len(status.moves) == 100
+    assert (status.moves[0].source, status.moves[0].reason) == ("", "replicas 3 -> 5")
+    assert conditions(status) == {"Approved": ("True", "AsExpected")}
+
+
+def test_totals_stay_as_they_were_when_the_plan_was_made() -> None:
+    """Progress goes on; what the plan is does not change with the stores' reports."""
+    scene = Scene()
+    scene.change(replicas=5)
+    found = scene.object()
+    before = scene.status(found, loads=loads(100))
+    for partition in range(35):
+        scene.finish(partition)
+    after = scene.status(seen(found, before), loads=loads(999), now=LATER)
+    assert (after.totals, after.moves, after.hash) == (before.totals, before.moves, before.hash)
+    assert after.progress is not None
+    assert (after.state, after.progress.percentage) == ("Running", 50)
+    assert (after.progress.started_at, after.progress.expected_at) == (FIRST, "2026-01-01T00:02:00Z")
+    for partition in range(35, PARTITIONS):
+        scene.finish(partition)
+    done = scene.status(seen(found, after), now=LATER)
+    assert done.state == "Done"
+    assert scene.status(seen(found, done), now="2026-01-02T00:00:00Z") == done
+
+
+def test_a_plan_that_another_one_follows() -> None:
+    """It is superseded, unless it was done; its moves can still be read."""
+    scene = Scene()
+    first = scene.object()
+    done = scene.status(first)
+    scene.change(replicas=5)
+    second = scene.object()
+    running = scene.status(second)
+    scene.change(replicas=4)
+    assert scene.status(seen(first, done)).state == "Done"
+    over = scene.status(seen(second, running))
+    assert (over.state, over.moves, over.hash) == ("Superseded", running.moves, running.hash)
+
+
+def test_a_plan_that_was_never_made() -> None:
+    """Somebody's object with a number of its own says that there is no such plan."""
+    scene = Scene()
+    stranger = RebalancePlan(
+        metadata=owned_metadata(scene.table, "orders-9"), spec=RebalancePlanSpec(table="orders", number=9)
+    )
+    status = scene.status(stranger)
+    assert status.state == "Failed"
+    assert message(status, "Accepted") == "spec.number: got 9; allowed: a plan that was made, the newest is 1"
+
+
+def test_approval() -> None:
+    """A plan that waits says how to approve it, a wrong hash is named, and the right one is acknowledged."""
+    scene = Scene(approval="Manual")
+    scene.change(replicas=5, approval="Manual")
+    found = scene.object()
+    waits = scene.status(found)
+    assert (waits.state, conditions(waits)) == ("AwaitingApproval", {"Approved": ("False", "AwaitingApproval")})
+    assert "evenkeel approve plan/orders-2" in message(waits, "Approved")
+    wrong = scene.status(seen(found, waits, approved_hash="0" * 32))
+    assert conditions(wrong) == {"Approved": ("False", "SpecInvalid")}
+    assert f"allowed: {waits.hash}" in message(wrong, "Approved")
+    right = seen(found, waits, approved_hash=waits.hash)
+    scene.reconcile(wish_of(scene.table, plans=[right]))
+    approved = scene.status(right)
+    assert (approved.state, conditions(approved)) == ("Running", {"Approved": ("True", "Approved")})
+
+
+@pytest.mark.parametrize(
+    ("movement", "throttles", "seconds"),
+    [
+        ({}, {}, 0),
+        ({"bytesPerSecond": "1k"}, {}, 14),
+        ({}, {"bytesPerSecond": "1k"}, 3),
+        ({"bytesPerSecond": "100"}, {"bytesPerSecond": "1k"}, 140),
+    ],
+)
+def test_bytes_and_time(movement: dict[str, str], throttles: dict[str, str], seconds: int) -> None:
+    """What is copied is counted where sizes are known, and timed where there are throttles: the slower one counts."""
+    scene = Scene(movement=movement)
+    scene.change(replicas=5, movement=movement)
+    status = scene.status(scene.object(), loads=loads(100), cluster=store_cluster(throttles=throttles))
+    assert (status.totals.bytes, status.totals.seconds) == (100 * 2 * PARTITIONS, seconds)
+    assert status.moves[0].bytes == 100
+
+
+def test_moves_are_kept_as_lines() -> None:
+    """They are text in etcd, and read back as they were."""
+    scene = Scene()
+    scene.change(replicas=4)
+    scene.put(KEYS.store_state("s0"), {"volume": "v0", "draining": True})
+    scene.reconcile(wish_of(scene.table))
+    plan = scene.snapshot().plan
+    assert plan is not None
+    moves = list(moves_of(plan))
+    assert {move.source for move in moves} == {"s0"}
+    moves.append(Move(partition=69, source="s1", target=None, reason="a: b -> c: d"))
+    plan = msgspec.structs.replace(
+        plan,
+        slices=(msgspec.structs.replace(plan.slices[0], reasons={p: tuple(m) for p, m in spelled(moves).items()}),),
+    )
+    assert list(moves_of(plan)) == moves
+
+
+# Previews
+
+
+def test_a_preview_changes_nothing() -> None:
+    """What would move is told with its reasons, and the metastore is as it was."""
+    scene = Scene()
+    before = scene.metastore.revision
+    preview = scene.preview(table(replicas=5))
+    assert (preview.plan.n, len(preview.moves), preview.newest) == (2, 2 * PARTITIONS, None)
+    assert {move.reason for move in preview.moves} == {"replicas 3 -> 5"}
+    assert scene.metastore.revision == before
+    assert scene.reconcile(msgspec.structs.replace(wish_of(table(replicas=5)), max_concurrent=None)).plan == 2
+    after = scene.snapshot().plan
+    assert after is not None
+    assert after.head.hash == preview.plan.head.hash
+
+
+def test_a_preview_of_what_is_wanted_already() -> None:
+    """Where the newest plan wants the same, that is said, with what is left of it."""
+    scene = Scene()
+    assert scene.preview(scene.table).newest is not None
+    assert scene.preview(scene.table).moves == ()
+    scene.table = table(replicas=5)
+    scene.reconcile(msgspec.structs.replace(wish_of(scene.table), max_concurrent=20))
+    preview = scene.preview(scene.table)
+    assert preview.newest is not None
+    assert (preview.newest.n, len(preview.moves)) == (2, 2 * 50)
+
+
+def test_a_preview_of_what_cannot_be() -> None:
+    """It fails as the reconciliation would."""
+    scene = Scene()
+    with pytest.raises(PlanningError, match="replicas 9 need 9 stores"):
+        scene.preview(table(replicas=9))
+    with pytest.raises(InvalidInputError, match="partitions: got 8; allowed: 70"):
+        scene.preview(table(partitions=8))
+
+
+# What if
+
+
+def test_imagining_stores() -> None:
+    """With more stores replicas would go there, without one they would leave it."""
+    scene = Scene()
+    more = scene.preview(scene.table, WhatIf(add_stores=1))
+    assert {move.target for move in more.moves} == {"s-0"}
+    fewer = scene.preview(scene.table, WhatIf(remove_stores=("s1",)))
+    assert {move.source for move in fewer.moves} == {"s1"}
+    with pytest.raises(InvalidInputError, match=r"removeStores: got s9; allowed: stores that there are \(s0, s1"):
+        scene.preview(scene.table, WhatIf(remove_stores=("s9",)))
+
+
+def test_imagined_stores_have_names_and_zones_of_their_own() -> None:
+    """They take the numbers that are free and the zones that have fewest."""
+    stores = StoresView.of(
+        StoreView(name="s-0", zone="a"), StoreView(name="s-2", zone="b"), StoreView(name="s-3", zone="b")
+    )
+    found = imagined_stores(stores, WhatIf(add_stores=3), store_cluster="s")
+    assert [(store.name, store.zone) for store in found.stores] == [
+        ("s-0", "a"),
+        ("s-1", "a"),
+        ("s-2", "b"),
+        ("s-3", "b"),
+        ("s-4", "a"),
+        ("s-5", "b"),
+    ]
+
+
+def test_imagining_a_table() -> None:
+    """Other numbers are checked as if a user had written them."""
+    imagined = imagined_table(table(consensusSize=3), WhatIf(replicas=5, consensus_size=5))
+    assert (imagined.spec.replicas, imagined.spec.voters) == (5, 5)
+    with pytest.raises(InvalidInputError, match=r"as imagined: spec.consensusSize: got 3; allowed: .* 1 to 2"):
+        imagined_table(table(consensusSize=3), WhatIf(replicas=2))
+
+
+def test_a_dry_run_shows_what_would_happen() -> None:
+    """Totals, moves and a hash as of any plan, and no number."""
+    scene = Scene()
+    found = RebalancePlan(
+        metadata=owned_metadata(scene.table, "what-if"), spec=RebalancePlanSpec(table="orders", dry_run=True)
+    )
+    preview = scene.preview(table(replicas=5))
+    sizes = partition_bytes(loads(10), TABLE)
+    status = dry_run_status(found, preview, table=scene.table, cluster=None, sizes=sizes, now=FIRST)
+    assert (status.state, status.totals.moves, status.totals.bytes) == ("DryRun", 2 * PARTITIONS, 20 * PARTITIONS)
+    assert conditions(status) == {"Accepted": ("True", "AsExpected")}
+    failed = failed_plan_status(found, Trouble(Reason.NO_FEASIBLE_PLACEMENT, "too many"), now=FIRST)
+    assert (failed.state, message(failed, "Accepted")) == ("Failed", "too many")
+
+
+# Refusals
+
+
+SCHEMA = {"columns": [{"name": "id", "type": "int64", "nullable": False}, {"name": "x", "type": "string"}]}
+
+
+def test_a_schema_that_shrinks_is_refused_by_what_the_metastore_has() -> None:
+    """Also where nobody stopped the user before, and the record stays as it was."""
+    scene = Scene(schema=SCHEMA | {"primaryKey": ["id"]})
+    before = scene.metastore.revision
+    with pytest.raises(InvalidInputError, match=r"spec.schema.columns\[1\]: column x must stay at position 1"):
+        scene.reconcile(wish_of(table()))
+    assert scene.metastore.revision == before
+    added = {"columns": [*SCHEMA["columns"], {"name": "y", "type": "int64"}], "primaryKey": ["id"]}
+    scene.reconcile(wish_of(table(schema=added)))
+
+
+def test_a_spec_that_nobody_can_read_refuses_nothing() -> None:
+    """What another version of Evenkeel wrote is replaced."""
+    scene = Scene()
+    record = scene.snapshot().record
+    assert record is not None
+    scene.put(KEYS.table(TABLE), msgspec.structs.replace(record, spec=msgspec.Raw(b'{"shape":"new"}')))
+    scene.reconcile(wish_of(scene.table))
+    scene.put(KEYS.store("s9"), StoreRecord(volume="v9"))
+    assert scene.reconcile(wish_of(scene.table)).plan == 2
