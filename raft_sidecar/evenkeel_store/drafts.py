@@ -39,7 +39,7 @@ from evenkeel_store.entries import (
     decode_entry,
 )
 from evenkeel_store.groups import Group
-from evenkeel_store.heads import Head, PinnedAt, Step, with_stamp
+from evenkeel_store.heads import ENDED_KEPT, Head, PinnedAt, Step, with_stamp
 from evenkeel_store.layout import DELETED, LOG_HEAD, PUT, Layout, physical_schema
 from evenkeel_store.tokens import TokenUse
 
@@ -155,12 +155,14 @@ class Draft:
         match logged.entry:
             case Upsert() | Append() | Delete() | Conditional() as write:
                 self._write(logged.at, write, logged.body, look)
-            case Pin(name, expires):
+            case Pin(name, expires) if name not in self.head.ended:
                 at = self.head.pins.get(name, PinnedAt(logged.at, expires))
                 pin = PinnedAt(at.index, max(at.expires, expires))
                 self._change(pins={**self.head.pins, name: pin})
             case Unpin(name):
                 self._change(pins={known: pin for known, pin in self.head.pins.items() if known != name})
+            case Pin():
+                pass
             case Hash():
                 self.hashes.append(logged.at)
             case other:
@@ -215,10 +217,12 @@ class Draft:
 
 def expired(head: Head, entry: Expire) -> Head:
     """Return a head without what an entry lets go."""
+    ending = sorted((pin.expires, name) for name, pin in head.pins.items() if pin.expires <= entry.pins)
+    ended = (*head.ended, *(name for _, name in ending))[-ENDED_KEPT:]
     pins = {name: pin for name, pin in head.pins.items() if pin.expires > entry.pins}
     forgotten = max(head.forgotten, min(entry.changes, head.applied)) if head.changes else head.forgotten
     stamps = tuple(stamp for stamp in head.stamps if stamp[1] > forgotten)
-    return msgspec.structs.replace(head, pins=pins, forgotten=forgotten, stamps=stamps)
+    return msgspec.structs.replace(head, pins=pins, ended=ended, forgotten=forgotten, stamps=stamps)
 
 
 def _read_batch(layout: Layout, version: int, op: int, body: memoryview) -> pa.RecordBatch:

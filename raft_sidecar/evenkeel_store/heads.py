@@ -14,9 +14,10 @@ from msgspec import Struct
 from evenkeel.rows.schema import RowSchema
 from evenkeel_store.tokens import TokenUse
 
-__all__ = ["MAX_STAMPS", "Head", "PinnedAt", "Step", "with_stamp"]
+__all__ = ["ENDED_KEPT", "MAX_STAMPS", "Head", "PinnedAt", "Step", "with_stamp"]
 
 MAX_STAMPS: Final = 256
+ENDED_KEPT: Final = 256
 _STAMP_MILLISECONDS: Final = 10_000
 
 
@@ -41,6 +42,8 @@ class Head(Struct, frozen=True, kw_only=True, omit_defaults=True):
     forgotten: int = 0
     """Changes up to this index are no longer kept."""
     pins: dict[str, PinnedAt] = {}
+    ended: tuple[str, ...] = ()
+    """Names of pins that expired last. They are not given again: whoever still reads would see two moments."""
     fences: dict[str, int] = {}
     stamps: tuple[tuple[int, int], ...] = ()
     """(milliseconds, index) now and then, by which a leader finds what is older than the retention of changes."""

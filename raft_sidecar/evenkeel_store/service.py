@@ -218,15 +218,15 @@ class Service:
 
     # Barriers
 
-    async def pin(self, group: Group, name: str, seconds: float) -> PinnedAt:
-        """Keep rows readable."""
+    async def pin(self, group: Group, name: str, seconds: float) -> tuple[PinnedAt, bool]:
+        """Keep rows readable; returns the pin, and whether it is a new one."""
         now = self.now()
         committed = await self.propose(group, encode_entry(Pin(name, now + round(seconds * 1000), now)))
         await self._until_applied(group, committed.index)
         pinned = group.head.pins.get(name)
         if pinned is None:
-            raise UnknownPinError(f"the pin {name} ended at once: ask for more than {seconds:g} s")
-        return pinned
+            raise UnknownPinError(f"the pin {name} has expired: read anew, at a pin of another name")
+        return pinned, pinned.index == committed.index
 
     async def unpin(self, group: Group, name: str) -> None:
         """Let a pin go."""

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyarrow import flight
 
 from evenkeel.client import Client, col
 from evenkeel.client.aio import AsyncClient, AsyncTableClient
 from evenkeel.client.filters import Filter
+from evenkeel.client.streams import RowStream
 from evenkeel.errors import (
     InvalidInputError,
     RequestError,
     RowsError,
     UnavailableError,
     UnknownColumnError,
+    UnknownPinError,
     UnknownTableError,
 )
 from evenkeel.protocol.records import Leader, encode
+from evenkeel.rows.conform import conform_rows
+from evenkeel.rows.partitions import partitions_of
 from tests.store.serving import KEYS, Store
 
 
@@ -193,3 +199,68 @@ async def test_many_writers_at_once(orders: AsyncTableClient) -> None:
     """Calls from many tasks share the connections, and all of them arrive."""
     await asyncio.gather(*(orders.upsert([{"id": number, "customer": "x"}]) for number in range(60)))
     assert await orders.count() == 60
+
+
+async def test_batches_under_tokens_of_one_s_own(orders: AsyncTableClient, stores: list[Store]) -> None:
+    """Whoever sends a token again writes nothing, from another client too; a lost answer is no exception."""
+
+    def write() -> int:
+        with Client([stores[0].address]) as client:
+            table = client.table("orders")
+            batch = conform_rows(pa.RecordBatch.from_pydict({"id": list(range(40))}), table.row_schema)
+            own = batch.filter(pa.array(partitions_of(batch, table.row_schema) == 0))
+            table.put(0, [(1, own), (2, own)], op="upsert", writer="job-1")
+            return int(own.num_rows)
+
+    stores[0].sidecar.lost = 1
+    written = await asyncio.to_thread(write)
+    assert await asyncio.to_thread(write) == written > 0
+    assert (await orders.changes()).rows.num_rows == 2 * written
+
+
+async def test_streams(orders: AsyncTableClient, stores: list[Store]) -> None:
+    """One partition's rows come as they are read, at a pin where one is named; what is wrong shows at once."""
+    await orders.upsert(rows(100))
+    client = Client([stores[0].address])
+    table = client.table("orders")
+
+    def read(**options: Any) -> int:
+        with table.stream(0, ["id"], **options) as stream:
+            assert stream.schema.names == ["id"]
+            assert stream.index > 0
+            return sum(batch.num_rows for batch in stream)
+
+    before = await asyncio.to_thread(read)
+    assert 0 < before < 100
+    pins = await asyncio.to_thread(lambda: table.pin("p", seconds=60))
+    assert all(pin.created for pin in pins.values())
+    await orders.upsert([{"id": number} for number in range(100, 200)])
+    assert await asyncio.to_thread(lambda: read(pin="p")) == before
+    assert await asyncio.to_thread(read) > before
+    assert await asyncio.to_thread(lambda: read(filter=col("customer").starts_with("nobody"))) == 0
+    with pytest.raises(UnknownPinError):
+        await asyncio.to_thread(lambda: read(pin="never was"))
+    with pytest.raises(UnknownColumnError, match="nothing"):
+        await asyncio.to_thread(lambda: table.stream(0, ["nothing"]))
+    await asyncio.to_thread(client.close)
+
+
+def test_store_that_falls_silent_is_given_up() -> None:
+    """A reader that waits in vain hangs up by itself."""
+
+    class Silent(flight.FlightServerBase):  # type: ignore[misc]
+        def do_get(self, context: Any, ticket: flight.Ticket) -> flight.FlightDataStream:
+            def batches() -> Any:
+                yield pa.RecordBatch.from_pydict({"id": [1]})
+                over.wait()
+
+            return flight.GeneratorStream(pa.schema({"id": pa.int64()}), batches())
+
+    over = threading.Event()
+    with Silent("grpc://127.0.0.1:0") as server, flight.connect(f"grpc://127.0.0.1:{server.port}") as connection:
+        stream = RowStream(connection.do_get(flight.Ticket(b"")), patience=0.2)
+        try:
+            with pytest.raises(UnavailableError, match="said nothing for"):
+                list(stream)
+        finally:
+            over.set()

@@ -37,6 +37,7 @@ class Model:
         self.times: dict[str, int] = {}
         self.fences: dict[str, int] = {}
         self.pins: dict[str, tuple[int, int, dict[int, str | None]]] = {}
+        self.ended: set[str] = set()
         self.changes: list[tuple[int, int, int, int]] = []
         self.keeping = False
         self.forgotten = 0
@@ -51,20 +52,21 @@ class Model:
                 if changes and not self.keeping:
                     self.forgotten = self.applied
                 self.keeping = changes
-            case Pin(name, expires):
+            case Pin(name, expires) if name not in self.ended:
                 index, until, kept = self.pins.get(name, (self.applied, expires, dict(self.rows)))
                 self.pins[name] = (index, max(until, expires), kept)
             case Unpin(name):
                 self.pins.pop(name, None)
             case Expire():
                 self._expire(entry)
-            case Hash():
+            case Hash() | Pin():
                 pass
             case Upsert() | Delete() | Conditional():
                 self._write(entry, rows)
 
     def _expire(self, entry: Expire) -> None:
-        self.pins = {name: pin for name, pin in self.pins.items() if pin[1] > entry.pins}
+        self.ended |= {name for name, pin in self.pins.items() if pin[1] <= entry.pins}
+        self.pins = {name: pin for name, pin in self.pins.items() if name not in self.ended}
         silent = {writer for writer, time in self.times.items() if time <= entry.writers}
         self.tokens = {token: ok for token, ok in self.tokens.items() if token[0] not in silent}
         self.times = {writer: time for writer, time in self.times.items() if writer not in silent}
@@ -129,7 +131,7 @@ def random_log(chance: random.Random) -> Iterator[tuple[bytes, list[dict[str, An
                     rows[:1],
                 )
             case 6 | 7:
-                yield encode_entry(Pin(chance.choice("pqr"), index + chance.randrange(30), index)), []
+                yield encode_entry(Pin(chance.choice("pqrstuvwxyz"), index + chance.randrange(30), index)), []
             case 8:
                 yield encode_entry(Unpin(chance.choice("pqr"))), []
             case 9:

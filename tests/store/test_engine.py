@@ -23,7 +23,7 @@ from evenkeel_store.entries import (
     Unpin,
     encode_entry,
 )
-from evenkeel_store.heads import PinnedAt
+from evenkeel_store.heads import ENDED_KEPT, PinnedAt
 from tests.store.support import (
     GROUP,
     KEYED,
@@ -322,6 +322,17 @@ def test_pin_lives_longer_and_stays_where_it_is(bench: Bench) -> None:
     assert bench.group.head.pins == {"p": PinnedAt(2, 80)}
     bench.apply(encode_entry(Expire(pins=79)))
     assert list(bench.group.head.pins) == ["p"]
+
+
+def test_expired_pin_does_not_come_back(bench: Bench) -> None:
+    """Its name stays taken, for the last few of them; one that was let go may be given again."""
+    bench.apply(columns(), *(encode_entry(Pin(f"p{number}", number, 0)) for number in range(1, ENDED_KEPT + 3)))
+    bench.apply(encode_entry(Unpin("p2")), encode_entry(Expire(pins=ENDED_KEPT + 1)))
+    again = ["p1", "p2", f"p{ENDED_KEPT + 1}", f"p{ENDED_KEPT + 2}"]
+    bench.apply(*(encode_entry(Pin(name, 10_000, 0)) for name in again))
+    assert sorted(bench.group.head.pins) == ["p2", f"p{ENDED_KEPT + 2}"]
+    bench.apply(encode_entry(Pin("q", 1, 0)), encode_entry(Expire(pins=1)), encode_entry(Pin("p1", 10_000, 0)))
+    assert "p1" in bench.group.head.pins, "somebody else's name has been remembered in its place"
 
 
 def test_held_index_is_like_a_pin(bench: Bench) -> None:

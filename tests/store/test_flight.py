@@ -332,7 +332,7 @@ async def test_pins(store: Store, client: Client) -> None:
     """A pin shows the rows as they were, until it is let go or expires."""
     await client.put([{"id": 1, "customer": "anna"}])
     pin = await client.act("pin", table="orders", partition=0, name="job-7", seconds=60)
-    assert pin == {"index": 3, "expires": store.now + 60_000}
+    assert pin == {"index": 3, "expires": store.now + 60_000, "created": True}
     await client.put([{"id": 1, "customer": "later"}, {"id": 2, "customer": "x"}])
     await store.machine.fold()
     assert [row["customer"] for row in await client.rows(pin="job-7")] == ["anna"]
@@ -354,6 +354,8 @@ async def test_pins_expire_by_the_leader_s_clock(store: Store, client: Client) -
     await store.house.look(store.machine.open_groups())
     with pytest.raises(UnknownPinError):
         await client.rows(pin="p", at_least=store.sidecar.group("orders.1").last)
+    with pytest.raises(UnknownPinError, match="p has expired"):
+        await client.act("pin", table="orders", partition=0, name="p", seconds=5)
 
 
 async def test_lookup(client: Client) -> None:

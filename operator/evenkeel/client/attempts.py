@@ -41,6 +41,8 @@ class Attempts:
     def __init__(self, routes: RouteCache, connections: Connections, *, deadline: float) -> None:
         self.routes = routes
         self.deadline = deadline
+        self.endless = connections.options(None)
+        """For streams."""
         self._connections = connections
 
     def at_leader(self, table: str, partition: int, call: Call[_T]) -> _T:

@@ -39,8 +39,8 @@ class Connections:
                 client = self._clients[address] = flight.FlightClient(address, **self._options)
             return client
 
-    def options(self, timeout: float) -> flight.FlightCallOptions:
-        """What goes with every call."""
+    def options(self, timeout: float | None) -> flight.FlightCallOptions:
+        """What goes with every call; None where it may take however long it takes."""
         return flight.FlightCallOptions(timeout=timeout, headers=self._headers)
 
     def close(self) -> None:

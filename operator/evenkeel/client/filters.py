@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
+
 from evenkeel.rows.values import to_json
 
 __all__ = ["Column", "Filter", "col", "filter_of"]
@@ -36,6 +38,10 @@ class Filter:
 
     def __repr__(self) -> str:
         return f"Filter({self.tree!r})"
+
+    def json(self) -> str:
+        """The condition as text, for options that take nothing else."""
+        return msgspec.json.encode(self.tree).decode()
 
 
 class Column:
@@ -76,6 +82,18 @@ class Column:
     def is_null(self) -> Filter:
         """Nothing is there."""
         return Filter(["is_null", self.name])
+
+    def starts_with(self, text: str) -> Filter:
+        """Text that begins so."""
+        return Filter(["starts_with", self.name, text])
+
+    def ends_with(self, text: str) -> Filter:
+        """Text that ends so."""
+        return Filter(["ends_with", self.name, text])
+
+    def contains(self, text: str) -> Filter:
+        """Text with this in it."""
+        return Filter(["contains", self.name, text])
 
 
 def col(name: str) -> Column:

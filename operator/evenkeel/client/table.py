@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -16,10 +16,11 @@ import pyarrow as pa
 from msgspec import Struct
 from pyarrow import flight
 
-from evenkeel.client.attempts import Attempts
+from evenkeel.client.attempts import Attempts, Call
 from evenkeel.client.filters import Filter, filter_of
 from evenkeel.client.frames import key_batches, row_batches
-from evenkeel.client.writes import Writer, Written
+from evenkeel.client.streams import RowStream
+from evenkeel.client.writes import Op, Writer, Written, send_stamped
 from evenkeel.errors import RetentionError, StoreError, UnknownColumnError
 from evenkeel.rows.partitions import partitions_of
 from evenkeel.rows.schema import RowSchema, arrow_schema
@@ -28,8 +29,10 @@ from evenkeel.wire.flight import (
     LookupRequest,
     PinRequest,
     PinResult,
+    PutRequest,
     ReadRequest,
     ReadStamp,
+    RoutesRequest,
     UnpinRequest,
     decode,
     encode,
@@ -68,6 +71,11 @@ class TableClient:
         """How many partitions it has."""
         return self._schema().partitions
 
+    @property
+    def row_schema(self) -> RowSchema:
+        """Its columns, keys and partitions, as stores know them."""
+        return self._schema()
+
     def _schema(self) -> RowSchema:
         return self._attempts.routes.table(self.name).schema
 
@@ -94,6 +102,15 @@ class TableClient:
         """Remove rows by their primary keys: dicts, Arrow, or plain values where the key is one column."""
         batches = key_batches(keys, self._schema())
         return self._writer.write("delete", batches, self._schema())
+
+    def put(self, partition: int, batches: Iterable[tuple[int, pa.RecordBatch]], *, op: Op, writer: str) -> int:
+        """Write batches of one partition under tokens of one's own; returns the log index that they all are in.
+
+        The batches are in the table's shape, each with its sequence, from 1 on. Whoever sends a token again, from
+        wherever, writes nothing; a store remembers the last 1,024 of a writer. Their order is left open.
+        """
+        request = PutRequest(table=self.name, partition=partition, op=op, writer=writer)
+        return send_stamped(self._attempts, request, batches)
 
     # Reading
 
@@ -125,6 +142,35 @@ class TableClient:
         rows = self._everywhere(read)
         found = pa.concat_tables(rows)
         return found if limit is None else found.slice(0, limit)
+
+    def stream(
+        self,
+        partition: int,
+        columns: Sequence[str] | None = None,
+        filter: Filter | list[Any] | None = None,  # noqa: A002
+        *,
+        limit: int | None = None,
+        at_least: int | None = None,
+        pin: str = "",
+    ) -> RowStream:
+        """The rows of one partition as they come; one that breaks off in the middle is the caller's to read anew."""
+        request = ReadRequest(
+            table=self.name,
+            partition=partition,
+            columns=None if columns is None else tuple(columns),
+            filter=filter_of(filter),
+            limit=limit,
+            at_least=at_least,
+            pin=pin,
+        )
+        ticket = flight.Ticket(encode(request))
+
+        def call(client: flight.FlightClient, options: flight.FlightCallOptions) -> RowStream:
+            # Without a deadline, a store that hangs would never be noticed to.
+            list(client.do_action(flight.Action("routes", encode(RoutesRequest(table=self.name))), options))
+            return RowStream(client.do_get(ticket, self._attempts.endless))
+
+        return self._attempt(request)(self.name, partition, call)
 
     def count(self, filter: Filter | list[Any] | None = None) -> int:  # noqa: A002
         """How many rows there are; counted by the stores."""
@@ -182,11 +228,20 @@ class TableClient:
     def pinned(self, *, seconds: float = 600.0) -> Iterator[dict[int, str]]:
         """Keep all partitions readable as they are now: `with table.pinned() as pins: table.scan(pins=pins)`."""
         name = f"client-{uuid.uuid4().hex[:16]}"
-        self._everywhere(partial(self._pin, name=name, seconds=seconds))
+        self.pin(name, seconds=seconds)
         try:
             yield dict.fromkeys(range(self.partitions), name)
         finally:
-            self._everywhere(partial(self._unpin, name=name))
+            self.unpin(name)
+
+    def pin(self, name: str, *, seconds: float, partitions: Iterable[int] | None = None) -> dict[int, PinResult]:
+        """Keep partitions readable as they are now under a name; where it is a pin's already, make that live longer."""
+        wanted = list(range(self.partitions) if partitions is None else partitions)
+        return dict(zip(wanted, self._pool.map(partial(self._pin, name=name, seconds=seconds), wanted), strict=True))
+
+    def unpin(self, name: str) -> None:
+        """Let the pins of a name go; done where there are none."""
+        self._everywhere(partial(self._unpin, name=name))
 
     def _pin(self, partition: int, *, name: str, seconds: float) -> PinResult:
         body = encode(PinRequest(table=self.name, partition=partition, name=name, seconds=seconds))
@@ -219,9 +274,11 @@ class TableClient:
             return pa.Table.from_batches(batches, schema=reader.schema), index
 
         assert request.partition is not None
+        return self._attempt(request)(self.name, request.partition, call)
+
+    def _attempt(self, request: ReadRequest) -> Callable[[str, int, Call[T]], T]:
         relaxed = request.max_age is not None or request.at_least is not None or request.pin
-        attempt = self._attempts.anywhere if relaxed else self._attempts.at_leader
-        return attempt(self.name, request.partition, call)
+        return self._attempts.anywhere if relaxed else self._attempts.at_leader
 
     def _everywhere(self, work: Callable[[int], T]) -> list[T]:
         return list(self._pool.map(work, range(self.partitions)))

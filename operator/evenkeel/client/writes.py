@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Literal
 
@@ -24,12 +24,13 @@ from evenkeel.rows.partitions import partitions_of
 from evenkeel.rows.schema import RowSchema
 from evenkeel.wire.flight import PutRequest, PutResult, PutToken, decode, decode_error, encode
 
-__all__ = ["Op", "Writer", "Written"]
+__all__ = ["Op", "Writer", "Written", "send_stamped"]
 
 Op = Literal["upsert", "append", "delete"]
 _AT_ONCE: Final = 32
 """Batches in one call: few enough that nobody waits for the other to read."""
 _BATCH_BYTES: Final = 8 << 20
+_TURN_BYTES: Final = 32 << 20
 
 
 class Written(Struct, frozen=True):
@@ -83,20 +84,43 @@ class Writer:
 
     def _send(self, op: Op, partition: int, turn: list[_Sent], sequences: itertools.count[int]) -> int:
         request = PutRequest(table=self._table, partition=partition, op=op, writer=self._name)
-        newest = 0
+        return _send_turn(self._attempts, request, turn, before_again=lambda: _put_in_order(op, turn, sequences))
 
-        def call(client: flight.FlightClient, options: flight.FlightCallOptions) -> None:
-            nonlocal newest
-            results, failure = _put(client, options, request, [sent for sent in turn if not sent.done])
-            for sent, result in results:
-                sent.done = True
-                newest = max(newest, result.index)
-            if failure is not None:
-                _put_in_order(op, turn, sequences)
-                raise failure
 
-        self._attempts.at_leader(self._table, partition, call)
-        return newest
+def send_stamped(attempts: Attempts, request: PutRequest, batches: Iterable[tuple[int, pa.RecordBatch]]) -> int:
+    """Write batches under sequences that they came with; returns the newest log index among them."""
+    return max((_send_turn(attempts, request, turn) for turn in _turns(batches)), default=0)
+
+
+def _send_turn(
+    attempts: Attempts, request: PutRequest, turn: list[_Sent], *, before_again: Callable[[], None] = lambda: None
+) -> int:
+    newest = 0
+
+    def call(client: flight.FlightClient, options: flight.FlightCallOptions) -> None:
+        nonlocal newest
+        results, failure = _put(client, options, request, [sent for sent in turn if not sent.done])
+        for sent, result in results:
+            sent.done = True
+            newest = max(newest, result.index)
+        if failure is not None:
+            before_again()
+            raise failure
+
+    attempts.at_leader(request.table, request.partition, call)
+    return newest
+
+
+def _turns(batches: Iterable[tuple[int, pa.RecordBatch]]) -> Iterator[list[_Sent]]:
+    turn, size = [], 0
+    for sequence, batch in batches:
+        turn.append(_Sent(sequence, batch))
+        size += batch.nbytes
+        if len(turn) == _AT_ONCE or size >= _TURN_BYTES:
+            yield turn
+            turn, size = [], 0
+    if turn:
+        yield turn
 
 
 class _Sent(Struct):

@@ -217,6 +217,8 @@ class PinResult(_Answer, frozen=True):
     index: Index
     expires: int
     """Milliseconds since 1970, by the leader's clock."""
+    created: bool = False
+    """Whether there was none of that name before."""
 
 
 class UnpinRequest(_Request, frozen=True):

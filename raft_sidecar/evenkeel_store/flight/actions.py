@@ -98,8 +98,8 @@ class Actions:
     def _pin(self, body: bytes) -> bytes:
         request = decode(PinRequest, body)
         group = self._service.find(request.table, request.partition)
-        pinned = self._bridge.call(self._service.pin(group, request.name, request.seconds))
-        return encode(PinResult(index=pinned.index, expires=pinned.expires))
+        pinned, created = self._bridge.call(self._service.pin(group, request.name, request.seconds))
+        return encode(PinResult(index=pinned.index, expires=pinned.expires, created=created))
 
     def _unpin(self, body: bytes) -> bytes:
         request = decode(UnpinRequest, body)
