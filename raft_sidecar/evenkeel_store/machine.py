@@ -108,6 +108,7 @@ class Machine:
         self._hosted: dict[tuple[str, int], int] = {}
         self._roles: dict[int, Role] = {}
         self._waiting: dict[int, list[tuple[int, asyncio.Future[None]]]] = {}
+        self._verified: set[int] = set()
         self._hashing: dict[tuple[int, int], list[asyncio.Future[None]]] = {}
         self.on_role: Callable[[int], None] = lambda group: None
         """Called when a group's role is told."""
@@ -166,14 +167,14 @@ class Machine:
             await future
 
     async def until_hashed(self, group: int, index: int) -> str:
-        """Wait for the hash taken at a barrier, and return it."""
+        """Wait for the hash taken at a barrier, and return it; empty where it could not be taken."""
         await self.until_applied(group, index)
-        known = self.engine.groups[group]
-        if index not in known.hashes:
+        known = self.engine.groups.get(group)
+        if known is not None and index not in known.hashes:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._hashing.setdefault((group, index), []).append(future)
             await future
-        return known.hashes[index]
+        return "" if known is None else known.hashes.get(index, "")
 
     async def look(self, question: Callable[[Engine], _Result]) -> _Result:
         """Ask the engine something, between two transactions."""
@@ -402,28 +403,61 @@ class Machine:
     async def _keep_folding(self) -> None:
         """Fold the groups with many rows in the log at once, the others now and then."""
         while True:
-            timer = asyncio.ensure_future(self._clock.sleep(FOLD_SECONDS))
-            due = asyncio.ensure_future(self._fold_now.wait())
-            try:
-                await asyncio.wait({timer, due}, return_when=asyncio.FIRST_COMPLETED)
-                least = 1 if timer.done() else FOLD_ROWS
-            finally:
-                timer.cancel()
-                due.cancel()
-            self._fold_now.clear()
-            await self.fold(least)
+            await self._sleep(FOLD_SECONDS)
+            if self._fold_now.is_set():
+                self._fold_now.clear()
+                await self.fold(FOLD_ROWS)
+            else:
+                await self._fold_slowly()
+                await self._verify_one()
+
+    async def _sleep(self, seconds: float) -> None:
+        """Wait, unless something has to be folded at once."""
+        timer = asyncio.ensure_future(self._clock.sleep(seconds))
+        due = asyncio.ensure_future(self._fold_now.wait())
+        try:
+            await asyncio.wait({timer, due}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            timer.cancel()
+            due.cancel()
+
+    async def _fold_slowly(self) -> None:
+        """Fold groups with few rows in the log, a quarter of the time at most: there may be hundreds of them."""
+        for group in self._unfolded(1):
+            began = self._clock.now()
+            await self._try_fold(group)
+            await self._sleep(3 * (self._clock.now() - began))
+            if self._fold_now.is_set():
+                return
+
+    async def _verify_one(self) -> None:
+        """Read one group through that was not read yet since the start: blocks are checked when they are read."""
+        for number, group in list(self.engine.groups.items()):
+            layout = group.layout
+            if number not in self._verified and layout is not None and not group.head.damage:
+                self._verified.add(number)
+                began = self._clock.now()
+                held = group.hold()
+                await self._hash(group, held, layout.schema.version)
+                await self._sleep(3 * (self._clock.now() - began))
+                return
 
     async def fold(self, least: int = 1) -> None:
         """Fold all groups with at least so many rows in the log."""
-        loop = asyncio.get_running_loop()
+        for group in self._unfolded(least):
+            await self._try_fold(group)
+
+    def _unfolded(self, least: int) -> list[Group]:
         groups = sorted(self.engine.groups.values(), key=lambda group: -group.unfolded)
-        for group in groups:
-            if group.unfolded < least or group.head.damage or self.directory.full():
-                continue
-            try:
-                await loop.run_in_executor(self._fold_thread, self._fold, group)
-            except duckdb.Error as error:
-                self.report(group.number, error)
+        return [group for group in groups if group.unfolded >= least and not group.head.damage]
+
+    async def _try_fold(self, group: Group) -> None:
+        if self.directory.full():
+            return
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._fold_thread, self._fold, group)
+        except duckdb.Error as error:
+            self.report(group.number, error)
 
     def _fold(self, group: Group) -> None:
         with self.engine.tables_lock, contextlib.closing(self.engine.database.cursor()) as cursor:
@@ -432,6 +466,16 @@ class Machine:
                 self.tally["folds"] += 1
 
     async def _take_hash(self, group: Group, held: tuple[object, int], version: int) -> None:
+        value = await self._hash(group, held, version)
+        if value:
+            group.note_hash(held[1], value)
+        for future in self._hashing.pop((group.number, held[1]), []):
+            if not future.done():
+                future.set_result(None)
+
+    async def _hash(self, group: Group, held: tuple[object, int], version: int) -> str:
+        """Return the hash of the rows at an index, and let it go; empty where they cannot be read."""
+
         def take() -> str:
             layout = group.layout
             if layout is None:
@@ -440,15 +484,12 @@ class Machine:
                 return state_hash(cursor, layout, at=held[1], version=version)
 
         try:
-            value = await asyncio.get_running_loop().run_in_executor(self._fold_thread, take)
-            group.note_hash(held[1], value)
+            return await asyncio.get_running_loop().run_in_executor(self._fold_thread, take)
         except duckdb.Error as error:
             self.report(group.number, error)
+            return ""
         finally:
             group.release(held)
-            for future in self._hashing.pop((group.number, held[1]), []):
-                if not future.done():
-                    future.set_result(None)
 
 
 def _begin(engine: Engine, *, number: int, replica: int) -> _Snapshot:

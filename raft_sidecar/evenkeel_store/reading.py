@@ -41,7 +41,7 @@ class Rows:
     """Reads rows of groups; `tables_lock` is held while tables change."""
 
     def __init__(self, database: Database, tables_lock: threading.Lock) -> None:
-        self._database = database
+        self.database = database
         self._tables_lock = tables_lock
 
     def read(self, group: Group, ask: Callable[[Layout], Query]) -> tuple[Layout, pa.Table]:
@@ -77,7 +77,7 @@ class Rows:
         for _ in range(_ATTEMPTS):
             layout = self._layout(group)
             query = ask(layout)
-            cursor = self._database.cursor()
+            cursor = self.database.cursor()
             for name, table in query.tables.items():
                 cursor.register(name, table)
             try:
