@@ -13,6 +13,8 @@ import pytest
 from evenkeel.errors import NotLeaderError
 from tests.store.cluster import TableCluster
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture
 async def new_cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Callable[..., Any]]:

@@ -31,6 +31,8 @@ from tests.store.support import GROUP, REPLICA, Bench, columns, upsert
 from tests.store.test_replicas import check
 from tests.wire.support import Sidecar
 
+pytestmark = pytest.mark.processes
+
 Process = asyncio.subprocess.Process
 Start = Callable[..., asyncio.Future[Process]]
 ROOT = Path(__file__).parents[2]
