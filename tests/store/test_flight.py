@@ -334,7 +334,7 @@ async def test_pins(store: Store, client: Client) -> None:
     pin = await client.act("pin", table="orders", partition=0, name="job-7", seconds=60)
     assert pin == {"index": 3, "expires": store.now + 60_000, "created": True}
     await client.put([{"id": 1, "customer": "later"}, {"id": 2, "customer": "x"}])
-    await store.machine.fold()
+    await store.machine.upkeep.fold()
     assert [row["customer"] for row in await client.rows(pin="job-7")] == ["anna"]
     assert [row["customer"] for row in await client.rows()] == ["later", "x"]
     assert (await client.act("status"))["groups"][0]["pins"] == {"job-7": 3}
@@ -454,7 +454,7 @@ async def test_table_dropped_in_mid_scan(store: Store, client: Client, monkeypat
     monkeypatch.setattr("evenkeel_store.scans.BATCH_ROWS", 1000)
     for dropped in (False, True):
         await client.put([{"id": number, "customer": "x" * 1000} for number in range(20_000)])
-        await store.machine.fold()
+        await store.machine.upkeep.fold()
         reader = await asyncio.to_thread(
             lambda: flight.connect(store.address).do_get(flight.Ticket(b'{"table":"orders","partition":0}'))
         )
@@ -478,7 +478,7 @@ async def test_table_dropped_in_mid_scan(store: Store, client: Client, monkeypat
 
 async def harm(store: Store, file: Path) -> None:
     """Change bytes in every block of a database's data, as a bad disk would."""
-    await store.machine.fold()
+    await store.machine.upkeep.fold()
     await store.machine.look(lambda engine: engine.database.checkpoint(always=True))
     await store.machine.look(type(store.machine.engine).reopen)
     await asyncio.to_thread(_harm, file)
