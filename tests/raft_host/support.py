@@ -171,7 +171,7 @@ class Cluster:
         self.clock = VirtualClock()
         self.members: dict[str, Member] = {}
         for name in names:
-            (directory / name).mkdir(exist_ok=True)
+            (directory / name).mkdir()
             self.members[name] = Member(name, directory / name, self.clock, settings)
         self._sequence = 0
 
