@@ -27,7 +27,7 @@ test: setup ## run the tests: loopback only, no compiler, under five minutes
 
 test-process: setup binaries ## test clusters of real processes: sidecars, stores and etcd, killed and paused
 	@echo "==> testing clusters of processes"
-	@$(PYTHON_BIN) -m pytest tests/process $(PYTEST_ARGS)
+	@$(PYTHON_BIN) -m pytest tests/process tests/store -m "processes" $(PYTEST_ARGS)
 
 soak: setup ## simulate raft under faults for SECONDS=60
 	@$(PYTHON_BIN) -m tests.raft.soak --seconds $(SECONDS)

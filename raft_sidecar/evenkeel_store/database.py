@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -72,6 +72,8 @@ class Database:
             self._config["threads"] = threads
         self._wal_limit = wal_limit
         self._lock = threading.Lock()
+        self.before_reopening: list[Callable[[], None]] = []
+        """Asked to let go of results that are half read: DuckDB does not open the file while there are any."""
         self.damage = ""
         self._connection = self._open()
 
@@ -81,11 +83,21 @@ class Database:
         except duckdb.Error as error:
             if not is_damage(error):
                 raise
-            self.damage = f"{self._path}: {str(error).partition(chr(10))[0]}"
-            for leftover in (self._path, self._wal):
-                if leftover.exists():
-                    leftover.replace(leftover.with_name(f"{leftover.name}.damaged"))
+            self._put_aside(error)
             return self._connect()
+
+    def _put_aside(self, error: BaseException) -> None:
+        self.damage = f"{self._path}: {str(error).partition(chr(10))[0]}"
+        for leftover in (self._path, self._wal):
+            if leftover.exists():
+                leftover.replace(leftover.with_name(f"{leftover.name}.damaged"))
+
+    def begin_anew(self, error: BaseException) -> None:
+        """Put the file aside, for it cannot be read, and begin with an empty one."""
+        with self._lock:
+            self._let_go()
+            self._put_aside(error)
+            self._connection = self._connect()
 
     def _connect(self) -> Cursor:
         connection = duckdb.connect(str(self._path), config=self._config)
@@ -100,9 +112,14 @@ class Database:
     def reopen(self) -> None:
         """Open the file again after a fatal error; cursors from before are of no use any more."""
         with self._lock:
-            with contextlib.suppress(duckdb.Error):
-                self._connection.close()
+            self._let_go()
             self._connection = self._open()
+
+    def _let_go(self) -> None:
+        for let_go in self.before_reopening:
+            let_go()
+        with contextlib.suppress(duckdb.Error):
+            self._connection.close()
 
     def close(self) -> None:
         """Close the file."""

@@ -68,7 +68,7 @@ class Engine:
         """What was done, for metrics."""
         self._full = full
         self._restored: set[int] = set()
-        self._load()
+        self._load_or_begin_anew()
 
     def close(self) -> None:
         """Close the database."""
@@ -76,6 +76,18 @@ class Engine:
         self.database.close()
 
     # Loading
+
+    def _load_or_begin_anew(self) -> None:
+        try:
+            self._load()
+        except duckdb.Error as error:
+            if not is_damage(error):
+                raise
+            with contextlib.suppress(duckdb.Error):
+                self._cursor.close()
+            self.database.begin_anew(error)
+            self.groups.clear()
+            self._load()
 
     def _load(self) -> None:
         self._cursor = self.database.cursor()
@@ -115,7 +127,8 @@ class Engine:
             group.folded = sizes.get(layout.rows, 0)
         for log in {layout.log for _, layout in layouts.values()}:
             for number, rows in self._cursor.execute(f"SELECT g, count(*) FROM {log} GROUP BY g").fetchall():
-                if number in layouts:
+                # A group that was restored past a damaged log has left rows in it.
+                if number in layouts and layouts[number][1].log == log:
                     layouts[number][0].unfolded = rows
 
     def reopen(self) -> None:
@@ -124,7 +137,7 @@ class Engine:
             with contextlib.suppress(duckdb.Error):
                 self._cursor.close()
             self.database.reopen()
-            self._load()
+            self._load_or_begin_anew()
         self.tally["reopenings"] += 1
 
     # Opening and destroying
@@ -156,9 +169,14 @@ class Engine:
         group = self.groups.get(number)
         if group is None or group.head.replica != replica:
             return
-        step = Step(number, 0, ends=True)
         layout = group.layout
-        self._restructure(group, step, layout.drop() if layout is not None else [])
+        try:
+            self._restructure(group, Step(number, 0, ends=True), _drop(group))
+        except duckdb.Error as error:
+            if not is_damage(error) or group.head.damage:
+                raise
+            self.mark_damaged(number, str(error))
+            self._restructure(group, Step(number, 0, ends=True), _drop(group))
         if layout is not None:
             self._drop_log(layout)
 
@@ -328,7 +346,7 @@ class Engine:
         try:
             if group is None or group.head.replica != replica:
                 raise StateMachineError(f"group {number} is not open for replica {replica}: open it first")
-            dropped = group.layout.drop() if group.layout is not None else []
+            dropped = _drop(group)
             step = Step(number, head.applied, kept.uses, head=head, begins=True)
             filling = partial(fill, layout) if layout is not None else None
             self._restructure(group, step, [*dropped, *created], fill=filling)
@@ -402,9 +420,11 @@ class Engine:
 
     def _log_for(self, number: int, schema: RowSchema) -> tuple[int, list[str]]:
         """Return the number of the log that a group of this schema writes to, and how to make it if it is not there."""
-        for group in self.groups.values():
-            layout = group.layout
-            if layout is not None and signature(layout.schema) == signature(schema):
+        layouts = [group.layout for group in self.groups.values() if group.layout is not None]
+        # What one group cannot read may be what others share with it.
+        damaged = {group.head.log for group in self.groups.values() if group.head.damage}
+        for layout in layouts:
+            if signature(layout.schema) == signature(schema) and layout.log_number not in damaged:
                 return layout.log_number, []
         made = Layout(number, schema, rows=0, log=self.table_number(), changes=False)
         return made.log_number, [made.create_log()]
@@ -415,6 +435,11 @@ class Engine:
         if layout.log not in logs:
             with self.tables_lock:
                 run(self._cursor, f"DROP TABLE {layout.log}")
+
+
+def _drop(group: Group) -> list[str]:
+    """How to delete a group's rows; what is damaged is not read for it."""
+    return [] if group.layout is None else group.layout.drop(from_log=not group.head.damage)
 
 
 class _FlushedError(Exception):

@@ -118,9 +118,10 @@ class Layout:
         """Name the partition's own tables."""
         return [self.rows, *([self.old] if self.keyed else []), *([self.kept] if self.changes else [])]
 
-    def drop(self) -> list[str]:
-        """Delete everything of the group."""
-        return [*(f"DROP TABLE {table}" for table in self.tables()), f"DELETE FROM {self.log} WHERE g = {self.group}"]
+    def drop(self, *, from_log: bool = True) -> list[str]:
+        """Delete everything of the group; its part of the log only if that can be read."""
+        tables = [f"DROP TABLE {table}" for table in self.tables()]
+        return [*tables, f"DELETE FROM {self.log} WHERE g = {self.group}"] if from_log else tables
 
     def become(self, other: Layout) -> list[str]:
         """Turn into a layout with more columns, or with changes kept or not, in the same tables but another log."""

@@ -3,7 +3,7 @@
     event loop    takes requests in and answers them; knows who leads and who waits for which index
     `apply`       one thread; owns the engine. Whatever applies have gathered while it worked, of all groups, are its
                   next piece of work
-    `fold`        one thread; folds groups, takes hashes at barriers
+    `fold`        one thread; folds groups, takes hashes at barriers (`upkeep`)
     `copy`        two threads; write and load snapshots
 
 Requests of one group are carried out in the order in which they came; those of different groups do not wait for each
@@ -41,22 +41,17 @@ from evenkeel.wire.messages import (
 from evenkeel_store.database import Cursor, is_damage, is_fatal
 from evenkeel_store.directory import DataDirectory
 from evenkeel_store.engine import Engine, Request
-from evenkeel_store.folding import FOLD_ROWS, fold
 from evenkeel_store.groups import Group
 from evenkeel_store.journal import KeptGroup
 from evenkeel_store.layout import Layout
-from evenkeel_store.reading import Rows, state_hash
+from evenkeel_store.reading import Rows
 from evenkeel_store.snapshots import SnapshotFiles, fill_log, load_tables, read_files, write_files
+from evenkeel_store.upkeep import Upkeep
 
-__all__ = ["FOLD_SECONDS", "Machine"]
-
-FOLD_SECONDS: Final = 1.0
-"""How long rows may be in the log before their group is folded, however few they are."""
+__all__ = ["Machine"]
 
 _NO_ROLE: Final = Role(False, 0)
 _ROUND_BYTES: Final = 32 << 20
-# Past it folding comes first: writers are slowed down before readers are.
-_MOST_UNFOLDED: Final = 16 * FOLD_ROWS
 _Result = TypeVar("_Result")
 _Answer = Callable[[Any], None]
 
@@ -94,21 +89,19 @@ class Machine:
         self.calls: Counter[tuple[str, str]] = Counter()
         """Flight calls, by method and outcome."""
         self.rows = Rows(self.engine.database, self.engine.tables_lock)
-        self._clock = clock or SystemClock()
         self._apply_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="apply")
-        self._fold_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fold")
         self._copy_threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="copy")
         self._jobs: dict[int, deque[_Job]] = {}
         self._busy: set[int] = set()
         self._worker: asyncio.Task[None] | None = None
-        self._folder: asyncio.Task[None] | None = None
-        self._fold_now = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._replicas: dict[int, int] = {}
         self._hosted: dict[tuple[str, int], int] = {}
         self._roles: dict[int, Role] = {}
         self._waiting: dict[int, list[tuple[int, asyncio.Future[None]]]] = {}
-        self._hashing: dict[tuple[int, int], list[asyncio.Future[None]]] = {}
+        self.upkeep = Upkeep(
+            self.engine, self.rows, full=self.directory.full, report=self.report, clock=clock or SystemClock()
+        )
         self.on_role: Callable[[int], None] = lambda group: None
         """Called when a group's role is told."""
 
@@ -119,12 +112,11 @@ class Machine:
 
     async def stop(self) -> None:
         """Finish what is under way and let go of the directory."""
-        if self._folder is not None:
-            self._folder.cancel()
         while self._worker is not None:
             await self._worker
-        await asyncio.gather(*self._tasks, *([self._folder] if self._folder else []), return_exceptions=True)
-        for pool in (self._copy_threads, self._fold_thread, self._apply_thread):
+        await self.upkeep.stop()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for pool in (self._copy_threads, self._apply_thread):
             pool.shutdown()
         self.engine.close()
         self.directory.release()
@@ -166,14 +158,10 @@ class Machine:
             await future
 
     async def until_hashed(self, group: int, index: int) -> str:
-        """Wait for the hash taken at a barrier, and return it."""
+        """Wait for the hash taken at a barrier, and return it; empty where it could not be taken."""
         await self.until_applied(group, index)
-        known = self.engine.groups[group]
-        if index not in known.hashes:
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._hashing.setdefault((group, index), []).append(future)
-            await future
-        return known.hashes[index]
+        known = self.engine.groups.get(group)
+        return "" if known is None else await self.upkeep.until_hashed(known, index)
 
     async def look(self, question: Callable[[Engine], _Result]) -> _Result:
         """Ask the engine something, between two transactions."""
@@ -191,8 +179,7 @@ class Machine:
     def connected(self, volume: str) -> None:
         """Take the sidecar's volume as our own where we have none."""
         self.directory.adopt_volume(volume)
-        if self._folder is None:
-            self._folder = asyncio.create_task(self._keep_folding())
+        self.upkeep.start()
 
     def disconnected(self) -> None:
         """Nobody leads any more, as far as we know."""
@@ -265,8 +252,7 @@ class Machine:
             for job, body in zip(jobs, bodies, strict=True):
                 job.answer(body)
             self._after_round({job.request.group for job in jobs if job.request is not None})
-            if any(group.unfolded > _MOST_UNFOLDED for group in self.engine.groups.values()):
-                await self.fold(FOLD_ROWS)
+            await self.upkeep.slow_down()
         self._worker = None
 
     def _next_jobs(self) -> list[_Job]:
@@ -316,11 +302,7 @@ class Machine:
     def _after_round(self, groups: set[int]) -> None:
         for group in groups:
             self._wake(group)
-        if any(self.engine.groups[group].unfolded >= FOLD_ROWS for group in groups & self.engine.groups.keys()):
-            self._fold_now.set()
-        due, self.engine.hashes_due = self.engine.hashes_due, []
-        for group_of, held, version in due:
-            self._spawn(self._take_hash(group_of, held, version))
+        self.upkeep.applied(groups)
 
     def _wake(self, group: int) -> None:
         applied = self.applied(group)
@@ -396,59 +378,6 @@ class Machine:
         await self.look(lambda engine: engine.adopt(number, replica, kept, partial(fill_log, files)))
         self.tally["restores"] += 1
         return Applied(request.index)
-
-    # Folding
-
-    async def _keep_folding(self) -> None:
-        """Fold the groups with many rows in the log at once, the others now and then."""
-        while True:
-            timer = asyncio.ensure_future(self._clock.sleep(FOLD_SECONDS))
-            due = asyncio.ensure_future(self._fold_now.wait())
-            try:
-                await asyncio.wait({timer, due}, return_when=asyncio.FIRST_COMPLETED)
-                least = 1 if timer.done() else FOLD_ROWS
-            finally:
-                timer.cancel()
-                due.cancel()
-            self._fold_now.clear()
-            await self.fold(least)
-
-    async def fold(self, least: int = 1) -> None:
-        """Fold all groups with at least so many rows in the log."""
-        loop = asyncio.get_running_loop()
-        groups = sorted(self.engine.groups.values(), key=lambda group: -group.unfolded)
-        for group in groups:
-            if group.unfolded < least or group.head.damage or self.directory.full():
-                continue
-            try:
-                await loop.run_in_executor(self._fold_thread, self._fold, group)
-            except duckdb.Error as error:
-                self.report(group.number, error)
-
-    def _fold(self, group: Group) -> None:
-        with self.engine.tables_lock, contextlib.closing(self.engine.database.cursor()) as cursor:
-            if self.engine.groups.get(group.number) is group:
-                self.tally["folded_rows"] += fold(self.engine.database, cursor, group)
-                self.tally["folds"] += 1
-
-    async def _take_hash(self, group: Group, held: tuple[object, int], version: int) -> None:
-        def take() -> str:
-            layout = group.layout
-            if layout is None:
-                return "0:" + "0" * 16
-            with contextlib.closing(self.engine.database.cursor()) as cursor:
-                return state_hash(cursor, layout, at=held[1], version=version)
-
-        try:
-            value = await asyncio.get_running_loop().run_in_executor(self._fold_thread, take)
-            group.note_hash(held[1], value)
-        except duckdb.Error as error:
-            self.report(group.number, error)
-        finally:
-            group.release(held)
-            for future in self._hashing.pop((group.number, held[1]), []):
-                if not future.done():
-                    future.set_result(None)
 
 
 def _begin(engine: Engine, *, number: int, replica: int) -> _Snapshot:

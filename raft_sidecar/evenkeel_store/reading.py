@@ -35,13 +35,14 @@ class Query(NamedTuple):
 
 
 _ATTEMPTS: Final = 10
+_HASHED_AT_ONCE: Final = 65_536
 
 
 class Rows:
     """Reads rows of groups; `tables_lock` is held while tables change."""
 
     def __init__(self, database: Database, tables_lock: threading.Lock) -> None:
-        self._database = database
+        self.database = database
         self._tables_lock = tables_lock
 
     def read(self, group: Group, ask: Callable[[Layout], Query]) -> tuple[Layout, pa.Table]:
@@ -77,7 +78,7 @@ class Rows:
         for _ in range(_ATTEMPTS):
             layout = self._layout(group)
             query = ask(layout)
-            cursor = self._database.cursor()
+            cursor = self.database.cursor()
             for name, table in query.tables.items():
                 cursor.register(name, table)
             try:
@@ -101,12 +102,17 @@ class Rows:
         return layout
 
 
-def state_hash(cursor: Cursor, layout: Layout, *, at: int, version: int) -> str:
-    """Return how many rows there were at an index that is held, and the sum of their hashes."""
-    columns = layout.columns[:version]
+def state_hash(rows: Rows, group: Group, *, at: int, version: int) -> str:
+    """Return how many rows there were at an index that is held, and the sum of their hashes over so many columns."""
+    columns = [f"c{place}" for place in range(version)]
+
+    def ask(layout: Layout) -> Query:
+        return Query(f"SELECT {', '.join(columns)} FROM ({layout.source(columns, at=at)})")
+
+    cursor, batches = rows.begin(group, ask, batch_rows=_HASHED_AT_ONCE)
     count, total = 0, 0
-    source = layout.source(columns, at=at)
-    for batch in cursor.sql(f"SELECT {', '.join(columns)} FROM ({source})").to_arrow_reader():
-        count += batch.num_rows
-        total += sum_of_hashes(hash_rows(batch))
+    with contextlib.closing(cursor):
+        for batch in batches:
+            count += batch.num_rows
+            total += sum_of_hashes(hash_rows(batch))
     return f"{count}:{total % (1 << 64):016x}"

@@ -43,6 +43,7 @@ class Answer:
         self.asked_at = time.monotonic()
         self._cursor: Cursor | None = cursor
         self._batches = batches
+        self._why = ""
         self._lock = threading.Lock()
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
@@ -51,8 +52,8 @@ class Answer:
     def __next__(self) -> pa.RecordBatch:
         with self._lock:
             self.asked_at = time.monotonic()
-            if self._cursor is None:
-                raise UnavailableError(f"nothing was read for {IDLE_SECONDS:g} s, so the scan was ended: read anew")
+            if self._why:
+                raise UnavailableError(self._why)
             try:
                 batch = next(self._batches)
             except BaseException:
@@ -63,9 +64,11 @@ class Answer:
     def __del__(self) -> None:
         self.end()
 
-    def end(self) -> None:
-        """Give the scan up; done where it has ended already."""
+    def end(self, why: str = "") -> None:
+        """Give the scan up, and tell whoever goes on reading why; done where it has ended already."""
         with self._lock:
+            if self._cursor is not None:
+                self._why = why
             self._close()
 
     def _close(self) -> None:
@@ -81,6 +84,7 @@ class Scanner:
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
         self._open: weakref.WeakSet[Answer] = weakref.WeakSet()
+        rows.database.before_reopening.append(self.end_all)
 
     def scan(self, group: Group, request: ReadRequest, *, held: tuple[object, int] | None = None) -> Answer:
         """Begin; `held` is an index of the group to read at, and is released once that is certain."""
@@ -107,7 +111,12 @@ class Scanner:
         now = time.monotonic()
         for answer in list(self._open):
             if now - answer.asked_at > IDLE_SECONDS:
-                answer.end()
+                answer.end(f"nothing was read for {IDLE_SECONDS:g} s, so the scan was ended: read anew")
+
+    def end_all(self) -> None:
+        """End every scan."""
+        for answer in list(self._open):
+            answer.end("the database had to be opened again, which ended the scan: read anew")
 
     def _begin(self, group: Group, ask: Callable[[Layout], Query], shape: pa.Schema, index: int) -> Answer:
         cursor, batches = self._rows.begin(group, ask, batch_rows=BATCH_ROWS)

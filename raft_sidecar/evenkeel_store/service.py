@@ -237,9 +237,12 @@ class Service:
         committed = await self.propose(group, encode_entry(Hash()))
         try:
             async with asyncio.timeout(self._patience):
-                return committed.index, await self.machine.until_hashed(group.number, committed.index)
+                taken = await self.machine.until_hashed(group.number, committed.index)
         except TimeoutError:
             raise UnavailableError(f"the hash at index {committed.index} takes long: look at the status") from None
+        if not taken:
+            raise UnavailableError(f"the hash at index {committed.index} could not be taken here")
+        return committed.index, taken
 
 
 def too_large(limit: int = MAX_ENTRY_BYTES) -> TooLargeError:

@@ -181,9 +181,9 @@ class ProcessCluster:
         shutil.rmtree(self.directory / "etcd")
         await self.etcd.start()
 
-    async def add(self, name: str) -> StoreProcesses:
+    async def add(self, name: str, *, flags: tuple[str, ...] = ()) -> StoreProcesses:
         """Start another store."""
-        store = StoreProcesses(name, self.directory / name, (self.etcd.endpoint,), self.flags)
+        store = StoreProcesses(name, self.directory / name, (self.etcd.endpoint,), (*self.flags, *flags))
         self.stores[name] = store
         await store.start()
         return store

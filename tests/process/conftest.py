@@ -14,6 +14,14 @@ from tests.process.cluster import ProcessCluster
 # Paths of unix sockets have at most 107 bytes, which pytest's own directories may exceed.
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything here is for `make test-process`."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker("processes")
+
+
 @pytest.fixture
 async def new_cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Callable[..., Any]]:
     async with AsyncExitStack() as stack:

@@ -171,7 +171,7 @@ class Cluster:
         self.clock = VirtualClock()
         self.members: dict[str, Member] = {}
         for name in names:
-            (directory / name).mkdir()
+            (directory / name).mkdir(exist_ok=True)
             self.members[name] = Member(name, directory / name, self.clock, settings)
         self._sequence = 0
 

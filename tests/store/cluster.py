@@ -44,9 +44,9 @@ class TableStore(StoreProcesses):
 class TableCluster(ProcessCluster):
     """A cluster with one table, `orders`."""
 
-    async def add(self, name: str) -> StoreProcesses:
+    async def add(self, name: str, *, flags: tuple[str, ...] = ()) -> StoreProcesses:
         store = TableStore(name, self.directory / name, (self.etcd.endpoint,), ())
-        store.flags = ("--flight", store.address)
+        store.flags = ("--flight", store.address, *flags)
         self.stores[name] = store
         await store.start()
         return store

@@ -119,8 +119,8 @@ class Bench:
     def hash(self, group: int = GROUP, *, at: int | None = None) -> str:
         known = self.engine.groups[group]
         assert known.layout is not None
-        with known.holding(at) as index, contextlib.closing(self.engine.database.cursor()) as cursor:
-            return state_hash(cursor, known.layout, at=index, version=known.layout.schema.version)
+        with known.holding(at) as index:
+            return state_hash(self.rows, known, at=index, version=known.layout.schema.version)
 
     def changes(self, group: int = GROUP) -> list[tuple[int, int, int, int]]:
         def ask(layout: Any) -> Query:

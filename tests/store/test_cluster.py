@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from typing import Any
@@ -12,6 +13,8 @@ import pytest
 
 from evenkeel.errors import NotLeaderError
 from tests.store.cluster import TableCluster
+
+pytestmark = pytest.mark.processes
 
 
 @pytest.fixture
@@ -92,3 +95,25 @@ async def test_new_replicas_answer_at_pins_of_before(new_cluster: Callable[..., 
         assert newest == [0, 1, 2, *range(5, 10), *range(100_010, 100_020)]
         await client.close()
     assert len(set((await cluster.hashes(0)).values())) == 1
+
+
+async def test_full_disk_heals_by_itself(new_cluster: Callable[..., Any]) -> None:
+    """A store whose disk takes no more goes on reading; once there is room, what was committed meanwhile is applied."""
+    cluster: TableCluster = await new_cluster(stores=1, partitions=1)
+    await cluster.reconcile(1)
+    await cluster.until_settled()
+    await cluster.write(batch(0, 0), writer="w", sequence=1)
+    before = await all_rows(cluster)
+    [store] = cluster.stores.values()
+    assert store.machine is not None
+    wal = store.directory / "tables" / "tables.duckdb.wal"
+    room = wal.stat().st_size + 500
+    resource.prlimit(store.machine.pid, resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
+    large = pa.record_batch({"id": list(range(5000, 6000)), "customer": [f"{n}" * 20 for n in range(1000)]})
+    await cluster.insist(0, lambda client: client.put(large, writer="w", sequence=2))
+    client = cluster.client(store.name)
+    stale = await client.get(partition=0, at_least=1, columns=["id"])
+    assert sorted(stale.column("id").to_pylist()) == before
+    await client.close()
+    resource.prlimit(store.machine.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert await all_rows(cluster) == [*before, *range(5000, 6000)]

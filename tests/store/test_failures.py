@@ -11,11 +11,16 @@ from typing import Any
 import duckdb
 import pytest
 
+from evenkeel.errors import UnavailableError
+from evenkeel.wire.flight import ReadRequest
 from evenkeel.wire.messages import Applied, Failed
 from evenkeel_store import engine
 from evenkeel_store.database import Database, is_damage, is_fatal
 from evenkeel_store.drafts import log_rows
+from evenkeel_store.journal import Journal
+from evenkeel_store.scans import Scanner
 from tests.store.support import GROUP, Bench, columns, upsert
+from tests.store.test_replicas import restore_elsewhere
 
 
 @contextlib.contextmanager
@@ -154,3 +159,68 @@ def test_failing_statement_in_one_group(bench: Bench, monkeypatch: pytest.Monkey
     assert answers == [Failed("group 7 stops before 2: no memory"), Applied(2)]
     monkeypatch.undo()
     assert bench.apply(upsert([{"id": 1}])) == Applied(2)
+
+
+def test_scan_that_is_half_read_when_the_database_is_opened_again(bench: Bench) -> None:
+    """DuckDB waits for half-read results before it opens a file again, so they are ended, and say so."""
+    bench.apply(columns(), *(batch(first) for first in range(0, 70_000, 500)))
+    scanner = Scanner(bench.rows)
+    answer = scanner.scan(bench.group, ReadRequest(table="orders"))
+    next(answer)
+    bench.engine.reopen()
+    with pytest.raises(UnavailableError, match="had to be opened again"):
+        next(answer)
+    assert len(bench.ids()) == 70_000
+
+
+@pytest.mark.parametrize("how", ["restore", "destroy"])
+def test_damaged_log_is_left_behind(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """A log that cannot be read any more does not stand in the way of restoring, or destroying, who wrote to it."""
+    source = Bench(tmp_path / "source")
+    source.open()
+    source.apply(columns(), batch(0))
+    bench.open(8, 1)
+    bench.apply(columns(), upsert([{"id": 1}]), group=8, replica=1)
+    bench.apply(columns(), batch(0))
+    bench.engine.mark_damaged(8, "bad block")
+    log = bench.group.head.log
+    failing = f"DELETE FROM log_{log}"
+
+    def harmed(cursor: Any, *statements: str) -> None:
+        for statement in statements:
+            if statement.startswith(failing):
+                raise duckdb.Error("Corrupt database file: computed checksum 1 does not match stored checksum 2")
+            cursor.execute(statement)
+
+    monkeypatch.setattr(engine, "run", harmed)
+    if how == "destroy":
+        bench.engine.destroy(GROUP, 3)
+        assert list(bench.engine.groups) == [8]
+    else:
+        bench.engine.mark_damaged(GROUP, "bad block")
+        restore_elsewhere(source, tmp_path / "snapshot", bench)
+        assert bench.group.head.log != log
+        assert bench.ids() == list(range(500))
+        bench.engine.reopen()
+        assert (bench.group.unfolded, bench.ids()) == (500, list(range(500)))
+    source.close()
+
+
+def test_journal_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A database whose journal is damaged is of no use: it is put aside like one that cannot be opened."""
+    bench = Bench(tmp_path / "data")
+    bench.open()
+    bench.close()
+    load = Journal.load
+
+    def harmed(journal: Journal, cursor: Any) -> Any:
+        monkeypatch.setattr(Journal, "load", load)
+        raise duckdb.Error("Corrupt database file: computed checksum 1 does not match stored checksum 2")
+
+    monkeypatch.setattr(Journal, "load", harmed)
+    again = Bench(tmp_path / "data")
+    assert again.engine.groups == {}
+    assert "Corrupt" in again.engine.database.damage
+    assert (tmp_path / "data" / "tables.duckdb.damaged").exists()
+    assert again.engine.open(GROUP, 3, table="orders.1", partition=0).state == "damaged"
+    again.close()

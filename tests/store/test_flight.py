@@ -334,7 +334,7 @@ async def test_pins(store: Store, client: Client) -> None:
     pin = await client.act("pin", table="orders", partition=0, name="job-7", seconds=60)
     assert pin == {"index": 3, "expires": store.now + 60_000, "created": True}
     await client.put([{"id": 1, "customer": "later"}, {"id": 2, "customer": "x"}])
-    await store.machine.fold()
+    await store.machine.upkeep.fold()
     assert [row["customer"] for row in await client.rows(pin="job-7")] == ["anna"]
     assert [row["customer"] for row in await client.rows()] == ["later", "x"]
     assert (await client.act("status"))["groups"][0]["pins"] == {"job-7": 3}
@@ -454,7 +454,7 @@ async def test_table_dropped_in_mid_scan(store: Store, client: Client, monkeypat
     monkeypatch.setattr("evenkeel_store.scans.BATCH_ROWS", 1000)
     for dropped in (False, True):
         await client.put([{"id": number, "customer": "x" * 1000} for number in range(20_000)])
-        await store.machine.fold()
+        await store.machine.upkeep.fold()
         reader = await asyncio.to_thread(
             lambda: flight.connect(store.address).do_get(flight.Ticket(b'{"table":"orders","partition":0}'))
         )
@@ -476,18 +476,27 @@ async def test_table_dropped_in_mid_scan(store: Store, client: Client, monkeypat
         await client.rows()
 
 
-async def test_damage_is_found_while_reading(store: Store, client: Client, tmp_path: Path) -> None:
-    """A block that does not have its checksum any more is noticed by whoever reads it; the sidecar hears of it."""
-    await client.put([{"id": number, "customer": f"{number}" * 20} for number in range(5000)])
-    await store.machine.fold()
+async def harm(store: Store, file: Path) -> None:
+    """Change bytes in every block of a database's data, as a bad disk would."""
+    await store.machine.upkeep.fold()
     await store.machine.look(lambda engine: engine.database.checkpoint(always=True))
     await store.machine.look(type(store.machine.engine).reopen)
-    file = tmp_path / "data" / "tables.duckdb"
+    await asyncio.to_thread(_harm, file)
+
+
+def _harm(file: Path) -> None:
     data = bytearray(file.read_bytes())
     for place in range(12_288 + 262_144, len(data), 4096):
         data[place + 99] ^= 0xFF
     with file.open("r+b") as stream:
         stream.write(data)
+
+
+async def test_damage_is_found_while_reading(store: Store, client: Client, tmp_path: Path) -> None:
+    """A block that does not have its checksum any more is noticed by whoever reads it; the sidecar hears of it."""
+    await client.put([{"id": number, "customer": f"{number}" * 20} for number in range(5000)])
+    await store.settled()
+    await harm(store, tmp_path / "data" / "tables.duckdb")
     with pytest.raises(UnavailableError, match="cannot be read here"):
         await client.rows()
     await store.machine.look(lambda engine: None)
@@ -495,6 +504,16 @@ async def test_damage_is_found_while_reading(store: Store, client: Client, tmp_p
     assert (opened.applied, opened.state) == (0, "damaged")
     with pytest.raises(NotLeaderError, match="damaged"):
         await client.rows()
+
+
+async def test_damage_is_found_though_nobody_reads(store: Store, client: Client, tmp_path: Path) -> None:
+    """After a start every partition is read through once, in the store's own time."""
+    await client.put([{"id": number, "customer": f"{number}" * 20} for number in range(5000)])
+    await store.settled()
+    await harm(store, tmp_path / "data" / "tables.duckdb")
+    [group] = store.machine.groups_of("")
+    await turns(lambda: bool(group.head.damage), store.clock)
+    assert "checksum" in group.head.damage
 
 
 async def test_fault_of_ours(store: Store, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

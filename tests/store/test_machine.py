@@ -14,10 +14,11 @@ import pytest
 from evenkeel.errors import InvalidInputError
 from evenkeel.wire.messages import Applied, Apply, Done, Failed, LoggedEntry, Open, Opened, Restore, SnapshotTaken
 from evenkeel_store.entries import Expire, Fence, Hash, Pin, encode_entry
+from evenkeel_store.layout import Layout
 from evenkeel_store.machine import Machine
 from evenkeel_store.reading import Query
 from evenkeel_store.snapshots import load_tables, write_files
-from tests.store.support import GROUP, KEYED, PLAIN, REPLICA, append, columns, conditional, delete, upsert
+from tests.store.support import GROUP, KEYED, PLAIN, REPLICA, WIDER, append, columns, conditional, delete, upsert
 
 A, B = {"id": 1, "name": "a", "amount": Decimal("1.00")}, {"id": 2, "name": "b", "amount": None}
 
@@ -133,14 +134,39 @@ async def test_hashes_are_taken_at_their_barrier(start: Callable[..., Asking]) -
     log = [columns(), upsert([A]), encode_entry(Hash()), upsert([B]), delete([1]), encode_entry(Hash()), upsert([A])]
     await asyncio.gather(one.open(), two.open())
     await one.apply(1, *log)
-    await one.machine.fold()
+    await one.machine.upkeep.fold()
     for index, entry in enumerate(log, start=1):
         await two.apply(index, entry)
-        await two.machine.fold()
+        await two.machine.upkeep.fold()
     hashes = [[await store.machine.until_hashed(GROUP, index) for index in (3, 6)] for store in (one, two)]
     assert hashes[0] == hashes[1]
     assert [value.partition(":")[0] for value in hashes[0]] == ["1", "1"]
     assert len(set(hashes[0])) == 2
+
+
+async def test_hash_of_rows_that_move_meanwhile(start: Callable[..., Asking], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A barrier before more columns has the hash of the rows as they were, though they are elsewhere by then."""
+    one, two = start("one"), start("two")
+    log = [columns(), upsert([A, B]), encode_entry(Hash()), columns(WIDER), upsert([A])]
+    await asyncio.gather(one.open(), two.open())
+    await one.apply(1, *log[:3])
+    expected = await one.machine.until_hashed(GROUP, 3)
+    loop, seen = asyncio.get_running_loop(), list[Any]()
+    source = Layout.source
+
+    def late(layout: Layout, *arguments: Any, **options: Any) -> str:
+        if not seen:
+            seen.append(layout)
+            asyncio.run_coroutine_threadsafe(moved.wait(), loop).result()
+        return source(layout, *arguments, **options)
+
+    moved = asyncio.Event()
+    monkeypatch.setattr(Layout, "source", late)
+    await two.apply(1, *log[:3])
+    await two.apply(4, *log[3:])
+    moved.set()
+    assert await two.machine.until_hashed(GROUP, 3) == expected
+    assert seen[0] is not two.machine.engine.groups[GROUP].layout
 
 
 async def test_snapshot_is_the_group(start: Callable[..., Asking], tmp_path: Path) -> None:
@@ -155,7 +181,7 @@ async def test_snapshot_is_the_group(start: Callable[..., Asking], tmp_path: Pat
     ]
     await asyncio.gather(one.open(), two.open())
     await one.apply(1, *log[:4])
-    await one.machine.fold()
+    await one.machine.upkeep.fold()
     await one.apply(5, log[4])
     taken = await one.snapshot(tmp_path / "snapshot")
     assert taken == SnapshotTaken(
@@ -206,7 +232,7 @@ async def test_snapshot_does_not_stop_writes(
     (tmp_path / "snapshot").mkdir()
     taking = store.ask("snapshot", tmp_path / "snapshot")
     assert await store.apply(3, delete([1])) == Applied(3)
-    await store.machine.fold()
+    await store.machine.upkeep.fold()
     assert await store.rows() == [B]
     assert not taking.done()
     go_on.set()

@@ -40,6 +40,39 @@ class ClosedTransport:
     writelines = close = abort = _refuse
 
 
+class StuckTransport:
+    """One whose other end does not read: closing waits for ever, aborting does not."""
+
+    def __init__(self) -> None:
+        self.protocol: FrameConnection | None = None
+        self.closing = False
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def writelines(self, data: Any) -> None:
+        assert not self.closing
+
+    def close(self) -> None:
+        self.closing = True
+
+    def abort(self) -> None:
+        self.closing = True
+        assert self.protocol is not None
+        asyncio.get_running_loop().call_soon(self.protocol.connection_lost, None)
+
+
+async def test_an_end_that_does_not_read_is_given_up() -> None:
+    """Whoever waits for the end of a connection waits a second, then it is aborted."""
+    keeper, transport = Keeper(), StuckTransport()
+    connection = transport.protocol = FrameConnection(keeper, drops=Drops())
+    connection.connection_made(cast("asyncio.Transport", transport))
+    connection.close()
+    async with asyncio.timeout(10):
+        await connection.ended()
+    assert keeper.lost_times == 1
+
+
 @pytest.mark.parametrize("end", [FrameConnection.close, FrameConnection.abort, FrameConnection.flush])
 async def test_a_transport_closed_behind_its_back(end: Callable[[FrameConnection], None]) -> None:
     """Its owner is told once, whoever waits for the end is let go, and nothing fails."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -97,8 +98,9 @@ class Flags:
         file = self.path(flag)
         try:
             return file.read_text().strip() if file else ""
-        except OSError as error:
-            raise InvalidInputError(f"--{flag} {file}: {error.strerror}") from error
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it does not hold text"
+            raise InvalidInputError(f"--{flag} {file}: {why}") from error
 
     def endpoint(self, flag: str) -> Endpoint:
         """A host and a port."""
@@ -115,7 +117,7 @@ class Flags:
             number = kind(text)
         except ValueError:
             number = None
-        if number is None or not number >= least:
+        if number is None or not least <= number < math.inf:
             what = "a whole number" if kind is int else "a number"
             raise InvalidInputError(f"--{flag} {text!r}: allowed is {what} of at least {least:g}")
         return number

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple
 
 from evenkeel.errors import InvalidInputError
 from evenkeel.process.flags import Endpoint
 
-__all__ = ["Answer", "HttpServer"]
+__all__ = ["Answer", "HttpServer", "Page"]
+
+log = logging.getLogger(__name__)
 
 _PATIENCE: Final = 5.0
 _MOST_BYTES: Final = 8192
-_REASONS: Final = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 503: "Unavailable"}
+_REASONS: Final = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
+}
 
 
 class Answer(NamedTuple):
@@ -25,10 +35,13 @@ class Answer(NamedTuple):
     kind: str = "text/plain; charset=utf-8"
 
 
+Page = Callable[[], Answer | Awaitable[Answer]]
+
+
 class HttpServer:
     """Serves a page per path."""
 
-    def __init__(self, pages: Mapping[str, Callable[[], Answer]]) -> None:
+    def __init__(self, pages: Mapping[str, Page]) -> None:
         self._pages = pages
         self._server: asyncio.Server | None = None
         self._talking: set[asyncio.Task[None]] = set()
@@ -77,7 +90,12 @@ class HttpServer:
         page = self._pages.get(path)
         if page is None:
             return Answer(404, f"there are {', '.join(sorted(self._pages))}\n".encode())
-        answer = page()
+        try:
+            found = page()
+            answer = found if isinstance(found, Answer) else await found
+        except Exception:
+            log.exception("%s cannot be answered", path)
+            return Answer(500, b"this is a bug; the log says more\n")
         return answer._replace(body=b"") if method == "HEAD" else answer
 
 

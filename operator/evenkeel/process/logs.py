@@ -1,4 +1,4 @@
-"""Structured logs: one line an event, with who logs it in each; libraries' logs pass through the same way."""
+"""Structured logs: one line an event, with the store in each; libraries' logs pass through the same way."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _SHARED: Final[list[Processor]] = [
 ]
 
 
-def set_up_logs(*, level: str, form: str, **who: str) -> None:
-    """Send everything that is logged to standard error; `who` is part of every line."""
+def set_up_logs(*, level: str, form: str, store: str) -> None:
+    """Send everything that is logged to standard error."""
     last: Processor = structlog.processors.JSONRenderer()
     if form == "console":
         last = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[*_SHARED, _named(who)],
+            foreign_pre_chain=[*_SHARED, _name_store(store)],
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, last],
         )
     )
@@ -37,9 +37,9 @@ def set_up_logs(*, level: str, form: str, **who: str) -> None:
     root.setLevel(level.upper())
 
 
-def _named(who: dict[str, str]) -> Processor:
+def _name_store(store: str) -> Processor:
     def add(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-        event.update(who)
+        event["store"] = store
         return event
 
     return add

@@ -145,7 +145,7 @@ class FrameConnection(asyncio.BufferedProtocol):
 
     def flush(self) -> None:
         """Send what waits for the end of this turn."""
-        if self._unsent and not self._gone():
+        if self._unsent and not self._closing and not self._gone():
             self.transport.writelines(self._unsent)
             self._unsent = []
 
@@ -193,10 +193,11 @@ class FrameConnection(asyncio.BufferedProtocol):
 
     def _gone(self) -> bool:
         """Whether the transport was closed behind our back: uvloop does so when dialling is called off, in silence."""
-        if not self._closing and self.transport.is_closing():
-            self._closing = True
-            self._loop.call_soon(self.connection_lost, None)
-        return self._ended.done() or self.transport.is_closing()
+        if self._closing or not self.transport.is_closing():
+            return False
+        self._closing = True
+        self._loop.call_soon(self.connection_lost, None)
+        return True
 
     def _note(self, reason: str, detail: str) -> None:
         self._drops[reason] += 1

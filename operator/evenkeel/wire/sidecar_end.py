@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
-from evenkeel.errors import DisconnectedError, FrameError, StateMachineError
+from evenkeel.errors import DisconnectedError, FrameError, InvalidInputError, StateMachineError
 from evenkeel.metastore.clock import Clock, SystemClock, Timer
 from evenkeel.wire.calls import Calls
 from evenkeel.wire.connection import FrameConnection
@@ -126,7 +126,12 @@ class SidecarEnd:
         """Listen. A socket left behind by a dead sidecar is replaced."""
         clear_path(self.path)
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_unix_server(lambda: FrameConnection(self, drops=self.drops), self.path)
+        try:
+            self._server = await loop.create_unix_server(lambda: FrameConnection(self, drops=self.drops), self.path)
+        except OSError as error:
+            raise InvalidInputError(
+                f"cannot listen for the state machine on {self.path}: {error.strerror}; choose another path"
+            ) from error
         # Both containers of a pod run with the pod's group, not necessarily as one user.
         self.path.chmod(0o660)
 

@@ -24,13 +24,14 @@ from evenkeel_raft.core.errors import InvariantError, Refusal, RefusedError
 from evenkeel_raft.core.log import Log, Write
 from evenkeel_raft.core.messages import AppendResponse, HeartbeatResponse, InstallSnapshot, Message
 from evenkeel_raft.core.state import Raft
-from evenkeel_raft.core.status import SoftState, Status, status_of
+from evenkeel_raft.core.status import SoftState, Status, leader_silent_ticks, status_of
 from evenkeel_raft.core.tracker import SNAPSHOT
 from evenkeel_raft.core.types import (
     CANDIDATE,
     EMPTY_META,
     GENESIS_INDEX,
     LEADER,
+    ROLE_NAMES,
     Conf,
     ConfChange,
     Entry,
@@ -373,6 +374,16 @@ class Node:
         return self._raft.term
 
     @property
+    def replica(self) -> int:
+        """Who this is."""
+        return self._raft.replica
+
+    @property
+    def role(self) -> str:
+        """What it is at the moment."""
+        return ROLE_NAMES[self._raft.role]
+
+    @property
     def leading(self) -> bool:
         """Whether this replica is the leader."""
         return self._raft.role == LEADER
@@ -381,6 +392,11 @@ class Node:
     def leader(self) -> int:
         """Who leads, or 0."""
         return self._raft.leader
+
+    @property
+    def leader_silent_ticks(self) -> int | None:
+        """How long ago there certainly was a leader; see `Status`."""
+        return leader_silent_ticks(self._raft)
 
     @property
     def quiesced(self) -> bool:
@@ -414,6 +430,11 @@ class Node:
     def committed(self) -> int:
         """The commit index."""
         return self._raft.log.committed
+
+    @property
+    def applied(self) -> int:
+        """The index that the state machine has."""
+        return self._raft.log.applied
 
     @property
     def needs_restore(self) -> bool:

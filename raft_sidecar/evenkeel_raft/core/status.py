@@ -8,7 +8,7 @@ from evenkeel_raft.core.state import Raft
 from evenkeel_raft.core.tracker import NEVER, STATE_NAMES, Progress
 from evenkeel_raft.core.types import JOINT, LEADER, ROLE_NAMES, Conf, decode_conf_change
 
-__all__ = ["ConfMark", "PeerStatus", "SoftState", "Status", "status_of"]
+__all__ = ["ConfMark", "PeerStatus", "SoftState", "Status", "leader_silent_ticks", "status_of"]
 
 
 class SoftState(Struct, frozen=True, gc=False):
@@ -99,7 +99,7 @@ def status_of(r: Raft) -> Status:
         committed_in_term=leading and log.committed >= r.term_start,
         commit_known=r.tracker.commit_known() if leading else 0,
         transfer_to=r.transfer_to,
-        leader_silent_ticks=_leader_silent_ticks(r),
+        leader_silent_ticks=leader_silent_ticks(r),
         needs_restore=log.needs_restore,
         detached=log.detached,
         quiesced=r.quiesced,
@@ -107,7 +107,8 @@ def status_of(r: Raft) -> Status:
     )
 
 
-def _leader_silent_ticks(r: Raft) -> int | None:
+def leader_silent_ticks(r: Raft) -> int | None:
+    """How long ago there certainly was a leader."""
     heard = r.tracker.quorum_heard(r.now) if r.role == LEADER else r.leader_heard
     return None if r.quiesced or heard == NEVER else r.now - heard
 

@@ -5,6 +5,7 @@
     ports        what a replica is lent by its host
     replica      one replica: what its node wants done, begun; proposals and reads, answered
     arrivals     snapshots from peers that are not restored yet
+    views        a replica as agent, reports, tools and probes see it
     applier      what one replica has with its state machine: open, apply, restore
     filler       snapshots that a leader sends to members that its log cannot bring up to date
     inquiries    whether a replica is still a member: asked of leaders, and answered

@@ -43,9 +43,10 @@ from evenkeel_raft.host.machine_side import MachineSide
 from evenkeel_raft.host.peer_side import PeerSide
 from evenkeel_raft.host.ports import Ports, Tally, Tasks
 from evenkeel_raft.host.pump import Pump
-from evenkeel_raft.host.replica import Replica, ReplicaStatus
+from evenkeel_raft.host.replica import Replica
 from evenkeel_raft.host.settings import HostSettings
 from evenkeel_raft.host.upkeep import Upkeep
+from evenkeel_raft.host.views import ReplicaStatus, describe, is_behind, report, view
 from evenkeel_raft.log.disk import FileDisk
 from evenkeel_raft.log.rebuild import Recovered, RecoveredGroup
 from evenkeel_raft.log.records import Append, Created, Destroyed, Metastore
@@ -60,6 +61,7 @@ __all__ = ["Host"]
 log = logging.getLogger(__name__)
 
 _PEERS_FILE: Final = "peers.json"
+_PER_TURN: Final = 100
 _NOTHING: Final = RecoveredGroup(0, 0, b"", EMPTY_META, HardState(), [])
 
 
@@ -91,6 +93,7 @@ class Host:
         self._addresses = _read_peers(directory)
         self._addresses_noted = True
         self._log = log
+        self._writing = False
         self._chance = chance
         self._replicas: dict[int, Replica] = {}
         self._running: dict[Partition, ReplicaId] = {}
@@ -173,7 +176,11 @@ class Host:
         except BaseException:
             shared.close(clean=False)
             raise
-        await host._start(*listen)
+        try:
+            await host._start(*listen)
+        except BaseException:
+            await host.close()
+            raise
         return host
 
     async def _start(self, address: str, port: int) -> None:
@@ -181,6 +188,7 @@ class Host:
         find_arrivals(self._directory / "inbox", self._arrivals_of)
         await self._peers.sweep_snapshots(self._holds)
         self._ports.writer.start()
+        self._writing = True
         for replica in self._replicas.values():
             self._begin(replica)
         self.port = await self._peers.start(address, port)
@@ -195,7 +203,10 @@ class Host:
         await self._machine.close()
         await self._ports.tasks.close()
         await self._peers.close()
-        await self._ports.writer.close()
+        if self._writing:
+            await self._ports.writer.close()
+        else:
+            self._log.close(clean=False)
 
     def _arrivals_of(self, group: int, number: int, index: int) -> Arrivals | None:
         """Whose snapshot it is that arrived before this process began; only one that the log begins at is of use."""
@@ -361,7 +372,7 @@ class Host:
     def leading(self, partition: Partition) -> GroupView | None:
         """The group as its leader sees it."""
         replica = self._replica(partition)
-        return None if replica is None else replica.view()
+        return None if replica is None else view(replica)
 
     def propose(self, partition: Partition, configuration: Configuration) -> bool:
         """Log a configuration."""
@@ -399,7 +410,7 @@ class Host:
 
     def reports(self) -> Mapping[Partition, GroupReport]:
         """What there is to report."""
-        return {replica.partition: replica.report() for replica in self._replicas.values()}
+        return {replica.partition: report(replica) for replica in self._replicas.values()}
 
     # Looking
 
@@ -426,9 +437,18 @@ class Host:
             for store in sorted(self._addresses)
         }
 
-    def replica_statuses(self) -> list[ReplicaStatus]:
-        """Every replica."""
-        return [replica.status() for replica in self._replicas.values()]
+    async def replica_statuses(self) -> list[ReplicaStatus]:
+        """Every replica, not all of one moment: others have their turn in between."""
+        found: list[ReplicaStatus] = []
+        for replica in list(self._replicas.values()):
+            found.append(describe(replica))
+            if len(found) % _PER_TURN == 0:
+                await asyncio.sleep(0)
+        return found
+
+    def behind(self) -> list[Partition]:
+        """Groups for whose sake the other stores must not be stopped now."""
+        return [replica.partition for replica in self._replicas.values() if is_behind(replica)]
 
     @property
     def machine_drops(self) -> Drops:

@@ -12,10 +12,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from msgspec import Struct
-
-from evenkeel.protocol.configuration import Configuration
-from evenkeel.protocol.leader import GroupView
 from evenkeel.protocol.records import ReplicaId
 from evenkeel.protocol.replica import leader_excludes
 from evenkeel.wire.messages import (
@@ -28,48 +24,27 @@ from evenkeel.wire.messages import (
     Unavailable,
     Unknown,
 )
-from evenkeel_raft.agent.configurations import configuration_of, id_of, member, store_of
-from evenkeel_raft.agent.groups import GroupReport, Partition
+from evenkeel_raft.agent.configurations import configuration_of, member, store_of
+from evenkeel_raft.agent.groups import Partition
 from evenkeel_raft.core.errors import InvariantError, Refusal, RefusedError
 from evenkeel_raft.core.messages import Append, InstallSnapshot, Message
 from evenkeel_raft.core.rawnode import AppendBatch, Node
-from evenkeel_raft.core.status import PeerStatus, SoftState, Status
+from evenkeel_raft.core.status import SoftState
 from evenkeel_raft.core.types import LEADER, Entry, ReadState
 from evenkeel_raft.errors import LogError, LogFailedError
 from evenkeel_raft.host.applier import Applier
 from evenkeel_raft.host.filler import Filler
 from evenkeel_raft.host.ports import Ports
+from evenkeel_raft.host.settings import HostSettings
+from evenkeel_raft.host.views import answers, has_caught_up
 from evenkeel_raft.log.records import Append as AppendRecord
 from evenkeel_raft.log.records import Compacted
 
-__all__ = ["Replica", "ReplicaStatus"]
+__all__ = ["Replica"]
 
 log = logging.getLogger(__name__)
 
 _NO_HINT: Final = NotLeader()
-
-
-class ReplicaStatus(Struct, frozen=True, kw_only=True):
-    """A moment of a replica, for people and tools."""
-
-    table: str
-    partition: int
-    replica: int
-    role: str
-    term: int
-    leader: str
-    """The store that leads, as far as this one knows."""
-    stage: str
-    """none, catching-up or joint: how far a change of the group's members is, where this replica leads."""
-    committed: int
-    applied: int
-    log_bytes: int
-    caught_up: bool
-    """Whether nothing would be missed if another store went away now."""
-    asleep: bool
-    members: dict[str, str]
-    """By store: voter, learner, leaving, or filling and how far."""
-    problem: str
 
 
 class Replica:
@@ -195,6 +170,11 @@ class Replica:
         self._routes.update({number: store_of(conf, number) for number in conf.members()})
         self.filler.keep(set(conf.members()) if self.node.leading else set())
 
+    @property
+    def settings(self) -> HostSettings:
+        """The host's."""
+        return self._ports.settings
+
     def store_of(self, number: int) -> str | None:
         """Where a member is."""
         return self._routes.get(number)
@@ -282,6 +262,10 @@ class Replica:
         self.changed()
         self._stir()
 
+    def transfer_to(self, to: ReplicaId) -> bool:
+        """Hand leadership to a replica by name."""
+        return not self.stopped and self.node.leading and self.transfer(member(to))
+
     def hand_over(self) -> bool:
         """Let the fittest other voter lead; whether one takes over, or has."""
         status = self.node.status()
@@ -292,14 +276,14 @@ class Replica:
             number: peer
             for number, peer in status.peers.items()
             if status.conf.is_voter(number)
-            and self._answers(peer, ticks)
+            and answers(peer, ticks)
             and not peer.snapshot_wanted
             and (not status.conf.joint or number in status.conf.voters)
         }
         if not fit:
             return False
         # Anybody: of two who are no better off than this one, each would else send leadership to the other for ever.
-        near = [number for number, peer in fit.items() if _caught_up(peer, self._ports.settings.caught_up_bytes)]
+        near = [number for number, peer in fit.items() if has_caught_up(peer, self._ports.settings.caught_up_bytes)]
         return self.transfer(self._ports.chance.choice(near or [max(fit, key=lambda number: fit[number].match)]))
 
     def transfer(self, to: int) -> bool:
@@ -419,104 +403,5 @@ class Replica:
         ticks = self._ports.settings.raft.election_ticks
         if self.node.leading:
             peers = self.node.status().peers.values()
-            floors += [peer.match for peer in peers if self._answers(peer, ticks) and peer.match >= self.node.offset]
+            floors += [peer.match for peer in peers if answers(peer, ticks) and peer.match >= self.node.offset]
         return min(floors, default=1 << 62)
-
-    # Looking
-
-    @staticmethod
-    def _answers(peer: PeerStatus, ticks: int) -> bool:
-        return peer.silent_ticks is not None and peer.silent_ticks < ticks
-
-    def view(self) -> GroupView | None:
-        """The group as its leader sees it; None unless it leads and has a state machine to fill others from."""
-        if self.stopped or not self.node.leading or not self.fit_to_lead:
-            return None
-        status = self.node.status()
-        ticks, margin = self._ports.settings.raft.election_ticks, self._ports.settings.caught_up_bytes
-        ids = {number: id_of(status.conf, number) for number in status.peers if number in status.conf.info}
-        return GroupView(
-            me=self.id,
-            term=status.term,
-            applied=configuration_of(status.conf),
-            newest=configuration_of(self.node.newest_conf()),
-            committed_in_term=status.committed_in_term,
-            caught_up=frozenset({ids[n] for n, peer in status.peers.items() if n in ids and _caught_up(peer, margin)})
-            | {self.id},
-            answering=frozenset({ids[n] for n, peer in status.peers.items() if n in ids and self._answers(peer, ticks)})
-            | {self.id},
-            commit_known=status.commit_known >= status.applied_conf.index,
-        )
-
-    def transfer_to(self, to: ReplicaId) -> bool:
-        """Hand leadership to a replica by name."""
-        return not self.stopped and self.node.leading and self.transfer(member(to))
-
-    def report(self) -> GroupReport:
-        """What there is to say of it."""
-        status = self.node.status()
-        return GroupReport(
-            leading=self.node.leading,
-            term=status.term,
-            log_bytes=self.node.applied_bytes(),
-            applied=status.applied,
-            proposed_bytes=self.proposed_bytes,
-            filling=self.filler.progress(),
-            problem=self.problem(status),
-            alone=(*status.conf.voters, *status.conf.outgoing) == (member(self.id),),
-        )
-
-    def status(self) -> ReplicaStatus:
-        """Describe it."""
-        status, conf = self.node.status(), self.node.conf
-        members = Configuration(()) if self.broken else configuration_of(conf)
-        votes = conf.is_voter(member(self.id))
-        served = self.fit_to_lead and (status.applied == status.committed or self.applier.stalled_for() < 1.0)
-        return ReplicaStatus(
-            table=self.partition.table,
-            partition=self.partition.partition,
-            replica=self.id[1],
-            role=status.role,
-            term=status.term,
-            leader=self._routes.get(status.leader, ""),
-            stage=_stage(members) if self.node.leading else "",
-            committed=status.committed,
-            applied=status.applied,
-            log_bytes=self.node.applied_bytes(),
-            caught_up=not self.stopped and (not votes or (served and bool(status.leader))),
-            asleep=self.asleep,
-            members=self._members(members),
-            problem=self.problem(status),
-        )
-
-    def _members(self, configuration: Configuration) -> dict[str, str]:
-        filling = self.filler.progress()
-        found = {peer.store: "leaving" for peer in configuration.outgoing}
-        found |= {peer.store: "filling" for peer in configuration.staged}
-        found |= {peer.store: peer.role.value for peer in configuration.peers}
-        return found | {store: f"filling {done:.0%}" for store, done in filling.items()}
-
-    def problem(self, status: Status) -> str:
-        """Why it does not get on, if so."""
-        if self.broken:
-            return f"stopped: {self.broken}"
-        if problem := self.applier.problem() or self.filler.problem:
-            return problem
-        silent = status.leader_silent_ticks
-        limit = 3 * self._ports.settings.raft.election_ticks
-        if not status.quiesced and status.conf.voters and not status.leader and (silent is None or silent > limit):
-            return "no leader: a majority of the voters can not be reached"
-        return ""
-
-
-def _stage(configuration: Configuration) -> str:
-    return "joint" if configuration.joint else "catching-up" if configuration.staged else "none"
-
-
-def _caught_up(peer: PeerStatus, margin: int) -> bool:
-    return (
-        peer.state == "replicate"
-        and not peer.snapshot_wanted
-        and peer.bytes_behind is not None
-        and peer.bytes_behind <= margin
-    )

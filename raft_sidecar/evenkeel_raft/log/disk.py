@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
+from evenkeel.errors import InvalidInputError
 from evenkeel_raft.errors import LogInUseError
 
 __all__ = ["Bytes", "Disk", "FileDisk"]
@@ -59,8 +60,11 @@ class FileDisk:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        directory.mkdir(parents=True, exist_ok=True)
-        self._directory = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._directory = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError as error:
+            raise InvalidInputError(f"cannot keep the log in {directory}: {error.strerror}; choose another") from error
         self._files: dict[str, int] = {}
         try:
             fcntl.flock(self._directory, fcntl.LOCK_EX | fcntl.LOCK_NB)

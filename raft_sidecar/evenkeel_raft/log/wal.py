@@ -95,7 +95,11 @@ class SharedLog:
                 found = scan(disk, layout)
                 return cls(disk, layout, found, settings or LogSettings()), recovered(found, str(identity))
         except OSError as error:
+            disk.close()
             raise LogFailedError(f"the log cannot be read: {error}") from error
+        except BaseException:
+            disk.close()
+            raise
 
     # Writing
 

@@ -50,6 +50,7 @@ class Metrics(Collector):
     def _of_host(self) -> Iterator[Metric]:
         tally = self._host.tally
         yield _gauge("state_machine_connected", "1 if a state machine is there.", self._host.machine_connected)
+        yield _gauge("state_machine_silent", "1 if it is there and does not answer.", self._host.machine_silent)
         yield _gauge("disk_full", "1 if nothing can be logged for lack of space.", bool(self._host.full))
         for name, about, value in (
             ("proposals", "Entries logged for the state machine.", tally.proposals),

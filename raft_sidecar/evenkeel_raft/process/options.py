@@ -45,6 +45,8 @@ class Options(Struct, frozen=True, kw_only=True):
     log_format: str
 
 
+_EVERYWHERE: Final = ("0.0.0.0", "::", "*")  # noqa: S104 - to be refused
+
 _FLAGS: Final = (
     Flag("store", "name of this store, unique in its StoreCluster", None),
     Flag("namespace", "namespace of the StoreCluster", "default"),
@@ -52,7 +54,10 @@ _FLAGS: Final = (
     Flag("data", "directory for the log and for snapshots", None),
     Flag("socket", "unix socket for the state machine; by default raft.sock in the data directory"),
     Flag("listen", "HOST:PORT to listen on for other stores", "0.0.0.0:7400"),
-    Flag("advertise", "HOST:PORT by which other stores reach this one; by default what it listens on"),
+    Flag(
+        "advertise",
+        "HOST:PORT by which other stores reach this one; by default what it listens on",
+    ),
     Flag("flight", "URL by which clients reach this store's state machine, like grpc://host:7410"),
     Flag("http", "HOST:PORT for /healthz, /readyz, /metrics and /status", "127.0.0.1:7480"),
     *ETCD_FLAGS,
@@ -97,7 +102,7 @@ class _Reader:
             data=data,
             socket=flags.path("socket") or data / "raft.sock",
             listen=listen,
-            advertise=flags.endpoint("advertise") if flags.text("advertise") else listen,
+            advertise=self._advertise(listen),
             flight=flags.text("flight"),
             http=flags.endpoint("http"),
             etcd=flags.etcd(),
@@ -123,6 +128,17 @@ class _Reader:
                 raise InvalidInputError(f"--labels {pair!r}: write it as key=value, several separated by commas")
             labels[key] = value
         return labels
+
+    def _advertise(self, listen: Endpoint) -> Endpoint:
+        """Where others find this store; every address at once is no place to be found at."""
+        advertise = self._flags.endpoint("advertise") if self._flags.text("advertise") else listen
+        if advertise.host in _EVERYWHERE:
+            given = "--advertise" if self._flags.text("advertise") else "--advertise is missing, and --listen"
+            raise InvalidInputError(
+                f"{given} {advertise} is no address that other stores can reach: give this host's name or address, as "
+                "HOST:PORT"
+            )
+        return advertise
 
     def _tls(self) -> TlsFiles | None:
         ca, cert, key = (self._flags.path(f"tls-{what}") for what in ("ca", "cert", "key"))

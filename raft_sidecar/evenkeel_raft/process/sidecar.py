@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Callable
+from collections.abc import Coroutine
 from importlib.metadata import PackageNotFoundError, version
 
 from evenkeel.metastore.etcd import EtcdMetastore
 from evenkeel.process.flags import Endpoint
-from evenkeel.process.http import Answer, HttpServer
+from evenkeel.process.http import Answer, HttpServer, Page
 from evenkeel.protocol.records import StoreRecord
 from evenkeel_raft.agent.agent import Agent
 from evenkeel_raft.agent.context import StoreIdentity
@@ -68,13 +68,26 @@ async def _run(options: Options, host: Host, metastore: EtcdMetastore, asked: as
         if following.done():
             following.result()
         log.info("stopping: leaderships are handed over first")
-        await agent.stop()
+        await _unless_failed(host, agent.stop())
         await following
     finally:
         for task in (following, stop):
             task.cancel()
         await asyncio.gather(following, stop, return_exceptions=True)
         await server.close()
+
+
+async def _unless_failed(host: Host, work: Coroutine[None, None, None]) -> None:
+    """Do something, unless the host fails meanwhile."""
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.wait((task, host.failed), return_when=asyncio.FIRST_COMPLETED)
+        if host.failed.done():
+            host.failed.result()
+        await task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 def _agent(options: Options, host: Host, metastore: EtcdMetastore) -> Agent:
@@ -100,15 +113,15 @@ def _agent(options: Options, host: Host, metastore: EtcdMetastore) -> Agent:
     )
 
 
-def _pages(host: Host, agent: Agent) -> dict[str, Callable[[], Answer]]:
+def _pages(host: Host, agent: Agent) -> dict[str, Page]:
     metrics, release = Metrics(host, agent), _version()
 
     def ready() -> Answer:
         why = unready(host)
         return Answer(503, f"{why}\n".encode()) if why else Answer(200, b"ready\n")
 
-    def status() -> Answer:
-        return Answer(200, encode(status_of(host, agent, version=release)), "application/json")
+    async def status() -> Answer:
+        return Answer(200, encode(await status_of(host, agent, version=release)), "application/json")
 
     return {
         "/healthz": lambda: Answer(200, b"alive\n"),

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from evenkeel_raft.agent.agent import Agent
 from evenkeel_raft.host.host import Host
-from evenkeel_raft.host.replica import ReplicaStatus
+from evenkeel_raft.host.views import ReplicaStatus
 
 __all__ = ["SidecarStatus", "status_of", "unready"]
 
@@ -25,16 +25,23 @@ class SidecarStatus(Struct, frozen=True, kw_only=True):
     """connecting, mismatch, unregistered or following."""
     metastore_why: str
     revision: int
-    state_machine: bool
+    state_machine: str
+    """connected, silent (it hangs) or gone."""
     disk_full: str
+    """Why nothing can be logged at the moment; empty if it can."""
+    handing_over: list[str]
+    """Why the store is to lead nothing; empty if it may."""
     peers: dict[str, str]
     """By store: connected, or why not."""
     awake: int
+    problems: dict[str, str]
+    """By `<table>/<partition>`: why it does not get on, whoever found out."""
     replicas: list[ReplicaStatus]
 
 
-def status_of(host: Host, agent: Agent, *, version: str) -> SidecarStatus:
+async def status_of(host: Host, agent: Agent, *, version: str) -> SidecarStatus:
     """Describe the process."""
+    replicas = await host.replica_statuses()
     of_agent = agent.status()
     why = unready(host)
     return SidecarStatus(
@@ -46,11 +53,13 @@ def status_of(host: Host, agent: Agent, *, version: str) -> SidecarStatus:
         metastore=of_agent.state.value,
         metastore_why=of_agent.why,
         revision=of_agent.revision,
-        state_machine=host.machine_connected,
+        state_machine="gone" if not host.machine_connected else "silent" if host.machine_silent else "connected",
         disk_full=host.full,
-        peers=host.peer_states(),
+        handing_over=list(of_agent.handing_over),
+        peers={**of_agent.peers, **host.peer_states()},
         awake=host.awake,
-        replicas=host.replica_statuses(),
+        problems={f"{partition.table}/{partition.partition}": why for partition, why in of_agent.problems.items()},
+        replicas=replicas,
     )
 
 
@@ -58,11 +67,12 @@ def unready(host: Host) -> str:
     """Say why the store is not ready: a rolling update waits for it, so that no group loses its quorum."""
     if not host.machine_connected:
         return "the state machine is not connected"
+    if host.machine_silent:
+        return "the state machine does not answer"
     if host.full:
         return host.full
-    behind = [replica for replica in host.replica_statuses() if not replica.caught_up]
-    if behind:
-        named = ", ".join(f"{replica.table}/{replica.partition}" for replica in behind[:3])
+    if behind := host.behind():
+        named = ", ".join(f"{table}/{partition}" for table, partition in behind[:3])
         return f"{len(behind)} replicas are not caught up: {named}{' ...' if len(behind) > 3 else ''}"
     return ""
 

@@ -58,6 +58,8 @@ class Gets:
             if held is not None:
                 group.release(held)
             self._noticed(group, error)
+            if not self._service.is_here(group):
+                raise self._service.gone(group) from None
             raise
 
     def _stream(self, group: Group, answer: Answer) -> Iterator[tuple[pa.RecordBatch, bytes]]:

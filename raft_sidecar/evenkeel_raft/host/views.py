@@ -1,0 +1,153 @@
+"""A replica as others see it: the agent, reports, tools and probes.
+
+All of these look at every replica of a store from time to time, on the loop that also has to answer heartbeats; with
+ten thousand replicas each microsecond counts. So only what is asked for is worked out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from evenkeel.protocol.configuration import Configuration
+from evenkeel.protocol.leader import GroupView
+from evenkeel_raft.agent.configurations import configuration_of, id_of
+from evenkeel_raft.agent.groups import GroupReport
+from evenkeel_raft.core.status import PeerStatus
+
+if TYPE_CHECKING:
+    from evenkeel_raft.host.replica import Replica
+
+__all__ = ["ReplicaStatus", "answers", "describe", "has_caught_up", "is_behind", "report", "view"]
+
+
+class ReplicaStatus(Struct, frozen=True, kw_only=True):
+    """A moment of a replica, for people and tools."""
+
+    table: str
+    partition: int
+    replica: int
+    role: str
+    term: int
+    leader: str
+    """The store that leads, as far as this one knows."""
+    stage: str
+    """none, catching-up or joint: how far a change of the group's members is, where this replica leads."""
+    committed: int
+    applied: int
+    log_bytes: int
+    caught_up: bool
+    """Whether nothing would be missed if another store went away now."""
+    asleep: bool
+    members: dict[str, str]
+    """By store: voter, learner, leaving, or filling and how far."""
+    problem: str
+
+
+def answers(peer: PeerStatus, ticks: int) -> bool:
+    """Whether a member was heard of within so many ticks."""
+    return peer.silent_ticks is not None and peer.silent_ticks < ticks
+
+
+def has_caught_up(peer: PeerStatus, margin: int) -> bool:
+    """Whether a member lacks no more than so many bytes of the log."""
+    return (
+        peer.state == "replicate"
+        and not peer.snapshot_wanted
+        and peer.bytes_behind is not None
+        and peer.bytes_behind <= margin
+    )
+
+
+def view(replica: Replica) -> GroupView | None:
+    """The group as its leader sees it; None unless it leads and has a state machine to fill others from."""
+    if replica.stopped or not replica.node.leading or not replica.fit_to_lead:
+        return None
+    status, settings = replica.node.status(), replica.settings
+    ticks, margin = settings.raft.election_ticks, settings.caught_up_bytes
+    ids = {number: id_of(status.conf, number) for number in status.peers if number in status.conf.info}
+    peers = [(ids[number], peer) for number, peer in status.peers.items() if number in ids]
+    return GroupView(
+        me=replica.id,
+        term=status.term,
+        applied=configuration_of(status.conf),
+        newest=configuration_of(replica.node.newest_conf()),
+        committed_in_term=status.committed_in_term,
+        caught_up=frozenset({id_ for id_, peer in peers if has_caught_up(peer, margin)}) | {replica.id},
+        answering=frozenset({id_ for id_, peer in peers if answers(peer, ticks)}) | {replica.id},
+        commit_known=status.commit_known >= status.applied_conf.index,
+    )
+
+
+def report(replica: Replica) -> GroupReport:
+    """What a store reports of it."""
+    node, conf = replica.node, replica.node.conf
+    return GroupReport(
+        leading=node.leading,
+        term=node.term,
+        log_bytes=node.applied_bytes(),
+        applied=node.applied,
+        proposed_bytes=replica.proposed_bytes,
+        filling=replica.filler.progress(),
+        problem=_problem(replica),
+        alone=not conf.outgoing and conf.voters == (node.replica,),
+    )
+
+
+def is_behind(replica: Replica) -> bool:
+    """Whether a store must not be left alone with it: it votes, and cannot serve yet what is committed."""
+    if replica.stopped:
+        return True
+    node, applier = replica.node, replica.applier
+    if not node.conf.is_voter(node.replica):
+        return False
+    serves = replica.fit_to_lead and (node.applied == node.committed or applier.stalled_for() < 1.0)
+    return not (serves and node.leader)
+
+
+def describe(replica: Replica) -> ReplicaStatus:
+    """Everything there is to say of it."""
+    node, configuration = replica.node, Configuration(()) if replica.broken else configuration_of(replica.node.conf)
+    return ReplicaStatus(
+        table=replica.partition.table,
+        partition=replica.partition.partition,
+        replica=replica.id[1],
+        role=node.role,
+        term=node.term,
+        leader=replica.store_of(node.leader) or "",
+        stage=_stage(configuration) if node.leading else "",
+        committed=node.committed,
+        applied=node.applied,
+        log_bytes=node.applied_bytes(),
+        caught_up=not is_behind(replica),
+        asleep=replica.asleep,
+        members=_members(configuration, replica.filler.progress()),
+        problem=_problem(replica),
+    )
+
+
+def _stage(configuration: Configuration) -> str:
+    return "joint" if configuration.joint else "catching-up" if configuration.staged else "none"
+
+
+def _members(configuration: Configuration, filling: dict[str, float]) -> dict[str, str]:
+    found = {peer.store: "leaving" for peer in configuration.outgoing}
+    found |= {peer.store: "filling" for peer in configuration.staged}
+    found |= {peer.store: peer.role.value for peer in configuration.peers}
+    return found | {store: f"filling {done:.0%}" for store, done in filling.items()}
+
+
+def _problem(replica: Replica) -> str:
+    """Why it does not get on, if so."""
+    if replica.broken:
+        return f"stopped: {replica.broken}"
+    if problem := replica.applier.problem() or replica.filler.problem:
+        return problem
+    node = replica.node
+    if node.leader or node.quiesced or not node.conf.voters:
+        return ""
+    silent = node.leader_silent_ticks
+    if silent is None or silent > 3 * replica.settings.raft.election_ticks:
+        return "no leader: a majority of the voters can not be reached"
+    return ""

@@ -1,0 +1,191 @@
+"""What is done behind the writers' back, on a thread of its own: folding, hashes at barriers, a look at every block.
+
+Groups with many rows in the log are folded at once, the others after a second, but not for more than a quarter of the
+time: there may be hundreds of them. In between each group is read through once since the start, because DuckDB checks
+a block when it is read, and a replica that nobody reads should not be found damaged on the day it is needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+import duckdb
+
+from evenkeel.errors import UnavailableError
+from evenkeel.metastore.clock import Clock
+from evenkeel_store.engine import Engine
+from evenkeel_store.folding import FOLD_ROWS, fold
+from evenkeel_store.groups import Group
+from evenkeel_store.reading import Rows, state_hash
+
+__all__ = ["FOLD_SECONDS", "Upkeep"]
+
+FOLD_SECONDS: Final = 1.0
+"""How long rows may be in the log before their group is folded, however few they are."""
+
+# Past it folding comes first: writers are slowed down before readers are.
+_MOST_UNFOLDED: Final = 16 * FOLD_ROWS
+_NOTHING: Final = "0:" + "0" * 16
+_Held = tuple[object, int]
+
+
+class Upkeep:
+    """Keeps an engine's groups folded and looked after, from the event loop."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        rows: Rows,
+        *,
+        full: Callable[[], str],
+        report: Callable[[int, BaseException], None],
+        clock: Clock,
+    ) -> None:
+        """`full` says why nothing may be written; `report` is told what errors groups met."""
+        self._engine = engine
+        self._rows = rows
+        self._full = full
+        self._report = report
+        self._clock = clock
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fold")
+        self._running: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._fold_now = asyncio.Event()
+        self._verified: set[int] = set()
+        self._hashing: dict[tuple[int, int], list[asyncio.Future[None]]] = {}
+
+    def start(self) -> None:
+        """Begin, if it has not begun yet."""
+        if self._running is None:
+            self._running = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Finish what is under way, and end."""
+        if self._running is not None:
+            self._running.cancel()
+        await asyncio.gather(*self._tasks, *([self._running] if self._running else []), return_exceptions=True)
+        self._thread.shutdown()
+
+    def applied(self, groups: set[int]) -> None:
+        """Take note that entries of these groups were applied."""
+        known = self._engine.groups
+        if any(known[group].unfolded >= FOLD_ROWS for group in groups & known.keys()):
+            self._fold_now.set()
+        due, self._engine.hashes_due = self._engine.hashes_due, []
+        for group, held, version in due:
+            self._spawn(self._take_hash(group, held, version))
+
+    async def slow_down(self) -> None:
+        """Let whoever applies wait while a log is far too long."""
+        if any(group.unfolded > _MOST_UNFOLDED for group in self._engine.groups.values()):
+            await self.fold(FOLD_ROWS)
+
+    async def until_hashed(self, group: Group, index: int) -> str:
+        """Wait for the hash taken at a barrier that is applied, and return it; empty where it could not be taken."""
+        if index not in group.hashes:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._hashing.setdefault((group.number, index), []).append(future)
+            await future
+        return group.hashes.get(index, "")
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self) -> None:
+        while True:
+            await self._sleep(FOLD_SECONDS)
+            if self._fold_now.is_set():
+                self._fold_now.clear()
+                await self.fold(FOLD_ROWS)
+            else:
+                await self._fold_slowly()
+                await self._verify_one()
+
+    async def _sleep(self, seconds: float) -> None:
+        """Wait, unless something has to be folded at once."""
+        timer = asyncio.ensure_future(self._clock.sleep(seconds))
+        due = asyncio.ensure_future(self._fold_now.wait())
+        try:
+            await asyncio.wait({timer, due}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            timer.cancel()
+            due.cancel()
+
+    async def _rest(self, began: float) -> None:
+        """Leave three quarters of the time to others."""
+        await self._sleep(3 * (self._clock.now() - began))
+
+    # Folding
+
+    async def fold(self, least: int = 1) -> None:
+        """Fold all groups with at least so many rows in the log."""
+        for group in self._unfolded(least):
+            await self._try_fold(group)
+
+    async def _fold_slowly(self) -> None:
+        for group in self._unfolded(1):
+            began = self._clock.now()
+            await self._try_fold(group)
+            await self._rest(began)
+            if self._fold_now.is_set():
+                return
+
+    def _unfolded(self, least: int) -> list[Group]:
+        groups = sorted(self._engine.groups.values(), key=lambda group: -group.unfolded)
+        return [group for group in groups if group.unfolded >= least and not group.head.damage]
+
+    async def _try_fold(self, group: Group) -> None:
+        if self._full():
+            return
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._fold, group)
+        except duckdb.Error as error:
+            self._report(group.number, error)
+
+    def _fold(self, group: Group) -> None:
+        engine = self._engine
+        with engine.tables_lock, contextlib.closing(engine.database.cursor()) as cursor:
+            if engine.groups.get(group.number) is group:
+                engine.tally["folded_rows"] += fold(engine.database, cursor, group)
+                engine.tally["folds"] += 1
+
+    # Reading through
+
+    async def _verify_one(self) -> None:
+        """Read through one group that was not yet since the start."""
+        for number, group in list(self._engine.groups.items()):
+            layout = group.layout
+            if number not in self._verified and layout is not None and not group.head.damage:
+                self._verified.add(number)
+                began = self._clock.now()
+                await self._hash(group, group.hold(), layout.schema.version)
+                await self._rest(began)
+                return
+
+    async def _take_hash(self, group: Group, held: _Held, version: int) -> None:
+        value = await self._hash(group, held, version)
+        if value:
+            group.note_hash(held[1], value)
+        for future in self._hashing.pop((group.number, held[1]), []):
+            if not future.done():
+                future.set_result(None)
+
+    async def _hash(self, group: Group, held: _Held, version: int) -> str:
+        """Return the hash of the rows at an index, and let it go; empty where they cannot be read."""
+
+        def take() -> str:
+            return state_hash(self._rows, group, at=held[1], version=version) if version else _NOTHING
+
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, take)
+        except (duckdb.Error, UnavailableError) as error:
+            self._report(group.number, error)
+            return ""
+        finally:
+            group.release(held)

@@ -1,0 +1,131 @@
+"""A disk without room: writes are refused, others lead, and all goes on by itself when there is room again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from evenkeel.wire.messages import Busy, Committed, NotLeader
+from evenkeel.wire.reference.entries import Upsert, encode_entry
+from tests.raft_host.support import ORDERS, Cluster, Member
+from tests.raft_host.test_state_machines import replica_of
+
+NewCluster = Callable[..., Awaitable[Cluster]]
+SIZE = 12 << 20
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, of twelve megabytes, for the store `a`."""
+    directory = tmp_path / "a" / "raft"
+    directory.mkdir(parents=True)
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "evenkeel-test", str(directory)]
+    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("only root can mount a small disk")
+    try:
+        yield directory
+    finally:
+        subprocess.run(["umount", "--lazy", str(directory)], check=True)
+
+
+class Balloon:
+    """A file that takes all the room there is."""
+
+    def __init__(self, disk: Path) -> None:
+        self._path = disk / "balloon"
+
+    def blow_up(self) -> None:
+        room = os.statvfs(self._path.parent)
+        with self._path.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, room.f_bavail * room.f_bsize)
+
+    def prick(self) -> None:
+        self._path.unlink()
+
+
+async def fill(cluster: Cluster, store: Member, values: dict[str, str]) -> None:
+    """Write until a store is out of room."""
+    while not store.host.full:
+        more = {f"k{(len(values) + number) % 300}": "v" * 20_000 for number in range(10)}
+        await cluster.write(**more)
+        values |= more
+
+
+async def test_a_full_disk_and_others(new_cluster: NewCluster, small_disk: Path) -> None:
+    """Another leads and clients are served; with room again the store has missed nothing, and may lead."""
+    cluster = await new_cluster("a", "b", "c")
+    poor, balloon, values = cluster["a"], Balloon(small_disk), dict[str, str]()
+    await cluster.begin("a", "b", "c")
+    balloon.blow_up()
+    await fill(cluster, poor, values)
+    assert "no room" in poor.host.full
+    await cluster.until(lambda: cluster.leader() not in (None, poor))
+    await cluster.write(x="1")
+    assert isinstance(await _answer(cluster, poor), Busy | NotLeader)
+    submissions = len(poor.host._ports.writer._worker._rounds)
+    writes = len(replica_of(poor).node._raft.log.writes)
+    until = cluster.clock.now() + 30
+    await cluster.until(lambda: cluster.clock.now() > until)
+    assert len(poor.host._ports.writer._worker._rounds) <= submissions + 2, "waiting costs memory"
+    assert len(replica_of(poor).node._raft.log.writes) <= writes + 2
+    balloon.prick()
+    await cluster.until(lambda: not poor.host.full)
+    await cluster.equal("abc", {**values, "x": "1"})
+
+    def led() -> bool:
+        if cluster.leader() not in (None, poor):
+            cluster.leading().host.transfer(ORDERS, ("a", 1))
+        return cluster.leader() is poor
+
+    await cluster.until(led)
+    await cluster.write(y="2")
+
+
+async def test_a_full_disk_and_nobody_else(new_cluster: NewCluster, small_disk: Path) -> None:
+    """Where nobody can take over writes are refused as busy, never lost, and reads are answered."""
+    cluster = await new_cluster("a")
+    poor, balloon, values = cluster["a"], Balloon(small_disk), dict[str, str]()
+    await cluster.begin("a")
+    balloon.blow_up()
+    pending = []
+    while not poor.host.full:
+        values |= {f"k{len(values)}": "v" * 20_000}
+        pending.append(cluster.propose(poor, _entry(cluster, f"k{len(values) - 1}")))
+        await cluster.until(lambda: pending[-1].done() or poor.host.full)
+    assert await _answer(cluster, poor) == Busy()
+    balloon.prick()
+    await cluster.until(lambda: all(future.done() for future in pending))
+    assert all(isinstance(future.result(), Committed) for future in pending)
+    await cluster.equal("a", values)
+    assert isinstance(await _answer(cluster, poor), Committed)
+
+
+async def test_a_start_on_a_full_disk(new_cluster: NewCluster, small_disk: Path) -> None:
+    """A process that comes up without room votes and follows as far as it can, and catches up later."""
+    cluster = await new_cluster("a", "b", "c")
+    poor, balloon, values = cluster["a"], Balloon(small_disk), dict[str, str]()
+    await cluster.begin("a", "b", "c")
+    balloon.blow_up()
+    await fill(cluster, poor, values)
+    await poor.stop_machine()
+    await poor.stop()
+    await poor.start()
+    await poor.start_machine()
+    cluster.introduce()
+    await cluster.write(x="1")
+    balloon.prick()
+    await cluster.equal("abc", {**values, "x": "1"})
+
+
+def _entry(cluster: Cluster, key: str) -> bytes:
+    return encode_entry(Upsert("", 0, key.encode(), b"v" * 20_000))
+
+
+async def _answer(cluster: Cluster, store: Member) -> object:
+    future = cluster.propose(store, _entry(cluster, "k0"))
+    await cluster.until(future.done)
+    return future.result()

@@ -1,0 +1,42 @@
+"""What is logged: one line an event, for machines or for people."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+
+from evenkeel.process.logs import set_up_logs
+
+
+def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each line is an object with time, level, store, what was said, and what was said along with it."""
+    set_up_logs(level="info", form="json", store="s1")
+    logging.getLogger("x").info("%d replicas", 3, extra={"volume": "v"})
+    logging.getLogger("x").debug("not this")
+    (line,) = capsys.readouterr().err.splitlines()
+    said = json.loads(line)
+    assert said.pop("timestamp").endswith("Z")
+    assert said == {"event": "3 replicas", "level": "info", "store": "s1", "volume": "v"}
+
+
+def test_a_traceback_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """So that nobody has to put lines together again."""
+    set_up_logs(level="info", form="json", store="s1")
+    try:
+        raise KeyError("x")
+    except KeyError:
+        logging.getLogger("x").exception("it failed")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "Traceback" in json.loads(line)["exception"]
+
+
+def test_console_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    """Readable, and without colours where nobody would see them."""
+    set_up_logs(level="warning", form="console", store="s1")
+    logging.getLogger("x").warning("the disk is full")
+    said = capsys.readouterr().err
+    assert "the disk is full" in said
+    assert "store=s1" in said
+    assert "\x1b" not in said
