@@ -109,6 +109,28 @@ async def test_nothing_is_restored_before_the_log_has_it(new_cluster: NewCluster
     await cluster.equal("abcd", VALUES)
 
 
+async def test_nothing_is_applied_past_a_gap(new_cluster: NewCluster) -> None:
+    """What follows a snapshot whose files are gone is not handed over: the state machine would never miss them."""
+    cluster, newcomer = await beyond_the_log(new_cluster)
+    writes: list[Callable[[], None]] = []
+    replica = replica_of(newcomer)
+    persisted = replica._persisted
+    replica._persisted = lambda batch: writes.append(lambda: persisted(batch))  # type: ignore[method-assign]
+    changing = asyncio.create_task(add_learner(cluster, newcomer))
+    await cluster.until(lambda: replica.node.restoring)
+    snapshot = replica.node.restoring
+    await cluster.write(**VALUES)
+    node = replica.node
+    await cluster.until(lambda: node.status().last_index > snapshot and node.committed > snapshot)
+    replica.applier.arrivals.drop()
+    replica._persisted = persisted  # type: ignore[method-assign]
+    for write in writes:
+        write()
+    await changing
+    await cluster.equal("abcd", VALUES)
+    assert newcomer.host.tally.snapshots_restored == 1
+
+
 async def test_a_machine_that_claims_too_much_stops_its_replica(new_cluster: NewCluster) -> None:
     """An answer beyond all that was handed out shows that state and log do not belong together."""
     cluster = await new_cluster("a", "b", "c")

@@ -301,6 +301,23 @@ async def test_a_slow_disk_is_left_to_the_thread(disk: SimDisk, monkeypatch: pyt
     await writer.close()
 
 
+async def test_one_very_slow_round_is_enough(disk: SimDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that begins to hang holds up the loop once."""
+    sidecar = Sidecar(disk, quick_seconds=0.001)
+    clock = Clock()
+    monkeypatch.setattr(writer_module, "time", clock)
+    await sidecar.settle()
+    writer, at_once = sidecar.writer, list[int]()
+    clock.step = 1.0
+    for revision in range(5):
+        writer.submit(Metastore(2, revision), lambda revision=revision: at_once.append(revision))  # type: ignore[misc]
+        writer.flush()
+        told = list(at_once)
+        await sidecar.rest()
+        assert told == [0, *range(1, revision)] if revision else told == [0]
+    await writer.close()
+
+
 class Clock:
     """A clock by which everything takes equally long."""
 

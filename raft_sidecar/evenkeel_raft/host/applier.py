@@ -24,7 +24,7 @@ from evenkeel.wire.messages import Applied, LoggedEntry
 from evenkeel_raft.agent.groups import Partition
 from evenkeel_raft.core.errors import InvariantError
 from evenkeel_raft.core.rawnode import Node
-from evenkeel_raft.core.types import NORMAL, Entry, SnapshotMeta
+from evenkeel_raft.core.types import GENESIS_INDEX, NORMAL, Entry, SnapshotMeta
 from evenkeel_raft.host.arrivals import Arrivals, remove_soon
 from evenkeel_raft.host.ports import Ports
 
@@ -161,6 +161,8 @@ class Applier:
 
     def apply(self, entries: list[Entry], *, patient: bool) -> None:
         """Hand over what is committed; `patient`: with what is committed soon, unless raft itself waits for it."""
+        if not self.attached:
+            return  # it has just failed at the snapshot before these, which are handed out again after it is opened
         gathered = self._gathered
         gathered += entries
         if not patient or len(gathered) >= _GATHER_ENTRIES or any(entry.kind != NORMAL for entry in entries):
@@ -183,6 +185,9 @@ class Applier:
 
     def _hand_over(self, entries: list[Entry]) -> None:
         machine, group, replica = self._ports.machine, self._group, self._replica
+        if entries[0].index > max(self._sent, GENESIS_INDEX) + 1:
+            self._broken(InvariantError(f"{entries[0].index} would be applied after {self._sent}, skipping entries"))
+            return
         self._ports.tally.applied_entries += len(entries)
         if self._sent == self._applied:
             self._progress_at = self._ports.clock.now()

@@ -8,7 +8,8 @@
 
 While a round is being synced, whatever is submitted gathers for the next one: a slower disk makes larger rounds. Where
 the disk is so quick that handing a round to the thread and back takes about as long as its sync, small rounds are
-written on the loop itself while the thread has nothing to do; some slow syncs, and the thread does it for a while.
+written on the loop itself while the thread has nothing to do; some slow syncs, or a very slow one, and the thread does
+it for a while.
 
 On a full disk nothing is refused that was handed in, because a raft node cannot take back what it has handed out: what
 carries entries waits, in order and unacknowledged, and goes on when there is room. `on_full` says when that begins and,
@@ -36,6 +37,7 @@ __all__ = ["LogWriter"]
 
 _QUICK_SECONDS: Final = 0.001
 _SMALL_BYTES: Final = 64 << 10
+_FAR_TOO_SLOW: Final = 50
 _NEWS: Final = 0.1
 """What the last round counts for among those before it."""
 
@@ -282,7 +284,10 @@ class _Worker:
         began = time.monotonic()
         self._log.write(records)
         if size <= _SMALL_BYTES:
-            self._quick += _NEWS * ((time.monotonic() - began < self._quick_seconds) - self._quick)
+            took = time.monotonic() - began
+            self._quick += _NEWS * ((took < self._quick_seconds) - self._quick)
+            if took > _FAR_TOO_SLOW * self._quick_seconds:
+                self._quick = 0.0  # a disk that hangs is to hang the thread
 
     def _look_for_room(self) -> None:
         if self._log.has_room():
