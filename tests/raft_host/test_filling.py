@@ -66,7 +66,7 @@ async def test_a_store_that_goes_in_mid_transfer_gives_up_its_place(new_cluster:
     leader.peers.budget.set_rate(None)
     await stage(cluster, *learners)
     await cluster.equal("ae", VALUES)
-    assert "d is not connected" in problem(cluster["a"])
+    await cluster.until(lambda: "d is not connected" in problem(cluster["a"]))
     assert len(outbox(cluster["a"])) == 1
     await away.start()
     await cluster.equal("ade", VALUES)

@@ -3,4 +3,5 @@
 flags   flags and environment, checked
 logs    structured logs
 http    a small HTTP server for probes and tools
+memory  how garbage is looked for
 """

@@ -118,6 +118,8 @@ class LoadReports:
         self._problems = problems
         self._proposed: dict[Partition, int] = {}
         self._looked = context.clock.now()
+        self._said: tuple[Mapping[Partition, object], ...] = ()
+        self._value = b""
         self._written: tuple[bytes, int] | None = None
         self.stalls = Stalls(context.settings.stalled_seconds)
 
@@ -129,7 +131,19 @@ class LoadReports:
             now = self._context.clock.now()
             self._context.counters.failures["catch-up"] += self.stalls.look(reports, now=now)
             rates = self._rates(reports, now)
-            await self._write(encode(load_of(reports, rates=rates, problems=self._problems(reports))))
+            await self._write(self._encoded(reports, rates, self._problems(reports)))
+
+    def _encoded(
+        self,
+        reports: Mapping[Partition, GroupReport],
+        rates: Mapping[Partition, float],
+        problems: Mapping[Partition, str],
+    ) -> bytes:
+        """The report, made anew where there is news: most groups sleep most of the time."""
+        said = (reports, rates, problems)
+        if said != self._said:
+            self._said, self._value = said, encode(load_of(reports, rates=rates, problems=problems))
+        return self._value
 
     async def _write(self, value: bytes) -> None:
         lease = self._lease()
@@ -149,10 +163,10 @@ class LoadReports:
 
     def _rates(self, reports: Mapping[Partition, GroupReport], now: float) -> dict[Partition, float]:
         elapsed = max(now - self._looked, 1e-3)
-        rates = {
-            partition: max(0, report.proposed_bytes - self._proposed.get(partition, report.proposed_bytes)) / elapsed
-            for partition, report in reports.items()
-        }
-        self._proposed = {partition: report.proposed_bytes for partition, report in reports.items()}
+        before, self._proposed = self._proposed, {p: report.proposed_bytes for p, report in reports.items()}
         self._looked = now
-        return rates
+        return {
+            partition: (proposed - before[partition]) / elapsed
+            for partition, proposed in self._proposed.items()
+            if proposed > before.get(partition, proposed)
+        }

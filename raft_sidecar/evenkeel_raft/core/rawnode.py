@@ -129,9 +129,11 @@ class Node:
             return None
         return raft.HANDLERS[type(message)](r, message)
 
-    def tick(self) -> None:
-        """Let one tick pass. Nothing happens while quiesced."""
-        raft.tick(self._raft)
+    def tick(self) -> bool:
+        """Let one tick pass; returns whether that gives `take` something to return. Nothing happens while quiesced."""
+        r = self._raft
+        raft.tick(r)
+        return bool(r.messages or r.read_states or r.responses or r.soft_due)
 
     def propose(self, data: bytes) -> int:
         """Log an entry; returns its index. It is committed when an entry with this index and `term` is applied."""

@@ -89,6 +89,11 @@ class Filler:
         return next((problem for member, problem in self._problems.items() if member in self._filling), "")
 
     @property
+    def idle(self) -> bool:
+        """Whether nobody is to be filled."""
+        return not self._filling
+
+    @property
     def floor(self) -> int | None:
         """The index that the log must reach back to, so that a member can go on from what it is sent."""
         return self._files.index if self._files is not None else None

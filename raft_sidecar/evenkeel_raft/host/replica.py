@@ -25,7 +25,7 @@ from evenkeel.wire.messages import (
     Unknown,
 )
 from evenkeel_raft.agent.configurations import configuration_of, member, store_of
-from evenkeel_raft.agent.groups import Partition
+from evenkeel_raft.agent.groups import GroupReport, Partition
 from evenkeel_raft.core.errors import InvariantError, Refusal, RefusedError
 from evenkeel_raft.core.messages import Append, InstallSnapshot, Message
 from evenkeel_raft.core.rawnode import AppendBatch, Node
@@ -81,6 +81,8 @@ class Replica:
         self.overfull = False
         """Whether more waits for the state machine than memory is there for: the leader has to wait as well."""
         self.proposed_bytes = 0
+        self.last_report: GroupReport | None = None
+        """What was reported of it while it rests."""
         self._generation = generation
         self._ports = ports
         self.changed = partial(changed, self)
@@ -118,6 +120,7 @@ class Replica:
             self._break(error)
 
     def _work(self) -> None:
+        self.last_report = None
         out = self.node.take()
         batch = out.append
         if batch is not None:
@@ -222,10 +225,12 @@ class Replica:
         if self.stopped:
             return
         try:
-            self.node.tick()
+            more = self.node.tick()
         except Exception as error:
             self._break(error)
-        self._stir()
+            return
+        if more:
+            self._stir()
 
     def wake(self) -> None:
         """Tick again."""

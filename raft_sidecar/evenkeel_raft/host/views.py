@@ -81,7 +81,16 @@ def view(replica: Replica) -> GroupView | None:
 
 
 def report(replica: Replica) -> GroupReport:
-    """What a store reports of it."""
+    """What a store reports of it; the same again while it rests, as most do most of the time."""
+    at_rest = replica.asleep and replica.applier.at_rest and replica.filler.idle and not replica.stopped
+    if at_rest and replica.last_report is not None:
+        return replica.last_report
+    made = _report(replica)
+    replica.last_report = made if at_rest else None
+    return made
+
+
+def _report(replica: Replica) -> GroupReport:
     node, conf = replica.node, replica.node.conf
     return GroupReport(
         leading=node.leading,

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from evenkeel.errors import EvenkeelError
 from evenkeel.process.logs import set_up_logs
+from evenkeel.process.memory import spare_the_long_lived
 from evenkeel.wire.loop import run
 from evenkeel_raft.process.options import parse_options
 from evenkeel_raft.process.sidecar import run_sidecar
@@ -20,6 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = parse_options(sys.argv[1:] if arguments is None else arguments, os.environ)
         set_up_logs(level=options.log_level, form=options.log_format, store=options.store)
+        spare_the_long_lived()
         run(run_sidecar(options))
     except EvenkeelError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -74,6 +74,7 @@ _FLAGS: Final = (
     Flag("bytes-per-second", "limit for snapshots in and out; by default there is none"),
     Flag("tick-milliseconds", "raft's unit of time", "100"),
     Flag("election-ticks", "ticks without a leader after which somebody stands", "10"),
+    Flag("sleep-ticks", "ticks without work after which a group sleeps; its leader then sends no heartbeats", "20"),
     Flag("keep-log-bytes", "log kept per group for members that are a little behind", str(8 << 20)),
     Flag("lease-seconds", "seconds after which a silent store is no longer registered", "10"),
     Flag("adopt-metastore", "follow whatever etcd answers: once, after a person has looked", "no", ("yes", "no")),
@@ -154,6 +155,7 @@ class _Reader:
         return HostSettings(
             tick_seconds=self._flags.number("tick-milliseconds", float, least=1) / 1000,
             raft=Settings(election_ticks=ticks, heartbeat_ticks=max(1, ticks // 3)),
+            sleep_after_ticks=self._flags.number("sleep-ticks", int, least=1),
             keep_log_bytes=self._flags.number("keep-log-bytes", int, least=1),
             bytes_per_second=rate,
         )

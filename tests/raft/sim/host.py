@@ -36,7 +36,7 @@ class Host:
         self.paused = False
         self._deferred: list[tuple[int, Callable[..., None], tuple[Any, ...]]] = []
         self._tick_missed = False
-        self._pump_due = False
+        self._pump_due = self._pumped = False
         self._applying_until = 0
         self._reporting_until = 0
         self._rate = 1.0
@@ -83,6 +83,7 @@ class Host:
         world, disk = self.world, self.disk
         self.life += 1
         self.paused, self._deferred, self._pump_due, self._tick_missed = False, [], False, False
+        self._pumped = False
         self._applying_until = self._reporting_until = world.clock.now
         self.attachment += 1
         mix = world.mix
@@ -142,9 +143,9 @@ class Host:
 
     def _tick(self) -> None:
         assert self.node is not None
-        self.node.tick()
+        more = self.node.tick()
         self.later(max(1, round(TICK * self._rate)), self._tick)
-        self.pump_soon()
+        self._check_and_pump(more)
 
     # Work
 
@@ -177,13 +178,15 @@ class Host:
 
     def _check_and_pump(self, more: bool) -> None:
         """Pump as ever; but a node that says there is nothing new to take must be right."""
-        if not more and not self._pump_due:
-            assert self._running().take() == Out(None, None, [], [], [], [], None)
+        if not more and self._pumped and not self._pump_due:
+            out = self._running().take()
+            assert out == Out(None, None, [], [], [], [], None), out
         self.pump_soon()
 
     def pump(self) -> None:
         """Take the node's output and begin all of it."""
         assert self.node is not None
+        self._pumped = True
         out = self.node.take()
         self._begin(out)
 
