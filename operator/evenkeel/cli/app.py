@@ -1,20 +1,30 @@
-"""The commands. Exit codes: 0 all is well, 1 what was asked about is not, 2 the command itself was wrong."""
+"""The commands. Exit codes: 0 all is well, 1 what was asked about is not, 2 the command itself was wrong.
+
+What a command needs is imported when it is called, so that help and completion come at once.
+"""
 
 from __future__ import annotations
 
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from evenkeel.cli import local as local_commands
-from evenkeel.cli import verbs
-from evenkeel.cli.printing import Output
-from evenkeel.cli.session import in_session
-from evenkeel.cli.validate import Format, collect, report
+from evenkeel.cli.lazy import Later
+from evenkeel.cli.local_app import local
+from evenkeel.cli.options import Directory, Printed, Watch
+from evenkeel.cli.output import Output
 from evenkeel.errors import InvalidInputError
-from evenkeel.local.layout import default_directory
+
+if TYPE_CHECKING:
+    from evenkeel.cli import session, tables, verbs
+    from evenkeel.cli import sql as queries
+    from evenkeel.cli import validate as checking
+else:
+    checking, queries, session, tables, verbs = (
+        Later(f"evenkeel.cli.{name}") for name in ("validate", "sql", "session", "tables", "verbs")
+    )
 
 __all__ = ["app"]
 
@@ -25,6 +35,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Raft-replicated, partitioned tables kept on an even keel.",
 )
+app.add_typer(local, name="local")
 
 
 def _show_version(asked: bool) -> None:
@@ -49,18 +60,10 @@ Files = Annotated[
         help="File, folder (its *.yaml, *.yml and *.json) or - for standard input; may be repeated.",
     ),
 ]
-Printed = Annotated[Output, typer.Option("-o", "--output", help="How to print the result.")]
-Directory = Annotated[
-    Path | None, typer.Option("--dir", help="Directory of the local cluster.", envvar="EVENKEEL_LOCAL")
-]
-Watch = Annotated[bool, typer.Option("-w", "--watch", help="Keep showing what changes.")]
-
-local = typer.Typer(no_args_is_help=True, help="A whole cluster on this machine.")
-app.add_typer(local, name="local")
-
-
-def _at(directory: Path | None) -> Path:
-    return directory if directory is not None else default_directory()
+TableName = Annotated[str, typer.Argument(help="The table, as in orders.", metavar="TABLE")]
+Scaled = Annotated[str, typer.Argument(help="table/orders or storecluster/main.", metavar="KIND/NAME")]
+StoreName = Annotated[str, typer.Argument(help="The store, as in main-2.")]
+Partition = Annotated[int, typer.Argument(min=0, help="The partition's number.")]
 
 
 @app.callback()
@@ -72,24 +75,24 @@ def evenkeel(
     """Raft-replicated, partitioned tables kept on an even keel."""
 
 
+# Resources
+
+
 @app.command()
-def validate(
-    files: Files,
-    output: Annotated[Format, typer.Option("-o", "--output", help="How to print the result.")] = Format.TABLE,
-) -> None:
+def validate(files: Files, output: Printed = Output.TABLE) -> None:
     """Check resources without a cluster: every problem with its line, what it found and what is allowed."""
-    checked = collect(files)
-    report(checked, output)
+    checked = checking.collect(files)
+    checking.report(checked, output)
     raise typer.Exit(0 if checked.valid else 1)
 
 
 @app.command()
 def apply(files: Files, output: Printed = Output.TABLE, directory: Directory = None) -> None:
     """Make resources what the files say."""
-    checked = collect(files)
+    checked = checking.collect(files)
     if not checked.valid:
         raise InvalidInputError(problems=checked.problems)
-    in_session(_at(directory), lambda session: verbs.apply(session, checked, output))
+    session.in_session(directory, lambda found: verbs.apply(found, checked, output))
 
 
 @app.command()
@@ -100,8 +103,14 @@ def get(
     watch: Watch = False,
     directory: Directory = None,
 ) -> None:
-    """List resources, or show one."""
-    in_session(_at(directory), lambda session: verbs.get(session, what, name, output, watch=watch))
+    """List resources, or show one with what is unusual about it."""
+    session.watching(directory, lambda found: verbs.get(found, what, name, output, watch=watch))
+
+
+@app.command()
+def status(output: Printed = Output.TABLE, watch: Watch = False, directory: Directory = None) -> None:
+    """Show all tables and stores, and what is unusual about them."""
+    session.watching(directory, lambda found: verbs.status(found, output, watch=watch))
 
 
 @app.command()
@@ -112,49 +121,103 @@ def delete(
     directory: Directory = None,
 ) -> None:
     """Delete a resource; a table and its data go for good."""
-    in_session(_at(directory), lambda session: verbs.delete(session, what, name, wait=wait))
+    session.in_session(directory, lambda found: verbs.delete(found, what, name, wait=wait))
 
 
 @app.command()
 def scale(
-    what: Annotated[str, typer.Argument(help="table/orders or storecluster/main.")],
+    what: Scaled,
     replicas: Annotated[int, typer.Option("--replicas", min=1, help="Copies of each partition, or stores.")],
     directory: Directory = None,
 ) -> None:
     """Give a table another number of replicas, or a StoreCluster another number of stores."""
-    in_session(_at(directory), lambda session: verbs.scale(session, what, replicas=replicas))
+    session.in_session(directory, lambda found: verbs.scale(found, what, replicas=replicas))
 
 
 @app.command()
-def drain(
-    store: Annotated[str, typer.Argument(help="The store, as in main-2.")],
-    undo: Annotated[bool, typer.Option("--undo", help="Let it take replicas again.")] = False,
-    directory: Directory = None,
-) -> None:
-    """Move everything off a store."""
-    in_session(_at(directory), lambda session: verbs.drain(session, store, undo=undo))
+def pause(what: Scaled, directory: Directory = None) -> None:
+    """Begin no move on a table, or on all tables of a StoreCluster; moves under way are finished."""
+    session.in_session(directory, lambda found: verbs.pause(found, what, resume=False))
 
 
 @app.command()
-def plan(
-    what: Annotated[str, typer.Argument(help="table/orders.")],
-    replicas: Annotated[int | None, typer.Option("--replicas", min=1, help="Imagine so many replicas.")] = None,
-    output: Printed = Output.TABLE,
+def resume(what: Scaled, directory: Directory = None) -> None:
+    """End a pause."""
+    session.in_session(directory, lambda found: verbs.pause(found, what, resume=True))
+
+
+@app.command()
+def wait(
+    what: Scaled,
+    condition: Annotated[str, typer.Option("--for", help="Ready, Balanced, ...")] = "Ready",
+    timeout: Annotated[float, typer.Option(min=0, help="Seconds.")] = 60.0,
     directory: Directory = None,
 ) -> None:
-    """Show what would move, and why; nothing is changed."""
-    in_session(_at(directory), lambda session: verbs.plan(session, what, replicas=replicas, output=output))
+    """Wait until a condition holds for the newest spec."""
+    session.in_session(directory, lambda found: verbs.wait_for(found, what, condition, within=timeout))
+
+
+# Tables
 
 
 @app.command()
 def partitions(
-    table: Annotated[str, typer.Argument(help="The table, as in orders.")],
-    output: Printed = Output.TABLE,
-    watch: Watch = False,
-    directory: Directory = None,
+    table: TableName, output: Printed = Output.TABLE, watch: Watch = False, directory: Directory = None
 ) -> None:
     """Show where each partition is, who leads it, and how far its change is."""
-    in_session(_at(directory), lambda session: verbs.partitions(session, table, output, watch=watch))
+    session.watching(directory, lambda found: tables.partitions(found, table, output, watch=watch))
+
+
+@app.command()
+def plan(  # noqa: PLR0917 - options, which typer hands over by name
+    table: TableName,
+    replicas: Annotated[int | None, typer.Option(min=1, help="Imagine so many replicas.")] = None,
+    consensus_size: Annotated[int | None, typer.Option(min=1, help="Imagine so many voters.")] = None,
+    add_stores: Annotated[int, typer.Option(min=0, help="Imagine so many stores more.")] = 0,
+    remove_store: Annotated[list[str] | None, typer.Option(help="Imagine it without this store.")] = None,
+    output: Printed = Output.TABLE,
+    directory: Directory = None,
+) -> None:
+    """Show what would move, why, how many bytes and how long; nothing is changed."""
+    imagined = {
+        "replicas": replicas,
+        "consensusSize": consensus_size,
+        "addStores": add_stores or None,
+        "removeStores": remove_store or None,
+    }
+    session.in_session(directory, lambda found: tables.plan(found, table, imagined, output))
+
+
+@app.command()
+def approve(
+    plan: Annotated[str, typer.Argument(help="The plan, as in plan/orders-7.")],
+    digest: Annotated[str, typer.Option("--hash", help="Approve it only if this is its hash.")] = "",
+    directory: Directory = None,
+) -> None:
+    """Let a plan begin that waits for its approval."""
+    session.in_session(directory, lambda found: tables.approve(found, plan, digest=digest))
+
+
+@app.command()
+def explain(
+    table: TableName, partition: Partition, output: Printed = Output.TABLE, directory: Directory = None
+) -> None:
+    """Show why a partition is where it is: what the last plans wanted of it."""
+    session.in_session(directory, lambda found: tables.explain(found, table, partition, output))
+
+
+@app.command("transfer-leader")
+def transfer_leader(
+    table: TableName,
+    partition: Partition,
+    store: Annotated[str, typer.Argument(help="The store that is to lead it, as in main-2.")] = "",
+    release: Annotated[bool, typer.Option("--release", help="Let the plan say again who leads it.")] = False,
+    directory: Directory = None,
+) -> None:
+    """Have a store lead a partition from now on."""
+    if bool(store) == release:
+        raise typer.BadParameter("give a store, or --release")
+    session.in_session(directory, lambda found: tables.transfer_leader(found, table, partition, store, release=release))
 
 
 @app.command()
@@ -165,53 +228,25 @@ def sql(
     directory: Directory = None,
 ) -> None:
     """Run a query over tables, in this process."""
-    from evenkeel.cli.sql import run_query  # noqa: PLC0415 - pyarrow and duckdb take their time to load
+    endpoints = session.in_session(directory, lambda found: tables.endpoints(found, cluster))
+    queries.run_query(query, endpoints, output)
 
-    endpoints = in_session(_at(directory), lambda session: verbs.endpoints(session, cluster))
-    run_query(query, endpoints, output)
+
+# Stores
 
 
 @app.command()
-def wait(
-    what: Annotated[str, typer.Argument(help="table/orders or storecluster/main.")],
-    condition: Annotated[str, typer.Option("--for", help="Ready, Balanced, ...")] = "Ready",
-    timeout: Annotated[float, typer.Option(help="Seconds.")] = 60.0,
+def drain(
+    store: StoreName,
+    undo: Annotated[bool, typer.Option("--undo", help="Let it take replicas again.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Return when it is empty.")] = False,
     directory: Directory = None,
 ) -> None:
-    """Wait until a condition holds for the newest spec."""
-    in_session(_at(directory), lambda session: verbs.wait_for(session, what, condition, within=timeout))
+    """Move everything off a store."""
+    session.in_session(directory, lambda found: tables.drain(found, store, undo=undo, wait=wait))
 
 
-@local.command()
-def up(
-    stores: Annotated[int | None, typer.Option(min=1, help="Number of stores (3 for a new cluster).")] = None,
-    name: Annotated[str, typer.Option(help="Name of the StoreCluster.")] = "main",
-    with_parent: Annotated[bool, typer.Option(help="End with the process that called, however it ends.")] = False,
-    directory: Directory = None,
-) -> None:
-    """Start a cluster, or go on with the one that is there."""
-    local_commands.launch(_at(directory), with_parent=with_parent)
-    in_session(_at(directory), lambda session: local_commands.make_stores(session, name=name, stores=stores))
-    in_session(_at(directory), lambda session: local_commands.status(session, Output.TABLE))
-
-
-@local.command()
-def down(directory: Directory = None) -> None:
-    """Stop the cluster; its data stays."""
-    local_commands.down(_at(directory))
-
-
-@local.command()
-def status(output: Printed = Output.TABLE, directory: Directory = None) -> None:
-    """List the stores and where they are."""
-    in_session(_at(directory), lambda session: local_commands.status(session, output))
-
-
-@local.command()
-def kill(
-    store: Annotated[str, typer.Argument(help="The store, as in main-2.")],
-    undo: Annotated[bool, typer.Option("--undo", help="Let it come back.")] = False,
-    directory: Directory = None,
-) -> None:
-    """Kill a store's processes, and keep them down until --undo."""
-    in_session(_at(directory), lambda session: local_commands.kill(session, store, undo=undo))
+@app.command()
+def release(store: StoreName, directory: Directory = None) -> None:
+    """Let a store take replicas again that was drained."""
+    session.in_session(directory, lambda found: tables.drain(found, store, undo=True, wait=False))

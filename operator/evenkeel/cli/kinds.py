@@ -2,41 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
+from evenkeel.cli.printing import Listing, span
 from evenkeel.errors import InvalidInputError
-from evenkeel.model.conditions import Conditions
+from evenkeel.model.conditions import Conditions, parse_timestamp
 from evenkeel.model.loading import Resource
 from evenkeel.model.partitionassignment import PartitionAssignment
-from evenkeel.model.rebalanceplan import RebalancePlan
+from evenkeel.model.rebalanceplan import RebalancePlan, RebalancePlanStatus
 from evenkeel.model.storecluster import StoreCluster, StoreClusterStatus
 from evenkeel.model.table import Table, TableStatus
 
-__all__ = ["HEADS", "kind_of", "row_of", "split_name"]
+__all__ = ["conditions_of", "kind_of", "listing", "notes_of", "split_name", "what_is"]
 
 _NAMES: Final[dict[str, type[Resource]]] = {
-    "storecluster": StoreCluster,
-    "storeclusters": StoreCluster,
-    "sc": StoreCluster,
-    "table": Table,
-    "tables": Table,
-    "tbl": Table,
-    "partitionassignment": PartitionAssignment,
-    "partitionassignments": PartitionAssignment,
-    "pa": PartitionAssignment,
-    "rebalanceplan": RebalancePlan,
-    "rebalanceplans": RebalancePlan,
-    "rp": RebalancePlan,
+    **dict.fromkeys(("storecluster", "storeclusters", "sc"), StoreCluster),
+    **dict.fromkeys(("table", "tables", "tbl"), Table),
+    **dict.fromkeys(("partitionassignment", "partitionassignments", "pa"), PartitionAssignment),
+    **dict.fromkeys(("rebalanceplan", "rebalanceplans", "rp", "plan", "plans"), RebalancePlan),
 }
-
-HEADS: Final[dict[type[Resource], tuple[str, ...]]] = {
+_HEADS: Final[dict[type[Resource], tuple[str, ...]]] = {
     StoreCluster: ("NAME", "READY", "STORES", "TABLES", "REPLICAS", "LOST", "AGE"),
     Table: ("NAME", "READY", "PARTITIONS", "REPLICAS", "MOVING", "LEADERLESS", "PLAN", "PROGRESS", "AGE"),
     PartitionAssignment: ("NAME", "TABLE", "FROM", "PARTITIONS", "MOVING", "LEADERLESS", "AGE"),
-    RebalancePlan: ("NAME", "TABLE", "NUMBER", "STATE", "MOVES", "AGE"),
+    RebalancePlan: ("NAME", "TABLE", "NUMBER", "STATE", "MOVES", "PROGRESS", "AGE"),
 }
+_USUAL: Final = ("AsExpected", "Approved")
 
 
 def kind_of(text: str) -> type[Resource]:
@@ -44,7 +37,7 @@ def kind_of(text: str) -> type[Resource]:
     kind = _NAMES.get(text.lower())
     if kind is None:
         raise InvalidInputError(
-            f"kind: got {text!r}; allowed: storeclusters, tables, partitionassignments, rebalanceplans"
+            f"kind: got {text!r}; allowed: storeclusters, tables, partitionassignments, rebalanceplans (or plans)"
         )
     return kind
 
@@ -52,12 +45,36 @@ def kind_of(text: str) -> type[Resource]:
 def split_name(text: str, *, default: str = "table") -> tuple[type[Resource], str]:
     """`table/orders`, or `orders` alone where the kind goes without saying."""
     kind, slash, name = text.rpartition("/")
+    if not name:
+        raise InvalidInputError(f"name: got {text!r}; allowed: a name as in {default}/orders")
     return kind_of(kind if slash else default), name
 
 
-def row_of(resource: Resource) -> Sequence[object]:
-    """One line of a listing."""
-    return (resource.metadata.name, *_cells(resource), _age(resource.metadata.creation_timestamp))
+def what_is(kind: type[Resource], name: str) -> str:
+    """A resource as kubectl calls it."""
+    return f"{kind.__name__.lower()}.evenkeel.dev/{name}"
+
+
+def listing(kind: type[Resource], resources: Sequence[Resource], *, one: bool = False) -> Listing:
+    """Resources as rows and as documents; of one alone also what is unusual about it."""
+    documents = [resource.document() for resource in resources]
+    rows = [(found.metadata.name, *_cells(found), _age(found.metadata.creation_timestamp)) for found in resources]
+    notes = [note for found in resources for note in notes_of(found)] if one else []
+    return Listing(_HEADS[kind], rows, documents[0] if one and documents else documents, notes)
+
+
+def conditions_of(resource: Resource) -> Conditions:
+    """What is said of a resource."""
+    return resource.status.conditions if resource.status is not None else ()
+
+
+def notes_of(resource: Resource) -> Iterator[str]:
+    """What is unusual about a resource, in lines."""
+    if resource.metadata.deletion_timestamp:
+        yield "it is being deleted"
+    for entry in conditions_of(resource):
+        if entry.reason not in _USUAL and entry.message:
+            yield f"{entry.type} is {entry.status}, {entry.reason}: {entry.message}"
 
 
 def _cells(resource: Resource) -> Sequence[object]:
@@ -70,8 +87,9 @@ def _cells(resource: Resource) -> Sequence[object]:
             counts = (len(status.partitions), status.moving, status.leaderless) if status else (0, 0, 0)
             return (spec.table, spec.from_, *counts)
         case RebalancePlan(status=status, spec=spec):
-            state, moves = (status.state, status.totals.moves) if status else ("Computing", 0)
-            return (spec.table, spec.number or "-", state, moves)
+            plan = status or RebalancePlanStatus()
+            progress = f"{plan.progress.percentage}%" if plan.progress is not None else "-"
+            return (spec.table, spec.number or "-", plan.state, plan.totals.moves, progress)
 
 
 def _store_cluster(cluster: StoreCluster) -> Sequence[object]:
@@ -96,9 +114,4 @@ def _holds(conditions: Conditions, kind: str) -> str:
 def _age(created: str) -> str:
     if not created:
         return "-"
-    began = datetime.strptime(created, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
-    seconds = max(0, int((datetime.now(UTC) - began).total_seconds()))
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
-        if seconds >= 2 * size:
-            return f"{seconds // size}{unit}"
-    return f"{seconds}s"
+    return span(max(0.0, (datetime.now(UTC) - parse_timestamp(created)).total_seconds()))

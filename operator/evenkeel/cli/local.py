@@ -3,140 +3,284 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections import deque
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
-from evenkeel.cli.printing import Output, console, print_json, print_table
-from evenkeel.cli.session import Session
+from evenkeel.cli.live import show
+from evenkeel.cli.output import Output
+from evenkeel.cli.printing import Listing, console, say
+from evenkeel.cli.session import Session, in_session, layout_of
+from evenkeel.cli.tables import store_of
 from evenkeel.errors import InvalidInputError
-from evenkeel.local.layout import Layout
-from evenkeel.local.supervisor import DOWN_ANNOTATION
-from evenkeel.metastore.server import die_with_parent
+from evenkeel.local.layout import Layout, Running
+from evenkeel.local.supervisor import DOWN_ANNOTATION, asked_to_be_down
 from evenkeel.model.loading import load_yaml
 from evenkeel.model.storecluster import StoreCluster
+from evenkeel.reconcile.partitions import read_loads
 from evenkeel.reconcile.stores import read_stores
 
-__all__ = ["down", "kill", "launch", "make_stores", "status"]
+__all__ = ["down", "kill", "logs", "status", "up"]
 
-_PATIENCE = 60.0
+_PATIENCE: Final = 60.0
+_POLL_SECONDS: Final = 0.1
+_LOG_LINES: Final = 5
+_CRASHES: Final = 3
+"""A process that ended so often while it was started is not going to stay."""
 
 
-def launch(directory: Path, *, with_parent: bool) -> None:
-    """Start the cluster's process where none runs, and wait until it can be found."""
-    layout = Layout(directory)
+def up(directory: Path | None, *, name: str, stores: int | None, with_parent: bool, output: Output) -> None:
+    """Start a cluster or go on with the one that is there; what was started here ends with Ctrl-C."""
+    layout = layout_of(directory)
+    process = _launch(layout, until=os.getppid() if with_parent else None)
+    try:
+        _until_running(layout, process)
+        in_session(directory, lambda session: _make_stores(session, name=name, stores=stores))
+        in_session(directory, lambda session: status(session, output, watch=False))
+    except KeyboardInterrupt:
+        if process is not None:
+            _end(layout, process)
+        raise InvalidInputError("interrupted; what was started here is stopped") from None
+
+
+def _launch(layout: Layout, *, until: int | None) -> subprocess.Popen[bytes] | None:
+    """Start the cluster's process, where none runs."""
     layout.make()
-    if layout.running() is not None:
-        return
+    if layout.is_held():
+        return None
     command = [sys.executable, "-m", "evenkeel.local.main", str(layout.root)]
-    log_path = layout.logs / "supervisor.log"
-    with log_path.open("ab") as log:
-        process = subprocess.Popen(
-            die_with_parent(command) if with_parent else command,
+    with layout.log("supervisor").open("ab") as log:
+        return subprocess.Popen(
+            [*command, str(until)] if until is not None else command,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             start_new_session=True,
         )
+
+
+def _until_running(layout: Layout, process: subprocess.Popen[bytes] | None) -> None:
+    """Wait until the cluster can be found; somebody else may have been quicker to start it."""
     until = time.monotonic() + _PATIENCE
     while layout.running() is None:
-        if process.poll() is not None or time.monotonic() > until:
-            said = log_path.read_text(errors="replace").strip().splitlines()[-5:]
-            raise InvalidInputError(f"the local cluster did not start; {log_path} says:\n" + "\n".join(said))
-        time.sleep(0.05)
+        ended = process is not None and process.poll() is not None and not layout.is_held()
+        if ended or time.monotonic() > until:
+            said = "\n".join(_last_lines(layout.log("supervisor"), _LOG_LINES))
+            raise InvalidInputError(f"the local cluster did not start; {layout.log('supervisor')} says:\n{said}")
+        time.sleep(_POLL_SECONDS / 2)
 
 
-async def make_stores(session: Session, *, name: str, stores: int | None) -> None:
+def _end(layout: Layout, process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_PATIENCE)
+
+
+async def _make_stores(session: Session, *, name: str, stores: int | None) -> None:
     """Make the StoreCluster, or give it another number of stores; then wait for them."""
     existing = await session.resources.get(StoreCluster, name)
     if existing is None:
         text = (
-            f"apiVersion: evenkeel.dev/v1alpha1\nkind: StoreCluster\nmetadata: {{name: {name}}}\n"
-            f"spec: {{stores: {stores or 3}, storage: {{size: 1Gi}}}}\n"
+            f"apiVersion: evenkeel.dev/v1alpha1\nkind: StoreCluster\nmetadata: {{name: {name!r}}}\n"
+            f"spec: {{stores: {stores or 3}, storage: {{size: 1Mi}}}}\n"
         )
-        await session.resources.apply(load_yaml(text)[0])
+        await session.resources.apply(load_yaml(text, "--name")[0])
     elif stores is not None and existing.spec.stores != stores:
         await session.resources.change(StoreCluster, name, lambda document: document["spec"].update(stores=stores))
     await _until_up(session, name)
 
 
 async def _until_up(session: Session, name: str) -> None:
-    keys = session.keys(name)
-    with Progress(SpinnerColumn(), TextColumn("{task.description}"), console=console(), transient=True) as progress:
+    screen = console()
+    shown = (SpinnerColumn(), TextColumn("{task.description}"))
+    with Progress(*shown, console=screen, transient=True, disable=not screen.is_terminal) as progress:
         task = progress.add_task("starting")
         until = time.monotonic() + _PATIENCE
-        while True:
-            cluster = await session.resources.get(StoreCluster, name)
-            assert cluster is not None
-            up = len((await session.metastore.range(keys.stores())).kvs)
-            progress.update(task, description=f"{up} of {cluster.spec.stores} stores are up")
-            if up >= cluster.spec.stores:
-                return
+        while missing := await _missing(session, name):
+            progress.update(task, description=f"waiting for {', '.join(missing)}")
+            _check_crashes(session.layout, missing)
             if time.monotonic() > until:
-                raise InvalidInputError(f"{up} of {cluster.spec.stores} stores came up; see {session.layout.logs}")
-            await asyncio.sleep(0.1)
+                raise InvalidInputError(
+                    f"these stores did not come up in {_PATIENCE:g} s: {', '.join(missing)}; "
+                    f"see `evenkeel local logs {missing[0]}`"
+                )
+            await asyncio.sleep(_POLL_SECONDS)
 
 
-async def status(session: Session, output: Output) -> None:
+async def _missing(session: Session, name: str) -> list[str]:
+    """Stores that should be up and do not answer, neither others nor clients."""
+    cluster = await session.resources.need(StoreCluster, name)
+    wanted = {f"{name}-{number}" for number in range(cluster.spec.stores)} - asked_to_be_down(cluster)
+    keys, ports = session.keys(name), session.layout.ports().stores
+    registered = read_stores((await session.metastore.range(keys.stores())).kvs, keys).registered
+    answering = [store for store in registered if store in ports and await _answers(ports[store].flight)]
+    return sorted(wanted.difference(answering))
+
+
+async def _answers(port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return False
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+    return True
+
+
+def _check_crashes(layout: Layout, stores: list[str]) -> None:
+    running = layout.running()
+    for process, info in (running.processes if running is not None else {}).items():
+        store, _, kind = process.partition(" ")
+        if store in stores and info.restarts >= _CRASHES:
+            said = "\n".join(_last_lines(layout.log(f"{store}.{kind}"), _LOG_LINES))
+            raise InvalidInputError(f"{process} ends again and again; {layout.log(f'{store}.{kind}')} says:\n{said}")
+
+
+# The others
+
+
+async def status(session: Session, output: Output, *, watch: bool) -> None:
     """Every store, and where to find it."""
-    rows: list[dict[str, Any]] = []
-    ports = session.layout.ports()
-    for cluster in await session.resources.all_of(StoreCluster):
-        keys = session.keys(cluster.metadata.name)
-        found = await session.metastore.range(keys.all_stores())
-        known = read_stores(found.kvs, keys)
-        for name in sorted(known.names()):
-            state = known.states.get(name)
-            draining = state is not None and state.draining
-            rows.append(
-                {
-                    "store": name,
-                    "state": "draining" if draining else "running" if name in known.registered else "lost",
-                    "flight": f"grpc://127.0.0.1:{ports[name].flight}" if name in ports else "",
-                    "status": f"http://127.0.0.1:{ports[name].http}/status" if name in ports else "",
-                }
-            )
-    if output is Output.JSON:
+
+    async def look() -> Listing:
         running = session.layout.running()
-        assert running is not None
-        print_json({"directory": str(session.layout.root), "pid": running.pid, "etcd": running.etcd, "stores": rows})
-        return
-    print_table(("STORE", "STATE", "FLIGHT", "STATUS"), [tuple(row.values()) for row in rows])
+        if running is None:
+            raise InvalidInputError(f"the local cluster in {session.layout.root} does not run any more")
+        clusters = await session.resources.all_of(StoreCluster)
+        rows = [row for cluster in clusters for row in await _rows(session, cluster, running)]
+        data = {"directory": str(session.layout.root), "pid": running.pid, "etcd": running.etcd, "stores": rows}
+        head = [key.upper() for key in rows[0]] if rows else []
+        return Listing(head, [tuple(row.values()) for row in rows], data)
+
+    await show(look, output, watch=watch)
 
 
-async def kill(session: Session, store: str, *, undo: bool) -> None:
+async def _rows(session: Session, cluster: StoreCluster, running: Running) -> list[dict[str, Any]]:
+    keys, ports, down = session.keys(cluster.metadata.name), session.layout.ports().stores, asked_to_be_down(cluster)
+    known = read_stores((await session.metastore.range(keys.all_stores())).kvs, keys)
+    loads = read_loads((await session.metastore.range(keys.load(""))).kvs, keys)
+    wanted = {f"{cluster.metadata.name}-{number}" for number in range(cluster.spec.stores)}
+
+    def state(name: str) -> str:
+        if name in down:
+            return "down"
+        if name not in known.registered:
+            return "lost" if name in known.states else "starting"
+        return "draining" if name in known.states and known.states[name].draining else "running"
+
+    def row(name: str) -> dict[str, Any]:
+        load, port = loads.get(name), ports.get(name)
+        return {
+            "store": name,
+            "state": state(name),
+            "replicas": load.replicas if load is not None else 0,
+            "leading": load.leading if load is not None else 0,
+            "restarts": sum(info.restarts for one, info in running.processes.items() if one.split()[0] == name),
+            "flight": f"grpc://127.0.0.1:{port.flight}" if port is not None else "",
+            "status": f"http://127.0.0.1:{port.http}/status" if port is not None else "",
+        }
+
+    names = sorted(known.names() | wanted, key=lambda name: (len(name), name))
+    return [row(name) for name in names]
+
+
+async def kill(session: Session, store: str, *, undo: bool, once: bool) -> None:
     """Kill a store's processes and keep them down; or let them come back."""
-    cluster = store.rpartition("-")[0]
-    known = await session.resources.get(StoreCluster, cluster)
-    if known is None or store not in {f"{cluster}-{number}" for number in range(known.spec.stores)}:
-        raise InvalidInputError(f"store: got {store!r}; allowed: one of those that `evenkeel local status` lists")
+    cluster = await store_of(session, store)
+    if once:
+        _kill_once(session.layout, store)
+        return
 
     def edit(document: dict[str, Any]) -> None:
         annotations = document["metadata"].setdefault("annotations", {})
         names = {name for name in annotations.get(DOWN_ANNOTATION, "").split(",") if name}
         annotations[DOWN_ANNOTATION] = ",".join(sorted(names - {store} if undo else names | {store}))
 
-    await session.resources.change(StoreCluster, cluster, edit)
-    console().print(f"store {store} {'comes back' if undo else 'is killed and stays down'}")
+    await session.resources.change(StoreCluster, cluster.metadata.name, edit)
+    say(f"store {store} {'comes back' if undo else 'is killed, and stays down until `local kill --undo`'}")
 
 
-def down(directory: Path) -> None:
-    """Stop the cluster; its data stays."""
-    layout = Layout(directory)
+def _kill_once(layout: Layout, store: str) -> None:
     running = layout.running()
-    if running is None:
-        console().print(f"no local cluster runs in {layout.root}")
-        return
-    os.kill(running.pid, signal.SIGTERM)
+    processes = running.processes.items() if running is not None else ()
+    pids = [info.pid for name, info in processes if name.split()[0] == store and info.pid is not None]
+    if not pids:
+        raise InvalidInputError(f"store {store}: none of its processes runs; see `evenkeel local status`")
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    say(f"store {store} is killed, and is started again")
+
+
+def down(directory: Path | None, *, wipe: bool) -> None:
+    """Stop the cluster; its data stays, or goes where that is asked for."""
+    layout = layout_of(directory)
+    running = layout.running()
+    if running is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(running.pid, signal.SIGTERM)
     until = time.monotonic() + _PATIENCE
-    while layout.running() is not None:
+    while layout.is_held():
         if time.monotonic() > until:
-            raise InvalidInputError(f"process {running.pid} does not stop; see {layout.logs}")
-        time.sleep(0.05)
-    console().print("stopped; the data stays, and `evenkeel local up` goes on with it")
+            raise InvalidInputError(f"the local cluster does not stop; see {layout.log('supervisor')}")
+        time.sleep(_POLL_SECONDS / 2)
+    if wipe:
+        layout.wipe()
+        say(f"stopped, and all data in {layout.root} is deleted")
+    elif running is None:
+        say(f"no local cluster runs in {layout.root}")
+    else:
+        say("stopped; the data stays, and `evenkeel local up` goes on with it")
+
+
+def logs(directory: Path | None, what: str, *, lines: int, follow: bool) -> None:
+    """What processes said: a store's two, or the supervisor, or etcd."""
+    layout = layout_of(directory)
+    files = _log_files(layout, what)
+    for file in files:
+        for line in _last_lines(file, lines):
+            print(f"{file.stem}: {line}" if len(files) > 1 else line)
+    if follow:
+        with contextlib.suppress(KeyboardInterrupt):
+            _follow(files)
+
+
+def _log_files(layout: Layout, what: str) -> list[Path]:
+    if what == "etcd":
+        return [layout.etcd / "etcd.log"]
+    found = sorted(path for path in layout.logs.glob("*.log") if path.stem in (what, f"{what}.raft", f"{what}.store"))
+    if not found:
+        there = sorted({path.stem.partition(".")[0] for path in layout.logs.glob("*.log")})
+        allowed = ", ".join([*there, "etcd"])
+        raise InvalidInputError(f"name: got {what!r}; allowed: {allowed}, or one process, as in main-0.raft")
+    return found
+
+
+def _last_lines(file: Path, lines: int) -> list[str]:
+    try:
+        with file.open(errors="replace") as text:
+            return [line.rstrip("\n") for line in deque(text, maxlen=lines)]
+    except OSError:
+        return []
+
+
+def _follow(files: list[Path]) -> None:
+    with contextlib.ExitStack() as stack:
+        opened = {file.stem: stack.enter_context(file.open(errors="replace")) for file in files}
+        for text in opened.values():
+            text.seek(0, os.SEEK_END)
+        while True:
+            for name, text in opened.items():
+                for line in text:
+                    print(f"{name}: {line.rstrip()}" if len(opened) > 1 else line.rstrip(), flush=True)
+            time.sleep(_POLL_SECONDS)

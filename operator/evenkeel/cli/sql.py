@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from evenkeel.cli.printing import Output, print_json, print_table
+from evenkeel.cli.output import Output
+from evenkeel.cli.printing import print_json, print_table
 from evenkeel.client import Client
 from evenkeel.rows.values import to_json
 

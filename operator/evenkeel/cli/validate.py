@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,19 +11,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from evenkeel.cli.output import Output
 from evenkeel.errors import InvalidInputError, Problem
 from evenkeel.model.loading import Loaded, Resource, read_yaml
 
-__all__ = ["Checked", "Format", "collect", "report"]
+__all__ = ["Checked", "collect", "report"]
 
 _SUFFIXES = (".yaml", ".yml", ".json")
-
-
-class Format(enum.StrEnum):
-    """How a result is printed."""
-
-    TABLE = "table"
-    JSON = "json"
 
 
 @dataclass(frozen=True)
@@ -79,9 +72,9 @@ def _read(raw: bytes, source: str) -> Loaded:
         return Loaded([], [Problem(source, line, "", "not UTF-8 text; save the file as UTF-8")])
 
 
-def report(checked: Checked, output: Format) -> None:
+def report(checked: Checked, output: Output) -> None:
     """Print to standard output: sound resources as a table, then the problems."""
-    if output is Format.JSON:
+    if output is Output.JSON:
         sys.stdout.write(json.dumps(_as_data(checked), indent=2, ensure_ascii=False) + "\n")
         return
     console = Console(soft_wrap=True, highlight=False)

@@ -4,47 +4,52 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import os
 import signal
 import sys
 from pathlib import Path
 from typing import Final
 
+from evenkeel.local.layout import ProcessInfo, Running
 from evenkeel.metastore.server import die_with_parent
 
-__all__ = ["Child"]
+__all__ = ["Child", "outlive"]
+
+log = logging.getLogger(__name__)
 
 _PATIENCE: Final = 20.0
 _RESTART_SECONDS: Final = 0.5
 _LONGEST_RESTART: Final = 10.0
+_LOG_BYTES: Final = 16 << 20
+_POLL_SECONDS: Final = 0.1
 
 
 class Child:
-    """A Python module run as a process; started again when it ends by itself."""
+    """A Python module run as a process; started again when it ends by itself, ever more slowly."""
 
     def __init__(self, name: str, module: str, arguments: tuple[str, ...], *, log: Path) -> None:
         self.name = name
-        self.restarts = 0
+        self._restarts = 0
         self._command = (sys.executable, "-m", module, *arguments)
         self._log = log
         self._process: asyncio.subprocess.Process | None = None
         self._keeper: asyncio.Task[None] | None = None
-        self._down = False
 
     @property
-    def pid(self) -> int | None:
-        """The process, while there is one."""
+    def info(self) -> ProcessInfo:
+        """How it is."""
         process = self._process
-        return process.pid if process is not None and process.returncode is None else None
+        running = process is not None and process.returncode is None
+        return ProcessInfo(process.pid if process is not None and running else None, self._restarts)
 
     async def start(self) -> None:
         """Start the process, and keep it running."""
-        self._down = False
         await self._launch()
         self._keeper = asyncio.create_task(self._keep())
 
     async def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
         """End the process for good; who does not listen is killed."""
-        self._down = True
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
@@ -53,10 +58,12 @@ class Child:
             return
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(how)
+            process.send_signal(signal.SIGCONT)
         try:
             async with asyncio.timeout(_PATIENCE):
                 await process.wait()
         except TimeoutError:
+            log.warning("%s does not stop and is killed", self.name)
             process.kill()
             await process.wait()
 
@@ -65,20 +72,53 @@ class Child:
         while True:
             assert self._process is not None
             began = asyncio.get_running_loop().time()
-            await self._process.wait()
+            status = await self._process.wait()
             if asyncio.get_running_loop().time() - began > _LONGEST_RESTART:
                 wait = _RESTART_SECONDS
+            log.warning("%s ended with status %d and is started again in %g s", self.name, status, wait)
             await asyncio.sleep(wait)
             wait = min(2 * wait, _LONGEST_RESTART)
-            self.restarts += 1
-            await self._launch()
+            self._restarts += 1
+            try:
+                await self._launch()
+            except OSError as error:
+                log.warning("%s cannot be started: %s", self.name, error)
 
     async def _launch(self) -> None:
-        with self._log.open("ab") as log:
+        _turn(self._log)
+        with self._log.open("ab") as output:
             self._process = await asyncio.create_subprocess_exec(
                 *die_with_parent(self._command),
                 stdin=asyncio.subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
+                stdout=output,
+                stderr=output,
                 start_new_session=True,
             )
+
+
+async def outlive(running: Running, root: Path) -> None:
+    """Wait until the processes of one who was killed have followed it; those that hang are killed."""
+    pids = [info.pid for info in running.processes.values() if info.pid is not None and _is_of(info.pid, root)]
+    until = asyncio.get_running_loop().time() + _PATIENCE
+    while left := [pid for pid in pids if _is_of(pid, root)]:
+        if asyncio.get_running_loop().time() > until:
+            log.warning("processes of a cluster that was killed do not end and are killed: %s", left)
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        await asyncio.sleep(_POLL_SECONDS)
+
+
+def _is_of(pid: int, root: Path) -> bool:
+    """Whether a process is one of the cluster's: its command line names the cluster's directory."""
+    try:
+        return os.fsencode(root) in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def _turn(path: Path) -> None:
+    """Begin a new file where the old one is large; one old one is kept."""
+    with contextlib.suppress(FileNotFoundError):
+        if path.stat().st_size > _LOG_BYTES:
+            path.replace(path.with_suffix(".log.old"))

@@ -1,26 +1,40 @@
 """Where a local cluster has its files, and how others find it while it runs.
 
+Who runs it holds a lock, which ends with its process however that ends; `running.json` only says where to knock.
 Sockets are in a short directory of their own: the path of a unix socket has at most 107 bytes, and homes can be deep.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import os
+import shutil
+import stat
 import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from evenkeel.errors import InvalidInputError
 
-__all__ = ["Layout", "Running", "StorePorts", "default_directory"]
+__all__ = ["Layout", "Ports", "ProcessInfo", "Running", "StorePorts", "default_directory"]
+
+_LONGEST_SOCKET: Final = 107
+_LONGEST_STORE: Final = 60
+"""A StoreCluster's name has at most 40 characters; a dash, a number and `.sock` follow."""
+_PROBE_SECONDS: Final = 2.0
+"""For longer than that nobody looks whether the cluster runs."""
 
 
 def default_directory() -> Path:
     """Where the cluster is that is meant when none is named."""
     base = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
-    return Path(os.environ.get("EVENKEEL_LOCAL", f"{base}/evenkeel/local")).expanduser()
+    return Path(os.environ.get("EVENKEEL_LOCAL") or f"{base}/evenkeel/local").expanduser()
 
 
 class StorePorts(msgspec.Struct, frozen=True):
@@ -32,82 +46,163 @@ class StorePorts(msgspec.Struct, frozen=True):
     store_http: int
 
 
+class Ports(msgspec.Struct):
+    """All ports that a cluster has been given."""
+
+    etcd: tuple[int, int] | None = None
+    """For clients, and for peers it does not have."""
+    stores: dict[str, StorePorts] = {}
+
+
+class ProcessInfo(msgspec.Struct, frozen=True):
+    """One process of the cluster."""
+
+    pid: int | None
+    restarts: int
+    """How often it ended by itself and was started again."""
+
+
 class Running(msgspec.Struct, frozen=True, kw_only=True):
     """A cluster that runs."""
 
     pid: int
     etcd: str
     """The endpoint."""
+    processes: dict[str, ProcessInfo] = {}
+    """By name, as in `main-2 store`, or `etcd`."""
 
 
 class Layout:
     """The files of one local cluster."""
 
     def __init__(self, directory: Path) -> None:
-        self.root = directory.absolute()
+        self.root = Path(os.path.abspath(directory.expanduser()))
         self.etcd = self.root / "etcd"
         self.logs = self.root / "logs"
+        self.stores = self.root / "stores"
         self._running = self.root / "running.json"
         self._ports = self.root / "ports.json"
-        digest = hashlib.blake2b(os.fsencode(self.root), digest_size=6).hexdigest()
-        self.sockets = Path(tempfile.gettempdir()) / f"evenkeel-{os.getuid()}-{digest}"
+        self._lock = self.root / "lock"
+        self.sockets = _socket_directory(self.root)
 
     def store(self, name: str) -> Path:
         """A store's data."""
-        return self.root / "stores" / name
+        return self.stores / name
 
     def socket(self, name: str) -> Path:
         """Where a store's sidecar listens for its store."""
         return self.sockets / f"{name}.sock"
 
+    def log(self, name: str) -> Path:
+        """What a process said."""
+        return self.logs / f"{name}.log"
+
     def make(self) -> None:
         """Make the directories."""
         try:
-            for path in (self.root, self.logs, self.root / "stores"):
+            for path in (self.root, self.logs, self.stores):
                 path.mkdir(parents=True, exist_ok=True)
-            self.sockets.mkdir(mode=0o700, exist_ok=True)
+            self._lock.touch()
         except OSError as error:
-            raise InvalidInputError(f"{self.root} cannot hold a cluster: {error.strerror}; choose another") from error
+            raise InvalidInputError(
+                f"{self.root} cannot hold a cluster: {error.strerror}; name another directory with --dir"
+            ) from error
+
+    def make_sockets(self) -> None:
+        """Make the directory of the sockets; nobody else may have made it."""
+        try:
+            self.sockets.mkdir(mode=0o700, exist_ok=True)
+            found = self.sockets.lstat()
+        except OSError as error:
+            raise InvalidInputError(
+                f"{self.sockets} cannot be made for sockets: {error.strerror}; set TMPDIR to another directory"
+            ) from error
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+            raise InvalidInputError(f"{self.sockets} is not a directory of yours alone; remove it, or set TMPDIR")
+
+    def wipe(self) -> None:
+        """Remove all that a cluster has written, and nothing else."""
+        for path in (self.etcd, self.logs, self.stores, self.sockets):
+            shutil.rmtree(path, ignore_errors=True)
+        for path in (self._running, self._ports, self._lock):
+            path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.root.rmdir()
 
     # Who runs it
 
-    def running(self) -> Running | None:
-        """The process that runs the cluster; None where there is none."""
+    @contextlib.contextmanager
+    def held(self) -> Iterator[Running | None]:
+        """Be the one who runs the cluster; InvalidInputError where somebody else is.
+
+        Whoever ran it before and had no time to say that it ended is handed over.
+        """
+        with self._lock.open("r+b") as file:
+            until = time.monotonic() + _PROBE_SECONDS
+            while not _locked(file.fileno(), fcntl.LOCK_EX):
+                if time.monotonic() > until:
+                    running = self._read_running()
+                    who = f", as process {running.pid}" if running is not None else ""
+                    raise InvalidInputError(f"the cluster in {self.root} runs already{who}")
+                time.sleep(0.02)
+            before = self._read_running()
+            self._running.unlink(missing_ok=True)
+            try:
+                yield before
+            finally:
+                self._running.unlink(missing_ok=True)
+
+    def is_held(self) -> bool:
+        """Whether somebody runs the cluster, or is about to."""
         try:
-            found = msgspec.json.decode(self._running.read_bytes(), type=Running)
-        except (OSError, msgspec.MsgspecError):
-            return None
-        return found if _alive(found.pid) else None
+            with self._lock.open("rb") as file:
+                return not _locked(file.fileno(), fcntl.LOCK_SH)
+        except OSError:
+            return False
+
+    def running(self) -> Running | None:
+        """The cluster, where it runs and can be reached."""
+        return self._read_running() if self.is_held() else None
 
     def say_running(self, running: Running) -> None:
         """Let others find the cluster."""
         _replace(self._running, msgspec.json.encode(running))
 
-    def say_stopped(self) -> None:
-        """Nobody runs it any more."""
-        self._running.unlink(missing_ok=True)
+    def _read_running(self) -> Running | None:
+        try:
+            return msgspec.json.decode(self._running.read_bytes(), type=Running)
+        except (OSError, msgspec.MsgspecError):
+            return None
 
     # Ports
 
-    def ports(self) -> dict[str, StorePorts]:
-        """The ports given to stores so far; `etcd` has its own file."""
+    def ports(self) -> Ports:
+        """The ports given so far; none where nobody can tell any more."""
         try:
-            return msgspec.json.decode(self._ports.read_bytes(), type=dict[str, StorePorts])
-        except FileNotFoundError:
-            return {}
+            return msgspec.json.decode(self._ports.read_bytes(), type=Ports)
+        except (OSError, msgspec.MsgspecError):
+            return Ports()
 
-    def keep_ports(self, ports: dict[str, StorePorts]) -> None:
+    def keep_ports(self, ports: Ports) -> None:
         """Remember them."""
         _replace(self._ports, msgspec.json.encode(ports))
 
 
-def _alive(pid: int) -> bool:
+def _socket_directory(root: Path) -> Path:
+    """A short path of its own for each cluster of each user."""
+    name = f"evenkeel-{os.getuid()}-{hashlib.blake2b(os.fsencode(root), digest_size=6).hexdigest()}"
+    for base in (tempfile.gettempdir(), "/tmp"):  # noqa: S108 - made for its owner alone, and checked to be
+        path = Path(base) / name
+        if len(os.fsencode(path)) + 1 + _LONGEST_STORE <= _LONGEST_SOCKET:
+            return path
+    raise InvalidInputError(f"{tempfile.gettempdir()} is too long a path for sockets; set TMPDIR to a shorter one")
+
+
+def _locked(file: int, how: int) -> bool:
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        fcntl.flock(file, how | fcntl.LOCK_NB)
+    except BlockingIOError:
         return False
-    except PermissionError:
-        return True
     return True
 
 

@@ -1,4 +1,7 @@
-"""Runs a local cluster: `python -m evenkeel.local.main DIRECTORY`; `evenkeel local up` starts it in the background."""
+"""Runs a local cluster: `python -m evenkeel.local.main DIRECTORY [PID]`, as `evenkeel local up` does in the background.
+
+With the id of a process it ends when that one has ended.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,9 @@ __all__ = ["main"]
 def main() -> int:
     """Run until told to stop."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    directory, *until = sys.argv[1:]
     try:
-        asyncio.run(serve(Path(sys.argv[1])))
+        asyncio.run(serve(Path(directory), until=int(until[0]) if until else None))
     except EvenkeelError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -1,7 +1,8 @@
 """Runs a local cluster: etcd, for each StoreCluster its stores as pairs of processes, and a controller.
 
-Stores that a StoreCluster no longer asks for are emptied by the controller first, and stopped when they hold nothing.
-A process that dies is started again, unless somebody said that it should be down (`evenkeel local kill`).
+Level-based like everything: it looks at what StoreClusters ask for, whenever they change and every second, and brings
+processes to that. Stores that are no longer asked for are emptied by the controller first, and stopped when they hold
+nothing. A process that dies is started again, unless somebody said that it should be down (`evenkeel local kill`).
 """
 
 from __future__ import annotations
@@ -10,87 +11,45 @@ import asyncio
 import contextlib
 import logging
 import os
-import shutil
 import signal
+import socket
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from evenkeel.controller.controller import Controller
-from evenkeel.errors import InvalidInputError
-from evenkeel.local.children import Child
-from evenkeel.local.layout import Layout, Running, StorePorts
-from evenkeel.local.resources import ClusterResources, LocalResources
+from evenkeel.errors import EvenkeelError, UnreachableError
+from evenkeel.local.children import outlive
+from evenkeel.local.layout import Layout, ProcessInfo, Running, StorePorts
+from evenkeel.local.resources import NAMESPACE, ClusterResources, LocalResources
+from evenkeel.local.stores import LOOPBACK, StorePair
+from evenkeel.metastore.api import Delete, Metastore, Txn
 from evenkeel.metastore.binary import find_etcd
 from evenkeel.metastore.etcd import EtcdMetastore
 from evenkeel.metastore.server import EtcdServer, free_port
 from evenkeel.metastore.settings import EtcdSettings
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.protocol.keys import Keys
+from evenkeel.protocol.records import encode
 from evenkeel.reconcile.stores import leaving, read_stores
 
-__all__ = ["DOWN_ANNOTATION", "Supervisor", "serve"]
+__all__ = ["DOWN_ANNOTATION", "Supervisor", "asked_to_be_down", "serve"]
 
 log = logging.getLogger(__name__)
 
 DOWN_ANNOTATION: Final = "evenkeel.dev/down"
 """On a StoreCluster: names of stores whose processes are to be down, separated by commas (`evenkeel local kill`)."""
-LOOPBACK: Final = "127.0.0.1"
+_LOOK_SECONDS: Final = 1.0
+_ETCD_ARGUMENTS: Final = (
+    "--auto-compaction-mode=periodic",
+    "--auto-compaction-retention=30m",
+    f"--quota-backend-bytes={8 << 30}",
+)
 
 
-class _Store:
-    """One store's processes."""
-
-    def __init__(self, name: str, cluster: StoreCluster, layout: Layout, ports: StorePorts, etcd: str) -> None:
-        data = layout.store(name)
-        data.mkdir(parents=True, exist_ok=True)
-        override = next((entry for entry in cluster.spec.overrides if entry.name == name), None)
-        throttle = cluster.spec.throttles.bytes_per_second
-        common = ("--store", name, "--store-cluster", cluster.metadata.name, "--etcd-endpoints", etcd)
-        socket = ("--socket", str(layout.socket(name)))
-        placed = (
-            "--zone",
-            (override.zone or "") if override else "",
-            "--weight",
-            str(override.weight if override else 1),
-        )
-        limits = ("--bytes-per-second", str(throttle.units)) if throttle is not None else ()
-        self.sidecar = Child(
-            f"{name} sidecar",
-            "evenkeel_raft.process.main",
-            (
-                *common,
-                *socket,
-                *placed,
-                *limits,
-                *("--data", str(data / "raft"), "--log-format", "console"),
-                *("--listen", f"{LOOPBACK}:{ports.peers}", "--http", f"{LOOPBACK}:{ports.http}"),
-                *("--flight", f"grpc://{LOOPBACK}:{ports.flight}"),
-                *("--flight", f"grpc://{LOOPBACK}:{ports.flight}"),
-            ),
-            log=layout.logs / f"{name}.raft.log",
-        )
-        self.engine = Child(
-            f"{name} store",
-            "evenkeel_store.process.main",
-            (
-                *common,
-                *socket,
-                *("--data", str(data / "store"), "--log-format", "console"),
-                *("--listen", f"{LOOPBACK}:{ports.flight}", "--http", f"{LOOPBACK}:{ports.store_http}"),
-            ),
-            log=layout.logs / f"{name}.store.log",
-        )
-
-    async def start(self) -> None:
-        await self.sidecar.start()
-        await self.engine.start()
-
-    async def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
-        """The store first, so that it can hand over through its sidecar."""
-        await self.engine.stop(how)
-        await self.sidecar.stop(how)
+def asked_to_be_down(cluster: StoreCluster) -> frozenset[str]:
+    """Stores that somebody has killed."""
+    return frozenset(filter(None, cluster.metadata.annotations.get(DOWN_ANNOTATION, "").split(",")))
 
 
 class Supervisor:
@@ -98,82 +57,145 @@ class Supervisor:
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self._stores: dict[str, _Store] = {}
-        self._controllers: dict[str, asyncio.Task[None]] = {}
         self._ports = layout.ports()
+        self._stores: dict[str, StorePair] = {}
+        self._controllers: dict[str, asyncio.Task[None]] = {}
+        self._news = asyncio.Event()
+        self._said: Running | None = None
 
     async def run(self) -> None:
         """Bring everything up, and keep it so."""
-        layout = self._layout
-        etcd = EtcdServer(layout.etcd, binary=find_etcd())
+        etcd = self._etcd()
         async with etcd, EtcdMetastore(EtcdSettings(endpoints=(etcd.endpoint,))) as metastore:
-            layout.say_running(Running(pid=os.getpid(), etcd=etcd.endpoint))
             try:
-                await self._follow(LocalResources(metastore), metastore, etcd.endpoint)
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(_keep_etcd(etcd))
+                    tasks.create_task(self._listen(LocalResources(metastore)))
+                    tasks.create_task(self._keep(metastore, etcd))
             finally:
                 await self._stop_everything()
-                layout.say_stopped()
 
-    async def _follow(self, resources: LocalResources, metastore: EtcdMetastore, endpoint: str) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._keep_looking(resources, metastore, endpoint))
-            async for _ in resources.changes():
-                await self._look(resources, metastore, endpoint, tasks)
+    def _etcd(self) -> EtcdServer:
+        known = self._ports.etcd
+        ports = known if known is not None and all(map(_free, known)) else (free_port(), free_port())
+        self._ports.etcd = ports
+        self._layout.keep_ports(self._ports)
+        return EtcdServer(self._layout.etcd, binary=find_etcd(), ports=ports, extra_args=_ETCD_ARGUMENTS)
 
-    async def _keep_looking(self, resources: LocalResources, metastore: EtcdMetastore, endpoint: str) -> None:
-        """Stores that were emptied go when that is so, of which no resource tells."""
+    async def _listen(self, resources: LocalResources) -> None:
         while True:
-            await asyncio.sleep(1.0)
-            for cluster in await resources.all_of(StoreCluster):
-                await self._retire(cluster, metastore)
+            with contextlib.suppress(UnreachableError):
+                async for _ in resources.changes():
+                    self._news.set()
+            await asyncio.sleep(_LOOK_SECONDS)
 
-    async def _look(
-        self, resources: LocalResources, metastore: EtcdMetastore, endpoint: str, tasks: asyncio.TaskGroup
-    ) -> None:
+    async def _keep(self, metastore: Metastore, etcd: EtcdServer) -> None:
+        while True:
+            self._news.clear()
+            try:
+                await self._look(metastore, etcd.endpoint)
+                self._say(etcd)
+            except (UnreachableError, OSError) as error:
+                log.warning("processes stay as they are for now: %s", error)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_SECONDS):
+                    await self._news.wait()
+
+    def _say(self, etcd: EtcdServer) -> None:
+        processes = {name: info for pair in self._stores.values() for name, info in pair.infos().items()}
+        processes["etcd"] = ProcessInfo(etcd.pid, 0)
+        running = Running(pid=os.getpid(), etcd=etcd.endpoint, processes=processes)
+        if running != self._said:
+            self._layout.say_running(running)
+            self._said = running
+
+    # One look
+
+    async def _look(self, metastore: Metastore, etcd: str) -> None:
+        resources = LocalResources(metastore)
         for cluster in await resources.all_of(StoreCluster):
-            name = cluster.metadata.name
-            await self._bring_up(cluster, endpoint)
-            if name not in self._controllers:
-                controller = Controller(
-                    metastore,
-                    keys=Keys(namespace=cluster.metadata.namespace, store_cluster=name),
-                    resources=ClusterResources(resources, name),
-                    holder=f"local-{os.getpid()}",
-                )
-                self._controllers[name] = tasks.create_task(controller.run())
+            if cluster.metadata.deletion_timestamp:
+                await self._dissolve(cluster, resources, metastore)
+                continue
+            await self._bring_down(cluster)
+            await self._retire(cluster, metastore)
+            await self._bring_up(cluster, etcd)
+            self._keep_controller(cluster, resources, metastore)
 
-    async def _bring_up(self, cluster: StoreCluster, endpoint: str) -> None:
-        down = set(cluster.metadata.annotations.get(DOWN_ANNOTATION, "").split(","))
+    async def _bring_up(self, cluster: StoreCluster, etcd: str) -> None:
         wanted = {f"{cluster.metadata.name}-{number}" for number in range(cluster.spec.stores)}
-        mine = {name for name in self._stores if name.rpartition("-")[0] == cluster.metadata.name}
-        for name in sorted((wanted | mine) & down & set(self._stores)):
-            await self._stores.pop(name).stop(signal.SIGKILL)
-        missing = sorted(wanted - down - set(self._stores))
+        missing = sorted(wanted - asked_to_be_down(cluster) - self._stores.keys())
         for name in missing:
-            self._stores[name] = _Store(name, cluster, self._layout, self._ports_of(name), endpoint)
+            self._stores[name] = StorePair(name, cluster, self._layout, self._ports_of(name), etcd)
         await asyncio.gather(*(self._stores[name].start() for name in missing))
 
-    async def _retire(self, cluster: StoreCluster, metastore: EtcdMetastore) -> None:
-        going = leaving(cluster, self._stores)
+    async def _bring_down(self, cluster: StoreCluster) -> None:
+        down = sorted(self._of(cluster) & asked_to_be_down(cluster))
+        await asyncio.gather(*(self._stores[name].stop(signal.SIGKILL) for name in down))
+        for name in down:
+            del self._stores[name]
+
+    async def _retire(self, cluster: StoreCluster, metastore: Metastore) -> None:
+        """Stop stores that are to go and hold nothing; then nothing of them is left."""
+        going = leaving(cluster, self._of(cluster))
         if not going:
             return
-        keys = Keys(namespace=cluster.metadata.namespace, store_cluster=cluster.metadata.name)
+        keys = _keys(cluster)
+        decided = read_stores((await metastore.range(keys.all_stores())).kvs, keys).states
         found = await metastore.range(keys.assignments())
         for name in sorted(going):
-            if any(msgspec.json.encode(name) in kv.value for kv in found.kvs):
-                continue
-            states = await metastore.range(keys.all_stores())
-            decided = read_stores(states.kvs, keys).states
-            if name in decided and decided[name].draining:
+            named = any(encode(name) in kv.value for kv in found.kvs)
+            if not named and name in decided and decided[name].draining:
                 log.info("store %s holds nothing any more and is stopped", name)
-                await self._stores.pop(name).stop()
-                shutil.rmtree(self._layout.store(name), ignore_errors=True)
+                await self._end((name,))
+
+    async def _dissolve(self, cluster: StoreCluster, resources: LocalResources, metastore: Metastore) -> None:
+        """Take away a StoreCluster that holds no tables."""
+        name = cluster.metadata.name
+        if (controller := self._controllers.pop(name, None)) is not None:
+            controller.cancel()
+            await asyncio.gather(controller, return_exceptions=True)
+        await self._end(self._of(cluster))
+        await metastore.txn(Txn(success=(Delete(_keys(cluster).root, prefix=True),)))
+        await resources.remove(cluster)
+        log.info("StoreCluster %s is gone", name)
+
+    async def _end(self, names: Iterable[str]) -> None:
+        """Stop stores for good, their data included."""
+        pairs = [self._stores.pop(name) for name in sorted(names)]
+        await asyncio.gather(*(pair.stop() for pair in pairs))
+        for pair in pairs:
+            pair.wipe()
+            self._ports.stores.pop(pair.name, None)
+        self._layout.keep_ports(self._ports)
+
+    def _keep_controller(self, cluster: StoreCluster, resources: LocalResources, metastore: Metastore) -> None:
+        name = cluster.metadata.name
+        running = self._controllers.get(name)
+        if running is not None:
+            if running.done():
+                running.result()
+            return
+        controller = Controller(
+            metastore,
+            keys=_keys(cluster),
+            resources=ClusterResources(resources, name),
+            holder=f"local-{os.getpid()}",
+        )
+        self._controllers[name] = asyncio.create_task(controller.run())
+
+    def _of(self, cluster: StoreCluster) -> set[str]:
+        """The cluster's stores that run."""
+        return {name for name in self._stores if name.rpartition("-")[0] == cluster.metadata.name}
 
     def _ports_of(self, name: str) -> StorePorts:
-        if name not in self._ports:
-            self._ports[name] = StorePorts(free_port(), free_port(), free_port(), free_port())
+        """The ports a store had before, unless somebody else has taken one."""
+        known = self._ports.stores.get(name)
+        if known is None or not all(map(_free, (known.peers, known.http, known.flight, known.store_http))):
+            known = StorePorts(free_port(), free_port(), free_port(), free_port())
+            self._ports.stores[name] = known
             self._layout.keep_ports(self._ports)
-        return self._ports[name]
+        return known
 
     async def _stop_everything(self) -> None:
         for controller in self._controllers.values():
@@ -182,23 +204,62 @@ class Supervisor:
         await asyncio.gather(*(store.stop() for store in self._stores.values()))
 
 
-async def serve(directory: Path) -> None:
-    """Run the cluster of a directory until SIGTERM or SIGINT."""
+async def _keep_etcd(etcd: EtcdServer) -> None:
+    """Start etcd again where it has ended."""
+    while True:
+        await asyncio.sleep(_LOOK_SECONDS)
+        if etcd.pid is None:
+            log.warning("etcd has ended and is started again")
+            try:
+                await etcd.start()
+            except EvenkeelError as error:
+                log.warning("%s", error)
+
+
+def _keys(cluster: StoreCluster) -> Keys:
+    return Keys(namespace=NAMESPACE, store_cluster=cluster.metadata.name)
+
+
+def _free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True
+
+
+async def serve(directory: Path, *, until: int | None = None) -> None:
+    """Run the cluster of a directory until SIGTERM or SIGINT, or until process `until` has ended."""
     layout = Layout(directory)
     layout.make()
-    if (running := layout.running()) is not None and running.pid != os.getpid():
-        raise InvalidInputError(f"the cluster in {layout.root} runs already, as process {running.pid}")
-    asked = asyncio.Event()
+    with layout.held() as before:
+        layout.make_sockets()
+        asked = _asked(until)
+        if before is not None:
+            await outlive(before, layout.root)
+        running = asyncio.create_task(Supervisor(layout).run())
+        stop = asyncio.create_task(asked.wait())
+        try:
+            await asyncio.wait((running, stop), return_when=asyncio.FIRST_COMPLETED)
+            if running.done():
+                running.result()
+        finally:
+            running.cancel()
+            stop.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await running
+
+
+def _asked(until: int | None) -> asyncio.Event:
+    """What is set when the cluster is to stop."""
+    loop, asked = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, asked.set)
-    running_task = asyncio.create_task(Supervisor(layout).run())
-    stop = asyncio.create_task(asked.wait())
-    try:
-        await asyncio.wait((running_task, stop), return_when=asyncio.FIRST_COMPLETED)
-        if running_task.done():
-            running_task.result()
-    finally:
-        running_task.cancel()
-        stop.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await running_task
+        loop.add_signal_handler(number, asked.set)
+    if until is not None:
+        try:
+            loop.add_reader(os.pidfd_open(until), asked.set)
+        except ProcessLookupError:
+            asked.set()
+    return asked

@@ -80,14 +80,16 @@ class EtcdServer:
         *,
         binary: EtcdBinary | None = None,
         name: str = "default",
+        ports: tuple[int, int] | None = None,
         tls: ServerTls | None = None,
         fsync: bool = True,
         extra_args: Sequence[str] = (),
     ) -> None:
+        """`ports` are those for clients and for peers; free ones where they are left out."""
         self.data_dir = data_dir
         self.binary = binary or find_etcd()
         self.name = name
-        self.client_port, self.peer_port = _free_ports(2)
+        self.client_port, self.peer_port = ports or _free_ports(2)
         self.peers = {name: self.peer_url}
         """All members of the cluster by name; a cluster of one unless somebody says otherwise."""
         self.cluster_token = secrets.token_hex(8)

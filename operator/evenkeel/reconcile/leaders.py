@@ -19,7 +19,7 @@ from evenkeel.protocol.plan import Plan
 from evenkeel.protocol.records import LeaderOrder, PlanState, decode, encode, voters
 from evenkeel.reconcile.snapshot import TableSnapshot
 
-__all__ = ["LEADERS_ANNOTATION", "chosen_leaders", "order_leaders", "spell_leaders"]
+__all__ = ["LEADERS_ANNOTATION", "chosen_leaders", "order_leaders", "parse_leaders", "spell_leaders"]
 
 LEADERS_ANNOTATION: Final = "evenkeel.dev/leaders"
 """On a Table: who should lead single partitions, as in `3=main-2,7=main-0`."""
@@ -28,8 +28,13 @@ EXPIRE_SECONDS: Final = 60.0
 
 
 def chosen_leaders(table: Table) -> dict[int, str]:
-    """What the annotation says; whatever is no partition and store is passed over."""
-    pairs = (pair.partition("=") for pair in table.metadata.annotations.get(LEADERS_ANNOTATION, "").split(","))
+    """Who should lead partitions of a table, by its annotation."""
+    return parse_leaders(table.metadata.annotations.get(LEADERS_ANNOTATION, ""))
+
+
+def parse_leaders(text: str) -> dict[int, str]:
+    """What an annotation says; whatever is no partition and store is passed over."""
+    pairs = (pair.partition("=") for pair in text.split(","))
     return {int(number): store.strip() for number, _, store in pairs if number.strip().isdecimal() and store.strip()}
 
 

@@ -1,0 +1,146 @@
+"""The command line itself: quick to answer, completed by shells, exit codes, and errors that say what to do."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from evenkeel.cli.app import app
+from evenkeel.cli.printing import size, span
+
+COMMAND = Path(sys.executable).parent / "evenkeel"
+VERBS = [command.name or command.callback.__name__ for command in app.registered_commands if command.callback]
+HEAVY = ("aetcd", "duckdb", "grpc", "numpy", "pyarrow", "pydantic", "rich", "yaml")
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    variables = {**os.environ, **environment}
+    return subprocess.run([COMMAND, *arguments], capture_output=True, text=True, check=False, env=variables)
+
+
+def test_help_is_quick() -> None:
+    """It takes under half a second of the processor's time."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert run("--help").returncode == 0
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert (after.ru_utime + after.ru_stime) - (before.ru_utime + before.ru_stime) < 0.5
+
+
+def test_nothing_heavy_is_imported_for_help() -> None:
+    """Neither what talks to etcd nor what checks or draws."""
+    code = f"import sys; from evenkeel.cli.app import app; print([name for name in {HEAVY!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_complete_commands(shell: str) -> None:
+    """A shell that asks for what begins with `tr` is told of `transfer-leader`."""
+    asked = {"COMP_WORDS": "evenkeel tr", "COMP_CWORD": "1", "_TYPER_COMPLETE_ARGS": "evenkeel tr"}
+    done = run(_EVENKEEL_COMPLETE=f"complete_{shell}", _TYPER_COMPLETE_FISH_ACTION="get-args", **asked)
+    assert "transfer-leader" in done.stdout
+    assert "validate" not in done.stdout
+
+
+def test_completion_can_be_installed(tmp_path: Path) -> None:
+    """`--install-completion` puts it where the shell finds it."""
+    done = subprocess.run(
+        ["bash", "-c", f"'{COMMAND}' --install-completion; echo done"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "HOME": str(tmp_path)},
+    )
+    assert "bash completion installed" in done.stdout
+    [script] = tmp_path.glob(".bash_completions/*")
+    assert "_EVENKEEL_COMPLETE=complete_bash" in script.read_text()
+
+
+@pytest.mark.parametrize("verb", [[verb] for verb in VERBS] + [["local", verb] for verb in ("up", "down", "logs")])
+def test_every_command_has_help(verb: list[str]) -> None:
+    """It says what it does in a sentence."""
+    result = CliRunner().invoke(app, [*verb, "--help"])
+    assert result.exit_code == 0
+    said = [line for line in result.output.splitlines() if line.startswith("  ")]
+    assert "." in said[0] + said[1]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "scale table/orders",
+        "scale table/orders --replicas 0",
+        "scale table/orders --replicas many",
+        "transfer-leader orders 3",
+        "transfer-leader orders 3 main-1 --release",
+        "transfer-leader orders x main-1",
+        "transfer-leader orders -- -1 main-1",
+        "local kill main-0 --undo --once",
+        "local up --stores 0",
+        "local logs main-0 -n 0",
+        "get tables -o yaml",
+        "wait table/orders --timeout -1",
+        "plan orders --add-stores -1",
+        "apply",
+        "apply -f nowhere.yaml",
+    ],
+)
+def test_wrong_usage_is_2(arguments: str) -> None:
+    """And says how it is meant, before anything is connected to."""
+    result = CliRunner().invoke(app, arguments.split())
+    assert result.exit_code == 2
+    assert "Usage:" in result.output
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["get tables", "status", "partitions orders", "plan orders", "drain main-0", "sql select", "local status"],
+)
+def test_without_a_cluster_commands_say_how_to_start_one(tmp_path: Path, arguments: str) -> None:
+    """In one line, with exit code 1 and no traceback."""
+    done = run(*arguments.split(), EVENKEEL_LOCAL=str(tmp_path / "none"))
+    assert (done.returncode, done.stdout) == (1, "")
+    where = tmp_path / "none"
+    assert done.stderr == f"error: the local cluster in {where} does not run: start it with `evenkeel local up`\n"
+
+
+def test_stopping_what_does_not_run(tmp_path: Path) -> None:
+    """It is no error."""
+    done = run("local", "down", "--dir", str(tmp_path / "none"))
+    assert (done.returncode, done.stdout) == (0, f"no local cluster runs in {tmp_path / 'none'}\n")
+
+
+def test_files_that_are_wrong_are_refused_before_anything_is_applied(tmp_path: Path) -> None:
+    """Every problem with its line."""
+    (tmp_path / "bad.yaml").write_text("apiVersion: evenkeel.dev/v1alpha1\nkind: Tabel\n")
+    done = run("apply", "-f", str(tmp_path / "bad.yaml"), EVENKEEL_LOCAL=str(tmp_path))
+    assert done.returncode == 1
+    assert 'bad.yaml:2: kind: got "Tabel"; did you mean Table?' in done.stderr
+
+
+def test_a_closed_pipe_is_no_traceback() -> None:
+    """`evenkeel ... | head` ends in silence."""
+    script = f"'{COMMAND}' validate -f examples -o json | head -n 1"
+    root = Path(__file__).parents[2]
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False, cwd=root)
+    assert (done.stdout, done.stderr) == ("{\n", "")
+
+
+@pytest.mark.parametrize(
+    ("count", "shown"), [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (5 << 20, "5.0 MiB"), (3 << 50, "3072.0 TiB")]
+)
+def test_sizes(count: int, shown: str) -> None:
+    """In the unit that suits them."""
+    assert size(count) == shown
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(0, "0s"), (119, "119s"), (120, "2m"), (7200, "2h"), (200000, "2d")])
+def test_spans(seconds: float, shown: str) -> None:
+    """As kubectl shows ages."""
+    assert span(seconds) == shown

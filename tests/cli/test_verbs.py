@@ -1,0 +1,388 @@
+"""The verbs, on a controller in virtual time: what they print, change and refuse."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Awaitable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evenkeel.cli import live, tables, verbs
+from evenkeel.cli.output import Output
+from evenkeel.cli.session import Session
+from evenkeel.cli.validate import Checked, collect
+from evenkeel.errors import InvalidInputError, PlanningError
+from evenkeel.local.layout import Layout
+from evenkeel.model.loading import load_yaml
+from evenkeel.model.table import Table
+from evenkeel.protocol.records import GroupLoad
+from tests.controller.support import KEYS, Scene, store_cluster, table
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+TABLE, JSON = Output.TABLE, Output.JSON
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+async def scene() -> AsyncIterator[Scene]:
+    async with Scene() as found:
+        await found.make_table()
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def _never_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name in ((live, "_REFRESH_SECONDS"), (verbs, "_POLL_SECONDS"), (tables, "_POLL_SECONDS")):
+        monkeypatch.setattr(module, name, 0)
+
+
+@pytest.fixture
+def session(scene: Scene, tmp_path: Path) -> Session:
+    return Session(Layout(tmp_path), scene.metastore)
+
+
+async def until_done(scene: Scene, work: Awaitable[None]) -> None:
+    """Let time pass for a verb that waits."""
+    done = asyncio.ensure_future(work)
+    while not done.done():
+        await scene.pass_time(0.5)
+    await done
+
+
+def checked(*texts: str) -> Checked:
+    return Checked(resources=[("test", 1, resource) for text in texts for resource in load_yaml(text)])
+
+
+# Resources
+
+
+async def test_apply_says_what_it_did(session: Session, capsys: Capture) -> None:
+    """A line each, in the order in which they are needed; or the same as data."""
+    given = checked(table("new"), table(replicas=2), store_cluster(4))
+    await verbs.apply(session, given, TABLE)
+    assert capsys.readouterr().out.splitlines() == [
+        "storecluster.evenkeel.dev/main unchanged",
+        "table.evenkeel.dev/new created",
+        "table.evenkeel.dev/orders configured",
+    ]
+    await verbs.apply(session, given, JSON)
+    assert {entry["result"] for entry in json.loads(capsys.readouterr().out)} == {"unchanged"}
+
+
+async def test_get_lists(session: Session, capsys: Capture) -> None:
+    """Columns that line up, and documents for programs."""
+    await verbs.get(session, "tables", "", TABLE, watch=False)
+    head, row = capsys.readouterr().out.splitlines()
+    assert head.split()[:6] == ["NAME", "READY", "PARTITIONS", "REPLICAS", "MOVING", "LEADERLESS"]
+    assert row.split()[:8] == ["orders", "True", "8", "3/3", "0", "0", "1", "100%"]
+    assert head.index("READY") == row.index("True")
+    await verbs.get(session, "tbl", "", JSON, watch=False)
+    [document] = json.loads(capsys.readouterr().out)
+    assert (document["kind"], document["status"]["partitions"]) == ("Table", 8)
+    await verbs.get(session, "table/orders", "", JSON, watch=False)
+    assert json.loads(capsys.readouterr().out) == document
+
+
+async def test_get_of_one_says_what_is_unusual(scene: Scene, session: Session, capsys: Capture) -> None:
+    """Its conditions are told where they are worth it."""
+    await scene.change(replicas=9)
+    await scene.pass_time(3)
+    await verbs.get(session, "table", "orders", TABLE, watch=False)
+    assert "Degraded is True, NoFeasiblePlacement: table orders: replicas 9 need 9 stores" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", ["sc", "storeclusters", "pa", "plans", "rebalanceplan"])
+async def test_all_kinds_can_be_listed(session: Session, capsys: Capture, kind: str) -> None:
+    """By their names, and by those that people use."""
+    await verbs.get(session, kind, "", TABLE, watch=False)
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("what", "name", "words"),
+    [
+        ("nonsense", "", r"kind: got 'nonsense'; allowed: storeclusters, tables"),
+        ("table", "nope", r"Table: got 'nope'; allowed: one that there is \(orders\)"),
+        ("table/", "", r"name: got 'table/'; allowed"),
+        ("plan/orders-9", "", r"RebalancePlan: got 'orders-9'; allowed: one that there is \(orders-1\)"),
+    ],
+)
+async def test_what_is_not_there_is_named(session: Session, what: str, name: str, words: str) -> None:
+    """With what there is."""
+    with pytest.raises(InvalidInputError, match=words):
+        await verbs.get(session, what, name, TABLE, watch=False)
+
+
+@pytest.mark.parametrize("output", [TABLE, JSON])
+async def test_watching_prints_what_changes(scene: Scene, session: Session, capsys: Capture, output: Output) -> None:
+    """In a pipe it is printed again on every change, and only then; ages are none. As JSON it is a line each time."""
+    lines = 2 if output is TABLE else 1
+    watching = asyncio.ensure_future(verbs.get(session, "tables", "", output, watch=True))
+    await scene.pass_time(60, step=1)
+    assert len(capsys.readouterr().out.splitlines()) == lines
+    await scene.delete(KEYS.leader(await scene.key(), 0))
+    await scene.pass_time(5)
+    shown = capsys.readouterr().out.splitlines()
+    assert len(shown) == lines
+    assert "False" in shown[-1]
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+
+
+async def test_status_is_all_at_a_glance(scene: Scene, session: Session, capsys: Capture) -> None:
+    """Tables, stores, and what is wrong with them."""
+    await scene.go("main-3")
+    await scene.pass_time(3)
+    await verbs.status(session, TABLE, watch=False)
+    shown = capsys.readouterr().out
+    assert "storecluster main: 3/4 stores, 1 tables" in shown
+    assert "storecluster.evenkeel.dev/main: Degraded is True, StoresLost: lost: main-3" in shown
+    await verbs.status(session, JSON, watch=False)
+    assert set(json.loads(capsys.readouterr().out)) == {"storeClusters", "tables"}
+
+
+async def test_delete_waits_until_nothing_is_left(scene: Scene, session: Session, capsys: Capture) -> None:
+    """Or does not, where that is not wanted."""
+    await verbs.delete(session, "table", "orders", wait=False)
+    assert "is being deleted" in capsys.readouterr().out
+    await scene.pass_time(1)
+    await scene.confirm_drops(*(f"main-{n}" for n in range(4)))
+    await until_done(scene, verbs.delete(session, "table/orders", "", wait=True))
+    assert await scene.resources.get(Table, "orders") is None
+
+
+async def test_scale(scene: Scene, session: Session) -> None:
+    """Replicas of a table, stores of a StoreCluster; what makes no sense is refused by the field's name."""
+    await verbs.scale(session, "table/orders", replicas=4)
+    await verbs.scale(session, "storecluster/main", replicas=5)
+    assert ((await scene.table()).spec.replicas, (await scene.cluster()).spec.stores) == (4, 5)
+    await scene.change(consensusSize=3)
+    with pytest.raises(InvalidInputError, match=r"spec.consensusSize: got 3; allowed: an odd number from 1 to 2"):
+        await verbs.scale(session, "orders", replicas=2)
+    with pytest.raises(InvalidInputError, match="only tables and storeclusters can be scaled"):
+        await verbs.scale(session, "plan/orders-1", replicas=2)
+
+
+async def test_pause_and_resume(scene: Scene, session: Session) -> None:
+    """Nothing is begun meanwhile; a pause that stands in the spec cannot be ended by a verb."""
+    await verbs.pause(session, "orders", resume=False)
+    await verbs.scale(session, "orders", replicas=4)
+    await scene.pass_time(3)
+    assert await scene.arrive() == 0
+    await verbs.pause(session, "orders", resume=True)
+    await scene.pass_time(3)
+    assert await scene.arrive() == 8
+    await scene.change(paused=True)
+    with pytest.raises(InvalidInputError, match=r"orders: spec.paused: got true; allowed: false, in the file"):
+        await verbs.pause(session, "orders", resume=True)
+    with pytest.raises(InvalidInputError, match="only tables and storeclusters can be paused"):
+        await verbs.pause(session, "pa/orders-0", resume=False)
+
+
+async def test_wait(scene: Scene, session: Session, capsys: Capture) -> None:
+    """Until a condition holds for the newest spec, and no longer than asked; then with the reason why it does not."""
+    await verbs.wait_for(session, "table/orders", "Ready", within=5)
+    assert capsys.readouterr().out == "table.evenkeel.dev/orders is Ready\n"
+    await verbs.scale(session, "orders", replicas=9)
+    with pytest.raises(InvalidInputError, match=r"orders: Balanced does not hold after 0 s"):
+        await verbs.wait_for(session, "orders", "Balanced", within=0)
+    await scene.pass_time(3)
+    with pytest.raises(InvalidInputError, match=r"does not hold after 0 s: .*replicas 9 need 9 stores"):
+        await verbs.wait_for(session, "orders", "Balanced", within=0)
+    with pytest.raises(InvalidInputError, match=r"--for: got 'Rady'; allowed: one of Ready, Progressing"):
+        await verbs.wait_for(session, "orders", "Rady", within=5)
+
+
+# Tables
+
+
+async def test_partitions(scene: Scene, session: Session, capsys: Capture) -> None:
+    """Where they are and where they go, with the reason; learners have a star."""
+    await scene.change(replicas=4)
+    await scene.pass_time(3)
+    await tables.partitions(session, "orders", TABLE, watch=False)
+    head, first, *rest = capsys.readouterr().out.splitlines()
+    assert head.split() == ["PARTITION", "LEADER", "STAGE", "STABLE", "PENDING", "PLANNED", "PROGRESS", "REASON"]
+    assert re.search(r"^0 +main-\d +CatchingUp .*main-\d\*.* - +0% +none -> main-\d: replicas 3 -> 4$", first)
+    assert len(rest) == 7
+    await tables.partitions(session, "table/orders", JSON, watch=False)
+    assert [entry["partition"] for entry in json.loads(capsys.readouterr().out)] == list(range(8))
+    with pytest.raises(InvalidInputError, match="table: got 'sc/main'; allowed: a table"):
+        await tables.partitions(session, "sc/main", TABLE, watch=False)
+
+
+async def test_plan_changes_nothing(scene: Scene, session: Session, capsys: Capture) -> None:
+    """Moves with sizes and reasons, and a line that sums them up, with a time where throttles are known."""
+    groups = tuple(GroupLoad(p, True, 2048, 0) for p in range(8))
+    await scene.report("main-0", tables={await scene.key(): groups})
+    revision = (await scene.metastore.range("/")).revision
+    await tables.plan(session, "orders", {"replicas": 4}, TABLE)
+    *moves, summary = capsys.readouterr().out.splitlines()
+    assert moves[0].split() == ["PARTITION", "FROM", "TO", "SIZE", "WHY"]
+    assert re.search(r"^0 +- +main-\d +2\.0 KiB +replicas 3 -> 4$", moves[1])
+    assert summary == (
+        "plan 2 would be: 8 moves of 8 partitions, 0 other leaders, 16.0 KiB to copy; nothing was changed"
+    )
+    assert (await scene.metastore.range("/")).revision == revision
+    await scene.change(movement={"bytesPerSecond": "1Ki"})
+    await scene.pass_time(3)
+    await tables.plan(session, "orders", {"replicas": 4}, TABLE)
+    assert "about 16s at the present throttles" in capsys.readouterr().out
+
+
+async def test_plan_as_data(session: Session, capsys: Capture) -> None:
+    """What would be imagined by a dry run's `whatIf`, too."""
+    await tables.plan(session, "orders", {"addStores": 1}, JSON)
+    found = json.loads(capsys.readouterr().out)
+    assert (found["number"], found["sameAs"], found["totals"]["moves"]) == (2, None, len(found["moves"]))
+    assert {move["to"] for move in found["moves"]} == {"main-4"}
+    await tables.plan(session, "orders", {"removeStores": ["main-1"]}, JSON)
+    assert {move["from"] for move in json.loads(capsys.readouterr().out)["moves"]} == {"main-1"}
+
+
+async def test_plan_of_what_is_so_already(scene: Scene, session: Session, capsys: Capture) -> None:
+    """Nothing would move; or what is left of a plan; or the plan that waits."""
+    await tables.plan(session, "orders", {}, TABLE)
+    assert capsys.readouterr().out == "nothing would move\n"
+    await scene.change(approval="Manual", replicas=4)
+    await scene.pass_time(3)
+    await tables.plan(session, "orders", {}, TABLE)
+    assert capsys.readouterr().out.splitlines()[-1] == ("this is plan 2, which waits: `evenkeel approve plan/orders-2`")
+
+
+@pytest.mark.parametrize(
+    ("imagine", "words"),
+    [
+        ({"replicas": 900}, r"spec.whatIf.replicas: got 900; allowed: an integer from 1 to 99"),
+        ({"removeStores": ["main-9"]}, r"whatIf.removeStores: got main-9; allowed: stores that there are \(main-0"),
+        ({"consensusSize": 2}, r"spec.consensusSize: got 2; allowed: an odd number"),
+    ],
+)
+async def test_plan_of_what_cannot_be(session: Session, imagine: dict[str, Any], words: str) -> None:
+    """It is refused with field, value and remedy."""
+    with pytest.raises(InvalidInputError, match=words):
+        await tables.plan(session, "orders", imagine, TABLE)
+    with pytest.raises(PlanningError, match="replicas 9 need 9 stores"):
+        await tables.plan(session, "orders", {"replicas": 9}, TABLE)
+
+
+async def test_approve(scene: Scene, session: Session, capsys: Capture) -> None:
+    """A plan that waits begins; with a hash only if it is still that plan; twice is once too often."""
+    await scene.change(approval="Manual")
+    await scene.pass_time(3)
+    await verbs.scale(session, "orders", replicas=4)
+    await scene.pass_time(3)
+    with pytest.raises(InvalidInputError, match=r"--hash: got abc; allowed: [0-9a-f]{32}, the hash of plan orders-2"):
+        await tables.approve(session, "plan/orders-2", digest="abc")
+    await tables.approve(session, "orders-2", digest="")
+    assert "rebalanceplan.evenkeel.dev/orders-2 approved: 8 moves, hash " in capsys.readouterr().out
+    await scene.pass_time(3)
+    assert await scene.arrive() == 8
+    await scene.pass_time(3)
+    with pytest.raises(InvalidInputError, match="plan orders-2: its state is Done; allowed: AwaitingApproval"):
+        await tables.approve(session, "plan/orders-2", digest="")
+    with pytest.raises(InvalidInputError, match="plan: got 'table/orders'; allowed: a plan"):
+        await tables.approve(session, "table/orders", digest="")
+
+
+async def test_transfer_leader(scene: Scene, session: Session) -> None:
+    """The store leads it from then on, until it is released; stores that do not vote are refused by those that do."""
+    status = (await scene.slice()).status
+    assert status is not None
+    [first, *_] = status.partitions
+    voters = [peer.store for peer in first.stable]
+    wanted = next(store for store in voters if store != first.leader)
+    await tables.transfer_leader(session, "orders", 0, wanted, release=False)
+    await scene.pass_time(1)
+    assert await scene.obey() == 1
+    await scene.pass_time(60, step=1)
+    shown = (await scene.slice()).status
+    assert shown is not None
+    assert shown.partitions[0].leader == wanted
+    await tables.transfer_leader(session, "orders", 0, "", release=True)
+    await scene.pass_time(1)
+    await scene.obey()
+    await scene.pass_time(3)
+    shown = (await scene.slice()).status
+    assert shown is not None
+    assert shown.partitions[0].leader == first.leader
+    [stranger] = {f"main-{n}" for n in range(4)} - set(voters)
+    with pytest.raises(InvalidInputError, match=f"store: got '{stranger}'; allowed: one that votes for partition 0"):
+        await tables.transfer_leader(session, "orders", 0, stranger, release=False)
+    with pytest.raises(InvalidInputError, match="partition: got 8; allowed: 0 to 7"):
+        await tables.transfer_leader(session, "orders", 8, wanted, release=False)
+
+
+async def test_explain(scene: Scene, session: Session, capsys: Capture) -> None:
+    """What the last plans wanted of a partition, the newest first, and why."""
+    await scene.change(replicas=4)
+    await scene.pass_time(3)
+    await scene.arrive()
+    await scene.pass_time(3)
+    await tables.explain(session, "orders", 2, TABLE)
+    head, newest, oldest, now = capsys.readouterr().out.splitlines()
+    assert head.split() == ["PLAN", "STORES", "WHY"]
+    assert re.search(r"^2 .*none -> main-\d: replicas 3 -> 4$", newest)
+    assert re.search(r"^1 .*partition 2 had no replica$", oldest)
+    assert re.search(r"^now: Stable, led by main-\d$", now)
+    await tables.explain(session, "orders", 2, JSON)
+    assert [entry["plan"] for entry in json.loads(capsys.readouterr().out)["plans"]] == [2, 1]
+
+
+# Stores
+
+
+async def test_drain_and_release(scene: Scene, session: Session, capsys: Capture) -> None:
+    """It can be waited for; taking it back lets replicas return."""
+
+    async def empty() -> None:
+        while await scene.arrive():
+            await scene.pass_time(0.5)
+
+    draining = asyncio.ensure_future(tables.drain(session, "main-1", undo=False, wait=True))
+    while not draining.done():
+        await scene.pass_time(1)
+        await empty()
+    assert capsys.readouterr().out.splitlines() == ["store main-1 is being emptied", "store main-1 is empty"]
+    await tables.drain(session, "main-1", undo=True, wait=False)
+    await scene.pass_time(3)
+    assert await scene.arrive() > 0
+
+
+@pytest.mark.parametrize("store", ["main-4", "main", "main-x", "other-0", "", "main--1"])
+async def test_a_store_that_is_not_there(session: Session, store: str) -> None:
+    """Those that are there are named."""
+    with pytest.raises(InvalidInputError, match=rf"store: got '{store}'; allowed: main-0 to main-3"):
+        await tables.drain(session, store, undo=False, wait=False)
+
+
+async def test_where_clients_go(session: Session) -> None:
+    """Where no store answers clients, that is said."""
+    with pytest.raises(InvalidInputError, match="StoreCluster main: no store of it answers clients"):
+        await tables.endpoints(session, "main")
+    with pytest.raises(InvalidInputError, match="StoreCluster: got 'nope'"):
+        await tables.endpoints(session, "nope")
+
+
+async def test_examples_can_be_applied(tmp_path: Path) -> None:
+    """Whoever begins with them gets no error, and the tables of `main` that need no class of a user's are placed."""
+    async with Scene(stores=3) as scene:
+        await verbs.apply(Session(Layout(tmp_path), scene.metastore), collect([EXAMPLES]), TABLE)
+        await scene.pass_time(5)
+        for name in ("orders", "ledger"):
+            assert (await scene.conditions(name))["Degraded"] == ("False", "AsExpected")
+        assert (await scene.plan("orders-what-if")).status is not None
+
+
+async def test_apply_does_what_it_can(session: Session, capsys: Capture) -> None:
+    """What is refused is told at the end, all of it, and keeps nothing else from being applied."""
+    given = checked(table(partitions=9), table("new"), table("other").replace("main", "nowhere"))
+    with pytest.raises(InvalidInputError) as refused:
+        await verbs.apply(session, given, TABLE)
+    assert capsys.readouterr().out == "table.evenkeel.dev/new created\n"
+    assert "spec.partitions: got 9" in str(refused.value)
+    assert "spec.storeCluster: got 'nowhere'" in str(refused.value)

@@ -1,0 +1,159 @@
+"""Where a local cluster has its files, and who is found to run it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from evenkeel.errors import InvalidInputError
+from evenkeel.local.children import outlive
+from evenkeel.local.layout import Layout, Ports, ProcessInfo, Running, StorePorts, default_directory
+
+HOLD = """
+import sys
+from pathlib import Path
+from evenkeel.local.layout import Layout, Running
+layout = Layout(Path(sys.argv[1]))
+with layout.held():
+    layout.say_running(Running(pid=1, etcd="http://127.0.0.1:1"))
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    found = Layout(tmp_path / "a cluster")
+    found.make()
+    return found
+
+
+@pytest.fixture
+def holder(layout: Layout) -> Iterator[subprocess.Popen[str]]:
+    """Another process that runs the cluster."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(layout.root)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
+
+
+def test_where_it_is_unless_somebody_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By XDG's rules, or where EVENKEEL_LOCAL points."""
+    monkeypatch.delenv("EVENKEEL_LOCAL", raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", "/data")
+    assert default_directory() == Path("/data/evenkeel/local")
+    monkeypatch.setenv("EVENKEEL_LOCAL", "~/mine")
+    assert default_directory() == Path.home() / "mine"
+
+
+def test_nobody_runs_it(layout: Layout) -> None:
+    """A new directory, and one whose process ended without a word, is nobody's."""
+    assert not layout.is_held()
+    layout.say_running(Running(pid=os.getpid(), etcd="http://127.0.0.1:1"))
+    assert layout.running() is None
+
+
+def test_one_runs_it_at_a_time(layout: Layout, holder: subprocess.Popen[str]) -> None:
+    """Who runs it can be found, and a second one is told who that is."""
+    found = layout.running()
+    assert found is not None
+    assert found.etcd == "http://127.0.0.1:1"
+    with pytest.raises(InvalidInputError, match="runs already, as process 1"), layout.held():
+        pass
+    holder.kill()
+    holder.wait()
+    assert layout.running() is None
+    with layout.held() as before:
+        assert before == found
+    with layout.held() as before:
+        assert before is None
+
+
+@pytest.mark.parametrize("depth", [1, 30])
+def test_sockets_have_short_paths(tmp_path: Path, depth: int) -> None:
+    """However deep the cluster's directory is, and different for each."""
+    root = tmp_path.joinpath(*["a-rather-long-name"] * depth)
+    socket = Layout(root).socket("a" * 40 + "-9999")
+    assert len(os.fsencode(socket)) <= 107
+    assert socket.parent != Layout(root / "other").sockets
+
+
+def test_a_long_temporary_directory_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Sockets then go where everybody's temporary files are."""
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: "/tmp/" + "x" * 100)
+    assert Layout(tmp_path).sockets.parent == Path("/tmp")
+
+
+def test_a_socket_directory_of_somebody_else_is_refused(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Nobody can put one there before us, and read what passes through."""
+    monkeypatch.setattr(layout, "sockets", tmp_path / "sockets")
+    layout.make_sockets()
+    layout.make_sockets()
+    layout.sockets.chmod(0o755)
+    with pytest.raises(InvalidInputError, match="not a directory of yours alone"):
+        layout.make_sockets()
+    layout.sockets.rmdir()
+    layout.sockets.symlink_to(tmp_path)
+    with pytest.raises(InvalidInputError, match="not a directory of yours alone"):
+        layout.make_sockets()
+
+
+def test_a_directory_that_cannot_be_one(tmp_path: Path) -> None:
+    """What is in the way is named, with what to do."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InvalidInputError, match=r"file/c cannot hold a cluster: Not a directory; .*--dir"):
+        Layout(tmp_path / "file" / "c").make()
+
+
+def test_ports_are_kept(layout: Layout) -> None:
+    """And forgotten where the file is damaged, for nothing depends on them."""
+    ports = Ports(etcd=(1, 2), stores={"main-0": StorePorts(3, 4, 5, 6)})
+    layout.keep_ports(ports)
+    assert Layout(layout.root).ports() == ports
+    (layout.root / "ports.json").write_text('{"main-0": [')
+    assert layout.ports() == Ports()
+
+
+def test_wiping_takes_what_is_ours_alone(layout: Layout) -> None:
+    """Files of others stay, and with them the directory."""
+    layout.log("x").write_text("")
+    (layout.root / "mine.txt").write_text("")
+    layout.wipe()
+    assert [path.name for path in layout.root.iterdir()] == ["mine.txt"]
+    (layout.root / "mine.txt").unlink()
+    layout.wipe()
+    assert not layout.root.exists()
+
+
+def test_processes_of_one_who_was_killed_are_waited_for(layout: Layout) -> None:
+    """Those that name the cluster's directory; another's, that has the same number by chance, is not."""
+    command = [sys.executable, "-c", "input()"]
+    with (
+        subprocess.Popen([*command, str(layout.root)], stdin=subprocess.PIPE) as ours,
+        subprocess.Popen(command, stdin=subprocess.PIPE) as other,
+    ):
+        processes = {"main-0 raft": ProcessInfo(ours.pid, 0), "main-0 store": ProcessInfo(other.pid, 0)}
+
+        async def wait() -> None:
+            waiting = asyncio.ensure_future(outlive(Running(pid=1, etcd="", processes=processes), layout.root))
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            ours.kill()
+            await asyncio.to_thread(ours.wait)
+            await waiting
+
+        asyncio.run(wait())
+        assert other.poll() is None
+        other.kill()

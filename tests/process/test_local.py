@@ -1,0 +1,355 @@
+"""A whole cluster on one machine, by the command line alone: real etcd, sidecars and stores.
+
+The first tests share a cluster of three stores, each with a table of its own; the others need a store or none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evenkeel.client import Client
+from evenkeel.local.layout import Layout
+
+COMMAND = Path(sys.executable).parent / "evenkeel"
+TABLE = """\
+apiVersion: evenkeel.dev/v1alpha1
+kind: Table
+metadata: {{name: {name}}}
+spec:
+  storeCluster: main
+  partitions: 4
+  replicas: {replicas}
+  schema:
+    columns:
+      - {{name: id, type: int64, nullable: false}}
+      - {{name: word, type: string}}
+    primaryKey: [id]
+  {more}
+"""
+ROWS = [{"id": number, "word": f"word {number}"} for number in range(100)]
+
+
+class Here:
+    """A cluster's directory, and the command line to go with it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.layout = Layout(root)
+
+    def run(self, *arguments: str, code: int = 0, prefix: tuple[str, ...] = (), given: str = "") -> str:
+        """Run a command; what it printed, or its error where it has to fail."""
+        done = subprocess.run(
+            [*prefix, COMMAND, *arguments],
+            input=given,
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "EVENKEEL_LOCAL": str(self.root)},
+            timeout=180,
+        )
+        assert done.returncode == code, f"{arguments}: {done.stdout}{done.stderr}\n{self.logs()}"
+        return done.stderr if code else done.stdout
+
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self.run(*arguments, "-o", "json"))
+
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """Begin a command, and let it run."""
+        environment = {**os.environ, "EVENKEEL_LOCAL": str(self.root)}
+        return subprocess.Popen(
+            [COMMAND, *arguments], env=environment, start_new_session=True, stdout=subprocess.DEVNULL
+        )
+
+    def make(self, name: str, *, replicas: int = 3, more: str = "") -> None:
+        """Make a table with a hundred rows."""
+        text = TABLE.format(name=name, replicas=replicas, more=more)
+        self.run("apply", "-f", "-", given=text)
+        self.run("wait", f"table/{name}", "--timeout", "90")
+        with self.client() as client:
+            client.table(name).upsert(ROWS)
+
+    def client(self) -> Client:
+        return Client([store["flight"] for store in self.json("local", "status")["stores"] if store["flight"]])
+
+    def count(self, name: str) -> int:
+        [row] = self.json("sql", f"select count(*) n from {name}")
+        return int(row["n"])
+
+    def processes(self) -> list[int]:
+        """Every process whose command line names the directory."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                if entry.name.isdecimal() and os.fsencode(self.root) in (entry / "cmdline").read_bytes():
+                    found.append(int(entry.name))
+        return found
+
+    def logs(self) -> str:
+        files = sorted(self.layout.logs.glob("*.log"))
+        return "\n".join(f"== {file.name}\n{file.read_text(errors='replace')[-1500:]}" for file in files)
+
+    def close(self) -> None:
+        """Leave nothing running, and nothing behind."""
+        for pid in self.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(self.layout.sockets, ignore_errors=True)
+
+
+def until(condition: Callable[[], Any], *, within: float = 60.0) -> None:
+    """Ask again and again; processes tell nobody when they are done."""
+    end = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < end, f"it did not come about in {within:g} s"
+        time.sleep(0.1)
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Here]:
+    """A cluster of three stores, in a directory with spaces that is far too deep for sockets."""
+    found = Here(tmp_path_factory.mktemp("c").joinpath("a b", *["a rather long name"] * 6))
+    assert len(str(found.root)) > 120
+    found.run("local", "up", "--stores", "3")
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[Here]:
+    """A directory for a cluster of the test's own."""
+    found = Here(tmp_path / "c")
+    yield found
+    found.close()
+
+
+# A cluster of three
+
+
+def test_rows_go_in_and_come_out(here: Here) -> None:
+    """By the same YAML as on Kubernetes; SQL counts them, and the table is there to be looked at."""
+    here.make("plain")
+    assert here.count("plain") == 100
+    shown = here.json("partitions", "plain")
+    assert [len(entry["stable"]) for entry in shown] == [3, 3, 3, 3]
+    assert here.json("get", "table/plain")["status"]["plan"] == 1
+    assert "plain" in here.run("get", "tables")
+    assert here.run("get", "plans").count("Done") >= 1
+
+
+def test_restart_with_data(here: Here) -> None:
+    """Down stops every process; up goes on where it was, on the same ports, with every row."""
+    here.make("kept")
+    before = here.json("local", "status")
+    assert "the data stays" in here.run("local", "down")
+    assert here.processes() == []
+    here.run("local", "up")
+    after = here.json("local", "status")
+    assert after["etcd"] == before["etcd"]
+    assert [store["flight"] for store in after["stores"]] == [store["flight"] for store in before["stores"]]
+    here.run("wait", "table/kept", "--timeout", "90")
+    assert here.count("kept") == 100
+
+
+def test_a_killed_store_is_missed_and_returns(here: Here) -> None:
+    """Reads and writes go on without it; killed once it is started again."""
+    here.make("tough")
+    here.run("local", "kill", "main-1")
+    until(lambda: here.json("local", "status")["stores"][1]["state"] == "down")
+    here.run("wait", "table/tough", "--timeout", "90")
+    with here.client() as client:
+        client.table("tough").upsert([{"id": 1000, "word": "new"}])
+    assert here.count("tough") == 101
+    here.run("local", "kill", "main-1", "--undo")
+    until(lambda: here.json("local", "status")["stores"][1]["state"] == "running")
+    here.run("local", "kill", "main-1", "--once")
+    until(lambda: here.json("local", "status")["stores"][1]["restarts"] >= 1)
+    until(lambda: not here.json("get", "sc/main")["status"].get("lost"), within=90)
+
+
+def test_scaling_out_and_in_again(here: Here) -> None:
+    """A fourth store takes its share; when it is to go it is emptied, stopped, and its data is gone."""
+    here.make("wide")
+    here.run("local", "up", "--stores", "4")
+    until(lambda: "main-3" in here.run("partitions", "wide"))
+    here.run("wait", "table/wide", "--for", "Balanced", "--timeout", "120")
+    here.run("scale", "storecluster/main", "--replicas", "3")
+    until(lambda: not here.layout.store("main-3").exists(), within=120)
+    until(lambda: len(here.json("local", "status")["stores"]) == 3)
+    assert here.count("wide") == 100
+
+
+def test_plans_approvals_and_leaders(here: Here) -> None:
+    """A manual table waits for its approval; leaders go where a user wants them; and why is told."""
+    here.make("careful", replicas=2, more="approval: Manual")
+    assert "would be: 4 moves of 4 partitions" in here.run("plan", "careful", "--replicas", "3")
+    here.run("scale", "table/careful", "--replicas", "3")
+    until(lambda: here.json("get", "table/careful")["status"]["plan"] == 2)
+    until(lambda: "AwaitingApproval" in here.run("get", "plan/careful-2"))
+    assert "approved: 4 moves" in here.run("approve", "plan/careful-2")
+    here.run("wait", "table/careful", "--for", "Balanced", "--timeout", "120")
+    assert "replicas 2 -> 3" in here.run("explain", "careful", "0")
+    [first, *_] = here.json("partitions", "careful")
+    wanted = next(peer["store"] for peer in first["stable"] if peer["store"] != first["leader"])
+    here.run("transfer-leader", "careful", "0", wanted)
+    until(lambda: here.json("partitions", "careful")[0]["leader"] == wanted)
+    assert here.count("careful") == 100
+
+
+def test_tables_and_store_clusters_go(here: Here) -> None:
+    """A dropped table leaves nothing on any store; a StoreCluster without tables takes its processes along."""
+    here.make("short")
+    here.run("delete", "table/short")
+    assert "allowed: one that there is" in here.run("get", "table/short", code=1)
+    here.run("local", "up", "--name", "other", "--stores", "1")
+    assert here.layout.store("other-0").exists()
+    here.run("delete", "storecluster/other")
+    assert not here.layout.store("other-0").exists()
+    assert not any("other-0" in name for name in here.layout.running().processes)  # type: ignore[union-attr]
+
+
+def test_logs(here: Here) -> None:
+    """Of a store's two processes, of one of them, of etcd and of the supervisor; else it is said what there is."""
+    both = here.run("local", "logs", "main-0")
+    assert "main-0.raft: " in both
+    assert "main-0.store: " in both
+    assert len(here.run("local", "logs", "main-0.raft", "-n", "1").splitlines()) == 1
+    here.run("local", "logs", "etcd")
+    here.run("local", "logs", "supervisor")
+    assert "got 'main-9'; allowed: main-0, main-1" in here.run("local", "logs", "main-9", code=1)
+
+
+def test_etcd_is_started_again(here: Here) -> None:
+    """Killed, it comes back on the same port with its data."""
+    running = here.layout.running()
+    assert running is not None
+    pid = running.processes["etcd"].pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+
+    def another() -> bool:
+        now = here.layout.running()
+        return now is not None and now.processes["etcd"].pid not in (pid, None)
+
+    until(another)
+    until(lambda: here.json("local", "status")["stores"])
+
+
+# The supervisor's own life
+
+
+def test_nothing_is_left_of_a_supervisor_that_was_killed(alone: Here) -> None:
+    """Its processes follow it by themselves; who starts it anew waits for them, and has all data."""
+    alone.run("local", "up", "--stores", "1")
+    alone.make("kept", replicas=1)
+    running = alone.layout.running()
+    assert running is not None
+    os.kill(running.pid, signal.SIGKILL)
+    assert "does not run" in alone.run("get", "tables", code=1)
+    alone.run("local", "up")
+    alone.run("wait", "table/kept", "--timeout", "90")
+    assert alone.count("kept") == 100
+    running = alone.layout.running()
+    assert running is not None
+    os.kill(running.pid, signal.SIGKILL)
+    until(lambda: alone.processes() == [], within=30)
+    assert "no local cluster runs" in alone.run("local", "down")
+
+
+def test_two_who_start_it_at_once(alone: Here) -> None:
+    """Both find the cluster, and there is one."""
+    others = [alone.start("local", "up", "--stores", "1") for _ in range(2)]
+    assert [other.wait(120) for other in others] == [0, 0]
+    assert (
+        len([pid for pid in alone.processes() if b"evenkeel.local.main" in Path(f"/proc/{pid}/cmdline").read_bytes()])
+        == 1
+    )
+    alone.run("local", "down", "--wipe")
+    assert not alone.root.exists()
+
+
+@pytest.mark.parametrize("when", ["etcd", "stores"])
+def test_interrupted_while_it_starts(alone: Here, when: str) -> None:
+    """Ctrl-C ends what was begun, whenever it comes."""
+    starting = alone.start("local", "up", "--stores", "2")
+    if when == "etcd":
+        until(alone.layout.etcd.exists)
+    else:
+        until(lambda: alone.layout.running() is not None)
+    starting.send_signal(signal.SIGINT)
+    assert starting.wait(60) == 1
+    until(lambda: alone.processes() == [], within=30)
+    assert not alone.layout.is_held()
+
+
+def test_with_its_parent(alone: Here) -> None:
+    """A cluster that was started for somebody ends with it, even if that is killed."""
+    script = f"'{COMMAND}' local up --stores 1 --with-parent --dir '{alone.root}' && echo up && read -r line"
+    with subprocess.Popen(["bash", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        while parent.stdout.readline() != "up\n":
+            assert parent.poll() is None
+        assert alone.layout.is_held()
+        parent.kill()
+    until(lambda: alone.processes() == [], within=30)
+
+
+def test_a_host_whose_name_does_not_resolve(alone: Here) -> None:
+    """Nothing asks who the machine is: all is on loopback."""
+    unshare = ("unshare", "--uts", "sh", "-c", 'hostname no-such-host.invalid && exec "$0" "$@"')
+    if subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("host names can be changed by root alone here")
+    alone.run("local", "up", "--stores", "1", prefix=unshare)
+    alone.make("plain", replicas=1)
+    assert alone.count("plain") == 100
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_a_port_that_somebody_else_took(alone: Here) -> None:
+    """The cluster starts on others."""
+    alone.run("local", "up", "--stores", "1")
+    before = alone.layout.ports()
+    alone.run("local", "down")
+    assert before.etcd is not None
+    taken = (before.etcd[0], before.stores["main-0"].flight)
+    servers = [
+        subprocess.Popen([sys.executable, "-m", "http.server", "--bind", "127.0.0.1", str(port)]) for port in taken
+    ]
+    try:
+        for port in taken:
+            until(partial(_listens, port))
+        alone.run("local", "up")
+        after = alone.layout.ports()
+        assert after.etcd is not None
+        assert {after.etcd[0], after.stores["main-0"].flight}.isdisjoint(taken)
+    finally:
+        for server in servers:
+            server.kill()
+            server.wait()
+
+
+def test_a_cluster_that_cannot_start_says_why(alone: Here) -> None:
+    """What its process said is shown, without a traceback."""
+    alone.layout.make()
+    alone.layout.etcd.write_text("in the way")
+    error = alone.run("local", "up", code=1)
+    assert "the local cluster did not start" in error
+    assert "supervisor.log says" in error
+    assert alone.processes() == []
