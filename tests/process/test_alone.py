@@ -38,7 +38,7 @@ async def moved_from(cluster: ProcessCluster, store: StoreProcesses) -> None:
     async def elsewhere() -> bool:
         return await leader(cluster) is not store
 
-    await cluster.until(elsewhere, within=30)
+    await cluster.until(elsewhere)
 
 
 @pytest.mark.parametrize("which", ["machine", "sidecar"])
