@@ -269,18 +269,6 @@ def test_nothing_is_left_of_a_supervisor_that_was_killed(alone: Here) -> None:
     assert "no local cluster runs" in alone.run("local", "down")
 
 
-def test_two_who_start_it_at_once(alone: Here) -> None:
-    """Both find the cluster, and there is one."""
-    others = [alone.start("local", "up", "--stores", "1") for _ in range(2)]
-    assert [other.wait(120) for other in others] == [0, 0]
-    assert (
-        len([pid for pid in alone.processes() if b"evenkeel.local.main" in Path(f"/proc/{pid}/cmdline").read_bytes()])
-        == 1
-    )
-    alone.run("local", "down", "--wipe")
-    assert not alone.root.exists()
-
-
 @pytest.mark.parametrize("when", ["etcd", "stores"])
 def test_interrupted_while_it_starts(alone: Here, when: str) -> None:
     """Ctrl-C ends what was begun, whenever it comes."""
