@@ -240,10 +240,7 @@ class ProcessCluster:
                 while not await condition():  # noqa: ASYNC110 - of another process
                     await asyncio.sleep(0.05)
         except TimeoutError:
-            logs = "\n".join(f"== {name}\n{store.log()}" for name, store in self.stores.items())
-            raise AssertionError(
-                f"{condition} did not come true in {within} s\n{await self.describe()}\n{logs}"
-            ) from None
+            raise AssertionError(f"{condition} did not come true in {within} s\n{await self.describe()}") from None
 
     async def until_registered(self, count: int) -> None:
         async def registered() -> bool:
@@ -290,12 +287,13 @@ class ProcessCluster:
         return found
 
     async def describe(self) -> str:
-        """What etcd and the sidecars say, for a failing test."""
+        """What etcd, the sidecars and the logs say, for a failing test."""
+        logs = [f"== {name}\n{store.log()}" for name, store in self.stores.items()]
         with contextlib.suppress(Exception):
             snapshot = await self.snapshot()
             lines = [f"plan {snapshot.plan.n if snapshot.plan else None}"]
             lines += [f"{partition}: {snapshot.partition(partition)}" for partition in range(min(4, self.partitions))]
             for store in self.stores.values():
                 lines.append(f"{store.name}: {await store.status()}")
-            return "\n".join(lines)
-        return "(etcd does not answer)"
+            return "\n".join((*lines, *logs))
+        return "\n".join(("(etcd does not answer)", *logs))

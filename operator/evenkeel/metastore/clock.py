@@ -6,9 +6,11 @@ import asyncio
 import heapq
 import itertools
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 __all__ = ["Clock", "SystemClock", "Timer", "VirtualClock"]
+
+_LOOP_RESOLUTION: Final = 0.001
 
 
 class Timer(Protocol):
@@ -35,6 +37,27 @@ class Clock(Protocol):
         ...
 
 
+class _SystemTimer:
+    """Never early: loops round, and who looks at the clock when called would find that nothing is due, and wait on."""
+
+    __slots__ = ("_callback", "_handle", "_loop", "_when")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, when: float, callback: Callable[[], None]) -> None:
+        self._loop = loop
+        self._when = when
+        self._callback = callback
+        self._handle = loop.call_at(when, self._fire)
+
+    def cancel(self) -> None:
+        self._handle.cancel()
+
+    def _fire(self) -> None:
+        if self._loop.time() < self._when:
+            self._handle = self._loop.call_later(_LOOP_RESOLUTION, self._fire)
+        else:
+            self._callback()
+
+
 class SystemClock:
     """The running event loop's own time."""
 
@@ -44,7 +67,7 @@ class SystemClock:
 
     def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
         """Run `callback` once `now()` has reached `when`."""
-        return asyncio.get_running_loop().call_at(when, callback)
+        return _SystemTimer(asyncio.get_running_loop(), when, callback)
 
     async def sleep(self, seconds: float) -> None:
         """Wait."""
