@@ -26,7 +26,8 @@ check() {
         --only-binary :all: --python-version "$1" --require-hashes --requirement requirements.lock
 }
 
-compile requirements.lock --extra cli --extra dev --extra sidecar --extra store "$@"
+compile requirements.lock --extra cli --extra dev --extra operator --extra sidecar --extra store "$@"
 # An image has what was tested, and no more.
-compile images/operator.lock --extra cli --constraint requirements.lock
+compile images/operator.lock --extra cli --extra operator --constraint requirements.lock
+compile images/store.lock --extra sidecar --extra store --constraint requirements.lock
 for version in 3.11.2 3.12.0 3.13.0; do check "$version"; done

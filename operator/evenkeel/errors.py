@@ -10,6 +10,11 @@
     │   ├── RefusedError           the request itself is not acceptable to etcd; nothing was changed
     │   ├── LeaseNotFoundError     the lease a key was to be bound to is gone; nothing was changed
     │   └── FencedError            another operator holds the epoch; this one must stop writing
+    ├── KubernetesError            the API server refuses a request
+    │   ├── ApiUnreachableError    it does not answer
+    │   ├── ApiForbiddenError      we lack a permission
+    │   ├── ApiNotFoundError
+    │   └── ApiConflictError       the object has changed, or is there already
     ├── MalformedRecordError       a metastore key holds something no version of Evenkeel wrote
     ├── PlanningError              no assignment satisfies the hard rules
     ├── RebalancerError            a rebalancer could not be loaded, raised, hung or answered nonsense
@@ -46,6 +51,10 @@ from typing import NamedTuple
 
 __all__ = [
     "AccessError",
+    "ApiConflictError",
+    "ApiForbiddenError",
+    "ApiNotFoundError",
+    "ApiUnreachableError",
     "AuthenticationError",
     "BusyError",
     "ClusterMismatchError",
@@ -58,6 +67,7 @@ __all__ = [
     "FrameError",
     "HandshakeError",
     "InvalidInputError",
+    "KubernetesError",
     "LeaseNotFoundError",
     "MalformedRecordError",
     "MetastoreError",
@@ -144,6 +154,30 @@ class LeaseNotFoundError(MetastoreError):
 
 class FencedError(MetastoreError):
     """The epoch moved on: whoever wrote last has taken over."""
+
+
+class KubernetesError(EvenkeelError):
+    """The API server did not do what was asked; `status` is its answer's, 0 where there was none."""
+
+    def __init__(self, message: str, *, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class ApiUnreachableError(KubernetesError):
+    """The API server does not answer; what was asked may have been done."""
+
+
+class ApiForbiddenError(KubernetesError):
+    """A role is missing."""
+
+
+class ApiNotFoundError(KubernetesError):
+    """There is no such object, or no such kind."""
+
+
+class ApiConflictError(KubernetesError):
+    """Somebody else was first."""
 
 
 class MalformedRecordError(EvenkeelError):

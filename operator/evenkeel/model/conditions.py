@@ -60,6 +60,9 @@ class Reason(enum.StrEnum):
     QUORUM_LOST = "QuorumLost"
     CATCH_UP_FAILING = "CatchUpFailing"
     VOLUME_UNBOUND = "VolumeUnbound"
+    TABLES_REMAIN = "TablesRemain"
+    FORBIDDEN = "Forbidden"
+    API_REFUSED = "ApiRefused"
 
 
 class Condition(StatusModel):

@@ -24,7 +24,14 @@ from evenkeel.model.conditions import Conditions, Timestamp
 from evenkeel.model.quantities import Quantity
 from evenkeel.model.views import StoreView
 
-__all__ = ["StoreCluster", "StoreClusterSpec", "StoreClusterStatus", "StoreDrain", "StoreOverride"]
+__all__ = [
+    "ContainerResources",
+    "StoreCluster",
+    "StoreClusterSpec",
+    "StoreClusterStatus",
+    "StoreDrain",
+    "StoreOverride",
+]
 
 Quantities = Annotated[dict[str, Quantity], Field(max_length=16)]
 Replicas = Annotated[int, Field(ge=1, le=1_000_000)]

@@ -1,4 +1,4 @@
-"""Structured logs: one line an event, with the store in each; libraries' logs pass through the same way."""
+"""Structured logs: one line an event, with who logs it in each; libraries' logs pass through the same way."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _SHARED: Final[list[Processor]] = [
 ]
 
 
-def set_up_logs(*, level: str, form: str, store: str) -> None:
-    """Send everything that is logged to standard error."""
+def set_up_logs(*, level: str, form: str, **who: str) -> None:
+    """Send everything that is logged to standard error; `who` is part of every line."""
     last: Processor = structlog.processors.JSONRenderer()
     if form == "console":
         last = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[*_SHARED, _name_store(store)],
+            foreign_pre_chain=[*_SHARED, _named(who)],
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, last],
         )
     )
@@ -37,9 +37,9 @@ def set_up_logs(*, level: str, form: str, store: str) -> None:
     root.setLevel(level.upper())
 
 
-def _name_store(store: str) -> Processor:
+def _named(who: dict[str, str]) -> Processor:
     def add(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-        event["store"] = store
+        event.update(who)
         return event
 
     return add

@@ -1,0 +1,101 @@
+"""A controller for the tables of each StoreCluster, for as long as the StoreCluster is there."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple
+
+from evenkeel.controller.controller import Controller
+from evenkeel.errors import FencedError
+from evenkeel.metastore.api import Metastore
+from evenkeel.model.storecluster import StoreCluster, StoreClusterStatus
+from evenkeel.protocol.keys import Keys
+from evenkeel_operator.cache import Key
+from evenkeel_operator.resources import KubeResources
+
+__all__ = ["Controllers"]
+
+log = logging.getLogger(__name__)
+
+_RESTART_SECONDS: Final = 5.0
+
+
+class _Running(NamedTuple):
+    resources: KubeResources
+    controller: Controller
+    task: asyncio.Task[None]
+
+
+class Controllers:
+    """Starts, restarts and ends controllers."""
+
+    def __init__(
+        self,
+        *,
+        holder: str,
+        metastore: Callable[[StoreCluster], Awaitable[Metastore]],
+        resources: Callable[[Key], KubeResources],
+        deposed: Callable[[FencedError], None],
+    ) -> None:
+        """`deposed` is told when another operator has taken over."""
+        self._holder = holder
+        self._metastore = metastore
+        self._resources = resources
+        self._deposed = deposed
+        self._running: dict[Key, _Running] = {}
+
+    async def ensure(self, cluster: StoreCluster) -> None:
+        """Have a controller for the StoreCluster."""
+        key = (cluster.metadata.namespace, cluster.metadata.name)
+        if key in self._running:
+            return
+        metastore = await self._metastore(cluster)
+        if key in self._running:
+            return
+        resources = self._resources(key)
+        keys = Keys(namespace=cluster.metadata.namespace, store_cluster=cluster.metadata.name)
+        controller = Controller(metastore, keys=keys, resources=resources, holder=self._holder)
+        task = asyncio.create_task(self._keep(key, controller), name=f"controller of {cluster.key}")
+        self._running[key] = _Running(resources, controller, task)
+
+    async def dismiss(self, key: Key) -> None:
+        """End the controller of a StoreCluster, if there is one."""
+        running = self._running.pop(key, None)
+        if running is not None:
+            running.task.cancel()
+            await asyncio.gather(running.task, return_exceptions=True)
+
+    async def close(self) -> None:
+        """End all of them."""
+        for key in list(self._running):
+            await self.dismiss(key)
+
+    def hear(self, key: Key, table: str | None = None) -> None:
+        """A table of the StoreCluster has changed, or something that concerns all of them."""
+        if key in self._running:
+            self._running[key].resources.hear(table)
+
+    def last_status(self, key: Key) -> StoreClusterStatus | None:
+        """What the controller last said of the StoreCluster."""
+        return self._running[key].resources.last_status if key in self._running else None
+
+    def problems(self) -> dict[Key, str]:
+        """By StoreCluster: why its controller can do nothing at the moment."""
+        return {key: found.controller.problem for key, found in self._running.items() if found.controller.problem}
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    async def _keep(self, key: Key, controller: Controller) -> None:
+        """Run the controller again whenever it fails: what it knew is in the metastore."""
+        while True:
+            try:
+                await controller.run()
+            except FencedError as error:
+                self._deposed(error)
+                return
+            except Exception:
+                log.exception("the controller of %s/%s failed and starts again", *key)
+            await asyncio.sleep(_RESTART_SECONDS)

@@ -1,0 +1,101 @@
+"""What each kind of object is called in addresses."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from evenkeel.model.base import API_VERSION
+
+__all__ = [
+    "CONFIG_MAP",
+    "EVENT",
+    "LEASE",
+    "NODE",
+    "PARTITION_ASSIGNMENT",
+    "PERSISTENT_VOLUME_CLAIM",
+    "POD",
+    "POD_DISRUPTION_BUDGET",
+    "REBALANCE_PLAN",
+    "SECRET",
+    "SERVICE",
+    "SERVICE_ACCOUNT",
+    "STATEFUL_SET",
+    "STORE_CLUSTER",
+    "TABLE",
+    "Kind",
+    "Object",
+    "kind_of",
+]
+
+Object = dict[str, Any]
+"""An object as the API server sends and takes it."""
+
+
+class Kind(NamedTuple):
+    """A kind of object."""
+
+    api_version: str
+    name: str
+    plural: str
+    namespaced: bool = True
+
+    @property
+    def group(self) -> str:
+        """The API group; empty for the core's."""
+        group, slash, _ = self.api_version.partition("/")
+        return group if slash else ""
+
+    @property
+    def version(self) -> str:
+        """The version within the group."""
+        return self.api_version.rpartition("/")[2]
+
+    def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
+        """Where its objects are; those of all namespaces where none is given."""
+        root = f"/apis/{self.api_version}" if self.group else f"/api/{self.api_version}"
+        parts = [root, *(("namespaces", namespace) if self.namespaced and namespace else ()), self.plural]
+        return "/".join([*parts, *filter(None, (name, subresource))])
+
+
+CONFIG_MAP: Final = Kind("v1", "ConfigMap", "configmaps")
+EVENT: Final = Kind("v1", "Event", "events")
+LEASE: Final = Kind("coordination.k8s.io/v1", "Lease", "leases")
+NODE: Final = Kind("v1", "Node", "nodes", namespaced=False)
+PERSISTENT_VOLUME_CLAIM: Final = Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims")
+POD: Final = Kind("v1", "Pod", "pods")
+POD_DISRUPTION_BUDGET: Final = Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
+SECRET: Final = Kind("v1", "Secret", "secrets")
+SERVICE: Final = Kind("v1", "Service", "services")
+SERVICE_ACCOUNT: Final = Kind("v1", "ServiceAccount", "serviceaccounts")
+STATEFUL_SET: Final = Kind("apps/v1", "StatefulSet", "statefulsets")
+
+STORE_CLUSTER: Final = Kind(API_VERSION, "StoreCluster", "storeclusters")
+TABLE: Final = Kind(API_VERSION, "Table", "tables")
+PARTITION_ASSIGNMENT: Final = Kind(API_VERSION, "PartitionAssignment", "partitionassignments")
+REBALANCE_PLAN: Final = Kind(API_VERSION, "RebalancePlan", "rebalanceplans")
+
+_KINDS: Final = {
+    (kind.api_version, kind.name): kind
+    for kind in (
+        CONFIG_MAP,
+        EVENT,
+        LEASE,
+        NODE,
+        PERSISTENT_VOLUME_CLAIM,
+        POD,
+        POD_DISRUPTION_BUDGET,
+        SECRET,
+        SERVICE,
+        SERVICE_ACCOUNT,
+        STATEFUL_SET,
+        STORE_CLUSTER,
+        TABLE,
+        PARTITION_ASSIGNMENT,
+        REBALANCE_PLAN,
+    )
+}
+
+
+def kind_of(subject: Object) -> Kind:
+    """The kind of an object that says so itself."""
+    return _KINDS[subject["apiVersion"], subject["kind"]]

@@ -1,0 +1,137 @@
+"""One leader among the operator's replicas, by a Lease.
+
+Whoever holds the Lease renews it; who finds it not renewed for its whole duration takes it. Each candidate counts that
+duration on its own clock, from when it first saw the Lease as it is, so that clocks need not agree. A leader stops
+before others may begin: it gives up when it could not renew for two thirds of the duration.
+
+That alone does not fence: a leader that is paused may write when it wakes up. The metastore's epoch does
+(`evenkeel.metastore.epoch`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Final
+
+from evenkeel.errors import ApiConflictError, KubernetesError, LeaseNotFoundError
+from evenkeel.metastore.clock import Clock, SystemClock
+from evenkeel_operator.kube.client import Kube
+from evenkeel_operator.kube.kinds import LEASE, Object
+
+__all__ = ["LeaseLock"]
+
+log = logging.getLogger(__name__)
+
+_DURATION: Final = 15.0
+_RETRY: Final = 2.0
+
+
+class LeaseLock:
+    """One candidate's view of the Lease."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        *,
+        name: str,
+        namespace: str,
+        identity: str,
+        duration: float = _DURATION,
+        clock: Clock | None = None,
+        today: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._kube = kube
+        self._name = name
+        self._namespace = namespace
+        self._identity = identity
+        self._duration = duration
+        self._retry = min(_RETRY, duration / 5)
+        self._clock = clock or SystemClock()
+        self._today = today
+        self._seen: Object | None = None
+        self._seen_at = 0.0
+
+    @property
+    def holder(self) -> str:
+        """Who held it when it was last looked at."""
+        return str(self._seen["spec"].get("holderIdentity") or "") if self._seen is not None else ""
+
+    async def acquire(self) -> None:
+        """Wait until we are the leader."""
+        while not await self._try():
+            await self._clock.sleep(self._retry)
+        log.info("leading as %s", self._identity)
+
+    async def hold(self) -> None:
+        """Stay the leader; LeaseNotFoundError once that is over."""
+        renewed = self._clock.now()
+        while self._clock.now() - renewed < self._duration * 2 / 3:
+            await self._clock.sleep(self._retry)
+            asked = self._clock.now()
+            if await self._try():
+                renewed = asked
+            elif self.holder != self._identity:
+                raise LeaseNotFoundError(f"{self.holder} leads now")
+        raise LeaseNotFoundError(f"the Lease {self._namespace}/{self._name} could not be renewed in time")
+
+    async def release(self) -> None:
+        """Let somebody else lead at once."""
+        if self._seen is None or self.holder != self._identity:
+            return
+        spec = self._seen["spec"] | {"holderIdentity": "", "leaseDurationSeconds": 1}
+        try:
+            await self._kube.replace(self._seen | {"spec": spec})
+        except KubernetesError as error:
+            log.info("the Lease runs out by itself: %s", error)
+
+    async def _try(self) -> bool:
+        """Take or renew the Lease; False where that is not possible now."""
+        try:
+            self._look(await self._kube.get(LEASE, self._name, self._namespace))
+            if self.holder not in ("", self._identity) and not self._expired():
+                return False
+            written = self._written()
+            write = self._kube.create if self._seen is None else self._kube.replace
+            self._look(await write(written))
+        except ApiConflictError:
+            return False
+        except KubernetesError as error:
+            log.warning("the Lease is out of reach: %s", error)
+            return False
+        return True
+
+    def _look(self, found: Object | None) -> None:
+        if self._seen is None or found is None or _version(found) != _version(self._seen):
+            self._seen_at = self._clock.now()
+        self._seen = found
+
+    def _expired(self) -> bool:
+        assert self._seen is not None
+        duration = float(self._seen["spec"].get("leaseDurationSeconds") or self._duration)
+        return self._clock.now() - self._seen_at >= duration
+
+    def _written(self) -> Object:
+        now = self._today().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        spec = {
+            "holderIdentity": self._identity,
+            "leaseDurationSeconds": max(1, round(self._duration)),
+            "acquireTime": now,
+            "renewTime": now,
+            "leaseTransitions": 0,
+        }
+        if self._seen is None:
+            metadata = {"name": self._name, "namespace": self._namespace}
+            return {"apiVersion": LEASE.api_version, "kind": LEASE.name, "metadata": metadata, "spec": spec}
+        before = self._seen["spec"]
+        if before.get("holderIdentity") == self._identity:
+            spec["acquireTime"] = before.get("acquireTime", now)
+            spec["leaseTransitions"] = before.get("leaseTransitions", 0)
+        else:
+            spec["leaseTransitions"] = before.get("leaseTransitions", 0) + 1
+        return self._seen | {"spec": spec}
+
+
+def _version(lease: Object) -> str:
+    return str(lease["metadata"].get("resourceVersion", ""))

@@ -1,0 +1,70 @@
+"""What clients and pods are to know, as Secrets.
+
+Their content follows from the StoreCluster and from what the operator alone knows, so that no Secret has to be read to
+find out whether it is right.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Mapping
+
+from evenkeel.model.storecluster import StoreCluster
+from evenkeel_operator.kube.kinds import SECRET, Object
+from evenkeel_operator.manifests.names import (
+    FLIGHT_PORT,
+    client_secret,
+    host_of,
+    labels_of,
+    metadata_of,
+    metastore_secret,
+    store_names,
+    tls_secret,
+    written_object,
+)
+
+__all__ = ["client_secrets", "etcd_certificate", "metastore_copy", "store_certificate"]
+
+
+def client_secrets(cluster: StoreCluster, *, token: str, authority: str = "") -> list[Object]:
+    """What a job mounts to reach the stores: in the StoreCluster's namespace, and in those of its clients."""
+    scheme = "grpc+tls" if authority else "grpc"
+    endpoints = [f"{scheme}://{host_of(cluster, store)}:{FLIGHT_PORT}" for store in store_names(cluster)]
+    data = {
+        "endpoints": ",".join(endpoints),
+        "namespace": cluster.metadata.namespace,
+        "store-cluster": cluster.metadata.name,
+        "token": token,
+        **({"ca.crt": authority} if authority else {}),
+    }
+    own = metadata_of(cluster, client_secret(cluster))
+    elsewhere = [
+        {"name": client_secret(cluster), "namespace": namespace, "labels": labels_of(cluster)}
+        for namespace in cluster.spec.client_namespaces
+        if namespace != cluster.metadata.namespace
+    ]
+    return [_secret(metadata, data) for metadata in (own, *elsewhere)]
+
+
+def store_certificate(cluster: StoreCluster, *, authority: str, certificate: str, key: str) -> Object:
+    """What stores show to each other and to clients."""
+    data = {"ca.crt": authority, "tls.crt": certificate, "tls.key": key}
+    return _secret(metadata_of(cluster, tls_secret(cluster)), data, kind="kubernetes.io/tls")
+
+
+def metastore_copy(cluster: StoreCluster, data: Mapping[str, str]) -> Object:
+    """What the operator itself shows to etcd, for its stores to show."""
+    return _secret(metadata_of(cluster, metastore_secret(cluster)), data)
+
+
+def etcd_certificate(
+    name: str, namespace: str, *, labels: Mapping[str, str], authority: str, certificate: str, key: str
+) -> Object:
+    """What the members of our own etcd show to each other and to their clients."""
+    data = {"ca.crt": authority, "tls.crt": certificate, "tls.key": key}
+    return _secret({"name": name, "namespace": namespace, "labels": dict(labels)}, data, kind="kubernetes.io/tls")
+
+
+def _secret(metadata: Object, data: Mapping[str, str], *, kind: str = "Opaque") -> Object:
+    encoded = {name: b64encode(value.encode()).decode() for name, value in data.items()}
+    return written_object(SECRET, metadata, type=kind, data=encoded)

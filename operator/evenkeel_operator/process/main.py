@@ -1,0 +1,34 @@
+"""The command `evenkeel-operator`: errors a person can mend are one line, without a traceback."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+from evenkeel.errors import EvenkeelError
+from evenkeel.process.logs import set_up_logs
+from evenkeel_operator.process.operate import operate
+from evenkeel_operator.process.options import parse_options
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run an operator; the exit status says whether anything was wrong."""
+    try:
+        options = parse_options(sys.argv[1:] if arguments is None else arguments, os.environ)
+        set_up_logs(level=options.log_level, form=options.log_format, operator=options.term.identity)
+        # It tells of every connection, and warns that signals are not its own, which is as it should be.
+        logging.getLogger("kopf").setLevel(logging.ERROR)
+        asyncio.run(operate(options))
+    except EvenkeelError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,72 @@
+"""Tables, as far as they are the operator's own business: claimed before they have data, told what they lack.
+
+All else about a table is its StoreCluster's controller's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from evenkeel.errors import InvalidInputError
+from evenkeel.model.conditions import Reason, timestamp
+from evenkeel.model.table import Table
+from evenkeel.reconcile.partitions import Trouble
+from evenkeel_operator.cache import Cache, Key
+from evenkeel_operator.conditions import troubled
+from evenkeel_operator.kube.client import Kube
+from evenkeel_operator.kube.kinds import STORE_CLUSTER, TABLE, Object
+from evenkeel_operator.reading import FINALIZER, Reader
+from evenkeel_operator.resources import claim, release
+from evenkeel_operator.statuses import Statuses
+
+__all__ = ["TableKeeper"]
+
+
+class TableKeeper:
+    """Looks at tables."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        cache: Cache,
+        statuses: Statuses,
+        reader: Reader,
+        *,
+        today: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._kube = kube
+        self._cache = cache
+        self._statuses = statuses
+        self._reader = reader
+        self._today = today
+
+    async def look(self, key: Key) -> None:
+        """Claim a table, or say why it cannot be."""
+        subject = self._cache.get(TABLE, *key)
+        if subject is None:
+            return
+        cluster = self._cache.get(STORE_CLUSTER, key[0], str(subject["spec"].get("storeCluster", "")))
+        if "deletionTimestamp" in subject["metadata"]:
+            if cluster is None:
+                # Nobody is left who could have data of it.
+                await release(self._kube, self._cache, TABLE, key)
+            return
+        if (trouble := self._trouble(subject, cluster)) is not None:
+            generation, now = subject["metadata"].get("generation", 0), timestamp(self._today())
+            self._statuses.set(subject, troubled(self._statuses.of(subject), [trouble], generation=generation, now=now))
+        elif FINALIZER not in subject["metadata"].get("finalizers", ()):
+            await claim(self._kube, self._cache, TABLE, subject)
+
+    def _trouble(self, subject: Object, cluster: Object | None) -> Trouble | None:
+        try:
+            self._reader.read(Table, subject)
+        except InvalidInputError as error:
+            return Trouble(Reason.SPEC_INVALID, f"{error}; what was asked for before stays in force")
+        wanted = subject["spec"]["storeCluster"]
+        if cluster is None:
+            words = f"there is no StoreCluster {wanted} in namespace {subject['metadata']['namespace']}; create it"
+            return Trouble(Reason.STORE_CLUSTER_MISSING, words)
+        if "deletionTimestamp" in cluster["metadata"]:
+            return Trouble(Reason.STORE_CLUSTER_MISSING, f"the StoreCluster {wanted} is being deleted")
+        return None

@@ -1,0 +1,102 @@
+"""Resources to make manifests of, and an API server that is a dictionary."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import itertools
+from typing import Any
+
+from evenkeel.errors import ApiConflictError, ApiNotFoundError, ApiUnreachableError
+from evenkeel.model.loading import parse
+from evenkeel.model.storecluster import StoreCluster
+from evenkeel_operator.kube.client import Answer
+from evenkeel_operator.kube.kinds import Kind, Object, kind_of
+
+
+def store_cluster(name: str = "main", *, uid: str = "u1", **spec: Any) -> StoreCluster:
+    document = {
+        "apiVersion": "evenkeel.dev/v1alpha1",
+        "kind": "StoreCluster",
+        "metadata": {"name": name, "namespace": "shop", "uid": uid, "generation": 1},
+        "spec": {"stores": 3, "storage": {"size": "10Gi"}, **spec},
+    }
+    found = parse(document)
+    assert isinstance(found, StoreCluster)
+    return found
+
+
+class FakeKube:
+    """Keeps objects, gives versions, and can be away."""
+
+    def __init__(self) -> None:
+        self.objects: dict[tuple[Kind, str, str], Object] = {}
+        self.away = False
+        self.calls: list[str] = []
+        self._versions = itertools.count(1)
+
+    async def get(self, kind: Kind, name: str, namespace: str = "") -> Object | None:
+        await self._called(f"get {kind.name} {name}")
+        return copy.deepcopy(self.objects.get((kind, namespace, name)))
+
+    async def create(self, subject: Object) -> Object:
+        await self._called(f"create {subject['kind']}")
+        key = self._key(subject)
+        if key in self.objects:
+            raise ApiConflictError("there is one", status=409)
+        return self._keep(key, {**subject, "metadata": {"uid": f"uid-{len(self.objects)}", **subject["metadata"]}})
+
+    async def replace(self, subject: Object) -> Object:
+        await self._called(f"replace {subject['kind']}")
+        key = self._key(subject)
+        live = self.objects.get(key)
+        if live is None:
+            raise ApiNotFoundError("there is none", status=404)
+        if live["metadata"]["resourceVersion"] != subject["metadata"]["resourceVersion"]:
+            raise ApiConflictError("it has changed", status=409)
+        return self._keep(key, subject)
+
+    async def apply(self, subject: Object, *, force: bool = False) -> Answer:
+        await self._called(f"apply {subject['kind']}{' by force' if force else ''}")
+        key = self._key(subject)
+        live = self.objects.get(key)
+        if live is not None and live.get("theirs") and not force:
+            raise ApiConflictError("somebody else has set a field", status=409)
+        if live is not None and {k: v for k, v in live.items() if k != "metadata"} == {
+            k: v for k, v in subject.items() if k != "metadata"
+        }:
+            return Answer(200, copy.deepcopy(live))
+        return Answer(201 if live is None else 200, self._keep(key, subject))
+
+    async def set_status(self, kind: Kind, name: str, namespace: str, *, uid: str, status: Object) -> Object | None:
+        await self._called(f"status {kind.name} {name}")
+        live = self.objects.get((kind, namespace, name))
+        if live is None or live["metadata"]["uid"] != uid:
+            return None
+        return self._keep((kind, namespace, name), {**live, "status": status})
+
+    def add(self, kind: Kind, name: str, namespace: str = "shop", **fields: Any) -> Object:
+        metadata = {"name": name, "namespace": namespace, "uid": f"uid-{name}"}
+        subject = {"apiVersion": kind.api_version, "kind": kind.name, "metadata": metadata, **fields}
+        return self._keep((kind, namespace, name), subject)
+
+    async def _called(self, what: str) -> None:
+        self.calls.append(what)
+        await asyncio.sleep(0)
+        if self.away:
+            raise ApiUnreachableError("the API server does not answer")
+
+    def _key(self, subject: Object) -> tuple[Kind, str, str]:
+        return kind_of(subject), subject["metadata"].get("namespace", ""), subject["metadata"]["name"]
+
+    def _keep(self, key: tuple[Kind, str, str], subject: Object) -> Object:
+        kept = copy.deepcopy(subject)
+        kept["metadata"]["resourceVersion"] = str(next(self._versions))
+        self.objects[key] = kept
+        return copy.deepcopy(kept)
+
+
+async def turns(number: int = 50) -> None:
+    """Let everything that can go on now do so."""
+    for _ in range(number):
+        await asyncio.sleep(0)

@@ -1,0 +1,78 @@
+"""The cache: whatever order things come in, objects only become newer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from evenkeel_operator.cache import Cache
+from evenkeel_operator.kube.kinds import NODE, POD, TABLE, Kind, Object
+
+
+def subject(name: str, version: int, *, uid: str = "", namespace: str = "shop", **fields: Any) -> Object:
+    metadata = {"name": name, "namespace": namespace, "uid": uid or f"uid-{name}", "resourceVersion": str(version)}
+    return {"metadata": metadata, "spec": {"storeCluster": "main"}, **fields}
+
+
+def test_older_versions_are_ignored() -> None:
+    """What a slow watch tells after the answer to a write changes nothing."""
+    told: list[str] = []
+
+    def hear(kind: Kind, before: Object | None, after: Object | None) -> None:
+        told.append(after["metadata"]["resourceVersion"] if after else "gone")
+
+    cache = Cache(hear)
+    for version in (5, 3, 5, 10, 9):
+        cache.put(TABLE, subject("a", version))
+    assert told == ["5", "10"]
+
+
+def test_what_is_gone_does_not_come_back() -> None:
+    """An event of before an object's end does not bring it back; another object of its name is another object."""
+    cache = Cache()
+    cache.put(TABLE, subject("a", 1))
+    cache.remove(TABLE, subject("a", 3))
+    cache.put(TABLE, subject("a", 2))
+    assert cache.get(TABLE, "shop", "a") is None
+    cache.put(TABLE, subject("a", 4, uid="other"))
+    assert cache.get(TABLE, "shop", "a") is not None
+    cache.remove(TABLE, subject("a", 3))
+    assert cache.get(TABLE, "shop", "a") is not None
+
+
+def test_a_listing_shows_what_is_gone() -> None:
+    """What is older than a listing and not in it is gone; what is newer came since."""
+    cache = Cache()
+    for name, version in (("old", 1), ("kept", 2), ("new", 9)):
+        cache.put(TABLE, subject(name, version))
+    cache.put(TABLE, subject("elsewhere", 1, namespace="other"))
+    cache.relist(TABLE, [subject("kept", 2), subject("missed", 4)], version=5, namespace="shop")
+    assert {found["metadata"]["name"] for found in cache.all(TABLE)} == {"kept", "missed", "new", "elsewhere"}
+
+
+def test_tables_are_found_by_their_store_cluster() -> None:
+    """Also after one of them was replaced by another of its name, which belongs elsewhere."""
+    cache = Cache()
+    for name in ("b", "a"):
+        cache.put(TABLE, subject(name, 1))
+    assert [found["metadata"]["name"] for found in cache.owned(TABLE, "shop", "main")] == ["a", "b"]
+    cache.put(TABLE, subject("a", 2, uid="other") | {"spec": {"storeCluster": "second"}})
+    assert [found["metadata"]["name"] for found in cache.owned(TABLE, "shop", "main")] == ["b"]
+    assert [found["metadata"]["name"] for found in cache.owned(TABLE, "shop", "second")] == ["a"]
+    cache.remove(TABLE, subject("b", 3))
+    assert list(cache.owned(TABLE, "shop", "main")) == []
+
+
+def test_what_nobody_reads_is_dropped() -> None:
+    """Managed fields of all, and most of pods and nodes, never reach the memory."""
+    cache = Cache()
+    pod = subject("p", 1, status={"phase": "Running", "podIPs": ["x"]}) | {"spec": {"nodeName": "n", "containers": []}}
+    pod["metadata"]["managedFields"] = [{"manager": "kubelet"}]
+    cache.put(POD, pod)
+    kept = cache.get(POD, "shop", "p")
+    assert kept is not None
+    assert "managedFields" not in kept["metadata"]
+    assert (kept["spec"], kept["status"]) == ({"nodeName": "n"}, {"phase": "Running"})
+    cache.put(NODE, subject("n", 1, namespace="", status={"images": ["many"]}) | {"spec": {"podCIDR": "x"}})
+    node = cache.get(NODE, "", "n")
+    assert node is not None
+    assert (node["spec"], node["status"]) == ({"unschedulable": False}, {})

@@ -1,0 +1,71 @@
+"""The program's flags and metrics, and that docs/operator.md names them all."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import prometheus_client.parser as prometheus
+import pytest
+
+from evenkeel.errors import InvalidInputError
+from evenkeel_operator.kube.kinds import TABLE
+from evenkeel_operator.process import options
+from evenkeel_operator.process.main import main
+from evenkeel_operator.process.metrics import Metrics
+from evenkeel_operator.process.options import parse_options
+from evenkeel_operator.vitals import Vitals
+
+PAGE = (Path(__file__).parents[2] / "docs" / "operator.md").read_text()
+NEEDED = ("--own-namespace", "evenkeel", "--store-image", "store:1")
+
+
+def test_flags_and_environment() -> None:
+    """What is left out of the flags comes from the environment, and what is in neither has a default."""
+    environment = {"EVENKEEL_NAMESPACES": "a,b", "EVENKEEL_TLS": "no", "EVENKEEL_STORE_COMMAND": "mine --well"}
+    found = parse_options([*NEEDED, "--tls", "yes"], environment)
+    assert found.term.namespaces == ("a", "b")
+    assert found.term.pods.tls is True
+    assert found.term.pods.store_command == ("mine", "--well")
+    assert found.term.pods.apart is True
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ((), "--own-namespace is missing"),
+        (("--own-namespace", "e"), "--store-image is missing"),
+        ((*NEEDED, "--nodes", "maybe"), "--nodes 'maybe': allowed are yes, no"),
+        ((*NEEDED, "--lease-seconds", "1"), "at least 2"),
+    ],
+)
+def test_bad_flags_are_named(arguments: tuple[str, ...], named: str) -> None:
+    """A message names the flag and what it takes."""
+    with pytest.raises(InvalidInputError, match=re.escape(named)):
+        parse_options(arguments, {})
+
+
+def test_outside_of_a_pod(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who runs it where there is no API server is told what to do, in one line."""
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    assert main([*NEEDED, "--http", "127.0.0.1:0"]) == 1
+    said = capsys.readouterr().err.strip().splitlines()
+    assert len(said) == 1
+    assert "give --kubeconfig" in said[0]
+
+
+def test_metrics_of_the_page() -> None:
+    """Every metric is documented, and every one that is documented is there."""
+    vitals = Vitals()
+    vitals.saw_event(TABLE)
+    vitals.saw_request("GET", TABLE, 200)
+    vitals.swept(missed=0)
+    families = prometheus.text_string_to_metric_families(Metrics(vitals, dict).render().decode())
+    there = {f"{family.name}_total" if family.type == "counter" else family.name for family in families}
+    assert there == set(re.findall(r"`(evenkeel_operator_\w+)`", PAGE))
+
+
+def test_flags_of_the_page() -> None:
+    """Every flag is named."""
+    named = set(re.findall(r"`(--[a-z-]+)`", PAGE.partition("| flags |")[2].partition("| metric |")[0]))
+    assert {f"--{flag.name}" for flag in options._FLAGS} == named

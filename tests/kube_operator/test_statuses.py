@@ -1,0 +1,112 @@
+"""Statuses on their way: the newest of each object, not too often, read back at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import cast
+
+import pytest_asyncio
+
+from evenkeel.metastore.clock import VirtualClock
+from evenkeel_operator.cache import Cache
+from evenkeel_operator.kube.client import Kube
+from evenkeel_operator.kube.kinds import TABLE, Object
+from evenkeel_operator.statuses import Statuses
+from tests.kube_operator.support import FakeKube, turns
+
+
+class Scene:
+    """An API server in memory, and time that stands still."""
+
+    def __init__(self) -> None:
+        self.kube = FakeKube()
+        self.clock = VirtualClock()
+        self.cache = Cache()
+        self.told: list[tuple[Object, Object]] = []
+        self.statuses = Statuses(
+            cast(Kube, self.kube),
+            self.cache,
+            told=lambda before, after: self.told.append((before, after)),
+            every=2,
+            clock=self.clock,
+        )
+        self.subject = self.kube.add(TABLE, "orders", spec={})
+        self.cache.put(TABLE, self.subject)
+
+    def written(self) -> object:
+        return self.kube.objects[TABLE, "shop", "orders"].get("status")
+
+    def seen(self) -> Object:
+        found = self.cache.get(TABLE, "shop", "orders")
+        assert found is not None
+        return found
+
+
+@pytest_asyncio.fixture
+async def scene() -> AsyncIterator[Scene]:
+    made = Scene()
+    task = asyncio.create_task(made.statuses.run())
+    yield made
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_the_first_is_written_at_once(scene: Scene) -> None:
+    """And the cache knows of it before any watch does."""
+    scene.statuses.set(scene.subject, {"moving": 1})
+    assert scene.statuses.of(scene.subject) == {"moving": 1}
+    await turns()
+    assert scene.written() == {"moving": 1}
+    assert scene.seen()["status"] == {"moving": 1}
+    [(before, after)] = scene.told
+    assert (before.get("status"), after["status"]) == (None, {"moving": 1})
+
+
+async def test_a_burst_is_two_writes(scene: Scene) -> None:
+    """What comes too early waits, and only the newest is written then."""
+    for moving in range(10):
+        scene.statuses.set(scene.subject, {"moving": moving})
+        await turns()
+    assert scene.written() == {"moving": 0}
+    assert scene.statuses.of(scene.seen()) == {"moving": 9}
+    scene.clock.advance(2)
+    await turns()
+    assert scene.written() == {"moving": 9}
+    assert scene.statuses.written == 2
+
+
+async def test_the_same_is_not_written(scene: Scene) -> None:
+    """Neither what is there, nor what waits."""
+    scene.statuses.set(scene.subject, {"moving": 1})
+    await turns()
+    scene.clock.advance(5)
+    scene.statuses.set(scene.seen(), {"moving": 1})
+    await turns()
+    assert scene.statuses.written == 1
+
+
+async def test_an_api_server_that_is_away_gets_it_later(scene: Scene) -> None:
+    """Nothing is lost, and nobody asks it all the time."""
+    scene.kube.away = True
+    scene.statuses.set(scene.subject, {"moving": 1})
+    for _ in range(20):
+        await turns()
+        scene.clock.advance(1)
+    assert 3 <= len(scene.kube.calls) <= 6
+    scene.kube.away = False
+    scene.clock.advance(5)
+    await turns()
+    assert scene.written() == {"moving": 1}
+    assert len(scene.statuses) == 0
+
+
+async def test_another_object_of_the_name_keeps_its_status(scene: Scene) -> None:
+    """A status is for the object it was set for, and for no successor."""
+    scene.kube.add(TABLE, "orders")["metadata"]["uid"] = "other"
+    scene.kube.objects[TABLE, "shop", "orders"]["metadata"]["uid"] = "other"
+    scene.statuses.set(scene.subject, {"moving": 1})
+    await turns()
+    assert scene.written() is None
+    assert len(scene.statuses) == 0
+    assert scene.told == []

@@ -1,0 +1,219 @@
+"""What the operator says: conditions, Events, zones, how many pods, how it is itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from evenkeel.metastore.api import KeyValue
+from evenkeel.model.conditions import Reason, condition
+from evenkeel.model.storecluster import StoreClusterStatus
+from evenkeel.protocol.keys import Keys
+from evenkeel.protocol.records import Peer, Stable, StoreRecord, StoreState, encode
+from evenkeel.reconcile.partitions import Trouble
+from evenkeel_operator.conditions import PodFacts, described, pod_problem, ready_pod, troubled
+from evenkeel_operator.events import turned
+from evenkeel_operator.kube.kinds import TABLE, Object
+from evenkeel_operator.scaling import stores_to_run
+from evenkeel_operator.vitals import Vitals
+from evenkeel_operator.zones import found_zones, with_zones, zones_from
+from tests.kube_operator.support import store_cluster
+
+OLD, NOW = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
+
+
+def told(status: StoreClusterStatus) -> dict[str, tuple[str, str, str]]:
+    return {entry.type: (entry.status, entry.reason, entry.last_transition_time) for entry in status.conditions}
+
+
+def said(ready: bool = True, degraded: bool = False, at: str = OLD) -> StoreClusterStatus:
+    return StoreClusterStatus(
+        conditions=(
+            condition("Ready", ready, Reason.AS_EXPECTED, now=at, generation=1),
+            condition("Degraded", degraded, Reason.STORES_LOST, "lost: main-1", now=at, generation=1),
+        )
+    )
+
+
+def test_pods_that_are_not_ready_are_told() -> None:
+    """Registered is not ready: the controller's Ready holds only with all pods."""
+    facts = PodFacts(pods=3, ready=2, waiting="not ready: main-2")
+    after = described(store_cluster(), said(), facts, before=said(), now=NOW)
+    assert told(after)["Ready"] == ("False", "StoresNotReady", NOW)
+    assert (after.stores, after.ready_stores) == (3, 2)
+
+
+def test_times_stay_while_nothing_turns() -> None:
+    """The controller and the operator contradict each other in every look; what is published stays as it is."""
+    facts = PodFacts(pods=3, ready=2)
+    first = described(store_cluster(), said(), facts, before=said(), now=NOW)
+    again = described(store_cluster(), said(at=NOW), facts, before=first, now="2026-01-03T00:00:00Z")
+    assert told(again) == told(first)
+
+
+def test_troubles_of_both_are_told() -> None:
+    """What pods lack goes before what stores lack, and neither hides the other."""
+    facts = PodFacts(pods=3, ready=3, troubles=(Trouble(Reason.VOLUME_UNBOUND, "no volume"),))
+    after = described(store_cluster(), said(degraded=True), facts, before=None, now=NOW)
+    [degraded] = [entry for entry in after.conditions if entry.type == "Degraded"]
+    assert (degraded.status, degraded.reason) == ("True", "VolumeUnbound")
+    assert degraded.message == "no volume; lost: main-1"
+
+
+def test_trouble_leaves_the_rest_of_a_status() -> None:
+    """A spec that cannot be read says nothing against what runs."""
+    ready = {
+        "type": "Ready", "status": "True", "reason": "AsExpected", "message": "", "lastTransitionTime": OLD,
+        "observedGeneration": 1,
+    }  # fmt: skip
+    status = {"moving": 0, "conditions": [ready]}
+    after = troubled(status, [Trouble(Reason.SPEC_INVALID, "what")], generation=2, now=NOW)
+    assert after["moving"] == 0
+    assert after["observedGeneration"] == 2
+    by_type = {entry["type"]: entry for entry in after["conditions"]}
+    assert by_type["Ready"] == ready
+    assert by_type["Degraded"]["reason"] == "SpecInvalid"
+    fresh = troubled({}, [Trouble(Reason.SPEC_INVALID, "what")], generation=1, now=NOW)
+    assert {entry["type"]: entry["status"] for entry in fresh["conditions"]} == {"Degraded": "True", "Ready": "False"}
+
+
+def pod(**status: Any) -> Object:
+    return {"metadata": {"name": "main-0"}, "spec": {"nodeName": "n1"}, "status": status}
+
+
+def test_problems_of_pods_are_named() -> None:
+    """A volume that is not bound, an image that is not there, a program that crashes; not one that just starts."""
+    words = "0/3 nodes are available: pod has unbound immediate PersistentVolumeClaims"
+    unbound = pod(conditions=[{"type": "PodScheduled", "status": "False", "message": words}])
+    found = pod_problem(unbound)
+    assert found is not None
+    assert (found.reason, words in found.message) == (Reason.VOLUME_UNBOUND, True)
+    waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
+    pulling = pod_problem(pod(initContainerStatuses=[{"name": "raft", "state": waiting}]))
+    assert pulling is not None
+    assert "no such image" in pulling.message
+    starting = {"waiting": {"reason": "PodInitializing"}}
+    assert pod_problem(pod(containerStatuses=[{"name": "store", "state": starting}])) is None
+
+
+def test_a_pod_on_its_way_out_is_not_ready() -> None:
+    """Though its condition still says so."""
+    ready = pod(conditions=[{"type": "Ready", "status": "True"}])
+    assert ready_pod(ready)
+    ready["metadata"]["deletionTimestamp"] = NOW
+    assert not ready_pod(ready)
+
+
+def with_conditions(*entries: tuple[str, str, str]) -> Object:
+    conditions = [{"type": t, "status": s, "reason": r, "message": "words"} for t, s, r in entries]
+    return {"kind": TABLE.name, "status": {"conditions": conditions}}
+
+
+def test_conditions_that_turn_are_events() -> None:
+    """Each once, as a warning where it is bad; what stays the same is none."""
+    before = with_conditions(("Ready", "True", "AsExpected"), ("Degraded", "False", "AsExpected"))
+    after = with_conditions(("Ready", "True", "AsExpected"), ("Degraded", "True", "QuorumLost"))
+    [event] = turned(before, after)
+    assert (event.warning, event.reason) == (True, "QuorumLost")
+    assert list(turned(after, after)) == []
+    [back] = turned(after, before)
+    assert (back.warning, back.reason) == (False, "Degraded")
+
+
+def test_the_first_status_tells_little() -> None:
+    """That nothing is wrong is no news."""
+    fresh = with_conditions(("Ready", "False", "Reconciling"), ("Degraded", "False", "AsExpected"))
+    assert [event.reason for event in turned({}, fresh)] == ["Reconciling"]
+
+
+ZONED = {"n1": {"metadata": {"labels": {"topology.kubernetes.io/zone": "a"}}}}
+
+
+def test_a_user_knows_zones_better() -> None:
+    """What an override says goes before what the node says; weights and labels of overrides stay."""
+    cluster = store_cluster(overrides=[{"name": "main-0", "zone": "mine"}, {"name": "main-1", "weight": 2.0}])
+    seen = with_zones(cluster, {"main-0": "a", "main-1": "b", "main-2": "c"})
+    overrides = {override.name: override for override in seen.spec.overrides}
+    assert {name: override.zone for name, override in overrides.items()} == {
+        "main-0": "mine", "main-1": "b", "main-2": "c",
+    }  # fmt: skip
+    assert overrides["main-1"].weight == 2.0
+    assert "weight" not in overrides["main-2"].model_fields_set, "a store's own weight is not overruled"
+
+
+def test_zones_are_those_of_nodes() -> None:
+    """A pod without a node, or on one without the label, has none."""
+    cluster = store_cluster()
+    pods = [pod(), {"metadata": {"name": "main-1"}, "spec": {"nodeName": "n2"}, "status": {}}]
+    zones = found_zones(cluster, pods, ZONED)
+    assert zones == {"main-0": "a"}
+    assert zones_from(cluster, zones) == "Nodes"
+    assert zones_from(cluster, {}) == "None"
+    assert zones_from(store_cluster(overrides=[{"name": "main-0", "zone": "z"}]), {}) == "Overrides"
+
+
+KEYS = Keys(namespace="shop", store_cluster="main")
+
+
+def state(number: int, *, draining: bool) -> KeyValue:
+    record = StoreState(volume=f"v{number}", draining=draining, record=StoreRecord(volume=f"v{number}"))
+    return KeyValue(KEYS.store_state(f"main-{number}"), encode(record), 1, 1, 1)
+
+
+def stable(*numbers: int) -> KeyValue:
+    peers = tuple(Peer(f"main-{number}", f"v{number}", 1) for number in numbers)
+    return KeyValue(KEYS.partition("t.1", 0).stable, encode(Stable(peers)), 1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("draining", "held", "expected"),
+    [
+        ({3, 4}, (0, 1, 2), 3),
+        ({3, 4}, (0, 1, 4), 5),
+        ({3, 4}, (0, 1, 3), 4),
+        ({4}, (0, 1, 2), 4),
+        (set(), (0, 1, 2), 5),
+    ],
+    ids=["both are empty", "the last is not", "the first is not", "one was not told yet", "none was told yet"],
+)
+def test_pods_go_when_they_hold_nothing(draining: set[int], held: tuple[int, ...], expected: int) -> None:
+    """From the last one down, and none before it was told to be emptied: a plan might still name it."""
+    known = [state(number, draining=number in draining) for number in range(5)]
+    assert stores_to_run(store_cluster(), 5, stores=known, assignments=[stable(*held)], keys=KEYS) == expected
+
+
+def test_a_store_that_never_came_up_can_go() -> None:
+    """Nobody knows it, so nothing is on it."""
+    assert stores_to_run(store_cluster(), 5, stores=[], assignments=[], keys=KEYS) == 3
+
+
+def test_similar_names_are_not_taken_for_each_other() -> None:
+    """`main-1` is not `main-10`."""
+    cluster = store_cluster(stores=1)
+    known = [state(1, draining=True)]
+    other = KeyValue(KEYS.partition("t.1", 0).stable, encode(Stable((Peer("main-10", "v", 1),))), 1, 1, 1)
+    assert stores_to_run(cluster, 2, stores=known, assignments=[other], keys=KEYS) == 1
+
+
+def test_vitals_judge() -> None:
+    """Deaf watches and stuck queues are reasons to start anew; etcd and the API server are reasons to be unready."""
+    now = [0.0]
+    vitals = Vitals(lambda: now[0])
+    assert vitals.unready() != ""
+    vitals.saw_request("GET", TABLE, 200)
+    vitals.etcd, vitals.leader = "", "one"
+    assert (vitals.unready(), vitals.unhealthy()) == ("", "")
+    vitals.etcd = "no endpoint answers"
+    assert "no endpoint" in vitals.unready()
+    assert vitals.unhealthy() == "", "starting anew brings no etcd back"
+    vitals.saw_request("GET", TABLE, 0)
+    assert "API server" in vitals.unready()
+    vitals.swept(missed=1)
+    assert vitals.unhealthy() == "", "once may be bad luck"
+    vitals.swept(missed=1)
+    assert "no watch" in vitals.unhealthy()
+    vitals.swept(missed=0)
+    assert vitals.unhealthy() == ""
+    vitals.leading, vitals.oldest = True, lambda: 301.0
+    assert "waited" in vitals.unhealthy()

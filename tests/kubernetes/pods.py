@@ -1,0 +1,153 @@
+"""In place of the StatefulSet controller, a scheduler and nodes: pods that exist, and modelled stores in them.
+
+A pod is Ready when its store's agent follows the metastore. Raft is modelled, agents and etcd are real.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from typing import Any
+
+from evenkeel.errors import KubernetesError
+from evenkeel.metastore.etcd import EtcdMetastore
+from evenkeel.protocol.keys import Keys
+from evenkeel.protocol.records import StoreRecord
+from evenkeel_operator.kube.client import Kube
+from evenkeel_operator.kube.kinds import PERSISTENT_VOLUME_CLAIM, POD, STATEFUL_SET, Object
+from evenkeel_raft.agent.agent import Agent
+from evenkeel_raft.agent.context import StoreIdentity
+from evenkeel_raft.agent.settings import AgentSettings
+from evenkeel_raft.agent.status import AgentState
+from tests.metastore.support import settings_for
+from tests.raft_agent.model import Disk, ModelGroups, Network
+
+SETTINGS = AgentSettings(lease_seconds=2, report_seconds=0.2)
+_volumes = itertools.count(1)
+
+
+class _Store:
+    def __init__(self, pods: Pods, pod: Object, disk: Disk) -> None:
+        metadata = pod["metadata"]
+        self.cluster = metadata["labels"]["evenkeel.dev/store-cluster"]
+        self.way = EtcdMetastore(settings_for(pods.etcd))
+        self.groups = ModelGroups(pods.network, metadata["name"], disk)
+        node = pod["spec"].get("nodeName", "")
+        record = StoreRecord(volume=disk.volume, address=f"{metadata['name']}:7400", node=node)
+        self.agent = Agent(
+            self.way,
+            keys=Keys(namespace=pods.namespace, store_cluster=self.cluster),
+            groups=self.groups,
+            me=StoreIdentity(metadata["name"], record, pod=metadata["uid"]),
+            settings=SETTINGS,
+        )
+        self.task = asyncio.create_task(self.agent.run())
+
+    async def stop(self, *, kill: bool = False) -> None:
+        if not kill:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.agent.stop(), 5)
+        self.groups.kill()
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+        await self.way.close()
+
+
+class Pods:
+    """The pods of one namespace."""
+
+    def __init__(self, kube: Kube, namespace: str, etcd: str, *, nodes: tuple[str, ...] = ()) -> None:
+        self.kube = kube
+        self.namespace = namespace
+        self.etcd = etcd
+        self.network = Network()
+        self.network.dropped = lambda _: True
+        self.held: set[str] = set()
+        """Pods that are not started."""
+        self.stopped: list[str] = []
+        """Pods whose stores were stopped, in that order."""
+        self.nodes = nodes
+        self._stores: dict[str, _Store] = {}
+        self._disks: dict[str, Disk] = {}
+
+    async def run(self) -> None:
+        """Be a controller and a kubelet until cancelled."""
+        try:
+            while True:
+                with contextlib.suppress(KubernetesError):
+                    await self._look()
+                self.network.tick()
+                await asyncio.sleep(0.02)
+        finally:
+            for store in self._stores.values():
+                await store.stop(kill=True)
+
+    def wipe(self, name: str) -> None:
+        """Let the next pod of that name find an empty volume."""
+        self._disks[name] = Disk(f"{name}-{next(_volumes)}")
+
+    async def kill(self, name: str) -> None:
+        """End a store without a word, and let nobody start it again."""
+        self.held.add(name)
+        await self._stores.pop(name).stop(kill=True)
+
+    async def _look(self) -> None:
+        sets = await self.kube.list(STATEFUL_SET, self.namespace)
+        pods = {pod["metadata"]["name"]: pod for pod in (await self.kube.list(POD, self.namespace)).items}
+        wanted: dict[str, Object] = {}
+        for found in sets.items:
+            if "deletionTimestamp" not in found["metadata"]:
+                wanted |= {f"{found['metadata']['name']}-{i}": found for i in range(found["spec"]["replicas"])}
+        for name in pods.keys() - wanted.keys():
+            await self._remove(name)
+        for name in sorted(wanted.keys() - pods.keys()):
+            await self._create(name, wanted[name])
+        for name, pod in pods.items():
+            if name in wanted and name not in self._stores and name not in self.held:
+                disk = self._disks.setdefault(name, Disk(f"{name}-{next(_volumes)}"))
+                self._stores[name] = _Store(self, pod, disk)
+            if name in wanted:
+                await self._report(pod)
+
+    async def _create(self, name: str, owner: Object) -> None:
+        template: dict[str, Any] = owner["spec"]["template"]
+        spec = {key: value for key, value in template["spec"].items() if key not in ("affinity", "volumes")}
+        number = int(name.rpartition("-")[2])
+        node = {"nodeName": self.nodes[number % len(self.nodes)]} if self.nodes else {}
+        containers = [{"name": "store", "image": "none"}]
+        pod_spec = {
+            "containers": containers,
+            "serviceAccountName": spec["serviceAccountName"],
+            "automountServiceAccountToken": False,
+            **node,
+        }
+        metadata = {"name": name, "namespace": self.namespace, "labels": template["metadata"]["labels"]}
+        await self.kube.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod_spec})
+        claim = owner["spec"]["volumeClaimTemplates"][0]
+        claimed = {"name": f"data-{name}", "namespace": self.namespace, "labels": claim["metadata"]["labels"]}
+        with contextlib.suppress(KubernetesError):
+            await self.kube.create(
+                {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": claimed, "spec": claim["spec"]}
+            )
+
+    async def _remove(self, name: str) -> None:
+        if name in self._stores:
+            self.stopped.append(name)
+            await self._stores.pop(name).stop()
+        await self.kube.delete(POD, name, self.namespace, grace=0)
+
+    async def _report(self, pod: Object) -> None:
+        store = self._stores.get(pod["metadata"]["name"])
+        ready = store is not None and store.agent.status().state is AgentState.FOLLOWING
+        conditions = [{"type": "Ready", "status": "True" if ready else "False"}]
+        if pod["status"].get("conditions", [{}])[0].get("status") == conditions[0]["status"]:
+            return
+        status = {"phase": "Running", "conditions": conditions}
+        name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+        await self.kube.set_status(POD, name, self.namespace, uid=uid, status=status)
+
+    async def claims(self) -> list[str]:
+        """The volume claims that are not on their way out; nobody is here who would see them off."""
+        found = (await self.kube.list(PERSISTENT_VOLUME_CLAIM, self.namespace)).items
+        return sorted(c["metadata"]["name"] for c in found if "deletionTimestamp" not in c["metadata"])

@@ -1,0 +1,403 @@
+"""The operator on a real API server and a real etcd; pods are objects, and the stores in them are modelled."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from e2e.cluster.kubectl import Kubectl
+from evenkeel.metastore.server import EtcdServer, find_etcd
+from evenkeel_operator.kube.kinds import (
+    EVENT,
+    PARTITION_ASSIGNMENT,
+    PERSISTENT_VOLUME_CLAIM,
+    POD_DISRUPTION_BUDGET,
+    REBALANCE_PLAN,
+    SECRET,
+    SERVICE,
+    STATEFUL_SET,
+    STORE_CLUSTER,
+    TABLE,
+    Object,
+)
+from tests.kubernetes.world import World, store_cluster, table
+from tests.kubernetes.world import world as new_world
+from tests.metastore.support import FAST_ELECTIONS
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def etcd(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EtcdServer]:
+    folder = tmp_path_factory.mktemp("etcd")
+    async with EtcdServer(folder, binary=find_etcd(), fsync=False, extra_args=FAST_ELECTIONS) as server:
+        yield server
+
+
+@pytest_asyncio.fixture
+async def world(kubectl: Kubectl, namespace: str, etcd: EtcdServer, tmp_path: Path) -> AsyncIterator[World]:
+    async with new_world(kubectl, namespace, etcd.endpoint, tmp_path) as made:
+        yield made
+
+
+async def make_table(world: World, stores: int = 3, **spec: Any) -> None:
+    await world.apply(store_cluster(stores), table(**spec))
+    await world.condition(STORE_CLUSTER, "main", "Ready")
+    await world.condition(TABLE, "orders", "Balanced")
+
+
+async def replicas_of(world: World, name: str = "orders") -> int:
+    found = await world.get(TABLE, name)
+    return int((found or {}).get("status", {}).get("replicas", 0))
+
+
+async def stores_of(world: World, name: str = "orders-0") -> set[str]:
+    """The stores that hold some partition of a slice."""
+    found = await world.get(PARTITION_ASSIGNMENT, name)
+    partitions: list[Object] = (found or {}).get("status", {}).get("partitions", [])
+    return {peer["store"] for partition in partitions for peer in partition["stable"]}
+
+
+async def test_a_table_is_made(world: World) -> None:
+    """A StoreCluster gets its pods and a Table its partitions; all that was made says how it is."""
+    world.start()
+    await make_table(world)
+
+    cluster = await world.get(STORE_CLUSTER, "main")
+    assert cluster is not None
+    assert (cluster["status"]["stores"], cluster["status"]["readyStores"], cluster["status"]["tables"]) == (3, 3, 1)
+    assert cluster["status"]["zonesFrom"] == "None"
+    made = await world.get(TABLE, "orders")
+    assert made is not None
+    assert (made["status"]["partitions"], made["status"]["replicas"], made["status"]["leaderless"]) == (4, 3, 0)
+    assert made["status"]["observedGeneration"] == made["metadata"]["generation"]
+
+    async def described() -> bool:
+        return await stores_of(world) == {"main-0", "main-1", "main-2"}
+
+    await world.until("the slice is described", described)
+    [plan] = (await world.kube.list(REBALANCE_PLAN, world.namespace)).items
+    assert plan["metadata"]["ownerReferences"][0]["uid"] == made["metadata"]["uid"]
+    for kind in (SERVICE, POD_DISRUPTION_BUDGET, STATEFUL_SET):
+        child = await world.get(kind, "main")
+        assert child is not None
+        assert child["metadata"]["ownerReferences"][0]["uid"] == cluster["metadata"]["uid"]
+
+
+async def test_nothing_is_sent_at_rest(world: World) -> None:
+    """Where nothing changes the API server is asked for nothing, the Lease and sweeps aside."""
+    operator = world.start()
+    await make_table(world)
+    requests = operator.vitals.requests
+
+    def counted() -> int:
+        return sum(count for (verb, kind, _), count in requests.items() if kind != "leases" and verb != "GET")
+
+    await world.quiet(counted, for_seconds=5)
+
+
+async def test_events_tell_what_happened(world: World) -> None:
+    """`kubectl describe` shows when a table became Ready."""
+    world.start()
+    await make_table(world)
+
+    async def told() -> bool:
+        events = (await world.kube.list(EVENT, world.namespace)).items
+        return any(e["involvedObject"]["name"] == "orders" and e["reason"] == "Ready" for e in events)
+
+    await world.until("an Event says that the table is Ready", told)
+
+
+async def test_kubectl_scale_of_a_table(world: World) -> None:
+    """`kubectl scale table` adds copies, and the status arrives at them."""
+    world.start()
+    await make_table(world, stores=5)
+    await world.run("scale", "table/orders", "--replicas=5")
+
+    async def five() -> bool:
+        return await replicas_of(world) == 5
+
+    await world.until("five copies", five)
+    await world.condition(TABLE, "orders", "Balanced")
+    assert len(await stores_of(world)) == 5
+
+
+async def test_a_store_that_leaves_is_emptied_first(world: World) -> None:
+    """A StoreCluster that is scaled down keeps its last pod until nothing is on it, and its volume goes with it."""
+    world.start()
+    await make_table(world, stores=4)
+
+    async def used() -> bool:
+        return "main-3" in await stores_of(world)
+
+    await world.until("the last store is used", used)
+    world.pods.network.held.add("main-0")  # so that nothing can move there for now
+    await world.run("scale", "storecluster/main", "--replicas=3")
+
+    async def draining() -> bool:
+        found = await world.get(STORE_CLUSTER, "main")
+        return bool((found or {}).get("status", {}).get("drains"))
+
+    await world.until("the drain is told", draining)
+    assert (await world.get(STATEFUL_SET, "main") or {})["spec"]["replicas"] == 4
+    world.pods.network.held.clear()
+
+    async def smaller() -> bool:
+        return bool((await world.get(STATEFUL_SET, "main") or {})["spec"]["replicas"] == 3)
+
+    await world.until("the StatefulSet is smaller", smaller)
+    assert "main-3" not in await stores_of(world)
+    await world.condition(TABLE, "orders", "Balanced")
+    retention = (await world.get(STATEFUL_SET, "main") or {})["spec"]["persistentVolumeClaimRetentionPolicy"]
+    assert retention == {"whenDeleted": "Retain", "whenScaled": "Delete"}
+
+
+async def test_scaling_up_in_the_middle_of_scaling_down(world: World) -> None:
+    """A store that was leaving stays when it is wanted again, and gets its share back."""
+    world.start()
+    await make_table(world, stores=4)
+    world.pods.network.held.update({"main-0", "main-1", "main-2"})
+    await world.run("scale", "storecluster/main", "--replicas=3")
+
+    async def draining() -> bool:
+        return any("main-3" in key for key in await world.keys() if key.startswith("stores.state/")) and bool(
+            (await world.get(STORE_CLUSTER, "main") or {}).get("status", {}).get("drains")
+        )
+
+    await world.until("the drain has begun", draining)
+    await world.run("scale", "storecluster/main", "--replicas=5")
+    world.pods.network.held.clear()
+
+    async def spread() -> bool:
+        return {"main-3", "main-4"} <= await stores_of(world)
+
+    await world.until("all five hold something", spread)
+    await world.condition(TABLE, "orders", "Balanced")
+    assert "main-3" not in world.pods.stopped
+
+
+async def test_a_deleted_table_leaves_nothing(world: World) -> None:
+    """A Table stays until its stores have dropped it; then no key of it is left."""
+    world.start()
+    await make_table(world)
+    await world.run("delete", "table/orders", "--timeout=20s")
+    assert [key for key in await world.keys() if "orders" in key] == []
+
+
+async def test_a_deleted_store_cluster_leaves_nothing(world: World) -> None:
+    """A StoreCluster waits for its tables, and says so; then pods, volumes, keys and Secrets elsewhere go."""
+    other = f"{world.namespace}-clients"
+    await world.run("create", "namespace", other)
+    world.start()
+    await world.apply(store_cluster(clientNamespaces=[other]), table())
+    await world.condition(TABLE, "orders", "Balanced")
+    secret = await world.kube.get(SECRET, "main-client", other)
+    assert secret is not None
+    assert base64.b64decode(secret["data"]["endpoints"]).decode().startswith("grpc://main-0.main.")
+
+    await world.run("delete", "storecluster/main", "--wait=false")
+    found = await world.condition(STORE_CLUSTER, "main", "Degraded", reason="TablesRemain")
+    assert "orders" in str(found["status"]["conditions"])
+    assert len(await world.pods.claims()) == 3
+    await world.run("delete", "table/orders", "--timeout=20s")
+
+    async def gone() -> bool:
+        return await world.get(STORE_CLUSTER, "main") is None
+
+    await world.until("the StoreCluster is gone", gone)
+    assert await world.keys() == []
+    assert await world.pods.claims() == []
+    assert await world.get(STATEFUL_SET, "main") is None
+    assert await world.kube.get(SECRET, "main-client", other) is None
+
+
+async def test_tables_do_not_trap_a_namespace(world: World) -> None:
+    """Where pods were taken away first, as a namespace's end does, tables and StoreCluster go without them."""
+    world.start()
+    await make_table(world)
+    world.pods.held.update({"main-0", "main-1", "main-2"})
+    for name in ("main-0", "main-1", "main-2"):
+        await world.pods.kill(name)
+    await world.run("delete", "table/orders", "storecluster/main", "--wait=false")
+    await world.run("delete", "statefulset/main", "--wait=false")
+
+    async def gone() -> bool:
+        return await world.get(STORE_CLUSTER, "main") is None and await world.get(TABLE, "orders") is None
+
+    await world.until("both are gone", gone)
+    assert await world.keys() == []
+
+
+async def test_a_table_waits_for_its_store_cluster(world: World) -> None:
+    """A Table without a StoreCluster says so, and is made when that comes."""
+    world.start()
+    await world.apply(table())
+    await world.condition(TABLE, "orders", "Degraded", reason="StoreClusterMissing")
+    await world.condition(TABLE, "orders", "Ready", status="False")
+    await world.apply(store_cluster())
+    await world.condition(TABLE, "orders", "Ready")
+    await world.condition(TABLE, "orders", "Degraded", status="False")
+
+
+async def test_a_paused_store_cluster_is_left_alone(world: World) -> None:
+    """While the annotation says so neither pods nor plans are changed; without it they are."""
+    world.start()
+    await make_table(world, stores=3)
+    await world.run("annotate", "storecluster/main", "evenkeel.dev/paused=true")
+    await world.condition(STORE_CLUSTER, "main", "Progressing", status="False", reason="Paused")
+    await world.run("scale", "storecluster/main", "--replicas=4")
+    await world.run("scale", "table/orders", "--replicas=1")
+    await world.condition(STORE_CLUSTER, "main", "Progressing", status="False", reason="Paused")
+    assert (await world.get(STATEFUL_SET, "main") or {})["spec"]["replicas"] == 3
+    assert await replicas_of(world) == 3
+    await world.run("annotate", "storecluster/main", "evenkeel.dev/paused-")
+
+    async def carried_out() -> bool:
+        stateful_set = await world.get(STATEFUL_SET, "main") or {}
+        return bool(stateful_set["spec"]["replicas"] == 4) and await replicas_of(world) == 1
+
+    await world.until("what was asked for meanwhile is done", carried_out)
+
+
+async def test_volumes_grow(world: World) -> None:
+    """A larger size is asked for of every volume, though a StatefulSet's template cannot change."""
+    world.start()
+    await world.apply(store_cluster())
+    await world.condition(STORE_CLUSTER, "main", "Ready")
+    await world.run("patch", "storecluster/main", "--type=merge", '--patch={"spec":{"storage":{"size":"2Gi"}}}')
+
+    async def refused_or_grown() -> bool:
+        # Volumes that nobody has bound cannot grow, which the API server says and the status repeats.
+        claims = (await world.kube.list(PERSISTENT_VOLUME_CLAIM, world.namespace)).items
+        sizes = {claim["spec"]["resources"]["requests"]["storage"] for claim in claims}
+        found = await world.get(STORE_CLUSTER, "main") or {}
+        told = str(found.get("status", {}).get("conditions", ()))
+        return sizes == {"2Gi"} or "only dynamically provisioned pvc can be resized" in told or "bound" in told
+
+    await world.until("volumes grow, or the status says why not", refused_or_grown)
+
+
+async def test_zones_come_from_nodes(world: World) -> None:
+    """Replicas are spread over the zones of the nodes that pods are on, and the status says where zones come from."""
+    zones = {f"{world.namespace}-{i}": f"zone-{i % 3}" for i in range(6)}
+    for node, zone in zones.items():
+        labels = {"topology.kubernetes.io/zone": zone}
+        await world.kube.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node, "labels": labels}})
+    world.pods.nodes = tuple(zones)
+    world.start(nodes=True)
+    await make_table(world, stores=6, partitions=8, replicas=3)
+    cluster = await world.get(STORE_CLUSTER, "main") or {}
+    assert cluster["status"]["zonesFrom"] == "Nodes"
+    slice_ = await world.get(PARTITION_ASSIGNMENT, "orders-0") or {}
+    for partition in slice_["status"]["partitions"]:
+        held = {int(peer["store"].rpartition("-")[2]) % 3 for peer in partition["stable"]}
+        assert held == {0, 1, 2}, partition
+
+
+async def test_a_wiped_volume_gets_a_new_replica(world: World) -> None:
+    """A pod that comes back with an empty volume holds its partitions again, as another replica."""
+    world.start()
+    await make_table(world, partitions=2)
+    before = await world.get(PARTITION_ASSIGNMENT, "orders-0") or {}
+    await world.pods.kill("main-1")
+    world.pods.wipe("main-1")
+    world.pods.held.clear()
+
+    async def another() -> bool:
+        after = await world.get(PARTITION_ASSIGNMENT, "orders-0") or {}
+        pairs = zip(before["status"]["partitions"], after["status"]["partitions"], strict=True)
+        return all(replica(old, "main-1") < replica(new, "main-1") for old, new in pairs)
+
+    await world.until("main-1 has new replicas", another)
+    await world.condition(TABLE, "orders", "Balanced")
+
+
+def replica(partition: Object, store: str) -> int:
+    return max((peer["replica"] for peer in partition["stable"] if peer["store"] == store), default=0)
+
+
+async def test_a_lost_store_is_replaced(world: World) -> None:
+    """The replicas of a store that is away for longer than `lostAfter` are made anew elsewhere."""
+    world.start()
+    await make_table(world, stores=4, movement={"lostAfter": "3s"})
+    await world.pods.kill("main-1")
+
+    async def replaced() -> bool:
+        return "main-1" not in await stores_of(world) and await replicas_of(world) == 3
+
+    await world.until("main-1 holds nothing any more", replaced)
+    found = await world.condition(STORE_CLUSTER, "main", "Degraded", reason="StoresLost")
+    assert found["status"]["lost"] == ["main-1"]
+
+
+async def test_a_successor_goes_on(world: World) -> None:
+    """An operator that dies in the middle of a rebalance is followed by the other, which finishes the same plan."""
+    first = world.start("one")
+    await make_table(world, stores=5, partitions=8)
+    second = world.start("two")
+    world.pods.network.held.update({"main-3", "main-4"})
+    await world.run("scale", "table/orders", "--replicas=5")
+
+    async def moving() -> bool:
+        return bool((await world.get(TABLE, "orders") or {})["status"]["moving"])
+
+    await world.until("something moves", moving)
+    plan = (await world.get(TABLE, "orders") or {})["status"]["planHash"]
+    assert (first.vitals.leading, second.vitals.leading) == (True, False)
+    await world.stop("one")
+    world.pods.network.held.clear()
+
+    async def five() -> bool:
+        return await replicas_of(world) == 5
+
+    await world.until("five copies", five)
+    assert second.vitals.leading
+    assert (await world.get(TABLE, "orders") or {})["status"]["planHash"] == plan
+
+
+async def test_a_changed_child_is_put_right(world: World) -> None:
+    """What somebody else changes in a StatefulSet of ours is changed back."""
+    world.start()
+    await world.apply(store_cluster())
+    await world.condition(STORE_CLUSTER, "main", "Ready")
+    await world.run("scale", "statefulset/main", "--replicas=1")
+
+    async def back() -> bool:
+        return bool((await world.get(STATEFUL_SET, "main") or {})["spec"]["replicas"] == 3)
+
+    await world.until("three replicas again", back)
+
+
+async def test_somebody_elses_service_is_not_taken(world: World) -> None:
+    """A Service of the same name that we did not make stays as it is, and the status names it."""
+    theirs = {"selector": {"app": "theirs"}, "ports": [{"port": 80}]}
+    await world.apply({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "main"}, "spec": theirs})
+    world.start()
+    await world.apply(store_cluster())
+    found = await world.condition(STORE_CLUSTER, "main", "Degraded", reason="ApiRefused")
+    assert "services/main" in str(found["status"]["conditions"])
+    assert (await world.get(SERVICE, "main") or {})["spec"]["selector"] == {"app": "theirs"}
+
+
+async def test_etcd_away_and_back(world: World, tmp_path: Path) -> None:
+    """Without etcd the status says so and nothing ends; with it, everything goes on."""
+    server = EtcdServer(tmp_path / "own-etcd", binary=find_etcd(), fsync=False, extra_args=FAST_ELECTIONS)
+    async with server:
+        world.etcd = world.pods.etcd = server.endpoint
+        operator = world.start()
+        await make_table(world)
+        await server.terminate()
+        await world.run("scale", "table/orders", "--replicas=1")
+        await world.condition(TABLE, "orders", "Degraded", reason="MetastoreUnreachable")
+
+        async def noticed() -> bool:
+            return "etcd" in operator.vitals.unready()
+
+        await world.until("the operator is not ready", noticed)
+        assert operator.vitals.unhealthy() == ""
+        await server.start()
+        await world.condition(TABLE, "orders", "Degraded", status="False")
+        await world.condition(TABLE, "orders", "Ready")

@@ -1,0 +1,183 @@
+"""The operator on a real API server and a real etcd, with modelled stores; everything in one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from e2e.cluster.kubectl import Kubectl, holds
+from evenkeel.metastore.etcd import EtcdMetastore
+from evenkeel.process.flags import Endpoint
+from evenkeel.protocol.keys import Keys
+from evenkeel_operator.kube.client import Kube, load_configuration
+from evenkeel_operator.kube.kinds import STORE_CLUSTER, TABLE, Kind, Object
+from evenkeel_operator.manifests.settings import PodSettings
+from evenkeel_operator.process.operate import Operator
+from evenkeel_operator.process.options import Options
+from evenkeel_operator.term import TermSettings
+from tests.kubernetes.pods import Pods
+from tests.metastore.support import settings_for
+
+WITHIN = 30.0
+
+
+class World:
+    """One namespace, and all that runs in it."""
+
+    def __init__(self, kubectl: Kubectl, kube: Kube, namespace: str, etcd: str, folder: Path) -> None:
+        self.kubectl = kubectl
+        self.kube = kube
+        self.namespace = namespace
+        self.etcd = etcd
+        self.folder = folder
+        self.metastore = EtcdMetastore(settings_for(etcd))
+        self.pods = Pods(kube, namespace, etcd)
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    # Operators
+
+    def options(self, name: str, **changes: Any) -> Options:
+        """What an operator of this namespace is told."""
+        settings: dict[str, Any] = {
+            "identity": name,
+            "own_namespace": self.namespace,
+            "namespaces": (self.namespace,),
+            "kubeconfig": self.kubectl.kubeconfig,
+            "seed_secret": "seed",
+            "etcd": settings_for(self.etcd),
+            "pods": PodSettings(image="store:1", tls=False, lease_seconds=2),
+            "folder": self.folder / name,
+            "nodes": False,
+        }
+        return Options(
+            term=TermSettings(**(settings | changes)),
+            lease="operator",
+            lease_seconds=3,
+            http=Endpoint("127.0.0.1", 0),
+            log_level="info",
+            log_format="console",
+        )
+
+    def start(self, name: str = "one", **changes: Any) -> Operator:
+        """Start an operator."""
+        operator = Operator(self.options(name, **changes))
+        self._tasks[name] = asyncio.create_task(operator.run())
+        return operator
+
+    async def stop(self, name: str = "one") -> None:
+        """Stop an operator in good order."""
+        task = self._tasks.pop(name)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    def check(self) -> None:
+        """Fail where something that should run has ended."""
+        for task in self._tasks.values():
+            if task.done():
+                task.result()
+
+    # Objects
+
+    async def apply(self, *objects: Object) -> None:
+        """As a user would, by kubectl."""
+        await asyncio.to_thread(self.kubectl.apply, *objects, namespace=self.namespace)
+
+    async def run(self, *arguments: str) -> str:
+        """Run kubectl in the namespace."""
+        return await asyncio.to_thread(self.kubectl, *arguments, f"--namespace={self.namespace}")
+
+    async def get(self, kind: Kind, name: str) -> Object | None:
+        return await self.kube.get(kind, name, self.namespace)
+
+    async def until(self, what: str, condition: Callable[[], Awaitable[Any]], *, within: float = WITHIN) -> Any:
+        """Wait for the first answer that is not false."""
+        answer: Any = None
+        try:
+            async with asyncio.timeout(within):
+                while not (answer := await condition()):
+                    self.check()
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            raise AssertionError(f"{what}: not within {within:g} s; at last: {await self._picture()}") from None
+        return answer
+
+    async def quiet(self, counted: Callable[[], int], *, for_seconds: float) -> None:
+        """Wait until a count stays the same for a while."""
+        async with asyncio.timeout(WITHIN):
+            while True:
+                before = counted()
+                await asyncio.sleep(for_seconds)
+                if counted() == before:
+                    return
+
+    async def condition(self, kind: Kind, name: str, condition: str, *, status: str = "True", reason: str = "") -> Any:
+        """Wait for a condition that speaks of the newest spec."""
+
+        async def asked() -> Object | None:
+            found = await self.get(kind, name)
+            for entry in (found or {}).get("status", {}).get("conditions", ()):
+                wanted = entry["type"] == condition and entry["status"] == status and entry["reason"].startswith(reason)
+                if wanted and entry["observedGeneration"] == found["metadata"]["generation"]:  # type: ignore[index]
+                    return found
+            return None
+
+        return await self.until(f"{kind.name} {name} {condition}={status} {reason}", asked)
+
+    async def _picture(self) -> Any:
+        subjects = [
+            *(await self.kube.list(STORE_CLUSTER, self.namespace)).items,
+            *(await self.kube.list(TABLE, self.namespace)).items,
+        ]
+        return [(subject["metadata"]["name"], subject.get("status")) for subject in subjects]
+
+    async def keys(self, cluster: str = "main") -> list[str]:
+        """All keys of a StoreCluster, without what they have in common."""
+        root = Keys(namespace=self.namespace, store_cluster=cluster).root
+        return [kv.key.removeprefix(root) for kv in (await self.metastore.range(root)).kvs]
+
+
+@contextlib.asynccontextmanager
+async def world(kubectl: Kubectl, namespace: str, etcd: str, folder: Path) -> AsyncIterator[World]:
+    """A namespace with modelled nodes, for as long as the block lasts."""
+    kube = Kube(await load_configuration(kubectl.kubeconfig))
+    made = World(kubectl, kube, namespace, etcd, folder)
+    made._tasks["pods"] = asyncio.create_task(made.pods.run())
+    try:
+        yield made
+    finally:
+        for name in [*made._tasks]:
+            await made.stop(name)
+        await made.metastore.close()
+        await kube.close()
+
+
+def store_cluster(stores: int = 3, **spec: Any) -> Object:
+    """A StoreCluster `main`."""
+    return {
+        "apiVersion": STORE_CLUSTER.api_version,
+        "kind": STORE_CLUSTER.name,
+        "metadata": {"name": "main"},
+        "spec": {"stores": stores, "storage": {"size": "1Gi"}, **spec},
+    }
+
+
+def table(name: str = "orders", *, partitions: int = 4, replicas: int = 3, **spec: Any) -> Object:
+    """A Table on `main`."""
+    return {
+        "apiVersion": TABLE.api_version,
+        "kind": TABLE.name,
+        "metadata": {"name": name},
+        "spec": {
+            "storeCluster": "main",
+            "partitions": partitions,
+            "replicas": replicas,
+            "schema": {"columns": [{"name": "id", "type": "int64", "nullable": False}], "primaryKey": ["id"]},
+            **spec,
+        },
+    }
+
+
+__all__ = ["World", "holds", "store_cluster", "table", "world"]
