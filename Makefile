@@ -27,7 +27,7 @@ test: setup ## run the tests: loopback only, no compiler, under five minutes
 
 test-process: setup binaries ## test clusters of real processes: sidecars, stores and etcd, killed and paused
 	@echo "==> testing clusters of processes"
-	@$(PYTHON_BIN) -m pytest tests/process tests/store -m "processes" $(PYTEST_ARGS)
+	@$(PYTHON_BIN) -m pytest tests/process tests/store tests/kubernetes -m "processes" $(PYTEST_ARGS)
 
 soak: setup ## simulate raft under faults for SECONDS=60
 	@$(PYTHON_BIN) -m tests.raft.soak --seconds $(SECONDS)
@@ -81,8 +81,9 @@ crds: setup ## generate crds/ and the tables of docs/resources.md from the model
 	@$(PYTHON_BIN) -m evenkeel.model.crd crds/
 	@$(PYTHON_BIN) -m evenkeel.model.reference docs/resources.md
 
-images: setup ## build the operator's image with docker, podman or buildah
+images: setup ## build the images of operator and stores with docker, podman or buildah
 	@scripts/build-image.sh operator
+	@scripts/build-image.sh store
 
 binaries: ## build etcd into the cache, where it is not there yet; ONLY=cluster for a Kubernetes (about ten minutes)
 	@scripts/build-binaries.sh $(or $(ONLY),etcd)

@@ -45,5 +45,7 @@ fetch_wheels
 base=$(choose_base)
 say "building $tag on $base with $ENGINE"
 build_image "$tag" "images/$NAME.Containerfile" "$CONTEXT" "BASE=$base"
-say "trying it: $(run_image "$tag" evenkeel --version)"
+program=$(sed -n 's/^ENTRYPOINT \["\([^"]*\)"\]$/\1/p' "images/$NAME.Containerfile")
+run_image "$tag" "$program" --help >/dev/null || die "$program does not run in $tag"
+say "$program runs in it"
 echo "$tag"

@@ -12,6 +12,7 @@ from e2e.cluster.kubectl import Kubectl, holds
 from evenkeel.metastore.etcd import EtcdMetastore
 from evenkeel.process.flags import Endpoint
 from evenkeel.protocol.keys import Keys
+from evenkeel.protocol.records import encode
 from evenkeel_operator.kube.client import Kube, load_configuration
 from evenkeel_operator.kube.kinds import STORE_CLUSTER, TABLE, Kind, Object
 from evenkeel_operator.manifests.settings import PodSettings
@@ -137,6 +138,11 @@ class World:
         """All keys of a StoreCluster, without what they have in common."""
         root = Keys(namespace=self.namespace, store_cluster=cluster).root
         return [kv.key.removeprefix(root) for kv in (await self.metastore.range(root)).kvs]
+
+    async def is_named(self, store: str, cluster: str = "main") -> bool:
+        """Whether any partition is, or will be, on that store, as the metastore says; statuses may be a moment late."""
+        keys = Keys(namespace=self.namespace, store_cluster=cluster)
+        return any(encode(store) in kv.value for kv in (await self.metastore.range(keys.assignments())).kvs)
 
 
 @contextlib.asynccontextmanager
