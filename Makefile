@@ -46,7 +46,7 @@ cluster-up: setup ## make a Kubernetes of NODES=3 nodes on this machine, as root
 cluster-down: setup ## take it away again
 	@$(PYTHON_BIN) -m e2e.cluster down
 
-bench: setup ## measure everything, or ONLY=planner
+bench: setup binaries ## measure everything, or ONLY=planner
 	@$(PYTHON_BIN) -m bench $(ONLY)
 
 lint: lint-style lint-types lint-layers lint-tree lint-shell ## check style, types, import layers, the tree and shell scripts

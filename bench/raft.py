@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from bench._raft_commit import commit_rows
+from bench._raft_failover import failover_rows
 from bench._raft_log import log_rows
 from bench._raft_net import net_rows
 from bench.report import Row
@@ -12,3 +14,5 @@ from bench.report import Row
 def rows() -> Iterator[Row]:
     yield from log_rows()
     yield from net_rows()
+    yield from commit_rows()
+    yield from failover_rows()

@@ -1,7 +1,7 @@
 """A whole cluster as processes on loopback: etcd, and for each store a sidecar with the reference state machine.
 
 Everything is ended by process id when the cluster is left, however that happens. The operator's part is played by the
-driver on the same reconcile code as everywhere.
+driver on the same reconcile code as everywhere. Tests use it, and the benches of raft.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from evenkeel.metastore.api import Delete, Put, Txn
 from evenkeel.metastore.binary import find_etcd
 from evenkeel.metastore.epoch import Epoch, acquire_epoch
 from evenkeel.metastore.etcd import EtcdMetastore
-from evenkeel.metastore.server import EtcdServer, free_port
+from evenkeel.metastore.server import EtcdServer, die_with_parent, free_port
 from evenkeel.metastore.settings import EtcdSettings
 from evenkeel.model.views import TableView
 from evenkeel.protocol.keys import Keys
@@ -83,7 +83,10 @@ class StoreProcesses:
     async def _launch(self, what: str, module: str, *arguments: str) -> Process:
         with (self.directory / f"{what}.log").open("ab") as log:
             return await asyncio.create_subprocess_exec(
-                sys.executable, "-m", module, *arguments, stdout=log, stderr=log, start_new_session=True
+                *die_with_parent([sys.executable, "-m", module, *arguments]),
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
 
     def send(self, what: signal.Signals) -> None:

@@ -1,0 +1,87 @@
+"""Commits beside etcd's: one at a time, and large entries as many at once as serve etcd best.
+
+Both sides answer when an entry is durable on a majority. Etcd has applied it by then; so a window of large entries ends
+with a read, by which our leader's state machine has applied all of them too. Followers get the time they need before
+the other side's turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import statistics
+import time
+from collections.abc import Awaitable, Callable, Iterator
+
+from bench._raft_sides import Ours, cluster, etcd_leader, etcd_name, ours
+from bench._turns import beside
+from bench.report import Row
+
+__all__ = ["commit_rows"]
+
+SMALL = bytes(100)
+LARGE_BYTES = 64 << 10
+SERIAL = 500
+LARGE_SECONDS = 2.0
+AT_ONCE = 32
+KEYS = 256
+
+Put = Callable[[bytes, bytes], Awaitable[object]]
+
+
+def commit_rows() -> Iterator[Row]:
+    """Serial commits, and large entries."""
+    yield asyncio.run(_serial())
+    yield asyncio.run(_large())
+
+
+async def _serial() -> Row:
+    async with cluster() as running, ours(running) as side, etcd_leader() as etcd:
+        return await beside(
+            f"serial commit p50, three stores, beside {etcd_name()}; want <= 1",
+            "ms",
+            ours=lambda: _median_latency(side.put),
+            theirs=lambda: _median_latency(etcd.put),
+        )
+
+
+async def _median_latency(put: Put) -> float:
+    taken = []
+    for number in range(SERIAL):
+        began = time.perf_counter()
+        await put(b"key-%d" % (number % KEYS), SMALL)
+        taken.append(1000 * (time.perf_counter() - began))
+    return statistics.median(taken)
+
+
+async def _large() -> Row:
+    async with cluster() as running, ours(running) as side, etcd_leader() as etcd:
+        return await beside(
+            f"64 KiB entries, {AT_ONCE} at once, beside {etcd_name()}; want >= 2",
+            "MB/s",
+            ours=lambda: _our_large(side),
+            theirs=lambda: _rate(etcd.put),
+        )
+
+
+async def _our_large(side: Ours) -> float:
+    rate = await _rate(side.put, last=side.read)
+    await side.until_applied()
+    return rate
+
+
+async def _rate(put: Put, *, last: Callable[[bytes], Awaitable[None]] | None = None) -> float:
+    """Megabytes a second that workers write."""
+    value = os.urandom(LARGE_BYTES)
+    began, done = time.perf_counter(), 0
+
+    async def work(worker: int) -> None:
+        nonlocal done
+        while time.perf_counter() - began < LARGE_SECONDS:
+            await put(b"key-%d-%d" % (worker, done % 8), value)
+            done += 1
+
+    await asyncio.gather(*(work(number) for number in range(AT_ONCE)))
+    if last is not None:
+        await last(b"")
+    return done * LARGE_BYTES / 1e6 / (time.perf_counter() - began)

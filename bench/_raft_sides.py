@@ -1,0 +1,135 @@
+"""The clusters that raft's figures come from, each with a client: ours, and three etcd members to compare with.
+
+Ours is a client process (this one), the front of a state machine, its sidecar, and raft over loopback between three
+stores that sync their disks. Etcd's client is aetcd, over gRPC, connected to the member that leads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import aetcd
+
+from evenkeel.metastore.binary import find_etcd
+from evenkeel.metastore.server import EtcdCluster
+from evenkeel.protocol.keys import group_number
+from evenkeel.wire.messages import Busy
+from evenkeel.wire.reference.client import ReferenceClient
+from evenkeel.wire.reference.entries import Entry, Upsert
+from evenkeel.wire.reference.front import StatusIs, Written
+from tests.process.cluster import LOOPBACK, TABLE, ProcessCluster, StoreProcesses
+
+__all__ = ["Ours", "cluster", "etcd_leader", "etcd_name", "ours"]
+
+_POLL_SECONDS = 0.01
+
+
+@contextlib.asynccontextmanager
+async def cluster(
+    *, stores: int = 3, partitions: int = 1, replicas: int = 3, flags: tuple[str, ...] = ()
+) -> AsyncIterator[ProcessCluster]:
+    """Stores with one table, ready."""
+    with tempfile.TemporaryDirectory(prefix="evenkeel-bench-") as directory:
+        async with ProcessCluster(Path(directory), stores=stores, partitions=partitions, flags=flags) as made:
+            await made.reconcile(replicas)
+            await made.until_settled(within=600)
+            yield made
+
+
+class Ours:
+    """Connections to the fronts of all stores that hold the first partition."""
+
+    def __init__(self, clients: dict[str, ReferenceClient]) -> None:
+        self.clients = clients
+        self.group = group_number(TABLE, 0)
+        self.leader = next(iter(clients))
+
+    async def find_leader(self) -> str:
+        """Ask until somebody says that it leads."""
+        while True:
+            for store, client in self.clients.items():
+                status = await client.status(self.group)
+                if isinstance(status, StatusIs) and status.leader:
+                    self.leader = store
+                    return store
+            await asyncio.sleep(_POLL_SECONDS)
+
+    async def write(self, entry: Entry) -> Written:
+        """Write at the leader; one who is busy is asked again."""
+        while True:
+            outcome = await self.clients[self.leader].write(self.group, entry)
+            if isinstance(outcome, Written):
+                return outcome
+            assert isinstance(outcome, Busy), outcome
+            await asyncio.sleep(_POLL_SECONDS)
+
+    async def put(self, key: bytes, value: bytes) -> None:
+        """Set a key."""
+        await self.write(Upsert("", 0, key, value))
+
+    async def read(self, key: bytes) -> None:
+        """Read a key: everything written before is applied then, at the leader."""
+        await self.clients[self.leader].get(self.group, key)
+
+    async def until_applied(self) -> None:
+        """Wait until all stores have applied what the leader has."""
+        await self.read(b"")
+        goal = await self._applied(self.leader)
+        for store in self.clients:
+            while await self._applied(store) < goal:  # noqa: ASYNC110 - of another process
+                await asyncio.sleep(_POLL_SECONDS)
+
+    async def _applied(self, store: str) -> int:
+        status = await self.clients[store].status(self.group)
+        assert isinstance(status, StatusIs), status
+        return status.applied
+
+
+@contextlib.asynccontextmanager
+async def ours(running: ProcessCluster) -> AsyncIterator[Ours]:
+    """Connect to all stores of a cluster."""
+    clients = {name: await _connect(store) for name, store in sorted(running.stores.items())}
+    try:
+        side = Ours(clients)
+        await side.find_leader()
+        yield side
+    finally:
+        await asyncio.gather(*(client.close() for client in clients.values()))
+
+
+async def _connect(store: StoreProcesses) -> ReferenceClient:
+    """Connect as soon as the front is up."""
+    while True:
+        with contextlib.suppress(OSError):
+            return await ReferenceClient.connect(LOOPBACK, store.front)
+        await asyncio.sleep(_POLL_SECONDS)
+
+
+def etcd_name() -> str:
+    """Which etcd it is compared with."""
+    return "etcd " + ".".join(map(str, find_etcd().version))
+
+
+@contextlib.asynccontextmanager
+async def etcd_leader() -> AsyncIterator[aetcd.Client]:
+    """Three members of etcd as they come, and a client of the one that leads."""
+    with tempfile.TemporaryDirectory(prefix="evenkeel-bench-") as directory:
+        async with EtcdCluster(Path(directory)) as members:
+            leader = urlsplit(await _leading(members.endpoints[0]))
+            async with aetcd.Client(host=leader.hostname, port=leader.port) as client:
+                yield client
+
+
+async def _leading(endpoint: str) -> str:
+    """Where the member that leads is reached."""
+    asked = urlsplit(endpoint)
+    async with aetcd.Client(host=asked.hostname, port=asked.port) as client:
+        while (status := await client.status()).leader is None:  # noqa: ASYNC110 - of another process
+            await asyncio.sleep(_POLL_SECONDS)
+        url: str = status.leader.client_urls[0]
+        return url
