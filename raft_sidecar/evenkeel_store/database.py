@@ -20,9 +20,17 @@ import duckdb
 import pyarrow as pa
 from duckdb import DuckDBPyConnection as Cursor
 
+from evenkeel_store.watermark import Watermark
+
 __all__ = ["Cursor", "Database", "insert", "is_damage", "is_fatal", "run"]
 
-_DAMAGED: Final = ("corrupt", "checksum", "not a valid duckdb database", "failure while replaying wal")
+_DAMAGED: Final = (
+    "corrupt",
+    "checksum",
+    "not a valid duckdb database",
+    "failure while replaying wal",
+    "this wal was created",
+)
 _SETTINGS: Final = (
     "SET TimeZone = 'UTC'",
     "SET autoinstall_known_extensions = false",
@@ -75,6 +83,7 @@ class Database:
         self.before_reopening: list[Callable[[], None]] = []
         """Asked to let go of results that are half read: DuckDB does not open the file while there are any."""
         self.damage = ""
+        self.watermark = Watermark(path.with_name(f"{path.name}.last"))
         self._connection = self._open()
 
     def _open(self) -> Cursor:
@@ -91,6 +100,7 @@ class Database:
         for leftover in (self._path, self._wal):
             if leftover.exists():
                 leftover.replace(leftover.with_name(f"{leftover.name}.damaged"))
+        self.watermark.forget()
 
     def begin_anew(self, error: BaseException) -> None:
         """Put the file aside, for it cannot be read, and begin with an empty one."""
@@ -125,6 +135,7 @@ class Database:
         """Close the file."""
         with self._lock:
             self._connection.close()
+            self.watermark.close()
 
     @contextlib.contextmanager
     def transaction(self, cursor: Cursor) -> Iterator[None]:
@@ -138,6 +149,11 @@ class Database:
             with contextlib.suppress(duckdb.Error):
                 cursor.execute("ROLLBACK")
             raise
+
+    @property
+    def directory(self) -> Path:
+        """Where the file is."""
+        return self._path.parent
 
     @property
     def wal_bytes(self) -> int:

@@ -81,6 +81,11 @@ class Journal:
         self._changed.update(step.group for step in steps)
 
     @property
+    def last(self) -> int:
+        """The number of the last transaction; they count on for ever."""
+        return self._next - 1
+
+    @property
     def changed(self) -> frozenset[int] | None:
         """Which groups have to be written out; None while that can wait."""
         return frozenset(self._changed) if self._length >= _LONGEST else None
@@ -96,8 +101,10 @@ class Journal:
         ]
         insert(cursor, "heads", pa.table(columns, names=["g", "kept"]))
         run(cursor, "DELETE FROM journal")
+        self.write(cursor, [])
 
     def rewritten(self) -> None:
         """That transaction is durable."""
-        self._length = 0
+        self.written([])
+        self._length = 1
         self._changed.clear()

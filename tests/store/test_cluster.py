@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from typing import Any
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from evenkeel.errors import NotLeaderError
+from tests.process.cluster import end
 from tests.store.cluster import TableCluster
 
 pytestmark = pytest.mark.processes
@@ -117,3 +119,25 @@ async def test_full_disk_heals_by_itself(new_cluster: Callable[..., Any]) -> Non
     await client.close()
     resource.prlimit(store.machine.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     assert await all_rows(cluster) == [*before, *range(5000, 6000)]
+
+
+async def test_damaged_log_of_a_database_is_noticed_and_healed(new_cluster: Callable[..., Any]) -> None:
+    """A store whose database seems to end early says so, and has the same rows as the others soon after."""
+    cluster: TableCluster = await new_cluster(partitions=1)
+    await cluster.reconcile(3)
+    await cluster.until_settled()
+    for sequence in range(5):
+        await cluster.write(batch(0, sequence), writer="w", sequence=sequence + 1)
+    await cluster.hashes(0)
+    victim = cluster.stores[await cluster.leader(0)]
+    assert victim.machine is not None
+    await end(victim.machine, signal.SIGKILL)
+    wal = victim.directory / "tables" / "tables.duckdb.wal"
+    data = bytearray(wal.read_bytes())
+    data[0] ^= 0xFF
+    wal.write_bytes(data)
+    await victim.start_machine()
+    hashes = await cluster.hashes(0)
+    assert len(hashes) == 3
+    assert len(set(hashes.values())) == 1
+    assert "transactions are gone, and have to be applied again" in victim.log()

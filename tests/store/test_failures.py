@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import resource
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,92 @@ def test_harmed_log_of_the_database(tmp_path: Path) -> None:
     assert "WAL" in again.engine.database.damage
     assert again.engine.open(GROUP, 3, table="orders.1", partition=0).state == "damaged"
     again.close()
+
+
+def killed_copy(bench: Bench, copy: Path) -> Path:
+    """What a store that is killed now leaves behind; its database's write-ahead log."""
+    copy.mkdir()
+    for file in bench.engine.database.directory.glob("tables.duckdb*"):
+        shutil.copy(file, copy)
+    return copy / "tables.duckdb.wal"
+
+
+def test_log_of_the_database_that_seems_to_end_early(bench: Bench, tmp_path: Path) -> None:
+    """A bit flipped in a length is not taken for a crash: what is gone is counted, and can be applied again."""
+    bench.apply(columns(), batch(0))
+    bench.engine.database.checkpoint(always=True)
+    bench.apply(batch(500))
+    bench.apply(batch(1000))
+    wal = killed_copy(bench, tmp_path / "copy")
+    data = bytearray(wal.read_bytes())
+    data[0] ^= 0xFF
+    wal.write_bytes(data)
+    again = Bench(tmp_path / "copy")
+    assert (again.engine.tally["lost_transactions"], again.engine.database.damage) == (2, "")
+    opened = again.engine.open(GROUP, 3, table="orders.1", partition=0)
+    assert (opened.applied, opened.state) == (2, "ok")
+    again.apply(batch(500))
+    again.apply(batch(1000))
+    assert again.hash() == bench.hash()
+    again.engine.reopen()
+    assert again.engine.tally["lost_transactions"] == 2
+    again.close()
+
+
+def test_no_flipped_bit_in_the_log_goes_unnoticed(tmp_path: Path) -> None:
+    """Wherever it is, either the database is put aside, or what is gone is counted, or nothing is gone."""
+    bench = Bench(tmp_path / "data")
+    bench.open()
+    bench.apply(columns())
+    bench.engine.database.checkpoint(always=True)
+    for number in range(3):
+        bench.apply(upsert([{"id": number}]))
+    good = killed_copy(bench, tmp_path / "copy").read_bytes()
+    bench.close()
+    outcomes = set()
+    for place in (0, 1, 80, *range(5, len(good), 29), len(good) - 20):
+        target = tmp_path / "again"
+        shutil.copytree(tmp_path / "copy", target)
+        data = bytearray(good)
+        data[place] ^= 0x81
+        (target / "tables.duckdb.wal").write_bytes(data)
+        again = Bench(target)
+        damage, lost = again.engine.database.damage, again.engine.tally["lost_transactions"]
+        applied = 0 if damage else again.engine.open(GROUP, 3, table="orders.1", partition=0).applied
+        assert damage or lost == 4 - applied, f"byte {place}"
+        outcomes.add("damage" if damage else lost)
+        again.close()
+        shutil.rmtree(target)
+    assert {"damage", 1, 3} <= outcomes
+
+
+def test_killed_in_the_middle_of_a_commit(bench: Bench, tmp_path: Path) -> None:
+    """A log that was cut short before its last transaction was acknowledged has lost nothing, and says so."""
+    bench.apply(columns(), batch(0))
+    killed_copy(bench, tmp_path / "copy")
+    before = (tmp_path / "copy" / "tables.duckdb.last").read_bytes()
+    bench.apply(batch(500))
+    wal = killed_copy(bench, tmp_path / "later")
+    (tmp_path / "later" / "tables.duckdb.last").write_bytes(before)
+    wal.write_bytes(wal.read_bytes()[:-100])
+    again = Bench(tmp_path / "later")
+    assert (again.engine.tally["lost_transactions"], again.engine.database.damage) == (0, "")
+    assert again.engine.open(GROUP, 3, table="orders.1", partition=0).applied == 2
+    again.close()
+
+
+def test_transactions_are_counted_past_a_journal_that_was_shortened(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their numbers go on, also when the journal begins anew and the database is opened again."""
+    monkeypatch.setattr("evenkeel_store.journal._LONGEST", 3)
+    bench.apply(columns())
+    for number in range(10):
+        bench.apply(upsert([{"id": number}]))
+        bench.engine.reopen()
+    assert bench.engine.tally["lost_transactions"] == 0
+    assert bench.engine.database.watermark.read() > 11
+    assert bench.ids() == list(range(10))
 
 
 @pytest.mark.parametrize(

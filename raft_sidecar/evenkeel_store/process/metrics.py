@@ -64,6 +64,7 @@ class Metrics(Collector):
             ("snapshots", "Snapshots written."),
             ("restores", "Snapshots restored."),
             ("reopenings", "Times the database was opened again after an error."),
+            ("lost_transactions", "Transactions that a damaged log of the database had lost, applied again."),
             ("read_rows", "Rows sent to clients."),
             ("put_batches", "Batches taken from clients."),
         ):

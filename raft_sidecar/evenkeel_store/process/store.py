@@ -38,13 +38,19 @@ async def run_store(options: Options) -> None:
     asked = _signalled()
     machine = Machine(options.data, memory=options.memory, threads=options.threads, reserve=options.reserve)
     try:
-        if machine.engine.database.damage:
-            log.error("the database was damaged and is put aside: %s", machine.engine.database.damage)
+        _tell_damage(machine)
         async with EtcdMetastore(options.etcd) as metastore:
             await _run(options, machine, metastore, asked)
     finally:
         await machine.stop()
     log.info("stopped")
+
+
+def _tell_damage(machine: Machine) -> None:
+    if machine.engine.database.damage:
+        log.error("the database was damaged and is put aside: %s", machine.engine.database.damage)
+    if lost := machine.tally["lost_transactions"]:
+        log.error("the database's log is damaged: %d transactions are gone, and have to be applied again", lost)
 
 
 async def _run(options: Options, machine: Machine, metastore: EtcdMetastore, asked: asyncio.Event) -> None:
