@@ -8,7 +8,7 @@ PYTEST_ARGS ?=
 LOCK_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-process soak explore e2e cluster-up cluster-down bench lint format crds images binaries lock docs clean
+.PHONY: help setup demo test test-process test-spark setup-spark soak explore e2e cluster-up cluster-down bench lint format crds images binaries lock docs clean
 .PHONY: lint-style lint-types lint-layers lint-tree lint-shell
 
 help: ## list the targets
@@ -17,6 +17,9 @@ help: ## list the targets
 
 setup: ## make .venv from requirements.lock (every other target does it too)
 	@scripts/setup.sh
+
+setup-spark: setup ## add Spark to .venv (test-spark does it too)
+	@scripts/setup-spark.sh
 
 demo: setup ## show what there is, on this machine alone
 	@$(PYTHON_BIN) -m demo
@@ -28,6 +31,10 @@ test: setup ## run the tests: loopback only, no compiler, under five minutes
 test-process: setup binaries ## test clusters of real processes: sidecars, stores and etcd, killed and paused
 	@echo "==> testing clusters of processes"
 	@$(PYTHON_BIN) -m pytest tests/process tests/store tests/kubernetes -m "processes" $(PYTEST_ARGS)
+
+test-spark: setup-spark ## test the Spark data source on a Spark of this machine's own
+	@echo "==> testing with Spark"
+	@$(PYTHON_BIN) -m pytest tests/spark $(PYTEST_ARGS)
 
 soak: setup ## simulate raft under faults for SECONDS=60
 	@$(PYTHON_BIN) -m tests.raft.soak --seconds $(SECONDS)

@@ -27,6 +27,7 @@ check() {
 }
 
 compile requirements.lock --extra cli --extra dev --extra operator --extra sidecar --extra store "$@"
+compile requirements-spark.lock --extra spark --constraint requirements.lock
 # An image has what was tested, and no more.
 compile images/operator.lock --extra cli --extra operator --constraint requirements.lock
 compile images/store.lock --extra sidecar --extra store --constraint requirements.lock

@@ -22,7 +22,7 @@ have_go() {
 
 have_java() {
     local version
-    version=$(java -version 2>&1 | sed -n 's/.*version "\([0-9.]*\).*/\1/p') && at_least "${version:-0}" "$OLDEST_JAVA"
+    version=$("${JAVA_HOME:+$JAVA_HOME/bin/}java" -version 2>&1 | sed -n 's/.*version "\([0-9.]*\).*/\1/p') && at_least "${version:-0}" "$OLDEST_JAVA"
 }
 
 have() {

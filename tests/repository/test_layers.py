@@ -35,6 +35,11 @@ VIOLATIONS = [
     ("operator/evenkeel_operator/term.py", "import evenkeel_raft.core", "evenkeel_operator.term -> evenkeel_raft.core"),
     ("operator/evenkeel_operator/manifests/pod.py", "import time", "evenkeel_operator.manifests.pod -> time"),
     ("raft_sidecar/evenkeel_store/heads.py", "import evenkeel_raft.core", "evenkeel_store.heads -> evenkeel_raft.core"),
+    (
+        "spark_operator_hooks/evenkeel_spark/options.py",
+        "import evenkeel_store",
+        "evenkeel_spark.options -> evenkeel_store",
+    ),
 ]
 
 

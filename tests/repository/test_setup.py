@@ -38,14 +38,16 @@ def checkout(tmp_path: Path) -> Path:
     return checkout
 
 
-def start(checkout: Path) -> subprocess.Popen[bytes]:
+def start(checkout: Path, script: str = "setup.sh") -> subprocess.Popen[bytes]:
     path = f"{checkout.parent / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHON"} | {"PATH": path}
-    return subprocess.Popen([checkout / "scripts" / "setup.sh"], env=environment, stderr=subprocess.PIPE)
+    environment = {name: value for name, value in os.environ.items() if name not in ("JAVA_HOME", "PYTHON")} | {
+        "PATH": path
+    }
+    return subprocess.Popen([checkout / "scripts" / script], env=environment, stderr=subprocess.PIPE)
 
 
-def set_up(checkout: Path) -> int:
-    running = start(checkout)
+def set_up(checkout: Path, script: str = "setup.sh") -> int:
+    running = start(checkout, script)
     running.communicate()
     return running.returncode
 
@@ -102,3 +104,19 @@ def test_set_ups_at_once_install_once(checkout: Path) -> None:
 
     assert [process.returncode for process in running] == [0, 0, 0]
     assert calls(checkout) == ["venv", "install"]
+
+
+def test_spark_is_added_once(checkout: Path) -> None:
+    """Spark is installed when it is asked for, and again only when its lock or the environment has changed."""
+    java = checkout.parent / "bin" / "java"
+    java.write_text("#!/bin/sh\necho 'openjdk version \"17.0.15\"' >&2\n")
+    java.chmod(0o755)
+    (checkout / "requirements-spark.lock").write_text("one\n")
+    set_up(checkout)
+    for _ in range(2):
+        assert set_up(checkout, "setup-spark.sh") == 0
+    assert calls(checkout) == ["venv", "install", "install"]
+
+    (checkout / "requirements-spark.lock").write_text("two\n")
+    assert set_up(checkout, "setup-spark.sh") == 0
+    assert calls(checkout) == ["venv", "install", "install", "install"]

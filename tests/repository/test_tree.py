@@ -15,7 +15,8 @@ from packaging.utils import canonicalize_name
 from scripts.check_tree import problems
 from tests.repository.tree import PACKAGES, ROOT
 
-LOCK = (ROOT / "requirements.lock").read_text()
+LOCKS = {name: (ROOT / name).read_text() for name in ("requirements.lock", "requirements-spark.lock")}
+EXTRAS = {"requirements.lock": ("cli", "dev"), "requirements-spark.lock": ("spark",)}
 
 
 @pytest.fixture(scope="module")
@@ -48,28 +49,41 @@ def test_too_long_module_is_found() -> None:
     assert not list(problems("x.lock", text))
 
 
-def test_lock_names_no_place() -> None:
-    """The lock says what to install, never from where: it serves everyone's package index."""
-    assert not re.findall(r"^.*(?:://|--index|--find-links|--trusted-host| @ |file:/).*$", LOCK, re.MULTILINE)
+@pytest.mark.parametrize("name", LOCKS)
+def test_lock_names_no_place(name: str) -> None:
+    """A lock says what to install, never from where: it serves everyone's package index."""
+    assert not re.findall(r"^.*(?:://|--index|--find-links|--trusted-host| @ |file:/).*$", LOCKS[name], re.MULTILINE)
 
 
-def test_everything_locked_is_hashed() -> None:
+@pytest.mark.parametrize("name", LOCKS)
+def test_everything_locked_is_hashed(name: str) -> None:
     """Each pin carries hashes, or `--require-hashes` refuses the whole file."""
-    pins = re.split(r"^(?=[a-zA-Z])", LOCK, flags=re.MULTILINE)[1:]
+    pins = re.split(r"^(?=[a-zA-Z])", LOCKS[name], flags=re.MULTILINE)[1:]
     assert pins
     assert [pin.split()[0] for pin in pins if "--hash=sha256:" not in pin] == []
 
 
-def test_lock_satisfies_pyproject(pyproject: dict[str, Any]) -> None:
+def pins_of(name: str) -> dict[str, str]:
+    found = re.findall(r"^([\w.-]+)==(\S+)", LOCKS[name], re.MULTILINE)
+    return {canonicalize_name(package): version for package, version in found}
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_lock_satisfies_pyproject(pyproject: dict[str, Any], name: str) -> None:
     """Whatever .venv is to have stands in the lock, in a version that pyproject.toml allows."""
-    pins = {canonicalize_name(name): version for name, version in re.findall(r"^([\w.-]+)==(\S+)", LOCK, re.MULTILINE)}
-    project = pyproject["project"]
-    extras = project["optional-dependencies"]
-    wanted = [Requirement(text) for text in project["dependencies"] + extras["cli"] + extras["dev"]]
+    project, pins = pyproject["project"], pins_of(name)
+    extras = [text for extra in EXTRAS[name] for text in project["optional-dependencies"][extra]]
+    wanted = [Requirement(text) for text in project["dependencies"] + extras]
 
     unmet = [str(item) for item in wanted if not item.specifier.contains(pins.get(canonicalize_name(item.name), "0"))]
 
     assert unmet == [], "run `make lock`"
+
+
+def test_locks_agree() -> None:
+    """Both go into one environment, so what is in both is the same."""
+    one, other = map(pins_of, LOCKS)
+    assert {package for package in one.keys() & other.keys() if one[package] != other[package]} == set()
 
 
 def test_every_package_is_in_the_wheel(pyproject: dict[str, Any]) -> None:

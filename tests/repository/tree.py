@@ -6,4 +6,4 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("operator", "raft_sidecar", "spark_operator_hooks")
-PACKAGES = sorted(file.parent for source in SOURCES for file in (ROOT / source).glob("evenkeel*/__init__.py"))
+PACKAGES = sorted(file.parent for source in SOURCES for file in (ROOT / source).glob("*/__init__.py"))

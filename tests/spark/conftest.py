@@ -1,0 +1,66 @@
+"""A Spark on this machine for all tests, and stores for each module."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+# Before anything of Spark's is imported: its workers run this very Python, and nobody asks for the host's name.
+os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+os.environ["PYSPARK_PYTHON"] = sys.executable
+
+from pyspark.sql import DataFrameReader, SparkSession
+
+from evenkeel.wire.flight import ReadRequest
+from evenkeel_store.scans import Scanner
+from tests.spark.stores import Stores
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    folder = tmp_path_factory.mktemp("spark with spaces")
+    builder = SparkSession.builder.master("local[2, 3]").appName("evenkeel")
+    settings = {
+        "spark.driver.host": "127.0.0.1",
+        "spark.local.dir": str(folder / "local"),
+        "spark.sql.session.timeZone": "America/New_York",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stores]:
+    with Stores(tmp_path_factory.mktemp("stores")) as made:
+        yield made
+
+
+@pytest.fixture
+def source(spark: SparkSession, stores: Stores) -> DataFrameReader:
+    return spark.read.format("evenkeel").option("endpoints", stores.endpoints)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[ReadRequest]:
+    """What stores are asked for."""
+    requests: list[ReadRequest] = []
+    scan = Scanner.scan
+
+    def noted(self: Scanner, group: Any, request: ReadRequest, **more: Any) -> Any:
+        requests.append(request)
+        return scan(self, group, request, **more)
+
+    monkeypatch.setattr(Scanner, "scan", noted)
+    return requests
