@@ -34,7 +34,7 @@ test-process: setup binaries ## test clusters of real processes: sidecars, store
 
 test-spark: setup-spark ## test the Spark data source on a Spark of this machine's own
 	@echo "==> testing with Spark"
-	@$(PYTHON_BIN) -m pytest tests/spark $(PYTEST_ARGS)
+	@$(PYTHON_BIN) -m pytest tests/spark tests/repository/test_exports.py $(PYTEST_ARGS)
 
 soak: setup ## simulate raft under faults for SECONDS=60
 	@$(PYTHON_BIN) -m tests.raft.soak --seconds $(SECONDS)

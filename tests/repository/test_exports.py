@@ -28,17 +28,23 @@ def dotted(folder: Path) -> str:
     return ".".join(folder.relative_to(ROOT).parts[1:])
 
 
+def need_spark() -> None:
+    """Spark is installed for `make test-spark` alone, which runs these tests again."""
+    pytest.importorskip("pyspark", reason="`make setup-spark` installs it")
+
+
 def exported(module: str) -> set[str]:
+    if "spark" in module:
+        need_spark()
     return set(getattr(importlib.import_module(module), "__all__", ()))
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_exported_names_exist(name: str) -> None:
     """`__all__` promises nothing that is not there."""
-    if "spark" in name:
-        pytest.importorskip("pyspark", reason="`make setup-spark` installs it")
+    promised = exported(name)
     module = importlib.import_module(name)
-    assert {promised for promised in exported(name) if not hasattr(module, promised)} == set()
+    assert {name for name in promised if not hasattr(module, name)} == set()
 
 
 @pytest.mark.parametrize("user", USERS, ids=[str(user.relative_to(ROOT)) for user in USERS])
