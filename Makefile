@@ -54,6 +54,7 @@ cluster-down: setup ## take it away again
 	@$(PYTHON_BIN) -m e2e.cluster down
 
 bench: setup binaries ## measure everything, or ONLY=planner
+	@$(PYTHON_BIN) -m pip install --quiet --disable-pip-version-check --require-hashes --requirement bench/requirements.lock
 	@$(PYTHON_BIN) -m bench $(ONLY)
 
 lint: lint-style lint-types lint-layers lint-tree lint-shell ## check style, types, import layers, the tree and shell scripts

@@ -8,6 +8,7 @@ from bench._raft_commit import commit_rows
 from bench._raft_failover import failover_rows
 from bench._raft_log import log_rows
 from bench._raft_net import net_rows
+from bench._raft_small import small_rows
 from bench.report import Row
 
 
@@ -15,4 +16,5 @@ def rows() -> Iterator[Row]:
     yield from log_rows()
     yield from net_rows()
     yield from commit_rows()
+    yield from small_rows()
     yield from failover_rows()

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Resolves pyproject.toml into requirements.lock, and into one lock per image. Arguments go to pip-compile, `--upgrade`
+# Resolves pyproject.toml into requirements.lock, and into one lock per image and for benches. Arguments go to pip-compile, `--upgrade`
 # for one.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -31,4 +31,5 @@ compile requirements-spark.lock --extra spark --constraint requirements.lock
 # An image has what was tested, and no more.
 compile images/operator.lock --extra cli --extra operator --constraint requirements.lock
 compile images/store.lock --extra sidecar --extra store --constraint requirements.lock
+compile bench/requirements.lock --extra bench --constraint requirements.lock
 for version in 3.11.2 3.12.0 3.13.0; do check "$version"; done

@@ -15,7 +15,7 @@ import pytest
 from evenkeel.errors import DisconnectedError, StateMachineError
 from evenkeel.wire import messages as m
 from evenkeel.wire.reference.client import ReferenceClient
-from evenkeel.wire.reference.entries import Barrier, Conditional, Delete, Entry, Upsert, encode_entry
+from evenkeel.wire.reference.entries import Barrier, Batch, Conditional, Delete, Entry, Upsert, encode_entry
 from evenkeel.wire.reference.front import Held, StatusIs, Written
 from evenkeel.wire.reference.snapshot import read_snapshot
 from evenkeel.wire.reference.state import Contents
@@ -67,18 +67,26 @@ class Model:
             return
         if entry.writer and (entry.writer, entry.sequence) in self.tokens:
             return
-        value, ok = None, True
-        held = self.values.get(entry.key)
-        if isinstance(entry, Conditional):
-            ok = (held[0] if held else None) == entry.expected
-        if ok and isinstance(entry, Upsert | Conditional):
-            value = entry.value
-        if ok:
-            self.values.pop(entry.key, None)
-            if value is not None:
-                self.values[entry.key] = (value, held[1] + 1 if held else 1)
+        ok = True
+        match entry:
+            case Batch(changes=changes):
+                for key, value in changes:
+                    self._put(key, value)
+            case Conditional(key=key, expected=expected, value=value):
+                ok = self.values.get(key, (None, 0))[0] == expected
+                if ok:
+                    self._put(key, value)
+            case Upsert(key=key, value=value):
+                self._put(key, value)
+            case Delete(key=key):
+                self._put(key, None)
         if entry.writer:
             self.tokens[entry.writer, entry.sequence] = int(ok)
+
+    def _put(self, key: bytes, value: bytes | None) -> None:
+        held = self.values.pop(key, None)
+        if value is not None:
+            self.values[key] = (value, held[1] + 1 if held else 1)
 
 
 def random_entry(chance: random.Random, index: int) -> Entry:
@@ -91,7 +99,10 @@ def random_entry(chance: random.Random, index: int) -> Entry:
             return Delete(writer, sequence, key)
         case 1:
             return Barrier()
-        case 2 | 3 | 4:
+        case 2:
+            keys = [b"k%d" % chance.randrange(5) for _ in range(6)]
+            return Batch(writer, sequence, [(key, chance.choice([None, b"%d" % index])) for key in keys])
+        case 3 | 4 | 5:
             return Conditional("c", sequence, key, chance.choice([None, b"%d" % (index - 1)]), b"%d" % index)
         case _:
             return Upsert(writer, sequence, key, b"%d" % index * chance.choice([1, 500]))

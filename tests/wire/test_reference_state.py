@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 
 from evenkeel.errors import StateMachineError
 from evenkeel.wire.messages import Apply, LoggedEntry
-from evenkeel.wire.reference.entries import TOKENS_KEPT, Barrier, Conditional, Delete, Entry, Upsert, encode_entry
+from evenkeel.wire.reference.entries import (
+    TOKENS_KEPT,
+    Barrier,
+    Batch,
+    Conditional,
+    Delete,
+    Entry,
+    Upsert,
+    encode_entry,
+)
 from evenkeel.wire.reference.snapshot import read_snapshot, write_snapshot
 from evenkeel.wire.reference.state import BARRIERS_KEPT, State, Value
 
@@ -40,6 +49,15 @@ def test_kinds(state: State) -> None:
     assert state.get(1, b"a") == Value(b"2", 2)
     assert state.get(1, b"b") is None
     assert list(state.barriers(1)) == [6]
+
+
+def test_batch(state: State) -> None:
+    """A batch sets and removes keys in its order, and a second time under the same token does nothing."""
+    batch = Batch("w", 1, [(b"a", b"1"), (b"b", b"2"), (b"a", None), (b"a", b"3"), (b"c", b"4"), (b"b", None)])
+    apply(state, Upsert("", 0, b"c", b"0"), batch, batch)
+    assert state.get(1, b"a") == Value(b"3", 1)
+    assert state.get(1, b"b") is None
+    assert state.get(1, b"c") == Value(b"4", 2)
 
 
 @pytest.mark.parametrize(

@@ -10,4 +10,5 @@ people who bring their own state machine read it; docs/state-machines.md walks t
     machine   the state machine's half of the socket, on a thread of its own
     front     what clients connect to
     client    a client
+    batching  small writes of a client that share entries
 """

@@ -12,7 +12,17 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, Struct
 
-__all__ = ["TOKENS_KEPT", "Barrier", "Conditional", "Delete", "Entry", "Upsert", "decode_entry", "encode_entry"]
+__all__ = [
+    "TOKENS_KEPT",
+    "Barrier",
+    "Batch",
+    "Conditional",
+    "Delete",
+    "Entry",
+    "Upsert",
+    "decode_entry",
+    "encode_entry",
+]
 
 TOKENS_KEPT: Final = 1024
 
@@ -20,31 +30,40 @@ TOKENS_KEPT: Final = 1024
 class _Tokened(Struct, array_like=True, frozen=True, gc=False):
     writer: str
     sequence: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+
+
+class _Keyed(_Tokened, frozen=True):
     key: bytes
 
 
-class Upsert(_Tokened, tag="upsert", frozen=True):
+class Upsert(_Keyed, tag="upsert", frozen=True):
     """Set a key, whatever it holds."""
 
     value: bytes
 
 
-class Delete(_Tokened, tag="delete", frozen=True):
+class Delete(_Keyed, tag="delete", frozen=True):
     """Remove a key, if it is there."""
 
 
-class Conditional(_Tokened, tag="conditional", frozen=True):
+class Conditional(_Keyed, tag="conditional", frozen=True):
     """Set a key (or remove it: None) only if it holds what is expected (None: nothing)."""
 
     expected: bytes | None
     value: bytes | None
 
 
+class Batch(_Tokened, tag="batch", frozen=True):
+    """Set many keys at once (or remove them: None), in this order."""
+
+    changes: list[tuple[bytes, bytes | None]]
+
+
 class Barrier(Struct, tag="barrier", array_like=True, frozen=True, gc=False):
     """Take the hash of the state, here and on every other replica."""
 
 
-Entry = Upsert | Delete | Conditional | Barrier
+Entry = Upsert | Delete | Conditional | Batch | Barrier
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(Entry)

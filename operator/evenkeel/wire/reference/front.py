@@ -18,7 +18,7 @@ from evenkeel.wire.codec import Codec, kinds_of
 from evenkeel.wire.connection import FrameConnection
 from evenkeel.wire.frames import Drops, Reason
 from evenkeel.wire.messages import Busy, Committed, NotLeader, ProposeOutcome, ReadAt, TooLarge, Unavailable, Unknown
-from evenkeel.wire.reference.entries import Conditional, Delete, Entry, Upsert, encode_entry
+from evenkeel.wire.reference.entries import Batch, Conditional, Delete, Entry, Upsert, encode_entry
 from evenkeel.wire.reference.machine import Machine
 from evenkeel.wire.store_end import StoreEnd
 
@@ -150,7 +150,7 @@ class Front:
         """Answer when the answer is known; other requests go on meanwhile."""
         request = FRONT_CODEC.decode(payload)
         match request.body:
-            case Write(Upsert() | Delete() as entry):
+            case Write(Upsert() | Delete() | Batch() as entry):
                 answer = partial(self._committed, connection, request)
                 self._sidecar.propose_to(request.group, self._replica(request.group), encode_entry(entry), answer)
             case Write(Conditional(writer="")):

@@ -14,12 +14,22 @@ import sqlite3
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from evenkeel.errors import StateMachineError
 from evenkeel.wire.messages import Apply, LoggedEntry
-from evenkeel.wire.reference.entries import TOKENS_KEPT, Barrier, Conditional, Delete, Entry, Upsert, decode_entry
+from evenkeel.wire.reference.entries import (
+    TOKENS_KEPT,
+    Barrier,
+    Batch,
+    Conditional,
+    Delete,
+    Entry,
+    Upsert,
+    decode_entry,
+)
 
 __all__ = ["BARRIERS_KEPT", "Contents", "Group", "State", "Value"]
 
@@ -34,6 +44,10 @@ create table if not exists tokens (
 create table if not exists barriers (
     grp integer, idx integer, hash text not null, primary key (grp, idx)) without rowid;
 """
+_SET: Final = (
+    "insert into entries values (?, ?, ?, 1) on conflict do update set value = excluded.value, version = version + 1"
+)
+_REMOVE: Final = "delete from entries where grp = ? and key = ?"
 _TABLES: Final = ("groups", "entries", "tokens", "barriers")
 
 
@@ -179,17 +193,23 @@ class State:
                 if (None if held is None else held.value) != expected:
                     return False
                 self._put(group, key, value)
+            case Batch(changes=changes):
+                self._put_all(group, changes)
         return True
+
+    def _put_all(self, group: int, changes: Sequence[tuple[bytes, bytes | None]]) -> None:
+        """Runs of keys that are set go to SQLite together, in their order."""
+        for removes, run in groupby(changes, key=lambda change: change[1] is None):
+            if removes:
+                self._db.executemany(_REMOVE, ((group, key) for key, _ in run))
+            else:
+                self._db.executemany(_SET, ((group, key, value) for key, value in run))
 
     def _put(self, group: int, key: bytes, value: bytes | None) -> None:
         if value is None:
-            self._db.execute("delete from entries where grp = ? and key = ?", (group, key))
+            self._db.execute(_REMOVE, (group, key))
         else:
-            self._db.execute(
-                "insert into entries values (?, ?, ?, 1) "
-                "on conflict do update set value = excluded.value, version = version + 1",
-                (group, key, value),
-            )
+            self._db.execute(_SET, (group, key, value))
 
     def _take_hash(self, group: int, index: int) -> None:
         self._db.execute("insert into barriers values (?, ?, ?)", (group, index, self._hash(group)))
