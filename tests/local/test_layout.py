@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -135,6 +136,40 @@ def test_wiping_takes_what_is_ours_alone(layout: Layout) -> None:
     (layout.root / "mine.txt").unlink()
     layout.wipe()
     assert not layout.root.exists()
+
+
+def test_nobody_wipes_what_somebody_runs(layout: Layout, holder: subprocess.Popen[str]) -> None:
+    """Whoever was quicker to start it keeps everything."""
+    layout.log("x").write_text("")
+    with pytest.raises(InvalidInputError, match="runs already"):
+        layout.wipe()
+    assert layout.log("x").exists()
+    assert holder.poll() is None
+
+
+def test_a_lock_of_a_directory_that_was_wiped(layout: Layout) -> None:
+    """Who has waited for it meanwhile holds the new one: two could else run the same cluster."""
+    waiting, holding, done = threading.Event(), threading.Event(), threading.Event()
+
+    def wait() -> None:
+        waiting.set()
+        with Layout(layout.root).held():
+            holding.set()
+            assert done.wait(30)
+
+    thread = threading.Thread(target=wait)
+    with layout.held():
+        old = (layout.root / "lock").open("rb")
+        thread.start()
+        assert waiting.wait(30)
+        layout._remove()
+    assert holding.wait(30)
+    with old, (layout.root / "lock").open("rb") as new:
+        assert os.fstat(old.fileno()).st_ino != os.fstat(new.fileno()).st_ino
+    assert layout.is_held()
+    done.set()
+    thread.join()
+    assert not layout.is_held()
 
 
 def test_processes_of_one_who_was_killed_are_waited_for(layout: Layout) -> None:

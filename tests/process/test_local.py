@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from evenkeel.cli import local
 from evenkeel.client import Client
 from evenkeel.local.layout import Layout
 
@@ -267,6 +268,22 @@ def test_nothing_is_left_of_a_supervisor_that_was_killed(alone: Here) -> None:
     os.kill(running.pid, signal.SIGKILL)
     until(lambda: alone.processes() == [], within=30)
     assert "no local cluster runs" in alone.run("local", "down")
+
+
+def test_two_who_start_it_at_once(alone: Here) -> None:
+    """Both find the cluster, which one of their processes runs; the other's has ended when they are told."""
+    alone.layout.make()
+    processes = [local._launch(alone.layout, until=None) for _ in range(2)]
+    assert None not in processes, "neither has had the time to take the lock"
+    for process in processes:
+        local._until_running(alone.layout, process)
+    [winner] = [process for process in processes if process is not None and process.poll() is None]
+    running = alone.layout.running()
+    assert running is not None
+    assert running.pid == winner.pid
+    alone.run("local", "down", "--wipe")
+    assert winner.wait(60) == 0
+    assert not alone.root.exists()
 
 
 @pytest.mark.parametrize("when", ["etcd", "stores"])

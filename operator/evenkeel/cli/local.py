@@ -70,12 +70,14 @@ def _launch(layout: Layout, *, until: int | None) -> subprocess.Popen[bytes] | N
 def _until_running(layout: Layout, process: subprocess.Popen[bytes] | None) -> None:
     """Wait until the cluster can be found; somebody else may have been quicker to start it."""
     until = time.monotonic() + _PATIENCE
-    while layout.running() is None:
+    while (running := layout.running()) is None:
         ended = process is not None and process.poll() is not None and not layout.is_held()
         if ended or time.monotonic() > until:
             said = "\n".join(_last_lines(layout.log("supervisor"), _LOG_LINES))
             raise InvalidInputError(f"the local cluster did not start; {layout.log('supervisor')} says:\n{said}")
         time.sleep(_POLL_SECONDS / 2)
+    if process is not None and process.pid != running.pid:
+        process.wait(_PATIENCE)  # it has found the lock taken
 
 
 def _end(layout: Layout, process: subprocess.Popen[bytes]) -> None:

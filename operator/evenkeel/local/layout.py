@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 import msgspec
 
@@ -121,7 +121,11 @@ class Layout:
             raise InvalidInputError(f"{self.sockets} is not a directory of yours alone; remove it, or set TMPDIR")
 
     def wipe(self) -> None:
-        """Remove all that a cluster has written, and nothing else."""
+        """Remove all that a cluster has written, and nothing else; InvalidInputError while somebody runs it."""
+        with self.held():
+            self._remove()
+
+    def _remove(self) -> None:
         for path in (self.etcd, self.logs, self.stores, self.sockets):
             shutil.rmtree(path, ignore_errors=True)
         for path in (self._running, self._ports, self._lock):
@@ -137,20 +141,29 @@ class Layout:
 
         Whoever ran it before and had no time to say that it ended is handed over.
         """
-        with self._lock.open("r+b") as file:
-            until = time.monotonic() + _PROBE_SECONDS
-            while not _locked(file.fileno(), fcntl.LOCK_EX):
-                if time.monotonic() > until:
-                    running = self._read_running()
-                    who = f", as process {running.pid}" if running is not None else ""
-                    raise InvalidInputError(f"the cluster in {self.root} runs already{who}")
-                time.sleep(0.02)
+        with self._take_lock():
             before = self._read_running()
             self._running.unlink(missing_ok=True)
             try:
                 yield before
             finally:
                 self._running.unlink(missing_ok=True)
+
+    def _take_lock(self) -> IO[bytes]:
+        """Return the lock's file, locked."""
+        until = time.monotonic() + _PROBE_SECONDS
+        while True:
+            self.make()
+            file = self._lock.open("r+b")
+            # Who has wiped the directory held a lock that is nobody's any more.
+            if _locked(file.fileno(), fcntl.LOCK_EX) and _is(file, self._lock):
+                return file
+            file.close()
+            if time.monotonic() > until:
+                running = self._read_running()
+                who = f", as process {running.pid}" if running is not None else ""
+                raise InvalidInputError(f"the cluster in {self.root} runs already{who}")
+            time.sleep(0.02)
 
     def is_held(self) -> bool:
         """Whether somebody runs the cluster, or is about to."""
@@ -204,6 +217,14 @@ def _locked(file: int, how: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def _is(file: IO[bytes], path: Path) -> bool:
+    """Whether an open file is the one that the path names."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _replace(path: Path, data: bytes) -> None:
