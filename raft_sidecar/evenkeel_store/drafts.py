@@ -25,6 +25,7 @@ from evenkeel_store.entries import (
     Absent,
     AddColumns,
     Append,
+    Compare,
     Conditional,
     Delete,
     Entry,
@@ -141,6 +142,7 @@ class Draft:
         self.written = 0
         """How many rows were handed to the database already."""
         self.hashes: list[int] = []
+        self.compares: list[Compare] = []
 
     @property
     def layout(self) -> Layout:
@@ -165,6 +167,8 @@ class Draft:
                 pass
             case Hash():
                 self.hashes.append(logged.at)
+            case Compare() as compare:
+                self.compares.append(compare)
             case other:
                 raise StateMachineError(f"entry {logged.at} is of the kind {type(other).__name__}, not known yet")
 

@@ -27,7 +27,7 @@ from evenkeel.rows.schema import RowSchema
 from evenkeel.wire.messages import Applied, Apply, Failed, Opened
 from evenkeel_store.database import Cursor, Database, insert, is_damage, is_fatal, run
 from evenkeel_store.drafts import Draft, Logged, Piece, Work, expired, log_rows
-from evenkeel_store.entries import AddColumns, Expire
+from evenkeel_store.entries import AddColumns, Compare, Expire
 from evenkeel_store.groups import Group
 from evenkeel_store.heads import Head, Step
 from evenkeel_store.journal import Journal, KeptGroup
@@ -64,6 +64,8 @@ class Engine:
         """Held while tables are folded, altered or dropped."""
         self.hashes_due: list[tuple[Group, tuple[object, int], int]] = []
         """Barriers that were applied: group, the index held for it, number of columns."""
+        self.compares_due: list[tuple[Group, Compare]] = []
+        """What leaders' hashes were at barriers before."""
         self.tally: Counter[str] = Counter()
         """What was done, for metrics."""
         self._full = full
@@ -311,6 +313,7 @@ class Engine:
             for index in draft.hashes:
                 schema = draft.head.schema
                 self.hashes_due.append((draft.group, draft.group.hold(index), schema.version if schema else 0))
+            self.compares_due += [(draft.group, compare) for compare in draft.compares]
 
     def _apply_alone(self, work: Work, logged: Logged) -> None:
         if isinstance(logged.entry, Expire):
@@ -366,6 +369,7 @@ class Engine:
             raise
         self._restored.add(number)
         group.hashes.clear()
+        group.differs = ""
 
     # Steps
 

@@ -31,6 +31,7 @@ __all__ = [
     "AddColumns",
     "Append",
     "Commit",
+    "Compare",
     "Condition",
     "Conditional",
     "Delete",
@@ -125,6 +126,13 @@ class Hash(Struct, tag="hash", array_like=True, frozen=True):
     """Take the hash of the rows, here and on every other replica."""
 
 
+class Compare(Struct, tag="compare", array_like=True, frozen=True):
+    """Compare the hash that was taken at an index with the leader's; a replica that has another one says so."""
+
+    index: int
+    hash: str
+
+
 class Expire(Struct, tag="expire", array_like=True, frozen=True):
     """Forget pins that expired up to one time, writers silent since another, changes up to an index."""
 
@@ -142,7 +150,7 @@ class Commit(Struct, tag="commit", array_like=True, frozen=True):
 
 
 Write = Upsert | Append | Delete | Conditional
-Entry = Upsert | Append | Delete | Conditional | AddColumns | Pin | Unpin | Hash | Expire | Stage | Commit
+Entry = Upsert | Append | Delete | Conditional | AddColumns | Pin | Unpin | Hash | Compare | Expire | Stage | Commit
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(Entry)

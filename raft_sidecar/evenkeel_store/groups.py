@@ -37,6 +37,8 @@ class Group:
         """How many are in its own table."""
         self.hashes: dict[int, str] = {}
         """By index, the last ones."""
+        self.differs = ""
+        """How its rows differ from the leader's, when they were last compared; empty where they are the same."""
         self.layout: Layout | None = None
         """None where there are no rows yet, and while they move."""
         self._held: dict[object, int] = {}

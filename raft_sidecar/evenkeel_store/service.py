@@ -35,7 +35,7 @@ from evenkeel.wire.messages import (
     Unavailable,
 )
 from evenkeel.wire.store_end import StoreEnd
-from evenkeel_store.entries import AddColumns, Hash, Pin, Unpin, encode_entry
+from evenkeel_store.entries import AddColumns, Compare, Hash, Pin, Unpin, encode_entry
 from evenkeel_store.freshness import ReadIndexes
 from evenkeel_store.groups import Group
 from evenkeel_store.heads import PinnedAt
@@ -233,7 +233,7 @@ class Service:
         await self.propose(group, encode_entry(Unpin(name)))
 
     async def take_hash(self, group: Group) -> tuple[int, str]:
-        """Have every replica take its hash; returns the index and our own."""
+        """Have every replica take its hash and compare it with ours; returns the index and ours."""
         committed = await self.propose(group, encode_entry(Hash()))
         try:
             async with asyncio.timeout(self._patience):
@@ -242,6 +242,7 @@ class Service:
             raise UnavailableError(f"the hash at index {committed.index} takes long: look at the status") from None
         if not taken:
             raise UnavailableError(f"the hash at index {committed.index} could not be taken here")
+        await self.propose(group, encode_entry(Compare(committed.index, taken)))
         return committed.index, taken
 
 

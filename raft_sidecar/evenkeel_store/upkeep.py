@@ -1,5 +1,8 @@
 """What is done behind the writers' back, on a thread of its own: folding, hashes at barriers, a look at every block.
 
+A hash that differs from the leader's is told (log, metric, status), and nothing else is done about it: which of the two
+is wrong is not known here.
+
 Groups with many rows in the log are folded at once, the others after a second, but not for more than a quarter of the
 time: there may be hundreds of them. In between each group is read through once since the start, because DuckDB checks
 a block when it is read, and a replica that nobody reads should not be found damaged on the day it is needed.
@@ -9,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
@@ -18,11 +22,14 @@ import duckdb
 from evenkeel.errors import UnavailableError
 from evenkeel.metastore.clock import Clock
 from evenkeel_store.engine import Engine
+from evenkeel_store.entries import Compare
 from evenkeel_store.folding import FOLD_ROWS, fold
 from evenkeel_store.groups import Group
 from evenkeel_store.reading import Rows, state_hash
 
 __all__ = ["FOLD_SECONDS", "Upkeep"]
+
+log = logging.getLogger(__name__)
 
 FOLD_SECONDS: Final = 1.0
 """How long rows may be in the log before their group is folded, however few they are."""
@@ -57,6 +64,7 @@ class Upkeep:
         self._fold_now = asyncio.Event()
         self._verified: set[int] = set()
         self._hashing: dict[tuple[int, int], list[asyncio.Future[None]]] = {}
+        self._taking: set[tuple[int, int]] = set()
 
     def start(self) -> None:
         """Begin, if it has not begun yet."""
@@ -77,7 +85,11 @@ class Upkeep:
             self._fold_now.set()
         due, self._engine.hashes_due = self._engine.hashes_due, []
         for group, held, version in due:
+            self._taking.add((group.number, held[1]))
             self._spawn(self._take_hash(group, held, version))
+        compares, self._engine.compares_due = self._engine.compares_due, []
+        for group, compare in compares:
+            self._spawn(self._compare(group, compare))
 
     async def slow_down(self) -> None:
         """Let whoever applies wait while a log is far too long."""
@@ -172,9 +184,28 @@ class Upkeep:
         value = await self._hash(group, held, version)
         if value:
             group.note_hash(held[1], value)
+        self._taking.discard((group.number, held[1]))
         for future in self._hashing.pop((group.number, held[1]), []):
             if not future.done():
                 future.set_result(None)
+
+    async def _compare(self, group: Group, leaders: Compare) -> None:
+        """Compare our hash with the leader's; where none was taken (we were not here then) there is nothing to say."""
+        if (group.number, leaders.index) in self._taking:
+            await self.until_hashed(group, leaders.index)
+        ours = group.hashes.get(leaders.index, "")
+        if not ours:
+            return
+        self._engine.tally["comparisons"] += 1
+        group.differs = ""
+        if ours != leaders.hash:
+            group.differs = (
+                f"at index {leaders.index} the hash of the rows is {ours}, and the leader's is {leaders.hash}"
+            )
+            head = group.head
+            log.error(
+                "table %s, partition %d is not as its leader has it: %s", head.table, head.partition, group.differs
+            )
 
     async def _hash(self, group: Group, held: _Held, version: int) -> str:
         """Return the hash of the rows at an index, and let it go; empty where they cannot be read."""

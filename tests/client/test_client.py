@@ -24,9 +24,10 @@ from evenkeel.errors import (
     UnknownPinError,
     UnknownTableError,
 )
-from evenkeel.protocol.records import Leader, encode
+from evenkeel.protocol.records import Leader, Peer, Stable, StoreRecord, encode
 from evenkeel.rows.conform import conform_rows
 from evenkeel.rows.partitions import partitions_of
+from evenkeel_store.entries import Compare, Hash, Upsert, decode_entry, encode_entry
 from tests.store.serving import KEYS, Store
 
 
@@ -264,3 +265,25 @@ def test_store_that_falls_silent_is_given_up() -> None:
                 list(stream)
         finally:
             over.set()
+
+
+async def test_replicas_are_compared(stores: list[Store], orders: AsyncTableClient) -> None:
+    """By partition: who has other rows than the leader, and who did not answer."""
+    await orders.upsert(rows(100))
+    same = await orders.verify()
+    assert [(one.differing, one.silent) for one in same] == [([], [])] * 4
+    assert sum(one.rows for one in same) == 100
+    other = stores[1].sidecar.group("orders.1", 0)
+    for entry in stores[0].sidecar.group("orders.1", 0).log:
+        kind = decode_entry(entry.data)[0]
+        other.add(encode_entry(Hash()) if isinstance(kind, Upsert | Compare) else entry.data)
+    other.add(encode_entry(Hash()))
+    await other.open()
+    replicas = Stable((Peer("main-0", "v", 3), Peer("main-1", "v", 3), Peer("main-9", "v", 3)))
+    for store in stores:
+        store.routes.put(KEYS.partition("orders.1", 0).stable, encode(replicas))
+        store.routes.put(KEYS.store("main-9"), encode(StoreRecord(volume="v", flight="grpc://127.0.0.1:1")))
+    async with AsyncClient([stores[0].address], deadline=2.0) as client:
+        [first, *others] = await client.table("orders").verify()
+    assert (first.differing, first.silent) == (["main-1"], ["main-9"])
+    assert [(one.differing, one.silent) for one in others] == [([], [])] * 3

@@ -149,6 +149,7 @@ def test_rows_go_in_and_come_out(here: Here) -> None:
     assert here.json("get", "table/plain")["status"]["plan"] == 1
     assert "plain" in here.run("get", "tables")
     assert here.run("get", "plans").count("Done") >= 1
+    assert "table plain: all replicas are the same" in here.run("verify", "plain")
 
 
 def test_restart_with_data(here: Here) -> None:

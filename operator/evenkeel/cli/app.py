@@ -18,12 +18,12 @@ from evenkeel.cli.output import Output
 from evenkeel.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from evenkeel.cli import session, tables, verbs
+    from evenkeel.cli import session, tables, verbs, verifying
     from evenkeel.cli import sql as queries
     from evenkeel.cli import validate as checking
 else:
-    checking, queries, session, tables, verbs = (
-        Later(f"evenkeel.cli.{name}") for name in ("validate", "sql", "session", "tables", "verbs")
+    checking, queries, session, tables, verbs, verifying = (
+        Later(f"evenkeel.cli.{name}") for name in ("validate", "sql", "session", "tables", "verbs", "verifying")
     )
 
 __all__ = ["app"]
@@ -230,6 +230,18 @@ def sql(
     """Run a query over tables, in this process."""
     endpoints = session.in_session(directory, lambda found: tables.endpoints(found, cluster))
     queries.run_query(query, endpoints, output)
+
+
+@app.command()
+def verify(
+    table: TableName,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait for all replicas.")] = 60.0,
+    output: Printed = Output.TABLE,
+    directory: Directory = None,
+) -> None:
+    """Compare the rows of all replicas; exits with 1 unless they are the same."""
+    name, endpoints = session.in_session(directory, lambda found: tables.endpoints_of(found, table))
+    raise typer.Exit(0 if verifying.verify_table(name, endpoints, output, deadline=timeout) else 1)
 
 
 # Stores

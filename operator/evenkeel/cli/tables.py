@@ -30,7 +30,17 @@ from evenkeel.reconcile.stores import DRAIN_ANNOTATION
 from evenkeel.reconcile.what_if import imagined_stores, imagined_table
 from evenkeel.reconcile.wish import table_key, wish_of
 
-__all__ = ["approve", "drain", "endpoints", "explain", "partitions", "plan", "store_of", "transfer_leader"]
+__all__ = [
+    "approve",
+    "drain",
+    "endpoints",
+    "endpoints_of",
+    "explain",
+    "partitions",
+    "plan",
+    "store_of",
+    "transfer_leader",
+]
 
 _POLL_SECONDS: Final = 0.2
 
@@ -264,6 +274,12 @@ async def drain(session: Session, store: str, *, undo: bool, wait: bool) -> None
 async def _emptied(session: Session, cluster: str, store: str) -> bool:
     status = (await session.resources.need(StoreCluster, cluster)).status
     return status is not None and any(one.store == store and one.percentage == 100 for one in status.drains)
+
+
+async def endpoints_of(session: Session, what: str) -> tuple[str, list[str]]:
+    """A table's name, and where its stores answer clients."""
+    table = await session.resources.need(Table, _table_name(what))
+    return table.metadata.name, await endpoints(session, table.spec.store_cluster)
 
 
 async def endpoints(session: Session, cluster: str) -> list[str]:

@@ -13,6 +13,7 @@
     routes      which store leads which partition, asked of any store and asked again when it was wrong
     attempts    calls that find the right store, and are made again until their deadline
     streams     rows of one partition as they come
+    verifying   whether all replicas have the same rows
     writes      rows split by partition, with tokens, so that a batch that is sent again is not written twice
     filters     `col("amount") > 5`, as stores understand it
     frames      what may be written: Arrow, pandas, dicts

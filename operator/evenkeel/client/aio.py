@@ -15,6 +15,7 @@ import pyarrow as pa
 from evenkeel.client.client import Client
 from evenkeel.client.filters import Filter
 from evenkeel.client.table import Changes, TableClient
+from evenkeel.client.verifying import Verified
 from evenkeel.client.writes import Written
 
 __all__ = ["AsyncClient", "AsyncTableClient"]
@@ -62,6 +63,10 @@ class AsyncTableClient:
     async def changes(self, from_: Mapping[int, int] | None = None) -> Changes:
         """What changed past these log indexes."""
         return await self._do(partial(self._table.changes, from_))
+
+    async def verify(self) -> list[Verified]:
+        """Have the replicas of every partition compared."""
+        return await self._do(self._table.verify)
 
     @asynccontextmanager
     async def pinned(self, *, seconds: float = 600.0) -> AsyncIterator[dict[int, str]]:

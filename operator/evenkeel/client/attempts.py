@@ -53,6 +53,10 @@ class Attempts:
         """Have any replica of a partition do something."""
         return self._until(table, partition, call, anywhere=True)
 
+    def at(self, address: str, call: Call[_T]) -> _T:
+        """Have one store do something, once."""
+        return self._call(address, call, self.deadline)
+
     def _until(self, table: str, partition: int, call: Call[_T], *, anywhere: bool) -> _T:
         until, pause, anew = time.monotonic() + self.deadline, _FIRST_PAUSE, False
         turn = 0

@@ -57,6 +57,11 @@ class RouteCache:
             found = [self._stores.get(store, "") for store in dict.fromkeys((place.leader, *place.replicas))]
         return [address for address in found if address]
 
+    def replicas(self, route: Route, partition: int) -> dict[str, str]:
+        """Where each replica answers, by store; empty where that is not known."""
+        with self._lock:
+            return {store: self._stores.get(store, "") for store in route.partitions[partition].replicas}
+
     def correct(self, route: Route, partition: int, store: str, address: str) -> None:
         """A store said who leads instead."""
         with self._lock:

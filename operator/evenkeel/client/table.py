@@ -20,6 +20,7 @@ from evenkeel.client.attempts import Attempts, Call
 from evenkeel.client.filters import Filter, filter_of
 from evenkeel.client.frames import key_batches, row_batches
 from evenkeel.client.streams import RowStream
+from evenkeel.client.verifying import Verified, verify_partition
 from evenkeel.client.writes import Op, Writer, Written, send_stamped
 from evenkeel.errors import RetentionError, StoreError, UnknownColumnError
 from evenkeel.rows.partitions import partitions_of
@@ -282,6 +283,10 @@ class TableClient:
 
     def _everywhere(self, work: Callable[[int], T]) -> list[T]:
         return list(self._pool.map(work, range(self.partitions)))
+
+    def verify(self) -> list[Verified]:
+        """Have the replicas of every partition compared; a store that differs says so in its metrics, too."""
+        return self._everywhere(lambda partition: verify_partition(self._attempts, self.name, partition))
 
     def wait_until_readable(self, *, seconds: float = 30.0) -> None:
         """Wait until every partition has a leader that answers."""

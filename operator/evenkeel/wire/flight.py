@@ -230,7 +230,7 @@ class UnpinRequest(_Request, frozen=True):
 
 
 class HashRequest(_Request, frozen=True):
-    """Have every replica take the hash of its rows at one index."""
+    """Have every replica take the hash of its rows at one index, and compare it with the leader's."""
 
     table: Name
     partition: Partition
@@ -268,6 +268,8 @@ class GroupStatus(_Answer, frozen=True):
     pins: dict[str, int] = {}
     hashes: dict[int, str] = {}
     damage: str = ""
+    differs: str = ""
+    """How its rows differ from the leader's, when they were last compared."""
 
 
 class StatusResult(_Answer, frozen=True):
@@ -313,7 +315,7 @@ ACTIONS: Final = {
     "lookup": "rows by their primary keys; body: LookupRequest and an Arrow stream of keys; result: an Arrow stream",
     "pin": "keep rows readable as they are now; PinRequest -> PinResult",
     "unpin": "let a pin go; UnpinRequest -> nothing",
-    "hash": "have every replica take the hash of its rows; HashRequest -> HashResult",
+    "hash": "have every replica compare the hash of its rows with the leader's; HashRequest -> HashResult",
     "status": "what this store has; StatusRequest -> StatusResult",
     "routes": "where partitions are; RoutesRequest -> RoutesResult",
 }

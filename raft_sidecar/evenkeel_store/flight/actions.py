@@ -145,6 +145,7 @@ class Actions:
             pins={name: pin.index for name, pin in head.pins.items()},
             hashes=dict(group.hashes),
             damage=head.damage,
+            differs=group.differs,
         )
 
     def _routes(self, body: bytes) -> bytes:

@@ -36,6 +36,7 @@ class Options(Struct, frozen=True, kw_only=True):
     reserve: int
     credit: int
     writer_seconds: float
+    compare_seconds: float
     drain_seconds: float
     grace_seconds: float
     log_level: str
@@ -60,6 +61,7 @@ _FLAGS: Final = (
     Flag("reserve", "room to leave on the disk: below it nothing is written", "256Mi"),
     Flag("credit", "bytes of entries to take from the sidecar at once", str(DEFAULT_CREDIT)),
     Flag("writer-seconds", "seconds after which a silent writer's tokens are forgotten", "86400"),
+    Flag("compare-seconds", "seconds after which the replicas of a partition that has changed are compared", "3600"),
     Flag("drain-seconds", "seconds to wait for others to take over what is led here, before stopping", "10"),
     Flag("grace-seconds", "seconds to let reads and writes under way finish, before stopping", "5"),
     *LOG_FLAGS,
@@ -85,6 +87,7 @@ def parse_options(arguments: Sequence[str], environment: Mapping[str, str]) -> O
         reserve=_bytes(flags, "reserve"),
         credit=flags.number("credit", int, least=1),
         writer_seconds=flags.number("writer-seconds", float, least=1),
+        compare_seconds=flags.number("compare-seconds", float, least=1),
         drain_seconds=flags.number("drain-seconds", float, least=0),
         grace_seconds=flags.number("grace-seconds", float, least=0),
         log_level=flags.text("log-level"),

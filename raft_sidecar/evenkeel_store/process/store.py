@@ -19,6 +19,7 @@ from evenkeel.process.http import Answer, HttpServer
 from evenkeel.routing.following import follow
 from evenkeel.routing.routes import RoutingTable
 from evenkeel.wire.store_end import StoreEnd
+from evenkeel_store.comparing import Comparer
 from evenkeel_store.flight.access import TokenFile
 from evenkeel_store.flight.server import FlightServer
 from evenkeel_store.housekeeping import Housekeeper
@@ -66,6 +67,7 @@ async def _run(options: Options, machine: Machine, metastore: EtcdMetastore, ask
             sidecar.run(),
             follow(metastore, routes, changed=house.table_changed),
             house.run(),
+            Comparer(service, seconds=options.compare_seconds).run(),
             _end_idle(server.scanner),
             last=lambda: _drain(sidecar, options.drain_seconds),
         )

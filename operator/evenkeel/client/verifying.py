@@ -1,0 +1,76 @@
+"""Whether all replicas of a table have the same rows."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from msgspec import Struct
+from pyarrow import flight
+
+from evenkeel.client.attempts import Attempts
+from evenkeel.errors import StoreError
+from evenkeel.wire.flight import GroupStatus, HashRequest, HashResult, StatusRequest, StatusResult, decode, encode
+
+__all__ = ["Verified", "verify_partition"]
+
+_POLL_SECONDS: Final = 0.05
+
+
+class Verified(Struct, frozen=True):
+    """One partition at one index of its log."""
+
+    partition: int
+    index: int
+    leader: str
+    """The leader's hash: how many rows there are, and a sum of what is in them."""
+    replicas: dict[str, str]
+    """By store; empty for one that did not answer in time."""
+
+    @property
+    def rows(self) -> int:
+        """How many rows the leader has."""
+        return int(self.leader.partition(":")[0])
+
+    @property
+    def differing(self) -> list[str]:
+        """Stores whose rows are not the leader's."""
+        return sorted(store for store, found in self.replicas.items() if found not in ("", self.leader))
+
+    @property
+    def silent(self) -> list[str]:
+        """Stores of which nobody can tell."""
+        return sorted(store for store, found in self.replicas.items() if not found)
+
+
+def verify_partition(attempts: Attempts, table: str, partition: int) -> Verified:
+    """Have every replica take its hash at one index, and gather them until the deadline."""
+    until = time.monotonic() + attempts.deadline
+    body = encode(HashRequest(table=table, partition=partition))
+
+    def take(client: flight.FlightClient, options: flight.FlightCallOptions) -> HashResult:
+        [result] = client.do_action(flight.Action("hash", body), options)
+        return decode(HashResult, result.body.to_pybytes())
+
+    taken = attempts.at_leader(table, partition, take)
+    route = attempts.routes.table(table, anew=True)
+    addresses = attempts.routes.replicas(route, partition)
+    found = dict.fromkeys(addresses, "")
+    while True:
+        for store in [store for store, value in found.items() if not value and addresses[store]]:
+            found[store] = _hash_at(attempts, addresses[store], route.key, partition, taken.index)
+        if all(found.values()) or time.monotonic() > until:
+            return Verified(partition, taken.index, taken.hash, found)
+        time.sleep(_POLL_SECONDS)
+
+
+def _hash_at(attempts: Attempts, address: str, table: str, partition: int, index: int) -> str:
+    def ask(client: flight.FlightClient, options: flight.FlightCallOptions) -> tuple[GroupStatus, ...]:
+        [result] = client.do_action(flight.Action("status", encode(StatusRequest(table=table))), options)
+        return decode(StatusResult, result.body.to_pybytes()).groups
+
+    try:
+        groups = attempts.at(address, ask)
+    except StoreError:
+        return ""
+    return next((group.hashes.get(index, "") for group in groups if group.partition == partition), "")

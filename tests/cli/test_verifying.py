@@ -1,0 +1,59 @@
+"""What `evenkeel verify` says of replicas."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from evenkeel.cli import verifying
+from evenkeel.cli.output import Output
+from evenkeel.client.verifying import Verified
+
+SAME = Verified(0, 7, "10:ab", {"main-0": "10:ab", "main-1": "10:ab"})
+ODD = Verified(1, 9, "10:cd", {"main-0": "10:cd", "main-1": "9:ee", "main-2": ""})
+
+
+class Answering:
+    """A client whose table is as it is given."""
+
+    found: list[Verified]
+
+    def __init__(self, endpoints: Any, **options: Any) -> None:
+        pass
+
+    def __enter__(self) -> Answering:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def table(self, name: str) -> Answering:
+        return self
+
+    def verify(self) -> list[Verified]:
+        return self.found
+
+
+@pytest.mark.parametrize(("found", "same"), [([SAME], True), ([SAME, ODD], False)])
+def test_table(found: list[Verified], same: bool, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """A line for each partition, with the stores that differ and those that did not answer; and the sum of it."""
+    monkeypatch.setattr(Answering, "found", found, raising=False)
+    monkeypatch.setattr(verifying, "Client", Answering)
+    assert verifying.verify_table("orders", [], Output.TABLE, deadline=1) is same
+    shown = capsys.readouterr().out
+    assert "0           7       10     2          same\n" in shown
+    assert ("main-1 not as the leader has it; no answer from main-2" in shown) is not same
+    assert ("table orders: all replicas are the same" in shown) is same
+
+
+def test_json(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """Everything, for programs."""
+    monkeypatch.setattr(Answering, "found", [ODD], raising=False)
+    monkeypatch.setattr(verifying, "Client", Answering)
+    verifying.verify_table("orders", [], Output.JSON, deadline=1)
+    told = json.loads(capsys.readouterr().out)
+    assert (told["table"], told["same"]) == ("orders", False)
+    [one] = told["partitions"]
+    assert (one["differing"], one["silent"], one["replicas"]["main-1"]) == (["main-1"], ["main-2"], "9:ee")

@@ -1,0 +1,112 @@
+"""Replicas whose rows are not the leader's are found, and said to be."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from evenkeel.errors import NotLeaderError
+from evenkeel_store.comparing import Comparer
+from evenkeel_store.entries import Compare, Hash, encode_entry
+from tests.store.serving import ORDERS, Store, table_record
+from tests.store.support import GROUP, columns, upsert
+from tests.store.test_machine import Asking, start
+from tests.wire.support import turns
+
+__all__ = ["start"]
+
+START = Callable[..., Asking]
+
+
+async def compared(store: Asking, times: int) -> None:
+    await turns(lambda: store.machine.tally["comparisons"] >= times)
+
+
+async def test_replica_that_has_other_rows(start: START, caplog: pytest.LogCaptureFixture) -> None:
+    """It says so in its log and in what it tells; once it has the same rows again it does not any more."""
+    one, two = start("one"), start("two")
+    await asyncio.gather(one.open(), two.open())
+    await one.apply(1, columns(), upsert([{"id": 1, "name": "a"}]), encode_entry(Hash()))
+    await two.apply(1, columns(), upsert([{"id": 1, "name": "b"}]), encode_entry(Hash()))
+    taken = await one.machine.until_hashed(GROUP, 3)
+    with caplog.at_level(logging.ERROR):
+        for store in (one, two):
+            await store.apply(4, encode_entry(Compare(3, taken)))
+            await compared(store, 1)
+    assert one.machine.engine.groups[GROUP].differs == ""
+    assert f"and the leader's is {taken}" in two.machine.engine.groups[GROUP].differs
+    assert "table orders.1, partition 7 is not as its leader has it" in caplog.text
+    for store in (one, two):
+        await store.apply(5, upsert([{"id": 1, "name": "c"}]), encode_entry(Hash()))
+    again = await one.machine.until_hashed(GROUP, 6)
+    await two.apply(7, encode_entry(Compare(6, again)))
+    await compared(two, 2)
+    assert two.machine.engine.groups[GROUP].differs == ""
+
+
+async def test_barrier_and_comparison_at_once(start: START) -> None:
+    """A replica that gets both in one go takes its hash first."""
+    one, two = start("one"), start("two")
+    await asyncio.gather(one.open(), two.open())
+    await one.apply(1, columns(), encode_entry(Hash()))
+    taken = await one.machine.until_hashed(GROUP, 2)
+    await two.apply(1, columns(), encode_entry(Hash()), encode_entry(Compare(2, taken)))
+    await compared(two, 1)
+    assert two.machine.engine.groups[GROUP].differs == ""
+
+
+async def test_barrier_from_before_a_replica_was_here(start: START) -> None:
+    """Who took no hash at a barrier has nothing to compare, and waits for nothing."""
+    store = start()
+    await store.open()
+    await store.apply(1, columns(), encode_entry(Compare(1, "0:0")), encode_entry(Hash()))
+    taken = await store.machine.until_hashed(GROUP, 3)
+    await store.apply(4, encode_entry(Compare(3, taken)))
+    await compared(store, 1)
+    assert store.machine.engine.groups[GROUP].differs == ""
+
+
+async def test_leaders_compare_what_has_changed(tmp_path: Path) -> None:
+    """After its time, and only where something was written since; one partition at a look."""
+    async with Store(tmp_path / "store") as store:
+        await store.table(table_record(ORDERS, partitions=2), partitions=(0, 1))
+        comparer = Comparer(store.service, seconds=100, clock=store.clock)
+
+        async def logged() -> list[int]:
+            before = [group.last for group in store.sidecar.groups.values()]
+            await comparer.look()
+            await store.settled()
+            return [group.last - last for group, last in zip(store.sidecar.groups.values(), before, strict=True)]
+
+        assert await logged() == [0, 0], "they have just been seen"
+        store.clock.advance(100)
+        assert await logged() == [2, 0]
+        assert await logged() == [0, 2]
+        store.clock.advance(100)
+        assert await logged() == [0, 0], "nothing was written"
+        [_, second] = store.sidecar.groups.values()
+        group = store.machine.engine.groups[second.number]
+        await store.service.propose(group, upsert([{"id": 1}]))
+        await store.settled()
+        store.clock.advance(100)
+        assert await logged() == [0, 2]
+
+
+async def test_who_does_not_lead_compares_nothing(tmp_path: Path) -> None:
+    """It is the leader's to do; one that has just lost it puts it off."""
+    async with Store(tmp_path / "store") as store:
+        await store.table(table_record(ORDERS))
+        comparer = Comparer(store.service, seconds=100, clock=store.clock)
+        await comparer.look()
+        store.clock.advance(100)
+        [group] = store.sidecar.groups.values()
+        group.leading = False
+        before = group.last
+        await comparer.look()
+        with pytest.raises(NotLeaderError):
+            await store.service.take_hash(store.machine.engine.groups[group.number])
+        assert group.last == before
