@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import pytest
 from evenkeel.protocol.records import Peer, Role
 from evenkeel.protocol.replica import Start
 from evenkeel.wire.messages import SnapshotTaken
+from evenkeel_raft.host import filler
+from evenkeel_raft.net.files.manifest import make_manifest
 from tests.raft_host.support import ORDERS, QUICK, Cluster, Member
 from tests.raft_host.test_state_machines import VALUES, problem, replica_of
 
@@ -55,8 +58,11 @@ def outbox(member: Member) -> list[Path]:
     return list((member.directory / "raft" / "outbox").glob("*"))
 
 
-async def test_a_store_that_goes_in_mid_transfer_gives_up_its_place(new_cluster: NewCluster) -> None:
+async def test_a_store_that_goes_in_mid_transfer_gives_up_its_place(
+    new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What it has is kept for its return, when the transfer goes on where it was; meanwhile others are filled."""
+    monkeypatch.setattr(filler, "make_manifest", partial(make_manifest, chunk_bytes=1 << 12))
     cluster = await beyond_the_log(new_cluster, "d", "e", bytes_per_second=5000.0)
     away, learners = cluster["d"], [learner(cluster[name]) for name in "de"]
     await stage(cluster, learners[0])
