@@ -26,7 +26,7 @@ demo: setup ## show what there is, on this machine alone
 
 test: setup ## run the tests: loopback only, no compiler, under five minutes
 	@echo "==> testing"
-	@$(PYTHON_BIN) -m pytest $(PYTEST_ARGS)
+	@$(PYTHON_BIN) -m pytest --numprocesses auto --dist worksteal $(PYTEST_ARGS)
 
 test-process: setup binaries ## test clusters of real processes: sidecars, stores and etcd, killed and paused
 	@echo "==> testing clusters of processes"
