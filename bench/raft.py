@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from bench._raft_commit import commit_rows
 from bench._raft_failover import failover_rows
+from bench._raft_idle import idle_rows
 from bench._raft_log import log_rows
 from bench._raft_net import net_rows
 from bench._raft_small import small_rows
@@ -18,3 +19,4 @@ def rows() -> Iterator[Row]:
     yield from commit_rows()
     yield from small_rows()
     yield from failover_rows()
+    yield from idle_rows()

@@ -131,8 +131,9 @@ async def end(process: Process | None, what: signal.Signals) -> None:
     if process is None or process.returncode is not None:
         return
     with contextlib.suppress(ProcessLookupError):
-        process.send_signal(what)
-        process.send_signal(signal.SIGCONT)
+        # Not by the process object, which would look whether it is gone, and take its end from whoever waits for it.
+        os.kill(process.pid, what)
+        os.kill(process.pid, signal.SIGCONT)
     try:
         async with asyncio.timeout(30):
             await process.wait()
