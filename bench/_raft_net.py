@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import shutil
-import socket
 import statistics
 import subprocess
 import sys
@@ -21,6 +19,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from bench._plain_copy import make_file, plain_copy
 from bench.report import Row
 from evenkeel.wire import messages as wire
 from evenkeel.wire.loop import run
@@ -41,6 +40,7 @@ MESSAGES = 200_000
 ROUND_TRIPS = 5_000
 PROPOSALS = 50_000
 FILE_BYTES = 256 << 20
+_CATCH_UP = f"catch-up: {FILE_BYTES >> 20} MiB stored and verified, beside a plain copy; want >= 0.5"
 ACKNOWLEDGED = AppendResponse(5, 0, 2, 1, 3, 100, False, 0, 0, 99)
 PING = ReadRequest(5, 0, 1, 2, 3, 1)
 LAST = TimeoutNow(5, 0, 1, 2, 3)
@@ -54,14 +54,15 @@ def net_rows() -> Iterator[Row]:
 async def _measure(folder: Path) -> list[Row]:
     figures: dict[str, list[float]] = {}
     async with _store(folder) as (peers, handler), _echo() as echo:
-        source = await asyncio.to_thread(_make_file, folder)
+        source = folder / "file"
+        await asyncio.to_thread(make_file, source, FILE_BYTES)
         manifest = await asyncio.to_thread(make_manifest, folder, [source.name])
         windows: dict[str, Callable[[int], Awaitable[float]]] = {
             "messages": lambda _: _windowed(peers, handler),
             "round trips": lambda _: _round_trips(peers, handler),
             "plain round trips": lambda _: _plain_round_trips(echo),
             "snapshot": lambda number: _snapshot(peers, manifest, folder, number),
-            "plain copy": lambda _: asyncio.to_thread(_plain_copy, source),
+            "plain copy": lambda _: asyncio.to_thread(plain_copy, source),
             "proposals": lambda _: _proposals(folder),
         }
         for number in range(WINDOWS):
@@ -71,7 +72,7 @@ async def _measure(folder: Path) -> list[Row]:
     return [
         Row("raft", "peer link: small messages, one direction", median["messages"], "messages/s"),
         _beside("peer link: one message at a time, there and back", "round trips/s", median, "round trips"),
-        _beside(f"snapshot of {FILE_BYTES >> 20} MiB, stored and verified", "MB/s", median, "snapshot", "plain copy"),
+        _beside(_CATCH_UP, "MB/s", median, "snapshot", "plain copy"),
         Row("raft", "state-machine socket: 64 proposals of 100 bytes at a time", median["proposals"], "proposals/s"),
     ]
 
@@ -231,46 +232,11 @@ async def _plain_round_trips(ping: _Ping) -> float:
 # Files
 
 
-def _make_file(folder: Path) -> Path:
-    file = folder / "file"
-    with file.open("wb") as opened:
-        for _ in range(FILE_BYTES >> 20):
-            opened.write(os.urandom(1 << 20))
-        opened.flush()
-        os.fsync(opened.fileno())
-    return file
-
-
 async def _snapshot(peers: Peers, manifest: Manifest, folder: Path, number: int) -> float:
     message = InstallSnapshot(5, 0, 1, 2, 3, SnapshotMeta(10 + number, 3, Conf((1, 2))))
     began = time.perf_counter()
     await peers.send_snapshot("store-2", message=message, manifest=manifest, directory=folder)
     return FILE_BYTES / 1e6 / (time.perf_counter() - began)
-
-
-def _plain_copy(source: Path) -> float:
-    copy = source.with_name("copy")
-    child, port = _child("copy", str(copy))
-    with child, socket.create_connection((HOST, port)) as connection, source.open("rb") as file:
-        began = time.perf_counter()
-        connection.sendfile(file)
-        connection.shutdown(socket.SHUT_WR)
-        connection.recv(1)
-        taken = time.perf_counter() - began
-    copy.unlink()
-    return FILE_BYTES / 1e6 / taken
-
-
-def _serve_copy(target: str) -> None:
-    with socket.create_server((HOST, 0)) as listener:
-        print(listener.getsockname()[1], flush=True)
-        connection, _ = listener.accept()
-        buffer = memoryview(bytearray(1 << 20))
-        with connection, Path(target).open("wb", buffering=0) as file:
-            while size := connection.recv_into(buffer):
-                file.write(buffer[:size])
-            os.fsync(file.fileno())
-            connection.sendall(b".")
 
 
 # The state-machine socket
@@ -357,8 +323,6 @@ def _child(role: str, *arguments: str) -> tuple[subprocess.Popen[str], int]:
 
 def _main(role: str, *arguments: str) -> None:
     match role:
-        case "copy":
-            _serve_copy(*arguments)
         case "store":
             run(_serve_store(*arguments))
         case "echo":

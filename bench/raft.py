@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from bench._raft_catch_up import catch_up_rows
 from bench._raft_commit import commit_rows
 from bench._raft_failover import failover_rows
 from bench._raft_idle import idle_rows
@@ -20,3 +21,4 @@ def rows() -> Iterator[Row]:
     yield from small_rows()
     yield from failover_rows()
     yield from idle_rows()
+    yield from catch_up_rows()
