@@ -28,7 +28,8 @@ test: setup ## run the tests: loopback only, no compiler, under five minutes
 	@echo "==> testing"
 	@$(PYTHON_BIN) -m pytest --numprocesses auto --dist worksteal $(PYTEST_ARGS)
 
-test-process: setup binaries ## test clusters of real processes: sidecars, stores and etcd, killed and paused
+test-process: setup binaries ## test clusters of real processes: sidecars, stores and etcd, killed and paused, on bad networks
+	@[ "$$(id -u)" != 0 ] || scripts/need.sh ip iptables unshare
 	@echo "==> testing clusters of processes"
 	@$(PYTHON_BIN) -m pytest tests/process tests/store tests/kubernetes -m "processes" $(PYTEST_ARGS)
 

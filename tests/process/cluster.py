@@ -49,7 +49,9 @@ class StoreProcesses:
         self.flags = flags
         self.endpoints = endpoints
         self.front, self.http = free_port(), free_port()
-        self._peers = free_port()
+        self.peers = free_port()
+        self.group: int | None = None
+        """The group of users its processes run as, where a firewall is to know them by it."""
         self.sidecar: Process | None = None
         self.machine: Process | None = None
 
@@ -64,7 +66,7 @@ class StoreProcesses:
             "evenkeel_raft.process.main",
             *("--store", self.name, "--store-cluster", "main"),
             *("--data", str(self.directory / "raft"), "--socket", str(self.socket)),
-            *("--listen", f"{LOOPBACK}:{self._peers}", "--http", f"{LOOPBACK}:{self.http}"),
+            *("--listen", f"{LOOPBACK}:{self.peers}", "--http", f"{LOOPBACK}:{self.http}"),
             *("--etcd-endpoints", ",".join(self.endpoints), *self.flags),
         )
 
@@ -87,6 +89,7 @@ class StoreProcesses:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                group=self.group,
             )
 
     def send(self, what: signal.Signals) -> None:
@@ -145,13 +148,23 @@ async def end(process: Process | None, what: signal.Signals) -> None:
 class ProcessCluster:
     """Etcd and stores; an async context manager that leaves nothing behind."""
 
-    def __init__(self, directory: Path, *, stores: int = 3, partitions: int = 1, flags: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        stores: int = 3,
+        partitions: int = 1,
+        flags: tuple[str, ...] = (),
+        own_groups: bool = False,
+    ) -> None:
+        """`own_groups`: each store runs as a group of users of its own, the one with the number of its port."""
         self.directory = directory
         self.partitions = partitions
         self.flags = flags
         self.etcd = EtcdServer(directory / "etcd", binary=find_etcd())
         self.stores: dict[str, StoreProcesses] = {}
         self._count = stores
+        self._own_groups = own_groups
         self.metastore: EtcdMetastore
         self.epoch: Epoch
 
@@ -188,6 +201,8 @@ class ProcessCluster:
     async def add(self, name: str, *, flags: tuple[str, ...] = ()) -> StoreProcesses:
         """Start another store."""
         store = StoreProcesses(name, self.directory / name, (self.etcd.endpoint,), (*self.flags, *flags))
+        if self._own_groups:
+            store.group = store.peers
         self.stores[name] = store
         await store.start()
         return store

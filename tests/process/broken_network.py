@@ -1,0 +1,64 @@
+"""Run by `test_network.py` in a network of its own: packets are lost, and a store is not heard any more."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+
+import pytest
+
+from evenkeel.protocol.records import Leader, decode
+from tests.process import firewall
+from tests.process.cluster import KEYS, TABLE, ProcessCluster
+from tests.process.load import Load
+from tests.process.test_moves import finish
+
+NewCluster = Callable[..., Awaitable[ProcessCluster]]
+
+
+@pytest.fixture(autouse=True)
+def healed() -> Iterator[None]:
+    yield
+    firewall.heal()
+
+
+async def leader_of(cluster: ProcessCluster) -> str:
+    """The store that is reported to lead partition 0."""
+    kv = await cluster.metastore.get(KEYS.leader(TABLE, 0))
+    return "" if kv is None else decode(Leader, kv.value, key=kv.key).store
+
+
+async def test_packets_are_lost(new_cluster: NewCluster) -> None:
+    """With every twentieth packet lost, replicas are added, filled and removed, and clients are served."""
+    cluster = await new_cluster(stores=5, partitions=2, own_groups=True)
+    await cluster.reconcile(3)
+    async with Load(cluster) as load:
+        await load.goes_on()
+        firewall.lose(0.05, cluster.stores.values())
+        for replicas in (5, 3):
+            await cluster.reconcile(replicas)
+            await cluster.until_settled()
+            await load.goes_on()
+    assert firewall.dropped() > 100
+    await finish(cluster, load)
+
+
+async def test_a_leader_is_not_heard_any_more(new_cluster: NewCluster) -> None:
+    """It hears the others, who elect another one; when it is heard again it follows, also in mid change."""
+    cluster = await new_cluster(stores=5, partitions=1, own_groups=True)
+    await cluster.reconcile(3)
+    async with Load(cluster) as load:
+        for replicas in (5, 3):
+            await load.goes_on()
+            await cluster.until(lambda: leader_of(cluster))
+            before = await leader_of(cluster)
+            await cluster.reconcile(replicas)
+            firewall.mute(cluster.stores[before], [store for name, store in cluster.stores.items() if name != before])
+
+            async def another_leads(before: str = before) -> bool:
+                return await leader_of(cluster) != before
+
+            await cluster.until(another_leads)
+            await load.goes_on()
+            firewall.heal()
+            await cluster.until_settled()
+    await finish(cluster, load)
