@@ -8,7 +8,8 @@ PYTEST_ARGS ?=
 LOCK_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-process test-spark setup-spark soak explore e2e cluster-up cluster-down bench lint format crds images binaries lock docs clean
+.PHONY: help setup demo test test-process test-spark setup-spark soak explore e2e e2e-smoke deploy cluster-up cluster-down
+.PHONY: bench lint format crds images binaries lock docs clean
 .PHONY: lint-style lint-types lint-layers lint-tree lint-shell
 
 help: ## list the targets
@@ -47,6 +48,13 @@ e2e: setup binaries ## test against real processes and a real Kubernetes, which 
 	@$(PYTHON_BIN) -m e2e.cluster prepare
 	@echo "==> testing end to end"
 	@$(PYTHON_BIN) -m pytest e2e $(PYTEST_ARGS)
+
+e2e-smoke: setup binaries images ## the shortest of them: install by Helm, a table, a client, a scale, and nothing left
+	@$(PYTHON_BIN) -m e2e.cluster prepare
+	@$(PYTHON_BIN) -m pytest e2e/test_smoke.py $(PYTEST_ARGS)
+
+deploy: setup images ## from nothing to a Ready table, on EVENKEEL_CLUSTER=netns|kind|current
+	@$(PYTHON_BIN) -m e2e.deploy
 
 cluster-up: setup ## make a Kubernetes of NODES=3 nodes on this machine, as root; no registry, no Docker
 	@$(PYTHON_BIN) -m e2e.cluster up --nodes $(NODES)

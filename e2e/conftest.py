@@ -15,9 +15,12 @@ from e2e.cluster.layers import leave_out
 from e2e.cluster.process import run
 from e2e.cluster.provider import Cluster, chosen
 from e2e.cluster.provider import cluster as some_cluster
+from e2e.release import Release, load_images
+from e2e.shop import Shop
 from tests.repository.tree import ROOT
 
 _REQUIRED = "EVENKEEL_E2E"
+_OWNER = 65532
 _numbers = itertools.count()
 
 
@@ -38,6 +41,26 @@ def python_image(cluster: Cluster) -> str:
     tag = run(ROOT / "scripts" / "base-image.sh", within=900).strip()
     cluster.load_images(export(tag))
     return tag
+
+
+@pytest.fixture(scope="session")
+def evenkeel(cluster: Cluster) -> Iterator[Release]:
+    """Evenkeel, installed by Helm, from images that `make images` built."""
+    load_images(cluster)
+    cluster.add_volumes(1, owner=_OWNER)
+    release = Release(cluster.kubectl)
+    release.install()
+    yield release
+    release.uninstall()
+
+
+@pytest.fixture
+def shop(cluster: Cluster, evenkeel: Release, namespace: str) -> Iterator[Shop]:
+    """Room for a StoreCluster and a Table, which are gone at the end."""
+    cluster.add_volumes(2, owner=_OWNER)
+    shop = Shop(evenkeel.kubectl, namespace)
+    yield shop
+    shop.close()
 
 
 @pytest.fixture

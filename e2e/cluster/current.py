@@ -66,4 +66,4 @@ class CurrentCluster:
 
 
 def _images(node: dict[str, Any]) -> set[str]:
-    return {name for image in node["status"].get("images", ()) for name in image["names"]}
+    return {name for image in node["status"].get("images", ()) for name in image["names"] or ()}

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import kopf
 from kubernetes.aio.client.configuration import Configuration
@@ -23,6 +23,9 @@ from evenkeel_operator.kube.kinds import Kind, Object
 __all__ = ["Watch", "Watches"]
 
 log = logging.getLogger(__name__)
+
+_IDENTITY: Final[Any] = "evenkeel-operator"
+"""kopf does not export the type."""
 
 Deliver = Callable[[Kind, bool, Object], None]
 """Takes the object of an event; True where it is gone."""
@@ -91,6 +94,8 @@ class Watches:
             registry=self._registry(home),
             settings=self._settings(),
             standalone=True,
+            # Else it makes one up from the user's name, and a pod's user has none.
+            identity=_IDENTITY,
             clusterwide=not self._namespaces,
             namespaces=list(self._namespaces),
             stop_flag=self._stop,

@@ -40,6 +40,16 @@ async def etcd(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EtcdSe
         yield server
 
 
+@pytest.fixture(autouse=True)
+def _nameless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pods run as a user that no /etc/passwd lists."""
+
+    def unknown() -> str:
+        raise KeyError("getpwuid(): uid not found: 65532")
+
+    monkeypatch.setattr("getpass.getuser", unknown)
+
+
 @pytest_asyncio.fixture
 async def world(kubectl: Kubectl, namespace: str, etcd: EtcdServer, tmp_path: Path) -> AsyncIterator[World]:
     async with new_world(kubectl, namespace, etcd.endpoint, tmp_path) as made:

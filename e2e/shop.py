@@ -1,0 +1,190 @@
+"""A StoreCluster `main`, a Table `orders` and a client that never stops writing, in a namespace of their own."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from e2e.cluster.errors import ClusterError
+from e2e.cluster.kubectl import Kubectl, holds
+from e2e.release import STORE_IMAGE
+
+__all__ = ["Found", "Shop"]
+
+_PROGRAM = Path(__file__).with_name("client.py")
+_STORES = "evenkeel.dev/store-cluster=main"
+_API = "evenkeel.dev/v1alpha1"
+
+
+class Found(msgspec.Struct, kw_only=True):
+    """What the client says of the rows it wrote."""
+
+    acknowledged: int
+    failed: int = 0
+    errors: list[str] = []
+    longest: float = 0.0
+    """Seconds that a write took at most."""
+    rows: int = 0
+    distinct: int = 0
+    missing: list[int] = []
+
+
+class Shop:
+    """The objects of one namespace, and what they say."""
+
+    def __init__(self, kubectl: Kubectl, namespace: str) -> None:
+        self.kubectl = kubectl
+        self.namespace = namespace
+
+    def run(self, *arguments: str, within: float = 120.0) -> str:
+        """Run kubectl here."""
+        return self.kubectl(*arguments, f"--namespace={self.namespace}", within=within)
+
+    def apply(self, *objects: dict[str, Any]) -> None:
+        """Bring objects about, here."""
+        self.kubectl.apply(*objects, namespace=self.namespace)
+
+    # What users do
+
+    def open(self, *, stores: int = 3, partitions: int = 8, replicas: int = 3, **table: Any) -> None:
+        """Apply StoreCluster and Table, and wait until the table is Ready and where it should be."""
+        columns = [{"name": "id", "type": "int64", "nullable": False}, {"name": "customer", "type": "string"}]
+        spec = {
+            "storeCluster": "main",
+            "partitions": partitions,
+            "replicas": replicas,
+            "schema": {"columns": columns, "primaryKey": ["id"]},
+            **table,
+        }
+        cluster = {"stores": stores, "storage": {"size": "1Gi"}}
+        self.apply(
+            {"apiVersion": _API, "kind": "StoreCluster", "metadata": {"name": "main"}, "spec": cluster},
+            {"apiVersion": _API, "kind": "Table", "metadata": {"name": "orders"}, "spec": spec},
+        )
+        self.settle()
+
+    def close(self) -> None:
+        """Delete table and stores, and wait until nothing of them is left."""
+        self.run("delete", "pod/client", "--ignore-not-found", "--grace-period=1")
+        self.run("delete", "table/orders", "--ignore-not-found", "--timeout=90s")
+        self.run("delete", "storecluster/main", "--ignore-not-found", "--timeout=90s")
+
+    def scale(self, what: str, replicas: int) -> None:
+        """As `kubectl scale`."""
+        self.run("scale", what, f"--replicas={replicas}")
+
+    # What is
+
+    def status(self, what: str = "table/orders") -> dict[str, Any]:
+        """The status of an object."""
+        found: dict[str, Any] = self.kubectl.get(what, f"--namespace={self.namespace}").get("status", {})
+        return found
+
+    def settle(self, *, within: float = 180.0) -> None:
+        """Wait until statuses that speak of the newest specs say that all is well."""
+        try:
+            self.kubectl.wait("table and stores are as wanted", self._settled, within=within)
+        except ClusterError as error:
+            raise ClusterError(f"{error}\n{self.picture()}") from None
+
+    def _settled(self) -> bool:
+        table = self.kubectl.get("table/orders", f"--namespace={self.namespace}")
+        cluster = self.kubectl.get("storecluster/main", f"--namespace={self.namespace}")
+        newest = all(
+            each.get("status", {}).get("observedGeneration") == each["metadata"]["generation"]
+            for each in (table, cluster)
+        )
+        arrived = table.get("status", {}).get("replicas") == table["spec"]["replicas"]
+        well = all(holds(table, name) for name in ("Ready", "Balanced")) and holds(cluster, "Ready")
+        return newest and arrived and well and not holds(table, "Degraded") and not holds(cluster, "Degraded")
+
+    def partitions(self) -> list[dict[str, Any]]:
+        """What is said of every partition."""
+        slices = self.kubectl.items("partitionassignments", f"--namespace={self.namespace}")
+        return [partition for each in slices for partition in each.get("status", {}).get("partitions", ())]
+
+    def holders(self) -> set[str]:
+        """The stores that hold something."""
+        return {peer["store"] for partition in self.partitions() for peer in partition["stable"]}
+
+    def leaders(self) -> set[str]:
+        """The stores that lead something."""
+        return {str(partition.get("leader")) for partition in self.partitions()}
+
+    def pods(self) -> dict[str, dict[str, Any]]:
+        """The stores' pods by name."""
+        return {pod["metadata"]["name"]: pod for pod in self.kubectl.pods(_STORES, namespace=self.namespace)}
+
+    def node_of(self, pod: str) -> str:
+        """Where a pod is."""
+        found = self.kubectl.get(f"pod/{pod}", f"--namespace={self.namespace}")
+        return str(found["spec"]["nodeName"])
+
+    def picture(self) -> str:
+        """All there is to see when something is not as it should be."""
+        return "\n".join(
+            self.run(*words)
+            for words in (
+                ("get", "storeclusters,tables,pods,pvc", "--output=wide"),
+                ("get", "tables,storeclusters", "--output=jsonpath={range .items[*]}{.status}{'\\n'}{end}"),
+                ("get", "events", "--sort-by=.lastTimestamp", "--field-selector=type=Warning"),
+            )
+        )
+
+    # The client
+
+    def start_client(self, *, node: str = "") -> None:
+        """Let a pod write from now on."""
+        program = {"client.py": _PROGRAM.read_text()}
+        self.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "client"}, "data": program})
+        self.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "client"}, "spec": _client(node)})
+        self.run("wait", "--for=condition=Ready", "pod/client", "--timeout=60s")
+        self.wait_for_writes()
+
+    def told(self) -> Found:
+        """What the client has been promised so far."""
+        text = self.kubectl.execute("client", "cat", "/tmp/told", namespace=self.namespace)
+        return msgspec.json.decode(text, type=Found)
+
+    def wait_for_writes(self, count: int = 200, *, within: float = 90.0) -> None:
+        """Wait until so many more rows are acknowledged."""
+        before = 0
+        with contextlib.suppress(ClusterError):
+            before = self.told().acknowledged
+        self.kubectl.wait(f"{count} more rows", lambda: self.told().acknowledged >= before + count, within=within)
+
+    def check(self) -> Found:
+        """Everything that was acknowledged is there, as it was written, once."""
+        text = self.kubectl.execute("client", "python3", "/client/client.py", "check", namespace=self.namespace)
+        found = msgspec.json.decode(text, type=Found)
+        assert found.acknowledged > 0
+        assert not found.missing, found
+        assert found.rows == found.distinct, found
+        return found
+
+
+def _client(node: str) -> dict[str, Any]:
+    mounts = {"client": "/client", "secret": "/secret", "tmp": "/tmp"}
+    return {
+        "terminationGracePeriodSeconds": 1,
+        **({"nodeName": node} if node else {}),
+        "securityContext": {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [
+            {
+                "name": "client",
+                "image": STORE_IMAGE,
+                "imagePullPolicy": "Never",
+                "command": ["python3", "/client/client.py", "write"],
+                "volumeMounts": [{"name": name, "mountPath": path} for name, path in mounts.items()],
+                "readinessProbe": {"exec": {"command": ["test", "-e", "/tmp/told"]}, "periodSeconds": 1},
+            }
+        ],
+        "volumes": [
+            {"name": "client", "configMap": {"name": "client"}},
+            {"name": "secret", "secret": {"secretName": "main-client"}},
+            {"name": "tmp", "emptyDir": {}},
+        ],
+    }

@@ -1,0 +1,40 @@
+"""What the chart renders, before a real API server."""
+
+from __future__ import annotations
+
+import pytest
+
+from e2e.cluster.binaries import lacking
+from e2e.cluster.kubectl import Kubectl
+from e2e.cluster.layers import leave_out
+from e2e.release import Release
+from evenkeel_operator.kube.client import Kube, load_configuration
+from evenkeel_operator.process.farewell import remaining
+from tests.kubernetes.world import store_cluster
+
+
+@pytest.mark.parametrize("scope", ["cluster", "namespace"])
+def test_it_installs(kubectl: Kubectl, namespace: str, scope: str) -> None:
+    """An API server takes every object, as a server-side dry run."""
+    if lacking("helm"):
+        leave_out("not built yet: helm (make binaries ONLY=cluster)", unless="EVENKEEL_KUBERNETES")
+    release = Release(kubectl, namespace=namespace)
+    rendered = release.helm(
+        "template", release.name, "charts/evenkeel", "--kube-version=1.34.0", "--no-hooks", f"--set=rbac.scope={scope}"
+    )
+    assert "error" not in kubectl(
+        "apply", "--server-side", "--force-conflicts", "--dry-run=server", f"--namespace={namespace}", "--filename=-",
+        stdin=rendered,
+    )  # fmt: skip
+
+
+async def test_uninstalling_waits_for_store_clusters(kubectl: Kubectl, namespace: str) -> None:
+    """What has data stands in the way of an uninstall, by name; elsewhere than in the served namespaces it does not."""
+    kubectl.apply(store_cluster(), namespace=namespace)
+    kube = Kube(await load_configuration(kubectl.kubeconfig))
+    try:
+        assert await remaining(kube, [namespace]) == [f"StoreCluster {namespace}/main"]
+        assert f"StoreCluster {namespace}/main" in await remaining(kube, [])
+        assert await remaining(kube, ["default"]) == []
+    finally:
+        await kube.close()
