@@ -11,6 +11,7 @@ import contextlib
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import aetcd
@@ -30,12 +31,10 @@ _POLL_SECONDS = 0.01
 
 
 @contextlib.asynccontextmanager
-async def cluster(
-    *, stores: int = 3, partitions: int = 1, replicas: int = 3, flags: tuple[str, ...] = ()
-) -> AsyncIterator[ProcessCluster]:
+async def cluster(*, replicas: int = 3, **options: Any) -> AsyncIterator[ProcessCluster]:
     """Stores with one table, ready."""
     with tempfile.TemporaryDirectory(prefix="evenkeel-bench-") as directory:
-        async with ProcessCluster(Path(directory), stores=stores, partitions=partitions, flags=flags) as made:
+        async with ProcessCluster(Path(directory), **options) as made:
             await made.reconcile(replicas)
             await made.until_settled(within=600)
             yield made

@@ -15,46 +15,35 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import duckdb
-import numpy as np
 import pyarrow as pa
 from pyarrow import flight
 
+from bench._store_cluster import cluster_rows
+from bench._store_rows import KEYS, SCHEMA, batches_of, open_plain, upsert_plain
 from bench.report import Row
 from evenkeel.protocol.keys import Keys
 from evenkeel.routing.routes import RoutingTable
-from evenkeel.rows.schema import ColumnDef, RowSchema, arrow_schema
 from evenkeel.wire.messages import Applied, Apply, LoggedEntry, Open, ReadAt
 from evenkeel_store.entries import AddColumns, Upsert, encode_entry
 from evenkeel_store.flight.server import FlightServer
 from evenkeel_store.machine import Machine
 from evenkeel_store.service import Service
 
-SCHEMA: Final = RowSchema(
-    (
-        ColumnDef("id", "int64", False),
-        ColumnDef("amount", "float64"),
-        ColumnDef("customer", "string"),
-        ColumnDef("quantity", "int32"),
-    ),
-    ("id",),
-    ("id",),
-)
-KEYS: Final = 1_000_000
 ROUNDS: Final = 3
 AMOUNTS: Final = {256: 60_000, 4_096: 400_000, 65_536: 800_000}
 GROUP, REPLICA = 1, 1
 
 
 def rows() -> Iterator[Row]:
-    """Applying by size of batch, then scanning."""
+    """One store by itself, then three as a cluster."""
     yield from asyncio.run(_measure())
+    yield from cluster_rows()
 
 
 async def _measure() -> list[Row]:
     found = []
     for size, amount in AMOUNTS.items():
-        batches = _batches(size, max(3, amount // size))
+        batches = batches_of(size, max(3, amount // size))
         pairs = []
         for _ in range(ROUNDS):
             plain = _timed_plain(batches)
@@ -70,33 +59,9 @@ async def _measure() -> list[Row]:
     return found
 
 
-def _batches(size: int, count: int) -> list[pa.RecordBatch]:
-    chance = np.random.default_rng(7)
-    names = pa.array([f"customer-{number}" for number in range(5000)])
-    made = []
-    for _ in range(count):
-        ids = chance.permutation(KEYS)[:size].astype(np.int64)
-        columns = [
-            pa.array(ids),
-            pa.array(chance.random(size)),
-            names.take(pa.array(ids % 5000)),
-            pa.array(ids.astype(np.int32)),
-        ]
-        made.append(pa.RecordBatch.from_arrays(columns, schema=arrow_schema(SCHEMA)))
-    return made
-
-
 def _timed_plain(batches: Sequence[pa.RecordBatch]) -> float:
-    with tempfile.TemporaryDirectory(prefix="evenkeel-bench-") as directory:
-        con = duckdb.connect(f"{directory}/plain.duckdb")
-        con.execute("CREATE TABLE t (id BIGINT PRIMARY KEY, amount DOUBLE, customer VARCHAR, quantity INTEGER)")
-        started = time.perf_counter()
-        for batch in batches:
-            con.register("incoming", pa.Table.from_batches([batch]))
-            con.execute("INSERT OR REPLACE INTO t SELECT * FROM incoming")
-        seconds = time.perf_counter() - started
-        con.close()
-    return seconds
+    with tempfile.TemporaryDirectory(prefix="evenkeel-bench-") as directory, open_plain(Path(directory)) as con:
+        return upsert_plain(con, batches)
 
 
 async def _timed_apply(batches: Sequence[pa.RecordBatch], *, at_once: int) -> float:
@@ -150,7 +115,7 @@ class _NoSidecar:
 async def _scan() -> Row:
     with tempfile.TemporaryDirectory(prefix="evenkeel-bench-") as directory:
         machine = await _machine(Path(directory))
-        whole = pa.Table.from_batches([pa.concat_batches(_batches(KEYS, 1))])
+        whole = pa.Table.from_batches([pa.concat_batches(batches_of(KEYS, 1))])
         for place, batch in enumerate(whole.to_batches(max_chunksize=65_536)):
             await _apply(machine, place + 2, encode_entry(Upsert("", 0, SCHEMA.version, 0), batch))
         await machine.upkeep.fold()

@@ -46,7 +46,7 @@ class TableCluster(ProcessCluster):
 
     async def add(self, name: str, *, flags: tuple[str, ...] = ()) -> StoreProcesses:
         store = TableStore(name, self.directory / name, (self.etcd.endpoint,), ())
-        store.flags = ("--flight", store.address, *flags)
+        store.flags = ("--flight", store.address, *self.flags, *flags)
         self.stores[name] = store
         await store.start()
         return store
@@ -66,7 +66,9 @@ class TableCluster(ProcessCluster):
         size = voters or (replicas if replicas % 2 else replicas - 1)
         raw = msgspec.Raw(self.spec(replicas))
         wish = TableWish(
-            record=TableRecord(partitions=self.partitions, replicas=replicas, consensus_size=size, spec=raw),
+            record=TableRecord(
+                partitions=self.partitions, replicas=replicas, consensus_size=size, retarget=retarget, spec=raw
+            ),
             view=TableView(name="orders", partitions=self.partitions, replicas=replicas, consensus_size=size),
         )
         requests = reconcile_table(wish, keys=KEYS, table=TABLE, epoch=self.epoch.compare)
