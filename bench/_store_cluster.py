@@ -30,7 +30,7 @@ from evenkeel.client import Client
 from evenkeel.errors import StoreError
 from tests.store.cluster import TableCluster, TableStore
 
-__all__ = ["BenchCluster", "bench_cluster", "cluster_rows"]
+__all__ = ["TABLE", "BenchCluster", "bench_cluster", "cluster_rows"]
 
 AMOUNTS: Final = {256: 51_200, 4_096: 409_600, 65_536: 655_360}
 ETCD_AT_ONCE: Final = 64

@@ -19,6 +19,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from bench._store_cluster import cluster_rows
+from bench._store_moves import move_rows
 from bench._store_rows import KEYS, SCHEMA, batches_of, open_plain, upsert_plain
 from bench.report import Row
 from evenkeel.protocol.keys import Keys
@@ -38,6 +39,7 @@ def rows() -> Iterator[Row]:
     """One store by itself, then three as a cluster."""
     yield from asyncio.run(_measure())
     yield from cluster_rows()
+    yield from move_rows()
 
 
 async def _measure() -> list[Row]:

@@ -1,0 +1,154 @@
+"""What moving replicas costs: clients that write meanwhile, and bytes copied for targets that were superseded.
+
+A rebalance is one more replica for every partition of a table on three stores. It goes unthrottled first, then under a
+limit by which copying alone takes three tenths of that; a client that writes one row after the other meanwhile is
+compared with itself just before. Targets are superseded by asking for five replicas, and for three again in mid copy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import statistics
+import time
+from collections.abc import Coroutine, Iterator
+from functools import partial
+from typing import Any, Final
+
+import pyarrow as pa
+
+from bench._store_cluster import TABLE, BenchCluster, bench_cluster
+from bench._store_rows import batches_of
+from bench._turns import median_row
+from bench.report import Row
+from evenkeel.client import Client
+from evenkeel.protocol.records import Retarget
+from tests.process.cluster import StoreProcesses
+
+__all__ = ["move_rows"]
+
+PARTITIONS: Final = 6
+ROWS: Final = 1_000_000
+WINDOWS: Final = 5
+BEFORE_SECONDS: Final = 4.0
+LONGER: Final = 0.3
+SUPERSEDED_ROUNDS: Final = 3
+SUPERSEDED_RATE: Final = 4 << 20
+
+
+def move_rows() -> Iterator[Row]:
+    """Writes during a rebalance, how long that takes, and what was copied in vain."""
+    yield from asyncio.run(_rebalances())
+    yield from asyncio.run(_superseded())
+
+
+# Writes meanwhile
+
+
+async def _rebalances() -> list[Row]:
+    async with bench_cluster(partitions=PARTITIONS, replicas=2) as cluster:
+        moves = _Moves(cluster)
+        free = statistics.median([(await moves.pair())[2] for _ in range(WINDOWS)])
+        copied = await _total(cluster, "snapshot_bytes_total") / WINDOWS
+    # Every byte goes out of one store and into another, and a store has one limit for both.
+    rate = 2 * copied / len(cluster.stores) / (LONGER * free)
+    flags = ("--bytes-per-second", str(int(rate)))
+    async with bench_cluster(partitions=PARTITIONS, replicas=2, flags=flags) as cluster:
+        moves = _Moves(cluster)
+        pairs = [await moves.pair() for _ in range(WINDOWS)]
+    p99 = median_row(
+        "store",
+        "p99 of writes during a throttled rebalance, beside before; want <= 1.1",
+        "ms",
+        [(during, before) for before, during, _ in pairs],
+    )
+    taken = statistics.median(seconds for _, _, seconds in pairs)
+    return [p99, Row("store", "throttled rebalance, beside unthrottled; want <= 1.5", taken, "s", free, taken / free)]
+
+
+class _Moves:
+    """A client that writes, before and while there is one replica more."""
+
+    def __init__(self, cluster: BenchCluster) -> None:
+        self._cluster = cluster
+        self._filled = False
+        self._rows = batches_of(1, 500)
+
+    async def pair(self) -> tuple[float, float, float]:
+        """The p99 before and during, in milliseconds, and how long the rebalance took."""
+        cluster = self._cluster
+        with cluster.connect() as client:
+            if not self._filled:
+                await asyncio.to_thread(client.table(TABLE).upsert, pa.Table.from_batches(batches_of(ROWS, 1)))
+                self._filled = True
+            before = await self._write_while(client, asyncio.sleep(BEFORE_SECONDS))
+            began = time.perf_counter()
+            during = await self._write_while(client, self._to(3))
+            taken = time.perf_counter() - began
+        await self._to(2)
+        return before, during, taken
+
+    async def _to(self, replicas: int) -> None:
+        await self._cluster.reconcile(replicas)
+        await self._cluster.until_settled()
+
+    async def _write_while(self, client: Client, work: Coroutine[Any, Any, None]) -> float:
+        doing = asyncio.create_task(work)
+        latencies: list[float] = []
+        while not doing.done():
+            began = time.perf_counter()
+            await asyncio.to_thread(client.table(TABLE).upsert, random.choice(self._rows))
+            latencies.append(1000 * (time.perf_counter() - began))
+        await doing
+        return statistics.quantiles(latencies, n=100)[-1]
+
+
+# What is copied in vain
+
+
+async def _superseded() -> list[Row]:
+    flags = ("--bytes-per-second", str(SUPERSEDED_RATE))
+    async with bench_cluster(stores=5, partitions=PARTITIONS, flags=flags) as cluster:
+        with cluster.connect() as client:
+            await asyncio.to_thread(client.table(TABLE).upsert, pa.Table.from_batches(batches_of(ROWS, 1)))
+        return [await _superseded_in(cluster, mode) for mode in Retarget]
+
+
+async def _superseded_in(cluster: BenchCluster, mode: Retarget) -> Row:
+    copied, wasted = await _copied(cluster), await _total(cluster, "wasted_snapshot_bytes_total")
+    for _ in range(SUPERSEDED_ROUNDS):
+        begun = await _copied(cluster)
+        await cluster.reconcile(5, retarget=mode)
+
+        async def copying(begun: float = begun) -> bool:
+            return await _copied(cluster) > begun
+
+        await cluster.until(copying)
+        await cluster.reconcile(3, retarget=mode)
+        await cluster.until_settled()
+        await cluster.until(partial(_nothing_filled, cluster))
+    copied, wasted = await _copied(cluster) - copied, await _total(cluster, "wasted_snapshot_bytes_total") - wasted
+    want = "; want <= 0.05" if mode is Retarget.QUEUE else ""
+    case = f"bytes copied for superseded targets, retarget {mode.value}, beside all{want}"
+    return Row("store", case, wasted / 1e6, "MB", copied / 1e6, wasted / copied)
+
+
+async def _nothing_filled(cluster: BenchCluster) -> bool:
+    return not await _total(cluster, "filling_members")
+
+
+async def _copied(cluster: BenchCluster) -> float:
+    return await _total(cluster, "snapshot_bytes_total")
+
+
+async def _total(cluster: BenchCluster, metric: str) -> float:
+    """A figure, summed over all sidecars."""
+    return sum([await asyncio.to_thread(_metric, store, metric) for store in cluster.stores.values()])
+
+
+def _metric(store: StoreProcesses, metric: str) -> float:
+    name = f"evenkeel_raft_{metric} "
+    [value] = [
+        line.removeprefix(name) for line in store.read("/metrics").decode().splitlines() if line.startswith(name)
+    ]
+    return float(value)
