@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import resource
 import subprocess
@@ -9,9 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.models import CommandInfo
 from typer.testing import CliRunner
 
 from evenkeel.cli.app import app
+from evenkeel.cli.local_app import local
 from evenkeel.cli.printing import size, span
 
 COMMAND = Path(sys.executable).parent / "evenkeel"
@@ -71,6 +74,13 @@ def test_every_command_has_help(verb: list[str]) -> None:
     assert "." in said[0] + said[1]
 
 
+@pytest.mark.parametrize("verb", [*app.registered_commands, *local.registered_commands])
+def test_every_command_can_print_json(verb: CommandInfo) -> None:
+    """Whatever it says."""
+    assert verb.callback is not None
+    assert "output" in inspect.signature(verb.callback).parameters
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -114,6 +124,13 @@ def test_stopping_what_does_not_run(tmp_path: Path) -> None:
     """It is no error."""
     done = run("local", "down", "--dir", str(tmp_path / "none"))
     assert (done.returncode, done.stdout) == (0, f"no local cluster runs in {tmp_path / 'none'}\n")
+
+
+def test_logs_where_there_never_was_a_cluster(tmp_path: Path) -> None:
+    """It says so, rather than which logs there could be."""
+    done = run("local", "logs", "main-0", "--dir", str(tmp_path / "none"))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"error: no local cluster was ever started in {tmp_path / 'none'}: ")
 
 
 def test_files_that_are_wrong_are_refused_before_anything_is_applied(tmp_path: Path) -> None:

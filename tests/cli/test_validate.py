@@ -124,7 +124,10 @@ def test_nothing_to_check() -> None:
     """Input without any resource is an error in one line, without a traceback."""
     result = evenkeel("validate", "-f", "-", given=b"# nothing\n")
     assert (result.returncode, result.stdout) == (1, b"")
-    assert result.stderr == b"error: nothing to check: no resource found\n"
+    assert (
+        result.stderr
+        == b"error: -f: no resource found in -; allowed: files with an apiVersion and a kind, or folders of them\n"
+    )
 
 
 def test_errors_have_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,13 +12,15 @@ from typing import Any
 import pytest
 
 from evenkeel.cli import live, tables, verbs
+from evenkeel.cli.kinds import notes_of
 from evenkeel.cli.output import Output
 from evenkeel.cli.session import Session
 from evenkeel.cli.validate import Checked, collect
 from evenkeel.errors import InvalidInputError, PlanningError
 from evenkeel.local.layout import Layout
+from evenkeel.model.conditions import Reason, condition
 from evenkeel.model.loading import load_yaml
-from evenkeel.model.table import Table
+from evenkeel.model.table import Table, TableStatus
 from evenkeel.protocol.records import GroupLoad
 from tests.controller.support import KEYS, Scene, store_cluster, table
 
@@ -386,3 +388,33 @@ async def test_apply_does_what_it_can(session: Session, capsys: Capture) -> None
     assert capsys.readouterr().out == "table.evenkeel.dev/new created\n"
     assert "spec.partitions: got 9" in str(refused.value)
     assert "spec.storeCluster: got 'nowhere'" in str(refused.value)
+
+
+async def test_what_was_done_as_data(scene: Scene, session: Session, capsys: Capture) -> None:
+    """Verbs that change something tell it to programs, in one object."""
+    await verbs.pause(session, "orders", JSON, resume=False)
+    assert json.loads(capsys.readouterr().out)["result"] == "paused"
+    await verbs.pause(session, "orders", JSON, resume=True)
+    assert json.loads(capsys.readouterr().out)["result"] == "resumed"
+    await verbs.scale(session, "orders", JSON, replicas=2)
+    told = json.loads(capsys.readouterr().out)
+    assert (told["kind"], told["name"], told["result"], told["replicas"]) == ("Table", "orders", "scaled", 2)
+    assert told["message"] == "table.evenkeel.dev/orders scaled"
+    await scene.pass_time(5)
+    await verbs.wait_for(session, "orders", "Ready", JSON, within=5)
+    assert json.loads(capsys.readouterr().out)["result"] == "Ready"
+    await tables.drain(session, "main-1", JSON, undo=False, wait=False)
+    assert json.loads(capsys.readouterr().out)["result"] == "is being emptied"
+    await tables.drain(session, "main-1", JSON, undo=True, wait=False)
+    assert json.loads(capsys.readouterr().out)["store"] == "main-1"
+    await verbs.delete(session, "table", "orders", JSON, wait=False)
+    assert json.loads(capsys.readouterr().out)["result"] == "is being deleted"
+
+
+def test_a_traceback_is_for_those_who_ask() -> None:
+    """What a user's class raised is told in a line, with where the rest is."""
+    [found] = load_yaml(table())
+    message = "class a:B raised: KeyError: 1; its traceback:\nTraceback (most recent call last):\n  File ..."
+    entry = condition("Degraded", True, Reason.REBALANCER_FAILED, message, now="2026-01-01T00:00:00Z", generation=1)
+    [note] = notes_of(found.model_copy(update={"status": TableStatus(conditions=(entry,))}))
+    assert note.endswith("class a:B raised: KeyError: 1; its traceback in `evenkeel get table/orders -o json`")

@@ -138,6 +138,23 @@ def test_wiping_takes_what_is_ours_alone(layout: Layout) -> None:
     assert not layout.root.exists()
 
 
+def test_folders_of_rebalancers(layout: Layout, tmp_path: Path) -> None:
+    """The last one named counts, and goes with the cluster; a folder that somebody made there stays."""
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    (tmp_path / "two" / "mine.py").write_text("")
+    layout.link_rebalancers(tmp_path / "one")
+    layout.link_rebalancers(tmp_path / "two")
+    assert (layout.rebalancers / "mine.py").exists()
+    layout.wipe()
+    assert not layout.root.exists()
+    assert (tmp_path / "two" / "mine.py").exists()
+    layout.make()
+    layout.rebalancers.mkdir()
+    with pytest.raises(InvalidInputError, match="is a folder already"):
+        layout.link_rebalancers(tmp_path / "one")
+
+
 def test_nobody_wipes_what_somebody_runs(layout: Layout, holder: subprocess.Popen[str]) -> None:
     """Whoever was quicker to start it keeps everything."""
     layout.log("x").write_text("")

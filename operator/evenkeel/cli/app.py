@@ -118,32 +118,34 @@ def delete(
     what: Annotated[str, typer.Argument(help="table/orders, or a kind followed by a name.")],
     name: Annotated[str, typer.Argument()] = "",
     wait: Annotated[bool, typer.Option(help="Return when it is gone.")] = True,
+    output: Printed = Output.TABLE,
     directory: Directory = None,
 ) -> None:
     """Delete a resource; a table and its data go for good."""
-    session.in_session(directory, lambda found: verbs.delete(found, what, name, wait=wait))
+    session.in_session(directory, lambda found: verbs.delete(found, what, name, output, wait=wait))
 
 
 @app.command()
 def scale(
     what: Scaled,
     replicas: Annotated[int, typer.Option("--replicas", min=1, help="Copies of each partition, or stores.")],
+    output: Printed = Output.TABLE,
     directory: Directory = None,
 ) -> None:
     """Give a table another number of replicas, or a StoreCluster another number of stores."""
-    session.in_session(directory, lambda found: verbs.scale(found, what, replicas=replicas))
+    session.in_session(directory, lambda found: verbs.scale(found, what, output, replicas=replicas))
 
 
 @app.command()
-def pause(what: Scaled, directory: Directory = None) -> None:
+def pause(what: Scaled, output: Printed = Output.TABLE, directory: Directory = None) -> None:
     """Begin no move on a table, or on all tables of a StoreCluster; moves under way are finished."""
-    session.in_session(directory, lambda found: verbs.pause(found, what, resume=False))
+    session.in_session(directory, lambda found: verbs.pause(found, what, output, resume=False))
 
 
 @app.command()
-def resume(what: Scaled, directory: Directory = None) -> None:
+def resume(what: Scaled, output: Printed = Output.TABLE, directory: Directory = None) -> None:
     """End a pause."""
-    session.in_session(directory, lambda found: verbs.pause(found, what, resume=True))
+    session.in_session(directory, lambda found: verbs.pause(found, what, output, resume=True))
 
 
 @app.command()
@@ -151,10 +153,11 @@ def wait(
     what: Scaled,
     condition: Annotated[str, typer.Option("--for", help="Ready, Balanced, ...")] = "Ready",
     timeout: Annotated[float, typer.Option(min=0, help="Seconds.")] = 60.0,
+    output: Printed = Output.TABLE,
     directory: Directory = None,
 ) -> None:
     """Wait until a condition holds for the newest spec."""
-    session.in_session(directory, lambda found: verbs.wait_for(found, what, condition, within=timeout))
+    session.in_session(directory, lambda found: verbs.wait_for(found, what, condition, output, within=timeout))
 
 
 # Tables
@@ -192,10 +195,11 @@ def plan(  # noqa: PLR0917 - options, which typer hands over by name
 def approve(
     plan: Annotated[str, typer.Argument(help="The plan, as in plan/orders-7.")],
     digest: Annotated[str, typer.Option("--hash", help="Approve it only if this is its hash.")] = "",
+    output: Printed = Output.TABLE,
     directory: Directory = None,
 ) -> None:
     """Let a plan begin that waits for its approval."""
-    session.in_session(directory, lambda found: tables.approve(found, plan, digest=digest))
+    session.in_session(directory, lambda found: tables.approve(found, plan, output, digest=digest))
 
 
 @app.command()
@@ -207,17 +211,20 @@ def explain(
 
 
 @app.command("transfer-leader")
-def transfer_leader(
+def transfer_leader(  # noqa: PLR0917 - options, which typer hands over by name
     table: TableName,
     partition: Partition,
     store: Annotated[str, typer.Argument(help="The store that is to lead it, as in main-2.")] = "",
     release: Annotated[bool, typer.Option("--release", help="Let the plan say again who leads it.")] = False,
+    output: Printed = Output.TABLE,
     directory: Directory = None,
 ) -> None:
     """Have a store lead a partition from now on."""
     if bool(store) == release:
         raise typer.BadParameter("give a store, or --release")
-    session.in_session(directory, lambda found: tables.transfer_leader(found, table, partition, store, release=release))
+    session.in_session(
+        directory, lambda found: tables.transfer_leader(found, table, partition, store, output, release=release)
+    )
 
 
 @app.command()
@@ -252,13 +259,14 @@ def drain(
     store: StoreName,
     undo: Annotated[bool, typer.Option("--undo", help="Let it take replicas again.")] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Return when it is empty.")] = False,
+    output: Printed = Output.TABLE,
     directory: Directory = None,
 ) -> None:
     """Move everything off a store."""
-    session.in_session(directory, lambda found: tables.drain(found, store, undo=undo, wait=wait))
+    session.in_session(directory, lambda found: tables.drain(found, store, output, undo=undo, wait=wait))
 
 
 @app.command()
-def release(store: StoreName, directory: Directory = None) -> None:
+def release(store: StoreName, output: Printed = Output.TABLE, directory: Directory = None) -> None:
     """Let a store take replicas again that was drained."""
-    session.in_session(directory, lambda found: tables.drain(found, store, undo=True, wait=False))
+    session.in_session(directory, lambda found: tables.drain(found, store, output, undo=True, wait=False))

@@ -74,7 +74,14 @@ def notes_of(resource: Resource) -> Iterator[str]:
         yield "it is being deleted"
     for entry in conditions_of(resource):
         if entry.reason not in _USUAL and entry.message:
-            yield f"{entry.type} is {entry.status}, {entry.reason}: {entry.message}"
+            yield f"{entry.type} is {entry.status}, {entry.reason}: {_first_line(resource, entry.message)}"
+
+
+def _first_line(resource: Resource, message: str) -> str:
+    """A message may have a traceback below it, which is for those who ask."""
+    first, more, _ = message.partition("\n")
+    where = f"{type(resource).__name__.lower()}/{resource.metadata.name}"
+    return f"{first.removesuffix(':')} in `evenkeel get {where} -o json`" if more else first
 
 
 def _cells(resource: Resource) -> Sequence[object]:

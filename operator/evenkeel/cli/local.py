@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,13 +18,14 @@ from rich.progress import Progress, SpinnerColumn, TextColumn
 
 from evenkeel.cli.live import show
 from evenkeel.cli.output import Output
-from evenkeel.cli.printing import Listing, console, say
+from evenkeel.cli.printing import Listing, console, print_json, tell
 from evenkeel.cli.session import Session, in_session, layout_of
 from evenkeel.cli.tables import store_of
 from evenkeel.errors import InvalidInputError
 from evenkeel.local.layout import Layout, Running
 from evenkeel.local.supervisor import DOWN_ANNOTATION, asked_to_be_down
-from evenkeel.model.loading import load_yaml
+from evenkeel.model.base import API_VERSION
+from evenkeel.model.loading import parse
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.reconcile.partitions import read_loads
 from evenkeel.reconcile.stores import read_stores
@@ -37,9 +39,19 @@ _CRASHES: Final = 3
 """A process that ended so often while it was started is not going to stay."""
 
 
-def up(directory: Path | None, *, name: str, stores: int | None, with_parent: bool, output: Output) -> None:
+def up(
+    directory: Path | None,
+    *,
+    name: str,
+    stores: int | None,
+    rebalancers: Path | None,
+    with_parent: bool,
+    output: Output,
+) -> None:
     """Start a cluster or go on with the one that is there; what was started here ends with Ctrl-C."""
     layout = layout_of(directory)
+    if rebalancers is not None:
+        layout.link_rebalancers(rebalancers)
     process = _launch(layout, until=os.getppid() if with_parent else None)
     try:
         _until_running(layout, process)
@@ -91,11 +103,9 @@ async def _make_stores(session: Session, *, name: str, stores: int | None) -> No
     """Make the StoreCluster, or give it another number of stores; then wait for them."""
     existing = await session.resources.get(StoreCluster, name)
     if existing is None:
-        text = (
-            f"apiVersion: evenkeel.dev/v1alpha1\nkind: StoreCluster\nmetadata: {{name: {name!r}}}\n"
-            f"spec: {{stores: {stores or 3}, storage: {{size: 1Mi}}}}\n"
-        )
-        await session.resources.apply(load_yaml(text, "--name")[0])
+        spec = {"stores": stores or 3, "storage": {"size": "1Mi"}}
+        head = {"apiVersion": API_VERSION, "kind": "StoreCluster", "metadata": {"name": name}}
+        await session.resources.apply(parse({**head, "spec": spec}, "--name"))
     elif stores is not None and existing.spec.stores != stores:
         await session.resources.change(StoreCluster, name, lambda document: document["spec"].update(stores=stores))
     await _until_up(session, name)
@@ -196,11 +206,12 @@ async def _rows(session: Session, cluster: StoreCluster, running: Running) -> li
     return [row(name) for name in names]
 
 
-async def kill(session: Session, store: str, *, undo: bool, once: bool) -> None:
+async def kill(session: Session, store: str, output: Output, *, undo: bool, once: bool) -> None:
     """Kill a store's processes and keep them down; or let them come back."""
     cluster = await store_of(session, store)
     if once:
         _kill_once(session.layout, store)
+        tell(f"store {store} is killed, and is started again", output, store=store, result="killed once")
         return
 
     def edit(document: dict[str, Any]) -> None:
@@ -209,7 +220,8 @@ async def kill(session: Session, store: str, *, undo: bool, once: bool) -> None:
         annotations[DOWN_ANNOTATION] = ",".join(sorted(names - {store} if undo else names | {store}))
 
     await session.resources.change(StoreCluster, cluster.metadata.name, edit)
-    say(f"store {store} {'comes back' if undo else 'is killed, and stays down until `local kill --undo`'}")
+    words = "comes back" if undo else "is killed, and stays down until `local kill --undo`"
+    tell(f"store {store} {words}", output, store=store, result=words.partition(",")[0])
 
 
 def _kill_once(layout: Layout, store: str) -> None:
@@ -221,10 +233,9 @@ def _kill_once(layout: Layout, store: str) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    say(f"store {store} is killed, and is started again")
 
 
-def down(directory: Path | None, *, wipe: bool) -> None:
+def down(directory: Path | None, output: Output, *, wipe: bool) -> None:
     """Stop the cluster; its data stays, or goes where that is asked for."""
     layout = layout_of(directory)
     running = layout.running()
@@ -238,29 +249,41 @@ def down(directory: Path | None, *, wipe: bool) -> None:
         time.sleep(_POLL_SECONDS / 2)
     if wipe:
         layout.wipe()
-        say(f"stopped, and all data in {layout.root} is deleted")
+        text, result = f"stopped, and all data in {layout.root} is deleted", "wiped"
     elif running is None:
-        say(f"no local cluster runs in {layout.root}")
+        text, result = f"no local cluster runs in {layout.root}", "not running"
     else:
-        say("stopped; the data stays, and `evenkeel local up` goes on with it")
+        text, result = "stopped; the data stays, and `evenkeel local up` goes on with it", "stopped"
+    tell(text, output, directory=str(layout.root), result=result)
 
 
-def logs(directory: Path | None, what: str, *, lines: int, follow: bool) -> None:
-    """What processes said: a store's two, or the supervisor, or etcd."""
+def logs(directory: Path | None, what: str, output: Output, *, lines: int, follow: bool) -> None:
+    """What processes said: a store's two, or the supervisor, or etcd. As JSON it is an object to a line."""
     layout = layout_of(directory)
     files = _log_files(layout, what)
+
+    def print_line(name: str, line: str) -> None:
+        if output is Output.JSON:
+            print_json({"process": name, "line": line}, indent=None)
+        else:
+            print(f"{name}: {line}" if len(files) > 1 else line, flush=True)
+
     for file in files:
         for line in _last_lines(file, lines):
-            print(f"{file.stem}: {line}" if len(files) > 1 else line)
+            print_line(file.stem, line)
     if follow:
         with contextlib.suppress(KeyboardInterrupt):
-            _follow(files)
+            _follow(files, print_line)
 
 
 def _log_files(layout: Layout, what: str) -> list[Path]:
     if what == "etcd":
         return [layout.etcd / "etcd.log"]
     found = sorted(path for path in layout.logs.glob("*.log") if path.stem in (what, f"{what}.raft", f"{what}.store"))
+    if not layout.logs.is_dir():
+        raise InvalidInputError(
+            f"no local cluster was ever started in {layout.root}: start it with `evenkeel local up`"
+        )
     if not found:
         there = sorted({path.stem.partition(".")[0] for path in layout.logs.glob("*.log")})
         allowed = ", ".join([*there, "etcd"])
@@ -276,7 +299,7 @@ def _last_lines(file: Path, lines: int) -> list[str]:
         return []
 
 
-def _follow(files: list[Path]) -> None:
+def _follow(files: list[Path], print_line: Callable[[str, str], None]) -> None:
     with contextlib.ExitStack() as stack:
         opened = {file.stem: stack.enter_context(file.open(errors="replace")) for file in files}
         for text in opened.values():
@@ -284,5 +307,5 @@ def _follow(files: list[Path]) -> None:
         while True:
             for name, text in opened.items():
                 for line in text:
-                    print(f"{name}: {line.rstrip()}" if len(opened) > 1 else line.rstrip(), flush=True)
+                    print_line(name, line.rstrip())
             time.sleep(_POLL_SECONDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,24 +23,29 @@ local = typer.Typer(no_args_is_help=True, help="A whole cluster on this machine.
 
 
 @local.command()
-def up(
+def up(  # noqa: PLR0917 - options, which typer hands over by name
     stores: Annotated[int | None, typer.Option(min=1, help="Number of stores (3 for a new cluster).")] = None,
     name: Annotated[str, typer.Option(help="Name of the StoreCluster.")] = "main",
+    rebalancers: Annotated[
+        Path | None,
+        typer.Option(exists=True, file_okay=False, help="Folder with rebalancers of your own; remembered."),
+    ] = None,
     with_parent: Annotated[bool, typer.Option(help="End with the process that called, however it ends.")] = False,
     output: Printed = Output.TABLE,
     directory: Directory = None,
 ) -> None:
     """Start a cluster, or go on with the one that is there."""
-    here.up(directory, name=name, stores=stores, with_parent=with_parent, output=output)
+    here.up(directory, name=name, stores=stores, rebalancers=rebalancers, with_parent=with_parent, output=output)
 
 
 @local.command()
 def down(
     wipe: Annotated[bool, typer.Option("--wipe", help="Delete all data of the cluster, too.")] = False,
+    output: Printed = Output.TABLE,
     directory: Directory = None,
 ) -> None:
     """Stop the cluster; its data stays."""
-    here.down(directory, wipe=wipe)
+    here.down(directory, output, wipe=wipe)
 
 
 @local.command()
@@ -53,12 +59,13 @@ def kill(
     store: Annotated[str, typer.Argument(help="The store, as in main-2.")],
     undo: Annotated[bool, typer.Option("--undo", help="Let it come back.")] = False,
     once: Annotated[bool, typer.Option("--once", help="Let it be started again at once.")] = False,
+    output: Printed = Output.TABLE,
     directory: Directory = None,
 ) -> None:
     """Kill a store's processes, and keep them down until --undo."""
     if undo and once:
         raise typer.BadParameter("--undo and --once contradict each other")
-    session.in_session(directory, lambda found: here.kill(found, store, undo=undo, once=once))
+    session.in_session(directory, lambda found: here.kill(found, store, output, undo=undo, once=once))
 
 
 @local.command()
@@ -66,7 +73,8 @@ def logs(
     what: Annotated[str, typer.Argument(help="A store, as in main-2; or etcd, or supervisor.", metavar="STORE")],
     lines: Annotated[int, typer.Option("-n", "--lines", min=1, help="The last so many lines.")] = 40,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on as more is said.")] = False,
+    output: Printed = Output.TABLE,
     directory: Directory = None,
 ) -> None:
     """Show what a store's processes said."""
-    here.logs(directory, what, lines=lines, follow=follow)
+    here.logs(directory, what, output, lines=lines, follow=follow)

@@ -11,7 +11,9 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-__all__ = ["Listing", "columns", "console", "print_json", "print_table", "say", "size", "span", "styled"]
+from evenkeel.cli.output import Output
+
+__all__ = ["Listing", "columns", "console", "print_json", "print_table", "say", "size", "span", "styled", "tell"]
 
 
 class Listing(NamedTuple):
@@ -54,6 +56,14 @@ def console() -> Console:
 def say(text: str) -> None:
     """A line for people."""
     console().print(text, soft_wrap=True)
+
+
+def tell(text: str, output: Output, **data: Any) -> None:
+    """What was done: as a line for people, or with its parts for programs."""
+    if output is Output.JSON:
+        print_json({**data, "message": text})
+    else:
+        say(text)
 
 
 def styled(cell: str) -> Text:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from evenkeel.metastore.api import Metastore
 from evenkeel.metastore.etcd import EtcdMetastore
 from evenkeel.metastore.settings import EtcdSettings
 from evenkeel.protocol.keys import Keys
+from evenkeel.rebalancers.process import FOLDERS
 
 __all__ = ["Session", "in_session", "layout_of", "watching"]
 
@@ -47,6 +49,7 @@ async def _session(directory: Path | None) -> AsyncIterator[Session]:
     if running is None:
         state = "is about to start or stop" if layout.is_held() else "does not run"
         raise InvalidInputError(f"the local cluster in {layout.root} {state}: start it with `evenkeel local up`")
+    os.environ[FOLDERS] = str(layout.rebalancers)
     async with EtcdMetastore(EtcdSettings(endpoints=(running.etcd,))) as metastore:
         yield Session(layout, metastore)
 

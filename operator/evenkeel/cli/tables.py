@@ -9,7 +9,7 @@ from typing import Any, Final
 from evenkeel.cli.kinds import split_name, what_is
 from evenkeel.cli.live import show
 from evenkeel.cli.output import Output
-from evenkeel.cli.printing import Listing, print_json, print_table, say, size, span
+from evenkeel.cli.printing import Listing, print_json, print_table, say, size, span, tell
 from evenkeel.cli.session import Session
 from evenkeel.driver import drive
 from evenkeel.errors import InvalidInputError
@@ -101,7 +101,9 @@ async def _partition(session: Session, name: str, partition: int) -> PartitionSt
     return found[partition]
 
 
-async def transfer_leader(session: Session, what: str, partition: int, store: str, *, release: bool) -> None:
+async def transfer_leader(
+    session: Session, what: str, partition: int, store: str, output: Output = Output.TABLE, *, release: bool
+) -> None:
     """Have a store lead a partition from now on; or let the plan say who leads it."""
     name = _table_name(what)
     status = await _partition(session, name, partition)
@@ -120,7 +122,8 @@ async def transfer_leader(session: Session, what: str, partition: int, store: st
 
     await session.resources.change(Table, name, edit)
     words = "is led by whom the plan wants" if release else f"is to be led by {store}"
-    say(f"partition {partition} of table {name} {words}")
+    told = {"table": name, "partition": partition, "leader": None if release else store}
+    tell(f"partition {partition} of table {name} {words}", output, **told)
 
 
 async def explain(session: Session, what: str, partition: int, output: Output) -> None:
@@ -218,7 +221,7 @@ def _summary(name: str, preview: Preview, totals: PlanTotals) -> str:
     return f"plan {preview.plan.n} would be: {counted}{bytes_}{seconds}; nothing was changed"
 
 
-async def approve(session: Session, what: str, *, digest: str) -> None:
+async def approve(session: Session, what: str, output: Output = Output.TABLE, *, digest: str) -> None:
     """Let a plan begin that waits for it; with `digest` only if it is still that plan."""
     kind, name = split_name(what, default="plan")
     if kind is not RebalancePlan:
@@ -237,7 +240,9 @@ async def approve(session: Session, what: str, *, digest: str) -> None:
         document["spec"]["approvedHash"] = approved
 
     await session.resources.change(RebalancePlan, name, edit)
-    say(f"{what_is(RebalancePlan, name)} approved: {found.status.totals.moves} moves, hash {approved}")
+    moves = found.status.totals.moves
+    words = f"{what_is(RebalancePlan, name)} approved: {moves} moves, hash {approved}"
+    tell(words, output, plan=name, result="approved", moves=moves, hash=approved)
 
 
 # Stores
@@ -254,7 +259,7 @@ async def store_of(session: Session, store: str) -> StoreCluster:
     raise InvalidInputError(f"store: got {store!r}; allowed: {', '.join(there) or 'none, there is no StoreCluster'}")
 
 
-async def drain(session: Session, store: str, *, undo: bool, wait: bool) -> None:
+async def drain(session: Session, store: str, output: Output = Output.TABLE, *, undo: bool, wait: bool) -> None:
     """Empty a store, or let it take replicas again."""
     name = (await store_of(session, store)).metadata.name
 
@@ -264,11 +269,15 @@ async def drain(session: Session, store: str, *, undo: bool, wait: bool) -> None
         annotations[DRAIN_ANNOTATION] = ",".join(sorted(names - {store} if undo else names | {store}))
 
     await session.resources.change(StoreCluster, name, edit)
-    say(f"store {store} {'takes replicas again' if undo else 'is being emptied'}")
-    while wait and not undo and not await _emptied(session, name, store):  # noqa: ASYNC110 - others empty it
+    words = "takes replicas again" if undo else "is being emptied"
+    if undo or not wait:
+        tell(f"store {store} {words}", output, store=store, result=words)
+        return
+    if output is Output.TABLE:
+        say(f"store {store} {words}")
+    while not await _emptied(session, name, store):  # noqa: ASYNC110 - others empty it
         await asyncio.sleep(_POLL_SECONDS)
-    if wait and not undo:
-        say(f"store {store} is empty")
+    tell(f"store {store} is empty", output, store=store, result="is empty")
 
 
 async def _emptied(session: Session, cluster: str, store: str) -> bool:

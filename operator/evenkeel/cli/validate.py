@@ -34,7 +34,7 @@ class Checked:
         return not self.problems
 
 
-def collect(paths: Iterable[Path]) -> Checked:
+def collect(paths: Sequence[Path]) -> Checked:
     """Check every file; InvalidInputError if there is nothing to check."""
     checked = Checked()
     for source, raw in _contents(paths):
@@ -42,7 +42,10 @@ def collect(paths: Iterable[Path]) -> Checked:
         checked.resources.extend((source, line, resource) for line, resource in loaded.resources)
         checked.problems.extend(loaded.problems)
     if not checked.resources and not checked.problems:
-        raise InvalidInputError("nothing to check: no resource found")
+        named = ", ".join(map(str, paths))
+        raise InvalidInputError(
+            f"-f: no resource found in {named}; allowed: files with an apiVersion and a kind, or folders of them"
+        )
     return checked
 
 

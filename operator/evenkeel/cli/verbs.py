@@ -9,7 +9,7 @@ from typing import Any, Final, get_args
 from evenkeel.cli.kinds import conditions_of, kind_of, listing, notes_of, split_name, what_is
 from evenkeel.cli.live import show
 from evenkeel.cli.output import Output
-from evenkeel.cli.printing import Listing, print_json, say
+from evenkeel.cli.printing import Listing, print_json, say, tell
 from evenkeel.cli.session import Session
 from evenkeel.cli.validate import Checked
 from evenkeel.controller.tables import PAUSED_ANNOTATION
@@ -78,16 +78,17 @@ async def status(session: Session, output: Output, *, watch: bool) -> None:
     await show(look, output, watch=watch)
 
 
-async def delete(session: Session, what: str, name: str, *, wait: bool) -> None:
+async def delete(session: Session, what: str, name: str, output: Output = Output.TABLE, *, wait: bool) -> None:
     """Delete a resource; a table goes when no store holds anything of it."""
     kind, name = (kind_of(what), name) if name else split_name(what)
     await session.resources.delete(kind, name)
     while wait and await session.resources.get(kind, name) is not None:  # noqa: ASYNC110 - another process removes it
         await asyncio.sleep(_POLL_SECONDS)
-    say(f"{what_is(kind, name)} {'deleted' if wait else 'is being deleted'}")
+    result = "deleted" if wait else "is being deleted"
+    tell(f"{what_is(kind, name)} {result}", output, kind=kind.__name__, name=name, result=result)
 
 
-async def scale(session: Session, what: str, *, replicas: int) -> None:
+async def scale(session: Session, what: str, output: Output = Output.TABLE, *, replicas: int) -> None:
     """Another number of replicas for a table, or of stores for a StoreCluster."""
     kind, name = split_name(what)
     field = {Table: "replicas", StoreCluster: "stores"}.get(kind)
@@ -98,10 +99,10 @@ async def scale(session: Session, what: str, *, replicas: int) -> None:
         document["spec"][field] = replicas
 
     await session.resources.change(kind, name, edit)
-    say(f"{what_is(kind, name)} scaled")
+    tell(f"{what_is(kind, name)} scaled", output, kind=kind.__name__, name=name, result="scaled", replicas=replicas)
 
 
-async def pause(session: Session, what: str, *, resume: bool) -> None:
+async def pause(session: Session, what: str, output: Output = Output.TABLE, *, resume: bool) -> None:
     """Begin nothing new on a table, or on all tables of a StoreCluster; or go on."""
     kind, name = split_name(what)
     if kind not in (Table, StoreCluster):
@@ -116,10 +117,13 @@ async def pause(session: Session, what: str, *, resume: bool) -> None:
             annotations[PAUSED_ANNOTATION] = "true"
 
     await session.resources.change(kind, name, edit)
-    say(f"{what_is(kind, name)} {'resumed' if resume else 'paused: moves under way are finished, none is begun'}")
+    words = "resumed" if resume else "paused: moves under way are finished, none is begun"
+    tell(f"{what_is(kind, name)} {words}", output, kind=kind.__name__, name=name, result=words.partition(":")[0])
 
 
-async def wait_for(session: Session, what: str, condition: str, *, within: float) -> None:
+async def wait_for(
+    session: Session, what: str, condition: str, output: Output = Output.TABLE, *, within: float
+) -> None:
     """Wait until a condition of a resource holds for its newest spec."""
     kind, name = split_name(what)
     if condition not in get_args(ConditionType):
@@ -134,7 +138,7 @@ async def wait_for(session: Session, what: str, condition: str, *, within: float
         raise InvalidInputError(
             f"{what}: {condition} does not hold after {within:g} s{': ' * bool(why)}{why}"
         ) from None
-    say(f"{what_is(kind, name)} is {condition}")
+    tell(f"{what_is(kind, name)} is {condition}", output, kind=kind.__name__, name=name, result=condition)
 
 
 def _holds(found: Resource, condition: str) -> bool:

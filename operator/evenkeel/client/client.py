@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from importlib import import_module
 from pathlib import Path
 from types import TracebackType
@@ -77,9 +77,19 @@ class Client:
             for name in sorted(names):
                 connection.register(name, self._rows_of_one_moment(name))
             try:
-                return connection.sql(query).to_arrow_table()
+                return self._interruptible(connection, lambda: connection.sql(query).to_arrow_table())
             except duckdb.Error as error:
                 raise RequestError(str(error)) from None
+
+    def _interruptible(self, connection: Any, work: Callable[[], pa.Table]) -> pa.Table:
+        """Let Ctrl-C end a query that takes long: DuckDB itself does not hear of it."""
+        running = self._pool.submit(work)
+        try:
+            return running.result()
+        except BaseException:
+            connection.interrupt()
+            wait([running])
+            raise
 
     def _rows_of_one_moment(self, name: str) -> pa.Table:
         table = self.table(name)

@@ -77,7 +77,7 @@ class RouteCache:
     def _ask(self, name: str) -> Route:
         answer = self._fetch(name)
         if not answer.tables:
-            raise UnknownTableError(f"no table is called {name}")
+            raise UnknownTableError(f"no table is called {name}; there are: {', '.join(self.names()) or 'none'}")
         route = _route(answer.tables[0])
         with self._lock:
             self._routes[name] = route

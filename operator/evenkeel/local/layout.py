@@ -80,6 +80,7 @@ class Layout:
         self.etcd = self.root / "etcd"
         self.logs = self.root / "logs"
         self.stores = self.root / "stores"
+        self.rebalancers = self.root / "rebalancers"
         self._running = self.root / "running.json"
         self._ports = self.root / "ports.json"
         self._lock = self.root / "lock"
@@ -108,6 +109,18 @@ class Layout:
                 f"{self.root} cannot hold a cluster: {error.strerror}; name another directory with --dir"
             ) from error
 
+    def link_rebalancers(self, folder: Path) -> None:
+        """Let the users' rebalancers be looked for in a folder, from now on."""
+        self.make()
+        if self.rebalancers.is_symlink():
+            self.rebalancers.unlink()
+        try:
+            self.rebalancers.symlink_to(folder.resolve())
+        except FileExistsError:
+            raise InvalidInputError(
+                f"--rebalancers: {self.rebalancers} is a folder already; put your modules there, or remove it"
+            ) from None
+
     def make_sockets(self) -> None:
         """Make the directory of the sockets; nobody else may have made it."""
         try:
@@ -128,7 +141,12 @@ class Layout:
     def _remove(self) -> None:
         for path in (self.etcd, self.logs, self.stores, self.sockets):
             shutil.rmtree(path, ignore_errors=True)
-        for path in (self._running, self._ports, self._lock):
+        for path in (
+            self._running,
+            self._ports,
+            self._lock,
+            *([self.rebalancers] if self.rebalancers.is_symlink() else []),
+        ):
             path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self.root.rmdir()

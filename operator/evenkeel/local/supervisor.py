@@ -31,6 +31,7 @@ from evenkeel.metastore.settings import EtcdSettings
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import encode
+from evenkeel.rebalancers.process import FOLDERS
 from evenkeel.reconcile.stores import leaving, read_stores
 
 __all__ = ["DOWN_ANNOTATION", "Supervisor", "asked_to_be_down", "serve"]
@@ -236,6 +237,7 @@ async def serve(directory: Path, *, until: int | None = None) -> None:
     layout.make()
     with layout.held() as before:
         layout.make_sockets()
+        os.environ[FOLDERS] = str(layout.rebalancers)
         asked = _asked(until)
         if before is not None:
             await outlive(before, layout.root)

@@ -26,9 +26,11 @@ from evenkeel.model.views import Assignment, CurrentState, StoresView, TableView
 from evenkeel.rebalancers.api import MAX_CONTEXT
 from evenkeel.rebalancers.frames import Answer, Failure, Reply, Request, pack, unpack
 
-__all__ = ["Limits", "compute_in_child"]
+__all__ = ["FOLDERS", "Limits", "compute_in_child"]
 
 _PRINTED = 2000
+FOLDERS = "EVENKEEL_REBALANCERS"
+"""Names folders in which users\' classes are looked for, separated as in PYTHONPATH."""
 _PASSED_ON = ("LANG", "LC_ALL", "LD_LIBRARY_PATH", "PATH", "TZ")
 
 
@@ -138,7 +140,7 @@ def _environment(limits: Limits) -> Mapping[str, str]:
 
     A fixed hash seed lets two operators that run the same class on the same inputs come to the same plan.
     """
-    inherited = os.environ.get("PYTHONPATH", "")
+    inherited = os.pathsep.join(os.environ.get(name, "") for name in (FOLDERS, "PYTHONPATH"))
     own = str(Path(evenkeel.__file__).parent.parent)
     folders = [*limits.path, *filter(None, inherited.split(os.pathsep)), own]
     return {
