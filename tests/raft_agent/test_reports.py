@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from evenkeel.protocol.records import GroupLoad, Leader, StoreLoad, decode, encode
 from evenkeel_raft.agent.groups import GroupReport, Partition
 from evenkeel_raft.agent.load import Stalls, load_of
 from tests.protocol.support import KEYS
-from tests.raft_agent.cluster import P0, TABLE, Cluster, puts, writes
+from tests.raft_agent.cluster import NO_SWEEP, P0, TABLE, Cluster, puts, writes
 from tests.raft_agent.test_moves import ready
 
 
@@ -163,6 +165,24 @@ async def test_a_catch_up_that_does_not_get_on_is_a_problem() -> None:
         assert leader.agent.status().problems == {}
 
 
+async def test_a_leader_that_cannot_fill_a_replica_lets_another_try() -> None:
+    """Where that is wanted, each voter has its turn, one after the other."""
+    patient = msgspec.structs.replace(NO_SWEEP, step_down_when_stalled=True)
+    async with Cluster("a b c d", settings=patient) as cluster:
+        await cluster.create("a b c")
+        await cluster.until(lambda: cluster.settled("a b c"))
+        cluster.network.held = {"d"}
+        await cluster.retarget("a b c d")
+        led = {cluster.leader()}
+        for _ in range(15):
+            await cluster.pass_time(10)
+            led.add(cluster.leader())
+        assert led == {"a", "b", "c"}
+        assert sum(store.agent.status().counters.transfers["stalled"] for store in cluster.stores.values()) >= 2
+        cluster.network.held = set()
+        await cluster.until(lambda: cluster.settled("a b c d"))
+
+
 async def test_what_raft_says_of_a_group_is_reported() -> None:
     """The host knows best why a group does not get on."""
     async with await ready("a b c", "a b c") as cluster:
@@ -189,7 +209,7 @@ def test_a_standstill_is_counted_once() -> None:
     stalls = Stalls(30)
 
     def look(now: float, **filling: float) -> int:
-        return stalls.look({P0: report(filling=filling)}, now=now)
+        return len(stalls.look({P0: report(filling=filling)}, now=now))
 
     assert [look(0, d=0.1), look(29, d=0.1, e=0.5), look(30, d=0.1, e=0.5), look(31, d=0.1, e=0.5)] == [0, 0, 1, 0]
     assert dict(stalls.problems()) == {P0: "the replica on d is 10% full and gets no fuller"}

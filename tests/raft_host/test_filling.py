@@ -80,6 +80,17 @@ async def test_a_store_that_goes_in_mid_transfer_gives_up_its_place(
     assert leader.tally.snapshots_failed == 0
 
 
+async def test_a_member_that_never_answers_shows(new_cluster: NewCluster) -> None:
+    """It is reported as empty, for no transfer would tell of it; once it answers, only a transfer does."""
+    cluster = await new_cluster("a", "d", settings=ONE_AT_A_TIME)
+    await cluster.begin("a")
+    leader = cluster["a"].host
+    await stage(cluster, learner(cluster["d"]))
+    await cluster.until(lambda: leader.reports()[ORDERS].filling == {"d": 0.0})
+    await cluster["d"].host.start(ORDERS, Start(learner(cluster["d"])))
+    await cluster.until(lambda: not leader.reports()[ORDERS].filling)
+
+
 async def test_a_snapshot_called_off_leaves_nothing(new_cluster: NewCluster) -> None:
     """A state machine that is still writing when nobody wants its snapshot any more is waited for, then it goes."""
     cluster = await beyond_the_log(new_cluster, "d")

@@ -137,7 +137,7 @@ async def test_an_empty_state_machine_is_refilled(new_cluster: NewCluster) -> No
         (poor.directory / "state" / name).unlink(missing_ok=True)
     await poor.start_machine()
     await cluster.equal("abc", values)
-    assert poor.host.tally.snapshots_restored == 1
+    await cluster.until(lambda: poor.host.tally.snapshots_restored == 1)
 
 
 async def test_an_idle_group_sleeps_and_wakes(new_cluster: NewCluster) -> None:

@@ -96,7 +96,12 @@ class Agent:
         self._reluctance = Reluctance(context)
         transfers = Transfers(context, self._attempts)
         self._orders = Orders(context, writes=self._writes, attempts=self._attempts, transfers=transfers, today=today)
-        self._load = LoadReports(context, lease=lambda: self._registration.lease, problems=self._problems)
+        self._load = LoadReports(
+            context,
+            lease=lambda: self._registration.lease,
+            problems=self._problems,
+            stalled=transfers.after_stall,
+        )
         self._replicas = Replicas(
             context, seats=self._seats, reader=self._reader, pool=self._changing, attempts=self._attempts
         )

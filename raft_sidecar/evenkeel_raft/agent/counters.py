@@ -19,7 +19,7 @@ class Counters(msgspec.Struct, kw_only=True):
     proposals: Counter[str] = msgspec.field(default_factory=Counter)
     """Configurations logged, by kind: stage, final, leave."""
     transfers: Counter[str] = msgspec.field(default_factory=Counter)
-    """Leaderships handed over, or tried to, by why: change, order."""
+    """Leaderships handed over, or tried to, by why: change, order, stalled."""
     starts: int = 0
     deletions: int = 0
     failures: Counter[str] = msgspec.field(default_factory=Counter)

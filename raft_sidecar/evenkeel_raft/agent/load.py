@@ -81,10 +81,10 @@ class Stalls:
         self._seconds = seconds
         self._progress: dict[tuple[Partition, str], _Progress] = {}
 
-    def look(self, reports: Mapping[Partition, GroupReport], *, now: float) -> int:
-        """Compare with the last look; returns how many have come to a standstill since then."""
+    def look(self, reports: Mapping[Partition, GroupReport], *, now: float) -> list[Partition]:
+        """Compare with the last look; returns the partition of each that has come to a standstill since then."""
         before, self._progress = self._progress, {}
-        fresh = 0
+        fresh: list[Partition] = []
         for partition, report in reports.items():
             for store, done in report.filling.items():
                 known = before.get((partition, store))
@@ -92,7 +92,7 @@ class Stalls:
                     known = _Progress(done, now)
                 elif not known.stalled and now - known.since >= self._seconds:
                     known.stalled = True
-                    fresh += 1
+                    fresh.append(partition)
                 self._progress[partition, store] = known
         return fresh
 
@@ -112,10 +112,13 @@ class LoadReports:
         *,
         lease: Callable[[], Lease | None],
         problems: Callable[[Mapping[Partition, GroupReport]], Mapping[Partition, str]],
+        stalled: Callable[[Partition], None],
     ) -> None:
+        """`stalled` is told of each member of a partition that is filled no further."""
         self._context = context
         self._lease = lease
         self._problems = problems
+        self._stalled = stalled
         self._proposed: dict[Partition, int] = {}
         self._looked = context.clock.now()
         self._said: tuple[Mapping[Partition, object], ...] = ()
@@ -129,7 +132,9 @@ class LoadReports:
             await self._context.clock.sleep(self._context.settings.report_seconds)
             reports = self._context.groups.reports()
             now = self._context.clock.now()
-            self._context.counters.failures["catch-up"] += self.stalls.look(reports, now=now)
+            for partition in self.stalls.look(reports, now=now):
+                self._context.counters.failures["catch-up"] += 1
+                self._stalled(partition)
             rates = self._rates(reports, now)
             await self._write(self._encoded(reports, rates, self._problems(reports)))
 

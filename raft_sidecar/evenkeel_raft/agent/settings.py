@@ -30,6 +30,8 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Attempts that failed in a row before the partition is reported as having a problem."""
     stalled_seconds: float = 30.0
     """How long a replica may be filled without getting fuller before that is reported as a problem."""
+    step_down_when_stalled: bool = False
+    """Whether a leader then lets another voter lead, which may get on with it."""
     mark_seconds: float = 10.0
     """How often the newest revision seen is noted on the volume, where it has changed."""
     mark_revisions: int = 1000

@@ -1,4 +1,5 @@
-"""Handing single leaderships over: for a change in which the leader leaves, or because it was ordered."""
+"""Handing single leaderships over: for a change in which the leader leaves, because it was ordered, or because the
+leader cannot fill a member, and another one perhaps can."""
 
 from __future__ import annotations
 
@@ -23,6 +24,15 @@ class Transfers:
     def __init__(self, context: Context, attempts: Attempts) -> None:
         self._context = context
         self._attempts = attempts
+
+    def after_stall(self, partition: Partition) -> None:
+        """A member is filled no further: let another voter try, if that is wanted; all of them, one after the other."""
+        group = self._context.groups.leading(partition)
+        if group is None or not self._context.settings.step_down_when_stalled:
+            return
+        able = sorted(successors(group), key=lambda peer: (peer.id <= group.me, peer.id))
+        if able:
+            self.begin(partition, able[0], why="stalled")
 
     def begin(self, partition: Partition, to: Peer, *, why: str) -> None:
         """Try it once. Whether it works shows by who leads then; until that is known it is not repeated."""

@@ -98,10 +98,22 @@ def _report(replica: Replica) -> GroupReport:
         log_bytes=node.applied_bytes(),
         applied=node.applied,
         proposed_bytes=replica.proposed_bytes,
-        filling=replica.filler.progress(),
+        filling=_filling(replica),
         problem=_problem(replica),
         alone=not conf.outgoing and conf.voters == (node.replica,),
     )
+
+
+def _filling(replica: Replica) -> dict[str, float]:
+    """How full members are that are sent a snapshot; and those that do not answer, of which nothing else would tell."""
+    node, ticks = replica.node, replica.settings.raft.election_ticks
+    if not node.leading or not node.conf.learners:
+        return replica.filler.progress()
+    staged = {peer.id for peer in configuration_of(node.conf).staged}
+    status = node.status()
+    silent = [number for number, peer in status.peers.items() if not answers(peer, ticks)]
+    waiting = {id_of(status.conf, number) for number in silent if number in status.conf.info}
+    return dict.fromkeys((store for store, _ in sorted(staged & waiting)), 0.0) | replica.filler.progress()
 
 
 def is_behind(replica: Replica) -> bool:

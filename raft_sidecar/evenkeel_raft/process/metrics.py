@@ -45,7 +45,7 @@ class Metrics(Collector):
         yield _gauge("awake_groups", "Groups that are not asleep.", self._host.awake)
         yield _gauge("troubled_groups", "Groups with a problem.", sum(bool(r.problem) for r in reports.values()))
         filling = sum(len(report.filling) for report in reports.values())
-        yield _gauge("filling_members", "Members being filled by snapshots from here.", filling)
+        yield _gauge("filling_members", "Members being filled by snapshots from here, or silent so far.", filling)
 
     def _of_host(self) -> Iterator[Metric]:
         tally = self._host.tally

@@ -40,6 +40,7 @@ class Options(Struct, frozen=True, kw_only=True):
     capacity: int | None
     labels: dict[str, str]
     lease_seconds: float
+    step_down_when_stalled: bool
     adopt_metastore: bool
     log_level: str
     log_format: str
@@ -77,6 +78,7 @@ _FLAGS: Final = (
     Flag("sleep-ticks", "ticks without work after which a group sleeps; its leader then sends no heartbeats", "20"),
     Flag("keep-log-bytes", "log kept per group for members that are a little behind", str(8 << 20)),
     Flag("lease-seconds", "seconds after which a silent store is no longer registered", "10"),
+    Flag("step-down-when-stalled", "let another store lead where one cannot fill a replica", "no", ("yes", "no")),
     Flag("adopt-metastore", "follow whatever etcd answers: once, after a person has looked", "no", ("yes", "no")),
     *LOG_FLAGS,
 )
@@ -116,6 +118,7 @@ class _Reader:
             capacity=flags.number("capacity", int, least=0) if flags.text("capacity") else None,
             labels=self._labels(),
             lease_seconds=flags.number("lease-seconds", float, least=1.0),
+            step_down_when_stalled=flags.text("step-down-when-stalled") == "yes",
             adopt_metastore=flags.text("adopt-metastore") == "yes",
             log_level=flags.text("log-level"),
             log_format=flags.text("log-format"),

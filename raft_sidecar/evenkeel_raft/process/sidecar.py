@@ -109,7 +109,11 @@ def _agent(options: Options, host: Host, metastore: EtcdMetastore) -> Agent:
         keys=options.keys,
         groups=host,
         me=StoreIdentity(options.store, record, options.pod),
-        settings=AgentSettings(lease_seconds=options.lease_seconds, adopt_metastore=options.adopt_metastore),
+        settings=AgentSettings(
+            lease_seconds=options.lease_seconds,
+            step_down_when_stalled=options.step_down_when_stalled,
+            adopt_metastore=options.adopt_metastore,
+        ),
     )
 
 
