@@ -119,9 +119,9 @@ async def test_a_member_beyond_the_log_gets_a_snapshot(new_cluster: NewCluster) 
     await cluster.write(last="1")
     await cluster.equal("abcd", {**values, "last": "1"})
     assert cluster["d"].host.tally.snapshots_restored == 1
-    assert sum(cluster[name].host.tally.snapshots_sent for name in "abc") == 1
+    await cluster.until(lambda: sum(cluster[name].host.tally.snapshots_sent for name in "abc") == 1)
     assert not list((cluster["d"].directory / "raft" / "inbox").iterdir())
-    assert not list((leader.directory / "raft" / "outbox").iterdir())
+    await cluster.until(lambda: not list((leader.directory / "raft" / "outbox").iterdir()))
 
 
 async def test_an_empty_state_machine_is_refilled(new_cluster: NewCluster) -> None:

@@ -128,7 +128,7 @@ async def test_nothing_is_applied_past_a_gap(new_cluster: NewCluster) -> None:
         write()
     await changing
     await cluster.equal("abcd", VALUES)
-    assert newcomer.host.tally.snapshots_restored == 1
+    await cluster.until(lambda: newcomer.host.tally.snapshots_restored == 1)
 
 
 async def test_a_machine_that_claims_too_much_stops_its_replica(new_cluster: NewCluster) -> None:
