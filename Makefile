@@ -93,10 +93,11 @@ format: setup ## rewrite the code in the one style
 	@$(PYTHON_BIN) -m ruff check --fix
 	@$(PYTHON_BIN) -m ruff format
 
-crds: setup ## generate crds/ and the tables of docs/resources.md from the models
-	@echo "==> generating crds/ and the tables of docs/resources.md"
+crds: setup ## generate crds/, the tables of docs/resources.md and the commands of docs/cli.md
+	@echo "==> generating crds/, the tables of docs/resources.md and the commands of docs/cli.md"
 	@$(PYTHON_BIN) -m evenkeel.model.crd crds/
 	@$(PYTHON_BIN) -m evenkeel.model.reference docs/resources.md
+	@$(PYTHON_BIN) -m evenkeel.cli.reference docs/cli.md
 
 images: setup ## build the images of operator and stores with docker, podman or buildah
 	@scripts/build-image.sh operator

@@ -116,7 +116,7 @@ def status(output: Printed = Output.TABLE, watch: Watch = False, directory: Dire
 @app.command()
 def delete(
     what: Annotated[str, typer.Argument(help="table/orders, or a kind followed by a name.")],
-    name: Annotated[str, typer.Argument()] = "",
+    name: Annotated[str, typer.Argument(help="Its name, where only the kind came before.")] = "",
     wait: Annotated[bool, typer.Option(help="Return when it is gone.")] = True,
     output: Printed = Output.TABLE,
     directory: Directory = None,

@@ -1,0 +1,41 @@
+"""docs/cli.md says what there is: its commands are the application's, and what it shows can be run."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from evenkeel.cli.reference import main, render
+from tests.repository.tree import ROOT
+
+PAGE = ROOT / "docs" / "cli.md"
+
+
+def test_reference_is_current() -> None:
+    """Every verb and option is there with its meaning."""
+    text = PAGE.read_text()
+    assert text == render(text), "run `make crds`"
+    assert "### evenkeel transfer-leader TABLE PARTITION [STORE]" in text
+
+
+def test_reference_writes(tmp_path: Path) -> None:
+    """What stood between the marks is replaced, and nothing else."""
+    page = tmp_path / "cli.md"
+    page.write_text("before\n<!-- commands -->\nold\n<!-- end -->\nafter\n")
+    main([str(page)])
+    text = page.read_text()
+    assert text.startswith("before\n<!-- commands -->\n### evenkeel validate\n")
+    assert text.endswith("<!-- end -->\nafter\n")
+    assert "old\n" not in text
+
+
+def test_blocks_of_the_page(tmp_path: Path) -> None:
+    """The commands shown do what they should, in a home of their own."""
+    blocks = re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 1
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(tmp_path)}
+    subprocess.run(["bash", "-euo", "pipefail", "-c", *blocks], env=environment, check=True, capture_output=True)
+    assert list(tmp_path.glob(".bash_completions/*"))
