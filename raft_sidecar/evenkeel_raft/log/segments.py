@@ -22,7 +22,8 @@ __all__ = ["Segment", "Slots", "is_slot", "write_or_full"]
 
 _SUFFIX: Final = ".log"
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_ZEROS: Final = bytes(4 << 20)
+# A step of zeroing, which the next round may have to wait for.
+_ZEROS: Final = bytes(1 << 20)
 
 
 class Segment:
