@@ -12,6 +12,7 @@
     aio         the same for asyncio
     routes      which store leads which partition, asked of any store and asked again when it was wrong
     attempts    calls that find the right store, and are made again until their deadline
+    lanes       writes to one partition: those that come at the same time go together
     streams     rows of one partition as they come
     verifying   whether all replicas have the same rows
     writes      rows split by partition, with tokens, so that a batch that is sent again is not written twice

@@ -25,11 +25,12 @@ from evenkeel.errors import (
     UnavailableError,
 )
 
-__all__ = ["Attempts", "Call"]
+__all__ = ["PASSING", "Attempts", "Call"]
 
 _T = TypeVar("_T")
 Call = Callable[[flight.FlightClient, flight.FlightCallOptions], _T]
-_PASSING: Final = (BusyError, DiskFullError, NotLeaderError, OutcomeUnknownError, UnavailableError)
+PASSING: Final = (BusyError, DiskFullError, NotLeaderError, OutcomeUnknownError, UnavailableError)
+"""What another store, or a later moment, may answer otherwise."""
 _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 1.0
 _LONGEST_CALL: Final = 30.0
@@ -66,7 +67,7 @@ class Attempts:
                 route = self.routes.table(table, anew=anew)
                 address = self._choose(route, partition, anywhere=anywhere, turn=turn)
                 return self._call(address, call, min(left, _LONGEST_CALL))
-            except _PASSING as error:
+            except PASSING as error:
                 if left <= 0:
                     raise
                 turn += 1

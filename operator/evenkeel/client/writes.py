@@ -10,7 +10,8 @@ import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, Literal
+from functools import partial
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +20,7 @@ from pyarrow import flight
 
 from evenkeel.client.attempts import Attempts
 from evenkeel.client.connections import store_error
+from evenkeel.client.lanes import Lane, Op
 from evenkeel.errors import StoreError
 from evenkeel.rows.partitions import partitions_of
 from evenkeel.rows.schema import RowSchema
@@ -26,7 +28,6 @@ from evenkeel.wire.flight import PutRequest, PutResult, PutToken, decode, decode
 
 __all__ = ["Op", "Writer", "Written", "send_stamped"]
 
-Op = Literal["upsert", "append", "delete"]
 _AT_ONCE: Final = 32
 """Batches in one call: few enough that nobody waits for the other to read."""
 _BATCH_BYTES: Final = 8 << 20
@@ -49,17 +50,14 @@ class Writer:
         self._name = name
         self._attempts = attempts
         self._pool = pool
-        self._sequences: dict[int, itertools.count[int]] = {}
-        self._locks: dict[int, threading.Lock] = {}
+        self._lanes: dict[int, Lane] = {}
         self._guard = threading.Lock()
 
     def write(self, op: Op, batches: Iterable[pa.RecordBatch], schema: RowSchema) -> Written:
         """Write all of it; partitions go side by side, the batches of one in their order."""
         split = _split(batches, schema)
         rows = sum(batch.num_rows for found in split.values() for batch in found)
-        futures = {
-            partition: self._pool.submit(self._write, op, partition, found) for partition, found in split.items()
-        }
+        futures = {partition: self._lane(partition).add(op, found) for partition, found in split.items()}
         errors, indexes = [], {}
         for partition, future in futures.items():
             try:
@@ -70,16 +68,19 @@ class Writer:
             raise errors[0]
         return Written(rows, indexes)
 
-    def _write(self, op: Op, partition: int, batches: list[pa.RecordBatch]) -> int:
+    def _lane(self, partition: int) -> Lane:
         with self._guard:
-            sequences = self._sequences.setdefault(partition, itertools.count(1))
-            lock = self._locks.setdefault(partition, threading.Lock())
+            if partition not in self._lanes:
+                send = partial(self._write, partition, itertools.count(1))
+                self._lanes[partition] = Lane(send, self._pool)
+            return self._lanes[partition]
+
+    def _write(self, partition: int, sequences: itertools.count[int], op: Op, batches: list[pa.RecordBatch]) -> int:
+        """Write batches in their order: a store forgets a writer's older tokens."""
         index = 0
-        # A store forgets a writer's older tokens, so a partition's batches leave in their order.
-        with lock:
-            for start in range(0, len(batches), _AT_ONCE):
-                turn = [_Sent(next(sequences), batch) for batch in batches[start : start + _AT_ONCE]]
-                index = max(index, self._send(op, partition, turn, sequences))
+        for start in range(0, len(batches), _AT_ONCE):
+            turn = [_Sent(next(sequences), batch) for batch in batches[start : start + _AT_ONCE]]
+            index = max(index, self._send(op, partition, turn, sequences))
         return index
 
     def _send(self, op: Op, partition: int, turn: list[_Sent], sequences: itertools.count[int]) -> int:
