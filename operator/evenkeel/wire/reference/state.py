@@ -44,6 +44,8 @@ create table if not exists tokens (
 create table if not exists barriers (
     grp integer, idx integer, hash text not null, primary key (grp, idx)) without rowid;
 """
+# 64 MiB: keys that are written again and again are copied from the log to their place once for many times.
+_LOG_PAGES: Final = 16384
 _SET: Final = (
     "insert into entries values (?, ?, ?, 1) on conflict do update set value = excluded.value, version = version + 1"
 )
@@ -82,6 +84,7 @@ class State:
         try:
             self._db.execute("pragma journal_mode = wal")
             self._db.execute("pragma synchronous = full")
+            self._db.execute(f"pragma wal_autocheckpoint = {_LOG_PAGES}")
             self._db.executescript(_SCHEMA)
             found = self._db.execute("pragma quick_check").fetchone()[0]
             if found != "ok":
