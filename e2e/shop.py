@@ -101,6 +101,10 @@ class Shop:
         well = all(holds(table, name) for name in ("Ready", "Balanced")) and holds(cluster, "Ready")
         return newest and arrived and well and not holds(table, "Degraded") and not holds(cluster, "Degraded")
 
+    def moving(self) -> int:
+        """How many partitions are not where they should be."""
+        return int(self.status().get("moving", 0))
+
     def partitions(self) -> list[dict[str, Any]]:
         """What is said of every partition."""
         slices = self.kubectl.items("partitionassignments", f"--namespace={self.namespace}")
@@ -117,6 +121,22 @@ class Shop:
     def pods(self) -> dict[str, dict[str, Any]]:
         """The stores' pods by name."""
         return {pod["metadata"]["name"]: pod for pod in self.kubectl.pods(_STORES, namespace=self.namespace)}
+
+    def uids(self) -> dict[str, str]:
+        """Which pods they are."""
+        return {name: str(pod["metadata"]["uid"]) for name, pod in self.pods().items()}
+
+    def wait_for_others(self, before: dict[str, str], *, within: float = 120.0) -> None:
+        """Wait until every pod of these is another, and Ready."""
+
+        def others() -> bool:
+            pods = self.pods()
+            return all(
+                name in pods and pods[name]["metadata"]["uid"] != uid and holds(pods[name], "Ready")
+                for name, uid in before.items()
+            )
+
+        self.kubectl.wait(f"others in place of {', '.join(before)}", others, within=within)
 
     def node_of(self, pod: str) -> str:
         """Where a pod is."""

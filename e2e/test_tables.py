@@ -1,0 +1,149 @@
+"""Tables on real nodes, while pods, nodes, operators and etcd go away: every row that was acknowledged stays."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+
+from e2e.cluster.provider import Cluster
+from e2e.release import VALUES, Release
+from e2e.shop import Found, Shop
+
+
+@pytest.fixture
+def busy(shop: Shop) -> Shop:
+    """A table of three copies on three stores, and a client that writes."""
+    shop.open()
+    shop.start_client()
+    return shop
+
+
+def verify(shop: Shop) -> Found:
+    """All is well again, writes go on, and nothing is lost."""
+    shop.settle()
+    shop.wait_for_writes()
+    return shop.check()
+
+
+def away_from(cluster: Cluster, *nodes: str) -> str:
+    """A node that is none of these."""
+    return next(node for node in cluster.kubectl.workers() if node not in nodes)
+
+
+def test_a_store_more_and_a_store_less(busy: Shop) -> None:
+    """A fourth store gets its share; it leaves again when it holds nothing, and its volume with it."""
+    busy.scale("storecluster/main", 4)
+    busy.kubectl.wait("the fourth store holds something", lambda: "main-3" in busy.holders(), within=120)
+    busy.settle()
+    busy.scale("storecluster/main", 3)
+    busy.kubectl.wait("the fourth pod is gone", lambda: set(busy.pods()) == {"main-0", "main-1", "main-2"}, within=180)
+    verify(busy)
+    assert busy.holders() == {"main-0", "main-1", "main-2"}
+    busy.kubectl.wait("its volume is gone", lambda: "data-main-3" not in busy.run("get", "pvc"), within=30)
+
+
+def test_a_deleted_pod_comes_back(busy: Shop) -> None:
+    """A pod that is deleted is followed by another with the same volume, and meanwhile no write fails."""
+    before = {"main-1": busy.uids()["main-1"]}
+    busy.run("delete", "pod/main-1")
+    busy.wait_for_others(before)
+    found = verify(busy)
+    assert found.failed == 0, found.errors
+
+
+def test_a_drained_node(cluster: Cluster, shop: Shop) -> None:
+    """`kubectl drain` evicts a store within its budget, and no row and no quorum is lost."""
+    shop.open()
+    node = shop.node_of("main-0")
+    shop.start_client(node=away_from(cluster, node))
+    cluster.drain_node(node)
+    try:
+        shop.wait_for_writes()
+        shop.kubectl.wait("main-0 leads nothing", lambda: "main-0" not in shop.leaders(), within=30)
+    finally:
+        cluster.uncordon_node(node)
+    verify(shop)
+
+
+def test_a_killed_node(cluster: Cluster, shop: Shop) -> None:
+    """A node without power: writes go on, its replicas are made anew elsewhere, and it is taken in again."""
+    shop.open(stores=4, movement={"lostAfter": "10s"})
+    nodes = {pod: shop.node_of(pod) for pod in shop.pods()}
+    alone = [pod for pod, node in nodes.items() if list(nodes.values()).count(node) == 1]
+    victim = alone[0]
+    shop.start_client(node=away_from(cluster, nodes[victim]))
+    cluster.kill_node(nodes[victim])
+    try:
+        shop.wait_for_writes(within=120)
+        shop.kubectl.wait("its replicas are elsewhere", lambda: victim not in shop.holders(), within=180)
+        shop.check()
+    finally:
+        cluster.start_node(nodes[victim])
+    verify(shop)
+
+
+def test_an_operator_killed_in_the_middle(evenkeel: Release, shop: Shop) -> None:
+    """The other replica goes on with a rebalance whose operator was killed."""
+    shop.open(replicas=1, partitions=32, movement={"maxConcurrent": 2})
+    shop.start_client()
+    leader = evenkeel.leader()
+    shop.scale("table/orders", 3)
+    shop.kubectl.wait("some partitions have moved, and others not", lambda: 0 < shop.moving() < 32)
+    evenkeel.kubectl(
+        "delete", f"pod/{leader}", f"--namespace={evenkeel.namespace}", "--grace-period=0", "--force", "--wait=false"
+    )
+    verify(shop)
+    assert evenkeel.leader() != leader
+
+
+def test_an_etcd_member_lost(evenkeel: Release, busy: Shop) -> None:
+    """Without one of three members of etcd a table can still be scaled."""
+    where = f"--namespace={evenkeel.namespace}"
+    with _one_member_less(evenkeel, where):
+        busy.scale("table/orders", 1)
+        busy.settle()
+        busy.wait_for_writes()
+    busy.scale("table/orders", 3)
+    verify(busy)
+
+
+@contextlib.contextmanager
+def _one_member_less(evenkeel: Release, where: str) -> Iterator[None]:
+    """Keep a member away: the last one, which a smaller StatefulSet takes off, its volume aside."""
+    evenkeel.kubectl("scale", f"statefulset/{evenkeel.name}-etcd", "--replicas=2", where)
+    evenkeel.kubectl("wait", "--for=delete", f"pod/{evenkeel.name}-etcd-2", where, "--timeout=60s", within=70)
+    try:
+        yield
+    finally:
+        evenkeel.kubectl("scale", f"statefulset/{evenkeel.name}-etcd", "--replicas=3", where)
+        evenkeel.kubectl("rollout", "status", f"statefulset/{evenkeel.name}-etcd", where, "--timeout=90s", within=100)
+
+
+def test_a_rolling_update(evenkeel: Release, busy: Shop) -> None:
+    """Another setting for stores replaces their pods one by one, and writes go on."""
+    before = busy.uids()
+    changed = {**VALUES, "stores": {**VALUES["stores"], "logLevel": "warning"}}
+    evenkeel.install(changed)
+    try:
+        busy.wait_for_others(before, within=240)
+        found = verify(busy)
+        assert found.failed == 0, found.errors
+    finally:
+        evenkeel.install(VALUES)
+        busy.settle()
+
+
+def test_a_partitioned_node(cluster: Cluster, shop: Shop) -> None:
+    """A node without its cable leads nothing for long; with it, its store takes part again."""
+    shop.open()
+    node = shop.node_of("main-2")
+    shop.start_client(node=away_from(cluster, node))
+    cluster.partition_node(node)
+    try:
+        shop.wait_for_writes(within=120)
+        shop.check()
+    finally:
+        cluster.heal_node(node)
+    verify(shop)
