@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -14,6 +14,7 @@ from rich.console import Console
 
 import bench
 from bench.__main__ import choose, discover, main
+from bench._turns import in_turn, median_row
 from bench.report import Report, Row
 
 FAST = Row("fast", "one million partitions", 1_234_567.8, "moves", 2_000_000.0, 0.6173)
@@ -125,3 +126,24 @@ def test_terminal_gets_a_table() -> None:
     *_, last_frame = screen.getvalue().split("┏")
     assert "1,234,568" in last_frame
     assert "1 of 1" not in last_frame
+
+
+async def test_sides_take_turns() -> None:
+    """Sides are measured one after the other, again and again, and the first turn does not count."""
+    called: list[str] = []
+
+    def side(name: str) -> Callable[[], Awaitable[float]]:
+        async def window() -> float:
+            called.append(name)
+            return float(len(called))
+
+        return window
+
+    assert await in_turn(side("ours"), side("theirs"), windows=2) == [(3.0, 4.0), (5.0, 6.0)]
+    assert called == ["ours", "theirs"] * 3
+
+
+def test_the_median_ratio_is_shown() -> None:
+    """Value and reference are of one turn, the one whose ratio is in the middle."""
+    row = median_row("raft", "case", "ms", [(9.0, 1.0), (2.0, 4.0), (3.0, 1.0)])
+    assert row == Row("raft", "case", 3.0, "ms", 1.0, 3.0)
