@@ -22,7 +22,7 @@ setup: ## make .venv from requirements.lock (every other target does it too)
 setup-spark: setup ## add Spark to .venv (test-spark does it too)
 	@scripts/setup-spark.sh
 
-demo: setup ## show what there is, on this machine alone
+demo: setup-spark ## six stores on this machine, a million rows, everything that can happen to them; FAST=1 for fewer
 	@$(PYTHON_BIN) -m demo
 
 test: setup ## run the tests: loopback only, no compiler, under five minutes

@@ -1,119 +1,136 @@
-"""What the demo shows: a live table of the keys in a terminal, plain lines of what changed in a pipe."""
+"""What the demo shows: a live picture in a terminal; in a pipe plain lines, a few while a step goes on."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Final
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress_bar import ProgressBar
 from rich.table import Table
+from rich.text import Text
 
-from demo.sidecars import ModelledSidecars
-from evenkeel.model.views import Move
-from evenkeel.protocol.partition import PartitionView
-from evenkeel.protocol.records import Peer, Role
+from demo.facts import Operation, Sample, Step, Verdict
+from demo.statistics import latency
 
-__all__ = ["Screen"]
+__all__ = ["Screen", "describe"]
 
-SHOWN_MOVES = 12
+_RECENT: Final = 5.0
+_LINE_SECONDS: Final = 3.0
 
 
 class Screen:
-    """Where the demo's output goes."""
+    """Where the demo's output goes; also who knows which step began when."""
 
-    def __init__(self, console: Console) -> None:
-        self.console = console
-        self._live: Live | None = None
-        self._last: dict[int, str] = {}
+    def __init__(self, console: Console, *, began: float) -> None:
+        self.steps: list[Step] = []
+        self._console = console
+        self._began = began
+        self._title = ""
+        self._sample: Callable[[], Sample | None] = lambda: None
+        self._operations: Callable[[], Sequence[Operation]] = tuple
+        self._done: Callable[[], tuple[int, int]] = lambda: (0, 0)
 
-    def say(self, text: str) -> None:
-        """One line of the story."""
-        self.console.print(text, soft_wrap=not self.console.is_terminal)
+    def watch(self, sample: Callable[[], Sample], operations: Callable[[], Sequence[Operation]]) -> None:
+        """Show these from now on."""
+        self._sample, self._operations = sample, operations
 
-    def chapter(self, title: str) -> None:
-        """What comes next."""
-        self.console.print()
-        self.console.rule(title, align="left", characters="-" if not self.console.is_terminal else "─")
+    def say(self, text: str, *, style: str = "") -> None:
+        """One line."""
+        self._console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
-    def moves(self, moves: Sequence[Move]) -> None:
-        """A plan with its reasons."""
-        table = Table(title=f"{len(moves)} moves", title_justify="left", box=None, padding=(0, 2, 0, 0))
-        for heading in ("partition", "from", "to", "because"):
-            table.add_column(heading)
-        for move in moves[:SHOWN_MOVES]:
-            table.add_row(str(move.partition), move.source or "-", move.target or "-", move.reason)
-        self.console.print(table)
-        if len(moves) > SHOWN_MOVES:
-            self.console.print(f"... and {len(moves) - SHOWN_MOVES} more")
+    def verdicts(self, verdicts: Sequence[Verdict]) -> None:
+        """What was checked."""
+        for verdict in verdicts:
+            mark, style = ("ok", "green") if verdict.holds else ("WRONG", "bold red")
+            self.say(f"  {mark:<5} {verdict.what}: {verdict.detail}", style=style)
 
-    def keys(self, pairs: Iterable[tuple[str, bytes]]) -> None:
-        """Some keys as they stand in etcd."""
-        for key, value in pairs:
-            self.console.print(f"[cyan]{key}[/]", highlight=False)
-            self.console.print(f"  {value.decode()}", markup=False, highlight=False, soft_wrap=True)
+    def table(self, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Figures in columns."""
+        shown = Table(*head, box=None, padding=(0, 3, 0, 0), pad_edge=False)
+        for row in rows:
+            shown.add_row(*row)
+        self._console.print(shown)
 
     @contextmanager
-    def watching(self, sidecars: ModelledSidecars) -> Iterator[None]:
-        """Show the keys change for as long as this lasts."""
-        self._last = {partition: _line(sidecars.view(partition)) for partition in sidecars.groups}
-        if not self.console.is_terminal:
+    def step(
+        self, title: str, *, disturbs: bool = False, progress: Callable[[], tuple[int, int]] | None = None
+    ) -> Iterator[None]:
+        """A part of the story: shown while it goes on, and noted when it is over."""
+        began = time.monotonic()
+        self._title, self._done = title, progress or (lambda: (0, 0))
+        self.say(f"==> {title}", style="bold")
+        with self._shown():
             yield
-            return
-        with Live(console=self.console, refresh_per_second=8, transient=True) as live:
-            self._live = live
-            try:
+        ended = time.monotonic()
+        self.steps.append(Step(title, began - self._began, ended - self._began, disturbs))
+        self.say(f"    {ended - began:.1f} s", style="dim")
+
+    @contextmanager
+    def _shown(self) -> Iterator[None]:
+        if self._console.is_terminal:
+            with Live(console=self._console, get_renderable=self._picture, refresh_per_second=4, transient=True):
                 yield
-            finally:
-                self._live = None
-
-    def refresh(self, sidecars: ModelledSidecars, *, done: int, total: int) -> None:
-        """Something has changed."""
-        if self._live is not None:
-            self._live.update(_picture(sidecars, done=done, total=total))
             return
-        for partition in sidecars.groups:
-            line = _line(sidecars.view(partition))
-            if self._last.get(partition) != line:
-                self._last[partition] = line
-                self.console.print(f"partition {partition:>3}  {line}", markup=False, highlight=False, soft_wrap=True)
+        over = threading.Event()
+        thread = threading.Thread(target=self._lines, args=(over,), name="lines", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    def _lines(self, over: threading.Event) -> None:
+        while not over.wait(_LINE_SECONDS):
+            if line := self._line():
+                self.say(f"    {line}")
+
+    def _line(self) -> str:
+        done, total = self._done()
+        tasks = [f"{done} of {total} tasks"] if total else []
+        sample = self._sample()
+        return "; ".join([*tasks, *describe(sample, self._recent())]) if sample is not None else "; ".join(tasks)
+
+    def _recent(self) -> list[Operation]:
+        now = time.monotonic() - self._began
+        recent: list[Operation] = []
+        for operation in reversed(self._operations()):
+            if operation.began < now - _RECENT:
+                break
+            recent.append(operation)
+        return recent
+
+    def _picture(self) -> RenderableType:
+        parts: list[RenderableType] = []
+        done, total = self._done()
+        if total:
+            parts.append(ProgressBar(total=total, completed=done, width=60))
+        sample = self._sample()
+        if sample is not None:
+            parts += [_stores(sample), Text("; ".join(describe(sample, self._recent())))]
+        return Panel(Group(*parts), title=self._title, title_align="left") if parts else Text("    ...")
 
 
-def _picture(sidecars: ModelledSidecars, *, done: int, total: int) -> RenderableType:
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in ("partition", "leader", "stable", "pending", "planned", "stage"):
-        table.add_column(heading)
-    for partition, group in sorted(sidecars.groups.items()):
-        view = sidecars.view(partition)
-        style = "bold yellow" if view.lock else "yellow" if view.pending else ""
-        table.add_row(
-            str(partition),
-            group.leader[0],
-            _peers(view.stable.peers if view.stable else ()),
-            " then ".join(_peers(step) for step in view.pending.queue) if view.pending else "",
-            _peers(view.planned.peers) if view.planned else "",
-            ("locked, " if view.lock else "") + group.stage if view.pending else "",
-            style=style,
-        )
-    bar = Progress(TextColumn("partitions at their target"), BarColumn(), MofNCompleteColumn())
-    bar.add_task("", total=total, completed=done)
-    return Group(Panel(table, title="keys in etcd, live (raft groups are modelled)"), bar)
+def describe(sample: Sample, recent: Sequence[Operation]) -> Iterator[str]:
+    """The present in a few words."""
+    yield f"{sample.moving} partitions changing"
+    yield f"replicas {' '.join(map(str, sample.replicas.values()))}"
+    yield f"leaders {' '.join(map(str, sample.leaders.values()))}"
+    for kind in ("write", "read"):
+        found = latency(recent, kind)
+        if found.count:
+            yield f"{kind}s {found.count / _RECENT:.0f}/s p50 {1000 * found.p50:.0f} ms p99 {1000 * found.p99:.0f} ms"
 
 
-def _line(view: PartitionView) -> str:
-    parts = [f"stable {_peers(view.stable.peers if view.stable else ())}"]
-    if view.pending:
-        parts.append("pending " + " then ".join(_peers(step) for step in view.pending.queue))
-    if view.planned:
-        parts.append(f"planned {_peers(view.planned.peers)}")
-    if view.lock:
-        parts.append("locked")
-    return "  ".join(parts)
-
-
-def _peers(peers: Iterable[Peer]) -> str:
-    """Stores in short; learners in parentheses."""
-    ordered = sorted(peers, key=lambda peer: (peer.role is not Role.VOTER, peer.store))
-    return " ".join(peer.store if peer.role is Role.VOTER else f"({peer.store})" for peer in ordered)
+def _stores(sample: Sample) -> Table:
+    table = Table("store", "replicas", "leads", box=None, padding=(0, 3, 0, 0))
+    for store, replicas in sample.replicas.items():
+        leads = sample.leaders.get(store, 0)
+        table.add_row(store, f"{replicas:>3} {'▪' * replicas}", f"{leads:>3} {'★' * leads}")
+    return table

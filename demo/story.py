@@ -1,249 +1,192 @@
-"""The demo's story: a table is made, a store joins, replicas are scaled twice, a store is drained, another lost."""
+"""The steps, in order: rows go in, replicas move, stores are drained and die, and every row is accounted for."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Final
 
-import msgspec
+from msgspec import Struct
 
+from demo.checks import verdicts
+from demo.cluster import NAME, DemoCluster
+from demo.facts import Facts, Fingerprint, Sample
+from demo.load import Load
+from demo.report import QUIET, latency_rows, page
 from demo.screen import Screen
-from demo.sidecars import ModelledSidecars
-from evenkeel.driver import drive, read_at_one_revision
-from evenkeel.metastore.api import Metastore, Put, Txn
-from evenkeel.metastore.binary import find_etcd
-from evenkeel.metastore.epoch import Epoch, acquire_epoch
-from evenkeel.metastore.etcd import EtcdMetastore
-from evenkeel.metastore.leases import keep_alive
-from evenkeel.metastore.server import EtcdServer
-from evenkeel.metastore.settings import EtcdSettings
-from evenkeel.model.loading import load_yaml
-from evenkeel.model.table import Table
-from evenkeel.protocol.keys import Keys
-from evenkeel.protocol.records import Retarget, StoreRecord, StoreState, TableRecord, encode, shape
-from evenkeel.reconcile.snapshot import TableSnapshot, read_table
-from evenkeel.reconcile.table import Outcome, reconcile_table
-from evenkeel.reconcile.wish import TableWish
+from demo.spark import Rows, session
+from demo.watch import Watch
+from evenkeel.cli import local, tables, verbs
+from evenkeel.errors import EvenkeelError
 
-__all__ = ["tell"]
+__all__ = ["Size", "tell"]
 
-ORDERS = Path(__file__).with_name("orders.yaml")
-KEYS = Keys(namespace="demo", store_cluster="main")
-ZONES = ("a", "b", "c")
+TABLE: Final = "orders"
+STORES: Final = 6
+_YAML: Final = Path(__file__).parent / "orders.yaml"
+_PATIENCE: Final = 180.0
+_POLL_SECONDS: Final = 0.2
+_DRAINED, _KILLED = f"{NAME}-5", f"{NAME}-2"
 
 
-class Cluster:
-    """What the story acts on: a table's wish, its stores, and an operator that reconciles them."""
+class Size(Struct, frozen=True):
+    """How much of everything."""
 
-    def __init__(self, metastore: Metastore, epoch: Epoch, table: Table, screen: Screen, fill: float) -> None:
-        self.metastore = metastore
-        self.epoch = epoch
-        self.resource = table
-        self.table = f"{table.metadata.name}.1"
-        self.screen = screen
-        self.sidecars = ModelledSidecars(metastore, keys=KEYS, table=self.table, fill=fill, on_change=self._on_change)
-        self.background: list[asyncio.Task[None]] = []
-        self.withheld = 0
-        self._changed = asyncio.Event()
-
-    def _on_change(self) -> None:
-        self._changed.set()
-
-    def wish(self) -> TableWish:
-        """The resource as the metastore's readers need it."""
-        spec = self.resource.spec
-        record = TableRecord(
-            partitions=spec.partitions,
-            replicas=spec.replicas,
-            consensus_size=spec.voters,
-            retarget=Retarget(spec.movement.retarget),
-            spec=msgspec.Raw(spec.model_dump_json(by_alias=True, exclude_defaults=True).encode()),
-        )
-        rebalancer = spec.rebalancer
-        return TableWish(
-            record=record,
-            view=self.resource.view(),
-            mode=rebalancer.mode,
-            class_name=rebalancer.class_name,
-            max_concurrent=spec.movement.max_concurrent,
-        )
-
-    def scale(self, replicas: int) -> None:
-        """What `kubectl scale` would do."""
-        spec = self.resource.spec.model_copy(update={"replicas": replicas})
-        self.resource = self.resource.model_copy(update={"spec": spec})
-
-    async def join(self, number: int, tasks: asyncio.TaskGroup) -> None:
-        """A store announces itself for as long as its lease lives."""
-        name = f"s{number}"
-        lease = await self.metastore.lease(10)
-        record = StoreRecord(volume=f"vol-{name}", zone=ZONES[number % 3], address=f"{name}.main:9000")
-        await self.metastore.txn(Txn(success=(Put(KEYS.store(name), encode(record), lease=lease.id),)))
-        self.background.append(tasks.create_task(keep_alive(lease)))
-
-    async def mark(self, name: str, *, draining: bool = False, replace: bool = False) -> None:
-        """What an operator decided about a store."""
-        record = StoreState(volume=f"vol-{name}", draining=draining, replace=replace)
-        await self.metastore.txn(Txn(success=(Put(KEYS.store_state(name), encode(record)),)))
-
-    async def snapshot(self) -> TableSnapshot:
-        """Everything about the table at one revision."""
-        found = await read_at_one_revision(self.metastore, read_table(KEYS, self.table).prefixes)
-        return TableSnapshot(KEYS, self.table, found)
-
-    async def reconcile(self) -> Outcome:
-        """One pass of the operator."""
-        requests = reconcile_table(self.wish(), keys=KEYS, table=self.table, epoch=self.epoch.compare)
-        outcome = await drive(requests, metastore=self.metastore, epoch=self.epoch)
-        self.withheld = outcome.withheld
-        return outcome
-
-    async def arrive(self, *, until: Callable[[int], bool] | None = None) -> None:
-        """Show the keys change until every partition is where the newest plan wants it, or `until` so many are."""
-        snapshot = await self.snapshot()
-        assert snapshot.plan is not None
-        total = self.resource.spec.partitions
-        with self.screen.watching(self.sidecars):
-            while True:
-                self._changed.clear()
-                done = sum(self._is_there(snapshot, partition) for partition in range(total))
-                self.screen.refresh(self.sidecars, done=done, total=total)
-                if done == total or (until is not None and until(done)):
-                    return
-                if self._moving() < self.resource.spec.movement.max_concurrent and self.withheld:
-                    await self.reconcile()
-                async with asyncio.timeout(60):
-                    await self._changed.wait()
-
-    def _moving(self) -> int:
-        return sum(self.sidecars.view(partition).pending is not None for partition in self.sidecars.groups)
-
-    def _is_there(self, snapshot: TableSnapshot, partition: int) -> bool:
-        assert snapshot.plan is not None
-        view = self.sidecars.view(partition)
-        at_target = view.stable is not None and shape(view.stable.peers) == shape(snapshot.plan.target(partition))
-        return at_target and view.pending is None and view.planned is None
+    rows: int
+    quiet: float
+    """Seconds in which nothing happens but reads and writes, to compare with."""
 
 
-async def tell(screen: Screen, *, fast: bool) -> None:
-    """The whole story, on an etcd of its own that is gone afterwards."""
-    began = time.monotonic()
-    binary = find_etcd()
-    if binary.warning:
-        screen.say(f"[yellow]{binary.warning}[/]")
-    with tempfile.TemporaryDirectory(prefix="evenkeel-demo-") as directory:
-        async with (
-            EtcdServer(Path(directory) / "etcd", binary=binary) as server,
-            EtcdMetastore(EtcdSettings(endpoints=(server.endpoint,))) as metastore,
-        ):
-            version = ".".join(map(str, binary.version))
-            screen.say(f"etcd {version} ({binary.source}) answers at {server.endpoint}")
-            screen.say(
-                "Stores and their raft groups are modelled: filling a replica is a matter of waiting. All else is real."
-            )
-            epoch = await acquire_epoch(metastore, KEYS.epoch, "demo-operator")
-            table = _load(screen)
-            cluster = Cluster(metastore, epoch, table, screen, fill=0.05 if fast else 0.8)
-            async with _background(cluster) as tasks:
-                await _chapters(cluster, tasks)
-    screen.say(f"\nDone in {time.monotonic() - began:.0f} s; etcd and its data are gone again.")
-
-
-def _load(screen: Screen) -> Table:
-    resources = load_yaml(ORDERS.read_text(), source=ORDERS.name)
-    table = next(resource for resource in resources if isinstance(resource, Table))
-    spec = table.spec
-    screen.say(
-        f"{ORDERS.name} is valid: table [bold]{table.metadata.name}[/] with {spec.partitions} partitions, "
-        f"{spec.replicas} replicas, {spec.voters} of them voting"
+def tell(screen: Screen, size: Size, *, folder: Path, report: Path, began: float) -> bool:
+    """Tell the story, and write the report; whether all that must hold does."""
+    with ExitStack() as stack:
+        with screen.step("Start Spark"):
+            spark = stack.enter_context(session(folder / "spark"))
+        with screen.step(f"Start etcd and {STORES} stores, each with its raft sidecar"):
+            _say(screen, f"evenkeel local up --stores {STORES}")
+            cluster = stack.enter_context(DemoCluster(folder / "cluster", stores=STORES))
+            endpoints = _make_table(screen, cluster)
+        rows = Rows(spark, table=TABLE, endpoints=endpoints, count=size.rows)
+        with screen.step(f"Load {size.rows:,} rows with PySpark", progress=rows.progress):
+            rows.load()
+        watch = stack.enter_context(_watched(cluster, began))
+        load = stack.enter_context(Load(endpoints, TABLE, loaded=size.rows, pairs=2, began=began))
+        screen.watch(lambda: watch.now, lambda: load.operations)
+        drained, end = _disturb(screen, size, cluster, watch)
+        load.stop()
+        with screen.step("Count and compare all rows with Spark"):
+            expected, found, differing = _compare(rows, load)
+    tally = load.tally()
+    facts = Facts(
+        title=f"Evenkeel: {size.rows:,} rows on {STORES} stores, read and written while they move",
+        steps=screen.steps,
+        samples=watch.samples,
+        operations=sorted(load.operations, key=lambda operation: operation.began),
+        tally=tally,
+        verdicts=verdicts(
+            expected=expected, found=found, differing=differing, tally=tally, end=end, drained={_DRAINED: drained}
+        ),
     )
-    return table
+    return _conclude(screen, facts, report)
 
 
-@contextlib.asynccontextmanager
-async def _background(cluster: Cluster) -> AsyncIterator[asyncio.TaskGroup]:
-    """Stores' leases and modelled sidecars, for as long as the story lasts."""
-    async with asyncio.TaskGroup() as tasks:
-        cluster.background.append(tasks.create_task(cluster.sidecars.run()))
-        yield tasks
-        for task in cluster.background:
-            task.cancel()
+def _make_table(screen: Screen, cluster: DemoCluster) -> list[str]:
+    """Apply the YAML; where to find the table."""
+    _say(screen, f"evenkeel apply -f {_YAML.name}")
+    screen.say("    " + cluster.command("apply", "-f", str(_YAML)).strip())
+    cluster.verb(lambda found: verbs.wait_for(found, f"table/{TABLE}", "Ready", within=_PATIENCE))
+    return cluster.verb(lambda found: tables.endpoints(found, NAME))
 
 
-async def _chapters(cluster: Cluster, tasks: asyncio.TaskGroup) -> None:
-    screen = cluster.screen
-    screen.chapter("Six stores in three zones, and a table")
-    for number in range(1, 7):
-        await cluster.join(number, tasks)
-    outcome = await cluster.reconcile()
-    screen.say(f"plan {outcome.plan} created the table; these are its keys for partition 0:")
-    await _show_keys(cluster)
-    await cluster.arrive()
-
-    screen.chapter("Store s7 joins")
-    await cluster.join(7, tasks)
-    await _carry_out(cluster)
-
-    screen.chapter("Scaled to 5 replicas, and to 4 before all are filled")
-    cluster.scale(5)
-    await _carry_out(cluster, until=lambda done: done >= 3)
-    cluster.scale(4)
-    await _carry_out(cluster)
-
-    screen.chapter("Store s2 is drained")
-    await cluster.mark("s2", draining=True)
-    await _carry_out(cluster)
-
-    screen.chapter("Store s5 is lost for longer than lostAfter")
-    await cluster.mark("s5", replace=True)
-    await _carry_out(cluster)
-    await _verify(cluster)
+@contextmanager
+def _watched(cluster: DemoCluster, began: float) -> Iterator[Watch]:
+    watch = Watch(cluster.session, TABLE, stores=STORES, began=began)
+    end = cluster.begin(watch.run())
+    try:
+        yield watch
+    finally:
+        end()
 
 
-async def _show_keys(cluster: Cluster) -> None:
-    snapshot = await cluster.snapshot()
-    partition = KEYS.partition(cluster.table, 0)
-    shown = (KEYS.table(cluster.table), KEYS.plan_head(cluster.table), partition.stable, partition.trigger)
-    cluster.screen.keys((key, snapshot.kvs[key].value) for key in shown if key in snapshot.kvs)
+# What happens to the table
 
 
-async def _carry_out(cluster: Cluster, *, until: Callable[[int], bool] | None = None) -> None:
-    outcome = await cluster.reconcile()
-    cases = ", ".join(f"{count} {case}" for case, count in sorted(outcome.cases.items()))
-    withheld = f"; {outcome.withheld} wait for their turn" if outcome.withheld else ""
-    cluster.screen.say(f"plan {outcome.plan}: {cases}{withheld}")
-    cluster.screen.moves(outcome.moves or ())
-    before = cluster.sidecars.copied
-    await cluster.arrive(until=until)
-    if until is None:
-        filled = cluster.sidecars.copied - before
-        cluster.screen.say(f"all partitions are at their target; {filled} modelled replicas filled")
+def _disturb(screen: Screen, size: Size, cluster: DemoCluster, watch: Watch) -> tuple[int, Sample]:
+    """Everything that reads and writes have to live with; what a drained store still held, and how it all ended."""
+    with screen.step(QUIET):
+        time.sleep(size.quiet)
+    with screen.step("Scale the table from 3 to 5 replicas", disturbs=True):
+        _scale(screen, cluster, 5)
+        _settle(cluster, watch)
+    with screen.step(f"Drain {_DRAINED}", disturbs=True):
+        _say(screen, f"evenkeel drain {_DRAINED} --wait")
+        cluster.verb(lambda found: tables.drain(found, _DRAINED, undo=False, wait=True))
+        drained = _settle(cluster, watch).replicas[_DRAINED]
+    with screen.step(f"Kill {_KILLED}; it comes back", disturbs=True):
+        _kill(screen, cluster, watch)
+        _settle(cluster, watch)
+    with screen.step(f"Let {_DRAINED} take replicas again, and change the target while they are copied", disturbs=True):
+        _retarget(screen, cluster, watch)
+        end = _settle(cluster, watch)
+    return drained, end
 
 
-async def _verify(cluster: Cluster) -> None:
-    """Read everything back from etcd and hold it against what was wanted."""
-    snapshot = await cluster.snapshot()
-    assert snapshot.plan is not None
-    wrong = []
-    per_store: dict[str, int] = {}
-    for partition in range(cluster.resource.spec.partitions):
-        view = snapshot.partition(partition)
-        assert view.stable is not None
-        reached = shape(view.stable.peers) == shape(snapshot.plan.target(partition))
-        if not reached or view.pending or view.planned or view.lock or view.trigger != snapshot.plan.n:
-            wrong.append(partition)
-        for peer in view.stable.peers:
-            per_store[peer.store] = per_store.get(peer.store, 0) + 1
-    if wrong:
-        raise RuntimeError(f"partitions {wrong} are not where plan {snapshot.plan.n} wants them")
-    spread = ", ".join(f"{store} {count}" for store, count in sorted(per_store.items()))
-    actions = ", ".join(f"{count} {what}" for what, count in sorted(cluster.sidecars.actions.items()))
-    cluster.screen.chapter("Verified in etcd")
-    cluster.screen.say(f"every partition is stable at plan {snapshot.plan.n}; replicas per store: {spread}")
-    cluster.screen.say(
-        f"what the modelled leaders did: {actions}; fills given up by retargeting: {cluster.sidecars.wasted}"
-    )
+def _scale(screen: Screen, cluster: DemoCluster, replicas: int) -> None:
+    _say(screen, f"evenkeel scale table/{TABLE} --replicas {replicas}")
+    cluster.verb(lambda found: verbs.scale(found, f"table/{TABLE}", replicas=replicas))
+
+
+def _kill(screen: Screen, cluster: DemoCluster, watch: Watch) -> None:
+    led = watch.now.leaders[_KILLED]
+    _say(screen, f"evenkeel local kill {_KILLED} --once")
+    cluster.verb(lambda found: local.kill(found, _KILLED, undo=False, once=True))
+    _until(lambda: watch.now.leaders[_KILLED] < led, f"nobody leads in place of {_KILLED}")
+
+    def back() -> bool:
+        running = cluster.session.layout.running()
+        processes = running.processes.items() if running is not None else ()
+        own = [info for name, info in processes if name.split()[0] == _KILLED]
+        return len(own) == 2 and all(info.restarts and info.pid for info in own)
+
+    _until(back, f"{_KILLED} did not come back")
+
+
+def _retarget(screen: Screen, cluster: DemoCluster, watch: Watch) -> None:
+    _say(screen, f"evenkeel drain {_DRAINED} --undo")
+    cluster.verb(lambda found: tables.drain(found, _DRAINED, undo=True, wait=False))
+    _until(lambda: watch.now.moving > 0, f"nothing moves to {_DRAINED}")
+    _scale(screen, cluster, 4)
+
+
+def _settle(cluster: DemoCluster, watch: Watch) -> Sample:
+    """Wait until the table is balanced, its leaders too."""
+    cluster.verb(lambda found: verbs.wait_for(found, f"table/{TABLE}", "Balanced", within=_PATIENCE))
+    seen = [cluster.do(watch.look())]
+
+    def even() -> bool:
+        seen.append(cluster.do(watch.look()))
+        return _even(seen[-1])
+
+    _until(even, "leaders are not spread evenly")
+    return seen[-1]
+
+
+def _even(sample: Sample) -> bool:
+    counts = [count for store, count in sample.leaders.items() if sample.replicas[store]]
+    return not sample.moving and not sample.leaderless and max(counts) - min(counts) <= 1
+
+
+def _until(holds: Callable[[], bool], problem: str) -> None:
+    end = time.monotonic() + _PATIENCE
+    while not holds():
+        if time.monotonic() > end:
+            raise EvenkeelError(f"{problem} after {_PATIENCE:g} s")
+        time.sleep(_POLL_SECONDS)
+
+
+# After
+
+
+def _compare(rows: Rows, load: Load) -> tuple[Fingerprint, Fingerprint, int]:
+    """What must be there, what is there, and how many rows are not as they must be."""
+    unsure = load.unsure()
+    expected, found = rows.expected(load.acknowledged(), without=unsure), rows.found(without=unsure)
+    one, other = rows.fingerprint(expected), rows.fingerprint(found)
+    return one, other, 0 if one == other else rows.differing(expected, found)
+
+
+def _conclude(screen: Screen, facts: Facts, report: Path) -> bool:
+    screen.say("")
+    screen.verdicts(facts.verdicts)
+    screen.say("")
+    screen.table(("latency", "count", "p50", "p99", "longest"), list(latency_rows(facts.steps, facts.operations)))
+    report.parent.mkdir(parents=True, exist_ok=True)
+    report.write_text(page(facts), encoding="utf-8")
+    screen.say(f"\nThe report is {report}")
+    return all(verdict.holds for verdict in facts.verdicts)
+
+
+def _say(screen: Screen, command: str) -> None:
+    screen.say(f"    $ {command}", style="cyan")

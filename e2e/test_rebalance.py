@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from demo.sidecars import ModelledSidecars
+from e2e.sidecars import ModelledSidecars
 from evenkeel.driver import drive, read_at_one_revision
 from evenkeel.errors import FencedError
 from evenkeel.metastore.api import Put, Txn

@@ -1,0 +1,123 @@
+"""A million rows in by PySpark, and all rows out again, to be counted and compared with what was acknowledged."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from demo.facts import Fingerprint
+from demo.interrupts import listen
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["Rows", "session"]
+
+_COLUMNS: Final = ("id", "customer", "amount", "version")
+_TASKS: Final = 8
+
+
+@contextmanager
+def session(directory: Path) -> Iterator[SparkSession]:
+    """A Spark on this machine that asks nobody for the host's name; Java's messages go to a file."""
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    directory.mkdir(parents=True, exist_ok=True)
+    with _errors_to(directory / "spark.log"):
+        from pyspark.sql import SparkSession  # noqa: PLC0415 - reads the environment when it is imported
+
+        builder = SparkSession.builder.master("local[2, 4]").appName("evenkeel demo")
+        settings = {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.memory": "1g",
+            "spark.local.dir": str(directory / "local"),
+            "spark.sql.shuffle.partitions": "4",
+            "spark.sql.warehouse.dir": str(directory / "warehouse"),
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+        }
+        for name, value in settings.items():
+            builder = builder.config(name, value)
+        made = builder.getOrCreate()
+    made.sparkContext.setLogLevel("ERROR")
+    listen()
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+@contextmanager
+def _errors_to(path: Path) -> Iterator[None]:
+    """Whatever is started meanwhile writes its errors there: Java greets at length."""
+    sys.stderr.flush()
+    before = os.dup(2)
+    with path.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+
+
+class Rows:
+    """The table's rows in Spark: those that are loaded, and those that are found."""
+
+    def __init__(self, spark: SparkSession, *, table: str, endpoints: Sequence[str], count: int) -> None:
+        self._spark = spark
+        self._table = table
+        self._endpoints = ",".join(endpoints)
+        self._count = count
+
+    def load(self) -> None:
+        """Write the rows to begin with."""
+        frame = self._generated()
+        frame.write.format("evenkeel").option("endpoints", self._endpoints).mode("append").save(self._table)
+
+    def progress(self) -> tuple[int, int]:
+        """Tasks of the jobs under way that are done, and all of them."""
+        tracker = self._spark.sparkContext.statusTracker()
+        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+        found = [stage for stage in stages if stage is not None]
+        return sum(stage.numCompletedTasks for stage in found), sum(stage.numTasks for stage in found)
+
+    def found(self, *, without: Sequence[int]) -> DataFrame:
+        """What is in the table, at one moment."""
+        frame = self._spark.read.format("evenkeel").option("endpoints", self._endpoints).load(self._table)
+        return frame.where(~frame.id.isin(list(without))) if without else frame
+
+    def expected(self, acknowledged: pa.Table, *, without: Sequence[int]) -> DataFrame:
+        """What must be in it: what was loaded, and over it what was acknowledged since."""
+        written = self._spark.createDataFrame(acknowledged)
+        frame = self._generated().join(written, "id", "left_anti").unionByName(written)
+        return frame.where(~frame.id.isin(list(without))) if without else frame
+
+    def _generated(self) -> DataFrame:
+        return self._spark.range(0, self._count, 1, _TASKS).selectExpr(
+            "id",
+            "concat('customer-', id % 997) as customer",
+            "cast((id % 100000) / 100 as decimal(12, 2)) as amount",
+            "0L as version",
+        )
+
+    @staticmethod
+    def fingerprint(frame: DataFrame) -> Fingerprint:
+        """Count rows and add up their hashes."""
+        hashed = f"xxhash64({', '.join(_COLUMNS)})"
+        [row] = frame.selectExpr(
+            "count(*) as rows", f"sum(cast({hashed} as decimal(20, 0))) as checksum", "sum(amount) as amount"
+        ).collect()
+        return Fingerprint(row.rows, int(row.checksum or 0), str(row.amount))
+
+    @staticmethod
+    def differing(expected: DataFrame, found: DataFrame) -> int:
+        """How many rows are on one side alone."""
+        one, other = expected.select(*_COLUMNS), found.select(*_COLUMNS)
+        return int(one.exceptAll(other).count() + other.exceptAll(one).count())

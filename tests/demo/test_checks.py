@@ -1,0 +1,55 @@
+"""What the demo holds to be true in the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from demo.checks import verdicts
+from demo.facts import Fingerprint
+from tests.demo.facts import SAMPLES, TALLY
+
+SEEN = Fingerprint(100, 0xABC, "5.00")
+GOOD: dict[str, Any] = {
+    "expected": SEEN,
+    "found": SEEN,
+    "differing": 0,
+    "tally": TALLY,
+    "end": SAMPLES[-1],
+    "drained": {"b": 0},
+}
+
+
+def wrong(**other: Any) -> list[str]:
+    return [verdict.what for verdict in verdicts(**GOOD | other) if not verdict.holds]
+
+
+def test_all_is_well() -> None:
+    """Nothing is wrong where nothing is."""
+    assert wrong() == []
+
+
+@pytest.mark.parametrize(
+    ("other", "what"),
+    [
+        ({"found": msgspec.structs.replace(SEEN, rows=99)}, "Spark counts the rows that were acknowledged"),
+        ({"found": msgspec.structs.replace(SEEN, checksum=1)}, "their checksum is that of what was acknowledged"),
+        ({"found": msgspec.structs.replace(SEEN, amount="5.01")}, "and so is the sum of their amounts"),
+        ({"differing": 1}, "no row is missing, or other than it was written"),
+        ({"tally": msgspec.structs.replace(TALLY, stale=1)}, "no read was stale"),
+        ({"tally": msgspec.structs.replace(TALLY, errors=["x"])}, "every read and write was answered"),
+        ({"end": SAMPLES[1]}, "every partition has a leader, and stores lead evenly"),
+        ({"drained": {"b": 2}}, "b, when it was drained, held nothing"),
+    ],
+)
+def test_each_thing_that_can_be_wrong(other: dict[str, Any], what: str) -> None:
+    """Is found, and nothing else is."""
+    assert wrong(**other) == [what]
+
+
+def test_difference_is_named() -> None:
+    """With what was found and what was expected."""
+    found = verdicts(**GOOD | {"found": msgspec.structs.replace(SEEN, rows=99)})
+    assert found[0].detail == "found 99, expected 100"

@@ -1,0 +1,50 @@
+"""Ctrl-C at any moment."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from demo.interrupts import held, listen
+
+
+@pytest.fixture(autouse=True)
+def _signals() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    listen()
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_interrupts_once(number: signal.Signals) -> None:
+    """The second one does not disturb what cleans up."""
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), number)
+    os.kill(os.getpid(), number)
+
+
+def test_it_waits_until_something_is_known() -> None:
+    """What was begun is finished, and then the interrupt comes."""
+    done = []
+
+    def begin() -> None:
+        with held():
+            with held():
+                os.kill(os.getpid(), signal.SIGINT)
+                done.append("inside")
+            done.append("outside")
+
+    with pytest.raises(KeyboardInterrupt):
+        begin()
+    assert done == ["inside", "outside"]
+
+
+def test_nothing_comes_of_nothing() -> None:
+    """Without a signal nothing happens."""
+    with held():
+        pass

@@ -1,0 +1,74 @@
+"""The report is one file that needs nothing else, and shows what there is to see."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+
+from demo.charts import chart
+from demo.facts import Step, Verdict
+from demo.report import page
+from tests.demo.facts import STEPS, facts
+
+GOOD, BAD = Verdict("rows are there", True, "all"), Verdict("rows are right", False, "found 2, expected <3>")
+
+
+def pictures(text: str) -> list[ET.Element]:
+    return [ET.fromstring(found) for found in re.findall(r"<svg.*?</svg>", text, re.DOTALL)]
+
+
+def test_it_loads_nothing() -> None:
+    """No script, no style, no picture and no font comes from anywhere else."""
+    text = page(facts(GOOD))
+    assert "<script" not in text
+    assert not re.findall(r"(?:src|href)=|url\(|@import", text)
+    assert set(re.findall(r"https?://[^\"]*", text)) == {"http://www.w3.org/2000/svg"}
+
+
+def test_it_shows_leaders_moves_latency_and_bytes() -> None:
+    """Each has its picture, which is well-formed, with a line for each store or figure."""
+    text = page(facts(GOOD))
+    lines = [[line.findtext("{*}title") for line in picture.iterfind("{*}polyline")] for picture in pictures(text)]
+    assert lines == [
+        ["writes, p50", "writes, p99"],
+        ["reads, p50", "reads, p99"],
+        ["a", "b"],
+        ["partitions that are changing", "replicas that came or went, in all"],
+        ["copied", "wasted"],
+    ]
+    assert "1.0 of 10.0 MiB were copied for targets that had changed" in text
+
+
+def test_what_is_wrong_is_said() -> None:
+    """At the top, and where it is; what comes from outside is no markup."""
+    assert "Everything that was acknowledged is there." in page(facts(GOOD))
+    text = page(facts(GOOD, BAD))
+    assert "Something is wrong" in text
+    assert "found 2, expected &lt;3&gt;" in text
+    assert "Scale &lt;the table&gt;" in text
+    assert "<the table>" not in text
+
+
+def places(picture: ET.Element) -> list[tuple[float, float]]:
+    [line] = picture.iterfind("{*}polyline")
+    return [(float(x), float(y)) for x, y in (place.split(",") for place in line.attrib["points"].split())]
+
+
+def test_lines_are_where_they_belong() -> None:
+    """Time runs to the right, values upwards; what changes in jumps has no slope."""
+    points = [(0.0, 0.0), (10.0, 2.0), (20.0, 1.0)]
+    [picture] = pictures(chart({"x": points}, STEPS))
+    (left, low), (middle, high), (right, half) = places(picture)
+    assert left < middle < right
+    assert right - middle == middle - left
+    assert low > half > high
+    assert low - high == 2 * (low - half)
+    [stairs] = pictures(chart({"x": points}, STEPS, stairs=True))
+    assert places(stairs) == [(left, low), (middle, low), (middle, high), (right, high), (right, half)]
+
+
+def test_nothing_to_draw() -> None:
+    """No samples, no steps, all nothing: a picture all the same."""
+    for series, steps in (({}, []), ({"x": []}, STEPS), ({"x": [(1.0, 0.0)]}, [Step("s", 1.0, 1.0, False)])):
+        [picture] = pictures(chart(series, steps))
+        assert "nan" not in ET.tostring(picture, encoding="unicode")

@@ -1,0 +1,50 @@
+"""In a pipe the demo prints plain lines."""
+
+from __future__ import annotations
+
+import io
+import time
+
+from rich.console import Console
+
+from demo.facts import Verdict
+from demo.screen import Screen, describe
+from tests.demo.facts import OPERATIONS, SAMPLES
+
+
+def test_steps_are_noted() -> None:
+    """With when they began and ended; nothing but text is printed."""
+    output = io.StringIO()
+    screen = Screen(Console(file=output), began=time.monotonic())
+    with screen.step("Drain a store", disturbs=True):
+        screen.say("    $ evenkeel drain")
+    screen.verdicts([Verdict("rows are there", True, "[all]"), Verdict("rows are right", False, "none")])
+    [step] = screen.steps
+    assert (step.title, step.disturbs) == ("Drain a store", True)
+    assert 0 <= step.began <= step.ended
+    lines = output.getvalue().splitlines()
+    assert lines[:2] == ["==> Drain a store", "    $ evenkeel drain"]
+    assert lines[3:] == ["  ok    rows are there: [all]", "  WRONG rows are right: none"]
+
+
+def test_terminal_has_colour() -> None:
+    """And a picture that is redrawn."""
+    output = io.StringIO()
+    screen = Screen(Console(file=output, force_terminal=True), began=time.monotonic())
+    screen.watch(lambda: SAMPLES[0], lambda: OPERATIONS)
+    with screen.step("Drain a store"):
+        pass
+    assert "\x1b[" in output.getvalue()
+    assert "replicas" in output.getvalue()
+
+
+def test_present_in_a_few_words() -> None:
+    """What moves, who holds and leads what, and how reads and writes are served."""
+    words = list(describe(SAMPLES[1], OPERATIONS))
+    assert words == [
+        "3 partitions changing",
+        "replicas 4 2",
+        "leaders 4 0",
+        "writes 4/s p50 10 ms p99 30 ms",
+        "reads 2/s p50 1 ms p99 1 ms",
+    ]

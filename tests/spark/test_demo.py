@@ -1,0 +1,92 @@
+"""The demo, with few rows: it runs to its end in a pipe, and leaves nothing behind, whenever it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.repository.tree import ROOT
+
+
+@contextmanager
+def demo(folder: Path, *arguments: str, prefix: tuple[str, ...] = ()) -> Iterator[subprocess.Popen[str]]:
+    """Run it with its temporary files in a folder whose name has spaces."""
+    temporary = folder / "temporary files"
+    temporary.mkdir()
+    with subprocess.Popen(
+        [*prefix, sys.executable, "-m", "demo", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "FAST": "1", "TMPDIR": str(temporary)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as running:
+        try:
+            yield running
+        finally:
+            if running.poll() is None:
+                running.kill()
+
+
+def left_behind(folder: Path) -> list[str]:
+    """Files, and processes that name the folder."""
+    named = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdecimal() and os.fsencode(folder) in (entry / "cmdline").read_bytes():
+                named.append((entry / "cmdline").read_bytes().decode(errors="replace"))
+        except OSError:
+            continue
+    return [*named, *map(str, (folder / "temporary files").glob("evenkeel-*"))]
+
+
+def nameless() -> tuple[str, ...]:
+    """What makes a host's name one that does not resolve, where that is allowed."""
+    unshare = ("unshare", "--uts", "sh", "-c", 'hostname no-such-host.invalid && exec "$0" "$@"')
+    allowed = subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode == 0
+    return unshare if allowed else ()
+
+
+@pytest.mark.timeout(600)
+def test_every_acknowledged_row_is_there(tmp_path: Path) -> None:
+    """After everything that happens; the report says so, on a host whose name does not resolve."""
+    report = tmp_path / "the report.html"
+    arguments = ("--rows", "5000", "--quiet-seconds", "1", "--report", str(report))
+    with demo(tmp_path, *arguments, prefix=nameless()) as running:
+        output, _ = running.communicate()
+    assert running.returncode == 0, output
+    assert "\x1b" not in output
+    for step in ("Scale the table", "Drain main-5", "Kill main-2", "change the target while they are copied"):
+        assert f"==> {step}" in output or step in output
+    assert "WRONG" not in output
+    assert "ok    Spark counts the rows that were acknowledged" in output
+    assert f"The report is {report}" in output
+    assert "Everything that was acknowledged is there." in report.read_text()
+    assert left_behind(tmp_path) == []
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("when", ["Start etcd", "Read and write"])
+def test_interrupted(tmp_path: Path, when: str) -> None:
+    """Ctrl-C ends it without a traceback, whether its stores are about to start or at work."""
+    with demo(tmp_path, "--rows", "1000", "--quiet-seconds", "60") as running:
+        assert running.stdout is not None
+        seen = []
+        for line in running.stdout:
+            seen.append(line)
+            if line.startswith(f"==> {when}"):
+                os.killpg(running.pid, signal.SIGINT)
+                break
+        output, _ = running.communicate()
+    assert running.returncode == 130, "".join([*seen, output])
+    assert "Traceback" not in output
+    assert "are gone again" in output
+    assert left_behind(tmp_path) == []
