@@ -19,6 +19,7 @@ from demo.screen import Screen
 from demo.spark import Rows, session
 from demo.watch import Watch
 from evenkeel.cli import local, tables, verbs
+from evenkeel.cli.output import Output
 from evenkeel.errors import EvenkeelError
 
 __all__ = ["Size", "tell"]
@@ -121,7 +122,7 @@ def _scale(screen: Screen, cluster: DemoCluster, replicas: int) -> None:
 def _kill(screen: Screen, cluster: DemoCluster, watch: Watch) -> None:
     led = watch.now.leaders[_KILLED]
     _say(screen, f"evenkeel local kill {_KILLED} --once")
-    cluster.verb(lambda found: local.kill(found, _KILLED, undo=False, once=True))
+    cluster.verb(lambda found: local.kill(found, _KILLED, Output.TABLE, undo=False, once=True))
     _until(lambda: watch.now.leaders[_KILLED] < led, f"nobody leads in place of {_KILLED}")
 
     def back() -> bool:
