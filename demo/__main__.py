@@ -32,7 +32,7 @@ def main() -> int:
     console, began = Console(), time.monotonic()
     try:
         with tempfile.TemporaryDirectory(prefix="evenkeel-demo-", ignore_cleanup_errors=True) as folder:
-            size = Size(rows=given.rows, quiet=given.quiet_seconds)
+            size = Size(rows=given.rows, quiet=given.quiet_seconds, patient=not fast)
             screen = Screen(console, began=began)
             good = tell(screen, size, folder=Path(folder), report=given.report.resolve(), began=began)
     except EvenkeelError as error:

@@ -40,7 +40,7 @@ def test_all_is_well() -> None:
         ({"differing": 1}, "no row is missing, or other than it was written"),
         ({"tally": msgspec.structs.replace(TALLY, stale=1)}, "no read was stale"),
         ({"tally": msgspec.structs.replace(TALLY, errors=["x"])}, "every read and write was answered"),
-        ({"end": SAMPLES[1]}, "every partition has a leader, and stores lead evenly"),
+        ({"end": SAMPLES[1]}, "every partition has a leader, and nothing moves any more"),
         ({"drained": {"b": 2}}, "b, when it was drained, held nothing"),
     ],
 )
