@@ -80,6 +80,29 @@ async def test_nobody_is_always_the_one_to_hand_over_to(new_cluster: NewCluster)
     assert len(chosen) == 2
 
 
+async def test_a_leader_is_told_of_once_it_has_committed(new_cluster: NewCluster) -> None:
+    """Whoever reports leaders hears of a new one also when its first entry is committed: before, it may not report."""
+    cluster = await new_cluster("a", "b", "c")
+    await cluster.begin("a", "b", "c")
+    told: set[tuple[str, bool]] = set()
+
+    def note(member: Member) -> None:
+        replica = replica_of(member)
+        changed = replica.changed
+
+        def noted() -> None:
+            told.add((member.name, replica.node.status().committed_in_term))
+            changed()
+
+        replica.changed = noted  # type: ignore[assignment]
+
+    for member in cluster.members.values():
+        note(member)
+    other = next(member for member in cluster.members.values() if member is not cluster.leading())
+    await lead(cluster, other)
+    await cluster.until(lambda: (other.name, True) in told)
+
+
 @pytest.mark.parametrize("healthy", ["a", "b", "c"])
 async def test_the_one_that_can_serve_leads(new_cluster: NewCluster, healthy: str) -> None:
     """Where only one store's state machine is there, leadership finds it, whoever had it before."""

@@ -429,6 +429,11 @@ class Node:
         return self._raft.log.offset
 
     @property
+    def committed_in_term(self) -> bool:
+        """Whether this replica leads and has committed something of its own term: it knows all that is committed."""
+        return self.leading and self._raft.log.committed >= self._raft.term_start
+
+    @property
     def committed(self) -> int:
         """The commit index."""
         return self._raft.log.committed

@@ -94,6 +94,7 @@ class Replica:
         self._reads: dict[int, Callable[[int], None]] = {}
         self._read_number = 0
         self._role = SoftState(0, 0, 0)
+        self._settled_term = 0
         self.applier = Applier(
             node,
             group=group,
@@ -144,6 +145,10 @@ class Replica:
             self._take_role(out.soft)
         if self.node.conf_index != self._conf_index:
             self._learn_routes()
+            self.changed()
+        if self.node.committed_in_term and self._settled_term != self.node.term:
+            # Before that nobody may be told who leads; on a slow disk it comes long after the election.
+            self._settled_term = self.node.term
             self.changed()
 
     def _persisted(self, batch: AppendBatch) -> None:
