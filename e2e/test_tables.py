@@ -33,7 +33,7 @@ def away_from(cluster: Cluster, *nodes: str) -> str:
 
 
 def test_a_store_more_and_a_store_less(busy: Shop) -> None:
-    """A fourth store gets its share; it leaves again when it holds nothing, and its volume with it."""
+    """A fourth store gets its share; it leaves again and its volume with it, and nothing of what it held is lost."""
     busy.scale("storecluster/main", 4)
     busy.kubectl.wait("the fourth store holds something", lambda: "main-3" in busy.holders(), within=120)
     busy.settle()

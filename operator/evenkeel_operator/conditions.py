@@ -113,7 +113,8 @@ def pod_problem(pod: Object) -> Trouble | None:
     for entry in status.get("conditions", ()):
         if entry["type"] == "PodScheduled" and entry["status"] == "False":
             words = entry.get("message", "")
-            unbound = "PersistentVolumeClaim" in words or "persistentvolumeclaim" in words
+            # The scheduler speaks of "PersistentVolumeClaims", "persistentvolumeclaim" and "persistent volumes to bind".
+            unbound = "persistentvolume" in words.replace(" ", "").lower()
             reason = Reason.VOLUME_UNBOUND if unbound else Reason.STORES_NOT_READY
             return Trouble(reason, f"pod {name} waits for a node: {words}")
     for container in (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())):

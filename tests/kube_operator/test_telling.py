@@ -82,13 +82,24 @@ def pod(**status: Any) -> Object:
     return {"metadata": {"name": "main-0"}, "spec": {"nodeName": "n1"}, "status": status}
 
 
-def test_problems_of_pods_are_named() -> None:
-    """A volume that is not bound, an image that is not there, a program that crashes; not one that just starts."""
-    words = "0/3 nodes are available: pod has unbound immediate PersistentVolumeClaims"
-    unbound = pod(conditions=[{"type": "PodScheduled", "status": "False", "message": words}])
-    found = pod_problem(unbound)
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("0/3 nodes are available: pod has unbound immediate PersistentVolumeClaims", Reason.VOLUME_UNBOUND),
+        ("0/3 nodes are available: 3 didn't find available persistent volumes to bind.", Reason.VOLUME_UNBOUND),
+        ('persistentvolumeclaim "data-main-0" not found', Reason.VOLUME_UNBOUND),
+        ("0/3 nodes are available: 3 Insufficient cpu.", Reason.STORES_NOT_READY),
+    ],
+)
+def test_what_the_scheduler_says(words: str, reason: Reason) -> None:
+    """A pod without a node is told with the scheduler's words; that it lacks a volume is a reason of its own."""
+    found = pod_problem(pod(conditions=[{"type": "PodScheduled", "status": "False", "message": words}]))
     assert found is not None
-    assert (found.reason, words in found.message) == (Reason.VOLUME_UNBOUND, True)
+    assert (found.reason, words in found.message) == (reason, True)
+
+
+def test_problems_of_pods_are_named() -> None:
+    """An image that is not there, a program that crashes; not one that just starts."""
     waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
     pulling = pod_problem(pod(initContainerStatuses=[{"name": "raft", "state": waiting}]))
     assert pulling is not None
