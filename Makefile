@@ -44,7 +44,7 @@ soak: setup ## simulate raft under faults for SECONDS=60
 explore: setup ## search the protocol's interleavings for SECONDS=60
 	@$(PYTHON_BIN) -m tests.explorer --seconds $(SECONDS)
 
-e2e: setup binaries ## test against real processes and a real Kubernetes, which it builds first (about ten minutes, once)
+e2e: setup binaries images ## test against real processes and a real Kubernetes, which it builds first (about ten minutes, once)
 	@$(PYTHON_BIN) -m e2e.cluster prepare
 	@echo "==> testing end to end"
 	@$(PYTHON_BIN) -m pytest e2e $(PYTEST_ARGS)
