@@ -62,7 +62,8 @@ cluster-up: setup ## make a Kubernetes of NODES=3 nodes on this machine, as root
 cluster-down: setup ## take it away again
 	@$(PYTHON_BIN) -m e2e.cluster down
 
-bench: setup binaries ## measure everything, or ONLY=planner
+bench: $(if $(filter-out spark,$(ONLY)),setup,setup-spark) ## measure everything, or ONLY=planner
+	@scripts/build-binaries.sh etcd
 	@$(PYTHON_BIN) -m pip install --quiet --disable-pip-version-check --require-hashes --requirement bench/requirements.lock
 	@$(PYTHON_BIN) -m bench $(ONLY)
 

@@ -1,0 +1,108 @@
+"""Spark reads and writes four million rows of a table on three stores, beside Parquet files of the same rows.
+
+Both sides run in one Spark on this machine, in turns. A scan adds up hashes of all columns, so that every value has to
+be there; a write is over when all rows are acknowledged: on the disks of two of three stores, where Parquet has one
+copy that nobody has synced.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from bench._turns import median_row
+from bench.report import Row
+from demo.cluster import NAME, DemoCluster
+from demo.spark import session
+from evenkeel.cli import tables, verbs
+from evenkeel.model.loading import load_yaml
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ROWS: Final = 4_000_000
+STORES: Final = 3
+_TASKS: Final = 8
+_SCANS: Final = 5
+_WRITES: Final = 3
+_PATIENCE: Final = 300.0
+_TABLE: Final = """\
+apiVersion: evenkeel.dev/v1alpha1
+kind: Table
+metadata: {name: numbers}
+spec:
+  storeCluster: main
+  partitions: 8
+  replicas: 3
+  schema:
+    columns:
+      - {name: id, type: int64, nullable: false}
+      - {name: amount, type: float64}
+      - {name: customer, type: string}
+      - {name: quantity, type: int32}
+    primaryKey: [id]
+"""
+
+
+def rows(count: int = ROWS) -> Iterator[Row]:
+    """Writes, then scans of what was written last."""
+    with tempfile.TemporaryDirectory(prefix="evenkeel-bench-") as name:
+        folder = Path(name)
+        with session(folder / "spark") as spark, DemoCluster(folder / "cluster", stores=STORES) as cluster:
+            sides = _Sides(spark, _endpoints(cluster), folder / "numbers.parquet", count)
+            yield sides.measured("writes", sides.write, sides.write_parquet, times=_WRITES)
+            yield sides.measured("scans", sides.scan, sides.scan_parquet, times=_SCANS)
+
+
+def _endpoints(cluster: DemoCluster) -> str:
+    [table] = load_yaml(_TABLE, "the bench's table")
+    cluster.do(cluster.session.resources.apply(table))
+    cluster.verb(lambda found: verbs.wait_for(found, "table/numbers", "Ready", within=_PATIENCE))
+    return ",".join(cluster.verb(lambda found: tables.endpoints(found, NAME)))
+
+
+class _Sides:
+    """The same rows in the table and in files."""
+
+    def __init__(self, spark: SparkSession, endpoints: str, parquet: Path, count: int) -> None:
+        self._spark = spark
+        self._endpoints = endpoints
+        self._parquet = str(parquet)
+        self._count = count
+
+    def measured(self, what: str, ours: Callable[[], None], theirs: Callable[[], None], *, times: int) -> Row:
+        """Both sides in turns; the first time of each does not count."""
+        pairs = [(self._rate(ours), self._rate(theirs)) for _ in range(times + 1)][1:]
+        case = f"{what} of {self._count:,} rows on {STORES} stores, beside Parquet"
+        return median_row("spark", case, "rows/s", pairs)
+
+    def _rate(self, work: Callable[[], None]) -> float:
+        began = time.perf_counter()
+        work()
+        return self._count / (time.perf_counter() - began)
+
+    def write(self) -> None:
+        writer = self._generated().write.format("evenkeel").option("endpoints", self._endpoints)
+        writer.mode("append").save("numbers")
+
+    def write_parquet(self) -> None:
+        self._generated().write.mode("overwrite").parquet(self._parquet)
+
+    def scan(self) -> None:
+        self._summed(self._spark.read.format("evenkeel").option("endpoints", self._endpoints).load("numbers"))
+
+    def scan_parquet(self) -> None:
+        self._summed(self._spark.read.parquet(self._parquet))
+
+    def _generated(self) -> DataFrame:
+        return self._spark.range(0, self._count, 1, _TASKS).selectExpr(
+            "id", "id / 7 as amount", "concat('customer-', id % 5000) as customer", "cast(id % 100 as int) as quantity"
+        )
+
+    def _summed(self, frame: DataFrame) -> None:
+        hashed = "sum(cast(xxhash64(id, amount, customer, quantity) as decimal(20, 0)))"
+        [row] = frame.selectExpr("count(*) as rows", f"{hashed} as checksum").collect()
+        assert row.rows == self._count, f"{row.rows} of {self._count} rows are there"
