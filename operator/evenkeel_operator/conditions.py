@@ -113,7 +113,7 @@ def pod_problem(pod: Object) -> Trouble | None:
     for entry in status.get("conditions", ()):
         if entry["type"] == "PodScheduled" and entry["status"] == "False":
             words = entry.get("message", "")
-            # The scheduler speaks of "PersistentVolumeClaims", "persistentvolumeclaim" and "persistent volumes to bind".
+            # The scheduler says "PersistentVolumeClaims", "persistentvolumeclaim" and "persistent volumes to bind".
             unbound = "persistentvolume" in words.replace(" ", "").lower()
             reason = Reason.VOLUME_UNBOUND if unbound else Reason.STORES_NOT_READY
             return Trouble(reason, f"pod {name} waits for a node: {words}")
