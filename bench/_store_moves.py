@@ -18,7 +18,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from bench._store_cluster import TABLE, BenchCluster, bench_cluster
-from bench._store_rows import batches_of
+from bench._store_rows import KEYS, batches_of
 from bench._turns import median_row
 from bench.report import Row
 from evenkeel.client import Client
@@ -28,7 +28,7 @@ from tests.process.cluster import StoreProcesses
 __all__ = ["move_rows"]
 
 PARTITIONS: Final = 6
-ROWS: Final = 1_000_000
+MILLIONS: Final = 5
 WINDOWS: Final = 5
 BEFORE_SECONDS: Final = 4.0
 LONGER: Final = 0.3
@@ -40,6 +40,11 @@ def move_rows() -> Iterator[Row]:
     """Writes during a rebalance, how long that takes, and what was copied in vain."""
     yield from asyncio.run(_rebalances())
     yield from asyncio.run(_superseded())
+
+
+def _fill(client: Client, millions: int) -> None:
+    for number in range(millions):
+        client.table(TABLE).upsert(pa.Table.from_batches(batches_of(KEYS, 1, first=number * KEYS)))
 
 
 # Writes meanwhile
@@ -79,7 +84,7 @@ class _Moves:
         cluster = self._cluster
         with cluster.connect() as client:
             if not self._filled:
-                await asyncio.to_thread(client.table(TABLE).upsert, pa.Table.from_batches(batches_of(ROWS, 1)))
+                await asyncio.to_thread(_fill, client, MILLIONS)
                 self._filled = True
             before = await self._write_while(client, asyncio.sleep(BEFORE_SECONDS))
             began = time.perf_counter()
@@ -100,7 +105,7 @@ class _Moves:
             await asyncio.to_thread(client.table(TABLE).upsert, random.choice(self._rows))
             latencies.append(1000 * (time.perf_counter() - began))
         await doing
-        return statistics.quantiles(latencies, n=100)[-1]
+        return statistics.quantiles(latencies, n=100, method="inclusive")[-1]
 
 
 # What is copied in vain
@@ -110,7 +115,7 @@ async def _superseded() -> list[Row]:
     flags = ("--bytes-per-second", str(SUPERSEDED_RATE))
     async with bench_cluster(stores=5, partitions=PARTITIONS, flags=flags) as cluster:
         with cluster.connect() as client:
-            await asyncio.to_thread(client.table(TABLE).upsert, pa.Table.from_batches(batches_of(ROWS, 1)))
+            await asyncio.to_thread(_fill, client, 1)
         return [await _superseded_in(cluster, mode) for mode in Retarget]
 
 

@@ -28,13 +28,13 @@ SCHEMA: Final = RowSchema(
 KEYS: Final = 1_000_000
 
 
-def batches_of(size: int, count: int) -> list[pa.RecordBatch]:
-    """Rows of a million keys, no key twice in a batch."""
+def batches_of(size: int, count: int, *, first: int = 0) -> list[pa.RecordBatch]:
+    """Rows of a million keys from the first on, no key twice in a batch."""
     chance = np.random.default_rng(7)
     names = pa.array([f"customer-{number}" for number in range(5000)])
     made = []
     for _ in range(count):
-        ids = chance.permutation(KEYS)[:size].astype(np.int64)
+        ids = first + chance.permutation(KEYS)[:size].astype(np.int64)
         columns = [
             pa.array(ids),
             pa.array(chance.random(size)),
