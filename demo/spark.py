@@ -32,6 +32,8 @@ def session(directory: Path) -> Iterator[SparkSession]:
     with _errors_to(directory / "spark.log"):
         from pyspark.sql import SparkSession  # noqa: PLC0415 - reads the environment when it is imported
 
+        from evenkeel_spark import EvenkeelDataSource  # noqa: PLC0415
+
         builder = SparkSession.builder.master("local[2, 4]").appName("evenkeel demo")
         settings = {
             "spark.driver.host": "127.0.0.1",
@@ -45,6 +47,8 @@ def session(directory: Path) -> Iterator[SparkSession]:
         for name, value in settings.items():
             builder = builder.config(name, value)
         made = builder.getOrCreate()
+        # Spark finds it by itself, but not where the path of Python has a space.
+        made.dataSource.register(EvenkeelDataSource)
     made.sparkContext.setLogLevel("ERROR")
     listen()
     try:

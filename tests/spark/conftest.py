@@ -16,6 +16,7 @@ os.environ["PYSPARK_PYTHON"] = sys.executable
 from pyspark.sql import DataFrameReader, SparkSession
 
 from evenkeel.wire.flight import ReadRequest
+from evenkeel_spark import EvenkeelDataSource
 from evenkeel_store.scans import Scanner
 from tests.spark.stores import Stores
 
@@ -36,6 +37,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     for name, value in settings.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
+    if " " in sys.executable:
+        # Spark asks a shell for Python, without quotes, before it looks for sources.
+        session.dataSource.register(EvenkeelDataSource)
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
