@@ -61,7 +61,7 @@ class BenchCluster(TableCluster):
         return Client([store.address for store in self.stores.values() if isinstance(store, TableStore)])
 
     async def serving(self) -> bool:
-        """Whether all stores answer clients, and every partition is led."""
+        """Whether all stores answer clients and know of the table, and every partition is led."""
         leading = 0
         for store in self.stores:
             client = self.client(store)
@@ -72,7 +72,16 @@ class BenchCluster(TableCluster):
             finally:
                 await client.close()
             leading += sum(group["leader"] for group in groups)
-        return leading == self.partitions
+        return leading == self.partitions and await asyncio.to_thread(self._is_routed)
+
+    def _is_routed(self) -> bool:
+        """Whether every store tells clients where the table is."""
+        for store in self.stores.values():
+            assert isinstance(store, TableStore)
+            with Client([store.address]) as client:
+                if TABLE not in client.tables():
+                    return False
+        return True
 
     async def until_applied(self, indexes: dict[int, int]) -> None:
         """Wait until every replica has these indexes of its partitions."""
