@@ -168,24 +168,24 @@ class Node:
 
     def take(self) -> Out:
         """Return everything to be done since the last call."""
-        r = self._raft
+        r, log, known = self._raft, self._raft.log, self._hard_state
+        upto = log.committed if log.committed < log.durable else log.durable
+        if log.needs_restore or log.detached:
+            # Nobody can apply here, yet the configuration must not stay behind: this log may be the one that matters.
+            # Its new members are to hear of it with this very output, for nothing may be left over to be taken.
+            raft.apply_confs(r, upto)
         if r.role == LEADER:
             if r.reads.round_due:
                 leader.start_read_round(r)
             if r.replicate_due:
                 leader.replicate(r)
-        log, known = r.log, self._hard_state
         append = None
         if log.handed < log.last_index or r.term != known.term or r.vote != known.vote or r.write_due:
             append = self._batch(r)
         elif r.responses:
             self._release(r)
         apply: list[Entry] = []
-        upto = log.committed if log.committed < log.durable else log.durable
-        if log.needs_restore or log.detached:
-            # Nobody can apply here, yet the configuration must not stay behind: this log may be the one that matters.
-            raft.apply_confs(r, upto)
-        elif upto > log.applying:
+        if not log.needs_restore and not log.detached and upto > log.applying:
             apply = log.entries(log.applying, upto)
             log.applying = upto
         restore = None
