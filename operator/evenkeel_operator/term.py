@@ -240,9 +240,7 @@ class Term:
         first, self._swept = not self._swept, True
         missed = 0
         for watch in self._watched:
-            for namespace in (
-                self._settings.namespaces if watch.kind.namespaced and self._settings.namespaces else ("",)
-            ):
+            for namespace in self._places(watch.kind):
                 listing = await self._kube.list(watch.kind, namespace, selector=watch.selector)
                 if not first:
                     missed += await self._missed(watch.kind, listing.items)

@@ -6,9 +6,8 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
-from evenkeel.protocol.records import Leader, decode
 from tests.process import firewall
-from tests.process.cluster import KEYS, TABLE, ProcessCluster
+from tests.process.cluster import ProcessCluster
 from tests.process.load import Load
 from tests.process.test_moves import finish
 
@@ -19,12 +18,6 @@ NewCluster = Callable[..., Awaitable[ProcessCluster]]
 def healed() -> Iterator[None]:
     yield
     firewall.heal()
-
-
-async def leader_of(cluster: ProcessCluster) -> str:
-    """The store that is reported to lead partition 0."""
-    kv = await cluster.metastore.get(KEYS.leader(TABLE, 0))
-    return "" if kv is None else decode(Leader, kv.value, key=kv.key).store
 
 
 async def test_packets_are_lost(new_cluster: NewCluster) -> None:
@@ -49,13 +42,13 @@ async def test_a_leader_is_not_heard_any_more(new_cluster: NewCluster) -> None:
     async with Load(cluster) as load:
         for replicas in (5, 3):
             await load.goes_on()
-            await cluster.until(lambda: leader_of(cluster))
-            before = await leader_of(cluster)
+            await cluster.until(cluster.leader)
+            before = await cluster.leader()
             await cluster.reconcile(replicas)
             firewall.mute(cluster.stores[before], [store for name, store in cluster.stores.items() if name != before])
 
             async def another_leads(before: str = before) -> bool:
-                return await leader_of(cluster) != before
+                return await cluster.leader() != before
 
             await cluster.until(another_leads)
             await load.goes_on()

@@ -29,7 +29,7 @@ from evenkeel.metastore.server import EtcdServer, die_with_parent, free_port
 from evenkeel.metastore.settings import EtcdSettings
 from evenkeel.model.views import TableView
 from evenkeel.protocol.keys import Keys
-from evenkeel.protocol.records import Retarget, StoreRecord, StoreState, TableRecord, decode, encode, shape
+from evenkeel.protocol.records import Leader, Retarget, StoreRecord, StoreState, TableRecord, decode, encode, shape
 from evenkeel.reconcile.snapshot import TableSnapshot, read_table
 from evenkeel.reconcile.table import Outcome, drop_table, reconcile_table
 from evenkeel.reconcile.wish import TableWish
@@ -244,6 +244,11 @@ class ProcessCluster:
         kv = await self.metastore.get(KEYS.store(store))
         return decode(StoreRecord, kv.value, key=kv.key).volume if kv is not None else ""
 
+    async def leader(self, partition: int = 0) -> str:
+        """The store that is reported to lead a partition; empty where none is."""
+        kv = await self.metastore.get(KEYS.leader(TABLE, partition))
+        return decode(Leader, kv.value, key=kv.key).store if kv is not None else ""
+
     async def retire(self, name: str) -> None:
         """Stop a store in good order, and forget it."""
         store = self.stores.pop(name)
@@ -260,6 +265,13 @@ class ProcessCluster:
                     await asyncio.sleep(0.05)
         except TimeoutError:
             raise AssertionError(f"{condition} did not come true in {within} s\n{await self.describe()}") from None
+
+    async def until_ready(self, store: StoreProcesses) -> None:
+        async def ready() -> bool:
+            status = await store.status()
+            return status is not None and status["ready"]
+
+        await self.until(ready)
 
     async def until_registered(self, count: int) -> None:
         async def registered() -> bool:

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from evenkeel.protocol.records import Leader, decode
 from evenkeel_raft.net.tls import TlsFiles
-from tests.process.cluster import KEYS, TABLE, ProcessCluster, StoreProcesses, end
+from tests.process.cluster import ProcessCluster, StoreProcesses, end
 from tests.process.load import Load
 from tests.process.test_moves import finish
 from tests.raft_net.test_tls import Authority
@@ -24,14 +23,8 @@ NewCluster = Callable[..., Awaitable[ProcessCluster]]
 
 async def leader(cluster: ProcessCluster) -> StoreProcesses:
     """The store that leads the first partition, as far as etcd knows."""
-
-    async def reported() -> bool:
-        return await cluster.metastore.get(KEYS.leader(TABLE, 0)) is not None
-
-    await cluster.until(reported)
-    kv = await cluster.metastore.get(KEYS.leader(TABLE, 0))
-    assert kv is not None
-    return cluster.stores[decode(Leader, kv.value, key=kv.key).store]
+    await cluster.until(cluster.leader)
+    return cluster.stores[await cluster.leader()]
 
 
 async def moved_from(cluster: ProcessCluster, store: StoreProcesses) -> None:
@@ -61,12 +54,7 @@ async def test_one_process_of_a_store(new_cluster: NewCluster, which: str) -> No
                 await process.wait()
                 await (store.start_machine() if which == "machine" else store.start_sidecar())
             await load.goes_on()
-
-            async def ready(store: StoreProcesses = store) -> bool:
-                status = await store.status()
-                return status is not None and status["ready"]
-
-            await cluster.until(ready)
+            await cluster.until_ready(store)
     await finish(cluster, load)
 
 
@@ -88,12 +76,7 @@ async def test_stores_end_in_good_order(new_cluster: NewCluster) -> None:
             assert await cluster.volume(name) == "", "it should not be registered any more"
             await store.start()
             await cluster.until_registered(3)
-
-            async def ready(store: StoreProcesses = store) -> bool:
-                status = await store.status()
-                return status is not None and status["ready"]
-
-            await cluster.until(ready)
+            await cluster.until_ready(store)
     await finish(cluster, load)
 
 

@@ -12,8 +12,7 @@ import pytest
 
 from evenkeel.metastore.api import Snapshot
 from evenkeel.protocol.partition import PartitionView
-from evenkeel.protocol.records import Leader, decode
-from tests.process.cluster import KEYS, TABLE, ProcessCluster, StoreProcesses
+from tests.process.cluster import KEYS, ProcessCluster, StoreProcesses
 from tests.process.load import Load
 from tests.process.test_moves import finish
 
@@ -38,8 +37,7 @@ async def reaches(cluster: ProcessCluster, after: Snapshot, stage: str) -> None:
 
 async def choose(cluster: ProcessCluster, victim: str, before: PartitionView) -> StoreProcesses:
     """The store to hit."""
-    kv = await cluster.metastore.get(KEYS.leader(TABLE, 0))
-    leader = decode(Leader, kv.value, key=kv.key).store if kv is not None else ""
+    leader = await cluster.leader()
     assert before.stable is not None
     holders = sorted(peer.store for peer in before.stable.peers)
     match victim:

@@ -13,7 +13,7 @@ from evenkeel.driver import drive
 from evenkeel.errors import NotLeaderError, StoreError
 from evenkeel.model.table import TableSpec
 from evenkeel.model.views import TableView
-from evenkeel.protocol.records import Leader, Retarget, TableRecord, decode
+from evenkeel.protocol.records import Retarget, TableRecord
 from evenkeel.reconcile.table import Outcome, reconcile_table
 from evenkeel.reconcile.wish import TableWish
 from evenkeel.rows.partitions import partitions_of
@@ -81,22 +81,22 @@ class TableCluster(ProcessCluster):
         assert isinstance(found, TableStore)
         return Client(found.address)
 
-    async def leader(self, partition: int) -> str:
-        kv = await self.metastore.get(KEYS.leader(TABLE, partition))
-        return decode(Leader, kv.value, key=kv.key).store if kv is not None else next(iter(self.stores))
+    async def likely_leader(self, partition: int) -> str:
+        """Who leads, or anybody, who would know."""
+        return await self.leader(partition) or next(iter(self.stores))
 
     async def insist(self, partition: int, ask: Any) -> Any:
         """Ask whoever leads until it is answered, following redirects."""
-        store = await self.leader(partition)
+        store = await self.likely_leader(partition)
         async with asyncio.timeout(60):
             while True:
                 client = self.client(store)
                 try:
                     return await ask(client)
                 except NotLeaderError as error:
-                    store = error.store if error.store in self.stores else await self.leader(partition)
+                    store = error.store if error.store in self.stores else await self.likely_leader(partition)
                 except (StoreError, flight.FlightError, pa.ArrowException):
-                    store = await self.leader(partition)
+                    store = await self.likely_leader(partition)
                 finally:
                     await client.close()
                 await asyncio.sleep(0.05)

@@ -57,7 +57,7 @@ async def test_store_dies_while_writes_go_on(new_cluster: Callable[..., Any]) ->
 
     writing = asyncio.gather(*(write(writer) for writer in range(3)))
     await killed.wait()
-    victim = cluster.stores[await cluster.leader(0)]
+    victim = cluster.stores[await cluster.likely_leader(0)]
     await victim.end()
     await victim.start()
     await writing
@@ -81,7 +81,7 @@ async def test_new_replicas_answer_at_pins_of_before(new_cluster: Callable[..., 
     )
     await cluster.insist(0, lambda client: client.put([{"id": 3}, {"id": 4}], op="delete"))
     await cluster.write(batch(1, 1), writer="w", sequence=2)
-    leader = await cluster.leader(0)
+    leader = await cluster.likely_leader(0)
     client = cluster.client(next(name for name in cluster.stores if name != leader))
     with pytest.raises(NotLeaderError) as redirected:
         await client.rows(partition=0)
@@ -129,7 +129,7 @@ async def test_damaged_log_of_a_database_is_noticed_and_healed(new_cluster: Call
     for sequence in range(5):
         await cluster.write(batch(0, sequence), writer="w", sequence=sequence + 1)
     await cluster.hashes(0)
-    victim = cluster.stores[await cluster.leader(0)]
+    victim = cluster.stores[await cluster.likely_leader(0)]
     assert victim.machine is not None
     await end(victim.machine, signal.SIGKILL)
     wal = victim.directory / "tables" / "tables.duckdb.wal"
