@@ -60,11 +60,9 @@ class World:
         return replica in self.hosts and not self.hosts[replica].destroyed
 
     def leader(self) -> Host | None:
-        """Return the leader of the newest term that anybody knows."""
-        running = [host for host in self.hosts.values() if host.node is not None]
-        newest = max((host.node.term for host in running if host.node), default=0)
-        leading = [host for host in running if host.node and host.node.leading and host.node.term == newest]
-        return leading[0] if leading else None
+        """Return the leader of the newest term that has one: a replica that was removed may know of a later term."""
+        leading = [host for host in self.hosts.values() if host.node is not None and host.node.leading]
+        return max(leading, key=lambda host: host.node.term if host.node else 0, default=None)
 
     def some_host(self) -> Host | None:
         """Return where a client turns to: mostly a leader, sometimes anybody."""
