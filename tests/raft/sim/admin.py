@@ -153,6 +153,8 @@ class Admin:
         if leader is None or leader.node is None:
             return
         status = leader.node.status()
+        if any(host.node.term > status.term for host in self._world.hosts.values() if host.node is not None):
+            return  # it may be a leader of the past
         settled = status.committed_in_term and status.newest == status.applied_conf and not status.conf.joint
         if not settled or status.commit_known < status.applied_conf.index:
             return
