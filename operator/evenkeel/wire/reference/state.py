@@ -38,7 +38,7 @@ BARRIERS_KEPT: Final = 100
 _SCHEMA: Final = """
 create table if not exists groups (grp integer primary key, replica integer not null, applied integer not null);
 create table if not exists entries (
-    grp integer, key blob, value blob not null, version integer not null, primary key (grp, key)) without rowid;
+    grp integer, key blob, value blob not null, version integer not null, primary key (grp, key));
 create table if not exists tokens (
     grp integer, writer text, sequence integer, ok integer not null, primary key (grp, writer, sequence)) without rowid;
 create table if not exists barriers (
