@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
+import threading
 from collections.abc import AsyncIterator
 from decimal import Decimal
 from pathlib import Path
@@ -34,6 +37,7 @@ from evenkeel.protocol.records import Leader, StoreRecord, encode
 from evenkeel.rows.partitions import partitions_of
 from evenkeel.wire import messages as m
 from evenkeel.wire.flight import LookupRequest
+from evenkeel_store.flight.server import FlightServer
 from tests.store.serving import KEYS, ORDERS, Client, Store, table_record
 from tests.wire.support import turns
 
@@ -244,6 +248,41 @@ async def test_rows_of_another_partition(store: Store, client: Client) -> None:
     assert len(await client.rows("parts", partition=0)) == mine.num_rows > 10
     with pytest.raises(WrongPartitionError, match=r"rows do not belong to partition 0, the first with \{'id': "):
         await client.put(rows, table="parts")
+
+
+_PUTS = """
+import sys, pyarrow as pa
+from pyarrow import flight
+
+batch = pa.record_batch({"id": [1], "customer": ["x"]})
+command = b'{"table": "orders", "writer": "w", "sequence": 1, "condition": {"kind": "absent"}}'
+writer, _ = flight.connect(sys.argv[1]).do_put(flight.FlightDescriptor.for_command(command), batch.schema)
+writer.write_batch(batch)
+sys.stdin.read()
+"""
+
+
+async def test_client_killed_before_its_answer(store: Store, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it sent is written all the same, and nobody minds that the answer cannot be given."""
+    contexts: list[Any] = []
+    do_put = FlightServer.do_put
+
+    def noted(self: FlightServer, context: Any, *more: Any) -> None:
+        contexts.append(context)
+        do_put(self, context, *more)
+
+    monkeypatch.setattr(FlightServer, "do_put", noted)
+    store.sidecar.applying = False
+    before = store.sidecar.proposals
+    child = await asyncio.create_subprocess_exec(sys.executable, "-c", _PUTS, store.address, stdin=subprocess.PIPE)
+    await turns(lambda: store.sidecar.proposals > before)
+    child.kill()
+    await child.wait()
+    await turns(contexts[0].is_cancelled)
+    store.sidecar.applying = True
+    store.sidecar.group("orders.1").send()
+    await turns(lambda: "put answers" not in {thread.name for thread in threading.enumerate()})
+    assert [row["customer"] for row in await client.rows()] == ["x"]
 
 
 async def test_no_room(store: Store, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

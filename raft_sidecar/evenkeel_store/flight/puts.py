@@ -149,7 +149,7 @@ class _Answering(threading.Thread):
             if not gone:
                 try:
                     self._writer.write(encode(result))
-                except pa.ArrowException:
+                except (pa.ArrowException, OSError):
                     # The client has gone; what it sent is logged all the same.
                     gone = True
 
