@@ -21,7 +21,7 @@ __all__ = ["HEADER", "MAX_FRAME_BYTES", "SMALL_FRAME_BYTES", "Drops", "FrameRead
 
 MAX_FRAME_BYTES: Final = 64 << 20
 HEADER: Final = struct.Struct("<I")
-SMALL_FRAME_BYTES: Final = 64 << 10
+SMALL_FRAME_BYTES: Final = 256 << 10
 _SHARED_BYTES: Final = 4 * SMALL_FRAME_BYTES
 _TRUSTED_BYTES: Final = 2 << 20
 
