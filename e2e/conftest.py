@@ -15,6 +15,7 @@ from e2e.cluster.layers import leave_out
 from e2e.cluster.process import run
 from e2e.cluster.provider import Cluster, chosen
 from e2e.cluster.provider import cluster as some_cluster
+from e2e.picture import picture
 from e2e.release import Release, load_images
 from e2e.shop import Shop
 from tests.repository.tree import ROOT
@@ -22,16 +23,20 @@ from tests.repository.tree import ROOT
 _REQUIRED = "EVENKEEL_E2E"
 _OWNER = 65532
 _numbers = itertools.count()
+_running = pytest.StashKey[Cluster]()
+# Fixtures included: every wait is bounded by itself, and their sum must not be cut off where a machine is slow.
+_TIMEOUT_SECONDS = 900
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Cluster]:
+def cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
     """Three nodes that pods can go to."""
     with contextlib.ExitStack() as stack:
         try:
             running = stack.enter_context(some_cluster(f"e2e-{os.getpid()}"))
         except UnavailableError as error:
             leave_out(f"there is no cluster: {error}", unless=_REQUIRED)
+        pytestconfig.stash[_running] = running
         yield running
 
 
@@ -69,6 +74,22 @@ def namespace(cluster: Cluster) -> Iterator[str]:
     cluster.kubectl("create", "namespace", name)
     yield name
     cluster.kubectl("delete", "namespace", name, "--wait=false")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What runs on real machines may take longer than what runs in virtual time."""
+    for item in items:
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(_TIMEOUT_SECONDS))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that fails shows what the cluster looked like, before its fixtures take everything away."""
+    report = yield
+    if report.failed and (cluster := item.config.stash.get(_running, None)) is not None:
+        report.sections.append(("the cluster", picture(cluster.kubectl)))
+    return report
 
 
 @pytest.hookimpl(wrapper=True)

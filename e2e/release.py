@@ -3,43 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from e2e.cluster.binaries import ROOT, find
-from e2e.cluster.images import export, program_archive, program_image
+from e2e.cluster.images import built, export, program_archive, program_image
 from e2e.cluster.kubectl import Kubectl
 from e2e.cluster.process import run
 from e2e.cluster.provider import Cluster
 
-__all__ = ["STORE_IMAGE", "VALUES", "Release", "load_images"]
+__all__ = ["Release", "load_images", "values"]
 
 CHART = ROOT / "charts" / "evenkeel"
-_VERSION = version("evenkeel-operator")
-OPERATOR_IMAGE = f"localhost/evenkeel-operator:{_VERSION}"
-STORE_IMAGE = f"localhost/evenkeel-store:{_VERSION}"
-_ETCD_REPOSITORY, _, _ETCD_TAG = program_image("etcd").rpartition(":")
 
-VALUES: dict[str, Any] = {
-    "image": {"tag": _VERSION, "pullPolicy": "Never"},
-    "storeImage": {"tag": _VERSION, "pullPolicy": "Never"},
-    # A fourth store shares a node: there are three.
-    "stores": {"apart": False, "leaseSeconds": 5},
-    "operator": {"leaseSeconds": 5},
-    "etcd": {
-        "image": {"repository": _ETCD_REPOSITORY, "tag": _ETCD_TAG, "pullPolicy": "Never"},
-        "storage": {"size": "1Gi"},
-    },
-}
-"""As users have it, but for images and shorter leases."""
+
+def values() -> dict[str, Any]:
+    """As users have them, but for images and shorter leases."""
+    images = {name: _image(built(name)) for name in ("operator", "store")}
+    return {
+        "image": images["operator"],
+        "storeImage": images["store"],
+        # A fourth store shares a node: there are three.
+        "stores": {"apart": False, "leaseSeconds": 5},
+        "operator": {"leaseSeconds": 5},
+        "etcd": {"image": _image(program_image("etcd")), "storage": {"size": "1Gi"}},
+    }
+
+
+def _image(tag: str) -> dict[str, str]:
+    repository, _, version = tag.rpartition(":")
+    return {"repository": repository, "tag": version, "pullPolicy": "Never"}
 
 
 def load_images(cluster: Cluster) -> None:
     """Give every node what the chart runs; `make images` has built it."""
-    cluster.load_images(program_archive("etcd"), export(OPERATOR_IMAGE), export(STORE_IMAGE))
+    cluster.load_images(program_archive("etcd"), export(built("operator")), export(built("store")))
 
 
 class Release:
@@ -57,15 +57,15 @@ class Release:
             config = ("--kubeconfig", self.kubectl.kubeconfig)
         return run(find("helm"), *config, "--namespace", self.namespace, *arguments, stdin=stdin, within=within)
 
-    def install(self, values: dict[str, Any] | None = None, *, within: int = 180) -> None:
+    def install(self, wanted: dict[str, Any] | None = None, *, within: int = 300) -> None:
         """Install or upgrade, and wait until everything is Ready."""
         options = ("--create-namespace", "--values=-", "--wait", f"--timeout={within}s")
-        written = msgspec.json.encode(values if values is not None else VALUES).decode()
+        written = msgspec.json.encode(wanted if wanted is not None else values()).decode()
         self.helm("upgrade", "--install", self.name, CHART, *options, stdin=written, within=within + 30)
 
     def test(self) -> str:
         """What `helm test` says."""
-        return self.helm("test", self.name, "--timeout=60s", within=90)
+        return self.helm("test", self.name, "--timeout=120s", within=150)
 
     def uninstall(self) -> None:
         """Take it away; an error where Tables are left."""

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from e2e.cluster.errors import ClusterError
+from e2e.cluster.images import built
 from e2e.cluster.kubectl import Kubectl, holds
-from e2e.release import STORE_IMAGE
 
 __all__ = ["Found", "Shop"]
 
@@ -85,10 +85,7 @@ class Shop:
 
     def settle(self, *, within: float = 180.0) -> None:
         """Wait until statuses that speak of the newest specs say that all is well."""
-        try:
-            self.kubectl.wait("table and stores are as wanted", self._settled, within=within)
-        except ClusterError as error:
-            raise ClusterError(f"{error}\n{self.picture()}") from None
+        self.kubectl.wait("table and stores are as wanted", self._settled, within=within)
 
     def _settled(self) -> bool:
         table = self.kubectl.get("table/orders", f"--namespace={self.namespace}")
@@ -143,17 +140,6 @@ class Shop:
         found = self.kubectl.get(f"pod/{pod}", f"--namespace={self.namespace}")
         return str(found["spec"]["nodeName"])
 
-    def picture(self) -> str:
-        """All there is to see when something is not as it should be."""
-        return "\n".join(
-            self.run(*words)
-            for words in (
-                ("get", "storeclusters,tables,pods,pvc", "--output=wide"),
-                ("get", "tables,storeclusters", "--output=jsonpath={range .items[*]}{.status}{'\\n'}{end}"),
-                ("get", "events", "--sort-by=.lastTimestamp", "--field-selector=type=Warning"),
-            )
-        )
-
     # The client
 
     def start_client(self, *, node: str = "") -> None:
@@ -195,7 +181,7 @@ def _client(node: str) -> dict[str, Any]:
         "containers": [
             {
                 "name": "client",
-                "image": STORE_IMAGE,
+                "image": built("store"),
                 "imagePullPolicy": "Never",
                 "command": ["python3", "/client/client.py", "write"],
                 "volumeMounts": [{"name": name, "mountPath": path} for name, path in mounts.items()],

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from e2e.cluster.provider import Cluster
-from e2e.release import VALUES, Release
+from e2e.release import Release, values
 from e2e.shop import Found, Shop
 
 
@@ -124,14 +124,14 @@ def _one_member_less(evenkeel: Release, where: str) -> Iterator[None]:
 def test_a_rolling_update(evenkeel: Release, busy: Shop) -> None:
     """Another setting for stores replaces their pods one by one, and writes go on."""
     before = busy.uids()
-    changed = {**VALUES, "stores": {**VALUES["stores"], "logLevel": "warning"}}
-    evenkeel.install(changed)
+    usual = values()
+    evenkeel.install({**usual, "stores": {**usual["stores"], "logLevel": "warning"}})
     try:
         busy.wait_for_others(before, within=240)
         found = verify(busy)
         assert found.failed == 0, found.errors
     finally:
-        evenkeel.install(VALUES)
+        evenkeel.install(usual)
         busy.settle()
 
 

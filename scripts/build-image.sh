@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
-# Builds images/NAME.Containerfile: scripts/build-image.sh operator
+# Builds images/NAME.Containerfile, where what goes into it is not built yet: scripts/build-image.sh operator
 # BASE=<image> chooses another base; it must have the Python of images/NAME.lock.
+#
+# The tag that build/images/NAME.tag names ends in a digest of all that went in, so that two checkouts never take each other's
+# images; the plain version is a second name of the newest.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/lib.sh
@@ -34,18 +37,37 @@ choose_base() {
     fi
 }
 
+digest() { sha256sum | cut -c 1-12; }
+
+# made_from BASE
+made_from() {
+    pull_image "$1"
+    { image_digest "$1"; cat "images/$NAME.Containerfile"; (cd "$CONTEXT" && sha256sum -- */*); } | digest
+}
+
+build() {
+    local tag=$1 base=$2 program
+    say "building $tag on $base with $ENGINE"
+    build_image "$tag" "images/$NAME.Containerfile" "$CONTEXT" "BASE=$base"
+    program=$(sed -n 's/^ENTRYPOINT \["\([^"]*\)"\]$/\1/p' "images/$NAME.Containerfile")
+    if ! run_image "$tag" "$program" --help >/dev/null; then
+        remove_image "$tag"
+        die "$program does not run in $tag"
+    fi
+    say "$program runs in it"
+}
+
 ENGINE=$(find_engine)
 export ENGINE
 version=$(.venv/bin/python -c 'from importlib.metadata import version; print(version("evenkeel-operator"))')
-tag=localhost/evenkeel-$NAME:$version
+repository=localhost/evenkeel-$NAME
 
 say "collecting wheels in $CONTEXT"
-rm -rf "$CONTEXT" && mkdir -p "$CONTEXT/wheels"
+rm -rf "$CONTEXT" "$CONTEXT.tag" && mkdir -p "$CONTEXT/wheels"
 fetch_wheels
 base=$(choose_base)
-say "building $tag on $base with $ENGINE"
-build_image "$tag" "images/$NAME.Containerfile" "$CONTEXT" "BASE=$base"
-program=$(sed -n 's/^ENTRYPOINT \["\([^"]*\)"\]$/\1/p' "images/$NAME.Containerfile")
-run_image "$tag" "$program" --help >/dev/null || die "$program does not run in $tag"
-say "$program runs in it"
-echo "$tag"
+tag=$repository:$version-$(made_from "$base")
+if has_image "$tag"; then say "$tag is there"; else build "$tag" "$base"; fi
+tag_image "$tag" "$repository:$version"
+forget_old_images "$repository"
+echo "$tag" | tee "$CONTEXT.tag"

@@ -1,4 +1,4 @@
-# Whichever container engine there is, behind four verbs; sourced after lib.sh.
+# Whichever container engine there is, behind a few verbs; sourced after lib.sh.
 # shellcheck shell=bash
 
 # Buildah's defaults want mounts and user namespaces that a plain container or virtual machine may not grant.
@@ -77,4 +77,20 @@ save_image() {
         buildah) engine push --quiet "$1" "docker-archive:$2:$1" >&2 ;;
         *) engine save --output "$2" "$1" >&2 ;;
     esac
+}
+
+# tag_image TAG SECOND_TAG
+tag_image() { engine tag "$1" "$2"; }
+
+remove_image() { engine rmi "$1" >/dev/null; }
+
+# Of those that build-image.sh names by content, the newest stay: another checkout may be about to use its own. Each is half a
+# gigabyte. All engines list the newest first.
+readonly IMAGES_KEPT=4
+forget_old_images() {
+    local tag
+    engine images | awk -v name="$1" '$1 == name { print $1 ":" $2 }' | { grep -E -- '-[0-9a-f]{12}$' || true; } |
+        tail -n "+$((IMAGES_KEPT + 1))" | while read -r tag; do
+            remove_image "$tag" || say "$tag is in use, and stays"
+        done
 }

@@ -18,11 +18,14 @@ from typing import Any
 import msgspec
 
 from e2e.cluster.binaries import ROOT, cache_dir, find, version_of
+from e2e.cluster.errors import ClusterError
 from e2e.cluster.process import run
 
-__all__ = ["PREFIX", "export", "program_archive", "program_image", "tags_of"]
+__all__ = ["PREFIX", "built", "export", "forget_old", "program_archive", "program_image", "tags_of"]
 
 PREFIX = "localhost/evenkeel-e2e"
+_ARCHIVES_KEPT = 4
+"""Of one image; each is half a gigabyte."""
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -40,15 +43,39 @@ def program_archive(program: str) -> Path:
     return archive
 
 
+def built(name: str) -> str:
+    """The tag of what `make images` built from this checkout's `images/NAME.Containerfile`."""
+    try:
+        return (ROOT / "build" / "images" / f"{name}.tag").read_text().strip()
+    except FileNotFoundError:
+        raise ClusterError(f"the image {name} is not built yet: run `make images`") from None
+
+
 def export(tag: str) -> Path:
     """An image that the container engine has, as an archive; its content's digest is in the name."""
     digest = run(ROOT / "scripts" / "save-image.sh", tag).strip()
-    name = tag.rpartition("/")[2].replace(":", "-")
-    archive = _folder() / f"{name}-{hashlib.sha256(f'{tag} {digest}'.encode()).hexdigest()[:12]}.tar"
+    repository, _, version = tag.rpartition("/")[2].partition(":")
+    name = f"{version}-{hashlib.sha256(f'{tag} {digest}'.encode()).hexdigest()[:12]}.tar"
+    archive = _folder(repository) / name
     if not archive.exists():
         with _whole(archive) as partial:
             run(ROOT / "scripts" / "save-image.sh", tag, partial, within=600)
+    archive.touch()
+    forget_old(archive.parent)
     return archive
+
+
+def forget_old(folder: Path, *, kept: int = _ARCHIVES_KEPT) -> None:
+    """Remove all archives but those that were used last, whichever checkout they belong to."""
+
+    def used(archive: Path) -> float:
+        # Somebody else may remove it at the same time.
+        with contextlib.suppress(FileNotFoundError):
+            return archive.stat().st_mtime
+        return 0.0
+
+    for archive in sorted(folder.glob("*.tar"), key=used, reverse=True)[kept:]:
+        archive.unlink(missing_ok=True)
 
 
 def tags_of(archive: Path) -> list[str]:
@@ -59,8 +86,8 @@ def tags_of(archive: Path) -> list[str]:
         return [tag for image in msgspec.json.decode(manifest.read()) for tag in image["RepoTags"]]
 
 
-def _folder() -> Path:
-    folder = cache_dir() / "images"
+def _folder(repository: str = "") -> Path:
+    folder = cache_dir() / "images" / repository
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 

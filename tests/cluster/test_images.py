@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import tarfile
 from pathlib import Path
 
 import pytest
 
 from e2e.cluster import images
+from e2e.cluster.errors import ClusterError
 
 
 @pytest.fixture
@@ -60,3 +62,25 @@ def test_failure_leaves_nothing(program: Path) -> None:
     with pytest.raises(FileNotFoundError):
         images.program_archive("pause")
     assert list((program.parent / "cache" / "images").iterdir()) == []
+
+
+def test_old_archives_go(tmp_path: Path) -> None:
+    """Those that were used last stay, however old they are."""
+    for number in range(6):
+        archive = tmp_path / f"{number}.tar"
+        archive.touch()
+        os.utime(archive, (100 * number, 100 * number))
+    os.utime(tmp_path / "0.tar", (1000, 1000))
+    (tmp_path / "partial").mkdir()
+    images.forget_old(tmp_path, kept=3)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["0.tar", "4.tar", "5.tar", "partial"]
+
+
+def test_an_image_that_was_never_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is said how to build it; afterwards the tag is what was built from this checkout."""
+    monkeypatch.setattr(images, "ROOT", tmp_path)
+    with pytest.raises(ClusterError, match="make images"):
+        images.built("store")
+    (tmp_path / "build" / "images").mkdir(parents=True)
+    (tmp_path / "build" / "images" / "store.tag").write_text("localhost/evenkeel-store:1-abc\n")
+    assert images.built("store") == "localhost/evenkeel-store:1-abc"

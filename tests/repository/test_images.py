@@ -19,7 +19,7 @@ class Engines:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.log = folder / "log"
-        for tool in ("bash", "timeout"):
+        for tool in ("awk", "bash", "grep", "tail", "timeout"):
             (folder / tool).symlink_to(shutil.which(tool) or "")
 
     def add(self, name: str, script: str = "") -> None:
@@ -105,3 +105,25 @@ def test_image_that_is_there_is_not_pulled(engines: Engines) -> None:
     engines.run("pull_image some/base:1", ENGINE="docker")
 
     assert engines.calls() == ["docker image inspect some/base:1"]
+
+
+def test_old_images_go(engines: Engines) -> None:
+    """Of those that are named by their content the newest stay; other images and other names are left alone."""
+    tags = [f"1.0-{number:012x}" for number in range(6)]
+    table = ["REPOSITORY TAG", "localhost/evenkeel-store 1.0", "localhost/evenkeel-storey 1.0-0123456789ab"]
+    table += [f"localhost/evenkeel-store {tag}" for tag in tags]
+    lines = "\n".join(table)
+    engines.add("docker", f"[[ $* != images ]] || echo '{lines}'")
+
+    engines.run("forget_old_images localhost/evenkeel-store", ENGINE="docker")
+
+    assert engines.calls() == ["docker images", *(f"docker rmi localhost/evenkeel-store:{tag}" for tag in tags[4:])]
+
+
+def test_no_image_is_there_to_go(engines: Engines) -> None:
+    """Nothing built yet is no failure."""
+    engines.add("podman", "echo REPOSITORY TAG")
+
+    engines.run("forget_old_images localhost/evenkeel-store", ENGINE="podman")
+
+    assert engines.calls() == ["podman images"]
