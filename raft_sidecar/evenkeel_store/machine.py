@@ -26,6 +26,7 @@ import msgspec
 
 from evenkeel.errors import StateMachineError
 from evenkeel.metastore.clock import Clock, SystemClock
+from evenkeel.wire.directory import DataDirectory
 from evenkeel.wire.messages import (
     Applied,
     Apply,
@@ -39,7 +40,6 @@ from evenkeel.wire.messages import (
     StoreSays,
 )
 from evenkeel_store.database import Cursor, is_damage, is_fatal
-from evenkeel_store.directory import DataDirectory
 from evenkeel_store.engine import Engine, Request
 from evenkeel_store.groups import Group
 from evenkeel_store.journal import KeptGroup

@@ -23,11 +23,12 @@ import msgspec
 from msgspec import Struct
 
 from evenkeel.errors import StateMachineError
+from evenkeel.wire.directory import sync_directory
 from evenkeel_store.database import Cursor, Database, run
 from evenkeel_store.journal import KeptGroup, decode_kept, encode_kept
 from evenkeel_store.layout import Layout
 
-__all__ = ["SnapshotFiles", "fill_log", "load_tables", "read_files", "sync_directory", "write_files"]
+__all__ = ["SnapshotFiles", "fill_log", "load_tables", "read_files", "write_files"]
 
 _FORMAT: Final = 1
 _COPY: Final = "(FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE 122880)"
@@ -143,12 +144,3 @@ def _sync(files: Iterable[Path]) -> None:
     for file in files:
         with file.open("rb") as stream:
             os.fsync(stream.fileno())
-
-
-def sync_directory(directory: Path) -> None:
-    """Make the names in a directory durable."""
-    opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)

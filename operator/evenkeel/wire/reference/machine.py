@@ -8,8 +8,6 @@ committed; so they gather for some milliseconds more, or the disk would be synce
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import os
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -19,9 +17,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
-from evenkeel.errors import InvalidInputError, StateMachineError
+from evenkeel.errors import StateMachineError
+from evenkeel.wire.directory import DataDirectory
 from evenkeel.wire.messages import Applied, Apply, Done, Failed, Open, Opened, Restore, Role, SnapshotTaken, StoreSays
-from evenkeel.wire.reference.snapshot import read_snapshot, sync_directory, write_snapshot
+from evenkeel.wire.reference.snapshot import read_snapshot, write_snapshot
 from evenkeel.wire.reference.state import State
 
 __all__ = ["Machine"]
@@ -45,10 +44,7 @@ class Machine:
 
     def __init__(self, directory: Path, *, gather_seconds: float = 0.01) -> None:
         self._gather_seconds = gather_seconds
-        self._directory = directory
-        self._lock = _lock(directory)
-        self._volume_file = directory / "volume"
-        self.volume = self._volume_file.read_text() if self._volume_file.exists() else ""
+        self._directory = DataDirectory(directory)
         self._state, self._damage = _open_state(directory / "state.db")
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="state")
         self._jobs: deque[_Job] = deque()
@@ -61,6 +57,11 @@ class Machine:
         self._applied: dict[int, int] = {}
         self._waiting: dict[int, list[tuple[int, asyncio.Future[None]]]] = {}
 
+    @property
+    def volume(self) -> str:
+        """The volume that the data belongs to; empty before the first sidecar."""
+        return self._directory.volume
+
     async def stop(self) -> None:
         """Finish what is under way and let go of the directory."""
         self._hurry.set()
@@ -68,7 +69,7 @@ class Machine:
             await self._worker
         self._thread.shutdown()
         self._state.close()
-        os.close(self._lock)
+        self._directory.release()
 
     # What clients want to know
 
@@ -100,15 +101,7 @@ class Machine:
 
     def connected(self, volume: str) -> None:
         """Take the sidecar's volume as our own where we have none."""
-        if not self.volume:
-            fresh = self._directory / "volume.new"
-            with fresh.open("w") as file:
-                file.write(volume)
-                file.flush()
-                os.fsync(file.fileno())
-            fresh.rename(self._volume_file)
-            sync_directory(self._directory)
-            self.volume = volume
+        self._directory.adopt_volume(volume)
 
     def disconnected(self) -> None:
         """Nobody leads any more, as far as we know."""
@@ -255,18 +248,3 @@ def _open_state(path: Path) -> tuple[State, str]:
             if leftover.exists():
                 leftover.rename(leftover.with_name(leftover.name + ".damaged"))
         return State(path), f"{path}: {error}"
-
-
-def _lock(directory: Path) -> int:
-    """See that no other process works here."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        held = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-    except OSError as error:
-        raise InvalidInputError(f"data directory {directory}: {error.strerror}; choose another with --data") from error
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(held)
-        raise InvalidInputError(f"another process uses {directory}: stop it, or choose another with --data") from None
-    return held

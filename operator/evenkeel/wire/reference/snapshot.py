@@ -17,10 +17,11 @@ import msgspec
 from msgspec import Struct
 
 from evenkeel.errors import FrameError, StateMachineError
+from evenkeel.wire.directory import sync_directory
 from evenkeel.wire.frames import HEADER, FrameReader
 from evenkeel.wire.reference.state import Contents
 
-__all__ = ["read_snapshot", "sync_directory", "write_snapshot"]
+__all__ = ["read_snapshot", "write_snapshot"]
 
 _FORMAT: Final = 1
 _ROWS_PER_FRAME: Final = 1000
@@ -106,12 +107,3 @@ def _checksum(file: Path) -> str:
 def _sync(file: BinaryIO) -> None:
     file.flush()
     os.fsync(file.fileno())
-
-
-def sync_directory(directory: Path) -> None:
-    """Make the names in a directory durable."""
-    opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)

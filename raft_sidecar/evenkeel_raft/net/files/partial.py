@@ -17,10 +17,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from evenkeel.wire.directory import sync_directory
 from evenkeel_raft.core.messages import InstallSnapshot
 from evenkeel_raft.net.files.manifest import Manifest
 
-__all__ = ["PARTIAL", "Key", "Partial", "key_of", "parse_key", "remove", "sync_directory"]
+__all__ = ["PARTIAL", "Key", "Partial", "key_of", "parse_key", "remove"]
 
 PARTIAL: Final = ".partial"
 _SYNC_BYTES: Final = 16 << 20
@@ -149,12 +150,3 @@ def _write_all(descriptor: int, data: bytes | memoryview, offset: int) -> None:
 def remove(directory: Path) -> None:
     """Delete a directory, if it is there."""
     shutil.rmtree(directory, ignore_errors=True)
-
-
-def sync_directory(directory: Path) -> None:
-    """Make the names in a directory durable."""
-    opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)

@@ -1,4 +1,4 @@
-"""The directory that a store works in: one process at a time, one volume for ever, and some room left on its disk."""
+"""The directory that a state machine works in: one process at a time, one volume for ever, room left on the disk."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import os
 from pathlib import Path
 
 from evenkeel.errors import InvalidInputError
-from evenkeel_store.snapshots import sync_directory
 
-__all__ = ["DataDirectory"]
+__all__ = ["DataDirectory", "sync_directory"]
 
 
 class DataDirectory:
@@ -68,3 +67,12 @@ def _lock(directory: Path) -> int:
         os.close(held)
         raise InvalidInputError(f"another process uses {directory}: stop it, or choose another with --data") from None
     return held
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the names in a directory durable."""
+    opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
