@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from demo.interrupts import held
-from evenkeel.cli.session import Session, layout_of
+from evenkeel.cli.local_session import LocalSession, layout_of
 from evenkeel.errors import InvalidInputError
 from evenkeel.metastore.etcd import EtcdMetastore
 from evenkeel.metastore.settings import EtcdSettings
@@ -37,7 +37,7 @@ class DemoCluster:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="cluster", daemon=True)
         self._stack = AsyncExitStack()
-        self._session: Session | None = None
+        self._session: LocalSession | None = None
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -66,10 +66,10 @@ class DemoCluster:
         running = layout.running()
         assert running is not None, "it was started"
         settings = EtcdSettings(endpoints=(running.etcd,))
-        self._session = Session(layout, await self._stack.enter_async_context(EtcdMetastore(settings)))
+        self._session = LocalSession(layout, await self._stack.enter_async_context(EtcdMetastore(settings)))
 
     @property
-    def session(self) -> Session:
+    def session(self) -> LocalSession:
         """What verbs work with."""
         assert self._session is not None, "it is connected while it runs"
         return self._session
@@ -96,7 +96,7 @@ class DemoCluster:
             raise InvalidInputError(f"evenkeel {' '.join(arguments)}: {(errors or output).strip()}")
         return output
 
-    def verb(self, work: Callable[[Session], Coroutine[Any, Any, T]]) -> T:
+    def verb(self, work: Callable[[LocalSession], Coroutine[Any, Any, T]]) -> T:
         """Do something in the cluster's session, at once."""
         return self.do(work(self.session))
 

@@ -80,7 +80,7 @@ def _make_table(screen: Screen, cluster: DemoCluster) -> list[str]:
     _say(screen, f"evenkeel apply -f {_YAML.name}")
     screen.say("    " + cluster.command("apply", "-f", str(_YAML)).strip())
     cluster.verb(lambda found: verbs.wait_for(found, f"table/{TABLE}", "Ready", within=_PATIENCE))
-    return cluster.verb(lambda found: tables.endpoints(found, NAME))
+    return cluster.verb(lambda found: found.endpoints(NAME))
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import Final
 
 from demo.cluster import NAME
 from demo.facts import Sample
-from evenkeel.cli.session import Session
+from evenkeel.cli.local_session import LocalSession
 from evenkeel.errors import EvenkeelError
 from evenkeel.local.layout import StorePorts
 from evenkeel.model.partitionassignment import PartitionStatus
@@ -29,7 +29,7 @@ _WASTED: Final = "evenkeel_raft_wasted_snapshot_bytes_total"
 class Watch:
     """Looks until it is told to stop."""
 
-    def __init__(self, session: Session, table: str, *, stores: int, began: float) -> None:
+    def __init__(self, session: LocalSession, table: str, *, stores: int, began: float) -> None:
         self.samples: list[Sample] = []
         self._session = session
         self._table = table

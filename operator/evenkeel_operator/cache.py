@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from evenkeel_operator.kube.kinds import NODE, PARTITION_ASSIGNMENT, POD, REBALANCE_PLAN, TABLE, Kind, Object
+from evenkeel.kube.kinds import NODE, PARTITION_ASSIGNMENT, POD, REBALANCE_PLAN, TABLE, Kind, Object
 
 __all__ = ["Cache", "Key", "key_of", "version_of"]
 

@@ -25,13 +25,25 @@ from typing import Final
 
 import msgspec
 
-from evenkeel.controller.tables import PAUSED_ANNOTATION
+from evenkeel.controller.tables import PAUSED_ANNOTATION, released
 from evenkeel.errors import (
     ApiForbiddenError,
     EvenkeelError,
     InvalidInputError,
     KubernetesError,
     MetastoreError,
+)
+from evenkeel.kube.client import Kube
+from evenkeel.kube.kinds import (
+    NODE,
+    PERSISTENT_VOLUME_CLAIM,
+    POD,
+    SECRET,
+    STATEFUL_SET,
+    STORE_CLUSTER,
+    TABLE,
+    Object,
+    kind_of,
 )
 from evenkeel.metastore.api import Delete, Txn
 from evenkeel.metastore.epoch import acquire_epoch
@@ -45,18 +57,6 @@ from evenkeel_operator.cache import Cache, Key, key_of
 from evenkeel_operator.conditions import PodFacts, described, pod_problem, ready_pod, troubled
 from evenkeel_operator.controllers import Controllers
 from evenkeel_operator.kube.apply import Applied, Applier
-from evenkeel_operator.kube.client import Kube
-from evenkeel_operator.kube.kinds import (
-    NODE,
-    PERSISTENT_VOLUME_CLAIM,
-    POD,
-    SECRET,
-    STATEFUL_SET,
-    STORE_CLUSTER,
-    TABLE,
-    Object,
-    kind_of,
-)
 from evenkeel_operator.manifests import secrets, stores
 from evenkeel_operator.manifests.names import STORE_CLUSTER_LABEL, client_secret, host_of, selector_of
 from evenkeel_operator.manifests.pod import CLAIM
@@ -322,8 +322,9 @@ class ClusterKeeper:
         name, namespace = cluster.metadata.name, cluster.metadata.namespace
         if self._own_set(cluster) is not None or self._pods(cluster):
             await self._kube.delete(STATEFUL_SET, name, namespace)
-            return _SOON
-        if not await self._clean(cluster):
+            if not released(cluster):
+                return _SOON
+        if not await self._clean(cluster) and not released(cluster):
             return _SOON
         for found in self._claims(cluster):
             await self._kube.delete(PERSISTENT_VOLUME_CLAIM, found["metadata"]["name"], namespace)
@@ -343,7 +344,8 @@ class ClusterKeeper:
             words = f"the StoreCluster goes when its tables have gone: delete {names}"
             self._complain(subject, Trouble(Reason.TABLES_REMAIN, words))
         live = self._own_set(cluster)
-        if tables and not wanted and (live is None or "deletionTimestamp" in live["metadata"]):
+        nobody = live is None or "deletionTimestamp" in live["metadata"] or released(cluster)
+        if tables and not wanted and nobody:
             for table in tables:
                 await release(self._kube, self._cache, TABLE, key_of(table))
         elif tables and not wanted:

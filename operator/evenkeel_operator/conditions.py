@@ -12,10 +12,10 @@ from typing import Any, Literal
 import msgspec
 from pydantic import ValidationError
 
+from evenkeel.kube.kinds import Object
 from evenkeel.model.conditions import Condition, ConditionType, Reason, condition, merge_conditions
 from evenkeel.model.storecluster import StoreCluster, StoreClusterStatus
 from evenkeel.reconcile.partitions import Trouble
-from evenkeel_operator.kube.kinds import Object
 
 __all__ = ["PodFacts", "described", "pod_problem", "ready_pod", "troubled"]
 

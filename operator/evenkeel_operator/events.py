@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from evenkeel.errors import KubernetesError
+from evenkeel.kube.client import FIELD_MANAGER, Kube
+from evenkeel.kube.kinds import EVENT, Object
 from evenkeel.metastore.clock import Clock, SystemClock
-from evenkeel_operator.kube.client import FIELD_MANAGER, Kube
-from evenkeel_operator.kube.kinds import EVENT, Object
 
 __all__ = ["Happening", "Recorder", "turned"]
 

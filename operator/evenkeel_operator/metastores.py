@@ -17,12 +17,12 @@ from typing import Final
 import msgspec
 
 from evenkeel.errors import InvalidInputError
+from evenkeel.kube.client import Kube
+from evenkeel.kube.kinds import SECRET
 from evenkeel.metastore.etcd import EtcdMetastore
 from evenkeel.metastore.settings import EtcdSettings
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel_operator.authority import Authority
-from evenkeel_operator.kube.client import Kube
-from evenkeel_operator.kube.kinds import SECRET
 from evenkeel_operator.manifests.names import metastore_secret
 from evenkeel_operator.manifests.settings import MetastoreAccess
 

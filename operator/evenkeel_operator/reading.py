@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TypeVar
 
 from evenkeel.errors import InvalidInputError
+from evenkeel.kube.kinds import Object
 from evenkeel.model.loading import Resource, parse
 from evenkeel_operator.cache import version_of
-from evenkeel_operator.kube.kinds import Object
 from evenkeel_operator.statuses import Statuses
 
 __all__ = ["FINALIZER", "Reader"]

@@ -9,6 +9,8 @@ from typing import Any, Final, TypeVar
 
 from evenkeel.controller.resources import Status, WithStatus
 from evenkeel.errors import ApiConflictError, InvalidInputError, KubernetesError
+from evenkeel.kube.client import Kube
+from evenkeel.kube.kinds import PARTITION_ASSIGNMENT, REBALANCE_PLAN, STORE_CLUSTER, TABLE, Kind, Object
 from evenkeel.model.base import ObjectMeta
 from evenkeel.model.loading import Resource
 from evenkeel.model.partitionassignment import PartitionAssignment
@@ -16,8 +18,6 @@ from evenkeel.model.rebalanceplan import RebalancePlan
 from evenkeel.model.storecluster import StoreCluster, StoreClusterStatus
 from evenkeel.model.table import Table, TableSpec
 from evenkeel_operator.cache import Cache, Key
-from evenkeel_operator.kube.client import Kube
-from evenkeel_operator.kube.kinds import PARTITION_ASSIGNMENT, REBALANCE_PLAN, STORE_CLUSTER, TABLE, Kind, Object
 from evenkeel_operator.reading import FINALIZER, Reader
 from evenkeel_operator.statuses import Statuses
 

@@ -7,9 +7,9 @@ import secrets
 from typing import Final
 
 from evenkeel.errors import ApiConflictError, InvalidInputError
+from evenkeel.kube.client import Kube
+from evenkeel.kube.kinds import SECRET, Object
 from evenkeel_operator.authority import SEED_BYTES
-from evenkeel_operator.kube.client import Kube
-from evenkeel_operator.kube.kinds import SECRET, Object
 
 __all__ = ["load_seed"]
 

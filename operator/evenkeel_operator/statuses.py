@@ -14,10 +14,10 @@ from typing import Final
 import msgspec
 
 from evenkeel.errors import KubernetesError
+from evenkeel.kube.client import Kube
+from evenkeel.kube.kinds import Object, kind_of
 from evenkeel.metastore.clock import Clock, SystemClock
 from evenkeel_operator.cache import Cache
-from evenkeel_operator.kube.client import Kube
-from evenkeel_operator.kube.kinds import Object, kind_of
 
 __all__ = ["Statuses"]
 

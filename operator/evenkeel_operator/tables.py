@@ -8,14 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+from evenkeel.controller.tables import RELEASE_ANNOTATION
 from evenkeel.errors import InvalidInputError
+from evenkeel.kube.client import Kube
+from evenkeel.kube.kinds import STORE_CLUSTER, TABLE, Object
 from evenkeel.model.conditions import Reason, timestamp
 from evenkeel.model.table import Table
 from evenkeel.reconcile.partitions import Trouble
 from evenkeel_operator.cache import Cache, Key
 from evenkeel_operator.conditions import troubled
-from evenkeel_operator.kube.client import Kube
-from evenkeel_operator.kube.kinds import STORE_CLUSTER, TABLE, Object
 from evenkeel_operator.reading import FINALIZER, Reader
 from evenkeel_operator.resources import claim, release
 from evenkeel_operator.statuses import Statuses
@@ -33,10 +34,13 @@ class TableKeeper:
         statuses: Statuses,
         reader: Reader,
         *,
+        helpless: Callable[[Key], bool] = lambda _: False,
         today: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
+        """`helpless` tells whether nothing can be done for the tables of a StoreCluster at the moment."""
         self._kube = kube
         self._cache = cache
+        self._helpless = helpless
         self._statuses = statuses
         self._reader = reader
         self._today = today
@@ -48,8 +52,8 @@ class TableKeeper:
             return
         cluster = self._cache.get(STORE_CLUSTER, key[0], str(subject["spec"].get("storeCluster", "")))
         if "deletionTimestamp" in subject["metadata"]:
-            if cluster is None:
-                # Nobody is left who could have data of it.
+            if cluster is None or (_released(subject) and self._helpless((key[0], cluster["metadata"]["name"]))):
+                # Nobody is left who could have data of it, or nobody who could do something about it.
                 await release(self._kube, self._cache, TABLE, key)
             return
         if (trouble := self._trouble(subject, cluster)) is not None:
@@ -70,3 +74,7 @@ class TableKeeper:
         if "deletionTimestamp" in cluster["metadata"]:
             return Trouble(Reason.STORE_CLUSTER_MISSING, f"the StoreCluster {wanted} is being deleted")
         return None
+
+
+def _released(subject: Object) -> bool:
+    return bool(subject["metadata"].get("annotations", {}).get(RELEASE_ANNOTATION) == "true")

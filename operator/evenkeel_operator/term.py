@@ -13,15 +13,9 @@ from typing import Final
 import msgspec
 
 from evenkeel.errors import FencedError, KubernetesError
-from evenkeel.metastore.settings import EtcdSettings
-from evenkeel_operator.authority import Authority
-from evenkeel_operator.cache import Cache, Key, key_of, version_of
-from evenkeel_operator.clusters import ClusterKeeper
-from evenkeel_operator.controllers import Controllers
-from evenkeel_operator.events import Recorder
-from evenkeel_operator.kube.apply import Applier
-from evenkeel_operator.kube.client import Kube, load_configuration
-from evenkeel_operator.kube.kinds import (
+from evenkeel.kube.access import load_configuration
+from evenkeel.kube.client import Kube
+from evenkeel.kube.kinds import (
     NODE,
     PARTITION_ASSIGNMENT,
     PERSISTENT_VOLUME_CLAIM,
@@ -33,6 +27,13 @@ from evenkeel_operator.kube.kinds import (
     Kind,
     Object,
 )
+from evenkeel.metastore.settings import EtcdSettings
+from evenkeel_operator.authority import Authority
+from evenkeel_operator.cache import Cache, Key, key_of, version_of
+from evenkeel_operator.clusters import ClusterKeeper
+from evenkeel_operator.controllers import Controllers
+from evenkeel_operator.events import Recorder
+from evenkeel_operator.kube.apply import Applier
 from evenkeel_operator.manifests import secrets
 from evenkeel_operator.manifests.names import MANAGED, STORE_CLUSTER_LABEL
 from evenkeel_operator.manifests.settings import PodSettings
@@ -107,7 +108,7 @@ class Term:
         self._recorder = Recorder(kube, instance=settings.identity)
         self._statuses = Statuses(kube, self._cache, told=self._recorder.hear)
         self._reader = Reader(self._statuses)
-        self._tables = TableKeeper(kube, self._cache, self._statuses, self._reader)
+        self._tables = TableKeeper(kube, self._cache, self._statuses, self._reader, helpless=self._helpless)
         self._table_queue = WorkQueue(self._tables.look)
         self._swept = False
         self._controllers = Controllers(
@@ -179,6 +180,9 @@ class Term:
             seen_as=self._clusters.seen_as,
             describe=self._clusters.describe,
         )
+
+    def _helpless(self, cluster: Key) -> bool:
+        return cluster in self._controllers.problems()
 
     def _deposed(self, error: FencedError) -> None:
         if not self._ended.done():

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from evenkeel_operator.kube.kinds import Kind
+from evenkeel.kube.kinds import Kind
 
 __all__ = ["Vitals", "VitalsReport"]
 

@@ -17,8 +17,8 @@ import kopf
 from kubernetes.aio.client.configuration import Configuration
 
 from evenkeel.errors import KubernetesError
-from evenkeel_operator.kube.client import CLOSING_SECONDS
-from evenkeel_operator.kube.kinds import Kind, Object
+from evenkeel.kube.client import CLOSING_SECONDS
+from evenkeel.kube.kinds import Kind, Object
 
 __all__ = ["Watch", "Watches"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
+from evenkeel.kube.kinds import Object
 from evenkeel.model.storecluster import StoreCluster, StoreOverride
-from evenkeel_operator.kube.kinds import Object
 
 __all__ = ["found_zones", "with_zones", "zones_from"]
 

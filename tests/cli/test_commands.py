@@ -19,7 +19,7 @@ from evenkeel.cli.printing import size, span
 
 COMMAND = Path(sys.executable).parent / "evenkeel"
 VERBS = [command.name or command.callback.__name__ for command in app.registered_commands if command.callback]
-HEAVY = ("aetcd", "duckdb", "grpc", "numpy", "pyarrow", "pydantic", "rich", "yaml")
+HEAVY = ("aetcd", "aiohttp", "duckdb", "grpc", "kubernetes", "numpy", "pyarrow", "pydantic", "rich", "yaml")
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

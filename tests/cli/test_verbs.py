@@ -13,8 +13,8 @@ import pytest
 
 from evenkeel.cli import live, tables, verbs
 from evenkeel.cli.kinds import notes_of
+from evenkeel.cli.local_session import LocalSession
 from evenkeel.cli.output import Output
-from evenkeel.cli.session import Session
 from evenkeel.cli.validate import Checked, collect
 from evenkeel.errors import InvalidInputError, PlanningError
 from evenkeel.local.layout import Layout
@@ -43,8 +43,8 @@ def _never_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def session(scene: Scene, tmp_path: Path) -> Session:
-    return Session(Layout(tmp_path), scene.metastore)
+def session(scene: Scene, tmp_path: Path) -> LocalSession:
+    return LocalSession(Layout(tmp_path), scene.metastore)
 
 
 async def until_done(scene: Scene, work: Awaitable[None]) -> None:
@@ -62,7 +62,7 @@ def checked(*texts: str) -> Checked:
 # Resources
 
 
-async def test_apply_says_what_it_did(session: Session, capsys: Capture) -> None:
+async def test_apply_says_what_it_did(session: LocalSession, capsys: Capture) -> None:
     """A line each, in the order in which they are needed; or the same as data."""
     given = checked(table("new"), table(replicas=2), store_cluster(4))
     await verbs.apply(session, given, TABLE)
@@ -75,7 +75,7 @@ async def test_apply_says_what_it_did(session: Session, capsys: Capture) -> None
     assert {entry["result"] for entry in json.loads(capsys.readouterr().out)} == {"unchanged"}
 
 
-async def test_get_lists(session: Session, capsys: Capture) -> None:
+async def test_get_lists(session: LocalSession, capsys: Capture) -> None:
     """Columns that line up, and documents for programs."""
     await verbs.get(session, "tables", "", TABLE, watch=False)
     head, row = capsys.readouterr().out.splitlines()
@@ -89,7 +89,7 @@ async def test_get_lists(session: Session, capsys: Capture) -> None:
     assert json.loads(capsys.readouterr().out) == document
 
 
-async def test_get_of_one_says_what_is_unusual(scene: Scene, session: Session, capsys: Capture) -> None:
+async def test_get_of_one_says_what_is_unusual(scene: Scene, session: LocalSession, capsys: Capture) -> None:
     """Its conditions are told where they are worth it."""
     await scene.change(replicas=9)
     await scene.pass_time(3)
@@ -98,7 +98,7 @@ async def test_get_of_one_says_what_is_unusual(scene: Scene, session: Session, c
 
 
 @pytest.mark.parametrize("kind", ["sc", "storeclusters", "pa", "plans", "rebalanceplan"])
-async def test_all_kinds_can_be_listed(session: Session, capsys: Capture, kind: str) -> None:
+async def test_all_kinds_can_be_listed(session: LocalSession, capsys: Capture, kind: str) -> None:
     """By their names, and by those that people use."""
     await verbs.get(session, kind, "", TABLE, watch=False)
     assert len(capsys.readouterr().out.splitlines()) == 2
@@ -113,14 +113,16 @@ async def test_all_kinds_can_be_listed(session: Session, capsys: Capture, kind: 
         ("plan/orders-9", "", r"RebalancePlan: got 'orders-9'; allowed: one that there is \(orders-1\)"),
     ],
 )
-async def test_what_is_not_there_is_named(session: Session, what: str, name: str, words: str) -> None:
+async def test_what_is_not_there_is_named(session: LocalSession, what: str, name: str, words: str) -> None:
     """With what there is."""
     with pytest.raises(InvalidInputError, match=words):
         await verbs.get(session, what, name, TABLE, watch=False)
 
 
 @pytest.mark.parametrize("output", [TABLE, JSON])
-async def test_watching_prints_what_changes(scene: Scene, session: Session, capsys: Capture, output: Output) -> None:
+async def test_watching_prints_what_changes(
+    scene: Scene, session: LocalSession, capsys: Capture, output: Output
+) -> None:
     """In a pipe it is printed again on every change, and only then; ages are none. As JSON it is a line each time."""
     lines = 2 if output is TABLE else 1
     watching = asyncio.ensure_future(verbs.get(session, "tables", "", output, watch=True))
@@ -135,7 +137,7 @@ async def test_watching_prints_what_changes(scene: Scene, session: Session, caps
     await asyncio.gather(watching, return_exceptions=True)
 
 
-async def test_status_is_all_at_a_glance(scene: Scene, session: Session, capsys: Capture) -> None:
+async def test_status_is_all_at_a_glance(scene: Scene, session: LocalSession, capsys: Capture) -> None:
     """Tables, stores, and what is wrong with them."""
     await scene.go("main-3")
     await scene.pass_time(3)
@@ -147,7 +149,7 @@ async def test_status_is_all_at_a_glance(scene: Scene, session: Session, capsys:
     assert set(json.loads(capsys.readouterr().out)) == {"storeClusters", "tables"}
 
 
-async def test_delete_waits_until_nothing_is_left(scene: Scene, session: Session, capsys: Capture) -> None:
+async def test_delete_waits_until_nothing_is_left(scene: Scene, session: LocalSession, capsys: Capture) -> None:
     """Or does not, where that is not wanted."""
     await verbs.delete(session, "table", "orders", wait=False)
     assert "is being deleted" in capsys.readouterr().out
@@ -157,7 +159,7 @@ async def test_delete_waits_until_nothing_is_left(scene: Scene, session: Session
     assert await scene.resources.get(Table, "orders") is None
 
 
-async def test_scale(scene: Scene, session: Session) -> None:
+async def test_scale(scene: Scene, session: LocalSession) -> None:
     """Replicas of a table, stores of a StoreCluster; what makes no sense is refused by the field's name."""
     await verbs.scale(session, "table/orders", replicas=4)
     await verbs.scale(session, "storecluster/main", replicas=5)
@@ -169,7 +171,7 @@ async def test_scale(scene: Scene, session: Session) -> None:
         await verbs.scale(session, "plan/orders-1", replicas=2)
 
 
-async def test_pause_and_resume(scene: Scene, session: Session) -> None:
+async def test_pause_and_resume(scene: Scene, session: LocalSession) -> None:
     """Nothing is begun meanwhile; a pause that stands in the spec cannot be ended by a verb."""
     await verbs.pause(session, "orders", resume=False)
     await verbs.scale(session, "orders", replicas=4)
@@ -185,7 +187,7 @@ async def test_pause_and_resume(scene: Scene, session: Session) -> None:
         await verbs.pause(session, "pa/orders-0", resume=False)
 
 
-async def test_wait(scene: Scene, session: Session, capsys: Capture) -> None:
+async def test_wait(scene: Scene, session: LocalSession, capsys: Capture) -> None:
     """Until a condition holds for the newest spec, and no longer than asked; then with the reason why it does not."""
     await verbs.wait_for(session, "table/orders", "Ready", within=5)
     assert capsys.readouterr().out == "table.evenkeel.dev/orders is Ready\n"
@@ -202,7 +204,7 @@ async def test_wait(scene: Scene, session: Session, capsys: Capture) -> None:
 # Tables
 
 
-async def test_partitions(scene: Scene, session: Session, capsys: Capture) -> None:
+async def test_partitions(scene: Scene, session: LocalSession, capsys: Capture) -> None:
     """Where they are and where they go, with the reason; learners have a star."""
     await scene.change(replicas=4)
     await scene.pass_time(3)
@@ -217,7 +219,7 @@ async def test_partitions(scene: Scene, session: Session, capsys: Capture) -> No
         await tables.partitions(session, "sc/main", TABLE, watch=False)
 
 
-async def test_plan_changes_nothing(scene: Scene, session: Session, capsys: Capture) -> None:
+async def test_plan_changes_nothing(scene: Scene, session: LocalSession, capsys: Capture) -> None:
     """Moves with sizes and reasons, and a line that sums them up, with a time where throttles are known."""
     groups = tuple(GroupLoad(p, True, 2048, 0) for p in range(8))
     await scene.report("main-0", tables={await scene.key(): groups})
@@ -236,7 +238,7 @@ async def test_plan_changes_nothing(scene: Scene, session: Session, capsys: Capt
     assert "about 16s at the present throttles" in capsys.readouterr().out
 
 
-async def test_plan_as_data(session: Session, capsys: Capture) -> None:
+async def test_plan_as_data(session: LocalSession, capsys: Capture) -> None:
     """What would be imagined by a dry run's `whatIf`, too."""
     await tables.plan(session, "orders", {"addStores": 1}, JSON)
     found = json.loads(capsys.readouterr().out)
@@ -246,7 +248,7 @@ async def test_plan_as_data(session: Session, capsys: Capture) -> None:
     assert {move["from"] for move in json.loads(capsys.readouterr().out)["moves"]} == {"main-1"}
 
 
-async def test_plan_of_what_is_so_already(scene: Scene, session: Session, capsys: Capture) -> None:
+async def test_plan_of_what_is_so_already(scene: Scene, session: LocalSession, capsys: Capture) -> None:
     """Nothing would move; or what is left of a plan; or the plan that waits."""
     await tables.plan(session, "orders", {}, TABLE)
     assert capsys.readouterr().out == "nothing would move\n"
@@ -264,7 +266,7 @@ async def test_plan_of_what_is_so_already(scene: Scene, session: Session, capsys
         ({"consensusSize": 2}, r"spec.consensusSize: got 2; allowed: an odd number"),
     ],
 )
-async def test_plan_of_what_cannot_be(session: Session, imagine: dict[str, Any], words: str) -> None:
+async def test_plan_of_what_cannot_be(session: LocalSession, imagine: dict[str, Any], words: str) -> None:
     """It is refused with field, value and remedy."""
     with pytest.raises(InvalidInputError, match=words):
         await tables.plan(session, "orders", imagine, TABLE)
@@ -272,7 +274,7 @@ async def test_plan_of_what_cannot_be(session: Session, imagine: dict[str, Any],
         await tables.plan(session, "orders", {"replicas": 9}, TABLE)
 
 
-async def test_approve(scene: Scene, session: Session, capsys: Capture) -> None:
+async def test_approve(scene: Scene, session: LocalSession, capsys: Capture) -> None:
     """A plan that waits begins; with a hash only if it is still that plan; twice is once too often."""
     await scene.change(approval="Manual")
     await scene.pass_time(3)
@@ -291,7 +293,7 @@ async def test_approve(scene: Scene, session: Session, capsys: Capture) -> None:
         await tables.approve(session, "table/orders", digest="")
 
 
-async def test_transfer_leader(scene: Scene, session: Session) -> None:
+async def test_transfer_leader(scene: Scene, session: LocalSession) -> None:
     """The store leads it from then on, until it is released; stores that do not vote are refused by those that do."""
     status = (await scene.slice()).status
     assert status is not None
@@ -319,7 +321,7 @@ async def test_transfer_leader(scene: Scene, session: Session) -> None:
         await tables.transfer_leader(session, "orders", 8, wanted, release=False)
 
 
-async def test_explain(scene: Scene, session: Session, capsys: Capture) -> None:
+async def test_explain(scene: Scene, session: LocalSession, capsys: Capture) -> None:
     """What the last plans wanted of a partition, the newest first, and why."""
     await scene.change(replicas=4)
     await scene.pass_time(3)
@@ -338,7 +340,7 @@ async def test_explain(scene: Scene, session: Session, capsys: Capture) -> None:
 # Stores
 
 
-async def test_drain_and_release(scene: Scene, session: Session, capsys: Capture) -> None:
+async def test_drain_and_release(scene: Scene, session: LocalSession, capsys: Capture) -> None:
     """It can be waited for; taking it back lets replicas return."""
 
     async def empty() -> None:
@@ -356,31 +358,31 @@ async def test_drain_and_release(scene: Scene, session: Session, capsys: Capture
 
 
 @pytest.mark.parametrize("store", ["main-4", "main", "main-x", "other-0", "", "main--1"])
-async def test_a_store_that_is_not_there(session: Session, store: str) -> None:
+async def test_a_store_that_is_not_there(session: LocalSession, store: str) -> None:
     """Those that are there are named."""
     with pytest.raises(InvalidInputError, match=rf"store: got '{store}'; allowed: main-0 to main-3"):
         await tables.drain(session, store, undo=False, wait=False)
 
 
-async def test_where_clients_go(session: Session) -> None:
+async def test_where_clients_go(session: LocalSession) -> None:
     """Where no store answers clients, that is said."""
     with pytest.raises(InvalidInputError, match="StoreCluster main: no store of it answers clients"):
-        await tables.endpoints(session, "main")
+        await session.endpoints("main")
     with pytest.raises(InvalidInputError, match="StoreCluster: got 'nope'"):
-        await tables.endpoints(session, "nope")
+        await session.endpoints("nope")
 
 
 async def test_examples_can_be_applied(tmp_path: Path) -> None:
     """Whoever begins with them gets no error, and the tables of `main` that need no class of a user's are placed."""
     async with Scene(stores=3) as scene:
-        await verbs.apply(Session(Layout(tmp_path), scene.metastore), collect([EXAMPLES]), TABLE)
+        await verbs.apply(LocalSession(Layout(tmp_path), scene.metastore), collect([EXAMPLES]), TABLE)
         await scene.pass_time(5)
         for name in ("orders", "ledger"):
             assert (await scene.conditions(name))["Degraded"] == ("False", "AsExpected")
         assert (await scene.plan("orders-what-if")).status is not None
 
 
-async def test_apply_does_what_it_can(session: Session, capsys: Capture) -> None:
+async def test_apply_does_what_it_can(session: LocalSession, capsys: Capture) -> None:
     """What is refused is told at the end, all of it, and keeps nothing else from being applied."""
     given = checked(table(partitions=9), table("new"), table("other").replace("main", "nowhere"))
     with pytest.raises(InvalidInputError) as refused:
@@ -390,7 +392,7 @@ async def test_apply_does_what_it_can(session: Session, capsys: Capture) -> None
     assert "spec.storeCluster: got 'nowhere'" in str(refused.value)
 
 
-async def test_what_was_done_as_data(scene: Scene, session: Session, capsys: Capture) -> None:
+async def test_what_was_done_as_data(scene: Scene, session: LocalSession, capsys: Capture) -> None:
     """Verbs that change something tell it to programs, in one object."""
     await verbs.pause(session, "orders", JSON, resume=False)
     assert json.loads(capsys.readouterr().out)["result"] == "paused"

@@ -9,6 +9,7 @@ import pytest
 
 from evenkeel.cli import verifying
 from evenkeel.cli.output import Output
+from evenkeel.cli.place import Local, Place
 from evenkeel.client.verifying import Verified
 
 SAME = Verified(0, 7, "10:ab", {"main-0": "10:ab", "main-1": "10:ab"})
@@ -20,7 +21,7 @@ class Answering:
 
     found: list[Verified]
 
-    def __init__(self, endpoints: Any, **options: Any) -> None:
+    def __init__(self, place: Place, store_cluster: str, **options: Any) -> None:
         pass
 
     def __enter__(self) -> Answering:
@@ -40,8 +41,8 @@ class Answering:
 def test_table(found: list[Verified], same: bool, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     """A line for each partition, with the stores that differ and those that did not answer; and the sum of it."""
     monkeypatch.setattr(Answering, "found", found, raising=False)
-    monkeypatch.setattr(verifying, "Client", Answering)
-    assert verifying.verify_table("orders", [], Output.TABLE, deadline=1) is same
+    monkeypatch.setattr(verifying, "client_of", Answering)
+    assert verifying.verify_table("orders", Local(), "main", Output.TABLE, deadline=1) is same
     shown = capsys.readouterr().out
     assert "0           7       10     2          same\n" in shown
     assert ("main-1 not as the leader has it; no answer from main-2" in shown) is not same
@@ -51,8 +52,8 @@ def test_table(found: list[Verified], same: bool, monkeypatch: pytest.MonkeyPatc
 def test_json(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     """Everything, for programs."""
     monkeypatch.setattr(Answering, "found", [ODD], raising=False)
-    monkeypatch.setattr(verifying, "Client", Answering)
-    verifying.verify_table("orders", [], Output.JSON, deadline=1)
+    monkeypatch.setattr(verifying, "client_of", Answering)
+    verifying.verify_table("orders", Local(), "main", Output.JSON, deadline=1)
     told = json.loads(capsys.readouterr().out)
     assert (told["table"], told["same"]) == ("orders", False)
     [one] = told["partitions"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from evenkeel import driver
 from evenkeel.controller import tables
 from evenkeel.local.resources import ROOT
 from evenkeel.metastore.api import Delete, Put, Txn
+from evenkeel.model.conditions import timestamp
 from evenkeel.model.partitionassignment import PartitionAssignment
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.model.table import Table
@@ -122,6 +124,41 @@ async def test_a_dropped_table_does_not_wait_for_a_store_that_was_taken_away(sce
     assert await scene.resources.get(Table, "orders") is not None
     await scene.apply(store_cluster(3))
     await scene.pass_time(1)
+    assert await scene.resources.get(Table, "orders") is None
+
+
+async def release(scene: Scene) -> None:
+    """Delete the table, at this moment of the scene, and wait for nobody."""
+    moment = timestamp(datetime.fromtimestamp(scene.today(), UTC))
+    await scene.resources.delete(Table, "orders")
+    await scene.resources.change(
+        Table, "orders", lambda document: document["metadata"].update(deletionTimestamp=moment)
+    )
+    await scene.annotate(Table, "orders", release="true")
+
+
+async def test_a_released_table_does_not_wait_for_silence(scene: Scene) -> None:
+    """A store that is away keeps nobody waiting then; those that answer do, for as long as they may take."""
+    await scene.make_table()
+    await scene.go("main-3")
+    await release(scene)
+    await scene.pass_time(1)
+    await scene.confirm_drops("main-0", "main-1")
+    await scene.pass_time(1)
+    assert await scene.resources.get(Table, "orders") is not None
+    await scene.confirm_drops("main-2")
+    await scene.pass_time(1)
+    assert await scene.resources.get(Table, "orders") is None
+    assert [kv.key for kv in await scene.kvs(KEYS.root) if "orders" in kv.key] == []
+
+
+async def test_a_released_table_waits_half_a_minute_at_most(scene: Scene) -> None:
+    """A store that answers, but never drops it, holds it up no longer."""
+    await scene.make_table()
+    await release(scene)
+    await scene.pass_time(28)
+    assert await scene.resources.get(Table, "orders") is not None
+    await scene.pass_time(4)
     assert await scene.resources.get(Table, "orders") is None
 
 

@@ -8,10 +8,10 @@ import itertools
 from typing import Any
 
 from evenkeel.errors import ApiConflictError, ApiNotFoundError, ApiUnreachableError
+from evenkeel.kube.client import Answer
+from evenkeel.kube.kinds import Kind, Object, kind_of
 from evenkeel.model.loading import parse
 from evenkeel.model.storecluster import StoreCluster
-from evenkeel_operator.kube.client import Answer
-from evenkeel_operator.kube.kinds import Kind, Object, kind_of
 
 
 def store_cluster(name: str = "main", *, uid: str = "u1", **spec: Any) -> StoreCluster:

@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 
 from evenkeel.errors import ApiConflictError
+from evenkeel.kube.client import Kube
+from evenkeel.kube.kinds import SERVICE
 from evenkeel_operator.kube.apply import APPLIED_ANNOTATION, Applied, Applier, covers, stamped
-from evenkeel_operator.kube.client import Kube
-from evenkeel_operator.kube.kinds import SERVICE
 from evenkeel_operator.manifests import stores
 from tests.kube_operator.support import FakeKube, store_cluster
 

@@ -9,7 +9,7 @@ import prometheus_client.parser as prometheus
 import pytest
 
 from evenkeel.errors import InvalidInputError
-from evenkeel_operator.kube.kinds import TABLE
+from evenkeel.kube.kinds import TABLE
 from evenkeel_operator.process import options
 from evenkeel_operator.process.main import main
 from evenkeel_operator.process.metrics import Metrics

@@ -8,10 +8,10 @@ from typing import cast
 
 import pytest_asyncio
 
+from evenkeel.kube.client import Kube
+from evenkeel.kube.kinds import TABLE, Object
 from evenkeel.metastore.clock import VirtualClock
 from evenkeel_operator.cache import Cache
-from evenkeel_operator.kube.client import Kube
-from evenkeel_operator.kube.kinds import TABLE, Object
 from evenkeel_operator.statuses import Statuses
 from tests.kube_operator.support import FakeKube, turns
 

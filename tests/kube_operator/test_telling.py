@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from evenkeel.kube.kinds import TABLE, Object
 from evenkeel.metastore.api import KeyValue
 from evenkeel.model.conditions import Reason, condition
 from evenkeel.model.storecluster import StoreClusterStatus
@@ -14,7 +15,6 @@ from evenkeel.protocol.records import Peer, Stable, StoreRecord, StoreState, enc
 from evenkeel.reconcile.partitions import Trouble
 from evenkeel_operator.conditions import PodFacts, described, pod_problem, ready_pod, troubled
 from evenkeel_operator.events import turned
-from evenkeel_operator.kube.kinds import TABLE, Object
 from evenkeel_operator.scaling import stores_to_run
 from evenkeel_operator.vitals import Vitals
 from evenkeel_operator.zones import found_zones, with_zones, zones_from

@@ -11,11 +11,11 @@ import itertools
 from typing import Any
 
 from evenkeel.errors import KubernetesError
+from evenkeel.kube.client import Kube
+from evenkeel.kube.kinds import PERSISTENT_VOLUME_CLAIM, POD, STATEFUL_SET, Object
 from evenkeel.metastore.etcd import EtcdMetastore
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import StoreRecord
-from evenkeel_operator.kube.client import Kube
-from evenkeel_operator.kube.kinds import PERSISTENT_VOLUME_CLAIM, POD, STATEFUL_SET, Object
 from evenkeel_raft.agent.agent import Agent
 from evenkeel_raft.agent.context import StoreIdentity
 from evenkeel_raft.agent.settings import AgentSettings

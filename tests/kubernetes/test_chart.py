@@ -8,7 +8,8 @@ from e2e.cluster.binaries import lacking
 from e2e.cluster.kubectl import Kubectl
 from e2e.cluster.layers import leave_out
 from e2e.release import Release
-from evenkeel_operator.kube.client import Kube, load_configuration
+from evenkeel.kube.access import load_configuration
+from evenkeel.kube.client import Kube
 from evenkeel_operator.process.farewell import remaining
 from tests.kubernetes.world import store_cluster
 

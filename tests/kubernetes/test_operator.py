@@ -6,16 +6,11 @@ What takes more than a few seconds is for `make test-process`.
 from __future__ import annotations
 
 import base64
-from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import pytest_asyncio
 
-from e2e.cluster.kubectl import Kubectl
-from evenkeel.metastore.server import EtcdServer, find_etcd
-from evenkeel_operator.kube.kinds import (
+from evenkeel.kube.kinds import (
     EVENT,
     PARTITION_ASSIGNMENT,
     PERSISTENT_VOLUME_CLAIM,
@@ -28,38 +23,9 @@ from evenkeel_operator.kube.kinds import (
     TABLE,
     Object,
 )
-from tests.kubernetes.world import World, store_cluster, table
-from tests.kubernetes.world import world as new_world
+from evenkeel.metastore.server import EtcdServer, find_etcd
+from tests.kubernetes.world import World, make_table, store_cluster, table
 from tests.metastore.support import FAST_ELECTIONS
-
-
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def etcd(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EtcdServer]:
-    folder = tmp_path_factory.mktemp("etcd")
-    async with EtcdServer(folder, binary=find_etcd(), fsync=False, extra_args=FAST_ELECTIONS) as server:
-        yield server
-
-
-@pytest.fixture(autouse=True)
-def _nameless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pods run as a user that no /etc/passwd lists."""
-
-    def unknown() -> str:
-        raise KeyError("getpwuid(): uid not found: 65532")
-
-    monkeypatch.setattr("getpass.getuser", unknown)
-
-
-@pytest_asyncio.fixture
-async def world(kubectl: Kubectl, namespace: str, etcd: EtcdServer, tmp_path: Path) -> AsyncIterator[World]:
-    async with new_world(kubectl, namespace, etcd.endpoint, tmp_path) as made:
-        yield made
-
-
-async def make_table(world: World, stores: int = 3, **spec: Any) -> None:
-    await world.apply(store_cluster(stores), table(**spec))
-    await world.condition(STORE_CLUSTER, "main", "Ready")
-    await world.condition(TABLE, "orders", "Balanced")
 
 
 async def replicas_of(world: World, name: str = "orders") -> int:

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from e2e.cluster.kubectl import Kubectl, holds
+from evenkeel.kube.access import load_configuration
+from evenkeel.kube.client import Kube
+from evenkeel.kube.kinds import STORE_CLUSTER, TABLE, Kind, Object
 from evenkeel.metastore.etcd import EtcdMetastore
 from evenkeel.process.flags import Endpoint
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import encode
-from evenkeel_operator.kube.client import Kube, load_configuration
-from evenkeel_operator.kube.kinds import STORE_CLUSTER, TABLE, Kind, Object
 from evenkeel_operator.manifests.settings import PodSettings
 from evenkeel_operator.process.operate import Operator
 from evenkeel_operator.process.options import Options
@@ -186,4 +187,10 @@ def table(name: str = "orders", *, partitions: int = 4, replicas: int = 3, **spe
     }
 
 
-__all__ = ["World", "holds", "store_cluster", "table", "world"]
+async def make_table(world: World, stores: int = 3, **spec: Any) -> None:
+    await world.apply(store_cluster(stores), table(**spec))
+    await world.condition(STORE_CLUSTER, "main", "Ready")
+    await world.condition(TABLE, "orders", "Balanced")
+
+
+__all__ = ["World", "holds", "make_table", "store_cluster", "table", "world"]

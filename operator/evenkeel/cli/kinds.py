@@ -55,11 +55,13 @@ def what_is(kind: type[Resource], name: str) -> str:
     return f"{kind.__name__.lower()}.evenkeel.dev/{name}"
 
 
-def listing(kind: type[Resource], resources: Sequence[Resource], *, one: bool = False) -> Listing:
+def listing(
+    kind: type[Resource], resources: Sequence[Resource], *, one: bool = False, program: str = "evenkeel"
+) -> Listing:
     """Resources as rows and as documents; of one alone also what is unusual about it."""
     documents = [resource.document() for resource in resources]
     rows = [(found.metadata.name, *_cells(found), _age(found.metadata.creation_timestamp)) for found in resources]
-    notes = [note for found in resources for note in notes_of(found)] if one else []
+    notes = [note for found in resources for note in notes_of(found, program)] if one else []
     return Listing(_HEADS[kind], rows, documents[0] if one and documents else documents, notes)
 
 
@@ -68,20 +70,20 @@ def conditions_of(resource: Resource) -> Conditions:
     return resource.status.conditions if resource.status is not None else ()
 
 
-def notes_of(resource: Resource) -> Iterator[str]:
+def notes_of(resource: Resource, program: str = "evenkeel") -> Iterator[str]:
     """What is unusual about a resource, in lines."""
     if resource.metadata.deletion_timestamp:
         yield "it is being deleted"
     for entry in conditions_of(resource):
         if entry.reason not in _USUAL and entry.message:
-            yield f"{entry.type} is {entry.status}, {entry.reason}: {_first_line(resource, entry.message)}"
+            yield f"{entry.type} is {entry.status}, {entry.reason}: {_first_line(resource, entry.message, program)}"
 
 
-def _first_line(resource: Resource, message: str) -> str:
+def _first_line(resource: Resource, message: str, program: str) -> str:
     """A message may have a traceback below it, which is for those who ask."""
     first, more, _ = message.partition("\n")
     where = f"{type(resource).__name__.lower()}/{resource.metadata.name}"
-    return f"{first.removesuffix(':')} in `evenkeel get {where} -o json`" if more else first
+    return f"{first.removesuffix(':')} in `{program} get {where} -o json`" if more else first
 
 
 def _cells(resource: Resource) -> Sequence[object]:

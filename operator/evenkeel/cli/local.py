@@ -17,9 +17,11 @@ from typing import Any, Final
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
 from evenkeel.cli.live import show
+from evenkeel.cli.local_session import LocalSession, layout_of
 from evenkeel.cli.output import Output
+from evenkeel.cli.place import Local
 from evenkeel.cli.printing import Listing, console, print_json, tell
-from evenkeel.cli.session import Session, in_session, layout_of
+from evenkeel.cli.session import in_session
 from evenkeel.cli.tables import store_of
 from evenkeel.errors import InvalidInputError
 from evenkeel.local.layout import Layout, Running
@@ -55,8 +57,8 @@ def up(
     process = _launch(layout, until=os.getppid() if with_parent else None)
     try:
         _until_running(layout, process)
-        in_session(directory, lambda session: _make_stores(session, name=name, stores=stores))
-        in_session(directory, lambda session: status(session, output, watch=False))
+        in_session(Local(directory), lambda session: _make_stores(session, name=name, stores=stores))
+        in_session(Local(directory), lambda session: status(session, output, watch=False))
     except KeyboardInterrupt:
         if process is not None:
             _end(layout, process)
@@ -99,7 +101,7 @@ def _end(layout: Layout, process: subprocess.Popen[bytes]) -> None:
         process.wait(_PATIENCE)
 
 
-async def _make_stores(session: Session, *, name: str, stores: int | None) -> None:
+async def _make_stores(session: LocalSession, *, name: str, stores: int | None) -> None:
     """Make the StoreCluster, or give it another number of stores; then wait for them."""
     existing = await session.resources.get(StoreCluster, name)
     if existing is None:
@@ -111,7 +113,7 @@ async def _make_stores(session: Session, *, name: str, stores: int | None) -> No
     await _until_up(session, name)
 
 
-async def _until_up(session: Session, name: str) -> None:
+async def _until_up(session: LocalSession, name: str) -> None:
     screen = console()
     shown = (SpinnerColumn(), TextColumn("{task.description}"))
     with Progress(*shown, console=screen, transient=True, disable=not screen.is_terminal) as progress:
@@ -128,7 +130,7 @@ async def _until_up(session: Session, name: str) -> None:
             await asyncio.sleep(_POLL_SECONDS)
 
 
-async def _missing(session: Session, name: str) -> list[str]:
+async def _missing(session: LocalSession, name: str) -> list[str]:
     """Stores that should be up and do not answer, neither others nor clients."""
     cluster = await session.resources.need(StoreCluster, name)
     wanted = {f"{name}-{number}" for number in range(cluster.spec.stores)} - asked_to_be_down(cluster)
@@ -161,7 +163,7 @@ def _check_crashes(layout: Layout, stores: list[str]) -> None:
 # The others
 
 
-async def status(session: Session, output: Output, *, watch: bool) -> None:
+async def status(session: LocalSession, output: Output, *, watch: bool) -> None:
     """Every store, and where to find it."""
 
     async def look() -> Listing:
@@ -177,7 +179,7 @@ async def status(session: Session, output: Output, *, watch: bool) -> None:
     await show(look, output, watch=watch)
 
 
-async def _rows(session: Session, cluster: StoreCluster, running: Running) -> list[dict[str, Any]]:
+async def _rows(session: LocalSession, cluster: StoreCluster, running: Running) -> list[dict[str, Any]]:
     keys, ports, down = session.keys(cluster.metadata.name), session.layout.ports().stores, asked_to_be_down(cluster)
     known = read_stores((await session.metastore.range(keys.all_stores())).kvs, keys)
     loads = read_loads((await session.metastore.range(keys.load(""))).kvs, keys)
@@ -206,7 +208,7 @@ async def _rows(session: Session, cluster: StoreCluster, running: Running) -> li
     return [row(name) for name in names]
 
 
-async def kill(session: Session, store: str, output: Output, *, undo: bool, once: bool) -> None:
+async def kill(session: LocalSession, store: str, output: Output, *, undo: bool, once: bool) -> None:
     """Kill a store's processes and keep them down; or let them come back."""
     cluster = await store_of(session, store)
     if once:

@@ -10,6 +10,7 @@ import typer
 from evenkeel.cli.lazy import Later
 from evenkeel.cli.options import Directory, Printed, Watch
 from evenkeel.cli.output import Output
+from evenkeel.cli.place import Local
 
 if TYPE_CHECKING:
     from evenkeel.cli import local as here
@@ -51,7 +52,7 @@ def down(
 @local.command()
 def status(output: Printed = Output.TABLE, watch: Watch = False, directory: Directory = None) -> None:
     """List the stores and where they are."""
-    session.watching(directory, lambda found: here.status(found, output, watch=watch))
+    session.watching(Local(directory), lambda found: here.status(found, output, watch=watch))
 
 
 @local.command()
@@ -65,7 +66,7 @@ def kill(
     """Kill a store's processes, and keep them down until --undo."""
     if undo and once:
         raise typer.BadParameter("--undo and --once contradict each other")
-    session.in_session(directory, lambda found: here.kill(found, store, output, undo=undo, once=once))
+    session.in_session(Local(directory), lambda found: here.kill(found, store, output, undo=undo, once=once))
 
 
 @local.command()

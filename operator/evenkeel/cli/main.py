@@ -7,19 +7,30 @@ defect of Evenkeel, and its traceback is wanted.
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 
 from evenkeel.errors import EvenkeelError
 
-__all__ = ["main"]
+__all__ = ["kubectl", "main"]
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run `evenkeel`."""
+    _run("app", extra="cli")
+
+
+def kubectl() -> None:
+    """Run `kubectl evenkeel`."""
+    _run("plugin", extra="kubectl")
+
+
+def _run(program: str, *, extra: str) -> None:
     try:
-        from evenkeel.cli.app import app  # noqa: PLC0415 - typer and rich belong to an extra
+        commands = import_module("evenkeel.cli.app")
+        getattr(commands, program)()
     except ModuleNotFoundError as error:
-        sys.exit(f"{error}. The command line needs more packages: pip install 'evenkeel-operator[cli]'")
-    try:
-        app()
+        if (error.name or "").startswith("evenkeel"):
+            raise
+        sys.exit(f"{error}. This command needs more packages: pip install 'evenkeel-operator[{extra}]'")
     except EvenkeelError as error:
         sys.exit(f"error: {error}")

@@ -1,70 +1,115 @@
-"""What a command works with: the resources and the metastore of the cluster that is meant."""
+"""What a command works with: the resources of the cluster that is meant, and what that alone can answer."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from evenkeel.errors import InvalidInputError
-from evenkeel.local.layout import Layout, default_directory
-from evenkeel.local.resources import NAMESPACE, LocalResources
-from evenkeel.metastore.api import Metastore
-from evenkeel.metastore.etcd import EtcdMetastore
-from evenkeel.metastore.settings import EtcdSettings
-from evenkeel.protocol.keys import Keys
-from evenkeel.rebalancers.process import FOLDERS
+from evenkeel.cli.place import Cluster, Local, Place
+from evenkeel.model.loading import Resource
+from evenkeel.model.partitionassignment import PartitionAssignment
+from evenkeel.model.rebalanceplan import PlanTotals, WhatIf
+from evenkeel.model.table import Table
 
-__all__ = ["Session", "in_session", "layout_of", "watching"]
+__all__ = ["PreviewedMove", "PreviewedPlan", "Resources", "Session", "in_session", "watching"]
 
 Result = TypeVar("Result")
+R = TypeVar("R", bound=Resource)
 
 
-class Session:
+class Resources(Protocol):
+    """The resources of a cluster, as verbs ask for them."""
+
+    async def get(self, kind: type[R], name: str) -> R | None:
+        """One resource, or None."""
+        ...
+
+    async def need(self, kind: type[R], name: str) -> R:
+        """One resource; InvalidInputError, with what there is, where there is none of that name."""
+        ...
+
+    async def all_of(self, kind: type[R]) -> list[R]:
+        """All resources of a kind."""
+        ...
+
+    async def assignments(self, table: str) -> list[PartitionAssignment]:
+        """The PartitionAssignments of a table, in order."""
+        ...
+
+    async def change(self, kind: type[R], name: str, edit: Callable[[dict[str, Any]], None]) -> R:
+        """Edit a resource's document; InvalidInputError where there is none, or the change is not allowed."""
+        ...
+
+
+class PreviewedMove(NamedTuple):
+    """One replica's way, as a plan would have it."""
+
+    partition: int
+    source: str | None
+    target: str | None
+    bytes: int | None
+    """None where nobody knows."""
+    reason: str
+
+
+class PreviewedPlan(NamedTuple):
+    """What would be done."""
+
+    number: int
+    hash: str
+    same_as: int | None
+    """The newest plan, where this is no other."""
+    awaits_approval: bool
+    totals: PlanTotals
+    moves: Sequence[PreviewedMove]
+    """Some of them, where there are very many."""
+
+
+class Session(Protocol):
     """A cluster, connected."""
 
-    def __init__(self, layout: Layout, metastore: Metastore) -> None:
-        self.layout = layout
-        self.metastore = metastore
-        self.resources = LocalResources(metastore)
+    @property
+    def program(self) -> str:
+        """What the command is called that somebody typed."""
+        ...
 
-    def keys(self, store_cluster: str) -> Keys:
-        """The keys of one StoreCluster."""
-        return Keys(namespace=NAMESPACE, store_cluster=store_cluster)
+    @property
+    def resources(self) -> Resources:
+        """What there is."""
+        ...
 
-
-def layout_of(directory: Path | None) -> Layout:
-    """The files of the cluster that is meant."""
-    return Layout(directory if directory is not None else default_directory())
-
-
-@asynccontextmanager
-async def _session(directory: Path | None) -> AsyncIterator[Session]:
-    layout = layout_of(directory)
-    running = layout.running()
-    if running is None:
-        state = "is about to start or stop" if layout.is_held() else "does not run"
-        raise InvalidInputError(f"the local cluster in {layout.root} {state}: start it with `evenkeel local up`")
-    os.environ[FOLDERS] = str(layout.rebalancers)
-    async with EtcdMetastore(EtcdSettings(endpoints=(running.etcd,))) as metastore:
-        yield Session(layout, metastore)
+    async def preview(self, table: Table, what_if: WhatIf) -> PreviewedPlan:
+        """What would be planned for a table, or would be if all were as imagined; changes nothing."""
+        ...
 
 
-def in_session(directory: Path | None, work: Callable[[Session], Awaitable[Result]]) -> Result:
+def _session(place: Place) -> AbstractAsyncContextManager[Session]:
+    # Neither half is there for the other: one needs etcd's client, the other Kubernetes'.
+    match place:
+        case Local():
+            from evenkeel.cli.local_session import local_session  # noqa: PLC0415
+
+            return local_session(place)
+        case Cluster():
+            from evenkeel.cli.kube_session import kube_session  # noqa: PLC0415
+
+            return kube_session(place)
+
+
+def in_session(place: Place, work: Callable[[Any], Awaitable[Result]]) -> Result:
     """Connect, do something, and disconnect."""
 
     async def run() -> Result:
-        async with _session(directory) as session:
+        async with _session(place) as session:
             return await work(session)
 
     return asyncio.run(run())
 
 
-def watching(directory: Path | None, work: Callable[[Session], Awaitable[None]]) -> None:
+def watching(place: Place, work: Callable[[Any], Awaitable[None]]) -> None:
     """The same for something that may go on until Ctrl-C, which is then its good end."""
     with contextlib.suppress(KeyboardInterrupt):
-        in_session(directory, work)
+        in_session(place, work)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
+from evenkeel.cli.clients import client_of
 from evenkeel.cli.output import Output
+from evenkeel.cli.place import Place
 from evenkeel.cli.printing import print_json, print_table
-from evenkeel.client import Client
 from evenkeel.rows.values import to_json
 
 __all__ = ["run_query"]
 
 
-def run_query(query: str, endpoints: Sequence[str], output: Output) -> None:
+def run_query(query: str, place: Place, store_cluster: str, output: Output) -> None:
     """Run it, and print its rows."""
-    with Client(endpoints) as client:
+    with client_of(place, store_cluster) as client:
         found = client.sql(query)
     if output is Output.JSON:
         print_json([{name: _plain(value) for name, value in row.items()} for row in found.to_pylist()])

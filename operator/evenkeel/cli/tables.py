@@ -4,42 +4,37 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from evenkeel.cli.kinds import split_name, what_is
 from evenkeel.cli.live import show
 from evenkeel.cli.output import Output
 from evenkeel.cli.printing import Listing, print_json, print_table, say, size, span, tell
-from evenkeel.cli.session import Session
-from evenkeel.driver import drive
+from evenkeel.cli.session import PreviewedPlan, Session
 from evenkeel.errors import InvalidInputError
-from evenkeel.metastore.epoch import Epoch
 from evenkeel.model.base import API_VERSION
 from evenkeel.model.loading import parse
 from evenkeel.model.partitionassignment import PartitionStatus
-from evenkeel.model.rebalanceplan import PlanTotals, RebalancePlan, WhatIf
+from evenkeel.model.rebalanceplan import RebalancePlan, WhatIf
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.model.table import Table
-from evenkeel.protocol.records import PlanState, StoreRecord, decode
 from evenkeel.reconcile.explain import explain_partition
 from evenkeel.reconcile.leaders import LEADERS_ANNOTATION, parse_leaders, spell_leaders
-from evenkeel.reconcile.partitions import read_loads
-from evenkeel.reconcile.plan_status import partition_bytes, plan_totals
-from evenkeel.reconcile.planning import Preview, preview_table
 from evenkeel.reconcile.stores import DRAIN_ANNOTATION
-from evenkeel.reconcile.what_if import imagined_stores, imagined_table
-from evenkeel.reconcile.wish import table_key, wish_of
+from evenkeel.reconcile.wish import table_key
+
+if TYPE_CHECKING:
+    from evenkeel.cli.local_session import LocalSession
 
 __all__ = [
     "approve",
     "drain",
-    "endpoints",
-    "endpoints_of",
     "explain",
     "partitions",
     "plan",
     "store_of",
     "transfer_leader",
+    "whereabouts",
 ]
 
 _POLL_SECONDS: Final = 0.2
@@ -97,7 +92,9 @@ async def _partition(session: Session, name: str, partition: int) -> PartitionSt
         raise InvalidInputError(f"partition: got {partition}; allowed: {allowed}")
     found = await _partitions(session, name)
     if partition >= len(found):
-        raise InvalidInputError(f"table {name}: nothing is known of its partitions yet; `evenkeel wait table/{name}`")
+        raise InvalidInputError(
+            f"table {name}: nothing is known of its partitions yet; `{session.program} wait table/{name}`"
+        )
     return found[partition]
 
 
@@ -126,7 +123,7 @@ async def transfer_leader(
     tell(f"partition {partition} of table {name} {words}", output, **told)
 
 
-async def explain(session: Session, what: str, partition: int, output: Output) -> None:
+async def explain(session: LocalSession, what: str, partition: int, output: Output) -> None:
     """Why a partition is where it is: what the plans of late wanted of it."""
     name = _table_name(what)
     table = await session.resources.need(Table, name)
@@ -156,19 +153,20 @@ async def plan(session: Session, what: str, imagine: dict[str, Any], output: Out
     """What would move, why, how many bytes and how long; changes nothing."""
     name = _table_name(what)
     what_if = _what_if(name, imagine)
-    table = await session.resources.need(Table, name)
-    cluster = await session.resources.get(StoreCluster, table.spec.store_cluster)
-    imagined, keys, key = imagined_table(table, what_if), session.keys(table.spec.store_cluster), table_key(table)
-    requests = preview_table(
-        wish_of(imagined, await session.resources.assignments(name)),
-        keys=keys,
-        table=key,
-        imagine=lambda stores: imagined_stores(stores, what_if, store_cluster=table.spec.store_cluster),
-    )
-    preview = await drive(requests, metastore=session.metastore, epoch=Epoch("", "preview", 0))
-    sizes = partition_bytes(read_loads((await session.metastore.range(keys.load(""))).kvs, keys), key)
-    totals = plan_totals(preview.plan, preview.moves, sizes, table=imagined, cluster=cluster)
-    _print_plan(name, preview, totals, sizes, output)
+    preview = await session.preview(await session.resources.need(Table, name), what_if)
+    if output is Output.JSON:
+        print_json(_plan_document(preview))
+        return
+    rows = [
+        (move.partition, move.source or "-", move.target or "-", "-" if move.bytes is None else size(move.bytes),
+         move.reason)
+        for move in preview.moves
+    ]  # fmt: skip
+    if rows:
+        print_table(("PARTITION", "FROM", "TO", "SIZE", "WHY"), rows)
+    if rows and preview.totals.moves > len(rows):
+        say(f"and {preview.totals.moves - len(rows)} more")
+    say(_summary(name, preview, session.program))
 
 
 def _what_if(name: str, imagine: dict[str, Any]) -> WhatIf:
@@ -181,44 +179,33 @@ def _what_if(name: str, imagine: dict[str, Any]) -> WhatIf:
     return found.spec.what_if or WhatIf()
 
 
-def _print_plan(name: str, preview: Preview, totals: PlanTotals, sizes: dict[int, int], output: Output) -> None:
-    copied = [sizes.get(move.partition) if move.target is not None else 0 for move in preview.moves]
-    if output is Output.JSON:
-        same = preview.newest.n if preview.newest is not None else None
-        moves = [
-            {
-                "partition": move.partition,
-                "from": move.source,
-                "to": move.target,
-                "bytes": bytes_,
-                "reason": move.reason,
-            }
-            for move, bytes_ in zip(preview.moves, copied, strict=True)
-        ]
-        head = {"number": preview.plan.n, "hash": preview.plan.head.hash, "sameAs": same}
-        print_json({**head, "totals": totals.model_dump(mode="json", by_alias=True), "moves": moves})
-        return
-    rows = [
-        (move.partition, move.source or "-", move.target or "-", "-" if bytes_ is None else size(bytes_), move.reason)
-        for move, bytes_ in zip(preview.moves, copied, strict=True)
+def _plan_document(preview: PreviewedPlan) -> dict[str, Any]:
+    moves = [
+        {
+            "partition": move.partition,
+            "from": move.source,
+            "to": move.target,
+            "bytes": move.bytes,
+            "reason": move.reason,
+        }
+        for move in preview.moves
     ]
-    if rows:
-        print_table(("PARTITION", "FROM", "TO", "SIZE", "WHY"), rows)
-    say(_summary(name, preview, totals))
+    head = {"number": preview.number, "hash": preview.hash, "sameAs": preview.same_as}
+    return {**head, "totals": preview.totals.model_dump(mode="json", by_alias=True), "moves": moves}
 
 
-def _summary(name: str, preview: Preview, totals: PlanTotals) -> str:
-    newest = preview.newest
-    if newest is not None and newest.state is PlanState.AWAITING_APPROVAL:
-        return f"this is plan {newest.n}, which waits: `evenkeel approve plan/{name}-{newest.n}`"
+def _summary(name: str, preview: PreviewedPlan, program: str) -> str:
+    totals, same = preview.totals, preview.same_as
+    if same is not None and preview.awaits_approval:
+        return f"this is plan {same}, which waits: `{program} approve plan/{name}-{same}`"
     if not totals.partitions and not totals.leader_moves:
         return "nothing would move"
     bytes_ = f", {size(totals.bytes)} to copy" if totals.bytes else ""
     seconds = f", about {span(totals.seconds)} at the present throttles" if totals.seconds else ""
     counted = f"{totals.moves} moves of {totals.partitions} partitions, {totals.leader_moves} other leaders"
-    if newest is not None:
-        return f"left of plan {newest.n}: {counted}{bytes_}{seconds}"
-    return f"plan {preview.plan.n} would be: {counted}{bytes_}{seconds}; nothing was changed"
+    if same is not None:
+        return f"left of plan {same}: {counted}{bytes_}{seconds}"
+    return f"plan {preview.number} would be: {counted}{bytes_}{seconds}; nothing was changed"
 
 
 async def approve(session: Session, what: str, output: Output = Output.TABLE, *, digest: str) -> None:
@@ -285,19 +272,7 @@ async def _emptied(session: Session, cluster: str, store: str) -> bool:
     return status is not None and any(one.store == store and one.percentage == 100 for one in status.drains)
 
 
-async def endpoints_of(session: Session, what: str) -> tuple[str, list[str]]:
-    """A table's name, and where its stores answer clients."""
+async def whereabouts(session: Session, what: str) -> tuple[str, str]:
+    """A table's name, and its StoreCluster's."""
     table = await session.resources.need(Table, _table_name(what))
-    return table.metadata.name, await endpoints(session, table.spec.store_cluster)
-
-
-async def endpoints(session: Session, cluster: str) -> list[str]:
-    """Where the stores of a StoreCluster answer clients."""
-    keys = session.keys(cluster)
-    found = await session.metastore.range(keys.stores())
-    addresses = [decode(StoreRecord, kv.value, key=kv.key).flight for kv in found.kvs]
-    known = [address for address in addresses if address]
-    if not known:
-        await session.resources.need(StoreCluster, cluster)
-        raise InvalidInputError(f"StoreCluster {cluster}: no store of it answers clients; see `evenkeel local status`")
-    return known
+    return table.metadata.name, table.spec.store_cluster

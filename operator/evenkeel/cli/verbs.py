@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, Final, get_args
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 from evenkeel.cli.kinds import conditions_of, kind_of, listing, notes_of, split_name, what_is
 from evenkeel.cli.live import show
@@ -21,6 +21,9 @@ from evenkeel.model.rebalanceplan import RebalancePlan
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.model.table import Table
 
+if TYPE_CHECKING:
+    from evenkeel.cli.local_session import LocalSession
+
 __all__ = ["apply", "delete", "get", "pause", "scale", "status", "wait_for"]
 
 _POLL_SECONDS: Final = 0.2
@@ -28,7 +31,7 @@ _ORDER: Final = (StoreCluster, Table, PartitionAssignment, RebalancePlan)
 """What others need comes first."""
 
 
-async def apply(session: Session, checked: Checked, output: Output) -> None:
+async def apply(session: LocalSession, checked: Checked, output: Output) -> None:
     """Make resources what the files say; what is refused keeps nothing else from being applied."""
     done, refused = [], []
     for _, _, resource in sorted(checked.resources, key=lambda found: _ORDER.index(type(found[2]))):
@@ -52,7 +55,7 @@ async def get(session: Session, what: str, name: str, output: Output, *, watch: 
 
     async def look() -> Listing:
         if name:
-            return listing(kind, [await session.resources.need(kind, name)], one=True)
+            return listing(kind, [await session.resources.need(kind, name)], one=True, program=session.program)
         return listing(kind, await session.resources.all_of(kind))
 
     await show(look, output, watch=watch)
@@ -64,7 +67,7 @@ async def status(session: Session, output: Output, *, watch: bool) -> None:
     async def look() -> Listing:
         clusters: Sequence[Resource] = await session.resources.all_of(StoreCluster)
         tables: Sequence[Resource] = await session.resources.all_of(Table)
-        unusual = [(one, note) for one in (*clusters, *tables) for note in notes_of(one)]
+        unusual = [(one, note) for one in (*clusters, *tables) for note in notes_of(one, session.program)]
         notes = [f"{what_is(type(one), one.metadata.name)}: {note}" for one, note in unusual]
         rows = listing(StoreCluster, clusters).rows
         stores = [f"storecluster {row[0]}: {row[2]} stores, {row[3]} tables, {row[4]} replicas" for row in rows]
@@ -78,7 +81,7 @@ async def status(session: Session, output: Output, *, watch: bool) -> None:
     await show(look, output, watch=watch)
 
 
-async def delete(session: Session, what: str, name: str, output: Output = Output.TABLE, *, wait: bool) -> None:
+async def delete(session: LocalSession, what: str, name: str, output: Output = Output.TABLE, *, wait: bool) -> None:
     """Delete a resource; a table goes when no store holds anything of it."""
     kind, name = (kind_of(what), name) if name else split_name(what)
     await session.resources.delete(kind, name)
@@ -88,7 +91,7 @@ async def delete(session: Session, what: str, name: str, output: Output = Output
     tell(f"{what_is(kind, name)} {result}", output, kind=kind.__name__, name=name, result=result)
 
 
-async def scale(session: Session, what: str, output: Output = Output.TABLE, *, replicas: int) -> None:
+async def scale(session: LocalSession, what: str, output: Output = Output.TABLE, *, replicas: int) -> None:
     """Another number of replicas for a table, or of stores for a StoreCluster."""
     kind, name = split_name(what)
     field = {Table: "replicas", StoreCluster: "stores"}.get(kind)
@@ -134,7 +137,7 @@ async def wait_for(
             while not _holds(await session.resources.need(kind, name), condition):  # noqa: ASYNC110 - others write it
                 await asyncio.sleep(_POLL_SECONDS)
     except TimeoutError:
-        why = "; ".join(notes_of(await session.resources.need(kind, name)))
+        why = "; ".join(notes_of(await session.resources.need(kind, name), session.program))
         raise InvalidInputError(
             f"{what}: {condition} does not hold after {within:g} s{': ' * bool(why)}{why}"
         ) from None

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
+from evenkeel.cli.clients import client_of
 from evenkeel.cli.output import Output
+from evenkeel.cli.place import Place
 from evenkeel.cli.printing import print_json, print_table, say
-from evenkeel.client import Client
 from evenkeel.client.verifying import Verified
 
 __all__ = ["verify_table"]
 
 
-def verify_table(table: str, endpoints: Sequence[str], output: Output, *, deadline: float) -> bool:
+def verify_table(table: str, place: Place, store_cluster: str, output: Output, *, deadline: float) -> bool:
     """Compare, print, and return whether all replicas answered and are the same."""
-    with Client(endpoints, deadline=deadline) as client:
+    with client_of(place, store_cluster, deadline=deadline) as client:
         found = client.table(table).verify()
     same = not any(one.differing or one.silent for one in found)
     if output is Output.JSON:

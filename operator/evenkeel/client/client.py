@@ -31,11 +31,15 @@ class Client:
         endpoints: Sequence[str],
         *,
         token: str = "",
-        ca: Path | None = None,
+        ca: Path | bytes | None = None,
         server_name: str = "",
         deadline: float = 30.0,
+        via: Callable[[str], str] = lambda address: address,
     ) -> None:
-        """`endpoints` are Flight addresses such as grpc://127.0.0.1:7500; `deadline` is in seconds, for each call."""
+        """`endpoints` are Flight addresses such as grpc://127.0.0.1:7500; `deadline` is in seconds, for each call.
+
+        `via` tells how an address that stores name is reached from here, where that is another.
+        """
         if isinstance(endpoints, str) or not endpoints:
             raise InvalidInputError(f"endpoints: got {endpoints!r}; allowed: a list like ['grpc://127.0.0.1:7500']")
         for endpoint in endpoints:
@@ -43,7 +47,7 @@ class Client:
                 raise InvalidInputError(
                     f"endpoints: got {endpoint!r}; allowed: grpc://HOST:PORT or grpc+tls://HOST:PORT"
                 )
-        self._connections = Connections(token=token, ca=ca, server_name=server_name)
+        self._connections = Connections(token=token, ca=ca, server_name=server_name, via=via)
         self._attempts = Attempts(RouteCache(endpoints, self._connections), self._connections, deadline=deadline)
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="evenkeel")
         self._tables: dict[str, TableClient] = {}

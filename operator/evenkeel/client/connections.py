@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,20 @@ __all__ = ["Connections", "store_error"]
 class Connections:
     """By address; closed together."""
 
-    def __init__(self, *, token: str = "", ca: Path | None = None, server_name: str = "") -> None:
+    def __init__(
+        self,
+        *,
+        token: str = "",
+        ca: Path | bytes | None = None,
+        server_name: str = "",
+        via: Callable[[str], str] = lambda address: address,
+    ) -> None:
+        """`via` tells how an address that stores name is reached from here."""
         self._headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
+        self._via = via
         self._options: dict[str, Any] = {}
         if ca is not None:
-            try:
-                self._options["tls_root_certs"] = ca.read_bytes()
-            except OSError as error:
-                raise InvalidInputError(f"CA file {ca}: {error.strerror}") from error
+            self._options["tls_root_certs"] = _read(ca)
         if server_name:
             self._options["override_hostname"] = server_name
         self._clients: dict[str, flight.FlightClient] = {}
@@ -36,7 +42,7 @@ class Connections:
         with self._lock:
             client = self._clients.get(address)
             if client is None:
-                client = self._clients[address] = flight.FlightClient(address, **self._options)
+                client = self._clients[address] = flight.FlightClient(self._via(address), **self._options)
             return client
 
     def options(self, timeout: float | None) -> flight.FlightCallOptions:
@@ -49,6 +55,13 @@ class Connections:
             clients, self._clients = self._clients, {}
         for client in clients.values():
             client.close()
+
+
+def _read(ca: Path | bytes) -> bytes:
+    try:
+        return ca if isinstance(ca, bytes) else ca.read_bytes()
+    except OSError as error:
+        raise InvalidInputError(f"CA file {ca!s}: {error.strerror}") from error
 
 
 def store_error(error: Exception) -> StoreError:

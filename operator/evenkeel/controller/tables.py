@@ -15,7 +15,7 @@ from evenkeel.controller.resources import Resources
 from evenkeel.controller.statuses import StatusWriter
 from evenkeel.controller.troubles import trouble_of
 from evenkeel.errors import EvenkeelError, FencedError, MalformedRecordError, UnreachableError
-from evenkeel.model.conditions import Reason
+from evenkeel.model.conditions import Reason, parse_timestamp
 from evenkeel.model.partitionassignment import PartitionAssignment, PartitionAssignmentSpec, PartitionStatus
 from evenkeel.model.rebalanceplan import RebalancePlan
 from evenkeel.model.storecluster import StoreCluster
@@ -30,12 +30,21 @@ from evenkeel.reconcile.stores import leaving, read_stores
 from evenkeel.reconcile.table import Outcome, carry_on, drop_table, reconcile_table
 from evenkeel.reconcile.wish import table_key, wish_of
 
-__all__ = ["PAUSED_ANNOTATION", "TableKeeper", "pause_of"]
+__all__ = ["PAUSED_ANNOTATION", "RELEASE_ANNOTATION", "TableKeeper", "pause_of", "released"]
 
 log = logging.getLogger(__name__)
 
 PAUSED_ANNOTATION: Final = "evenkeel.dev/paused"
 """On a Table or a StoreCluster: `true` has the same effect as `spec.paused`, and is no change of the spec."""
+RELEASE_ANNOTATION: Final = "evenkeel.dev/release"
+"""On a Table or a StoreCluster that is being deleted: `true` lets it go, whoever has not given up its data yet."""
+_GRACE_SECONDS: Final = 30.0
+"""So long after its deletion stores that answer are still waited for."""
+
+
+def released(resource: Table | StoreCluster) -> bool:
+    """Whether nobody is to be waited for."""
+    return resource.metadata.annotations.get(RELEASE_ANNOTATION) == "true"
 
 
 def pause_of(table: Table, cluster: StoreCluster | None) -> str:
@@ -133,15 +142,23 @@ class TableKeeper:
         cluster = await self._resources.store_cluster()
         known = read_stores((await self._ground.metastore.range(keys.all_stores())).kvs, keys).names()
 
-        def retired(store: str) -> bool:
-            return store not in known and bool(leaving(cluster, (store,)))
+        grace = self._grace_of(table) if released(table) else 0.0
 
-        requests = drop_table(keys=keys, table=key, epoch=self._ground.held.compare, retired=retired)
-        if await self._ground.drive(requests):
+        def retired(store: str) -> bool:
+            return released(table) or (store not in known and bool(leaving(cluster, (store,))))
+
+        epoch, forced = self._ground.held.compare, released(table) and not grace
+        if await self._ground.drive(drop_table(keys=keys, table=key, epoch=epoch, retired=retired, forced=forced)):
             await self._resources.gone(table)
             self.forget(table.metadata.name)
             log.info("table %s is dropped", key)
-        return 0.0
+            return 0.0
+        return grace
+
+    def _grace_of(self, table: Table) -> float:
+        """Seconds for which stores that answer are still waited for."""
+        deleted = parse_timestamp(table.metadata.deletion_timestamp or "").timestamp()
+        return max(0.0, deleted + _GRACE_SECONDS - self._ground.today())
 
     def _note(self, name: str, trouble: Trouble | None) -> None:
         if trouble is not None:

@@ -151,18 +151,24 @@ def _carry_out(
 
 
 def drop_table(
-    *, keys: Keys, table: str, epoch: Compare, retired: Callable[[str], bool] = lambda _: False
+    *,
+    keys: Keys,
+    table: str,
+    epoch: Compare,
+    retired: Callable[[str], bool] = lambda _: False,
+    forced: bool = False,
 ) -> Requests[bool]:
     """Drop the table as far as is possible now; True when nothing of it is left.
 
-    `retired` tells stores that were taken away on purpose, with their volumes: nobody waits for their word.
+    `retired` tells stores that were taken away on purpose, with their volumes: nobody waits for their word. `forced`
+    waits for nobody's.
     """
     while True:
         found: Found = yield read_table(keys, table)
         snapshot = TableSnapshot(keys, table, found)
         try:
             if snapshot.record_kv is None:
-                return (yield from _bury(snapshot, epoch, retired))
+                return (yield from _bury(snapshot, epoch, retired, forced=forced))
             yield from _drop(snapshot, epoch)
         except ChangedMeanwhileError:
             continue
@@ -179,7 +185,7 @@ def _drop(snapshot: TableSnapshot, epoch: Compare) -> Requests[None]:
     yield from commit(table_life.drop(record, volumes, keys=keys, table=table, epoch=epoch))
 
 
-def _bury(snapshot: TableSnapshot, epoch: Compare, retired: Callable[[str], bool]) -> Requests[bool]:
+def _bury(snapshot: TableSnapshot, epoch: Compare, retired: Callable[[str], bool], *, forced: bool) -> Requests[bool]:
     if snapshot.tombstone_kv is None:
         return True
     registered = snapshot.registered
@@ -187,8 +193,8 @@ def _bury(snapshot: TableSnapshot, epoch: Compare, retired: Callable[[str], bool
     def gone(store: str, volume: str) -> bool:
         """A store that does not answer may come back with its data; one with another volume cannot."""
         if store in registered:
-            return registered[store].volume != volume
-        return retired(store)
+            return forced or registered[store].volume != volume
+        return forced or retired(store)
 
     txn = table_life.bury(snapshot.tombstone_kv, gone=gone, epoch=epoch)
     if txn is None:

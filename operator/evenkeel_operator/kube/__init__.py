@@ -1,7 +1,5 @@
-"""The API server, as far as the operator needs it.
+"""The API server, as far as the operator alone needs it; `evenkeel.kube` has what it shares with `kubectl evenkeel`.
 
-kinds    what each kind of object is called in addresses
-client   requests, one by one, and what can go wrong with them
 apply    objects brought to what is wanted, and nothing sent where they are already
 lease    one leader among the operator's replicas
 """

@@ -14,8 +14,8 @@ from typing import Any, Final
 import msgspec
 
 from evenkeel.errors import ApiConflictError, ApiForbiddenError
-from evenkeel_operator.kube.client import Kube
-from evenkeel_operator.kube.kinds import Object, kind_of
+from evenkeel.kube.client import Kube
+from evenkeel.kube.kinds import Object, kind_of
 
 __all__ = ["APPLIED_ANNOTATION", "Applied", "Applier", "covers", "stamped"]
 

@@ -16,9 +16,9 @@ from datetime import UTC, datetime
 from typing import Final
 
 from evenkeel.errors import ApiConflictError, KubernetesError, LeaseNotFoundError
+from evenkeel.kube.client import Kube
+from evenkeel.kube.kinds import LEASE, Object
 from evenkeel.metastore.clock import Clock, SystemClock
-from evenkeel_operator.kube.client import Kube
-from evenkeel_operator.kube.kinds import LEASE, Object
 
 __all__ = ["LeaseLock"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from evenkeel.kube.kinds import Kind, Object
 from evenkeel.model.storecluster import StoreCluster
-from evenkeel_operator.kube.kinds import Kind, Object
 
 __all__ = [
     "FLIGHT_PORT",

@@ -9,8 +9,8 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Mapping
 
+from evenkeel.kube.kinds import SECRET, Object
 from evenkeel.model.storecluster import StoreCluster
-from evenkeel_operator.kube.kinds import SECRET, Object
 from evenkeel_operator.manifests.names import (
     FLIGHT_PORT,
     client_secret,

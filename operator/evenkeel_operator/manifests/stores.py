@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from evenkeel.kube.kinds import POD_DISRUPTION_BUDGET, SERVICE, SERVICE_ACCOUNT, STATEFUL_SET, Object
 from evenkeel.model.storecluster import StoreCluster
-from evenkeel_operator.kube.kinds import POD_DISRUPTION_BUDGET, SERVICE, SERVICE_ACCOUNT, STATEFUL_SET, Object
 from evenkeel_operator.manifests.names import (
     FLIGHT_PORT,
     PEERS_PORT,

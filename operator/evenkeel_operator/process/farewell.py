@@ -11,9 +11,10 @@ import sys
 from collections.abc import Sequence
 
 from evenkeel.errors import EvenkeelError
+from evenkeel.kube.access import load_configuration
+from evenkeel.kube.client import Kube
+from evenkeel.kube.kinds import STORE_CLUSTER, TABLE
 from evenkeel_operator.cache import key_of
-from evenkeel_operator.kube.client import Kube, load_configuration
-from evenkeel_operator.kube.kinds import STORE_CLUSTER, TABLE
 
 __all__ = ["main", "remaining"]
 

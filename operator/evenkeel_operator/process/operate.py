@@ -17,9 +17,10 @@ from typing import Final
 import msgspec
 
 from evenkeel.errors import EvenkeelError, KubernetesError
+from evenkeel.kube.access import load_configuration
+from evenkeel.kube.client import Kube
 from evenkeel.process.http import Answer, HttpServer
 from evenkeel_operator.authority import Authority
-from evenkeel_operator.kube.client import Kube, load_configuration
 from evenkeel_operator.kube.lease import LeaseLock
 from evenkeel_operator.metastores import Metastores
 from evenkeel_operator.process.metrics import Metrics

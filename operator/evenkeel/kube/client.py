@@ -7,27 +7,25 @@ server-side apply wants exactly the fields that were set.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple
 
 import aiohttp
 import msgspec
 from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.client.configuration import Configuration
-from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
 
 from evenkeel.errors import (
     ApiConflictError,
     ApiForbiddenError,
     ApiNotFoundError,
     ApiUnreachableError,
-    InvalidInputError,
     KubernetesError,
 )
-from evenkeel_operator.kube.kinds import Kind, Object, kind_of
+from evenkeel.kube.kinds import Kind, Object, kind_of
 
-__all__ = ["CLOSING_SECONDS", "FIELD_MANAGER", "Answer", "Kube", "Listing", "load_configuration"]
+__all__ = ["CLOSING_SECONDS", "FIELD_MANAGER", "Answer", "Kube", "Listing", "Socket"]
 
 FIELD_MANAGER: Final = "evenkeel-operator"
 """Whose fields they are that we apply; never changes, or old fields would stay for ever."""
@@ -43,6 +41,7 @@ _JSON_PATCH: Final = "application/json-patch+json"
 _ERRORS: Final = {403: ApiForbiddenError, 404: ApiNotFoundError, 409: ApiConflictError}
 
 Counted = Callable[[str, Kind, int], None]
+Socket = aiohttp.ClientWebSocketResponse
 
 
 class Answer(NamedTuple):
@@ -63,29 +62,16 @@ class Listing(NamedTuple):
 def _uncounted(verb: str, kind: Kind, status: int) -> None: ...
 
 
-async def load_configuration(kubeconfig: Path | None) -> Configuration:
-    """How to reach the API server: by a kubeconfig, or as a pod does."""
-    configuration = Configuration()
-    try:
-        if kubeconfig is None:
-            load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
-        else:
-            await load_kube_config(  # type: ignore[no-untyped-call]
-                config_file=str(kubeconfig), client_configuration=configuration
-            )
-    except (ConfigException, OSError) as error:
-        where = f"--kubeconfig {kubeconfig}" if kubeconfig else "this is no pod of Kubernetes; give --kubeconfig"
-        raise InvalidInputError(f"the API server cannot be found: {where}: {error}") from error
-    return configuration
-
-
 class Kube:
     """One API server."""
 
-    def __init__(self, configuration: Configuration, *, counted: Counted = _uncounted) -> None:
+    def __init__(
+        self, configuration: Configuration, *, manager: str = FIELD_MANAGER, counted: Counted = _uncounted
+    ) -> None:
         """`counted` is told of every request: its verb, its kind, and the answer's status, 0 where there was none."""
         self._client = ApiClient(configuration)
-        self._client.user_agent = FIELD_MANAGER
+        self._client.user_agent = manager
+        self._manager = manager
         self._counted = counted
 
     async def close(self) -> None:
@@ -134,12 +120,12 @@ class Kube:
         """
         kind = kind_of(subject)
         path = kind.path(_namespace(subject), subject["metadata"]["name"])
-        query = {"fieldManager": FIELD_MANAGER, "force": "true" if force else ""}
+        query = {"fieldManager": self._manager, "force": "true" if force else ""}
         return await self._send("PATCH", kind, path, query=query, body=subject, content=_APPLY)
 
     async def merge(self, kind: Kind, name: str, namespace: str, patch: Mapping[str, Any]) -> Object:
         """Lay a patch over an object; with a resourceVersion in it, only over that version."""
-        path, query = kind.path(namespace, name), {"fieldManager": FIELD_MANAGER}
+        path, query = kind.path(namespace, name), {"fieldManager": self._manager}
         return (await self._send("PATCH", kind, path, query=query, body=dict(patch), content=_MERGE)).body
 
     async def set_status(self, kind: Kind, name: str, namespace: str, *, uid: str, status: Object) -> Object | None:
@@ -148,7 +134,7 @@ class Kube:
             {"op": "test", "path": "/metadata/uid", "value": uid},
             {"op": "add", "path": "/status", "value": status},
         ]
-        path, query = kind.path(namespace, name, "status"), {"fieldManager": FIELD_MANAGER}
+        path, query = kind.path(namespace, name, "status"), {"fieldManager": self._manager}
         try:
             return (await self._send("PATCH", kind, path, query=query, body=patch, content=_JSON_PATCH)).body
         except ApiNotFoundError:
@@ -166,6 +152,41 @@ class Kube:
         except ApiNotFoundError:
             return False
         return True
+
+    # Streams
+
+    @asynccontextmanager
+    async def websocket(
+        self, kind: Kind, path: str, *, query: Mapping[str, str], protocol: str
+    ) -> AsyncIterator[Socket]:
+        """A connection that stays; the same errors as with requests."""
+        asked = await self._client.param_serialize(
+            "GET", path, query_params=list(query.items()), auth_settings=["BearerToken"]
+        )
+        _, url, headers, *_ = asked
+        configuration, rest = self._client.configuration, self._client.rest_client
+        session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=rest.ssl_context))
+        options: dict[str, Any] = {"proxy": configuration.proxy, "server_hostname": configuration.tls_server_name}
+        async with session:
+            try:
+                socket = await session.ws_connect(
+                    url,
+                    headers=headers,
+                    protocols=[protocol],
+                    max_msg_size=0,
+                    **{name: value for name, value in options.items() if value},
+                )
+            except aiohttp.WSServerHandshakeError as error:
+                self._counted("GET", kind, error.status)
+                raise _ERRORS.get(error.status, KubernetesError)(
+                    f"GET {path}: {error.message or 'refused'} (HTTP {error.status})", status=error.status
+                ) from error
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                self._counted("GET", kind, 0)
+                raise ApiUnreachableError(f"the API server does not answer: GET {path}: {error}") from error
+            self._counted("GET", kind, 101)
+            async with socket:
+                yield socket
 
     async def _send(
         self,

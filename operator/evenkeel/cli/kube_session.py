@@ -1,0 +1,222 @@
+"""A namespace of Kubernetes as commands see it: whatever is asked or done goes through the API server.
+
+What is to be done is written down in annotations and RebalancePlans, and the operator does it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Final, TypeVar
+
+from evenkeel.cli.place import Cluster
+from evenkeel.cli.session import PreviewedMove, PreviewedPlan
+from evenkeel.errors import (
+    ApiConflictError,
+    ApiForbiddenError,
+    ApiNotFoundError,
+    InvalidInputError,
+)
+from evenkeel.kube.access import find_access
+from evenkeel.kube.client import Kube
+from evenkeel.kube.kinds import PARTITION_ASSIGNMENT, REBALANCE_PLAN, STORE_CLUSTER, TABLE, Kind, Object
+from evenkeel.model.base import API_VERSION
+from evenkeel.model.loading import Resource, parse
+from evenkeel.model.partitionassignment import PartitionAssignment
+from evenkeel.model.rebalanceplan import RebalancePlan, RebalancePlanStatus, WhatIf
+from evenkeel.model.storecluster import StoreCluster
+from evenkeel.model.table import Table
+from evenkeel.model.updates import validate_update
+from evenkeel.model.views import SLICE, slice_name
+from evenkeel.reconcile.plan_status import TABLE_LABEL, plan_name
+
+__all__ = ["MANAGER", "KubeResources", "KubeSession", "kube_session"]
+
+MANAGER: Final = "kubectl-evenkeel"
+_KINDS: Final[dict[type, Kind]] = {
+    StoreCluster: STORE_CLUSTER,
+    Table: TABLE,
+    PartitionAssignment: PARTITION_ASSIGNMENT,
+    RebalancePlan: REBALANCE_PLAN,
+}
+_TRIES: Final = 10
+_FEW_SLICES: Final = 4
+_POLL_SECONDS: Final = 0.2
+_PATIENCE: Final = 30.0
+"""So long a plan may take the operator, or it does not run."""
+R = TypeVar("R", bound=Resource)
+
+
+class KubeResources:
+    """The resources of a namespace; implements `evenkeel.cli.session.Resources`."""
+
+    def __init__(self, kube: Kube, namespace: str) -> None:
+        self._kube = kube
+        self._namespace = namespace
+
+    async def get(self, kind: type[R], name: str) -> R | None:
+        """One resource, or None."""
+        subject = await self._kube.get(_KINDS[kind], name, self._namespace)
+        return None if subject is None else _read(kind, subject)
+
+    async def need(self, kind: type[R], name: str) -> R:
+        """One resource; InvalidInputError, with what there is, where there is none of that name."""
+        found = await self.get(kind, name)
+        if found is None:
+            there = ", ".join(subject["metadata"]["name"] for subject in await self._list(kind)) or "none"
+            raise InvalidInputError(
+                f"{kind.__name__}: got {name!r}; allowed: one that there is in namespace {self._namespace} ({there})"
+            )
+        return found
+
+    async def all_of(self, kind: type[R]) -> list[R]:
+        """All resources of a kind."""
+        return [_read(kind, subject) for subject in await self._list(kind)]
+
+    async def assignments(self, table: str) -> list[PartitionAssignment]:
+        """The PartitionAssignments of a table, in order; they are named after it."""
+        wanted = await self.need(Table, table)
+        names = [slice_name(table, first) for first in range(0, wanted.spec.partitions, SLICE)]
+        if len(names) <= _FEW_SLICES:
+            found = [await self.get(PartitionAssignment, name) for name in names]
+            return [one for one in found if one is not None]
+        listed = [one for one in await self._list(PartitionAssignment) if one["spec"].get("table") == table]
+        return sorted((_read(PartitionAssignment, one) for one in listed), key=lambda one: one.spec.from_)
+
+    async def change(self, kind: type[R], name: str, edit: Callable[[dict[str, Any]], None]) -> R:
+        """Edit a resource's document; InvalidInputError where there is none, or the change is not allowed."""
+        for _ in range(_TRIES):
+            before = await self._kube.get(_KINDS[kind], name, self._namespace)
+            if before is None:
+                await self.need(kind, name)
+                continue
+            after = copy.deepcopy(before)
+            edit(after)
+            validate_update(_read(kind, before), _read(kind, after))
+            patch = _difference(before, after)
+            if not patch:
+                return _read(kind, before)
+            patch.setdefault("metadata", {})["resourceVersion"] = before["metadata"]["resourceVersion"]
+            try:
+                return _read(kind, await self._kube.merge(_KINDS[kind], name, self._namespace, patch))
+            except ApiConflictError:
+                continue
+        raise ApiConflictError(f"{kind.__name__} {name} is changed all the time; try again")
+
+    async def _list(self, kind: type[object]) -> list[Object]:
+        try:
+            return (await self._kube.list(_KINDS[kind], self._namespace)).items
+        except ApiNotFoundError:
+            raise InvalidInputError(
+                f"the API server knows no {_KINDS[kind].plural}.evenkeel.dev: install Evenkeel "
+                "(helm install evenkeel charts/evenkeel), or name another --context"
+            ) from None
+
+
+class KubeSession:
+    """A namespace, connected; implements `evenkeel.cli.session.Session`."""
+
+    program = "kubectl evenkeel"
+
+    def __init__(self, kube: Kube, namespace: str) -> None:
+        self.kube = kube
+        self.namespace = namespace
+        self.resources = KubeResources(kube, namespace)
+
+    async def preview(self, table: Table, what_if: WhatIf) -> PreviewedPlan:
+        """What would be planned, as the operator answers a dry run, which then goes again."""
+        made = await self.kube.create(_dry_run(table, what_if))
+        name = made["metadata"]["name"]
+        try:
+            status = await self._answer(name)
+        finally:
+            await self.kube.delete(REBALANCE_PLAN, name, self.namespace)
+        if status.state == "Failed":
+            raise InvalidInputError("; ".join(one.message for one in status.conditions) or "there is no such plan")
+        return await self._previewed(table, status)
+
+    async def _answer(self, name: str) -> RebalancePlanStatus:
+        until = time.monotonic() + _PATIENCE
+        while True:
+            found = await self.resources.need(RebalancePlan, name)
+            if found.status is not None and found.status.state in ("DryRun", "Failed"):
+                return found.status
+            if time.monotonic() > until:
+                raise InvalidInputError(
+                    f"the operator has not answered within {_PATIENCE:g} s: does it run, and does it serve namespace "
+                    f"{self.namespace}? See `kubectl get pods --all-namespaces -l app.kubernetes.io/name=evenkeel`"
+                )
+            await asyncio.sleep(_POLL_SECONDS)
+
+    async def _previewed(self, table: Table, status: RebalancePlanStatus) -> PreviewedPlan:
+        newest = table.status.plan if table.status is not None else 0
+        same = bool(newest) and table.status is not None and table.status.plan_hash == status.hash
+        waiting = await self.resources.get(RebalancePlan, plan_name(table.metadata.name, newest)) if same else None
+        return PreviewedPlan(
+            number=newest if same else newest + 1,
+            hash=status.hash,
+            same_as=newest if same else None,
+            awaits_approval=waiting is not None
+            and waiting.status is not None
+            and waiting.status.state == "AwaitingApproval",
+            totals=status.totals,
+            moves=[
+                PreviewedMove(move.partition, move.source or None, move.target or None, move.bytes, move.reason)
+                for move in status.moves
+            ],
+        )
+
+
+@asynccontextmanager
+async def kube_session(place: Cluster) -> AsyncIterator[KubeSession]:
+    """Connect to it."""
+    access = await find_access(kubeconfig=place.kubeconfig, context=place.context, namespace=place.namespace)
+    kube = Kube(access.configuration, manager=MANAGER)
+    try:
+        yield KubeSession(kube, access.namespace)
+    except ApiForbiddenError as error:
+        raise ApiForbiddenError(
+            f"{error}; the role `view` of a namespace lets you see, `edit` lets you change", status=error.status
+        ) from None
+    finally:
+        await kube.close()
+
+
+def _dry_run(table: Table, what_if: WhatIf) -> Object:
+    name, metadata = table.metadata.name, table.metadata
+    owner = {"apiVersion": API_VERSION, "kind": "Table", "name": name, "uid": metadata.uid}
+    imagined = what_if.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "RebalancePlan",
+        "metadata": {
+            "name": f"{name}-what-if-{secrets.token_hex(4)}",
+            "namespace": metadata.namespace,
+            "labels": {TABLE_LABEL: name},
+            "ownerReferences": [owner],
+        },
+        "spec": {"table": name, "dryRun": True, **({"whatIf": imagined} if imagined else {})},
+    }
+
+
+def _read(kind: type[R], subject: Object) -> R:
+    found = parse(subject, f"{subject['kind']} {subject['metadata']['namespace']}/{subject['metadata']['name']}")
+    assert isinstance(found, kind)
+    return found
+
+
+def _difference(before: Object, after: Object) -> Object:
+    """The JSON merge patch from one document to the other."""
+    patch: Object = {key: None for key in before if key not in after}
+    for key, value in after.items():
+        old = before.get(key)
+        if isinstance(value, dict) and isinstance(old, dict):
+            if inner := _difference(old, value):
+                patch[key] = inner
+        elif value != old or key not in before:
+            patch[key] = value
+    return patch

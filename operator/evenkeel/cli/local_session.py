@@ -1,0 +1,107 @@
+"""A local cluster as commands see it: its resources are keys in the same etcd as all else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from evenkeel.cli.place import Local
+from evenkeel.cli.session import PreviewedMove, PreviewedPlan
+from evenkeel.driver import drive
+from evenkeel.errors import InvalidInputError
+from evenkeel.local.layout import Layout, default_directory
+from evenkeel.local.resources import NAMESPACE, LocalResources
+from evenkeel.metastore.api import Metastore
+from evenkeel.metastore.epoch import Epoch
+from evenkeel.metastore.etcd import EtcdMetastore
+from evenkeel.metastore.settings import EtcdSettings
+from evenkeel.model.rebalanceplan import WhatIf
+from evenkeel.model.storecluster import StoreCluster
+from evenkeel.model.table import Table
+from evenkeel.protocol.keys import Keys
+from evenkeel.protocol.records import PlanState, StoreRecord, decode
+from evenkeel.rebalancers.process import FOLDERS
+from evenkeel.reconcile.partitions import read_loads
+from evenkeel.reconcile.plan_status import partition_bytes, plan_totals
+from evenkeel.reconcile.planning import preview_table
+from evenkeel.reconcile.what_if import imagined_stores, imagined_table
+from evenkeel.reconcile.wish import table_key, wish_of
+
+__all__ = ["LocalSession", "layout_of", "local_session"]
+
+
+class LocalSession:
+    """A local cluster, connected; implements `evenkeel.cli.session.Session`."""
+
+    program = "evenkeel"
+
+    def __init__(self, layout: Layout, metastore: Metastore) -> None:
+        self.layout = layout
+        self.metastore = metastore
+        self.resources = LocalResources(metastore)
+
+    def keys(self, store_cluster: str) -> Keys:
+        """The keys of one StoreCluster."""
+        return Keys(namespace=NAMESPACE, store_cluster=store_cluster)
+
+    async def preview(self, table: Table, what_if: WhatIf) -> PreviewedPlan:
+        """What would be planned, computed here."""
+        name, cluster = table.metadata.name, await self.resources.get(StoreCluster, table.spec.store_cluster)
+        imagined, keys, key = imagined_table(table, what_if), self.keys(table.spec.store_cluster), table_key(table)
+        requests = preview_table(
+            wish_of(imagined, await self.resources.assignments(name)),
+            keys=keys,
+            table=key,
+            imagine=lambda stores: imagined_stores(stores, what_if, store_cluster=table.spec.store_cluster),
+        )
+        preview = await drive(requests, metastore=self.metastore, epoch=Epoch("", "preview", 0))
+        sizes = partition_bytes(read_loads((await self.metastore.range(keys.load(""))).kvs, keys), key)
+        newest = preview.newest
+        moves = [
+            PreviewedMove(
+                *(move.partition, move.source, move.target),
+                sizes.get(move.partition) if move.target is not None else 0,
+                move.reason,
+            )
+            for move in preview.moves
+        ]
+        return PreviewedPlan(
+            number=preview.plan.n,
+            hash=preview.plan.head.hash,
+            same_as=newest.n if newest is not None else None,
+            awaits_approval=newest is not None and newest.state is PlanState.AWAITING_APPROVAL,
+            totals=plan_totals(preview.plan, preview.moves, sizes, table=imagined, cluster=cluster),
+            moves=moves,
+        )
+
+    async def endpoints(self, store_cluster: str) -> list[str]:
+        """Where the stores of a StoreCluster answer clients."""
+        found = await self.metastore.range(self.keys(store_cluster).stores())
+        addresses = [decode(StoreRecord, kv.value, key=kv.key).flight for kv in found.kvs]
+        known = [address for address in addresses if address]
+        if not known:
+            await self.resources.need(StoreCluster, store_cluster)
+            raise InvalidInputError(
+                f"StoreCluster {store_cluster}: no store of it answers clients; see `evenkeel local status`"
+            )
+        return known
+
+
+def layout_of(directory: Path | None) -> Layout:
+    """The files of the cluster that is meant."""
+    return Layout(directory if directory is not None else default_directory())
+
+
+@asynccontextmanager
+async def local_session(place: Local) -> AsyncIterator[LocalSession]:
+    """Connect to it."""
+    layout = layout_of(place.directory)
+    running = layout.running()
+    if running is None:
+        state = "is about to start or stop" if layout.is_held() else "does not run"
+        raise InvalidInputError(f"the local cluster in {layout.root} {state}: start it with `evenkeel local up`")
+    os.environ[FOLDERS] = str(layout.rebalancers)
+    async with EtcdMetastore(EtcdSettings(endpoints=(running.etcd,))) as metastore:
+        yield LocalSession(layout, metastore)

@@ -1,0 +1,339 @@
+"""`kubectl evenkeel` before a real API server, with an operator that does what it asks for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from base64 import b64encode
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from typer.testing import CliRunner, Result
+
+from e2e.cluster.binaries import find
+from e2e.cluster.control_plane import api_server
+from e2e.cluster.kubectl import Kubectl
+from evenkeel.cli.app import plugin
+from evenkeel.client.aio import AsyncClient
+from evenkeel.errors import EvenkeelError
+from evenkeel.kube.kinds import PARTITION_ASSIGNMENT, POD, REBALANCE_PLAN, TABLE, Object
+from evenkeel.protocol.records import Leader, StoreRecord, encode
+from tests.kubernetes.kubelet import kubelet
+from tests.kubernetes.world import World, make_table, store_cluster
+from tests.store.serving import KEYS, ORDERS, Store, table_record
+
+PROGRAMS = Path(sys.executable).parent
+
+
+async def plugged(world: World, *arguments: str) -> str:
+    """What the plugin prints."""
+    result = await attempt(world, *arguments)
+    if result.exception is not None:
+        raise result.exception
+    return str(result.stdout)
+
+
+async def refused(world: World, *arguments: str) -> str:
+    """Why the plugin does not do it."""
+    result = await attempt(world, *arguments)
+    assert isinstance(result.exception, EvenkeelError), result
+    return str(result.exception)
+
+
+async def attempt(world: World, *arguments: str, kubeconfig: Path | None = None) -> Result:
+    where = [f"--kubeconfig={kubeconfig or world.kubectl.kubeconfig}", f"--namespace={world.namespace}"]
+    return await asyncio.to_thread(lambda: CliRunner().invoke(plugin, [*arguments, *where]))
+
+
+async def partition(world: World, number: int) -> Object:
+    slice_ = await world.get(PARTITION_ASSIGNMENT, "orders-0")
+    found: Object = (slice_ or {})["status"]["partitions"][number]
+    return found
+
+
+async def test_what_there_is(world: World) -> None:
+    """Tables, their partitions and what is unusual, for people and for programs."""
+    world.start()
+    await make_table(world, partitions=4)
+
+    async def described() -> bool:
+        return len(json.loads(await plugged(world, "partitions", "orders", "-o", "json"))) == 4
+
+    await world.until("the partitions are described", described)
+    head, row, stores = (await plugged(world, "status")).splitlines()
+    assert head.split()[:3] == ["NAME", "READY", "PARTITIONS"]
+    assert row.split()[:4] == ["orders", "True", "4", "3/3"]
+    assert stores == "storecluster main: 3/3 stores, 1 tables, 12 replicas"
+    told = json.loads(await plugged(world, "status", "--output", "json"))
+    assert [found["metadata"]["name"] for found in told["tables"]] == ["orders"]
+    lines = (await plugged(world, "partitions", "table/orders")).splitlines()
+    assert lines[0].split()[:3] == ["PARTITION", "LEADER", "STAGE"]
+    assert lines[4].split()[0] == "3"
+    assert "main-0" in lines[4]
+
+
+async def test_a_plan_is_asked_for_and_changes_nothing(world: World) -> None:
+    """The operator answers a dry run, of which nothing is left; what cannot be is refused with its reason."""
+    world.start()
+    await make_table(world, stores=5)
+    told = json.loads(await plugged(world, "plan", "orders", "--replicas", "5", "-o", "json"))
+    assert (told["number"], told["sameAs"], told["totals"]["moves"]) == (2, None, 8)
+    assert {move["from"] for move in told["moves"]} == {None}
+    assert "plan 2 would be: 8 moves of 4 partitions" in await plugged(world, "plan", "orders", "--replicas", "5")
+    assert "replicas 9 need 9 stores" in await refused(world, "plan", "orders", "--replicas", "9")
+    assert [plan["metadata"]["name"] for plan in (await world.kube.list(REBALANCE_PLAN, world.namespace)).items] == [
+        "orders-1"
+    ]
+    assert (await world.get(TABLE, "orders") or {})["spec"]["replicas"] == 3
+
+
+async def test_a_store_is_drained_and_released(world: World) -> None:
+    """Nothing is left on it when the command returns; then it takes replicas again."""
+    world.start()
+    await make_table(world, stores=4)
+    said = await plugged(world, "drain", "main-1", "--wait")
+    assert said.splitlines() == ["store main-1 is being emptied", "store main-1 is empty"]
+    assert not await world.is_named("main-1")
+    assert await plugged(world, "release", "main-1") == "store main-1 takes replicas again\n"
+
+    async def back() -> bool:
+        return await world.is_named("main-1")
+
+    await world.until("main-1 holds something again", back)
+
+
+async def test_a_leader_is_transferred(world: World) -> None:
+    """Whoever is named leads; who has no vote is refused by those who have one."""
+    world.start()
+    await make_table(world, partitions=1)
+
+    async def led() -> str:
+        return str((await partition(world, 0)).get("leader", ""))
+
+    leader = await world.until("somebody leads", led)
+    wanted = next(store for store in ("main-0", "main-1") if store != leader)
+    assert await plugged(world, "transfer-leader", "orders", "0", wanted) == (
+        f"partition 0 of table orders is to be led by {wanted}\n"
+    )
+
+    async def moved() -> bool:
+        return await led() == wanted
+
+    await world.until("another leads", moved)
+    assert "allowed: one that votes for partition 0" in await refused(world, "transfer-leader", "orders", "0", "main-7")
+    assert "allowed: 0 to 0" in await refused(world, "transfer-leader", "orders", "5", "main-0")
+
+
+@pytest.mark.processes
+async def test_a_paused_table_stays_as_it_is(world: World) -> None:
+    """No move is begun until it is resumed."""
+    world.start()
+    await make_table(world, stores=4)
+    assert "paused" in await plugged(world, "pause", "table/orders")
+    await world.condition(TABLE, "orders", "Progressing", status="False", reason="Paused")
+    await world.run("scale", "table/orders", "--replicas=4")
+    assert "Paused" in await plugged(world, "status")
+    await plugged(world, "resume", "orders")
+    await plugged(world, "wait", "orders", "--for", "Balanced", "--timeout", "30")
+    assert (await world.get(TABLE, "orders") or {})["status"]["replicas"] == 4
+
+
+@pytest.mark.processes
+async def test_a_plan_is_approved(world: World) -> None:
+    """What waits begins, and is the plan that was looked at."""
+    world.start()
+    await make_table(world, stores=4, approval="Manual")
+    await world.run("scale", "table/orders", "--replicas=4")
+
+    async def waits() -> bool:
+        return "this is plan 2, which waits" in await plugged(world, "plan", "orders")
+
+    await world.until("the plan waits", waits)
+    assert "4 moves" in await plugged(world, "approve", "plan/orders-2")
+    await plugged(world, "wait", "orders", "--for", "Balanced", "--timeout", "30")
+    assert (await world.get(TABLE, "orders") or {})["status"]["replicas"] == 4
+
+
+async def test_a_table_that_cannot_go_is_released(world: World) -> None:
+    """A store that will never say that it dropped a table holds it up until nobody waits for it any more."""
+    world.start()
+    await make_table(world)
+    assert "is not being deleted" in await refused(world, "release", "table/orders")
+    await world.pods.kill("main-1")
+    await world.run("delete", "table/orders", "--wait=false")
+
+    async def waits() -> bool:
+        return [key for key in await world.keys() if "orders" in key] == [
+            key for key in await world.keys() if key.startswith("tables.dropped/orders")
+        ]
+
+    await world.until("only a tombstone is left", waits)
+    assert await world.get(TABLE, "orders") is not None
+    assert await plugged(world, "release", "table/orders") == "table.evenkeel.dev/orders is gone\n"
+    assert [key for key in await world.keys() if "orders" in key] == []
+
+
+@pytest.mark.processes
+async def test_watching(world: World) -> None:
+    """kubectl finds the plugin; `-w` prints again on a change, and Ctrl-C is its good end."""
+    world.start()
+    await make_table(world, stores=4)
+    environment = {**os.environ, "KUBECONFIG": str(world.kubectl.kubeconfig)}
+    environment["PATH"] = f"{PROGRAMS}:{environment['PATH']}"
+    command = [str(find("kubectl")), "evenkeel", "status", "-w", "-o", "json", f"--namespace={world.namespace}"]
+    watching = await asyncio.create_subprocess_exec(*command, env=environment, stdout=subprocess.PIPE)
+    assert watching.stdout is not None
+
+    async def replicas() -> int:
+        assert watching.stdout is not None
+        async with asyncio.timeout(30):
+            [found] = json.loads(await watching.stdout.readuntil(b"\n"))["tables"]
+        return int(found["status"]["replicas"])
+
+    assert await replicas() == 3
+    await world.run("scale", "table/orders", "--replicas=4")
+    while await replicas() != 4:
+        pass
+    watching.send_signal(signal.SIGINT)
+    assert await asyncio.wait_for(watching.wait(), 30) == 0
+
+
+# Queries
+
+
+def secret(namespace: str) -> Object:
+    """What the operator gives to clients."""
+    endpoints = ",".join(f"grpc://main-{n}.main.{namespace}.svc:7410" for n in range(2))
+    data = {"endpoints": b64encode(endpoints.encode()).decode(), "token": b64encode(b"secret").decode()}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "main-client"}, "data": data}
+
+
+async def pods_on(world: World, node: str) -> None:
+    """Pods of two stores, which run, and which nobody but the test looks after."""
+    await world.stop("pods")
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}
+    await world.apply(account, store_cluster(stores=2), secret(world.namespace))
+    for number in range(2):
+        metadata = {"name": f"main-{number}", "namespace": world.namespace}
+        spec = {"nodeName": node, "containers": [{"name": "store", "image": "none"}]}
+        made = await world.kube.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+        uid = made["metadata"]["uid"]
+        await world.kube.set_status(POD, f"main-{number}", world.namespace, uid=uid, status={"phase": "Running"})
+
+
+@asynccontextmanager
+async def two_stores(world: World, tmp_path: Path) -> AsyncIterator[list[Store]]:
+    """Each leads one partition, and names itself and the other by their pods' names."""
+    async with AsyncExitStack() as stack:
+        made = [Store(tmp_path / f"{n}", name=f"main-{n}", tokens=lambda: [b"secret"]) for n in range(2)]
+        for store in made:
+            await stack.enter_async_context(store)
+        await introduce(world, made)
+        yield made
+
+
+async def introduce(world: World, made: list[Store]) -> None:
+    for number, store in enumerate(made):
+        await store.table(table_record(ORDERS, partitions=2), partitions=[number])
+        for other in range(2):
+            address = f"grpc://main-{other}.main.{world.namespace}.svc:7410"
+            store.routes.put(KEYS.store(f"main-{other}"), encode(StoreRecord(volume="v", flight=address)))
+            store.routes.put(KEYS.leader("orders.1", other), encode(Leader(f"main-{other}", 1)))
+
+
+async def test_sql_goes_through_the_api_server(world: World, tmp_path: Path) -> None:
+    """Stores that name each other by pod names, which nobody resolves here, are reached by forwarded ports."""
+    node = f"{world.namespace}-node"
+    async with two_stores(world, tmp_path) as stores, kubelet(world.kube, node, tmp_path) as found:
+        await pods_on(world, node)
+        found.ports = {store.name: store.server.port for store in stores}
+        beside = {f"grpc://{store.name}.main.{world.namespace}.svc:7410": store.address for store in stores}
+        async with AsyncClient([*beside], token="secret", via=beside.__getitem__) as client:
+            await client.table("orders").upsert([{"id": number, "customer": f"c{number}"} for number in range(9)])
+        said = await plugged(world, "sql", "select customer, id from orders where id < 2 order by id")
+        assert [line.split() for line in said.splitlines()] == [["CUSTOMER", "ID"], ["c0", "0"], ["c1", "1"]]
+        rows = json.loads(await plugged(world, "sql", "select count(*) as n from orders", "-o", "json"))
+        assert rows == [{"n": 9}]
+        assert set(found.opened) == {"main-0", "main-1"}
+        assert "no table is called nope" in await refused(world, "sql", "select * from nope")
+        found.ports.clear()
+        assert "nobody listens at port 7410" in await refused(world, "sql", "select * from orders")
+
+
+async def test_sql_without_stores(world: World) -> None:
+    """It says what lacks."""
+    assert "allowed: one that there is in namespace" in await refused(world, "sql", "select 1")
+    await world.apply(store_cluster())
+    assert "the operator has not made its Secret main-client yet" in await refused(world, "sql", "select 1")
+    await world.apply(secret(world.namespace))
+    assert "no store's pod runs" in await refused(world, "sql", "select 1")
+
+
+# Errors
+
+
+async def test_what_is_not_there_is_named(world: World) -> None:
+    """With what there is instead."""
+    await world.apply(store_cluster())
+    words = f"Table: got 'nope'; allowed: one that there is in namespace {world.namespace} (none)"
+    assert await refused(world, "partitions", "nope") == words
+    assert await refused(world, "plan", "nope") == words
+    assert "store: got 'main-9'; allowed: main-0 to main-2" in await refused(world, "drain", "main-9")
+    assert "kind: got 'pod'" in await refused(world, "pause", "pod/x")
+
+
+async def test_what_is_not_permitted(world: World, tmp_path: Path) -> None:
+    """The API server's reason, and which roles there are."""
+    await world.run("create", "serviceaccount", "nobody")
+    token = (await world.run("create", "token", "nobody")).strip()
+    config = as_user(world.kubectl, tmp_path, {"token": token})
+    result = await attempt(world, "status", kubeconfig=config)
+    assert "cannot list resource" in str(result.exception)
+    assert "the role `view` of a namespace lets you see" in str(result.exception)
+
+
+def as_user(kubectl: Kubectl, folder: Path, user: dict[str, Any]) -> Path:
+    """A kubeconfig of somebody else."""
+    assert kubectl.kubeconfig is not None
+    config = msgspec.yaml.decode(kubectl.kubeconfig.read_bytes())
+    config["users"][0]["user"] = user
+    file = folder / "kubeconfig"
+    file.write_bytes(msgspec.yaml.encode(config))
+    return file
+
+
+async def test_wrong_ways(world: World, tmp_path: Path) -> None:
+    """A file that is not there, a context that is not in it, an API server that does not answer."""
+    result = await attempt(world, "status", kubeconfig=tmp_path / "none")
+    assert str(result.exception) == f"--kubeconfig: {tmp_path / 'none'} is no file"
+    assert "nowhere" in await refused(world, "status", "--context", "nowhere")
+    assert world.kubectl.kubeconfig is not None
+    config = msgspec.yaml.decode(world.kubectl.kubeconfig.read_bytes())
+    config["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
+    (tmp_path / "closed").write_bytes(msgspec.yaml.encode(config))
+    result = await attempt(world, "status", kubeconfig=tmp_path / "closed")
+    assert str(result.exception).startswith("the API server does not answer")
+
+
+@pytest.mark.processes
+async def test_evenkeel_is_not_installed(tmp_path: Path) -> None:
+    """Where the API server has never heard of tables, that is said."""
+    with api_server(tmp_path) as plane:
+        where = f"--kubeconfig={plane.kubectl.kubeconfig}"
+        for arguments in (["status"], ["partitions", "orders"], ["drain", "main-0"]):
+            result = await asyncio.to_thread(lambda given: CliRunner().invoke(plugin, given), [*arguments, where])
+            assert "install Evenkeel" in str(result.exception)
+
+
+@pytest.mark.parametrize("verb", ["apply", "delete", "scale", "local"])
+def test_what_kubectl_does_itself(verb: str) -> None:
+    """Such verbs are kubectl's own."""
+    assert CliRunner().invoke(plugin, [verb]).exit_code == 2
