@@ -4,16 +4,22 @@
     `apply`       one thread; owns the engine. Whatever applies have gathered while it worked, of all groups, are its
                   next piece of work
     `fold`        one thread; folds groups, takes hashes at barriers (`upkeep`)
-    `copy`        two threads; write and load snapshots
+    `copy`        two threads; write and load snapshots, when nobody else wants the processor
 
 Requests of one group are carried out in the order in which they came; those of different groups do not wait for each
 other. A snapshot only begins on the thread that applies, and a restore only ends there.
+
+Writes are acknowledged when they are committed, so nobody waits for them to be applied, readers aside. A transaction
+costs processor and disk whatever is in it, and takes both from those who commit. So the thread that applies rests for
+a moment after each, and what came meanwhile goes together; unless somebody waits for it, or it is much.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import threading
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -52,6 +58,11 @@ __all__ = ["Machine"]
 
 _NO_ROLE: Final = Role(False, 0)
 _ROUND_BYTES: Final = 32 << 20
+_RESTS: Final = 3.0
+"""How much longer than it worked the thread that applies rests."""
+_LONGEST_REST: Final = 0.05
+_MUCH_BYTES: Final = 256 << 10
+_NICE: Final = 10
 _Result = TypeVar("_Result")
 _Answer = Callable[[Any], None]
 
@@ -64,6 +75,11 @@ class _Job(NamedTuple):
     """To be done on the thread that applies."""
     long: Callable[[], Coroutine[Any, Any, StoreSays | None]] | None = None
     """To be done over several threads, while the rest of the group waits; None where it answers by itself."""
+
+    @property
+    def size(self) -> int:
+        """Bytes to be applied."""
+        return 0 if self.request is None else sum(len(entry.data) for entry in self.request.apply.entries)
 
 
 class _Snapshot(NamedTuple):
@@ -90,8 +106,11 @@ class Machine:
         """Flight calls, by method and outcome."""
         self.rows = Rows(self.engine.database, self.engine.tables_lock)
         self._apply_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="apply")
-        self._copy_threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="copy")
+        self._copy_threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="copy", initializer=_give_way)
+        self._clock = clock or SystemClock()
         self._jobs: dict[int, deque[_Job]] = {}
+        self._jobs_bytes = 0
+        self._hurry = asyncio.Event()
         self._busy: set[int] = set()
         self._worker: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -99,9 +118,7 @@ class Machine:
         self._hosted: dict[tuple[str, int], int] = {}
         self._roles: dict[int, Role] = {}
         self._waiting: dict[int, list[tuple[int, asyncio.Future[None]]]] = {}
-        self.upkeep = Upkeep(
-            self.engine, self.rows, full=self.directory.full, report=self.report, clock=clock or SystemClock()
-        )
+        self.upkeep = Upkeep(self.engine, self.rows, full=self.directory.full, report=self.report, clock=self._clock)
         self.on_role: Callable[[int], None] = lambda group: None
         """Called when a group's role is told."""
 
@@ -113,6 +130,7 @@ class Machine:
     async def stop(self) -> None:
         """Finish what is under way and let go of the directory."""
         while self._worker is not None:
+            self._hurry.set()
             await self._worker
         await self.upkeep.stop()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -155,6 +173,7 @@ class Machine:
         if self.applied(group) < index:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.setdefault(group, []).append((index, future))
+            self._hurry.set()
             await future
 
     async def until_hashed(self, group: int, index: int) -> str:
@@ -242,18 +261,34 @@ class Machine:
 
     def _ask(self, group: int, job: _Job) -> None:
         self._jobs.setdefault(group, deque()).append(job)
+        self._jobs_bytes += job.size
+        if job.request is None or self._jobs_bytes >= _MUCH_BYTES:
+            self._hurry.set()
         if self._worker is None:
             self._worker = asyncio.create_task(self._work())
 
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
         while jobs := self._next_jobs():
+            began = self._clock.now()
             bodies = await loop.run_in_executor(self._apply_thread, self._carry_out, jobs)
             for job, body in zip(jobs, bodies, strict=True):
                 job.answer(body)
             self._after_round({job.request.group for job in jobs if job.request is not None})
             await self.upkeep.slow_down()
+            await self._rest(began)
         self._worker = None
+
+    async def _rest(self, began: float) -> None:
+        """Let what comes soon go together, unless somebody waits for it."""
+        seconds = min(_RESTS * (self._clock.now() - began), _LONGEST_REST)
+        others = any(job.request is None for jobs in self._jobs.values() for job in jobs)
+        if seconds <= 0 or self._waiting or others or self._jobs_bytes >= _MUCH_BYTES:
+            return
+        self._hurry.clear()
+        timer = self._clock.call_at(self._clock.now() + seconds, self._hurry.set)
+        await self._hurry.wait()
+        timer.cancel()
 
     def _next_jobs(self) -> list[_Job]:
         """Take what can be done now: of every group its applies up to the next other request, or that request."""
@@ -266,11 +301,12 @@ class Machine:
             elif jobs[0].work is not None:
                 taken.append(jobs.popleft())
             else:
-                while jobs and (request := jobs[0].request) is not None and size < _ROUND_BYTES:
+                while jobs and jobs[0].request is not None and size < _ROUND_BYTES:
+                    size += jobs[0].size
                     taken.append(jobs.popleft())
-                    size += sum(len(entry.data) for entry in request.apply.entries)
             if not jobs:
                 del self._jobs[group]
+        self._jobs_bytes -= size
         return taken
 
     def _start(self, group: int, job: _Job) -> None:
@@ -378,6 +414,12 @@ class Machine:
         await self.look(lambda engine: engine.adopt(number, replica, kept, partial(fill_log, files)))
         self.tally["restores"] += 1
         return Applied(request.index)
+
+
+def _give_way() -> None:
+    """Have this thread run when nobody else wants to; not so seldom that who waits for a lock of its would notice."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
 
 
 def _begin(engine: Engine, *, number: int, replica: int) -> _Snapshot:

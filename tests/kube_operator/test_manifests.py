@@ -103,11 +103,10 @@ def test_pods_are_restricted() -> None:
 
 
 def test_the_database_follows_the_limits() -> None:
-    """Memory and threads are those of the container, not of the machine."""
+    """Memory is that of the container, not of the machine."""
     limits = {"memory": "1Gi", "cpu": "1500m"}
     _, store = containers(pod(resources={"store": {"limits": limits}}))
     options = parse_store_options(filled(store, {"POD_NAME": "main-0", "POD_UID": "", "NODE_NAME": ""}), {})
-    assert options.threads == 2
     assert options.memory == f"{int(0.6 * 2**30)}B"
     assert store["resources"] == {"limits": limits}
 
@@ -115,7 +114,7 @@ def test_the_database_follows_the_limits() -> None:
 def test_no_limits_are_no_arguments() -> None:
     """Without limits the database decides by itself."""
     _, store = containers(pod())
-    assert not [argument for argument in store["args"] if argument.startswith(("--memory", "--threads"))]
+    assert not [argument for argument in store["args"] if argument.startswith("--memory")]
 
 
 def test_another_state_machine() -> None:

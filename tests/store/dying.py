@@ -29,6 +29,8 @@ class Dying:
             _statements -= 1
             if _statements == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
+        # DuckDB looks for it among the variables of its caller, which is us.
+        incoming = sys._getframe(1).f_locals.get("incoming")  # noqa: F841
         return self._cursor.execute(sql, *arguments)
 
 

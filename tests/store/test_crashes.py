@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import random
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ class Copying:
     def execute(self, sql: str, *arguments: Any) -> Any:
         if not sql.startswith("SELECT"):
             self._copy()
+        # DuckDB looks for it among the variables of its caller, which is us.
+        incoming = sys._getframe(1).f_locals.get("incoming")  # noqa: F841
         return self._cursor.execute(sql, *arguments)
 
 

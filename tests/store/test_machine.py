@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from evenkeel.errors import InvalidInputError
+from evenkeel.metastore.clock import VirtualClock
 from evenkeel.wire.messages import Applied, Apply, Done, Failed, LoggedEntry, Open, Opened, Restore, SnapshotTaken
+from evenkeel_store.engine import Request
 from evenkeel_store.entries import Expire, Fence, Hash, Pin, encode_entry
 from evenkeel_store.layout import Layout
 from evenkeel_store.machine import Machine
@@ -116,6 +118,53 @@ async def test_waiting_for_an_index(start: Callable[..., Asking]) -> None:
     await store.ask("close")
     with pytest.raises(asyncio.CancelledError):
         await never
+
+
+async def _resting(start: Callable[..., Asking], monkeypatch: pytest.MonkeyPatch) -> tuple[Asking, VirtualClock]:
+    """A store that has just applied something, which took a hundredth of a second."""
+    clock = VirtualClock()
+    store = start(clock=clock)
+    engine, loop = store.machine.engine, asyncio.get_running_loop()
+    apply = engine.apply
+
+    def slowly(requests: Sequence[Request]) -> list[Applied | Failed]:
+        asyncio.run_coroutine_threadsafe(asyncio.to_thread(clock.advance, 0.01), loop).result()
+        return apply(requests)
+
+    await store.open()
+    monkeypatch.setattr(engine, "apply", slowly)
+    await store.apply(1, columns())
+    return store, clock
+
+
+async def test_what_nobody_waits_for_goes_together(
+    start: Callable[..., Asking], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a transaction entries gather for three times as long as it took, and are applied by one."""
+    store, clock = await _resting(start, monkeypatch)
+    before = store.machine.tally["transactions"]
+    gathered = [store.apply(2, upsert([A])), store.apply(3, upsert([B]))]
+    clock.advance(0.029)
+    await asyncio.sleep(0)
+    assert not store.machine.applied(GROUP) > 1
+    clock.advance(0.001)
+    assert await asyncio.gather(*gathered) == [Applied(3), Applied(3)]
+    assert store.machine.tally["transactions"] == before + 1
+
+
+@pytest.mark.parametrize("hurry", ["a reader", "another request", "much to do"])
+async def test_nobody_waits_for_a_rest(
+    start: Callable[..., Asking], monkeypatch: pytest.MonkeyPatch, hurry: str
+) -> None:
+    """Whoever waits for an index, a request of another kind, and more than a little to apply end a rest at once."""
+    store, _ = await _resting(start, monkeypatch)
+    rows = [{**A, "id": number, "name": "long" * 1000} for number in range(100 if hurry == "much to do" else 1)]
+    applied = store.apply(2, upsert(rows))
+    if hurry == "a reader":
+        await store.machine.until_applied(GROUP, 2)
+    elif hurry == "another request":
+        await store.ask("close")
+    assert await applied == Applied(2)
 
 
 async def test_partitions_are_found(start: Callable[..., Asking]) -> None:

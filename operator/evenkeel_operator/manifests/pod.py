@@ -7,7 +7,6 @@ snapshots pass between them as paths of files.
 
 from __future__ import annotations
 
-import math
 from typing import Any, Final
 
 from evenkeel.model.storecluster import ContainerResources, StoreCluster
@@ -151,11 +150,8 @@ def _certificate() -> tuple[str, str]:
 
 def _limits(resources: ContainerResources) -> list[str]:
     """The database takes what the container may have, not what the machine has."""
-    memory, processors = resources.limits.get("memory"), resources.limits.get("cpu")
-    return [
-        *((f"--memory={int(memory.units * _DATABASE_SHARE)}",) if memory is not None else ()),
-        *((f"--threads={max(1, math.ceil(processors.value))}",) if processors is not None else ()),
-    ]
+    memory = resources.limits.get("memory")
+    return [f"--memory={int(memory.units * _DATABASE_SHARE)}"] if memory is not None else []
 
 
 def _environment(metastore: MetastoreAccess) -> list[dict[str, Any]]:

@@ -57,7 +57,7 @@ _FLAGS: Final = (
     Flag("tls-client-ca", "authority of clients' certificates; with it, they have to show one"),
     Flag("token-file", "file with the tokens that clients may use, one a line; by default no token is asked for"),
     Flag("memory", "most memory for the database, like 2Gi; by default 80% of the machine's"),
-    Flag("threads", "threads for the database; 0 for as many as there are cores", "0"),
+    Flag("threads", "threads of the database for one query; 0 for as many as there are cores", "1"),
     Flag("reserve", "room to leave on the disk: below it nothing is written", "256Mi"),
     Flag("credit", "bytes of entries to take from the sidecar at once", str(DEFAULT_CREDIT)),
     Flag("writer-seconds", "seconds after which a silent writer's tokens are forgotten", "86400"),
