@@ -35,6 +35,7 @@ class Forwarder:
         self._namespace = namespace
         self._port = port
         self._servers: dict[str, asyncio.Server] = {}
+        self._serving: set[asyncio.Task[None]] = set()
         self._lock = asyncio.Lock()
         self.problems: dict[str, str] = {}
         """By pod, what last went wrong with it."""
@@ -49,20 +50,29 @@ class Forwarder:
         async with self._lock:
             if pod not in self._servers:
                 self._servers[pod] = await asyncio.start_server(
-                    lambda reader, writer: self._serve(pod, reader, writer), "127.0.0.1", 0
+                    lambda reader, writer: self._accept(pod, reader, writer), "127.0.0.1", 0
                 )
         port: int = self._servers[pod].sockets[0].getsockname()[1]
         return port
 
     async def close(self) -> None:
-        """Take the ports away."""
+        """Take the ports away, and hang up on whoever is connected to them."""
         servers, self._servers = self._servers, {}
         for server in servers.values():
             server.close()
+        serving = list(self._serving)
+        for task in serving:
+            task.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
 
     def _open(self, pod: str) -> contextlib.AbstractAsyncContextManager[Socket]:
         path = POD.path(self._namespace, pod, "portforward")
         return self._kube.websocket(POD, path, query={"ports": str(self._port)}, protocol=_PROTOCOL)
+
+    def _accept(self, pod: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._serve(pod, reader, writer))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
 
     async def _serve(self, pod: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -78,6 +88,8 @@ class Forwarder:
             log.debug("the connection to pod %s ended: %s", pod, error)
         finally:
             writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
 
     async def _receive(self, pod: str, socket: Socket, writer: asyncio.StreamWriter) -> None:
         greeted: set[int] = set()
