@@ -39,10 +39,12 @@ def fold(database: Database, cursor: Cursor, group: Group) -> int:
         return 0
     applied, readable = group.readable()
     with database.transaction(cursor):
-        count = _unfolded(cursor, layout, applied)
+        count, newest = _unfolded(cursor, layout, applied)
         if count:
+            # Before anybody can see it: whoever reads at an earlier index looks afterwards whether this has happened.
+            group.folded_to = newest
             for until, keep_for in fold_steps(applied, readable):
-                if _unfolded(cursor, layout, until):
+                if _unfolded(cursor, layout, until)[0]:
                     run(cursor, *layout.fold(until=until, keep_for=keep_for))
         if layout.keyed:
             run(cursor, layout.forget_old(min(readable, default=None)))
@@ -54,7 +56,8 @@ def fold(database: Database, cursor: Cursor, group: Group) -> int:
     return count
 
 
-def _unfolded(cursor: Cursor, layout: Layout, until: int) -> int:
-    query = f"SELECT count(*) FROM {layout.log} WHERE g = {layout.group} AND i <= {until}"
-    [(count,)] = cursor.execute(query).fetchall()
-    return int(count)
+def _unfolded(cursor: Cursor, layout: Layout, until: int) -> tuple[int, int]:
+    """Return how many rows are in the log up to an index, and the newest one's own."""
+    query = f"SELECT count(*), max(i) FROM {layout.log} WHERE g = {layout.group} AND i <= {until}"
+    [(count, newest)] = cursor.execute(query).fetchall()
+    return int(count), int(newest or 0)

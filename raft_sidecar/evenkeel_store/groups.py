@@ -35,6 +35,8 @@ class Group:
         """How many of its rows are in the log."""
         self.folded = 0
         """How many are in its own table."""
+        self.folded_to = 0
+        """Nothing that was written past this index is in its own table."""
         self.hashes: dict[int, str] = {}
         """By index, the last ones."""
         self.differs = ""
@@ -50,6 +52,7 @@ class Group:
             self.head = kept.head
             self.tokens = Tokens(kept.uses)
             self.layout = self._lay_out(None)
+            self.folded_to = kept.head.applied
 
     def kept(self) -> KeptGroup:
         """Return all there is beside rows."""
@@ -129,6 +132,10 @@ class Group:
     def is_folded(self) -> bool:
         """Whether every row that is applied by now is in the group's own table."""
         return self.unfolded == 0
+
+    def is_as_at(self, index: int) -> bool:
+        """Whether its own table has what was written up to an index that is applied, and nothing else."""
+        return self.unfolded == 0 and self.folded_to <= index
 
     def count(self, rows: int) -> None:
         """Know that so many rows came to the log, or left it."""

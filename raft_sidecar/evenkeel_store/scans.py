@@ -97,14 +97,21 @@ class Scanner:
             raise RequestError("columns: name at least one; how many rows there are is the aggregate count")
         if request.changes_after is not None:
             return self._changes(group, request, shape)
-        index = group.head.applied if held is None else held[1]
-        at = None if held is None else index
-        answer = self._begin(
-            group, lambda layout: read_query(request, layout, at=at, folded=group.is_folded), shape, index
-        )
         if held is not None:
+            answer = self._at(group, request, shape, held[1])
             group.release(held)
-        return answer
+            return answer
+        applied = group.head.applied
+        return self._begin(group, lambda layout: read_query(request, layout, folded=group.is_folded), shape, applied)
+
+    def _at(self, group: Group, request: ReadRequest, shape: pa.Schema, index: int) -> Answer:
+        """Read at an index: out of the group's own table alone, if that is as it was then, and still is afterwards."""
+        if group.is_as_at(index):
+            answer = self._begin(group, partial(read_query, request, folded=True), shape, index)
+            if group.folded_to <= index:
+                return answer
+            answer.end()
+        return self._begin(group, partial(read_query, request, at=index), shape, index)
 
     def end_idle(self) -> None:
         """End the scans that nobody reads."""

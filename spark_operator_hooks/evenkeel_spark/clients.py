@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 from functools import cache
 from pathlib import Path
 
 from evenkeel.client import Client, TableClient
 from evenkeel_spark.options import Connection, SourceOptions
 
-__all__ = ["open_table"]
+__all__ = ["open_table", "spare_what_is_loaded"]
 
 
 def open_table(options: SourceOptions) -> TableClient:
@@ -26,3 +27,10 @@ def _client(connection: Connection) -> Client:
         server_name=connection.server_name,
         deadline=connection.deadline,
     )
+
+
+@cache
+def spare_what_is_loaded() -> None:
+    """Let the collection of garbage that Spark has after each task pass over all that is imported: 25 ms of work."""
+    gc.collect()
+    gc.freeze()

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from evenkeel_spark.ahead import read_ahead
-from evenkeel_spark.clients import open_table
+from evenkeel_spark.clients import open_table, spare_what_is_loaded
 from evenkeel_spark.moments import Moment, open_at
 from evenkeel_spark.options import SourceOptions
 from evenkeel_spark.types import batch_schema
@@ -80,4 +80,5 @@ class Reader(DataSourceReader):  # type: ignore[misc]
         shape = batch_schema(self._schema)
         with closing(read(self._scan, partition)) as batches:
             for batch in batches:
+                spare_what_is_loaded()
                 yield pa.RecordBatch.from_arrays(batch.columns, schema=shape)

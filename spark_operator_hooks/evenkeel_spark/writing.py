@@ -35,7 +35,7 @@ from evenkeel.errors import InvalidInputError
 from evenkeel.rows.conform import conform_rows
 from evenkeel.rows.hashing import hash_rows, sum_of_hashes
 from evenkeel.rows.schema import RowSchema
-from evenkeel_spark.clients import open_table
+from evenkeel_spark.clients import open_table, spare_what_is_loaded
 from evenkeel_spark.options import SourceOptions
 
 __all__ = ["Job", "Part", "Writer", "parts_of", "refuse_overwriting", "write"]
@@ -161,7 +161,9 @@ class Writer(DataSourceArrowWriter):  # type: ignore[misc]
         """Write the rows of this task."""
         context = TaskContext.get()
         assert context is not None, "Spark runs this in a task"
-        return Done(write(self._job, context.partitionId(), iterator))
+        done = Done(write(self._job, context.partitionId(), iterator))
+        spare_what_is_loaded()
+        return done
 
 
 def refuse_overwriting(table: str) -> None:

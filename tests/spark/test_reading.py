@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
+import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -41,6 +43,19 @@ def test_one_task_for_each_partition(source: DataFrameReader, orders: TableClien
     read = [request for request in asked if request.pin]
     assert {request.partition for request in read} == set(range(PARTITIONS))
     assert len({request.pin for request in read}) == 1
+
+
+def test_garbage_is_not_looked_for_among_modules(
+    spark: SparkSession, source: DataFrameReader, orders: TableClient
+) -> None:
+    """Spark's Python has a collection after each task, and once it has read a table most of that is spared."""
+    assert source.load("orders").count() == 100
+
+    def spared(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield pa.RecordBatch.from_pydict({"n": [gc.get_freeze_count()] * batch.num_rows})
+
+    assert max(row.n for row in spark.range(4).mapInArrow(spared, "n long").collect()) > 10_000
 
 
 def test_columns_reach_the_store(source: DataFrameReader, orders: TableClient, asked: list[ReadRequest]) -> None:

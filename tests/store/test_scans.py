@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
@@ -17,10 +18,11 @@ from evenkeel.rows.schema import ColumnDef, RowSchema
 from evenkeel.rows.values import from_json
 from evenkeel.wire.flight import Aggregate, ReadRequest
 from evenkeel_store.entries import Expire, Upsert, encode_entry
+from evenkeel_store.groups import Group
 from evenkeel_store.layout import Layout
-from evenkeel_store.reading import Query
+from evenkeel_store.reading import Query, Rows
 from evenkeel_store.scans import IDLE_SECONDS, Answer, Scanner
-from tests.store.support import PLAIN, WIDER, Bench, append, columns, delete, rows_of, upsert
+from tests.store.support import KEYED, PLAIN, WIDER, Bench, append, columns, delete, rows_of, upsert
 
 ROWS: list[dict[str, Any]] = [
     {"id": 1, "name": "anna", "amount": Decimal("10.00")},
@@ -299,6 +301,52 @@ def test_pinned_scan_needs_its_pin_no_longer(bench: Bench, scanner: Scanner) -> 
     bench.apply(upsert([{"id": 1, "name": "new"}]))
     bench.fold()
     assert [row["name"] for row in rows(answer)] == ["old"]
+
+
+@pytest.mark.parametrize("schema", [KEYED, PLAIN])
+@pytest.mark.parametrize("fold", [False, True])
+def test_scan_at_an_index_by_the_group_s_own_table(
+    bench: Bench, scanner: Scanner, monkeypatch: pytest.MonkeyPatch, schema: RowSchema, fold: bool
+) -> None:
+    """Only while that is as it was: not before everything is folded, nor once later rows are, nor if just then."""
+    put = upsert if schema is KEYED else append
+    name = "name" if schema is KEYED else "text"
+    before = [{"id": 1, "name": "old"}] if schema is KEYED else [{"text": "old", "number": 1}]
+    after = [{"id": 1, "name": "new"}] if schema is KEYED else [{"text": "new", "number": 1}]
+    asked: list[str] = []
+    begin = Rows.begin
+
+    def noted(self: Rows, group: Group, ask: Callable[[Layout], Query], **more: Any) -> Any:
+        def seen(layout: Layout) -> Query:
+            query = ask(layout)
+            asked.append(query.sql)
+            if fold and len(asked) == 2:
+                bench.apply(put(after))
+                bench.fold()
+            return query
+
+        return begin(self, group, seen, **more)
+
+    monkeypatch.setattr(Rows, "begin", noted)
+
+    def read() -> list[str]:
+        with bench.group.holding(2) as held:
+            found = rows(scanner.scan(bench.group, request(), held=(object(), held)))
+        return [row[name] for row in found]
+
+    bench.apply(columns(schema), put(before))
+    with bench.group.holding(2):
+        assert read() == ["old"]
+        assert "log_" in asked[0]
+        bench.fold()
+        assert read() == ["old"]
+        assert "log_" not in asked[1]
+        assert ("log_" in asked[-1]) == fold
+        bench.apply(put(after))
+        assert read() == ["old"]
+        bench.fold()
+        assert read() == ["old"]
+        assert "log_" in asked[-1]
 
 
 # Changes
