@@ -19,7 +19,7 @@ CHART = ROOT / "charts" / "evenkeel"
 NAMED = {
     "bundled": {},
     "dev": yaml.safe_load((CHART / "values-dev.yaml").read_text()),
-    "plain": {"tls": {"enabled": False}},
+    "plain": {"tls": {"enabled": False}, "admission": {"policies": False}},
     "one-namespace": {"rbac": {"scope": "namespace", "nodes": False}},
     "external": {
         "etcd": {

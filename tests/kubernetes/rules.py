@@ -130,12 +130,15 @@ TABLES = [
         accepted=_schema(ID, NOTE, by=("note",)),
         refused=_schema(ID, NOTE, key=("id",), by=("note",)),
     ),
-    Case(
-        "Table",
-        "columns can be added, but not removed",
-        before=_schema(ID, NOTE, key=("id",)),
-        accepted=_schema(ID, NOTE, {"name": "more", "type": "bool"}, key=("id",)),
-        refused=_schema(ID, key=("id",)),
+    *(
+        Case(
+            "Table",
+            "columns are only added, at the end: those that are there stay in their places",
+            before=_schema(ID, NOTE, key=("id",)),
+            accepted=_schema(ID, NOTE, {"name": "more", "type": "bool"}, key=("id",)),
+            refused=_schema(*columns, key=("id",)),
+        )
+        for columns in ([ID], [NOTE, ID], [ID, {"name": "more", "type": "bool"}, NOTE], [ID, {**NOTE, "name": "notes"}])
     ),
     Case(
         "Table",
@@ -259,6 +262,16 @@ PLANS = [
         "whatIf needs dryRun: true",
         accepted=_plan(dryRun=True, whatIf={"addStores": 1}),
         refused=_plan(number=1, whatIf={"addStores": 1}),
+    ),
+    *(
+        Case(
+            "RebalancePlan",
+            "whatIf cannot change after creation: make another dry run",
+            before=_plan(dryRun=True, whatIf={"addStores": 1, "removeStores": ["main-1"]}),
+            accepted=_plan(dryRun=True, whatIf={"addStores": 1, "removeStores": ["main-1"]}),
+            refused=_plan(dryRun=True, **changed),
+        )
+        for changed in ({"whatIf": {"addStores": 2, "removeStores": ["main-1"]}}, {"whatIf": {"addStores": 1}}, {})
     ),
     Case(
         "RebalancePlan",

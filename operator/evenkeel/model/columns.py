@@ -160,9 +160,14 @@ class Schema(Model):
                     " : self.columns.exists(c, c.name == k))",
                     "partitionBy may only name columns of primaryKey (of the table, where there is no primaryKey)",
                 ),
+                # In the same order, and the last of them where it was: then none is before it that was not.
                 cel(
-                    "oldSelf.columns.all(o, self.columns.exists(c, c.name == o.name))",
-                    "columns can be added, but not removed",
+                    "size(self.columns) >= size(oldSelf.columns)"
+                    " && self.columns[size(oldSelf.columns) - 1].name"
+                    " == oldSelf.columns[size(oldSelf.columns) - 1].name"
+                    " && self.columns.filter(c, oldSelf.columns.exists(o, o.name == c.name)).map(c, c.name)"
+                    " == oldSelf.columns.map(o, o.name)",
+                    "columns are only added, at the end: those that are there stay in their places",
                 ),
             ]
         }

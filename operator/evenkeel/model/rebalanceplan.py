@@ -78,6 +78,11 @@ class RebalancePlanSpec(Model):
                     field=".number",
                 ),
                 cel("self.dryRun || !has(self.whatIf)", "whatIf needs dryRun: true", field=".whatIf"),
+                cel(
+                    "has(self.whatIf) == has(oldSelf.whatIf) && (!has(self.whatIf) || self.whatIf == oldSelf.whatIf)",
+                    "whatIf cannot change after creation: make another dry run",
+                    field=".whatIf",
+                ),
                 cel("!self.dryRun || !has(self.approvedHash)", "a dry run cannot be approved", field=".approvedHash"),
                 cel(
                     "!has(oldSelf.approvedHash)"

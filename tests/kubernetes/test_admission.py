@@ -1,0 +1,144 @@
+"""Specs that cannot be: refused by the API server where it can, told by a condition where it cannot.
+
+Whatever is told by a condition leaves in force what was asked for before.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from e2e.cluster.binaries import lacking
+from e2e.cluster.errors import ClusterError
+from e2e.cluster.kubectl import Kubectl
+from e2e.cluster.layers import leave_out
+from e2e.release import Release
+from evenkeel.kube.kinds import TABLE, Object
+from evenkeel.protocol.keys import Keys
+from tests.kubernetes.world import World, make_table, table
+
+ID = {"name": "id", "type": "int64", "nullable": False}
+AMOUNT = {"name": "amount", "type": "decimal(12,2)", "default": "0.00"}
+NOTE = {"name": "note", "type": "string"}
+
+
+def schema(*columns: Object) -> Object:
+    return {"columns": [ID, *columns], "primaryKey": ["id"]}
+
+
+@pytest.fixture
+def policy(kubectl: Kubectl, namespace: str) -> Iterator[None]:
+    """The chart's policy, for this namespace alone, in force."""
+    if lacking("helm"):
+        leave_out("not built yet: helm (make binaries ONLY=cluster)", unless="EVENKEEL_KUBERNETES")
+    release = Release(kubectl, namespace=namespace)
+    shown = release.helm(
+        *("template", release.name, "charts/evenkeel", "--kube-version=1.34.0"),
+        "--show-only=templates/admission.yaml",
+    )
+    policy, binding = yaml.safe_load_all(shown)
+    here = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
+    binding["spec"]["matchResources"] = {"namespaceSelector": here}
+    kubectl.apply(policy, binding)
+    kubectl.apply(table(partitions=1, schema=schema(AMOUNT, NOTE)), namespace=namespace)
+    # A policy takes effect a moment after it was made.
+    kubectl.wait("the policy is in force", lambda: bool(refused(kubectl, namespace, {**AMOUNT, "default": "1.00"})))
+    try:
+        yield
+    finally:
+        kubectl("delete", "validatingadmissionpolicybinding", binding["metadata"]["name"])
+        kubectl("delete", "validatingadmissionpolicy", policy["metadata"]["name"])
+
+
+def refused(kubectl: Kubectl, namespace: str, *columns: Object) -> str:
+    """What the API server says to a table with these columns after its id; empty where it takes them."""
+    patch = json.dumps({"spec": {"schema": schema(*columns)}})
+    arguments = ("patch", "table/orders", "--type=merge", f"--patch={patch}", f"--namespace={namespace}")
+    try:
+        kubectl(*arguments, "--dry-run=server")
+    except ClusterError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.usefixtures("policy")
+def test_columns_that_the_policy_refuses(kubectl: Kubectl, namespace: str) -> None:
+    """Another default, none any more, a first one, and a new column that old rows have no value for; by name."""
+    changed = "the default of amount cannot change after creation"
+    for columns, words in (
+        ([{**AMOUNT, "default": "1.00"}, NOTE], changed),
+        ([{"name": "amount", "type": "decimal(12,2)"}, NOTE], changed),
+        ([AMOUNT, {**NOTE, "default": "none"}], "note cannot get a default after creation"),
+        ([AMOUNT, NOTE, {"name": "new", "type": "bool", "nullable": False}], "new needs a default or nullable: true"),
+    ):
+        assert words in refused(kubectl, namespace, *columns)
+
+
+@pytest.mark.usefixtures("policy")
+def test_columns_that_the_policy_lets_pass(kubectl: Kubectl, namespace: str) -> None:
+    """What is as it was, and new columns that rows can do without; as many as there may be."""
+    more = [{"name": "some", "type": "bool"}, {"name": "flag", "type": "bool", "nullable": False, "default": False}]
+    many = [{"name": f"c{n}", "type": "int64", "default": n} for n in range(500)]
+    for columns in ([AMOUNT, NOTE], [AMOUNT, {**NOTE, "comment": "for people"}, *more], [AMOUNT, NOTE, *many]):
+        assert refused(kubectl, namespace, *columns) == ""
+
+
+# What no API server can know
+
+
+async def change(world: World, **spec: Any) -> None:
+    patch = json.dumps({"spec": spec})
+    await world.run("patch", "table/orders", "--type=merge", f"--patch={patch}")
+
+
+async def state(world: World) -> tuple[str, str]:
+    """The Degraded condition's reason and message."""
+    found = await world.condition(TABLE, "orders", "Degraded")
+    [told] = [entry for entry in found["status"]["conditions"] if entry["type"] == "Degraded"]
+    return told["reason"], told["message"]
+
+
+async def test_another_default_without_a_policy(world: World) -> None:
+    """The condition names the column and what it has to be; the table serves on, and is well when it is put back."""
+    world.start()
+    await make_table(world, schema=schema(AMOUNT))
+    await change(world, schema=schema({**AMOUNT, "default": "1.00"}))
+    reason, message = await state(world)
+    assert reason == "SpecInvalid"
+    assert 'spec.schema.columns[1].default: got "1.00"; allowed: "0.00"' in message
+    await world.condition(TABLE, "orders", "Ready")
+    tables = Keys(namespace=world.namespace, store_cluster="main").table("")
+    [record] = (await world.metastore.range(tables)).kvs
+    assert b'"default":"0.00"' in record.value
+    await change(world, schema=schema(AMOUNT))
+    await world.condition(TABLE, "orders", "Degraded", status="False")
+
+
+@pytest.mark.processes
+async def test_more_replicas_than_stores(world: World) -> None:
+    """The condition says how many stores that takes; the copies that there are stay."""
+    world.start()
+    await make_table(world)
+    await change(world, replicas=5)
+    reason, message = await state(world)
+    assert reason == "NoFeasiblePlacement"
+    assert "replicas 5 need 5 stores" in message
+    found = await world.condition(TABLE, "orders", "Ready")
+    assert found["status"]["replicas"] == 3
+
+
+@pytest.mark.processes
+async def test_a_class_that_cannot_be_imported(world: World) -> None:
+    """The condition names it; where everything was it stays."""
+    world.start()
+    await make_table(world)
+    await change(world, rebalancer={"mode": "UserDefined", "class": "nowhere.to_be:Found"})
+    reason, message = await state(world)
+    assert reason == "RebalancerFailed"
+    assert "nowhere" in message
+    found = await world.condition(TABLE, "orders", "Ready")
+    assert found["status"]["replicas"] == 3
