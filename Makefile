@@ -9,7 +9,7 @@ LOCK_ARGS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-process test-spark setup-spark soak explore e2e e2e-smoke deploy cluster-up cluster-down
-.PHONY: bench lint format crds images binaries lock docs clean
+.PHONY: bench lint format crds images image-spark binaries lock docs clean
 .PHONY: lint-style lint-types lint-layers lint-tree lint-shell
 
 help: ## list the targets
@@ -44,7 +44,8 @@ soak: setup ## simulate raft under faults for SECONDS=60
 explore: setup ## search the protocol's interleavings for SECONDS=60
 	@$(PYTHON_BIN) -m tests.explorer --seconds $(SECONDS)
 
-e2e: setup binaries images ## test against real processes and a real Kubernetes, which it builds first (about ten minutes, once)
+e2e: setup binaries images image-spark ## test against real processes and a real Kubernetes, which it builds first (about ten minutes, once)
+	@scripts/build-binaries.sh spark-operator
 	@$(PYTHON_BIN) -m e2e.cluster prepare
 	@echo "==> testing end to end"
 	@$(PYTHON_BIN) -m pytest e2e $(PYTEST_ARGS)
@@ -88,7 +89,7 @@ lint-tree: setup
 
 lint-shell: setup
 	@echo "==> shellcheck"
-	@.venv/bin/shellcheck -x scripts/*.sh e2e/cluster/*.sh .ci/run
+	@.venv/bin/shellcheck -x scripts/*.sh e2e/cluster/*.sh images/*/*.sh .ci/run
 
 format: setup ## rewrite the code in the one style
 	@$(PYTHON_BIN) -m ruff check --fix
@@ -103,6 +104,9 @@ crds: setup ## generate crds/, the tables of docs/resources.md and the commands 
 images: setup ## build the images of operator and stores with docker, podman or buildah
 	@scripts/build-image.sh operator
 	@scripts/build-image.sh store
+
+image-spark: setup ## build the image of Spark's drivers and executors, with the data source
+	@scripts/build-image.sh spark
 
 binaries: ## build etcd into the cache, where it is not there yet; ONLY=cluster for a Kubernetes (about ten minutes)
 	@scripts/build-binaries.sh $(or $(ONLY),etcd)

@@ -2,6 +2,7 @@
 
 python3 client.py write     until /tmp/stop exists; /tmp/told has what was acknowledged so far
 python3 client.py check     reads everything, and prints what it found as JSON
+python3 client.py sum       prints how many rows there are, and a checksum over them
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -67,5 +69,13 @@ def check() -> None:
     print(json.dumps({**told, "rows": len(found["id"]), "distinct": len(rows), "missing": missing[:20]}))
 
 
+def sum_up() -> None:
+    """Tell what there is, whoever wrote it."""
+    with connect() as client:
+        found = client.table(TABLE).scan(["id", "customer"]).to_pydict()
+    sums = [zlib.crc32(f"{n},{customer}".encode()) for n, customer in zip(found["id"], found["customer"], strict=True)]
+    print(json.dumps({"rows": len(sums), "distinct": len(set(found["id"])), "checksum": sum(sums)}))
+
+
 if __name__ == "__main__":
-    {"write": write, "check": check}[sys.argv[1]]()
+    {"write": write, "check": check, "sum": sum_up}[sys.argv[1]]()

@@ -1,4 +1,4 @@
-"""The chart, installed by Helm on a cluster with images that were built here."""
+"""A chart, ours unless another is named, installed by Helm on a cluster with images that were built here."""
 
 from __future__ import annotations
 
@@ -43,12 +43,15 @@ def load_images(cluster: Cluster) -> None:
 
 
 class Release:
-    """One installation of the chart."""
+    """One installation of a chart."""
 
-    def __init__(self, kubectl: Kubectl, *, name: str = "evenkeel", namespace: str = "evenkeel") -> None:
+    def __init__(
+        self, kubectl: Kubectl, *, name: str = "evenkeel", namespace: str = "evenkeel", chart: Path = CHART
+    ) -> None:
         self.kubectl = kubectl
         self.name = name
         self.namespace = namespace
+        self.chart = chart
 
     def helm(self, *arguments: str | Path, stdin: str | None = None, within: float = 60.0) -> str:
         """Run Helm in the release's namespace."""
@@ -61,7 +64,7 @@ class Release:
         """Install or upgrade, and wait until everything is Ready."""
         options = ("--create-namespace", "--values=-", "--wait", f"--timeout={within}s")
         written = msgspec.json.encode(wanted if wanted is not None else values()).decode()
-        self.helm("upgrade", "--install", self.name, CHART, *options, stdin=written, within=within + 30)
+        self.helm("upgrade", "--install", self.name, self.chart, *options, stdin=written, within=within + 30)
 
     def test(self) -> str:
         """What `helm test` says."""

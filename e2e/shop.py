@@ -111,6 +111,20 @@ class Shop:
         """The stores that hold something."""
         return {peer["store"] for partition in self.partitions() for peer in partition["stable"]}
 
+    def replicas(self, store: str) -> set[tuple[int, int]]:
+        """What a store holds: partitions, and the ids of its replicas."""
+        return {
+            (partition["partition"], peer["replica"])
+            for partition in self.partitions()
+            for peer in partition["stable"]
+            if peer["store"] == store
+        }
+
+    def volumes(self) -> dict[str, str]:
+        """Which volume each store has."""
+        claims = self.kubectl.items("pvc", f"--namespace={self.namespace}")
+        return {claim["metadata"]["name"].removeprefix("data-"): claim["spec"]["volumeName"] for claim in claims}
+
     def leaders(self) -> set[str]:
         """The stores that lead something."""
         return {str(partition.get("leader")) for partition in self.partitions()}
@@ -144,11 +158,23 @@ class Shop:
 
     def start_client(self, *, node: str = "") -> None:
         """Let a pod write from now on."""
-        program = {"client.py": _PROGRAM.read_text()}
-        self.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "client"}, "data": program})
-        self.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "client"}, "spec": _client(node)})
+        self._apply_client("client", _client("write", node=node))
         self.run("wait", "--for=condition=Ready", "pod/client", "--timeout=60s")
         self.wait_for_writes()
+
+    def ask_client(self, verb: str) -> Any:
+        """What a client prints that does one thing and ends, in a pod of its own."""
+        name = f"client-{verb}"
+        self._apply_client(name, {**_client(verb), "restartPolicy": "Never"})
+        self.run("wait", "--for=jsonpath={.status.phase}=Succeeded", f"pod/{name}", "--timeout=90s", within=100)
+        return msgspec.json.decode(self.run("logs", name))
+
+    def _apply_client(self, name: str, pod: dict[str, Any]) -> None:
+        program = {"client.py": _PROGRAM.read_text()}
+        self.apply(
+            {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "client"}, "data": program},
+            {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": pod},
+        )
 
     def told(self) -> Found:
         """What the client has been promised so far."""
@@ -172,7 +198,7 @@ class Shop:
         return found
 
 
-def _client(node: str) -> dict[str, Any]:
+def _client(verb: str, *, node: str = "") -> dict[str, Any]:
     mounts = {"client": "/client", "secret": "/secret", "tmp": "/tmp"}
     return {
         "terminationGracePeriodSeconds": 1,
@@ -183,7 +209,7 @@ def _client(node: str) -> dict[str, Any]:
                 "name": "client",
                 "image": built("store"),
                 "imagePullPolicy": "Never",
-                "command": ["python3", "/client/client.py", "write"],
+                "command": ["python3", "/client/client.py", verb],
                 "volumeMounts": [{"name": name, "mountPath": path} for name, path in mounts.items()],
                 "readinessProbe": {"exec": {"command": ["test", "-e", "/tmp/told"]}, "periodSeconds": 1},
             }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes a base image out of Debian packages, for machines that reach a Debian mirror but no container registry.
-# Prints the image's name. Sourced variables of engine.sh choose the container engine.
+# Arguments are packages to have in it besides Python. Prints the image's name. Sourced variables of engine.sh choose the container engine.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/lib.sh
@@ -10,7 +10,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # Debian 12 has the same Python, 3.11, as the public base that it stands in for.
 readonly SUITE=bookworm
-readonly TAG=localhost/evenkeel-base:$SUITE
+readonly TAG=localhost/evenkeel-base:$SUITE${1:+-$1}
+packages=$(IFS=,; echo "python3,python3-venv,ca-certificates${*:+,$*}")
 : "${ENGINE:=$(find_engine)}"
 
 # The mirror this machine already uses, where it is a Debian.
@@ -27,7 +28,7 @@ if ! has_image "$TAG"; then
     trap 'rm -rf "$work"' EXIT
     source=$(mirror)
     say "making $TAG by debootstrap"
-    debootstrap --variant=minbase --include=python3,python3-venv,ca-certificates \
+    debootstrap --variant=minbase --include="$packages" \
         "$SUITE" "$work/tree" "${source:-https://deb.debian.org/debian}" >"$work/log" 2>&1 ||
         die "debootstrap failed: $(tail -n 3 "$work/log")"
     rm -rf "$work"/tree/var/cache/apt/* "$work"/tree/var/lib/apt/lists/*

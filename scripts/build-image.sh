@@ -15,16 +15,32 @@ readonly NAME=$1
 readonly CONTEXT=build/images/$NAME
 PUBLIC_BASE=$(sed -n 's/^ARG BASE=//p' "images/$NAME.Containerfile")
 readonly PUBLIC_BASE
+# What the image has of Debian beyond its base.
+PACKAGES=$(sed -n 's/^ARG PACKAGES=//p' "images/$NAME.Containerfile")
+readonly PACKAGES
+# Spark's is the one that its tests have.
+LOCK=images/$NAME.lock
+if [ ! -f "$LOCK" ]; then LOCK=requirements-$NAME.lock; fi
+readonly LOCK
 
 # Wheels for the image's Python and C library, whatever this machine itself has.
 fetch_wheels() {
     local machine platforms=() minor
     machine=$(uname -m)
     for minor in 36 35 34 31 28 27 17; do platforms+=(--platform "manylinux_2_${minor}_${machine/arm64/aarch64}"); done
-    .venv/bin/python -m pip download --quiet --require-hashes --requirement "images/$NAME.lock" --no-deps \
+    .venv/bin/python -m pip download --quiet --require-hashes --requirement <(locked "$LOCK" 0) --no-deps \
         --only-binary :all: --python-version 3.11 --implementation cp "${platforms[@]}" --dest "$CONTEXT/wheels"
+    if grep -q "^$SOURCE_ONLY==" "$LOCK"; then
+        .venv/bin/python -m pip wheel --quiet --require-hashes --requirement <(locked "$LOCK" 1) --no-deps \
+            --wheel-dir "$CONTEXT/wheels"
+    fi
     .venv/bin/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir "$CONTEXT/wheels" .
 }
+
+# Published without a wheel; the one that is made of it fits every Python.
+readonly SOURCE_ONLY=pyspark
+# locked LOCK 0|1: all packages but that one, or that one alone.
+locked() { awk -v name="$SOURCE_ONLY==" -v wanted="$2" '/^[a-z]/ { is = index($0, name) == 1 } is == wanted' "$1"; }
 
 choose_base() {
     if [ -n "${BASE:-}" ]; then
@@ -33,7 +49,8 @@ choose_base() {
         echo "$PUBLIC_BASE"
     else
         say "no registry has answered for $PUBLIC_BASE"
-        scripts/base-image.sh
+        # shellcheck disable=SC2086  # words
+        scripts/base-image.sh $PACKAGES
     fi
 }
 
@@ -65,6 +82,7 @@ repository=localhost/evenkeel-$NAME
 say "collecting wheels in $CONTEXT"
 rm -rf "$CONTEXT" "$CONTEXT.tag" && mkdir -p "$CONTEXT/wheels"
 fetch_wheels
+if [ -d "images/$NAME" ]; then cp -r "images/$NAME" "$CONTEXT/files"; fi
 base=$(choose_base)
 tag=$repository:$version-$(made_from "$base")
 if has_image "$tag"; then say "$tag is there"; else build "$tag" "$base"; fi

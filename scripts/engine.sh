@@ -85,8 +85,8 @@ tag_image() { engine tag "$1" "$2"; }
 remove_image() { engine rmi "$1" >/dev/null; }
 
 # Of those that build-image.sh names by content, the newest stay: another checkout may be about to use its own. Each is half a
-# gigabyte. All engines list the newest first.
-readonly IMAGES_KEPT=4
+# gigabyte, Spark's more. All engines list the newest first.
+readonly IMAGES_KEPT=3
 forget_old_images() {
     local tag
     engine images | awk -v name="$1" '$1 == name { print $1 ":" $2 }' | { grep -E -- '-[0-9a-f]{12}$' || true; } |

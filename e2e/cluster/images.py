@@ -24,8 +24,8 @@ from e2e.cluster.process import run
 __all__ = ["PREFIX", "built", "export", "forget_old", "program_archive", "program_image", "tags_of"]
 
 PREFIX = "localhost/evenkeel-e2e"
-_ARCHIVES_KEPT = 4
-"""Of one image; each is half a gigabyte."""
+_ARCHIVES_KEPT = 3
+"""Of one image; each is half a gigabyte, Spark's more."""
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -51,15 +51,20 @@ def built(name: str) -> str:
         raise ClusterError(f"the image {name} is not built yet: run `make images`") from None
 
 
-def export(tag: str) -> Path:
-    """An image that the container engine has, as an archive; its content's digest is in the name."""
+def export(tag: str, *, program: str | None = None) -> Path:
+    """An image that the container engine has, as an archive; its content's digest is in the name.
+
+    Where a `program` is named, it has a second image, `program_image(program)`: the same with the program on top.
+    """
     digest = run(ROOT / "scripts" / "save-image.sh", tag).strip()
     repository, _, version = tag.rpartition("/")[2].partition(":")
-    name = f"{version}-{hashlib.sha256(f'{tag} {digest}'.encode()).hexdigest()[:12]}.tar"
-    archive = _folder(repository) / name
+    content = hashlib.sha256(f"{tag} {digest} {program and program_image(program)}".encode()).hexdigest()
+    archive = _folder(repository) / f"{version}-{content[:12]}.tar"
     if not archive.exists():
         with _whole(archive) as partial:
             run(ROOT / "scripts" / "save-image.sh", tag, partial, within=600)
+            if program is not None:
+                _add_image(partial, program_image(program), find(program))
     archive.touch()
     forget_old(archive.parent)
     return archive
@@ -81,9 +86,7 @@ def forget_old(folder: Path, *, kept: int = _ARCHIVES_KEPT) -> None:
 def tags_of(archive: Path) -> list[str]:
     """The names of the images in an archive."""
     with tarfile.open(archive) as tar:
-        manifest = tar.extractfile("manifest.json")
-        assert manifest is not None
-        return [tag for image in msgspec.json.decode(manifest.read()) for tag in image["RepoTags"]]
+        return [tag for image in _read(tar, "manifest.json") for tag in image["RepoTags"]]
 
 
 def _folder(repository: str = "") -> Path:
@@ -102,26 +105,56 @@ def _whole(file: Path) -> Iterator[Path]:
 
 
 def _write_image(archive: Path, tag: str, program: Path) -> None:
-    layer = archive.with_suffix(".layer")
-    with tarfile.open(layer, "w") as tar:
-        _add(tar, program.name, program.read_bytes(), mode=0o755)
-    config = msgspec.json.encode(_config(layer, program.name))
-    name = hashlib.sha256(config).hexdigest()
-    manifest: list[dict[str, Any]] = [{"Config": f"{name}.json", "RepoTags": [tag], "Layers": ["layer.tar"]}]
-    with tarfile.open(archive, "w") as tar:
-        _add(tar, "layer.tar", layer.read_bytes())
-        _add(tar, f"{name}.json", config)
-        _add(tar, "manifest.json", msgspec.json.encode(manifest))
-
-
-def _config(layer: Path, program: str) -> dict[str, Any]:
+    """Of one layer, with one file."""
     machine = platform.machine()
-    return {
+    empty = {
         "architecture": _ARCHITECTURES.get(machine, machine),
         "os": "linux",
-        "config": {"Entrypoint": [f"/{program}"], "User": "65532:65532"},
-        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer.read_bytes()).hexdigest()}"]},
+        "config": {"User": "65532:65532"},
+        "rootfs": {"type": "layers", "diff_ids": []},
     }
+    with tarfile.open(archive, "w") as tar:
+        _add_layer(tar, tag, program, config=empty, below=[], others=[])
+
+
+def _add_image(archive: Path, tag: str, program: Path) -> None:
+    """Beside the image of an archive, the same with a layer more. Of a tar's files of one name the last one counts."""
+    with tarfile.open(archive) as tar:
+        [image] = _read(tar, "manifest.json")
+        config = _read(tar, image["Config"])
+    with tarfile.open(archive, "a") as tar:
+        _add_layer(tar, tag, program, config=config, below=image["Layers"], others=[image])
+
+
+def _add_layer(
+    tar: tarfile.TarFile,
+    tag: str,
+    program: Path,
+    *,
+    config: dict[str, Any],
+    below: list[str],
+    others: list[dict[str, Any]],
+) -> None:
+    """An image that starts the program, which lies on these layers, at the root."""
+    layer = io.BytesIO()
+    with tarfile.open(fileobj=layer, mode="w") as inner:
+        _add(inner, program.name, program.read_bytes(), mode=0o755)
+    digest = hashlib.sha256(layer.getvalue()).hexdigest()
+    config["config"]["Entrypoint"] = [f"/{program.name}"]
+    config["rootfs"]["diff_ids"].append(f"sha256:{digest}")
+    config.pop("history", None)
+    described = msgspec.json.encode(config)
+    name = f"{hashlib.sha256(described).hexdigest()}.json"
+    image = {"Config": name, "RepoTags": [tag], "Layers": [*below, f"{digest}.tar"]}
+    _add(tar, f"{digest}.tar", layer.getvalue())
+    _add(tar, name, described)
+    _add(tar, "manifest.json", msgspec.json.encode([*others, image]))
+
+
+def _read(tar: tarfile.TarFile, name: str) -> Any:
+    file = tar.extractfile(name)
+    assert file is not None
+    return msgspec.json.decode(file.read())
 
 
 def _add(tar: tarfile.TarFile, name: str, content: bytes, *, mode: int = 0o644) -> None:

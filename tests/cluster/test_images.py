@@ -84,3 +84,28 @@ def test_an_image_that_was_never_built(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "build" / "images").mkdir(parents=True)
     (tmp_path / "build" / "images" / "store.tag").write_text("localhost/evenkeel-store:1-abc\n")
     assert images.built("store") == "localhost/evenkeel-store:1-abc"
+
+
+def test_a_program_on_top_of_an_image(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An archive can have an image twice: as it was built, and with a program that is started instead."""
+    built = images.program_archive("pause").read_bytes()
+
+    def save(_: Path, tag: str, *to: Path, within: float = 0) -> str:
+        for file in to:
+            file.write_bytes(built)
+        return "sha256:1234"
+
+    other = tmp_path / "kwok"
+    other.write_bytes(b"another program")
+    monkeypatch.setattr(images, "run", save)
+    monkeypatch.setattr(images, "find", lambda _: other)
+    archive = images.export("localhost/evenkeel-base:1", program="kwok")
+    assert images.tags_of(archive) == [images.program_image("pause"), images.program_image("kwok")]
+    with tarfile.open(archive) as tar:
+        below, above = json.loads(content(tar, "manifest.json"))
+        config = json.loads(content(tar, above["Config"]))
+        layers = [content(tar, name) for name in above["Layers"]]
+    assert above["Layers"][:1] == below["Layers"]
+    assert config["config"] == {"Entrypoint": ["/kwok"], "User": "65532:65532"}
+    assert config["rootfs"]["diff_ids"] == [f"sha256:{hashlib.sha256(layer).hexdigest()}" for layer in layers]
+    assert images.export("localhost/evenkeel-base:1") != archive

@@ -117,7 +117,7 @@ def test_old_images_go(engines: Engines) -> None:
 
     engines.run("forget_old_images localhost/evenkeel-store", ENGINE="docker")
 
-    assert engines.calls() == ["docker images", *(f"docker rmi localhost/evenkeel-store:{tag}" for tag in tags[4:])]
+    assert engines.calls() == ["docker images", *(f"docker rmi localhost/evenkeel-store:{tag}" for tag in tags[3:])]
 
 
 def test_no_image_is_there_to_go(engines: Engines) -> None:

@@ -1,0 +1,147 @@
+"""Spark on Kubernetes, as its users have it: Kubeflow's operator from its own chart, and a SparkApplication."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from e2e.cluster.binaries import ROOT
+from e2e.cluster.errors import ClusterError
+from e2e.cluster.images import built, export, program_image
+from e2e.cluster.process import run
+from e2e.cluster.provider import Cluster
+from e2e.release import Release
+from e2e.shop import Shop
+
+__all__ = ["SparkApplication", "install_spark_operator", "load_spark_images"]
+
+_MODULE = ROOT / "binaries" / "spark-operator"
+_NAME = "spark-operator"
+_JOB = Path(__file__).with_name("spark_job.py")
+_USER = 185
+_ROLE = "network-policies"
+
+
+def load_spark_images(cluster: Cluster) -> None:
+    """Give every node the image of drivers and executors, and the operator's, which calls Spark's programs too."""
+    cluster.load_images(export(built("spark"), program=_NAME))
+
+
+def install_spark_operator(cluster: Cluster, *, namespace: str) -> Release:
+    """Install it, for applications in one namespace."""
+    registry, _, rest = program_image(_NAME).partition("/")
+    repository, _, tag = rest.rpartition(":")
+    values = {
+        "image": {"registry": registry, "repository": repository, "tag": tag, "pullPolicy": "Never"},
+        "spark": {"jobNamespaces": [namespace]},
+    }
+    release = Release(cluster.kubectl, name=_NAME, namespace=_NAME, chart=_chart())
+    release.install(values)
+    cluster.kubectl.apply(*_grant(namespace), namespace=namespace)
+    return release
+
+
+def _chart() -> Path:
+    """The module that the binary is built from has the chart in it."""
+    run("go", "mod", "download", cwd=_MODULE, within=600)
+    folder = run("go", "list", "-m", "-f", "{{.Dir}}", "github.com/kubeflow/spark-operator/v2", cwd=_MODULE)
+    return Path(folder.strip()) / "charts" / "spark-operator-chart"
+
+
+def _grant(namespace: str) -> list[dict[str, Any]]:
+    """Spark makes a NetworkPolicy for each application since 4.2, which the chart of 2.5.1 does not allow yet."""
+    api = "rbac.authorization.k8s.io"
+    verbs = ["create", "delete", "deletecollection", "get", "list", "patch", "update"]
+    rule = {"apiGroups": ["networking.k8s.io"], "resources": ["networkpolicies"], "verbs": verbs}
+    accounts = {f"{_NAME}-controller": _NAME, f"{_NAME}-spark": namespace}
+    subjects = [{"kind": "ServiceAccount", "name": name, "namespace": where} for name, where in accounts.items()]
+    role = {"apiGroup": api, "kind": "Role", "name": _ROLE}
+    return [
+        {"apiVersion": f"{api}/v1", "kind": "Role", "metadata": {"name": _ROLE}, "rules": [rule]},
+        {
+            "apiVersion": f"{api}/v1",
+            "kind": "RoleBinding",
+            "metadata": {"name": _ROLE},
+            "roleRef": role,
+            "subjects": subjects,
+        },
+    ]
+
+
+class SparkApplication:
+    """A job whose driver and executors are pods: `spark_job.py`."""
+
+    def __init__(self, shop: Shop, name: str = "load") -> None:
+        self.shop = shop
+        self.name = name
+
+    def start(self, *arguments: str, executors: int = 2) -> None:
+        """Submit it."""
+        program = {_JOB.name: _JOB.read_text()}
+        self.shop.apply(
+            {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": self.name}, "data": program},
+            {
+                "apiVersion": "sparkoperator.k8s.io/v1beta2",
+                "kind": "SparkApplication",
+                "metadata": {"name": self.name},
+                "spec": self._spec(arguments, executors),
+            },
+        )
+
+    def wait(self, *, within: float = 300.0) -> Any:
+        """What the job printed, once it has ended well."""
+        kubectl = self.shop.kubectl
+        state = kubectl.wait(f"the application {self.name} has ended", self._ended, within=within)
+        said = self.shop.run("logs", f"{self.name}-driver")
+        if state != "COMPLETED":
+            raise ClusterError(f"the application {self.name} is {state}: {said[-4000:]}")
+        # Spark's own log is among it.
+        [printed] = [line for line in said.splitlines() if line.startswith("{")]
+        return msgspec.json.decode(printed)
+
+    def executors(self) -> set[str]:
+        """The nodes that its executors are on."""
+        pods = self.shop.kubectl.pods(
+            f"sparkoperator.k8s.io/app-name={self.name},spark-role=executor", namespace=self.shop.namespace
+        )
+        return {pod["spec"].get("nodeName", "") for pod in pods} - {""}
+
+    def close(self) -> None:
+        """Delete it with its pods."""
+        self.shop.run("delete", f"sparkapplication/{self.name}", "--ignore-not-found", "--timeout=60s")
+
+    def _ended(self) -> str:
+        state = self.shop.status(f"sparkapplication/{self.name}").get("applicationState", {}).get("state", "")
+        return str(state) if state in ("COMPLETED", "FAILED", "SUBMISSION_FAILED", "UNKNOWN") else ""
+
+    def _spec(self, arguments: tuple[str, ...], executors: int) -> dict[str, Any]:
+        pod: dict[str, Any] = {
+            "cores": 1,
+            "coreRequest": "100m",
+            "memory": "512m",
+            # Python's processes are beside the heap: of the driver when it plans, of executors for each task.
+            "memoryOverhead": "1g",
+            "secrets": [{"name": "main-client", "path": "/secret", "secretType": "Generic"}],
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": _USER,
+                "allowPrivilegeEscalation": False,
+                "capabilities": {"drop": ["ALL"]},
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+        }
+        job = [{"name": self.name, "path": "/job"}]
+        return {
+            "type": "Python",
+            "mode": "cluster",
+            "sparkVersion": "4.3.0",
+            "image": built("spark"),
+            "imagePullPolicy": "Never",
+            "mainApplicationFile": f"local:///job/{_JOB.name}",
+            "arguments": list(arguments),
+            "restartPolicy": {"type": "Never"},
+            "driver": {**pod, "serviceAccount": f"{_NAME}-spark", "configMaps": job},
+            "executor": {**pod, "instances": executors},
+        }
