@@ -64,7 +64,7 @@ cluster-down: setup ## take it away again
 	@$(PYTHON_BIN) -m e2e.cluster down
 
 bench: $(if $(filter-out spark,$(ONLY)),setup,setup-spark) ## measure everything, or ONLY=planner
-	@scripts/build-binaries.sh etcd
+	@scripts/build-binaries.sh etcd $(if $(filter-out operator,$(ONLY)),,cluster kwok)
 	@$(PYTHON_BIN) -m pip install --quiet --disable-pip-version-check --require-hashes --requirement bench/requirements.lock
 	@$(PYTHON_BIN) -m bench $(ONLY)
 

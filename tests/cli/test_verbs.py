@@ -357,6 +357,22 @@ async def test_drain_and_release(scene: Scene, session: LocalSession, capsys: Ca
     assert await scene.arrive() > 0
 
 
+async def test_a_drain_that_is_held_up_says_why(scene: Scene, session: LocalSession, capsys: Capture) -> None:
+    """Whoever waits for it learns that there is nowhere to go, once."""
+    await scene.change(replicas=4)
+    await scene.pass_time(3)
+    while await scene.arrive():
+        await scene.pass_time(1)
+    draining = asyncio.ensure_future(tables.drain(session, "main-1", undo=False, wait=True))
+    for _ in range(60):
+        await scene.pass_time(0.5)
+    draining.cancel()
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == "store main-1 is being emptied"
+    assert second.startswith("it waits: ")
+    assert "replicas 4 need 4 stores" in second
+
+
 @pytest.mark.parametrize("store", ["main-4", "main", "main-x", "other-0", "", "main--1"])
 async def test_a_store_that_is_not_there(session: LocalSession, store: str) -> None:
     """Those that are there are named."""

@@ -262,14 +262,22 @@ async def drain(session: Session, store: str, output: Output = Output.TABLE, *, 
         return
     if output is Output.TABLE:
         say(f"store {store} {words}")
-    while not await _emptied(session, name, store):  # noqa: ASYNC110 - others empty it
-        await asyncio.sleep(_POLL_SECONDS)
+    await _until_empty(session, name, store, output)
     tell(f"store {store} is empty", output, store=store, result="is empty")
 
 
-async def _emptied(session: Session, cluster: str, store: str) -> bool:
-    status = (await session.resources.need(StoreCluster, cluster)).status
-    return status is not None and any(one.store == store and one.percentage == 100 for one in status.drains)
+async def _until_empty(session: Session, cluster: str, store: str, output: Output) -> None:
+    """Wait for others to empty it; people are told what holds it up."""
+    told = ""
+    while True:
+        status = (await session.resources.need(StoreCluster, cluster)).status
+        found = next((one for one in status.drains if one.store == store), None) if status is not None else None
+        if found is not None and found.percentage == 100:
+            return
+        if found is not None and found.reason != told and output is Output.TABLE:
+            told = found.reason
+            say(f"it waits: {told}" if told else "it goes on")
+        await asyncio.sleep(_POLL_SECONDS)
 
 
 async def whereabouts(session: Session, what: str) -> tuple[str, str]:

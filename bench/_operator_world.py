@@ -1,0 +1,181 @@
+"""A control plane, a thousand nodes that kwok plays, an etcd of the stores' own, and the operator as a process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import urllib.request
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from bench._operator_sidecars import STORE_CLUSTER
+from e2e.cluster.binaries import ROOT, find
+from e2e.cluster.control_plane import api_server
+from e2e.cluster.kubectl import Kubectl
+from e2e.cluster.process import Daemon
+from evenkeel.kube.access import load_configuration
+from evenkeel.kube.client import Kube
+from evenkeel.kube.kinds import SERVICE_ACCOUNT, STATEFUL_SET, TABLE, Object
+from evenkeel.kube.kinds import STORE_CLUSTER as CLUSTERS
+from evenkeel.metastore.etcd import EtcdMetastore
+from evenkeel.metastore.server import EtcdServer, free_port
+from evenkeel.metastore.settings import EtcdSettings
+from evenkeel.protocol.keys import Keys
+
+__all__ = ["NAMESPACE", "World", "world"]
+
+NAMESPACE: Final = "shop"
+_AT_ONCE: Final = 16
+_PATIENCE: Final = 600.0
+
+
+class World(NamedTuple):
+    """All of it, running."""
+
+    kube: Kube
+    metastore: EtcdMetastore
+    keys: Keys
+    operator: Daemon
+    pages: int
+    """The port of the operator's pages."""
+
+    def resident(self) -> float:
+        """MiB that the operator's process has in memory now."""
+        pages = int(Path(f"/proc/{self.operator.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+    async def requests(self) -> float:
+        """Requests that the operator has sent to the API server, those for its Lease aside."""
+        text = await asyncio.to_thread(_read, f"http://127.0.0.1:{self.pages}/metrics")
+        lines = [line for line in text.splitlines() if line.startswith("evenkeel_operator_api_requests_total{")]
+        return sum(float(line.rpartition(" ")[2]) for line in lines if 'kind="leases"' not in line)
+
+    def processor_seconds(self) -> float:
+        """What the operator has taken of the processor so far."""
+        fields = Path(f"/proc/{self.operator.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _read(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        return str(answer.read().decode())
+
+
+async def until(what: str, condition: Callable[[], Awaitable[Any]]) -> Any:
+    """The first answer that is not false."""
+    async with asyncio.timeout(_PATIENCE):
+        while not (answer := await condition()):  # noqa: ASYNC110 - others bring it about
+            await asyncio.sleep(0.2)
+    return answer
+
+
+async def all_of(work: Iterable[Awaitable[Any]]) -> None:
+    """Do it a few at a time."""
+    room = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(thing: Awaitable[Any]) -> None:
+        async with room:
+            await thing
+
+    await asyncio.gather(*map(one, work))
+
+
+@contextlib.asynccontextmanager
+async def world(folder: Path, *, stores: int) -> AsyncIterator[World]:
+    """Everything with one StoreCluster, one store to a node, all of them Ready."""
+    with api_server(folder) as plane:
+        _install(plane.kubectl)
+        async with EtcdServer(folder / "stores-etcd") as etcd:
+            daemons = {name: Daemon(name, folder=folder) for name in ("kwok", "sidecars", "operator")}
+            kube = Kube(await load_configuration(plane.kubeconfig), manager="bench")
+            metastore = EtcdMetastore(EtcdSettings(endpoints=(etcd.endpoint,)))
+            try:
+                pages = _start(daemons, plane.kubeconfig, etcd.endpoint, stores=stores)
+                made = World(
+                    kube, metastore, Keys(namespace=NAMESPACE, store_cluster=STORE_CLUSTER), daemons["operator"], pages
+                )
+                await _populate(kube, stores)
+                yield made
+            finally:
+                for daemon in daemons.values():
+                    daemon.kill()
+                await metastore.close()
+                await kube.close()
+
+
+def _install(kubectl: Kubectl) -> None:
+    kubectl("apply", "--server-side", f"--filename={ROOT / 'crds'}")
+    kubectl("wait", "--for=condition=Established", f"--filename={ROOT / 'crds'}")
+    kubectl("create", "namespace", NAMESPACE)
+
+
+def _start(daemons: dict[str, Daemon], kubeconfig: Path, etcd: str, *, stores: int) -> int:
+    pages = free_port()
+    stages = ROOT / "bench" / "_operator_kwok.yaml"
+    daemons["kwok"].start(
+        [find("kwok"), f"--kubeconfig={kubeconfig}", f"--config={stages}", "--manage-all-nodes=true"], dies_with_us=True
+    )
+    daemons["sidecars"].start(
+        [sys.executable, "-m", "bench._operator_sidecars", etcd, NAMESPACE, str(stores)], dies_with_us=True
+    )
+    daemons["operator"].start(
+        [
+            *(Path(sys.executable).parent / "evenkeel-operator", f"--kubeconfig={kubeconfig}"),
+            *(f"--own-namespace={NAMESPACE}", f"--etcd-endpoints={etcd}", f"--http=127.0.0.1:{pages}"),
+            *("--store-image=store:1", "--tls=no", "--log-format=console"),
+        ],
+        dies_with_us=True,
+    )
+    return pages
+
+
+async def _populate(kube: Kube, stores: int) -> None:
+    """Nodes, a StoreCluster, and its pods, which nobody but us would put on nodes."""
+    names = [f"{STORE_CLUSTER}-{number}" for number in range(stores)]
+    await all_of(kube.create(_node(f"node-{name}", number)) for number, name in enumerate(names))
+    metadata = {"name": STORE_CLUSTER, "namespace": NAMESPACE}
+    spec = {"stores": stores, "storage": {"size": "1Gi"}}
+    await kube.create({"apiVersion": CLUSTERS.api_version, "kind": CLUSTERS.name, "metadata": metadata, "spec": spec})
+    found = await until("a StatefulSet", lambda: kube.get(STATEFUL_SET, STORE_CLUSTER, NAMESPACE))
+    account = found["spec"]["template"]["spec"]["serviceAccountName"]
+    await until("its account", lambda: kube.get(SERVICE_ACCOUNT, account, NAMESPACE))
+    labels = found["spec"]["template"]["metadata"]["labels"]
+    await all_of(kube.create(_pod(name, labels, account)) for name in names)
+
+    async def ready() -> bool:
+        cluster = await kube.get(CLUSTERS, STORE_CLUSTER, NAMESPACE)
+        return bool((cluster or {}).get("status", {}).get("readyStores") == stores)
+
+    await until("all stores ready", ready)
+
+
+def _node(name: str, number: int) -> Object:
+    labels = {"topology.kubernetes.io/zone": f"zone-{number % 3}"}
+    taint = {"key": "kwok", "effect": "NoSchedule"}
+    metadata = {"name": name, "labels": labels}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": {"taints": [taint]}}
+
+
+def _pod(name: str, labels: dict[str, str], account: str) -> Object:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": NAMESPACE, "labels": labels},
+        "spec": {
+            "nodeName": f"node-{name}",
+            "containers": [{"name": "store", "image": "none"}],
+            "serviceAccountName": account,
+            "automountServiceAccountToken": False,
+        },
+    }
+
+
+def table(name: str, *, partitions: int) -> Object:
+    """A table of three copies."""
+    schema = {"columns": [{"name": "id", "type": "int64", "nullable": False}], "primaryKey": ["id"]}
+    spec = {"storeCluster": STORE_CLUSTER, "partitions": partitions, "replicas": 3, "schema": schema}
+    metadata = {"name": name, "namespace": NAMESPACE}
+    return {"apiVersion": TABLE.api_version, "kind": TABLE.name, "metadata": metadata, "spec": spec}
