@@ -77,6 +77,24 @@ def test_conditions_reach_the_store(source: DataFrameReader, orders: TableClient
     assert {str(request.filter) for request in asked} == {str(condition.tree)}
 
 
+def test_conditions_of_one_frame_are_told_apart(
+    spark: SparkSession, source: DataFrameReader, orders: TableClient
+) -> None:
+    """Also where Spark hands conditions to Python sources, and keeps what it planned for one for all the others."""
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        frame = source.load("orders")
+        assert frame.where("id = 1").count() == 1
+        assert frame.count() == 100
+        few, many = frame.where("id < 3"), frame.where("customer = 'c1' and id >= 50")
+        many.explain()
+        assert sorted(row.id for row in few.collect()) == [0, 1, 2]
+        assert few.union(many).count() == 3 + many.count() == 3 + 16
+        assert few.join(frame.where("id > 1"), "id").count() == 1
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
 def test_used_again_a_frame_shows_what_is_new(
     source: DataFrameReader, stores: Stores, client: Client, asked: list[ReadRequest]
 ) -> None:
