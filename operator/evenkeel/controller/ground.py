@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -32,7 +32,7 @@ class Ground:
         self.clock = clock
         self.today = today
         self.epoch: Epoch | None = None
-        self._loads: dict[str, KeyValue] = {}
+        self._loads: dict[str, StoreLoad] = {}
 
     @property
     def held(self) -> Epoch:
@@ -70,19 +70,18 @@ class Ground:
         found = await read_at_one_revision(self.metastore, read_table(self.keys, table).prefixes)
         return TableSnapshot(self.keys, table, found)
 
-    # What stores report comes with the watch: reading it for every look would cost more than the look
+    # What stores report comes with the watch, and is decoded as it comes: for every look would cost more than the look
 
     def take_loads(self, kvs: Iterable[KeyValue]) -> None:
         """All reports at one revision."""
-        self._loads = {kv.key: kv for kv in kvs if kv.key.startswith(self.keys.load(""))}
+        self._loads = read_loads((kv for kv in kvs if kv.key.startswith(self.keys.load(""))), self.keys)
 
     def take_load(self, key: str, kv: KeyValue | None) -> None:
         """One report that changed."""
-        if kv is None:
-            self._loads.pop(key, None)
-        else:
-            self._loads[key] = kv
+        self._loads.pop(key.removeprefix(self.keys.load("")), None)
+        if kv is not None:
+            self._loads |= read_loads((kv,), self.keys)
 
-    def loads(self) -> dict[str, StoreLoad]:
+    def loads(self) -> Mapping[str, StoreLoad]:
         """What stores report, by store."""
-        return read_loads(self._loads.values(), self.keys)
+        return self._loads
