@@ -51,6 +51,19 @@ async def test_an_order_that_cannot_be_followed_expires() -> None:
         assert cluster.leader() == leader
 
 
+async def test_an_order_waits_for_its_store_to_answer() -> None:
+    """Leadership goes to a store that was away soon after its return, also where raft says nothing of that."""
+    async with await ready("a b c", "a b c") as cluster:
+        to = other(cluster)
+        cluster[cluster.leader()].groups.on_change = lambda _: None
+        cluster.network.cut = {to}
+        await order(cluster, to)
+        await cluster.pass_time(10)
+        assert cluster.leader() != to
+        cluster.network.cut = set()
+        await cluster.until(lambda: cluster.leader() == to, seconds=3)
+
+
 async def test_an_order_waits_for_a_learner_to_vote() -> None:
     """Only voters lead: once the change has made it one, the order is followed."""
     async with await ready("a b c d", "a b c d*") as cluster:

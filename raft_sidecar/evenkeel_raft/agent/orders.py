@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from typing import Final
 
 from evenkeel.errors import MalformedRecordError
 from evenkeel.metastore.api import Delete, Event, KeyValue, Snapshot
@@ -24,6 +26,8 @@ from evenkeel_raft.agent.writes import WriteOne, Writes
 
 __all__ = ["Orders"]
 
+_LOOK_SECONDS: Final = 1.0
+
 
 class Orders:
     """All orders as last seen."""
@@ -37,6 +41,7 @@ class Orders:
         self._transfers = transfers
         self._today = today
         self._orders: dict[Partition, KeyValue] = {}
+        self._awaited: set[Partition] = set()
 
     def begin(self, snapshot: Snapshot) -> None:
         """All orders at one revision."""
@@ -81,9 +86,20 @@ class Orders:
             return False
         to = next((peer for peer in successors(group) if peer.store == order.store), None)
         if to is None:
+            self._look_again(seat.partition)
             return False
         self._transfers.begin(seat.partition, to, why="order")
         return True
+
+    def _look_again(self, partition: Partition) -> None:
+        """Nobody tells when a store that was away has everything, and answers."""
+        if partition not in self._awaited:
+            self._awaited.add(partition)
+            self._context.clock.call_at(self._context.clock.now() + _LOOK_SECONDS, partial(self._look, partition))
+
+    def _look(self, partition: Partition) -> None:
+        self._awaited.discard(partition)
+        self._context.work.stir(partition)
 
     def _withdraw(self, partition: Partition, kv: KeyValue) -> None:
         write = WriteOne(
