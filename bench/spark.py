@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from bench._turns import median_row
 from bench.report import Row
 from demo.cluster import NAME, DemoCluster
-from demo.spark import session
+from demo.spark import starting
 from evenkeel.cli import verbs
 from evenkeel.model.loading import load_yaml
 
@@ -51,8 +51,9 @@ def rows(count: int = ROWS) -> Iterator[Row]:
     """Writes, then scans of what was written last."""
     with tempfile.TemporaryDirectory(prefix="evenkeel-bench-") as name:
         folder = Path(name)
-        with session(folder / "spark") as spark, DemoCluster(folder / "cluster", stores=STORES) as cluster:
-            sides = _Sides(spark, _endpoints(cluster), folder / "numbers.parquet", count)
+        up = ("--stores", str(STORES))
+        with starting(folder / "spark") as spark, DemoCluster(folder / "cluster", up=up) as cluster:
+            sides = _Sides(spark(), _endpoints(cluster), folder / "numbers.parquet", count)
             yield sides.measured("writes", sides.write, sides.write_parquet, times=_WRITES)
             yield sides.measured("scans", sides.scan, sides.scan_parquet, times=_SCANS)
 

@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
@@ -31,9 +31,10 @@ T = TypeVar("T")
 class DemoCluster:
     """A local cluster in a directory of its own; nothing is left of it in the end."""
 
-    def __init__(self, directory: Path, *, stores: int) -> None:
+    def __init__(self, directory: Path, *, up: Sequence[str]) -> None:
+        """`up`: how `evenkeel local up` is called."""
         self.directory = directory
-        self._stores = stores
+        self._up = up
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="cluster", daemon=True)
         self._stack = AsyncExitStack()
@@ -42,7 +43,7 @@ class DemoCluster:
     def __enter__(self) -> Self:
         self._thread.start()
         try:
-            self.command("local", "up", "--stores", str(self._stores), "--with-parent")
+            self.command("local", "up", *self._up, "--with-parent")
             self.do(self._connect())
         except BaseException:
             self._leave()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -12,29 +13,36 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from demo.facts import Fingerprint
-from demo.interrupts import listen
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Rows", "session"]
+__all__ = ["Rows", "starting"]
 
 _COLUMNS: Final = ("id", "customer", "amount", "version")
 _TASKS: Final = 8
 
 
 @contextmanager
-def session(directory: Path) -> Iterator[SparkSession]:
+def starting(directory: Path) -> Iterator[Callable[[], SparkSession]]:
+    """Start Spark on a thread, for it takes a while; yields how to wait for it. It is stopped in the end."""
+    with ThreadPoolExecutor(1, thread_name_prefix="spark") as pool:
+        started = pool.submit(_start, directory)
+        try:
+            yield lambda: _session(started.result())
+        finally:
+            started.result().stop()
+
+
+def _start(directory: Path) -> SparkContext:
     """A Spark on this machine that asks nobody for the host's name; Java's messages go to a file."""
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = sys.executable
     directory.mkdir(parents=True, exist_ok=True)
     with _errors_to(directory / "spark.log"):
-        from pyspark.sql import SparkSession  # noqa: PLC0415 - reads the environment when it is imported
+        from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - reads the environment when it is imported
 
-        from evenkeel_spark import EvenkeelDataSource  # noqa: PLC0415
-
-        builder = SparkSession.builder.master("local[2, 4]").appName("evenkeel demo")
         settings = {
             "spark.driver.host": "127.0.0.1",
             "spark.driver.memory": "1g",
@@ -44,17 +52,22 @@ def session(directory: Path) -> Iterator[SparkSession]:
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
         }
-        for name, value in settings.items():
-            builder = builder.config(name, value)
-        made = builder.getOrCreate()
-        # Spark finds it by itself, but not where the path of Python has a space.
-        made.dataSource.register(EvenkeelDataSource)
-    made.sparkContext.setLogLevel("ERROR")
-    listen()
-    try:
-        yield made
-    finally:
-        made.stop()
+        conf = SparkConf().setMaster("local[2, 4]").setAppName("evenkeel demo").setAll(list(settings.items()))
+        context = SparkContext(conf=conf)
+        context.setLogLevel("ERROR")
+        return context
+
+
+def _session(context: SparkContext) -> SparkSession:
+    """A session of the thread that asks: only there are data sources found that are registered with it."""
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    from evenkeel_spark import EvenkeelDataSource  # noqa: PLC0415
+
+    made = SparkSession(context)
+    # Spark finds it by itself, but not where the path of Python has a space.
+    made.dataSource.register(EvenkeelDataSource)
+    return made
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from demo.facts import Facts, Fingerprint, Sample
 from demo.load import Load
 from demo.report import QUIET, latency_rows, page
 from demo.screen import Screen
-from demo.spark import Rows, session
+from demo.spark import Rows, starting
 from demo.watch import Watch
 from evenkeel.cli import local, tables, verbs
 from evenkeel.cli.output import Output
@@ -29,6 +29,8 @@ STORES: Final = 6
 _YAML: Final = Path(__file__).parent / "orders.yaml"
 _PATIENCE: Final = 180.0
 _POLL_SECONDS: Final = 0.2
+_BYTES_PER_ROW: Final = 5
+"""So many bytes a second a store copies for each row that is loaded: moves take seconds, however many there are."""
 _DRAINED, _KILLED = f"{NAME}-5", f"{NAME}-2"
 
 
@@ -45,13 +47,14 @@ class Size(Struct, frozen=True):
 def tell(screen: Screen, size: Size, *, folder: Path, report: Path, began: float) -> bool:
     """Tell the story, and write the report; whether all that must hold does."""
     with ExitStack() as stack:
-        with screen.step("Start Spark"):
-            spark = stack.enter_context(session(folder / "spark"))
-        with screen.step(f"Start etcd and {STORES} stores, each with its raft sidecar"):
-            _say(screen, f"evenkeel local up --stores {STORES}")
-            cluster = stack.enter_context(DemoCluster(folder / "cluster", stores=STORES))
+        with screen.step(f"Start etcd, {STORES} stores, each with its raft sidecar, and Spark"):
+            spark = stack.enter_context(starting(folder / "spark"))
+            up = ("--stores", str(STORES), "--bytes-per-second", str(_BYTES_PER_ROW * size.rows))
+            _say(screen, f"evenkeel local up {' '.join(up)}")
+            cluster = stack.enter_context(DemoCluster(folder / "cluster", up=up))
             endpoints = _make_table(screen, cluster)
-        rows = Rows(spark, table=TABLE, endpoints=endpoints, count=size.rows)
+            session = spark()
+        rows = Rows(session, table=TABLE, endpoints=endpoints, count=size.rows)
         with screen.step(f"Load {size.rows:,} rows with PySpark", progress=rows.progress):
             rows.load()
         watch = stack.enter_context(_watched(cluster, began))
@@ -140,11 +143,13 @@ def _retarget(screen: Screen, cluster: DemoCluster, watch: Watch) -> None:
     _say(screen, f"evenkeel drain {_DRAINED} --undo")
     cluster.verb(lambda found: tables.drain(found, _DRAINED, undo=True, wait=False))
 
+    copied = sum(cluster.do(watch.look()).copied.values())
+
     def begun() -> bool:
         sample = cluster.do(watch.look())
-        return bool(sample.moving or sample.replicas[_DRAINED])
+        return bool(sample.replicas[_DRAINED] or sum(sample.copied.values()) > copied)
 
-    _until(begun, f"nothing moves to {_DRAINED}")
+    _until(begun, f"nothing is copied to {_DRAINED}")
     _scale(screen, cluster, 4)
 
 

@@ -46,6 +46,7 @@ def up(
     *,
     name: str,
     stores: int | None,
+    throttle: str,
     rebalancers: Path | None,
     with_parent: bool,
     output: Output,
@@ -57,7 +58,7 @@ def up(
     process = _launch(layout, until=os.getppid() if with_parent else None)
     try:
         _until_running(layout, process)
-        in_session(Local(directory), lambda session: _make_stores(session, name=name, stores=stores))
+        in_session(Local(directory), lambda session: _make_stores(session, name=name, stores=stores, throttle=throttle))
         in_session(Local(directory), lambda session: status(session, output, watch=False))
     except KeyboardInterrupt:
         if process is not None:
@@ -101,11 +102,12 @@ def _end(layout: Layout, process: subprocess.Popen[bytes]) -> None:
         process.wait(_PATIENCE)
 
 
-async def _make_stores(session: LocalSession, *, name: str, stores: int | None) -> None:
+async def _make_stores(session: LocalSession, *, name: str, stores: int | None, throttle: str) -> None:
     """Make the StoreCluster, or give it another number of stores; then wait for them."""
     existing = await session.resources.get(StoreCluster, name)
     if existing is None:
-        spec = {"stores": stores or 3, "storage": {"size": "1Mi"}}
+        throttles = {"throttles": {"bytesPerSecond": throttle}} if throttle else {}
+        spec = {"stores": stores or 3, "storage": {"size": "1Mi"}, **throttles}
         head = {"apiVersion": API_VERSION, "kind": "StoreCluster", "metadata": {"name": name}}
         await session.resources.apply(parse({**head, "spec": spec}, "--name"))
     elif stores is not None and existing.spec.stores != stores:

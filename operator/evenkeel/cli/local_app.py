@@ -31,12 +31,23 @@ def up(  # noqa: PLR0917 - options, which typer hands over by name
         Path | None,
         typer.Option(exists=True, file_okay=False, help="Folder with rebalancers of your own; remembered."),
     ] = None,
+    bytes_per_second: Annotated[
+        str, typer.Option(help="Most bytes that a store of a new cluster copies for moves, as in 20Mi.")
+    ] = "",
     with_parent: Annotated[bool, typer.Option(help="End with the process that called, however it ends.")] = False,
     output: Printed = Output.TABLE,
     directory: Directory = None,
 ) -> None:
     """Start a cluster, or go on with the one that is there."""
-    here.up(directory, name=name, stores=stores, rebalancers=rebalancers, with_parent=with_parent, output=output)
+    here.up(
+        directory,
+        name=name,
+        stores=stores,
+        throttle=bytes_per_second,
+        rebalancers=rebalancers,
+        with_parent=with_parent,
+        output=output,
+    )
 
 
 @local.command()
