@@ -221,7 +221,22 @@ class Engine:
         group = self.groups.get(request.group)
         if group is None:
             return False
+        if group.head.damage and request.apply.first == 1 and group.head.replica == request.replica:
+            self._begin_again(group)
         return works.setdefault(request.group, Work(group)).add(request.replica, request.apply)
+
+    def _begin_again(self, group: Group) -> None:
+        """Give up a damaged group's rows: the sidecar's log reaches back to the beginning, so no snapshot will come."""
+        head = Head(replica=group.head.replica, table=group.head.table, partition=group.head.partition)
+        dropped = [] if group.layout is None else group.layout.drop()
+        try:
+            self._restructure(group, Step(group.number, 0, head=head, begins=True), dropped)
+        except duckdb.Error as error:
+            # Not even that can be read; it stays damaged, which the answer says.
+            self._recover(error)
+            return
+        group.hashes.clear()
+        group.differs = ""
 
     def _go_on(self, works: Sequence[Work]) -> None:
         """Bring every one of these groups further, or stop it."""

@@ -193,6 +193,11 @@ class Machine:
         elif is_damage(error):
             self._spawn(self.look(lambda engine: engine.mark_damaged(group, str(error).partition("\n")[0])))
 
+    async def condemn(self, group: int, why: str) -> None:
+        """Rely on a group's rows no more."""
+        await self.look(lambda engine: engine.mark_damaged(group, why))
+        self.tally["condemnations"] += 1
+
     # What the sidecar asks
 
     def connected(self, volume: str) -> None:

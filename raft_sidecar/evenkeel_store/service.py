@@ -15,6 +15,7 @@ from evenkeel.errors import (
     DiskFullError,
     NotLeaderError,
     OutcomeUnknownError,
+    RequestError,
     TableDroppedError,
     TooLargeError,
     UnavailableError,
@@ -244,6 +245,16 @@ class Service:
             raise UnavailableError(f"the hash at index {committed.index} could not be taken here")
         await self.propose(group, encode_entry(Compare(committed.index, taken)))
         return committed.index, taken
+
+    async def rebuild(self, group: Group, index: int, majority: str) -> None:
+        """Give a replica up that is not as most others are: it is restored from its leader with the next entry."""
+        ours = group.hashes.get(index, "")
+        if ours in ("", majority):
+            what = "is that hash" if ours else "no hash was taken"
+            raise RequestError(f"nothing to rebuild: at index {index} {what} here; verify anew")
+        await self.machine.condemn(
+            group.number, f"at index {index} its hash is {ours}, and most replicas' is {majority}"
+        )
 
 
 def too_large(limit: int = MAX_ENTRY_BYTES) -> TooLargeError:

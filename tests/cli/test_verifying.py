@@ -58,3 +58,20 @@ def test_json(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     assert (told["table"], told["same"]) == ("orders", False)
     [one] = told["partitions"]
     assert (one["differing"], one["silent"], one["replicas"]["main-1"]) == (["main-1"], ["main-2"], "9:ee")
+
+
+@pytest.mark.parametrize(
+    ("replicas", "wrong"),
+    [
+        ({"a": "1:x", "b": "1:x", "c": "1:y"}, ["c"]),
+        ({"a": "1:y", "b": "1:x", "c": "1:x"}, ["a"]),
+        ({"a": "1:x", "b": "1:y"}, []),
+        ({"a": "1:x", "b": "1:y", "c": ""}, []),
+        ({"a": "1:x", "b": "1:x", "c": ""}, []),
+        ({"a": "", "b": "", "c": "1:x"}, []),
+        ({"a": "1:x", "b": "1:x", "c": "1:y", "d": "1:z"}, []),
+    ],
+)
+def test_who_is_wrong(replicas: dict[str, str], wrong: list[str]) -> None:
+    """Whoever has other rows than more than half of all replicas, the leader too; nobody where none has so many."""
+    assert Verified(0, 7, replicas["a"], replicas).wrong == wrong

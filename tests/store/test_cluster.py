@@ -5,16 +5,22 @@ from __future__ import annotations
 import asyncio
 import resource
 import signal
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pytest
 
+from evenkeel.client import Client
 from evenkeel.errors import NotLeaderError
-from tests.process.cluster import end
-from tests.store.cluster import TableCluster
+from evenkeel.metastore.api import Put, Txn
+from evenkeel.protocol.records import LeaderOrder, encode
+from tests.process.cluster import KEYS, TABLE, end
+from tests.store.cluster import TableCluster, TableStore
 
 pytestmark = pytest.mark.processes
 
@@ -141,3 +147,54 @@ async def test_damaged_log_of_a_database_is_noticed_and_healed(new_cluster: Call
     assert len(hashes) == 3
     assert len(set(hashes.values())) == 1
     assert "transactions are gone, and have to be applied again" in victim.log()
+
+
+@pytest.mark.parametrize("leads", [False, True], ids=["a follower", "the leader"])
+async def test_replica_with_a_wrong_row_is_built_anew(new_cluster: Callable[..., Any], leads: bool) -> None:
+    """A replica that is alone with its rows is found by comparing them all, given up, and restored from the others."""
+    cluster: TableCluster = await new_cluster(partitions=1)
+    await cluster.reconcile(3)
+    await cluster.until_settled()
+    await cluster.write(batch(0, 0), writer="w", sequence=1)
+    await cluster.hashes(0)
+    leader = await cluster.likely_leader(0)
+    victim = cluster.stores[leader if leads else min(set(cluster.stores) - {leader})]
+    assert victim.machine is not None
+    await end(victim.machine, signal.SIGTERM)
+    _damage_a_row(victim.directory / "tables" / "tables.duckdb")
+    await victim.start_machine()
+    if leads:
+        await _lead_again(cluster, victim.name)
+    addresses = [store.address for store in cluster.stores.values() if isinstance(store, TableStore)]
+    with Client(addresses, deadline=30.0) as client:
+        table = await asyncio.to_thread(client.table, "orders")
+        [found] = await asyncio.to_thread(table.heal)
+        assert found.wrong == [victim.name]
+
+        async def same() -> bool:
+            [now] = await asyncio.to_thread(table.verify)
+            return not now.differing and not now.silent
+
+        await cluster.until(same)
+        assert (await asyncio.to_thread(table.count)) == 10
+
+
+def _damage_a_row(database: Path) -> None:
+    """Change a row where only DuckDB could know."""
+    with duckdb.connect(str(database)) as connection:
+        tables = [name for (name,) in connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()]
+        for name in tables:
+            if name.startswith(("rows_", "log_")):
+                connection.execute(f"UPDATE {name} SET c1 = 'wrong' WHERE c0 = 3")
+
+
+async def _lead_again(cluster: TableCluster, store: str) -> None:
+    """Have a store lead, as an order does."""
+
+    async def led() -> bool:
+        order = LeaderOrder(store, time.time() + 60)
+        await cluster.metastore.txn(Txn(success=(Put(KEYS.leader_target(TABLE, 0), encode(order)),)))
+        await asyncio.sleep(0.5)
+        return await cluster.leader(0) == store
+
+    await cluster.until(led)

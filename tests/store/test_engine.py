@@ -454,6 +454,18 @@ def test_damage_is_remembered_until_restored(bench: Bench) -> None:
     assert bench.apply(upsert([B])) == Failed("group 7 stops before 3: its rows are damaged: bad block")
 
 
+def test_damaged_group_takes_the_log_from_its_beginning(bench: Bench) -> None:
+    """Where a log reaches back so far no snapshot is sent: what was there goes, and everything is applied anew."""
+    log = [columns(), upsert([A]), upsert([B])]
+    bench.apply(*log)
+    bench.engine.mark_damaged(GROUP, "bad block")
+    assert bench.engine.apply([bench.request(*log, first=1)]) == [Applied(3)]
+    assert bench.group.head.damage == ""
+    assert bench.group.unfolded == 2
+    bench.engine.reopen()
+    assert (bench.group.head.applied, bench.group.unfolded) == (3, 2)
+
+
 def test_counts_are_known_before_rows_are_looked_for(bench: Bench) -> None:
     """How many rows are in the log is right after applying, folding, a restart and more columns."""
     counts = []

@@ -257,6 +257,7 @@ def sql(
 @command(HERE, THERE)
 def verify(
     table: TableName,
+    heal: Annotated[bool, typer.Option("--heal", help="Build replicas anew that have other rows than most.")] = False,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait for all replicas.")] = 60.0,
     output: Printed = Output.TABLE,
     *,
@@ -264,7 +265,7 @@ def verify(
 ) -> None:
     """Compare the rows of all replicas; exits with 1 unless they are the same."""
     name, cluster = session.in_session(place, lambda found: tables.whereabouts(found, table))
-    raise typer.Exit(0 if verifying.verify_table(name, place, cluster, output, deadline=timeout) else 1)
+    raise typer.Exit(0 if verifying.verify_table(name, place, cluster, output, deadline=timeout, heal=heal) else 1)
 
 
 # Stores

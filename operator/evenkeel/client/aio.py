@@ -64,6 +64,10 @@ class AsyncTableClient:
         """What changed past these log indexes."""
         return await self._do(partial(self._table.changes, from_))
 
+    async def heal(self) -> list[Verified]:
+        """See `Table.heal`."""
+        return await self._do(self._table.heal)
+
     async def verify(self) -> list[Verified]:
         """Have the replicas of every partition compared."""
         return await self._do(self._table.verify)

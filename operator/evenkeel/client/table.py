@@ -20,7 +20,7 @@ from evenkeel.client.attempts import Attempts, Call
 from evenkeel.client.filters import Filter, filter_of
 from evenkeel.client.frames import key_batches, row_batches
 from evenkeel.client.streams import RowStream
-from evenkeel.client.verifying import Verified, verify_partition
+from evenkeel.client.verifying import Verified, rebuild_wrong, verify_partition
 from evenkeel.client.writes import Op, Writer, Written, send_stamped
 from evenkeel.errors import RetentionError, StoreError, UnknownColumnError
 from evenkeel.rows.partitions import partitions_of
@@ -287,6 +287,16 @@ class TableClient:
     def verify(self) -> list[Verified]:
         """Have the replicas of every partition compared; a store that differs says so in its metrics, too."""
         return self._everywhere(lambda partition: verify_partition(self._attempts, self.name, partition))
+
+    def heal(self) -> list[Verified]:
+        """Compare like `verify`, and have every replica built anew that has other rows than most of them."""
+        found = self.verify()
+        wrong = [one for one in found if one.wrong]
+        for one in wrong:
+            rebuild_wrong(self._attempts, self.name, one)
+            # They find out with the next entry of the log, which a barrier is.
+            verify_partition(self._attempts, self.name, one.partition)
+        return found
 
     def wait_until_readable(self, *, seconds: float = 30.0) -> None:
         """Wait until every partition has a leader that answers."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import Final
 
 from msgspec import Struct
@@ -10,9 +11,18 @@ from pyarrow import flight
 
 from evenkeel.client.attempts import Attempts
 from evenkeel.errors import StoreError
-from evenkeel.wire.flight import GroupStatus, HashRequest, HashResult, StatusRequest, StatusResult, decode, encode
+from evenkeel.wire.flight import (
+    GroupStatus,
+    HashRequest,
+    HashResult,
+    RebuildRequest,
+    StatusRequest,
+    StatusResult,
+    decode,
+    encode,
+)
 
-__all__ = ["Verified", "verify_partition"]
+__all__ = ["Verified", "rebuild_wrong", "verify_partition"]
 
 _POLL_SECONDS: Final = 0.05
 
@@ -36,6 +46,18 @@ class Verified(Struct, frozen=True):
     def differing(self) -> list[str]:
         """Stores whose rows are not the leader's."""
         return sorted(store for store, found in self.replicas.items() if found not in ("", self.leader))
+
+    @property
+    def majority(self) -> str:
+        """The hash that more than half of all replicas have; empty where none has so many."""
+        [(found, count)] = Counter(self.replicas.values()).most_common(1) or [("", 0)]
+        return found if 2 * count > len(self.replicas) else ""
+
+    @property
+    def wrong(self) -> list[str]:
+        """Stores that have other rows than most."""
+        majority = self.majority
+        return sorted(store for store, found in self.replicas.items() if majority and found not in ("", majority))
 
     @property
     def silent(self) -> list[str]:
@@ -62,6 +84,22 @@ def verify_partition(attempts: Attempts, table: str, partition: int) -> Verified
         if all(found.values()) or time.monotonic() > until:
             return Verified(partition, taken.index, taken.hash, found)
         time.sleep(_POLL_SECONDS)
+
+
+def rebuild_wrong(attempts: Attempts, table: str, verified: Verified) -> list[str]:
+    """Have the replicas that are not as most others are built anew; returns their stores."""
+    route = attempts.routes.table(table)
+    addresses = attempts.routes.replicas(route, verified.partition)
+    request = RebuildRequest(
+        table=route.key, partition=verified.partition, index=verified.index, hash=verified.majority
+    )
+
+    def ask(client: flight.FlightClient, options: flight.FlightCallOptions) -> None:
+        list(client.do_action(flight.Action("rebuild", encode(request)), options))
+
+    for store in verified.wrong:
+        attempts.at(addresses[store], ask)
+    return verified.wrong
 
 
 def _hash_at(attempts: Attempts, address: str, table: str, partition: int, index: int) -> str:

@@ -61,6 +61,7 @@ __all__ = [
     "PutToken",
     "ReadRequest",
     "ReadStamp",
+    "RebuildRequest",
     "RoutesRequest",
     "RoutesResult",
     "StatusRequest",
@@ -243,6 +244,15 @@ class HashResult(_Answer, frozen=True):
     hash: str
 
 
+class RebuildRequest(_Request, frozen=True):
+    """Build a replica anew from its leader's: at this index most replicas have this hash, and it has another."""
+
+    table: Name
+    partition: Partition
+    index: Index
+    hash: str
+
+
 class StatusRequest(_Request, frozen=True):
     """What a store has of a table, or of all."""
 
@@ -316,6 +326,7 @@ ACTIONS: Final = {
     "pin": "keep rows readable as they are now; PinRequest -> PinResult",
     "unpin": "let a pin go; UnpinRequest -> nothing",
     "hash": "have every replica compare the hash of its rows with the leader's; HashRequest -> HashResult",
+    "rebuild": "build a replica here anew, for most others have other rows; body: RebuildRequest; result: empty",
     "status": "what this store has; StatusRequest -> StatusResult",
     "routes": "where partitions are; RoutesRequest -> RoutesResult",
 }

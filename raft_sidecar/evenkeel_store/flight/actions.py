@@ -22,6 +22,7 @@ from evenkeel.wire.flight import (
     PartitionRoute,
     PinRequest,
     PinResult,
+    RebuildRequest,
     RoutesRequest,
     RoutesResult,
     StatusRequest,
@@ -53,6 +54,7 @@ class Actions:
             "pin": self._pin,
             "unpin": self._unpin,
             "hash": self._hash,
+            "rebuild": self._rebuild,
             "status": self._status,
             "routes": self._routes,
         }
@@ -111,6 +113,12 @@ class Actions:
         group = self._service.find(request.table, request.partition)
         index, value = self._bridge.call(self._service.take_hash(group))
         return encode(HashResult(index=index, hash=value))
+
+    def _rebuild(self, body: bytes) -> bytes:
+        request = decode(RebuildRequest, body)
+        group = self._service.find(request.table, request.partition)
+        self._bridge.call(self._service.rebuild(group, request.index, request.hash))
+        return b""
 
     # What there is
 

@@ -67,6 +67,7 @@ class Metrics(Collector):
             ("restores", "Snapshots restored."),
             ("reopenings", "Times the database was opened again after an error."),
             ("comparisons", "Times the rows of a partition were compared with the leader's."),
+            ("condemnations", "Partitions given up because most replicas had other rows."),
             ("lost_transactions", "Transactions that a damaged log of the database had lost, applied again."),
             ("read_rows", "Rows sent to clients."),
             ("put_batches", "Batches taken from clients."),
