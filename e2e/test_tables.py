@@ -32,16 +32,18 @@ def away_from(cluster: Cluster, *nodes: str) -> str:
     return next(node for node in cluster.kubectl.workers() if node not in nodes)
 
 
-def test_a_store_more_and_a_store_less(busy: Shop) -> None:
-    """A fourth store gets its share; it leaves again and its volume with it, and nothing of what it held is lost."""
-    busy.scale("storecluster/main", 4)
-    busy.kubectl.wait("the fourth store holds something", lambda: "main-3" in busy.holders(), within=120)
-    busy.settle()
-    busy.scale("storecluster/main", 3)
-    busy.kubectl.wait("the fourth pod is gone", lambda: set(busy.pods()) == {"main-0", "main-1", "main-2"}, within=180)
-    verify(busy)
-    assert busy.holders() == {"main-0", "main-1", "main-2"}
-    busy.kubectl.wait("its volume is gone", lambda: "data-main-3" not in busy.run("get", "pvc"), within=30)
+def test_a_store_more_and_a_store_less(shop: Shop) -> None:
+    """A fourth store gets its share, of which there is no other copy; it is emptied before it and its volume go."""
+    shop.open(replicas=1)
+    shop.start_client()
+    shop.scale("storecluster/main", 4)
+    shop.kubectl.wait("the fourth store holds something", lambda: "main-3" in shop.holders(), within=120)
+    shop.settle()
+    shop.scale("storecluster/main", 3)
+    shop.kubectl.wait("the fourth pod is gone", lambda: set(shop.pods()) == {"main-0", "main-1", "main-2"}, within=180)
+    verify(shop)
+    assert shop.holders() == {"main-0", "main-1", "main-2"}
+    shop.kubectl.wait("its volume is gone", lambda: "data-main-3" not in shop.run("get", "pvc"), within=30)
 
 
 def test_a_deleted_pod_comes_back(busy: Shop) -> None:
@@ -51,6 +53,30 @@ def test_a_deleted_pod_comes_back(busy: Shop) -> None:
     busy.wait_for_others(before)
     found = verify(busy)
     assert found.failed == 0, found.errors
+
+
+def test_pods_that_come_back_with_empty_volumes(cluster: Cluster, busy: Shop) -> None:
+    """Their replicas are made anew, under other ids; once all stores had their turn, no volume is one of the first."""
+    cluster.add_volumes(1, owner=65532)
+    volumes = busy.volumes()
+    for store in sorted(volumes):
+        _take_volume(busy, store)
+        verify(busy)
+    assert not set(busy.volumes().values()) & set(volumes.values())
+
+
+def _take_volume(shop: Shop, store: str) -> None:
+    """Delete pod and claim, and wait until the store has as many replicas as before, and none of them."""
+    pod, replicas = {store: shop.uids()[store]}, shop.replicas(store)
+    shop.run("delete", f"pvc/data-{store}", "--wait=false")
+    shop.run("delete", f"pod/{store}")
+    shop.wait_for_others(pod)
+
+    def renewed() -> bool:
+        now = shop.replicas(store)
+        return len(now) == len(replicas) and not now & replicas
+
+    shop.kubectl.wait(f"all replicas of {store} are others", renewed, within=120)
 
 
 def test_a_drained_node(cluster: Cluster, shop: Shop) -> None:
