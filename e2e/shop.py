@@ -17,6 +17,7 @@ __all__ = ["Found", "Shop"]
 _PROGRAM = Path(__file__).with_name("client.py")
 _STORES = "evenkeel.dev/store-cluster=main"
 _API = "evenkeel.dev/v1alpha1"
+_PAUSED = "evenkeel.dev/paused"
 
 
 class Found(msgspec.Struct, kw_only=True):
@@ -76,6 +77,15 @@ class Shop:
         """As `kubectl scale`."""
         self.run("scale", what, f"--replicas={replicas}")
 
+    def pause(self) -> None:
+        """Let nothing of the table move, and wait until that is so."""
+        self.run("annotate", "table/orders", f"{_PAUSED}=true")
+        self.kubectl.wait("the table is paused", lambda: "Paused" in self._reasons())
+
+    def resume(self) -> None:
+        """Let it move again."""
+        self.run("annotate", "table/orders", f"{_PAUSED}-")
+
     # What is
 
     def status(self, what: str = "table/orders") -> dict[str, Any]:
@@ -97,6 +107,19 @@ class Shop:
         arrived = table.get("status", {}).get("replicas") == table["spec"]["replicas"]
         well = all(holds(table, name) for name in ("Ready", "Balanced")) and holds(cluster, "Ready")
         return newest and arrived and well and not holds(table, "Degraded") and not holds(cluster, "Degraded")
+
+    def seen(self, what: str) -> bool:
+        """Whether a status speaks of the newest spec."""
+        found = self.kubectl.get(what, f"--namespace={self.namespace}")
+        return bool(found.get("status", {}).get("observedGeneration") == found["metadata"]["generation"])
+
+    def _reasons(self) -> set[str]:
+        return {str(condition["reason"]) for condition in self.status().get("conditions", ())}
+
+    def left(self) -> list[str]:
+        """What there is of stores and tables, or was made for them."""
+        kinds = "storeclusters,tables,pods,pvc,statefulsets,services,secrets,partitionassignments,rebalanceplans"
+        return self.run("get", kinds, "--output=name").split()
 
     def moving(self) -> int:
         """How many partitions are not where they should be."""
