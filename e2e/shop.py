@@ -134,6 +134,10 @@ class Shop:
         """The stores that hold something."""
         return {peer["store"] for partition in self.partitions() for peer in partition["stable"]}
 
+    def wait_for_holders(self, *stores: str) -> None:
+        """Wait until these hold something, and no others; statuses of partitions may come after the table's."""
+        self.kubectl.wait(f"{', '.join(stores)} hold everything", lambda: self.holders() == set(stores), within=30)
+
     def replicas(self, store: str) -> set[tuple[int, int]]:
         """What a store holds: partitions, and the ids of its replicas."""
         return {

@@ -19,7 +19,7 @@ def test_smoke(evenkeel: Release, shop: Shop) -> None:
     shop.wait_for_writes()
     found = shop.check()
     assert found.failed == 0, found.errors
-    assert shop.holders() == {"main-0", "main-1", "main-2"}
+    shop.wait_for_holders("main-0", "main-1", "main-2")
     with pytest.raises(ClusterError):
         evenkeel.uninstall()
     shop.close()

@@ -51,7 +51,7 @@ def test_a_store_more_and_a_store_less(shop: Shop) -> None:
     shop.resume()
     shop.kubectl.wait("the fourth pod is gone", lambda: set(shop.pods()) == {"main-0", "main-1", "main-2"}, within=180)
     verify(shop)
-    assert shop.holders() == {"main-0", "main-1", "main-2"}
+    shop.wait_for_holders("main-0", "main-1", "main-2")
     shop.kubectl.wait("its volume is gone", lambda: "data-main-3" not in shop.run("get", "pvc"), within=30)
 
 
