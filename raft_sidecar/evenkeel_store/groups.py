@@ -63,6 +63,7 @@ class Group:
         with self.lock:
             if step.begins:
                 self.tokens = Tokens()
+                self.folded_to = step.applied
             self.tokens.forget(step.forgotten_writers)
             for use in step.uses:
                 if self.tokens.is_new(use.writer, use.sequence):

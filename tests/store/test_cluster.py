@@ -93,6 +93,13 @@ async def test_new_replicas_answer_at_pins_of_before(new_cluster: Callable[..., 
         await client.rows(partition=0)
     assert redirected.value.store == leader
     await client.close()
+
+    async def folded() -> bool:
+        status = await cluster.insist(0, lambda client: client.act("status", table="orders"))
+        return all(group["unfolded"] == 0 for group in status["groups"])
+
+    # What the pin shows is by then beside the table's rows, and has to be in the snapshot as such.
+    await cluster.until(folded)
     await cluster.reconcile(3)
     await cluster.until_settled()
     for name in cluster.stores:
