@@ -29,6 +29,7 @@ TABLES: Final = max(2, round(200 * _SCALE))
 STORES: Final = max(8, round(1000 * _SCALE))
 PARTITIONS: Final = 50
 CHANGES: Final = 100
+_PATIENCE: Final = 600.0
 
 
 class _Change(NamedTuple):
@@ -109,7 +110,7 @@ async def _change(made: World, name: str, replicas: int) -> _Change:
     await watching.wait()
     generation = await _scale(made, name, replicas)
     asked = time.monotonic()
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(_PATIENCE):
         written, switched = await keys
         told = await _until_told(made, name, replicas, generation)
     return _Change(written - asked, max(0.0, told - switched))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from functools import cached_property
-from typing import TypeVar
+from functools import cached_property, lru_cache
+from typing import Any, TypeVar
 
 from evenkeel.errors import MalformedRecordError
 from evenkeel.metastore.api import KeyValue
@@ -29,6 +29,7 @@ from evenkeel.reconcile.requests import Found, Read
 __all__ = ["TableSnapshot", "read_table"]
 
 T = TypeVar("T")
+_REMEMBERED = 65_536
 
 
 def read_table(keys: Keys, table: str) -> Read:
@@ -95,14 +96,21 @@ class TableSnapshot:
         A store whose lease has ended is still there, with what is known of it, until someone decides otherwise: that it
         does not answer for a while is no reason to copy its data.
         """
-        known = {**self._named(), **self._announced()}
-        return StoresView.of(*(self._store(name, record) for name, record in known.items()))
+        named = {name: record for name, record in self._named().items() if name not in self._announced}
+        return StoresView.of(
+            *(self._store(name, record) for name, record in named.items()), *self._announced_views.values()
+        )
+
+    @cached_property
+    def _announced_views(self) -> dict[str, StoreView]:
+        return {name: self._store(name, record) for name, record in self._announced.items()}
 
     @cached_property
     def _states(self) -> dict[str, StoreState]:
         """What was decided about stores."""
         return self._records(self.keys.store_states(), StoreState)
 
+    @cached_property
     def _announced(self) -> dict[str, StoreRecord]:
         """The stores as they announced themselves, also those whose leases have ended."""
         kept = {name: state.record for name, state in self._states.items() if state.record is not None}
@@ -155,11 +163,10 @@ class TableSnapshot:
         Of the stores it is what a rebalancer sees: one that is silent for a while is still the same.
         """
         digest = hashlib.blake2b(wish, digest_size=16)
-        announced = self._announced()
-        for name, record in sorted(announced.items()):
-            digest.update(encode(self._store(name, record)))
+        for _, view in sorted(self._announced_views.items()):
+            digest.update(encode(view))
         for name, state in sorted(self._states.items()):
-            if name not in announced:
+            if name not in self._announced:
                 digest.update(encode((name, state.volume, state.given_up(self.table), state.draining)))
         return digest.hexdigest()
 
@@ -184,11 +191,18 @@ class TableSnapshot:
         )
 
     def _records(self, prefix: str, kind: type[T]) -> dict[str, T]:
+        record: Any = kind
         found = self._under(prefix).items()
-        return {key.removeprefix(prefix): decode(kind, kv.value, key=key) for key, kv in found}
+        return {key.removeprefix(prefix): _decoded(record, kv.value, key) for key, kv in found}
 
     def _under(self, prefix: str) -> Mapping[str, KeyValue]:
         return {key: kv for key, kv in self.kvs.items() if key.startswith(prefix)}
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _decoded(kind: type[Any], value: bytes, key: str) -> Any:
+    """Records are the same from look to look, and are never changed."""
+    return decode(kind, value, key=key)
 
 
 def _row(peers: Iterable[Peer], leader: str | None) -> list[str]:
