@@ -61,10 +61,19 @@ def _from_dicts(rows: Sequence[Any], shape: pa.Schema, schema: RowSchema) -> pa.
         raise UnknownColumnError(f"the table has no column {unknown[0]}; there are: {', '.join(shape.names)}")
     fields = [shape.field(name) for name in named]
     defaults = {name: value for name in named if (value := _default(schema, name)) is not None}
+    arrays = [
+        _array([row.get(field.name, defaults.get(field.name)) for row in rows], field, schema) for field in fields
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _array(values: list[Any], field: pa.Field, schema: RowSchema) -> pa.Array:
     try:
-        return pa.RecordBatch.from_pylist([{**defaults, **row} for row in rows], schema=pa.schema(fields))
+        return pa.array(values, field.type)
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise RowsError(f"the rows do not fit the table: {error}") from error
+        column = schema.column(field.name)
+        kind = column.type if column is not None else field.type
+        raise RowsError(f"column {field.name} is of type {kind}, and a row has another value: {error}") from error
 
 
 def _default(schema: RowSchema, name: str) -> Any:
