@@ -46,7 +46,9 @@ def policy(kubectl: Kubectl, namespace: str) -> Iterator[None]:
     kubectl.apply(policy, binding)
     kubectl.apply(table(partitions=1, schema=schema(AMOUNT, NOTE)), namespace=namespace)
     # A policy takes effect a moment after it was made.
-    kubectl.wait("the policy is in force", lambda: bool(refused(kubectl, namespace, {**AMOUNT, "default": "1.00"})))
+    kubectl.wait(
+        "the policy is in force", lambda: bool(refused(kubectl, namespace, {**AMOUNT, "default": "1.00"}, NOTE))
+    )
     try:
         yield
     finally:
