@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -243,12 +244,10 @@ def down(directory: Path | None, output: Output, *, wipe: bool) -> None:
     """Stop the cluster; its data stays, or goes where that is asked for."""
     layout = layout_of(directory)
     running = layout.running()
-    if running is not None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(running.pid, signal.SIGTERM)
     until = time.monotonic() + _PATIENCE
-    while layout.is_held():
-        if time.monotonic() > until:
+    ended = running is None or _terminate(running.pid, within=_PATIENCE)
+    while not ended or layout.is_held():
+        if not ended or time.monotonic() > until:
             raise InvalidInputError(f"the local cluster does not stop; see {layout.log('supervisor')}")
         time.sleep(_POLL_SECONDS / 2)
     if wipe:
@@ -259,6 +258,21 @@ def down(directory: Path | None, output: Output, *, wipe: bool) -> None:
     else:
         text, result = "stopped; the data stays, and `evenkeel local up` goes on with it", "stopped"
     tell(text, output, directory=str(layout.root), result=result)
+
+
+def _terminate(pid: int, *, within: float) -> bool:
+    """End a process in good order; whether it is gone, and not only about to be."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        signal.pidfd_send_signal(handle, signal.SIGTERM)
+        return bool(select.select([handle], [], [], within)[0])
+    except ProcessLookupError:
+        return True
+    finally:
+        os.close(handle)
 
 
 def logs(directory: Path | None, what: str, output: Output, *, lines: int, follow: bool) -> None:
