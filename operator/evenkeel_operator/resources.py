@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 from evenkeel.controller.resources import Status, WithStatus
 from evenkeel.errors import ApiConflictError, InvalidInputError, KubernetesError
 from evenkeel.kube.client import Kube
-from evenkeel.kube.kinds import PARTITION_ASSIGNMENT, REBALANCE_PLAN, STORE_CLUSTER, TABLE, Kind, Object
+from evenkeel.kube.kinds import REBALANCE_PLAN, RESOURCE_KINDS, STORE_CLUSTER, TABLE, Kind, Object
 from evenkeel.model.base import ObjectMeta
 from evenkeel.model.loading import Resource
 from evenkeel.model.partitionassignment import PartitionAssignment
@@ -25,12 +25,6 @@ __all__ = ["KubeResources", "claim", "release", "status_document"]
 
 log = logging.getLogger(__name__)
 
-_KINDS: Final[dict[type, Kind]] = {
-    StoreCluster: STORE_CLUSTER,
-    Table: TABLE,
-    PartitionAssignment: PARTITION_ASSIGNMENT,
-    RebalancePlan: REBALANCE_PLAN,
-}
 _RETRY: Final = 5.0
 _TRIES: Final = 5
 R = TypeVar("R", bound=Resource)
@@ -116,7 +110,7 @@ class KubeResources:
 
     def _owned(self, kind: type[R], table: str) -> list[R]:
         found = []
-        for subject in self._cache.owned(_KINDS[kind], self._namespace, table):
+        for subject in self._cache.owned(RESOURCE_KINDS[kind], self._namespace, table):
             try:
                 found.append(self._reader.read(kind, subject))
             except InvalidInputError as error:
@@ -138,7 +132,7 @@ class KubeResources:
     async def set_status(self, resource: WithStatus, status: Status) -> None:
         """Write a status soon; nothing happens where the resource is gone."""
         metadata = resource.metadata
-        subject = self._cache.get(_KINDS[type(resource)], metadata.namespace, metadata.name)
+        subject = self._cache.get(RESOURCE_KINDS[type(resource)], metadata.namespace, metadata.name)
         if subject is None or subject["metadata"]["uid"] != metadata.uid:
             return
         if isinstance(resource, StoreCluster):
@@ -149,7 +143,7 @@ class KubeResources:
 
     async def ensure(self, resource: PartitionAssignment | RebalancePlan) -> None:
         """Make a resource that the controller itself wants, where it is not there."""
-        kind = _KINDS[type(resource)]
+        kind = RESOURCE_KINDS[type(resource)]
         table = self._cache.get(TABLE, self._namespace, resource.spec.table)
         if table is None or self._cache.get(kind, self._namespace, resource.metadata.name) is not None:
             return

@@ -23,12 +23,11 @@ from evenkeel.errors import (
 )
 from evenkeel.kube.access import find_access
 from evenkeel.kube.client import Kube
-from evenkeel.kube.kinds import PARTITION_ASSIGNMENT, REBALANCE_PLAN, STORE_CLUSTER, TABLE, Kind, Object
+from evenkeel.kube.kinds import REBALANCE_PLAN, RESOURCE_KINDS, Object
 from evenkeel.model.base import API_VERSION
 from evenkeel.model.loading import Resource, parse
 from evenkeel.model.partitionassignment import PartitionAssignment
 from evenkeel.model.rebalanceplan import RebalancePlan, RebalancePlanStatus, WhatIf
-from evenkeel.model.storecluster import StoreCluster
 from evenkeel.model.table import Table
 from evenkeel.model.updates import validate_update
 from evenkeel.model.views import SLICE, slice_name
@@ -37,12 +36,6 @@ from evenkeel.reconcile.plan_status import TABLE_LABEL, plan_name
 __all__ = ["MANAGER", "KubeResources", "KubeSession", "kube_session"]
 
 MANAGER: Final = "kubectl-evenkeel"
-_KINDS: Final[dict[type, Kind]] = {
-    StoreCluster: STORE_CLUSTER,
-    Table: TABLE,
-    PartitionAssignment: PARTITION_ASSIGNMENT,
-    RebalancePlan: REBALANCE_PLAN,
-}
 _TRIES: Final = 10
 _FEW_SLICES: Final = 4
 _POLL_SECONDS: Final = 0.2
@@ -60,7 +53,7 @@ class KubeResources:
 
     async def get(self, kind: type[R], name: str) -> R | None:
         """One resource, or None."""
-        subject = await self._kube.get(_KINDS[kind], name, self._namespace)
+        subject = await self._kube.get(RESOURCE_KINDS[kind], name, self._namespace)
         return None if subject is None else _read(kind, subject)
 
     async def need(self, kind: type[R], name: str) -> R:
@@ -90,7 +83,7 @@ class KubeResources:
     async def change(self, kind: type[R], name: str, edit: Callable[[dict[str, Any]], None]) -> R:
         """Edit a resource's document; InvalidInputError where there is none, or the change is not allowed."""
         for _ in range(_TRIES):
-            before = await self._kube.get(_KINDS[kind], name, self._namespace)
+            before = await self._kube.get(RESOURCE_KINDS[kind], name, self._namespace)
             if before is None:
                 await self.need(kind, name)
                 continue
@@ -102,17 +95,17 @@ class KubeResources:
                 return _read(kind, before)
             patch.setdefault("metadata", {})["resourceVersion"] = before["metadata"]["resourceVersion"]
             try:
-                return _read(kind, await self._kube.merge(_KINDS[kind], name, self._namespace, patch))
+                return _read(kind, await self._kube.merge(RESOURCE_KINDS[kind], name, self._namespace, patch))
             except ApiConflictError:
                 continue
         raise ApiConflictError(f"{kind.__name__} {name} is changed all the time; try again")
 
     async def _list(self, kind: type[object]) -> list[Object]:
         try:
-            return (await self._kube.list(_KINDS[kind], self._namespace)).items
+            return (await self._kube.list(RESOURCE_KINDS[kind], self._namespace)).items
         except ApiNotFoundError:
             raise InvalidInputError(
-                f"the API server knows no {_KINDS[kind].plural}.evenkeel.dev: install Evenkeel "
+                f"the API server knows no {RESOURCE_KINDS[kind].plural}.evenkeel.dev: install Evenkeel "
                 "(helm install evenkeel charts/evenkeel), or name another --context"
             ) from None
 

@@ -245,11 +245,12 @@ def down(directory: Path | None, output: Output, *, wipe: bool) -> None:
     layout = layout_of(directory)
     running = layout.running()
     until = time.monotonic() + _PATIENCE
-    ended = running is None or _terminate(running.pid, within=_PATIENCE)
-    while not ended or layout.is_held():
-        if not ended or time.monotonic() > until:
-            raise InvalidInputError(f"the local cluster does not stop; see {layout.log('supervisor')}")
+    stopping = running is None or _terminate(running.pid, within=_PATIENCE)
+    while stopping and layout.is_held():
+        stopping = time.monotonic() <= until
         time.sleep(_POLL_SECONDS / 2)
+    if not stopping:
+        raise InvalidInputError(f"the local cluster does not stop; see {layout.log('supervisor')}")
     if wipe:
         layout.wipe()
         text, result = f"stopped, and all data in {layout.root} is deleted", "wiped"

@@ -5,6 +5,10 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from evenkeel.model.base import API_VERSION
+from evenkeel.model.partitionassignment import PartitionAssignment
+from evenkeel.model.rebalanceplan import RebalancePlan
+from evenkeel.model.storecluster import StoreCluster
+from evenkeel.model.table import Table
 
 __all__ = [
     "CONFIG_MAP",
@@ -16,6 +20,7 @@ __all__ = [
     "POD",
     "POD_DISRUPTION_BUDGET",
     "REBALANCE_PLAN",
+    "RESOURCE_KINDS",
     "SECRET",
     "SERVICE",
     "SERVICE_ACCOUNT",
@@ -94,6 +99,13 @@ _KINDS: Final = {
         REBALANCE_PLAN,
     )
 }
+RESOURCE_KINDS: Final[dict[type, Kind]] = {
+    StoreCluster: STORE_CLUSTER,
+    Table: TABLE,
+    PartitionAssignment: PARTITION_ASSIGNMENT,
+    RebalancePlan: REBALANCE_PLAN,
+}
+"""The kind of each of our resources."""
 
 
 def kind_of(subject: Object) -> Kind:
