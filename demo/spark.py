@@ -62,11 +62,12 @@ def _session(context: SparkContext) -> SparkSession:
     """A session of the thread that asks: only there are data sources found that are registered with it."""
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
-    from evenkeel_spark import EvenkeelDataSource  # noqa: PLC0415
+    from evenkeel_spark import EvenkeelDataSource, accelerate  # noqa: PLC0415
 
     made = SparkSession(context)
     # Spark finds it by itself, but not where the path of Python has a space.
     made.dataSource.register(EvenkeelDataSource)
+    accelerate(made)
     return made
 
 

@@ -29,7 +29,7 @@ __all__ = ["Moment", "open_at"]
 
 _OTHERS_PATIENCE: Final = 5.0
 """How long another task may take to pin all partitions."""
-_PAUSE: Final = 0.05
+_PAUSE: Final = 0.01
 
 
 class Moment(Struct, frozen=True):

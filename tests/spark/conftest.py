@@ -16,13 +16,14 @@ os.environ["PYSPARK_PYTHON"] = sys.executable
 from pyspark.sql import DataFrameReader, SparkSession
 
 from evenkeel.wire.flight import ReadRequest
-from evenkeel_spark import EvenkeelDataSource
+from evenkeel_spark import EvenkeelDataSource, accelerate
 from evenkeel_store.scans import Scanner
 from tests.spark.stores import Stores
 
 
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+@pytest.fixture(scope="session", params=["rows", "columns"])
+def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Once as Spark knows Python's sources, and once accelerated."""
     folder = tmp_path_factory.mktemp("spark with spaces")
     builder = SparkSession.builder.master("local[2, 3]").appName("evenkeel")
     settings = {
@@ -41,7 +42,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         # Spark asks a shell for Python, without quotes, before it looks for sources.
         session.dataSource.register(EvenkeelDataSource)
     session.sparkContext.setLogLevel("OFF")
+    thread = session._jvm.java.lang.Thread.currentThread()
+    loader = thread.getContextClassLoader()
+    assert request.param == "rows" or accelerate(session)
     yield session
+    # This thread's next Spark is another one.
+    thread.setContextClassLoader(loader)
     session.stop()
 
 

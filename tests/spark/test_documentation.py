@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from pyspark.sql import SparkSession
 
 from tests.repository.tree import ROOT
@@ -14,6 +15,7 @@ PAGE = ROOT / "docs" / "spark.md"
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.parametrize("spark", ["columns"], indirect=True)
 def test_examples_run(spark: SparkSession, stores: Stores) -> None:
     """Each block of the page, by itself, on an empty table."""
     assert BLOCKS
