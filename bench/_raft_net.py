@@ -264,6 +264,9 @@ class _Committing:
     def read_index(self, group: int, replica: int, answer: Callable[[wire.ReadOutcome], None]) -> None:
         answer(wire.ReadAt(self.index))
 
+    def doubt(self, group: int, replica: int, doubt: wire.Doubt) -> None:
+        pass
+
     def drain(self, answer: Callable[[wire.Drained], None]) -> None:
         answer(wire.Drained())
 

@@ -235,8 +235,7 @@ class Engine:
             # Not even that can be read; it stays damaged, which the answer says.
             self._recover(error)
             return
-        group.hashes.clear()
-        group.differs = ""
+        group.forget_comparisons()
 
     def _go_on(self, works: Sequence[Work]) -> None:
         """Bring every one of these groups further, or stop it."""
@@ -383,8 +382,7 @@ class Engine:
                 run(self._cursor, *(f"DROP TABLE IF EXISTS {table}" for table in layout.tables()))
             raise
         self._restored.add(number)
-        group.hashes.clear()
-        group.differs = ""
+        group.forget_comparisons()
 
     # Steps
 

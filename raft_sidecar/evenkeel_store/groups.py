@@ -41,6 +41,8 @@ class Group:
         """By index, the last ones."""
         self.differs = ""
         """How its rows differ from the leader's, when they were last compared; empty where they are the same."""
+        self.verdict = ""
+        """Where it is led here: what asking all replicas said against its rows."""
         self.layout: Layout | None = None
         """None where there are no rows yet, and while they move."""
         self._held: dict[object, int] = {}
@@ -123,6 +125,16 @@ class Group:
         with self.lock:
             pinned = {pin.index for pin in self.head.pins.values()}
             return self.head.applied, sorted(pinned | set(self._held.values()))
+
+    @property
+    def doubt(self) -> str:
+        """Why its rows may not be what they should be; empty where nothing is known against them."""
+        return self.verdict or self.differs
+
+    def forget_comparisons(self) -> None:
+        """Other rows have taken the place of those that were compared."""
+        self.hashes.clear()
+        self.differs = self.verdict = ""
 
     @property
     def about_rows(self) -> int:

@@ -111,6 +111,7 @@ class Machine:
         self._jobs: dict[int, deque[_Job]] = {}
         self._jobs_bytes = 0
         self._hurry = asyncio.Event()
+        self._stopping = False
         self._busy: set[int] = set()
         self._worker: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -118,9 +119,18 @@ class Machine:
         self._hosted: dict[tuple[str, int], int] = {}
         self._roles: dict[int, Role] = {}
         self._waiting: dict[int, list[tuple[int, asyncio.Future[None]]]] = {}
-        self.upkeep = Upkeep(self.engine, self.rows, full=self.directory.full, report=self.report, clock=self._clock)
+        self.upkeep = Upkeep(
+            self.engine,
+            self.rows,
+            full=self.directory.full,
+            report=self.report,
+            doubted=self._doubted,
+            clock=self._clock,
+        )
         self.on_role: Callable[[int], None] = lambda group: None
         """Called when a group's role is told."""
+        self.on_doubt: Callable[[Group], None] = lambda group: None
+        """Called when something else is known against a group's rows, and when the sidecar has to be told again."""
 
     @property
     def volume(self) -> str:
@@ -129,6 +139,7 @@ class Machine:
 
     async def stop(self) -> None:
         """Finish what is under way and let go of the directory."""
+        self._stopping = True
         while self._worker is not None:
             self._hurry.set()
             await self._worker
@@ -193,6 +204,9 @@ class Machine:
         elif is_damage(error):
             self._spawn(self.look(lambda engine: engine.mark_damaged(group, str(error).partition("\n")[0])))
 
+    def _doubted(self, group: Group) -> None:
+        self.on_doubt(group)
+
     async def condemn(self, group: int, why: str) -> None:
         """Rely on a group's rows no more."""
         await self.look(lambda engine: engine.mark_damaged(group, why))
@@ -252,6 +266,9 @@ class Machine:
             # Replaced, never changed: threads of the Flight server look at it.
             self._hosted = {**self._hosted, (request.table, request.partition): group}
         answer(body)
+        known = self.engine.groups.get(group)
+        if known is not None and known.doubt and not known.head.damage:
+            self.on_doubt(known)
 
     def _closed(self, group: int, replica: int, answer: _Answer, body: StoreSays) -> None:
         if isinstance(body, Done) and self._replicas.get(group) == replica:
@@ -288,7 +305,7 @@ class Machine:
         """Let what comes soon go together, unless somebody waits for it."""
         seconds = min(_RESTS * (self._clock.now() - began), _LONGEST_REST)
         others = any(job.request is None for jobs in self._jobs.values() for job in jobs)
-        if seconds <= 0 or self._waiting or others or self._jobs_bytes >= _MUCH_BYTES:
+        if seconds <= 0 or self._stopping or self._waiting or others or self._jobs_bytes >= _MUCH_BYTES:
             return
         self._hurry.clear()
         timer = self._clock.call_at(self._clock.now() + seconds, self._hurry.set)
@@ -418,6 +435,7 @@ class Machine:
         kept = KeptGroup(msgspec.structs.replace(files.kept.head, **own), files.kept.uses)
         await self.look(lambda engine: engine.adopt(number, replica, kept, partial(fill_log, files)))
         self.tally["restores"] += 1
+        self.on_doubt(self.engine.groups[number])
         return Applied(request.index)
 
 

@@ -6,6 +6,7 @@ Everything here is asked by threads of the Flight server, and answered with a re
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from typing import Final
@@ -44,7 +45,10 @@ from evenkeel_store.machine import Machine
 
 __all__ = ["Held", "Service", "now_milliseconds", "too_large"]
 
+log = logging.getLogger(__name__)
+
 _PATIENCE: Final = 10.0
+_ROLE_SECONDS: Final = 0.2
 
 Held = tuple[object, int]
 
@@ -74,7 +78,9 @@ class Service:
         self.now = now
         self._sidecar = sidecar
         self._patience = patience
-        self.reads = ReadIndexes(self._read_index, clock=clock or SystemClock(), patience=patience)
+        self._clock = clock or SystemClock()
+        self.reads = ReadIndexes(self._read_index, clock=self._clock, patience=patience)
+        machine.on_doubt = self.tell_doubt
 
     # Finding
 
@@ -247,14 +253,38 @@ class Service:
         return committed.index, taken
 
     async def rebuild(self, group: Group, index: int, majority: str) -> None:
-        """Give a replica up that is not as most others are: it is restored from its leader with the next entry."""
+        """Give a replica up that is not as most others are: it is restored from its leader.
+
+        One that leads has another lead first; where nobody can, it is kept.
+        """
         ours = group.hashes.get(index, "")
         if ours in ("", majority):
             what = "is that hash" if ours else "no hash was taken"
             raise RequestError(f"nothing to rebuild: at index {index} {what} here; verify anew")
-        await self.machine.condemn(
-            group.number, f"at index {index} its hash is {ours}, and most replicas' is {majority}"
-        )
+        why = f"at index {index} its hash is {ours}, and most replicas' is {majority}"
+        await self._let_others_lead(group, why)
+        await self.machine.condemn(group.number, why)
+
+    async def _let_others_lead(self, group: Group, why: str) -> None:
+        until = self._clock.now() + self._patience
+        while self.machine.role_of(group.number).leader:
+            if self._clock.now() >= until:
+                self.tell_doubt(group)
+                raise UnavailableError(f"nobody took over partition {group.head.partition} from here: try again")
+            self._sidecar.doubt(group.number, group.head.replica, why, unfit=True)
+            await self._clock.sleep(_ROLE_SECONDS)
+
+    def set_verdict(self, group: Group, verdict: str) -> None:
+        """Keep what asking all replicas said against the rows here."""
+        if verdict != group.verdict:
+            group.verdict = verdict
+            if verdict:
+                log.error("table %s, partition %d: %s", group.head.table, group.head.partition, verdict)
+            self.tell_doubt(group)
+
+    def tell_doubt(self, group: Group) -> None:
+        """Let the sidecar know what is known against a group's rows, for all who look at its status."""
+        self._sidecar.doubt(group.number, group.head.replica, group.doubt)
 
 
 def too_large(limit: int = MAX_ENTRY_BYTES) -> TooLargeError:

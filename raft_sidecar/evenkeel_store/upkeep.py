@@ -1,7 +1,7 @@
 """What is done behind the writers' back, on a thread of its own: folding, hashes at barriers, a look at every block.
 
-A hash that differs from the leader's is told (log, metric, status), and nothing else is done about it: which of the two
-is wrong is not known here.
+A hash that differs from the leader's is told (log, metric, status), and nothing else is done about it here: which of
+the two is wrong, the leader finds out by asking them all (`healing`).
 
 Groups with many rows in the log are folded at once, the others after a second, but not for more than a quarter of the
 time: there may be hundreds of them. In between each group is read through once since the start, because DuckDB checks
@@ -50,13 +50,18 @@ class Upkeep:
         *,
         full: Callable[[], str],
         report: Callable[[int, BaseException], None],
+        doubted: Callable[[Group], None],
         clock: Clock,
     ) -> None:
-        """`full` says why nothing may be written; `report` is told what errors groups met."""
+        """`full` says why nothing may be written; `report` is told what errors groups met.
+
+        `doubted` is told of groups that were compared, where that changed what is known against their rows.
+        """
         self._engine = engine
         self._rows = rows
         self._full = full
         self._report = report
+        self._doubted = doubted
         self._clock = clock
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fold")
         self._running: asyncio.Task[None] | None = None
@@ -197,7 +202,7 @@ class Upkeep:
         if not ours:
             return
         self._engine.tally["comparisons"] += 1
-        group.differs = ""
+        before, group.differs = group.differs, ""
         if ours != leaders.hash:
             group.differs = (
                 f"at index {leaders.index} the hash of the rows is {ours}, and the leader's is {leaders.hash}"
@@ -206,6 +211,8 @@ class Upkeep:
             log.error(
                 "table %s, partition %d is not as its leader has it: %s", head.table, head.partition, group.differs
             )
+        if group.differs != before:
+            self._doubted(group)
 
     async def _hash(self, group: Group, held: _Held, version: int) -> str:
         """Return the hash of the rows at an index, and let it go; empty where they cannot be read."""

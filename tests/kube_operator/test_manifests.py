@@ -125,6 +125,16 @@ def test_another_state_machine() -> None:
     assert store["args"][:3] == ["-m", "mine", "--fast"]
 
 
+def test_stores_ask_each_other() -> None:
+    """A store trusts the others' authority; one that is not to heal by itself is told so."""
+    _, store = containers(pod())
+    assert "--tls-ca=/etc/evenkeel/tls/ca.crt" in store["args"]
+    assert "--heal=no" not in store["args"]
+    _, manual = containers(pod(PLAIN, healing="Manual"))
+    assert "--heal=no" in manual["args"]
+    assert not [argument for argument in manual["args"] if argument.startswith("--tls")]
+
+
 def test_stores_are_apart() -> None:
     """Two stores of a cluster are never on one node, unless that was allowed; zones are shared fairly."""
     hard, soft = pod(), pod(PodSettings(image="i", apart=False))

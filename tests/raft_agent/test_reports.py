@@ -204,6 +204,14 @@ def test_numbers_have_two_digits_that_count() -> None:
     assert (made.replicas, made.leading, made.log_bytes, made.bytes_per_second) == (2, 1, 120_000, 1200)
 
 
+def test_damaged_states_are_told_apart() -> None:
+    """Among all that holds partitions up, those whose rows are wrong are named."""
+    reports = {P0: report(problem="it stands still"), Partition(TABLE, 1): report(problem="bad block", damaged=True)}
+    made = load_of(reports, rates={}, problems={partition: told.problem for partition, told in reports.items()})
+    assert made.damaged == (f"{TABLE}/1",)
+    assert made.problems == {f"{TABLE}/0": "it stands still", f"{TABLE}/1": "bad block"}
+
+
 def test_a_standstill_is_counted_once() -> None:
     """From the last progress on, for as long as it lasts; progress, or the end of it, forgets it."""
     stalls = Stalls(30)
@@ -221,7 +229,9 @@ def test_a_standstill_is_counted_once() -> None:
 
 def test_a_report_stays_small() -> None:
     """Where everything fails at once, a part of it tells as much, and etcd takes no value of many megabytes."""
-    reports = {Partition(TABLE, number): GroupReport(False, 1, 10**9, 5, 10**9, {}) for number in range(10_000)}
+    reports = {
+        Partition(TABLE, number): GroupReport(False, 1, 10**9, 5, 10**9, {}, damaged=True) for number in range(10_000)
+    }
     problems = dict.fromkeys(reports, "the state machine says: " + "x" * 10_000)
     report = load_of(reports, rates={}, problems=problems)
     assert len(report.problems) == 500

@@ -195,3 +195,54 @@ async def test_a_backlog_is_bounded(new_cluster: NewCluster) -> None:
     assert node.leader
     await poor.start_machine()
     await cluster.equal("abc", values)
+
+
+async def test_damage_is_told_for_a_while(new_cluster: NewCluster) -> None:
+    """A state that says it is damaged is filled anew, and whoever looks a minute later still hears that it was."""
+    cluster, newcomer = await beyond_the_log(new_cluster)
+    await add_learner(cluster, newcomer)
+    await cluster.equal("abcd", VALUES)
+    await newcomer.stop_machine()
+    (newcomer.directory / "state" / "state.db").write_bytes(b"not a database" * 500)
+    await newcomer.start_machine()
+    await cluster.until(lambda: "the state is damaged" in problem(newcomer))
+    assert newcomer.host.reports()[ORDERS].damaged
+    await cluster.until(lambda: "the state was damaged, and is restored" in problem(newcomer))
+    await cluster.equal("abcd", VALUES)
+    await pass_time(cluster, 50)
+    assert newcomer.host.reports()[ORDERS].damaged
+    await pass_time(cluster, 15)
+    assert (problem(newcomer), newcomer.host.reports()[ORDERS].damaged) == ("", False)
+
+
+async def test_doubts_are_told_and_end(new_cluster: NewCluster) -> None:
+    """What a state machine has against its state is its replica's problem, until it says otherwise or is opened."""
+    cluster = await new_cluster("a", "b", "c")
+    await cluster.begin("a", "b", "c")
+    member = cluster["b"]
+    assert member.end is not None
+    group, number = group_number(*ORDERS), replica_of(member).id[1]
+    member.end.doubt(group, number, "it differs")
+    await cluster.until(lambda: problem(member) == "the state is in doubt: it differs")
+    assert member.host.reports()[ORDERS].damaged
+    member.end.doubt(group, number, "")
+    await cluster.until(lambda: problem(member) == "")
+    member.end.doubt(group, number, "it differs")
+    await cluster.until(lambda: problem(member) != "")
+    await member.stop_machine()
+    await member.start_machine()
+    await cluster.until(lambda: replica_of(member).fit_to_lead)
+    assert problem(member) == ""
+
+
+async def test_an_unfit_state_is_not_led_from(new_cluster: NewCluster) -> None:
+    """A state machine that is about to give its state up is relieved at once, and does not lead while that lasts."""
+    cluster = await new_cluster("a", "b", "c")
+    await cluster.begin("a", "b", "c")
+    bad = cluster.leading()
+    assert bad.end is not None
+    bad.end.doubt(group_number(*ORDERS), replica_of(bad).id[1], "most have other rows", unfit=True)
+    await cluster.until(lambda: cluster.leader() not in (None, bad))
+    for _ in range(5):
+        await pass_time(cluster, 1)
+        assert cluster.leader() not in (None, bad)

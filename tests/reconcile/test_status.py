@@ -219,6 +219,29 @@ def test_the_worst_comes_first_and_nothing_is_left_out() -> None:
     assert [entry.partition for entry in status.stuck] == [3, 4]
 
 
+def test_damaged_replicas() -> None:
+    """Degraded names who is damaged and what becomes of it, apart from what is merely slow; healed, it is over."""
+    scene = Scene()
+    scene.look()
+    damaged = (f"{TABLE}/4", "other.1/5")
+    scene.loads = {
+        "s1": load(problems={f"{TABLE}/4": "bad block", f"{TABLE}/2": "no room"}, damaged=damaged),
+        "s2": load(problems={f"{TABLE}/4": "the state is in doubt"}, damaged=damaged),
+    }
+    status = scene.look()
+    assert conditions(status)["Ready"] == ("True", "AsExpected")
+    assert conditions(status)["Degraded"] == ("True", "ReplicaDamaged")
+    assert message(status, "Degraded") == (
+        "1 partitions have a replica whose rows are damaged or differ; partition 4: s1: bad block; s2: the state is in "
+        "doubt; it is built anew from the others, where most of them have the same rows; 1 partitions do not get on; "
+        "partition 2: s1: no room"
+    )
+    assert [(entry.partition, entry.reason) for entry in status.stuck][-1][0] == 4
+    assert partition_statuses(scene.snapshot(), scene.loads)[4].reason == "s1: bad block; s2: the state is in doubt"
+    scene.loads = {}
+    assert conditions(scene.look())["Degraded"] == ("False", "AsExpected")
+
+
 def test_a_table_that_cannot_be_created() -> None:
     """It is not ready for the same reason."""
     scene = Scene(led=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -27,13 +28,15 @@ __all__ = ["TableCluster", "TableStore"]
 class TableStore(StoreProcesses):
     """A sidecar and a table store."""
 
+    machine_flags: tuple[str, ...] = ()
+
     async def start_machine(self) -> None:
         self.machine = await self._launch(
             "machine",
             "evenkeel_store.process.main",
             *("--store", self.name, "--store-cluster", "main", "--etcd-endpoints", ",".join(self.endpoints)),
             *("--socket", str(self.socket), "--data", str(self.directory / "tables")),
-            *("--listen", f"{LOOPBACK}:{self.front}", "--http", f"{LOOPBACK}:0"),
+            *("--listen", f"{LOOPBACK}:{self.front}", "--http", f"{LOOPBACK}:0", *self.machine_flags),
         )
 
     @property
@@ -44,9 +47,19 @@ class TableStore(StoreProcesses):
 class TableCluster(ProcessCluster):
     """A cluster with one table, `orders`."""
 
+    def __init__(self, directory: Path, *, machine_flags: tuple[str, ...] = (), **options: Any) -> None:
+        """`machine_flags` are for every table store."""
+        super().__init__(directory, **options)
+        self.machine_flags = machine_flags
+
+    def log(self) -> str:
+        """The last of what all processes said."""
+        return "\n".join(store.log() for store in self.stores.values())
+
     async def add(self, name: str, *, flags: tuple[str, ...] = ()) -> StoreProcesses:
         store = TableStore(name, self.directory / name, (self.etcd.endpoint,), ())
         store.flags = ("--flight", store.address, *self.flags, *flags)
+        store.machine_flags = self.machine_flags
         self.stores[name] = store
         await store.start()
         return store

@@ -69,6 +69,7 @@ class Sidecar:
         self.lost = 0
         """How many answers to proposals get lost: these are logged all the same."""
         self.readable = True
+        self.doubts: dict[int, m.Doubt] = {}
         self.questions = 0
         self.proposals = 0
         self.applying = True
@@ -107,6 +108,9 @@ class Sidecar:
     def read_index(self, group: int, replica: int, answer: Callable[[m.ReadOutcome], None]) -> None:
         self.questions += 1
         answer(m.ReadAt(self.groups[group].last) if self.readable else m.Unavailable())
+
+    def doubt(self, group: int, replica: int, doubt: m.Doubt) -> None:
+        self.doubts[group] = doubt
 
     def drain(self, answer: Callable[[m.Drained], None]) -> None:
         self.drained.set()

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from pyarrow import flight
 
-from evenkeel.errors import AccessError
+from evenkeel.errors import AccessError, RequestError, UnavailableError
+from evenkeel.wire.flight import RebuildRequest
 from evenkeel_store.flight.access import TokenFile
+from evenkeel_store.flight.others import Credentials, OtherStores
 from evenkeel_store.flight.server import ServerTls
 from tests.raft_net.test_tls import Authority
 from tests.store.serving import ORDERS, Client, Store, table_record
@@ -89,3 +91,22 @@ async def test_client_certificates(tmp_path: Path, authority: Authority) -> None
         with pytest.raises(flight.FlightUnavailableError):
             await without.rows()
         await without.close()
+
+
+async def test_stores_ask_each_other(tmp_path: Path, authority: Authority) -> None:
+    """A store shows the others its certificate and the first of its tokens; whoever is refused says by whom."""
+    files, mine = authority.issue("store"), authority.issue("other")
+    async with Store(tmp_path, tls=ServerTls(files.cert, files.key, files.ca), tokens=lambda: [b"one"]) as store:
+        await store.table(table_record(ORDERS, partitions=2), partitions=(0, 1))
+        others = OtherStores(Credentials(tokens=lambda: [b"one", b"old"], ca=files.ca, cert=mine.cert, key=mine.key))
+        found = await others.status(store.address, "orders.1", 1)
+        assert found is not None
+        assert (found.table, found.partition) == ("orders.1", 1)
+        assert await others.status(store.address, "orders.1", 2) is None
+        with pytest.raises(RequestError, match="nothing to rebuild"):
+            await others.rebuild(store.address, RebuildRequest(table="orders.1", partition=1, index=1, hash="0:0"))
+        tokenless = OtherStores(Credentials(ca=files.ca, cert=mine.cert, key=mine.key))
+        with pytest.raises(AccessError):
+            await tokenless.status(store.address, "orders.1", 1)
+        with pytest.raises(UnavailableError):
+            await OtherStores(Credentials(ca=files.ca)).status(store.address, "orders.1", 1)

@@ -18,7 +18,7 @@ import pytest
 from evenkeel.client import Client
 from evenkeel.errors import NotLeaderError
 from evenkeel.metastore.api import Put, Txn
-from evenkeel.protocol.records import LeaderOrder, encode
+from evenkeel.protocol.records import LeaderOrder, StoreLoad, decode, encode
 from tests.process.cluster import KEYS, TABLE, end
 from tests.store.cluster import TableCluster, TableStore
 
@@ -184,6 +184,51 @@ async def test_replica_with_a_wrong_row_is_built_anew(new_cluster: Callable[...,
 
         await cluster.until(same)
         assert (await asyncio.to_thread(table.count)) == 10
+
+
+@pytest.mark.parametrize("leads", [False, True], ids=["a follower", "the leader"])
+async def test_replica_with_a_wrong_row_heals_by_itself(new_cluster: Callable[..., Any], leads: bool) -> None:
+    """While rows are written all the time it is found, said to differ, given up and restored; nothing is lost."""
+    cluster: TableCluster = await new_cluster(partitions=1, machine_flags=("--compare-seconds", "1"))
+    await cluster.reconcile(3)
+    await cluster.until_settled()
+    await cluster.write(batch(0, 0), writer="w0", sequence=1)
+    await cluster.hashes(0)
+    leader = await cluster.likely_leader(0)
+    victim = cluster.stores[leader if leads else min(set(cluster.stores) - {leader})]
+    assert victim.machine is not None
+    await end(victim.machine, signal.SIGTERM)
+    _damage_a_row(victim.directory / "tables" / "tables.duckdb")
+    await victim.start_machine()
+    if leads:
+        await _lead_again(cluster, victim.name)
+    done = asyncio.Event()
+
+    async def write() -> int:
+        sequence = 0
+        while not done.is_set():
+            sequence += 1
+            await cluster.write(batch(1, sequence), writer="w1", sequence=sequence)
+            await asyncio.sleep(0.05)
+        return sequence
+
+    writing = asyncio.create_task(write())
+    told: set[str] = set()
+
+    async def healed() -> bool:
+        for name in cluster.stores:
+            found = (await cluster.metastore.range(KEYS.load(name))).kvs
+            told.update(*(decode(StoreLoad, kv.value, key=kv.key).problems.values() for kv in found))
+        return "is built anew" in cluster.log() and len(set((await cluster.hashes(0)).values())) == 1
+
+    await cluster.until(healed, within=120)
+    done.set()
+    written = await writing
+    expected = [row for sequence in range(1, written + 1) for row in batch(1, sequence).column("id").to_pylist()]
+    assert await all_rows(cluster) == sorted([*batch(0, 0).column("id").to_pylist(), *expected])
+    assert any("the state is in doubt: at index" in problem for problem in told), told
+    rows = await cluster.insist(0, lambda client: client.get(partition=0, filter=["=", "id", 3]))
+    assert rows.column("customer").to_pylist() == ["0/0"]
 
 
 def _damage_a_row(database: Path) -> None:

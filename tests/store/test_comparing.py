@@ -12,6 +12,8 @@ import pytest
 from evenkeel.errors import NotLeaderError
 from evenkeel_store.comparing import Comparer
 from evenkeel_store.entries import Compare, Hash, encode_entry
+from evenkeel_store.flight.others import Credentials, OtherStores
+from evenkeel_store.healing import Healer
 from tests.store.serving import ORDERS, Store, table_record
 from tests.store.support import GROUP, columns, upsert
 from tests.store.test_machine import Asking, start
@@ -20,6 +22,10 @@ from tests.wire.support import turns
 __all__ = ["start"]
 
 START = Callable[..., Asking]
+
+
+def healer(store: Store) -> Healer:
+    return Healer(store.service, OtherStores(Credentials()), clock=store.clock)
 
 
 async def compared(store: Asking, times: int) -> None:
@@ -74,7 +80,7 @@ async def test_leaders_compare_what_has_changed(tmp_path: Path) -> None:
     """After its time, and only where something was written since; one partition at a look."""
     async with Store(tmp_path / "store") as store:
         await store.table(table_record(ORDERS, partitions=2), partitions=(0, 1))
-        comparer = Comparer(store.service, seconds=100, clock=store.clock)
+        comparer = Comparer(store.service, healer(store), seconds=100, clock=store.clock)
 
         async def logged() -> list[int]:
             before = [group.last for group in store.sidecar.groups.values()]
@@ -100,7 +106,7 @@ async def test_who_does_not_lead_compares_nothing(tmp_path: Path) -> None:
     """It is the leader's to do; one that has just lost it puts it off."""
     async with Store(tmp_path / "store") as store:
         await store.table(table_record(ORDERS))
-        comparer = Comparer(store.service, seconds=100, clock=store.clock)
+        comparer = Comparer(store.service, healer(store), seconds=100, clock=store.clock)
         await comparer.look()
         store.clock.advance(100)
         [group] = store.sidecar.groups.values()

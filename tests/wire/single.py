@@ -48,6 +48,9 @@ class Single:
     def read_index(self, group: int, replica: int, answer: Callable[[m.ReadOutcome], None]) -> None:
         answer(m.ReadAt(self.last) if self.leading else m.Unavailable())
 
+    def doubt(self, group: int, replica: int, doubt: m.Doubt) -> None:
+        pass
+
     def drain(self, answer: Callable[[m.Drained], None]) -> None:
         self.leading = False
         self.drained.set()

@@ -39,6 +39,7 @@ class Sidecar:
         self.gone = asyncio.Event()
         self.proposals: asyncio.Queue[tuple[int, int, bytes, Callable[[m.ProposeOutcome], None]]] = asyncio.Queue()
         self.reads: asyncio.Queue[tuple[int, int, Callable[[m.ReadOutcome], None]]] = asyncio.Queue()
+        self.doubts: asyncio.Queue[tuple[int, int, m.Doubt]] = asyncio.Queue()
         self.drains: asyncio.Queue[Callable[[m.Drained], None]] = asyncio.Queue()
 
     def connected(self, hello: m.Hello) -> None:
@@ -53,6 +54,9 @@ class Sidecar:
 
     def read_index(self, group: int, replica: int, answer: Callable[[m.ReadOutcome], None]) -> None:
         self.reads.put_nowait((group, replica, answer))
+
+    def doubt(self, group: int, replica: int, doubt: m.Doubt) -> None:
+        self.doubts.put_nowait((group, replica, doubt))
 
     def drain(self, answer: Callable[[m.Drained], None]) -> None:
         self.drains.put_nowait(answer)

@@ -42,6 +42,7 @@ STORE: list[tuple[m.StoreSays, list[Any]]] = [
     (m.Failed("disk full"), ["failed", "disk full"]),
     (m.Propose(b"x"), ["propose", b"x"]),
     (m.ReadIndex(), ["read_index"]),
+    (m.Doubt("it differs", True), ["doubt", "it differs", True]),
     (m.Drain(), ["drain"]),
 ]
 

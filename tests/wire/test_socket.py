@@ -115,6 +115,17 @@ async def test_reads_and_drain(listening: SidecarEnd, sidecar: Sidecar, machine:
     assert (await read, await drain) == (m.ReadAt(12), m.Drained(1))
 
 
+async def test_doubts(listening: SidecarEnd, sidecar: Sidecar, machine: Machine, connect: Connect) -> None:
+    """They are told in their order and not answered; without a sidecar nobody hears of them."""
+    end, _ = connect(machine)
+    end.doubt(4, 9, "lost")
+    await machine.volume.get()
+    end.doubt(4, 9, "it differs", unfit=True)
+    end.doubt(4, 9, "")
+    assert await sidecar.doubts.get() == (4, 9, m.Doubt("it differs", True))
+    assert await sidecar.doubts.get() == (4, 9, m.Doubt(""))
+
+
 async def test_applies_wait_for_credit(
     listening: SidecarEnd, sidecar: Sidecar, machine: Machine, connect: Connect
 ) -> None:

@@ -23,6 +23,8 @@ class Connections:
         *,
         token: str = "",
         ca: Path | bytes | None = None,
+        cert: Path | None = None,
+        key: Path | None = None,
         server_name: str = "",
         via: Callable[[str], str] = lambda address: address,
     ) -> None:
@@ -32,6 +34,8 @@ class Connections:
         self._options: dict[str, Any] = {}
         if ca is not None:
             self._options["tls_root_certs"] = _read(ca)
+        if cert is not None and key is not None:
+            self._options |= {"cert_chain": _read(cert), "private_key": _read(key)}
         if server_name:
             self._options["override_hostname"] = server_name
         self._clients: dict[str, flight.FlightClient] = {}
@@ -57,11 +61,11 @@ class Connections:
             client.close()
 
 
-def _read(ca: Path | bytes) -> bytes:
+def _read(file: Path | bytes) -> bytes:
     try:
-        return ca if isinstance(ca, bytes) else ca.read_bytes()
+        return file if isinstance(file, bytes) else file.read_bytes()
     except OSError as error:
-        raise InvalidInputError(f"CA file {ca!s}: {error.strerror}") from error
+        raise InvalidInputError(f"certificate file {file!s}: {error.strerror}") from error
 
 
 def store_error(error: Exception) -> StoreError:

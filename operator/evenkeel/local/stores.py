@@ -47,6 +47,7 @@ class StorePair:
                 *common,
                 *("--data", str(self._data / "store"), "--memory", str(_memory(cluster))),
                 *("--listen", f"{LOOPBACK}:{ports.flight}", "--http", f"{LOOPBACK}:{ports.store_http}"),
+                *(("--heal", "no") if cluster.spec.healing == "Manual" else ()),
             ),
             log=layout.log(f"{name}.store"),
         )

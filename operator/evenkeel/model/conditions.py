@@ -59,6 +59,7 @@ class Reason(enum.StrEnum):
     STORES_LOST = "StoresLost"
     QUORUM_LOST = "QuorumLost"
     CATCH_UP_FAILING = "CatchUpFailing"
+    REPLICA_DAMAGED = "ReplicaDamaged"
     VOLUME_UNBOUND = "VolumeUnbound"
     TABLES_REMAIN = "TablesRemain"
     FORBIDDEN = "Forbidden"

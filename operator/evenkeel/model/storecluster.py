@@ -152,6 +152,8 @@ class StoreClusterSpec(Model):
         tuple[DnsName, ...], Field(max_length=64, json_schema_extra={"x-kubernetes-list-type": "set"})
     ] = ()
     """Namespaces that also get the Secret `<name>-client`, so that jobs there can mount it."""
+    healing: Literal["Auto", "Manual"] = "Auto"
+    """Auto builds a replica anew that has other rows than most; Manual only says so, and waits for `verify --heal`."""
     paused: bool = False
     """True stops every change to pods and every new plan; what is running goes on serving."""
 

@@ -248,6 +248,8 @@ class StoreLoad(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """By `<table>/<partition>` that is led here: the stores whose replicas are being filled, and how far (0 to 1)."""
     problems: dict[str, str] = {}
     """By `<table>/<partition>`: why it does not get on; of very many, the first."""
+    damaged: tuple[str, ...] = ()
+    """Those whose rows here are damaged, or not as other replicas have them."""
 
 
 class PlanState(enum.StrEnum):

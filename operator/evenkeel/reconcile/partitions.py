@@ -24,7 +24,7 @@ from evenkeel.protocol.records import Leader, Peer, PlanState, Role, StoreLoad, 
 from evenkeel.reconcile.snapshot import TableSnapshot
 from evenkeel.reconcile.wish import USERS_CHOOSE
 
-__all__ = ["Trouble", "partition_statuses", "problems_of", "read_loads", "slice_status"]
+__all__ = ["Trouble", "damages_of", "partition_statuses", "problems_of", "read_loads", "slice_status"]
 
 _LONGEST_REASON = 1024
 T = TypeVar("T")
@@ -58,7 +58,8 @@ def partition_statuses(
         return []
     leaders = _leaders(snapshot)
     filling = dict(_of_table((load.filling for load in loads.values()), snapshot.table))
-    problems = {**(blocked or {}), **problems_of(loads, snapshot.table)}
+    table = snapshot.table
+    problems = {**(blocked or {}), **problems_of(loads, table), **damages_of(loads, table)}
     return [
         _partition(snapshot, p, leaders.get(p), filling.get(p, {}), problems.get(p, ""))
         for p in range(record.partitions)
@@ -72,6 +73,16 @@ def problems_of(loads: Mapping[str, StoreLoad], table: str) -> dict[int, str]:
         for partition, problem in _of_table([load.problems], table):
             found.setdefault(partition, f"{store}: {problem}")
     return found
+
+
+def damages_of(loads: Mapping[str, StoreLoad], table: str) -> dict[int, str]:
+    """By partition, what is wrong with the rows of a replica; all stores' words for each."""
+    found: dict[int, list[str]] = {}
+    for store, load in sorted(loads.items()):
+        damaged = {name: load.problems.get(name, "its rows are damaged") for name in load.damaged}
+        for partition, problem in _of_table([damaged], table):
+            found.setdefault(partition, []).append(f"{store}: {problem}")
+    return {partition: "; ".join(words) for partition, words in sorted(found.items())}
 
 
 def _of_table(reports: Iterable[Mapping[str, T]], table: str) -> Iterator[tuple[int, T]]:

@@ -5,7 +5,8 @@ Conditions keep their times for as long as their status stays the same: `now` sh
     Ready         every partition can be read and written
     Progressing   replicas are on their way, or are about to be
     Balanced      everything is where the newest spec wants it
-    Degraded      something is wrong, and says what: without a leader, a spec that cannot be had, stores lost
+    Degraded      something is wrong, and says what: without a leader, a spec that cannot be had, stores lost, rows
+                  that are damaged or differ
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from evenkeel.model.table import StuckPartition, Table, TableStatus
 from evenkeel.protocol.partition import PartitionView
 from evenkeel.protocol.plan import Plan
 from evenkeel.protocol.records import PlanState, StoreLoad, TableState, shape
-from evenkeel.reconcile.partitions import Trouble, problems_of
+from evenkeel.reconcile.partitions import Trouble, damages_of, problems_of
 from evenkeel.reconcile.snapshot import TableSnapshot
 
 __all__ = ["plan_progress", "table_status", "troubled_status"]
@@ -41,6 +42,8 @@ class _Facts(NamedTuple):
     lost: tuple[str, ...]
     """Stores that hold replicas and give no sign of life."""
     problems: Mapping[int, str]
+    damages: Mapping[int, str]
+    """Those of the problems that are about rows."""
     trouble: Trouble | None
 
     @property
@@ -66,7 +69,8 @@ def table_status(
 ) -> TableStatus:
     """The table's status at the moment `now`."""
     before, plan = table.status, snapshot.plan
-    problems, was_ready = problems_of(loads, snapshot.table), _was_ready(before)
+    damages, was_ready = damages_of(loads, snapshot.table), _was_ready(before)
+    problems = {**problems_of(loads, snapshot.table), **damages}
     live = set(snapshot.registered)
     status = TableStatus(
         observed_generation=table.metadata.generation,
@@ -91,6 +95,7 @@ def table_status(
         was_ready=was_ready,
         lost=tuple(sorted({peer.store for entry in partitions for peer in entry.stable} - live)),
         problems=problems,
+        damages=damages,
         trouble=trouble,
     )
     conditions = _conditions(facts, now=now, generation=table.metadata.generation)
@@ -239,10 +244,18 @@ def _troubles(facts: _Facts) -> Iterator[Trouble]:
     if facts.lost:
         named = ", ".join(facts.lost[:_STORES_SHOWN]) + (" ..." if len(facts.lost) > _STORES_SHOWN else "")
         yield Trouble(Reason.STORES_LOST, f"stores that hold replicas are away: {named}")
-    if facts.problems:
-        partition, problem = next(iter(facts.problems.items()))
+    if facts.damages:
+        partition, damage = next(iter(facts.damages.items()))
         yield Trouble(
-            Reason.CATCH_UP_FAILING, f"{len(facts.problems)} partitions do not get on; partition {partition}: {problem}"
+            Reason.REPLICA_DAMAGED,
+            f"{len(facts.damages)} partitions have a replica whose rows are damaged or differ; partition {partition}: "
+            f"{damage}; it is built anew from the others, where most of them have the same rows",
+        )
+    held_up = {partition: problem for partition, problem in facts.problems.items() if partition not in facts.damages}
+    if held_up:
+        partition, problem = next(iter(held_up.items()))
+        yield Trouble(
+            Reason.CATCH_UP_FAILING, f"{len(held_up)} partitions do not get on; partition {partition}: {problem}"
         )
 
 

@@ -254,9 +254,10 @@ class RebuildRequest(_Request, frozen=True):
 
 
 class StatusRequest(_Request, frozen=True):
-    """What a store has of a table, or of all."""
+    """What a store has of a table, or of all; of a table, one partition alone where that is asked for."""
 
     table: str = ""
+    partition: Partition | None = None
 
 
 class GroupStatus(_Answer, frozen=True):
@@ -279,7 +280,7 @@ class GroupStatus(_Answer, frozen=True):
     hashes: dict[int, str] = {}
     damage: str = ""
     differs: str = ""
-    """How its rows differ from the leader's, when they were last compared."""
+    """How its rows differ from the other replicas', when they were last compared."""
 
 
 class StatusResult(_Answer, frozen=True):

@@ -28,6 +28,7 @@ __all__ = [
     "Committed",
     "Destroy",
     "Done",
+    "Doubt",
     "Drain",
     "Drained",
     "Failed",
@@ -182,6 +183,17 @@ class ReadIndex(Struct, tag="read_index", array_like=True, frozen=True):
     """From which applied index on may a read be answered that begins now?"""
 
 
+class Doubt(Struct, tag="doubt", array_like=True, frozen=True):
+    """The group's state may not be what it should be, and why; "" where that is over. Not answered.
+
+    `unfit`: it is known to be wrong, and about to be given up; let another replica lead. Opening a group ends its
+    doubts, so a store that still has them says so again.
+    """
+
+    detail: str
+    unfit: bool = False
+
+
 class Drain(Struct, tag="drain", array_like=True, frozen=True):
     """The store is about to stop: hand over what is led here. Of no group."""
 
@@ -239,7 +251,7 @@ _SIDECAR_SAYS: Final = (
     *(Hello, Refused, Open, Apply, Snapshot, Restore, Close, Destroy, Role),
     *(Committed, NotLeader, Unknown, Busy, TooLarge, ReadAt, Unavailable, Drained),
 )
-_STORE_SAYS: Final = (Hello, Opened, Applied, SnapshotTaken, Done, Failed, Propose, ReadIndex, Drain)
+_STORE_SAYS: Final = (Hello, Opened, Applied, SnapshotTaken, Done, Failed, Propose, ReadIndex, Doubt, Drain)
 
 SidecarSays = (
     Hello
@@ -260,7 +272,7 @@ SidecarSays = (
     | Unavailable
     | Drained
 )
-StoreSays = Hello | Opened | Applied | SnapshotTaken | Done | Failed | Propose | ReadIndex | Drain
+StoreSays = Hello | Opened | Applied | SnapshotTaken | Done | Failed | Propose | ReadIndex | Doubt | Drain
 
 
 class FromSidecar(Struct, array_like=True):

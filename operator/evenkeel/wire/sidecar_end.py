@@ -29,6 +29,7 @@ from evenkeel.wire.messages import (
     Close,
     Destroy,
     Done,
+    Doubt,
     Drain,
     Drained,
     Failed,
@@ -77,6 +78,10 @@ class SidecarHandler(Protocol):
 
     def read_index(self, group: int, replica: int, answer: Callable[[ReadOutcome], None]) -> None:
         """Find the index from which on a read that begins now may be answered."""
+        ...
+
+    def doubt(self, group: int, replica: int, doubt: Doubt) -> None:
+        """Know that a group's state may be wrong."""
         ...
 
     def drain(self, answer: Callable[[Drained], None]) -> None:
@@ -258,6 +263,8 @@ class SidecarEnd:
             self._propose(connection, frame, frame.body.data)
         elif isinstance(frame.body, ReadIndex):
             self._handler.read_index(frame.group, frame.replica, partial(self._answer, connection, frame))
+        elif isinstance(frame.body, Doubt):
+            self._handler.doubt(frame.group, frame.replica, frame.body)
         elif isinstance(frame.body, Drain):
             self._handler.drain(partial(self._answer, connection, frame))
         else:

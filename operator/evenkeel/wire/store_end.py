@@ -31,6 +31,7 @@ from evenkeel.wire.messages import (
     Committed,
     Destroy,
     Done,
+    Doubt,
     Drain,
     Drained,
     Failed,
@@ -194,6 +195,11 @@ class StoreEnd:
     def read_index(self, group: int, replica: int) -> asyncio.Future[ReadOutcome]:
         """Ask from which applied index on a read that begins now may be answered."""
         return self._ask(group, replica, ReadIndex(), _READ_ANSWERS, lost=Unavailable())
+
+    def doubt(self, group: int, replica: int, detail: str, *, unfit: bool = False) -> None:
+        """Tell why a group's state may be wrong, "" where it is not; lost where no sidecar is connected."""
+        if self._sidecar is not None:
+            self._send(self._sidecar, 0, group, replica, Doubt(detail, unfit))
 
     def drain(self) -> asyncio.Future[Drained]:
         """Ask for all leaderships to be handed over; done when they are, or the sidecar is gone."""

@@ -104,7 +104,8 @@ def _store(cluster: StoreCluster, settings: PodSettings, metastore: MetastoreAcc
         f"--listen=0.0.0.0:{FLIGHT_PORT}",
         f"--http=0.0.0.0:{STORE_HTTP_PORT}",
         f"--token-file={_CLIENT}/token",
-        *(_certificate() if settings.tls else ()),
+        *((f"--tls-ca={_TLS}/ca.crt", *_certificate()) if settings.tls else ()),
+        *(("--heal=no",) if cluster.spec.healing == "Manual" else ()),
         *_limits(cluster.spec.resources.store),
         f"--drain-seconds={_HANDOVER_SECONDS}",
     ]

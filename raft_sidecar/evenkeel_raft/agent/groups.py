@@ -46,6 +46,8 @@ class GroupReport(msgspec.Struct, frozen=True, gc=False):
     """Where this replica leads: stores of members that are being filled, and how far (0 to 1) each is."""
     problem: str = ""
     """Why the group does not get on (no quorum, a store that fails, a member that cannot be filled), if so."""
+    damaged: bool = False
+    """Whether that is about the state itself: it is damaged, or not as other replicas have it."""
     alone: bool = False
     """Whether nobody else votes, so that nobody else could ever lead."""
 

@@ -50,7 +50,12 @@ def load_of(
             if report.filling
         },
         problems={_name(partition): _short(text) for partition, text in sorted(problems.items())[:_MOST_PROBLEMS]},
+        damaged=tuple(_name(partition) for partition in _damaged(reports)[:_MOST_PROBLEMS]),
     )
+
+
+def _damaged(reports: Mapping[Partition, GroupReport]) -> list[Partition]:
+    return sorted(partition for partition, report in reports.items() if report.damaged)
 
 
 def _rough(number: float) -> int:

@@ -20,7 +20,7 @@ from typing import Final
 
 from evenkeel.errors import DisconnectedError, StateMachineError
 from evenkeel.metastore.clock import Timer
-from evenkeel.wire.messages import Applied, LoggedEntry
+from evenkeel.wire.messages import Applied, Doubt, LoggedEntry
 from evenkeel_raft.agent.groups import Partition
 from evenkeel_raft.core.errors import InvariantError
 from evenkeel_raft.core.rawnode import Node
@@ -33,6 +33,7 @@ __all__ = ["Applier"]
 _SLICE_BYTES: Final = 8 << 20
 _GATHER_SECONDS: Final = 0.005
 _GATHER_ENTRIES: Final = 64
+_NO_DOUBT: Final = Doubt("")
 
 
 class Applier:
@@ -53,6 +54,8 @@ class Applier:
         self.attached = False
         self.failing = False
         """Whether it failed at something and has not got on since."""
+        self.doubt = _NO_DOUBT
+        """What the state machine says against its own state."""
         self.arrivals = Arrivals()
         self._node = node
         self._group = group
@@ -64,6 +67,8 @@ class Applier:
         self._broken = broken
         self._backoff = ports.backoff()
         self._failure = ""
+        self._damage = ""
+        self._restored_at: float | None = None
         self._life = 0
         self._gathered: list[Entry] = []
         self._timer: Timer | None = None
@@ -91,6 +96,7 @@ class Applier:
         self._life += 1
         self._opening = False
         self._forget_gathered()
+        self.doubt = _NO_DOUBT
         if self.attached:
             self.attached = False
             self._node.detach()
@@ -129,6 +135,7 @@ class Applier:
         applied, offset = opened.applied if opened.state == "ok" else 0, self._node.offset
         if opened.state == "damaged":
             self._failure = f"the state is damaged: {opened.detail}"
+            self._damage, self._restored_at = opened.detail, None
         arrived = self.arrivals.get(offset)
         if arrived is None or applied >= offset or self._node.restoring:
             return applied  # what the node is about to restore is not in the log yet, or comes by itself
@@ -141,6 +148,11 @@ class Applier:
         self.arrivals.drop(upto=offset)
         return offset
 
+    def doubted(self, doubt: Doubt) -> None:
+        """The state machine has something to say against its own state, or has not any more."""
+        self.doubt = doubt
+        self._changed()
+
     def _attach(self, applied: int) -> None:
         got_on = applied > self._applied or applied >= self._node.committed
         self.failing = self.failing and not got_on
@@ -149,6 +161,7 @@ class Applier:
         self._opening = False
         self._sent = self._applied = applied
         self._progress_at = self._ports.clock.now()
+        self._note_restored(applied)
         try:
             self._node.attach(applied)
         except InvariantError as error:
@@ -207,6 +220,7 @@ class Applier:
 
     def _advance(self, index: int) -> None:
         self._applied, self._progress_at = index, self._ports.clock.now()
+        self._note_restored(index)
         if self._failure or self.failing:
             self.failing, self._failure = False, ""
             self._backoff.reset()
@@ -239,7 +253,25 @@ class Applier:
             return "the state machine has lost its state: a snapshot of the leader's is awaited"
         if self.stalled_for() > patience:
             return f"the state machine stands still at index {self._applied}"
-        return ""
+        return self.damage()
+
+    def _note_restored(self, applied: int) -> None:
+        if self._damage and self._restored_at is None and applied >= self._node.committed:
+            self._restored_at = self._ports.clock.now()
+
+    def damage(self) -> str:
+        """What is wrong with the state itself, if anything is; for a while, too, what was.
+
+        A small state is restored before anybody has looked, and whoever owns the disk should hear of it.
+        """
+        if self.doubt.detail:
+            return f"the state is in doubt: {self.doubt.detail}"
+        if self._restored_at is None:
+            return f"the state is damaged: {self._damage}" if self._damage else ""
+        if self._ports.clock.now() - self._restored_at > self._ports.settings.tell_damage_seconds:
+            self._damage, self._restored_at = "", None
+            return ""
+        return f"the state was damaged, and is restored: {self._damage}"
 
     # Restoring
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from evenkeel.wire.messages import Busy, Drained, Hello, NotLeader, ProposeOutcome, ReadOutcome, Unavailable
+from evenkeel.wire.messages import Busy, Doubt, Drained, Hello, NotLeader, ProposeOutcome, ReadOutcome, Unavailable
 from evenkeel_raft.host.ports import Tasks
 from evenkeel_raft.host.replica import Replica
 from evenkeel_raft.host.upkeep import Upkeep
@@ -54,6 +54,14 @@ class MachineSide:
             answer(Unavailable())
         else:
             found.read_index(answer)
+
+    def doubt(self, group: int, replica: int, doubt: Doubt) -> None:
+        """Know that a group's state may be wrong; one that is known to be is better led elsewhere."""
+        found = self._find(group, replica)
+        if found is not None:
+            found.applier.doubted(doubt)
+            if doubt.unfit and self.upkeep is not None:
+                self.upkeep.hand_over(found)
 
     def drain(self, answer: Callable[[Drained], None]) -> None:
         """Hand over all leaderships."""

@@ -26,6 +26,8 @@ class HostSettings(Struct, frozen=True, kw_only=True):
     """Snapshots that this store makes and sends at the same time."""
     lag_seconds: float = 10.0
     """A state machine that stands still for so long with entries to apply is not fit to lead."""
+    tell_damage_seconds: float = 60.0
+    """How long a state that was damaged is spoken of after it was restored."""
     drain_seconds: float = 10.0
     """How long leaderships are tried to be handed over before the state machine is told that it may stop."""
     bytes_per_second: float | None = None

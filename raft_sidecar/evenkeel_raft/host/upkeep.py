@@ -151,7 +151,7 @@ class Upkeep:
 
     def _consider_hand_over(self, replica: Replica) -> None:
         lagging = replica.applier.stalled_for() > self._settings.lag_seconds
-        unfit = lagging or replica.applier.failing or bool(self._unwilling)
+        unfit = lagging or replica.applier.failing or replica.applier.doubt.unfit or bool(self._unwilling)
         replica.node.set_reluctant(unfit)
         if replica.node.leading and (unfit or not replica.fit_to_lead):
             replica.hand_over()
@@ -187,9 +187,13 @@ class Upkeep:
     def machine_gone(self) -> None:
         """Nobody can be served from here: let others lead at once."""
         for replica in self._replicas.values():
-            if not replica.stopped and replica.node.leading:
-                self._wake(replica)
-                replica.hand_over()
+            self.hand_over(replica)
+
+    def hand_over(self, replica: Replica) -> None:
+        """Let another lead at once, if this one does."""
+        if not replica.stopped and replica.node.leading:
+            self._wake(replica)
+            replica.hand_over()
 
     async def drain(self) -> int:
         """The state machine is about to go: hand over everything; returns how many groups nobody took in time."""

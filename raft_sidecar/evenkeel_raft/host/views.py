@@ -83,6 +83,7 @@ def view(replica: Replica) -> GroupView | None:
 def report(replica: Replica) -> GroupReport:
     """What a store reports of it; the same again while it rests, as most do most of the time."""
     at_rest = replica.asleep and replica.applier.at_rest and replica.filler.idle and not replica.stopped
+    at_rest = at_rest and not replica.applier.damage()
     if at_rest and replica.last_report is not None:
         return replica.last_report
     made = _report(replica)
@@ -100,6 +101,7 @@ def _report(replica: Replica) -> GroupReport:
         proposed_bytes=replica.proposed_bytes,
         filling=_filling(replica),
         problem=_problem(replica),
+        damaged=bool(replica.applier.damage()),
         alone=not conf.outgoing and conf.voters == (node.replica,),
     )
 

@@ -127,6 +127,8 @@ class Actions:
         machine = self._service.machine
         known = self._service.routes.table(request.table) if request.table else None
         groups = machine.groups_of(known.key if known is not None else request.table)
+        if request.partition is not None:
+            groups = [group for group in groups if group.head.partition == request.partition]
         return encode(
             StatusResult(
                 store=self._service.store,
@@ -153,7 +155,7 @@ class Actions:
             pins={name: pin.index for name, pin in head.pins.items()},
             hashes=dict(group.hashes),
             damage=head.damage,
-            differs=group.differs,
+            differs=group.doubt,
         )
 
     def _routes(self, body: bytes) -> bytes:

@@ -42,8 +42,8 @@ class Metrics(Collector):
         yield _gauge("partitions", "Partitions that are open here.", len(groups))
         yield _gauge("leaders", "Partitions that are led here.", sum(machine.role_of(g.number).leader for g in groups))
         yield _gauge("damaged_partitions", "Partitions to be restored.", sum(bool(g.head.damage) for g in groups))
-        differing = sum(bool(g.differs) for g in groups)
-        yield _gauge("differing_partitions", "Partitions whose rows are not the leader's.", differing)
+        differing = sum(bool(g.doubt) for g in groups)
+        yield _gauge("differing_partitions", "Partitions whose rows are not as other replicas have them.", differing)
         yield _gauge("rows", "About how many rows there are.", sum(group.about_rows for group in groups))
         yield _gauge("unfolded_rows", "How many of them are in a log.", sum(group.unfolded for group in groups))
         yield _gauge("pins", "Indexes that are kept readable by a pin.", sum(len(g.head.pins) for g in groups))
@@ -68,6 +68,7 @@ class Metrics(Collector):
             ("reopenings", "Times the database was opened again after an error."),
             ("comparisons", "Times the rows of a partition were compared with the leader's."),
             ("condemnations", "Partitions given up because most replicas had other rows."),
+            ("healed_replicas", "Replicas of partitions led here that had other rows than most, and were built anew."),
             ("lost_transactions", "Transactions that a damaged log of the database had lost, applied again."),
             ("read_rows", "Rows sent to clients."),
             ("put_batches", "Batches taken from clients."),

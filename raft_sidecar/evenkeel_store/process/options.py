@@ -30,6 +30,7 @@ class Options(Struct, frozen=True, kw_only=True):
     http: Endpoint
     etcd: EtcdSettings
     tls: ServerTls | None
+    tls_ca: Path | None
     token_file: Path | None
     memory: str
     threads: int
@@ -37,6 +38,7 @@ class Options(Struct, frozen=True, kw_only=True):
     credit: int
     writer_seconds: float
     compare_seconds: float
+    heals: bool
     drain_seconds: float
     grace_seconds: float
     log_level: str
@@ -55,6 +57,7 @@ _FLAGS: Final = (
     Flag("tls-cert", "certificate to show to clients; with it, they speak TLS only"),
     Flag("tls-key", "key of that certificate"),
     Flag("tls-client-ca", "authority of clients' certificates; with it, they have to show one"),
+    Flag("tls-ca", "authority of the other stores' certificates, whom this one asks when replicas are compared"),
     Flag("token-file", "file with the tokens that clients may use, one a line; by default no token is asked for"),
     Flag("memory", "most memory for the database, like 2Gi; by default 80% of the machine's"),
     Flag("threads", "threads of the database for one query; 0 for as many as there are cores", "1"),
@@ -62,6 +65,7 @@ _FLAGS: Final = (
     Flag("credit", "bytes of entries to take from the sidecar at once", str(DEFAULT_CREDIT)),
     Flag("writer-seconds", "seconds after which a silent writer's tokens are forgotten", "86400"),
     Flag("compare-seconds", "seconds after which the replicas of a partition that has changed are compared", "3600"),
+    Flag("heal", "build a replica anew, by itself, that has other rows than most", "yes", ("yes", "no")),
     Flag("drain-seconds", "seconds to wait for others to take over what is led here, before stopping", "10"),
     Flag("grace-seconds", "seconds to let reads and writes under way finish, before stopping", "5"),
     *LOG_FLAGS,
@@ -81,6 +85,7 @@ def parse_options(arguments: Sequence[str], environment: Mapping[str, str]) -> O
         http=flags.endpoint("http"),
         etcd=flags.etcd(),
         tls=_tls(flags),
+        tls_ca=flags.path("tls-ca"),
         token_file=flags.path("token-file"),
         memory=f"{_bytes(flags, 'memory')}B" if flags.text("memory") else "",
         threads=flags.number("threads", int, least=0),
@@ -88,6 +93,7 @@ def parse_options(arguments: Sequence[str], environment: Mapping[str, str]) -> O
         credit=flags.number("credit", int, least=1),
         writer_seconds=flags.number("writer-seconds", float, least=1),
         compare_seconds=flags.number("compare-seconds", float, least=1),
+        heals=flags.text("heal") == "yes",
         drain_seconds=flags.number("drain-seconds", float, least=0),
         grace_seconds=flags.number("grace-seconds", float, least=0),
         log_level=flags.text("log-level"),

@@ -21,7 +21,9 @@ from evenkeel.routing.routes import RoutingTable
 from evenkeel.wire.store_end import StoreEnd
 from evenkeel_store.comparing import Comparer
 from evenkeel_store.flight.access import TokenFile
+from evenkeel_store.flight.others import Credentials, OtherStores
 from evenkeel_store.flight.server import FlightServer
+from evenkeel_store.healing import Healer
 from evenkeel_store.housekeeping import Housekeeper
 from evenkeel_store.machine import Machine
 from evenkeel_store.process.metrics import Metrics
@@ -32,6 +34,8 @@ from evenkeel_store.service import Service
 __all__ = ["run_store"]
 
 log = logging.getLogger(__name__)
+
+_Tokens = Callable[[], list[bytes]]
 
 
 async def run_store(options: Options) -> None:
@@ -60,14 +64,16 @@ async def _run(options: Options, machine: Machine, metastore: EtcdMetastore, ask
     service = Service(machine, sidecar, routes, store=options.store)
     house = Housekeeper(service, writer_seconds=options.writer_seconds)
     machine.on_role = house.stir
-    async with _serving(options, service) as server, _pages(options, machine, sidecar) as http_port:
+    tokens = _tokens(options)
+    healer = Healer(service, OtherStores(_credentials(options, tokens)), heals=options.heals)
+    async with _serving(options, service, tokens) as server, _pages(options, machine, sidecar) as http_port:
         log.info("running", extra={"flight_port": server.port, "http_port": http_port, "volume": machine.volume})
         await _until(
             asked,
             sidecar.run(),
             follow(metastore, routes, changed=house.table_changed),
             house.run(),
-            Comparer(service, seconds=options.compare_seconds).run(),
+            Comparer(service, healer, seconds=options.compare_seconds).run(),
             _end_idle(server.scanner),
             last=lambda: _drain(sidecar, options.drain_seconds),
         )
@@ -108,14 +114,22 @@ async def _drain(sidecar: StoreEnd, seconds: float) -> None:
             log.warning("nobody could take over %d partitions", drained.remaining)
 
 
+def _tokens(options: Options) -> _Tokens | None:
+    if options.token_file is None:
+        return None
+    try:
+        return TokenFile(options.token_file).tokens
+    except OSError as error:
+        raise InvalidInputError(f"--token-file {options.token_file}: {error.strerror}") from error
+
+
+def _credentials(options: Options, tokens: _Tokens | None) -> Credentials:
+    cert, key = (options.tls.cert, options.tls.key) if options.tls is not None else (None, None)
+    return Credentials(tokens=tokens, ca=options.tls_ca, cert=cert, key=key)
+
+
 @contextlib.asynccontextmanager
-async def _serving(options: Options, service: Service) -> AsyncIterator[FlightServer]:
-    tokens = None
-    if options.token_file is not None:
-        try:
-            tokens = TokenFile(options.token_file).tokens
-        except OSError as error:
-            raise InvalidInputError(f"--token-file {options.token_file}: {error.strerror}") from error
+async def _serving(options: Options, service: Service, tokens: _Tokens | None) -> AsyncIterator[FlightServer]:
     server = FlightServer(
         service,
         host=options.listen.host,
