@@ -7,10 +7,11 @@ side, and rebalancers, which may take their time in a process of their own.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from evenkeel.errors import FencedError
-from evenkeel.metastore.api import Metastore, Snapshot
+from evenkeel.metastore.api import Metastore, Snapshot, TxnResult
 from evenkeel.metastore.epoch import Epoch
 from evenkeel.protocol.batch import Batch, PlanRun
 from evenkeel.rebalancers.runner import rebalance
@@ -21,30 +22,49 @@ __all__ = ["IN_FLIGHT", "carry", "drive", "read_at_one_revision"]
 IN_FLIGHT = 16
 """Transactions of one plan on their way at the same time; etcd gains nothing from more."""
 T = TypeVar("T")
+Reader = Callable[[tuple[str, ...]], Awaitable[Found]]
+Wrote = Callable[[TxnResult], None]
 
 
-async def drive(requests: Requests[T], *, metastore: Metastore, epoch: Epoch) -> T:
-    """Run a reconciliation to its end; FencedError when another operator has taken over."""
+async def drive(
+    requests: Requests[T],
+    *,
+    metastore: Metastore,
+    epoch: Epoch,
+    read: Reader | None = None,
+    wrote: Wrote = lambda _: None,
+) -> T:
+    """Run a reconciliation to its end; FencedError when another operator has taken over.
+
+    `read` may answer from memory, as long as it knows of what `wrote` was told. After a transaction that was refused,
+    which is how somebody finds out that he knew too little, the metastore itself is asked.
+    """
     answer: Any = None
+    fresh = read is None
     while True:
         try:
             request = requests.send(answer)
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
-        answer = await _answer(request, metastore, epoch)
+        if isinstance(request, Read) and read is not None and not fresh:
+            answer = await read(request.prefixes)
+            continue
+        answer = await _answer(request, metastore, epoch, wrote)
+        fresh = isinstance(answer, TxnResult) and not answer.succeeded
 
 
-async def _answer(request: Request, metastore: Metastore, epoch: Epoch) -> Any:
+async def _answer(request: Request, metastore: Metastore, epoch: Epoch, wrote: Wrote) -> Any:
     match request:
         case Read(prefixes):
             return await read_at_one_revision(metastore, prefixes)
         case Commit(txn):
             result = await metastore.txn(txn)
+            wrote(result)
             if not result.succeeded:
                 await _check_epoch(metastore, epoch)
             return result
         case Carry(run):
-            return await carry(run, metastore)
+            return await carry(run, metastore, wrote=wrote)
         case Place():
             return await rebalance(
                 request.table,
@@ -66,7 +86,9 @@ async def read_at_one_revision(metastore: Metastore, prefixes: tuple[str, ...]) 
     return Found(first.revision, {kv.key: kv for snapshot in snapshots for kv in snapshot.kvs})
 
 
-async def carry(run: PlanRun, metastore: Metastore, *, in_flight: int = IN_FLIGHT) -> None:
+async def carry(
+    run: PlanRun, metastore: Metastore, *, in_flight: int = IN_FLIGHT, wrote: Wrote = lambda _: None
+) -> None:
     """Run a plan's batches side by side until all partitions have been handled."""
     tasks: dict[asyncio.Task[Any], Batch] = {}
     try:
@@ -78,6 +100,7 @@ async def carry(run: PlanRun, metastore: Metastore, *, in_flight: int = IN_FLIGH
                 return
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
+                wrote(task.result())
                 run.on_result(tasks.pop(task), task.result())
     finally:
         for task in tasks:

@@ -49,7 +49,7 @@ from evenkeel.metastore.api import Delete, Txn
 from evenkeel.metastore.epoch import acquire_epoch
 from evenkeel.model.conditions import Reason, timestamp
 from evenkeel.model.quantities import Quantity
-from evenkeel.model.storecluster import StoreCluster, StoreClusterStatus
+from evenkeel.model.storecluster import StoreCluster, StoreClusterSpec, StoreClusterStatus
 from evenkeel.protocol.keys import Keys
 from evenkeel.reconcile.partitions import Trouble
 from evenkeel_operator.authority import Authority, period, token
@@ -80,6 +80,9 @@ _RESYNC: Final = 300.0
 _UNREACHABLE_SECONDS: Final = 60.0
 """For so long a StoreCluster that is being deleted waits for an etcd that does not answer, if its pods are gone."""
 
+_Seen = tuple[StoreClusterSpec, dict[str, str], StoreClusterSpec]
+"""A spec and zones, and the spec with the zones in it: thousands of stores are not put together for every look."""
+
 
 class ClusterKeeper:
     """Looks at StoreClusters."""
@@ -109,6 +112,7 @@ class ClusterKeeper:
         self._applier = Applier(kube)
         self._facts: dict[Key, PodFacts] = {}
         self._zones: dict[Key, dict[str, str]] = {}
+        self._seen: dict[Key, _Seen] = {}
         self._away_since: dict[Key, datetime] = {}
 
     async def look(self, key: Key) -> float | None:
@@ -247,7 +251,13 @@ class ClusterKeeper:
 
     def seen_as(self, cluster: StoreCluster) -> StoreCluster:
         """The StoreCluster with the zones of its nodes, as plans are made for it."""
-        return with_zones(cluster, self._zones.get(_key(cluster), {}))
+        key = _key(cluster)
+        zones = self._zones.setdefault(key, {})
+        spec, its_zones, seen = self._seen.get(key, (None, None, None))
+        if spec is not cluster.spec or its_zones is not zones or seen is None:
+            seen = with_zones(cluster, zones).spec
+            self._seen[key] = (cluster.spec, zones, seen)
+        return cluster.model_copy(update={"spec": seen})
 
     def describe(self, cluster: StoreCluster, status: StoreClusterStatus) -> StoreClusterStatus:
         """The controller's status of a StoreCluster, with what is known of its pods."""
@@ -309,7 +319,7 @@ class ClusterKeeper:
 
     async def _forget(self, key: Key) -> None:
         await self._controllers.dismiss(key)
-        for known in (self._facts, self._zones, self._away_since):
+        for known in (self._facts, self._zones, self._seen, self._away_since):
             known.pop(key, None)
 
     async def _part(self, cluster: StoreCluster, subject: Object) -> float | None:

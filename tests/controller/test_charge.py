@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from evenkeel.controller.ground import Ground
-from evenkeel.controller.statuses import STATUS_SECONDS, StatusWriter
+from evenkeel.controller.statuses import SETTLE_SECONDS, STATUS_SECONDS, StatusWriter
 from evenkeel.errors import FencedError, UnreachableError
 from evenkeel.local.resources import ClusterResources
-from evenkeel.metastore.api import Snapshot, Txn, TxnResult, WatchBatch
+from evenkeel.metastore.api import KeyValue, Snapshot, Txn, TxnResult, WatchBatch
 from evenkeel.metastore.epoch import acquire_epoch
 from evenkeel.model.table import Table
 from evenkeel.protocol.records import StoreState, decode
@@ -73,21 +73,25 @@ async def test_a_controller_at_rest_writes_nothing(scene: Scene) -> None:
     assert found == Counter()
 
 
-async def test_a_controller_at_rest_hardly_looks(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A table is looked at once per sweep."""
+async def test_a_controller_at_rest_hardly_asks(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Table and stores are looked at once per sweep, and all that is asked for is who is in charge."""
     await scene.make_table()
-    looks = 0
-    range_ = scene.metastore.range
+    asked = Counter[str]()
+    get, range_ = scene.metastore.get, scene.metastore.range
 
-    async def counted(prefix: str, *, revision: int = 0) -> Snapshot:
-        nonlocal looks
-        looks += prefix == KEYS.rebalancer_context(key)
+    async def counted_get(key: str) -> KeyValue | None:
+        asked[key] += 1
+        return await get(key)
+
+    async def counted_range(prefix: str, *, revision: int = 0) -> Snapshot:
+        asked[prefix] += 1
         return await range_(prefix, revision=revision)
 
-    key = await scene.key()
-    monkeypatch.setattr(scene.metastore, "range", counted)
+    monkeypatch.setattr(scene.metastore, "get", counted_get)
+    monkeypatch.setattr(scene.metastore, "range", counted_range)
     await scene.pass_time(300, step=1)
-    assert looks == 10 * 2  # once to reconcile and once to describe
+    own = {key: times for key, times in asked.items() if key.startswith(KEYS.root)}
+    assert own == {KEYS.epoch: 10 + 10}
 
 
 async def test_a_burst_of_events_is_few_statuses(scene: Scene) -> None:
@@ -196,6 +200,12 @@ async def test_a_status_that_is_the_same_is_not_even_sent(scene: Scene) -> None:
     assert await writer.write(found, found.status) == 0
     assert sent == []
     other = found.status.model_copy(update={"moving": 7})
+    assert await writer.write(found, other) == SETTLE_SECONDS
+    assert await writer.write(found, found.status) == 0
+    scene.clock.advance(SETTLE_SECONDS)
+    assert await writer.write(found, other) == SETTLE_SECONDS
+    assert sent == []
+    scene.clock.advance(SETTLE_SECONDS)
     assert await writer.write(found, other) == 0
     assert await writer.write(found, other) == STATUS_SECONDS
     assert sent == ["orders"]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
+from evenkeel.controller import stores
 from evenkeel.errors import UnreachableError
-from evenkeel.metastore.api import Snapshot
+from evenkeel.metastore.api import KeyValue
 from evenkeel.model.storecluster import StoreCluster, StoreDrain
 from evenkeel.protocol.records import StoreState, decode
 from tests.controller.support import KEYS, Scene, store_cluster, table, told
@@ -82,16 +85,16 @@ async def test_etcd_away_lets_the_delay_start_anew(scene: Scene) -> None:
     await scene.make_table(table(more=FAST))
     await scene.go("main-3")
     await scene.pass_time(60, step=1)
-    range_ = scene.metastore.range
+    get = scene.metastore.get
 
-    async def fails(prefix: str, *, revision: int = 0) -> Snapshot:
-        if prefix.startswith(KEYS.all_stores()):
+    async def fails(key: str) -> KeyValue | None:
+        if key.startswith(KEYS.root):
             raise UnreachableError("no etcd endpoint answers")
-        return await range_(prefix, revision=revision)
+        return await get(key)
 
-    scene.metastore.range = fails  # type: ignore[method-assign]
+    scene.metastore.get = fails  # type: ignore[method-assign]
     await scene.pass_time(100, step=1)
-    scene.metastore.range = range_  # type: ignore[method-assign]
+    scene.metastore.get = get  # type: ignore[method-assign]
     await scene.pass_time(60, step=1)
     assert not await given_up(scene, "main-3")
     await scene.pass_time(70, step=1)
@@ -192,17 +195,14 @@ async def test_overrides_take_effect_while_stores_run(scene: Scene) -> None:
     assert "main-1" not in {peer.store for p in range(8) for peer in (await scene.view(p)).peers()}
 
 
-async def test_a_bug_in_looking_at_stores_is_told(scene: Scene) -> None:
+async def test_a_bug_in_looking_at_stores_is_told(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """The StoreCluster says so, and tables are looked at all the same."""
     await scene.make_table()
-    range_ = scene.metastore.range
 
-    async def fails(prefix: str, *, revision: int = 0) -> Snapshot:
-        if prefix == KEYS.all_stores():
-            raise ZeroDivisionError("a bug")
-        return await range_(prefix, revision=revision)
+    def fails(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
 
-    scene.metastore.range = fails  # type: ignore[method-assign]
+    monkeypatch.setattr(stores, "next_judgement", fails)
     await scene.change(replicas=4)
     await scene.pass_time(3)
     assert told((await scene.cluster()).status)["Degraded"] == ("True", "InternalError")

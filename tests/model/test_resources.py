@@ -64,7 +64,8 @@ def test_overrides() -> None:
             {"name": "main-1", "maxReplicas": 5},
         ],
     )
-    views = [main.with_overrides(StoreView(name=f"main-{i}", zone="z", labels={"cpu": "arm"})) for i in range(3)]
+    stores = [StoreView(name=f"main-{i}", zone="z", labels={"cpu": "arm"}) for i in range(3)]
+    views = [main.with_overrides(store, main.overrides()) for store in stores]
     assert [(view.zone, view.weight, view.capacity) for view in views] == [("a", 2, 100), ("z", 1, 5), ("z", 1, 100)]
     assert views[0].labels == {"cpu": "arm", "disk": "nvme"}
 

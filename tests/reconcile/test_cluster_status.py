@@ -11,6 +11,7 @@ from evenkeel.model.conditions import Reason
 from evenkeel.model.storecluster import StoreCluster, StoreClusterStatus
 from evenkeel.protocol.records import StoreLoad, StoreRecord, StoreState, encode
 from evenkeel.reconcile.cluster_status import cluster_status, troubled_cluster_status
+from evenkeel.reconcile.known import read_stores
 from evenkeel.reconcile.partitions import Trouble
 from tests.reconcile.support import KEYS, conditions, message, store_cluster
 
@@ -39,7 +40,8 @@ def keys(
 
 
 def look(cluster: StoreCluster, kvs: list[KeyValue], *, now: str = FIRST, **known: Any) -> StoreClusterStatus:
-    return cluster_status(cluster, kvs, **{"loads": {}, "held": {}, "keys": KEYS, "tables": 2, **known}, now=now)
+    stores = read_stores(kvs, KEYS)
+    return cluster_status(cluster, stores, **{"loads": {}, "held": {}, "tables": 2, **known}, now=now)
 
 
 def seen(cluster: StoreCluster, status: StoreClusterStatus) -> StoreCluster:

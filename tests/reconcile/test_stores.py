@@ -9,7 +9,8 @@ import pytest
 from evenkeel.metastore.api import Compare, Delete, Put, Txn
 from evenkeel.metastore.mvcc import Mvcc
 from evenkeel.protocol.records import StoreRecord, StoreState, decode, encode
-from evenkeel.reconcile.stores import StoreWish, judge_stores, leaving, next_judgement, read_stores
+from evenkeel.reconcile.known import read_stores
+from evenkeel.reconcile.stores import StoreWish, judge_stores, leaving, next_judgement
 from tests.reconcile.support import KEYS, store_cluster
 
 ANYTIME = Compare(KEYS.epoch, "version", ">", -1)
@@ -38,14 +39,16 @@ class Sky:
     def judge(self, after: float = 0.0, *, anew: bool = False) -> int:
         """Let time pass and look; returns how much was written."""
         self.now += after
-        txns = list(judge_stores(self._kvs(), self.wish, keys=KEYS, now=self.now, anew=anew, epoch=ANYTIME))
+        txns = list(
+            judge_stores(read_stores(self._kvs(), KEYS), self.wish, keys=KEYS, now=self.now, anew=anew, epoch=ANYTIME)
+        )
         for txn in txns:
             assert self.metastore.txn(txn).succeeded
         return len(txns)
 
     def next(self) -> float | None:
         """In how many seconds time alone will change something."""
-        when = next_judgement(self._kvs(), self.wish, keys=KEYS)
+        when = next_judgement(read_stores(self._kvs(), KEYS), self.wish)
         return None if when is None else when - self.now
 
     def _kvs(self) -> Iterable:  # type: ignore[type-arg]
@@ -329,7 +332,7 @@ def test_keys_that_cannot_be_read_hold_up_no_other(damaged: str) -> None:
     assert sky.given_up("s-2") == (FAST, SLOW)
     found = read_stores(sky.metastore.range(KEYS.all_stores()).kvs, KEYS)
     assert list(found.problems) == ([] if damaged == "state" else ["s-1"])
-    assert "s-1" not in found.lost()
+    assert "s-1" not in found.lost
 
 
 def test_a_decision_on_what_is_no_longer_so_does_not_land() -> None:
@@ -337,7 +340,7 @@ def test_a_decision_on_what_is_no_longer_so_does_not_land() -> None:
     sky = Sky(4)
     sky.go("s-1")
     kvs = sky.metastore.range(KEYS.all_stores()).kvs
-    [txn] = judge_stores(kvs, sky.wish, keys=KEYS, now=sky.now, anew=False, epoch=ANYTIME)
+    [txn] = judge_stores(read_stores(kvs, KEYS), sky.wish, keys=KEYS, now=sky.now, anew=False, epoch=ANYTIME)
     sky.come("s-1")
     assert not sky.metastore.txn(txn).succeeded
 

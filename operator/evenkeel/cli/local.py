@@ -30,8 +30,8 @@ from evenkeel.local.supervisor import DOWN_ANNOTATION, asked_to_be_down
 from evenkeel.model.base import API_VERSION
 from evenkeel.model.loading import parse
 from evenkeel.model.storecluster import StoreCluster
+from evenkeel.reconcile.known import read_stores
 from evenkeel.reconcile.partitions import read_loads
-from evenkeel.reconcile.stores import read_stores
 
 __all__ = ["down", "kill", "logs", "status", "up"]
 
@@ -207,7 +207,7 @@ async def _rows(session: LocalSession, cluster: StoreCluster, running: Running) 
             "status": f"http://127.0.0.1:{port.http}/status" if port is not None else "",
         }
 
-    names = sorted(known.names() | wanted, key=lambda name: (len(name), name))
+    names = sorted(known.names | wanted, key=lambda name: (len(name), name))
     return [row(name) for name in names]
 
 

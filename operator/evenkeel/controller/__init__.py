@@ -4,6 +4,8 @@ resources    what the controller asks of whoever keeps resources: Kubernetes, or
 controller   the loop, level-based: whatever happens only says what to look at again
 worklist     what to look at again, and when: bursts are one look, and one look at a time for each
 ground       what looks share: the metastore, the epoch, the clocks
+mirror       the metastore in memory, kept by a watch: what looks read
+reports      what stores report, by the tables it speaks of
 tables       one look at a table
 plans        the RebalancePlans of a table
 stores       one look at the stores

@@ -125,12 +125,16 @@ class Controller:
         while True:
             try:
                 snapshot = await metastore.range(root)
-                self._ground.take_loads(snapshot.kvs)
+                self._ground.reports.fill(snapshot.kvs)
+                self._ground.mirror.fill(snapshot)
                 self.hear()
                 async for batch in metastore.watch(root, after=snapshot):
                     for event in batch.events:
+                        self._ground.mirror.take(event)
                         self._hear_event(event)
+                    self._ground.mirror.advance(batch.revision)
             except UnreachableError as error:
+                self._ground.mirror.forget()
                 await self._put_off(error)
 
     def _hear_event(self, event: Event) -> None:
@@ -142,8 +146,8 @@ class Controller:
             case "stores" | "stores.state":
                 self.hear()
             case "load":
-                self._ground.take_load(event.key, event.kv)
-                for moving in self._tables.moving:
+                named = map(table_name, self._ground.reports.take(event.key, event.kv))
+                for moving in self._tables.moving.intersection(named):
                     self._work.add(moving, after=REPORT_SECONDS)
             case _ if table:
                 self._work.add(table)

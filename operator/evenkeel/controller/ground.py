@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import TypeVar
 
+from evenkeel.controller.mirror import Mirror
+from evenkeel.controller.reports import Reports
 from evenkeel.driver import drive, read_at_one_revision
 from evenkeel.errors import FencedError
-from evenkeel.metastore.api import KeyValue, Metastore, Txn
+from evenkeel.metastore.api import KeyValue, Metastore, Txn, TxnResult
 from evenkeel.metastore.clock import Clock
 from evenkeel.metastore.epoch import Epoch
 from evenkeel.model.conditions import timestamp
 from evenkeel.protocol.keys import Keys
-from evenkeel.protocol.records import StoreLoad
-from evenkeel.reconcile.partitions import read_loads
-from evenkeel.reconcile.requests import Requests
+from evenkeel.reconcile.known import KnownStores, read_stores
+from evenkeel.reconcile.requests import Found, Requests
 from evenkeel.reconcile.snapshot import TableSnapshot, read_table
 
 __all__ = ["Ground"]
@@ -32,7 +33,10 @@ class Ground:
         self.clock = clock
         self.today = today
         self.epoch: Epoch | None = None
-        self._loads: dict[str, StoreLoad] = {}
+        self.mirror = Mirror(keys, clock)
+        self.reports = Reports(keys)
+        self._written = 0
+        """The newest revision that a write of ours has made."""
 
     @property
     def held(self) -> Epoch:
@@ -56,32 +60,42 @@ class Ground:
         """The moment, as statuses have it."""
         return timestamp(datetime.fromtimestamp(self.today(), UTC))
 
+    # Writing
+
     async def drive(self, requests: Requests[T]) -> T:
         """Carry out what a reconciliation asks for."""
-        return await drive(requests, metastore=self.metastore, epoch=self.held)
+        return await drive(requests, metastore=self.metastore, epoch=self.held, read=self._read, wrote=self._wrote)
 
     async def commit_all(self, txns: Iterable[Txn]) -> bool:
         """Run transactions, each of which may be refused; whether none was."""
         results = [await self.metastore.txn(txn) for txn in txns]
+        for result in results:
+            self._wrote(result)
         return all(result.succeeded for result in results)
+
+    def _wrote(self, result: TxnResult) -> None:
+        if result.succeeded:
+            self._written = max(self._written, result.revision)
+
+    # Reading
 
     async def snapshot(self, table: str) -> TableSnapshot:
         """A table's keys at one revision."""
-        found = await read_at_one_revision(self.metastore, read_table(self.keys, table).prefixes)
-        return TableSnapshot(self.keys, table, found)
+        return TableSnapshot(self.keys, table, await self._read(read_table(self.keys, table).prefixes))
 
-    # What stores report comes with the watch, and is decoded as it comes: for every look would cost more than the look
+    async def stores(self) -> KnownStores:
+        """All stores."""
+        if await self.mirror.reached(self._written):
+            return self.mirror.stores()
+        return read_stores((await self.metastore.range(self.keys.all_stores())).kvs, self.keys)
 
-    def take_loads(self, kvs: Iterable[KeyValue]) -> None:
-        """All reports at one revision."""
-        self._loads = read_loads((kv for kv in kvs if kv.key.startswith(self.keys.load(""))), self.keys)
+    async def assignments(self) -> Iterable[KeyValue]:
+        """Every key that says who holds or will hold a partition."""
+        if await self.mirror.reached(self._written):
+            return self.mirror.assignments()
+        return (await self.metastore.range(self.keys.assignments())).kvs
 
-    def take_load(self, key: str, kv: KeyValue | None) -> None:
-        """One report that changed."""
-        self._loads.pop(key.removeprefix(self.keys.load("")), None)
-        if kv is not None:
-            self._loads |= read_loads((kv,), self.keys)
-
-    def loads(self) -> Mapping[str, StoreLoad]:
-        """What stores report, by store."""
-        return self._loads
+    async def _read(self, prefixes: tuple[str, ...]) -> Found:
+        if await self.mirror.reached(self._written):
+            return self.mirror.read(prefixes)
+        return await read_at_one_revision(self.metastore, prefixes)

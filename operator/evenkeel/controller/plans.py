@@ -50,14 +50,16 @@ class PlanKeeper:
                 await self._resources.remove(found)
                 continue
             status = await self._status(found, table, cluster, snapshot)
-            again = max(again, await self._statuses.write(found, status))
+            # Somebody may wait for a word on what is not begun; a plan that is may be over in a moment.
+            first_at_once = status.state not in ("Running", "Done")
+            again = max(again, await self._statuses.write(found, status, first_at_once=first_at_once))
         return again
 
     async def _status(
         self, found: RebalancePlan, table: Table, cluster: StoreCluster | None, snapshot: TableSnapshot
     ) -> RebalancePlanStatus:
         if not found.spec.dry_run:
-            loads, now = self._ground.loads(), self._ground.now()
+            loads, now = self._ground.reports.of(snapshot.table), self._ground.now()
             return plan_status(found, snapshot, table=table, cluster=cluster, loads=loads, now=now)
         if found.status is not None and found.status.observed_generation >= found.metadata.generation:
             return found.status
@@ -79,7 +81,7 @@ class PlanKeeper:
             preview = await self._ground.drive(requests)
         except EvenkeelError as error:
             return failed_plan_status(found, trouble_of(error), now=self._ground.now())
-        sizes = partition_bytes(self._ground.loads(), snapshot.table)
+        sizes = partition_bytes(self._ground.reports.of(snapshot.table), snapshot.table)
         return dry_run_status(found, preview, table=imagined, cluster=cluster, sizes=sizes, now=self._ground.now())
 
 

@@ -1,7 +1,7 @@
-"""Statuses are written where they changed, and each at most every few seconds.
+"""Statuses are written where they changed, a moment after they did, and each at most every few seconds.
 
 They are for people and for programs that wait; a table of a thousand partitions on the move changes hundreds of times
-a second.
+a second. What changes seldom changes once more in a moment: whoever waits for that writes once.
 """
 
 from __future__ import annotations
@@ -11,9 +11,15 @@ from typing import Final
 from evenkeel.controller.ground import Ground
 from evenkeel.controller.resources import Resources, Status, WithStatus
 
-__all__ = ["STATUS_SECONDS", "StatusWriter"]
+__all__ = ["SETTLE_SECONDS", "STATUS_SECONDS", "StatusWriter"]
 
 STATUS_SECONDS: Final = 2.0
+SETTLE_SECONDS: Final = 1.0
+"""How long a change waits for others to be told with it; a resource without a status need not wait."""
+
+_FORGOTTEN_SECONDS: Final = 60.0
+"""What waits for longer belongs to a resource that is gone."""
+_Key = tuple[str, str, str]
 
 
 class StatusWriter:
@@ -22,19 +28,28 @@ class StatusWriter:
     def __init__(self, resources: Resources, ground: Ground) -> None:
         self._resources = resources
         self._ground = ground
-        self._written: dict[tuple[str, str, str], float] = {}
+        self._written: dict[_Key, float] = {}
+        self._changed: dict[_Key, float] = {}
+        """When what waits was first seen to differ."""
 
-    async def write(self, resource: WithStatus, status: Status) -> float:
+    async def write(self, resource: WithStatus, status: Status, *, first_at_once: bool = True) -> float:
         """Write a status where it changed; returns in how many seconds to come again, where it is too early."""
-        if status == resource.status:
-            return 0.0
         key = (resource.kind, resource.key, resource.metadata.uid)
+        if status == resource.status:
+            self._changed.pop(key, None)
+            return 0.0
         now = self._ground.clock.now()
-        early = self._written.get(key, float("-inf")) + STATUS_SECONDS - now
+        early = self._due(key, now, at_once=first_at_once and resource.status is None) - now
         if early > 0:
             return early
         await self._ground.check()
         await self._resources.set_status(resource, status)
+        self._changed.pop(key, None)
+        self._changed = {other: at for other, at in self._changed.items() if at > now - _FORGOTTEN_SECONDS}
         self._written = {other: at for other, at in self._written.items() if at > now - STATUS_SECONDS}
         self._written[key] = now
         return 0.0
+
+    def _due(self, key: _Key, now: float, *, at_once: bool) -> float:
+        settled = now if at_once else self._changed.setdefault(key, now) + SETTLE_SECONDS
+        return max(settled, self._written.get(key, float("-inf")) + STATUS_SECONDS)

@@ -26,7 +26,7 @@ from evenkeel.reconcile.partitions import Trouble, partition_statuses, slice_sta
 from evenkeel.reconcile.plan_status import owned_metadata
 from evenkeel.reconcile.snapshot import TableSnapshot
 from evenkeel.reconcile.status import table_status, troubled_status
-from evenkeel.reconcile.stores import leaving, read_stores
+from evenkeel.reconcile.stores import leaving
 from evenkeel.reconcile.table import Outcome, carry_on, drop_table, reconcile_table
 from evenkeel.reconcile.wish import table_key, wish_of
 
@@ -89,6 +89,8 @@ class TableKeeper:
 
     async def look(self, name: str) -> float:
         """Go as far as is possible now; returns in how many seconds to look again, or 0."""
+        # What is read comes from memory: here it shows whether the metastore is there, and who is in charge.
+        await self._ground.check()
         table = await self._resources.table(name)
         if table is None:
             self.forget(name)
@@ -140,7 +142,7 @@ class TableKeeper:
     async def _drop(self, table: Table) -> float:
         keys, key = self._ground.keys, table_key(table)
         cluster = await self._resources.store_cluster()
-        known = read_stores((await self._ground.metastore.range(keys.all_stores())).kvs, keys).names()
+        known = (await self._ground.stores()).names
 
         grace = self._grace_of(table) if released(table) else 0.0
 
@@ -171,7 +173,8 @@ class TableKeeper:
     async def _describe(
         self, scene: _Scene, snapshot: TableSnapshot, *, blocked: Mapping[int, str], trouble: Trouble | None
     ) -> float:
-        table, loads, now = scene.table, self._ground.loads(), self._ground.now()
+        table, now = scene.table, self._ground.now()
+        loads = self._ground.reports.of(snapshot.table)
         partitions = partition_statuses(snapshot, loads, blocked=blocked)
         status = table_status(table, snapshot, partitions, loads=loads, trouble=trouble, paused=scene.paused, now=now)
         (self.moving.add if status.moving else self.moving.discard)(table.metadata.name)

@@ -32,7 +32,8 @@ from evenkeel.model.storecluster import StoreCluster
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import encode
 from evenkeel.rebalancers.process import FOLDERS
-from evenkeel.reconcile.stores import leaving, read_stores
+from evenkeel.reconcile.known import read_stores
+from evenkeel.reconcile.stores import leaving
 
 __all__ = ["DOWN_ANNOTATION", "Supervisor", "asked_to_be_down", "serve"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, ClassVar, Literal, Self
 
 import msgspec
@@ -230,14 +230,16 @@ class StoreCluster(ResourceBase):
     spec: StoreClusterSpec
     status: StoreClusterStatus | None = None
 
-    def with_overrides(self, store: StoreView) -> StoreView:
-        """A discovered store with this cluster's caps and overrides laid over it."""
+    def overrides(self) -> dict[str, StoreOverride]:
+        """By store, what is laid over it."""
+        return {override.name: override for override in reversed(self.spec.overrides)}
+
+    def with_overrides(self, store: StoreView, overrides: Mapping[str, StoreOverride]) -> StoreView:
+        """A discovered store with this cluster's caps and its `overrides()` laid over it."""
         capacity = self.spec.max_replicas_per_store
         store = msgspec.structs.replace(store, capacity=store.capacity if capacity is None else capacity)
-        for override in self.spec.overrides:
-            if override.name == store.name:
-                return _overridden(store, override)
-        return store
+        override = overrides.get(store.name)
+        return store if override is None else _overridden(store, override)
 
 
 def _overridden(store: StoreView, override: StoreOverride) -> StoreView:

@@ -248,7 +248,7 @@ class TableStatus(StatusModel):
     stuck: Annotated[tuple[StuckPartition, ...], Field(max_length=20)] = ()
     """Partitions that do not get on, and why; the first 20."""
     bytes: Count = 0
-    """Size of one copy of the table."""
+    """Size of one copy of the table, when the status was written; a quarter more or less is not told by itself."""
     schema_version: Count = 0
     """How often columns were added."""
 

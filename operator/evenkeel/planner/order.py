@@ -145,9 +145,11 @@ class _Scene:
         self._target = target
         self._stable = stable
         self._sizes = np.zeros(stable.partitions, dtype=np.int64) if sizes is None else np.array(sizes, dtype=np.int64)
-        self._limits = {store.name: _Limits.of(store, table) for store in stores.stores}
         begun = (name for change in underway.values() for name in (*change.occupied, *change.final))
-        self._names = sorted({*self._limits, *stable.stores, *target.stores, *begun})
+        # Of many stores a table is on few, and the others limit nothing.
+        concerned = {*stable.stores, *target.stores, *begun}
+        self._limits = {store.name: _Limits.of(store, table) for store in stores.stores if store.name in concerned}
+        self._names = sorted(concerned)
         self._number = {name: i for i, name in enumerate(self._names)}
 
     def _numbers(self, names: Iterable[str]) -> set[int]:

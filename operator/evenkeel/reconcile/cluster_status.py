@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from evenkeel.metastore.api import KeyValue
 from evenkeel.model.conditions import Condition, Reason, condition, merge_conditions
 from evenkeel.model.storecluster import StoreCluster, StoreClusterStatus, StoreDrain
-from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import StoreLoad
+from evenkeel.reconcile.known import KnownStores
 from evenkeel.reconcile.partitions import Trouble
-from evenkeel.reconcile.stores import KnownStores, leaving, read_stores
+from evenkeel.reconcile.stores import leaving
 
 __all__ = ["cluster_status", "troubled_cluster_status"]
 
@@ -31,34 +30,32 @@ class _Facts(NamedTuple):
 
 def cluster_status(
     cluster: StoreCluster,
-    kvs: Iterable[KeyValue],
+    known: KnownStores,
     *,
     loads: Mapping[str, StoreLoad],
     held: Mapping[str, int],
     held_up: str = "",
-    keys: Keys,
     tables: int,
     now: str,
 ) -> StoreClusterStatus:
     """What is true of the stores at the moment `now`.
 
-    `kvs` holds everything under `stores`; `held` is how many replicas partitions name on each store that is to be
+    `held` is how many replicas partitions name on each store that is to be
     emptied, and `held_up` what keeps them from leaving.
     """
-    known = read_stores(kvs, keys)
-    going = leaving(cluster, known.names())
+    going = leaving(cluster, known.names)
     before = cluster.status or StoreClusterStatus()
     draining = sorted(name for name, state in known.states.items() if state.draining)
     drains = {drain.store: drain for drain in before.drains}
     status = StoreClusterStatus(
         observed_generation=cluster.metadata.generation,
-        stores=len(known.names()),
+        stores=len(known.names),
         ready_stores=len(known.registered),
         selector=before.selector,
         tables=tables,
         replicas=sum(load.replicas for load in loads.values()),
         zones_from=before.zones_from,
-        lost=tuple(sorted(known.lost() - going))[:_SHOWN],
+        lost=tuple(sorted(known.lost - going))[:_SHOWN],
         drains=tuple(_drain(name, held.get(name, 0), drains.get(name), held_up) for name in draining)[:_SHOWN],
     )
     facts = _Facts(cluster, status, known, ready=len(known.registered.keys() - going))

@@ -96,15 +96,8 @@ def _of_table(reports: Iterable[Mapping[str, T]], table: str) -> Iterator[tuple[
 
 def _leaders(snapshot: TableSnapshot) -> dict[int, Leader]:
     """Who leads, where that is a store that lives: the key of a store that died stays until somebody else leads."""
-    prefix, registered = snapshot.keys.leaders(snapshot.table), snapshot.registered
-    found: dict[int, Leader] = {}
-    for key, kv in snapshot.kvs.items():
-        number = key.removeprefix(prefix)
-        if key.startswith(prefix) and number.isdecimal():
-            leader = decode(Leader, kv.value, key=key)
-            if leader.store in registered:
-                found[int(number)] = leader
-    return found
+    registered = snapshot.registered
+    return {partition: leader for partition, leader in snapshot.leaders.items() if leader.store in registered}
 
 
 def _partition(

@@ -27,6 +27,8 @@ def refuse(snapshot: TableSnapshot, wish: TableWish) -> None:
             f"table {snapshot.table}: partitions: got {wish.record.partitions}; allowed: {snapshot.record.partitions}, "
             "which cannot change after creation"
         )
+    if bytes(snapshot.record.spec) == bytes(wish.record.spec):
+        return
     before, after = _spec(snapshot.record), _spec(wish.record)
     if before is not None and after is not None and before != after:
         validate_table_update(before, after, source=f"Table {wish.view.name}")

@@ -10,6 +10,7 @@ import msgspec
 from evenkeel.metastore.api import KeyValue, Txn
 from evenkeel.model.views import Assignment, Choice, CurrentState, StoresView, TableView
 from evenkeel.protocol.batch import PlanRun
+from evenkeel.reconcile.known import KnownStores
 
 __all__ = ["Carry", "Commit", "Found", "Place", "Read", "Request", "Requests"]
 
@@ -25,6 +26,8 @@ class Found(msgspec.Struct, frozen=True):
 
     revision: int
     kvs: dict[str, KeyValue]
+    stores: KnownStores | None = None
+    """Everything under `stores`, where somebody has read it already; it need not be in `kvs` then."""
 
 
 class Commit(msgspec.Struct, frozen=True):

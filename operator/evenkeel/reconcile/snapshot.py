@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from functools import cached_property, lru_cache
-from typing import Any, TypeVar
+from functools import cached_property
 
 from evenkeel.errors import MalformedRecordError
 from evenkeel.metastore.api import KeyValue
-from evenkeel.model.views import Assignment, CurrentState, StoresView, StoreView
+from evenkeel.model.views import Assignment, CurrentState, StoresView
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.partition import PartitionView, previous, read_partition
 from evenkeel.protocol.plan import Plan, read_plan
@@ -19,17 +18,13 @@ from evenkeel.protocol.records import (
     PlanHead,
     Role,
     StoreRecord,
-    StoreState,
     TableRecord,
     decode,
-    encode,
 )
+from evenkeel.reconcile.known import KnownStores, read_stores
 from evenkeel.reconcile.requests import Found, Read
 
 __all__ = ["TableSnapshot", "read_table"]
-
-T = TypeVar("T")
-_REMEMBERED = 65_536
 
 
 def read_table(keys: Keys, table: str) -> Read:
@@ -52,6 +47,7 @@ class TableSnapshot:
         self.plan_problem = ""
         """Why the newest plan cannot be read, once `plan` was asked for."""
         self._views: dict[int, PartitionView] = {}
+        self._known = found.stores if found.stores is not None else read_stores(found.kvs.values(), keys)
 
     @cached_property
     def record(self) -> TableRecord | None:
@@ -89,6 +85,11 @@ class TableSnapshot:
             self._views[partition] = read_partition(self.keys.partition(self.table, partition), self.kvs)
         return self._views[partition]
 
+    @property
+    def known(self) -> KnownStores:
+        """All stores; MalformedRecordError where one of their keys cannot be read."""
+        return self._known.checked()
+
     @cached_property
     def stores(self) -> StoresView:
         """All stores as a rebalancer sees them.
@@ -96,46 +97,12 @@ class TableSnapshot:
         A store whose lease has ended is still there, with what is known of it, until someone decides otherwise: that it
         does not answer for a while is no reason to copy its data.
         """
-        named = {name: record for name, record in self._named().items() if name not in self._announced}
-        return StoresView.of(
-            *(self._store(name, record) for name, record in named.items()), *self._announced_views.values()
-        )
+        return self.known.stores(self.table, self._named())
 
-    @cached_property
-    def _announced_views(self) -> dict[str, StoreView]:
-        return {name: self._store(name, record) for name, record in self._announced.items()}
-
-    @cached_property
-    def _states(self) -> dict[str, StoreState]:
-        """What was decided about stores."""
-        return self._records(self.keys.store_states(), StoreState)
-
-    @cached_property
-    def _announced(self) -> dict[str, StoreRecord]:
-        """The stores as they announced themselves, also those whose leases have ended."""
-        kept = {name: state.record for name, state in self._states.items() if state.record is not None}
-        return {**kept, **self.registered}
-
-    def _store(self, name: str, record: StoreRecord) -> StoreView:
-        """A store as the table's rebalancer sees it: the operator's copy of its record has overrides in it."""
-        state = self._states.get(name)
-        decided = state if state is not None and state.volume == record.volume else None
-        record = decided.record if decided is not None and decided.record is not None else record
-        return StoreView(
-            name=name,
-            volume=record.volume,
-            zone=record.zone,
-            weight=record.weight,
-            capacity=record.capacity,
-            labels=record.labels,
-            live=decided is None or not decided.given_up(self.table),
-            draining=decided is not None and decided.draining,
-        )
-
-    @cached_property
-    def registered(self) -> dict[str, StoreRecord]:
+    @property
+    def registered(self) -> Mapping[str, StoreRecord]:
         """The stores whose leases live."""
-        return self._records(self.keys.stores(), StoreRecord)
+        return self.known.registered
 
     def _named(self) -> dict[str, StoreRecord]:
         """The stores that hold or will hold a replica, by nothing but their volume."""
@@ -162,13 +129,7 @@ class TableSnapshot:
 
         Of the stores it is what a rebalancer sees: one that is silent for a while is still the same.
         """
-        digest = hashlib.blake2b(wish, digest_size=16)
-        for _, view in sorted(self._announced_views.items()):
-            digest.update(encode(view))
-        for name, state in sorted(self._states.items()):
-            if name not in self._announced:
-                digest.update(encode((name, state.volume, state.given_up(self.table), state.draining)))
-        return digest.hexdigest()
+        return hashlib.blake2b(wish + self.known.basis(self.table), digest_size=16).hexdigest()
 
     def gone(self, peer: Peer) -> bool:
         """Whether a replica cannot come back: its store is given up, or runs on another volume."""
@@ -184,25 +145,20 @@ class TableSnapshot:
 
     def current(self, partitions: int) -> CurrentState:
         """Who leads now, and which partitions are on the move."""
-        leaders = self._records(self.keys.leaders(self.table), Leader)
         return CurrentState(
-            leaders={p: leaders[f"{p:06}"].store for p in range(partitions) if f"{p:06}" in leaders},
+            leaders={p: leader.store for p, leader in sorted(self.leaders.items()) if p < partitions},
             moving=frozenset(p for p in range(partitions) if self.partition(p).pending is not None),
         )
 
-    def _records(self, prefix: str, kind: type[T]) -> dict[str, T]:
-        record: Any = kind
-        found = self._under(prefix).items()
-        return {key.removeprefix(prefix): _decoded(record, kv.value, key) for key, kv in found}
+    @cached_property
+    def leaders(self) -> dict[int, Leader]:
+        """By partition, who leads by the metastore's word; the key of a store that died stays."""
+        prefix = self.keys.leaders(self.table)
+        found = ((key.removeprefix(prefix), kv) for key, kv in self._under(prefix).items())
+        return {int(number): decode(Leader, kv.value, key=kv.key) for number, kv in found if number.isdecimal()}
 
     def _under(self, prefix: str) -> Mapping[str, KeyValue]:
         return {key: kv for key, kv in self.kvs.items() if key.startswith(prefix)}
-
-
-@lru_cache(maxsize=_REMEMBERED)
-def _decoded(kind: type[Any], value: bytes, key: str) -> Any:
-    """Records are the same from look to look, and are never changed."""
-    return decode(kind, value, key=key)
 
 
 def _row(peers: Iterable[Peer], leader: str | None) -> list[str]:

@@ -27,6 +27,8 @@ __all__ = ["plan_progress", "table_status", "troubled_status"]
 
 _STUCK_SHOWN = 20
 _STORES_SHOWN = 5
+_LITTLE = 4
+"""A size that differs by less than a quarter of what was told is no reason to write a status."""
 
 
 class _Facts(NamedTuple):
@@ -100,7 +102,14 @@ def table_status(
     )
     conditions = _conditions(facts, now=now, generation=table.metadata.generation)
     merged = merge_conditions(before.conditions if before is not None else (), conditions)
-    return status.model_copy(update={"conditions": merged})
+    told = status.model_copy(update={"conditions": merged})
+    return before if before is not None and _only_grown(before, told) else told
+
+
+def _only_grown(before: TableStatus, after: TableStatus) -> bool:
+    """Whether nothing is new but a size that has hardly changed: a table that is written to grows all the time."""
+    little = abs(after.bytes - before.bytes) * _LITTLE <= before.bytes
+    return little and after.model_copy(update={"bytes": before.bytes}) == before
 
 
 def troubled_status(table: Table, trouble: Trouble, *, now: str) -> TableStatus:

@@ -11,26 +11,25 @@ Every input of a plan is a key, so these decisions are keys, `stores.state/<s>`,
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cached_property
 from typing import Final
 
 import msgspec
 
-from evenkeel.errors import MalformedRecordError
-from evenkeel.metastore.api import Compare, Delete, KeyValue, Op, Put, Txn, unchanged
-from evenkeel.model.storecluster import StoreCluster
+from evenkeel.metastore.api import Compare, Delete, Op, Put, Txn, unchanged
+from evenkeel.model.storecluster import StoreCluster, StoreOverride
 from evenkeel.model.views import StoreView
 from evenkeel.protocol.keys import Keys
-from evenkeel.protocol.records import StoreRecord, StoreState, decode, encode
+from evenkeel.protocol.records import StoreRecord, StoreState, encode
+from evenkeel.reconcile.known import KnownStores
 
 __all__ = [
     "DRAIN_ANNOTATION",
-    "KnownStores",
     "StoreWish",
     "asked_to_drain",
     "judge_stores",
     "leaving",
     "next_judgement",
-    "read_stores",
 ]
 
 DRAIN_ANNOTATION: Final = "evenkeel.dev/drain"
@@ -39,26 +38,7 @@ TOGETHER_SECONDS: Final = 60.0
 """Stores that are lost within such a time are lost together."""
 
 
-class KnownStores(msgspec.Struct, frozen=True):
-    """Everything under `stores`, read."""
-
-    registered: dict[str, StoreRecord]
-    """By name, the stores whose leases live."""
-    states: dict[str, StoreState]
-    """By name, what was decided."""
-    problems: dict[str, str]
-    """By name, keys that cannot be read."""
-
-    def names(self) -> frozenset[str]:
-        """All that can be spoken of."""
-        return frozenset(self.registered.keys() | self.states.keys())
-
-    def lost(self) -> frozenset[str]:
-        """Those without a lease; one whose own key cannot be read is not counted."""
-        return frozenset(self.states.keys() - self.registered.keys() - self.problems.keys())
-
-
-class StoreWish(msgspec.Struct, frozen=True, kw_only=True):
+class StoreWish(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """What users want of the stores."""
 
     cluster: StoreCluster | None = None
@@ -67,9 +47,17 @@ class StoreWish(msgspec.Struct, frozen=True, kw_only=True):
     lost_after: Mapping[str, float] = {}
     """Seconds, by table."""
 
+    @cached_property
+    def _overrides(self) -> dict[str, StoreOverride]:
+        return self.cluster.overrides() if self.cluster is not None else {}
+
+    @cached_property
+    def _asked_to_drain(self) -> frozenset[str]:
+        return asked_to_drain(self.cluster)
+
     def draining(self, name: str) -> bool:
         """Whether the store is to be emptied."""
-        return name in asked_to_drain(self.cluster) or bool(leaving(self.cluster, (name,)))
+        return name in self._asked_to_drain or bool(leaving(self.cluster, (name,)))
 
     def forgets(self, name: str) -> bool:
         """Whether a store that is away is gone on purpose, and holds nothing."""
@@ -82,7 +70,7 @@ class StoreWish(msgspec.Struct, frozen=True, kw_only=True):
         announced = StoreView(
             name=name, zone=record.zone, weight=record.weight, capacity=record.capacity, labels=record.labels
         )
-        view = self.cluster.with_overrides(announced)
+        view = self.cluster.with_overrides(announced, self._overrides)
         return msgspec.structs.replace(
             record, zone=view.zone, weight=view.weight, capacity=view.capacity, labels=dict(view.labels)
         )
@@ -104,32 +92,13 @@ def leaving(cluster: StoreCluster | None, known: Iterable[str]) -> frozenset[str
     return frozenset(name for name, at in ordinals.items() if at.isdecimal() and int(at) >= wanted)
 
 
-def read_stores(kvs: Iterable[KeyValue], keys: Keys) -> KnownStores:
-    """Read everything under `stores`; a key that cannot be read is told, and holds up no other."""
-    found = KnownStores({}, {}, {})
-    for kv in kvs:
-        kind, _, name = kv.key.removeprefix(keys.root).partition("/")
-        try:
-            if kind == "stores":
-                found.registered[name] = decode(StoreRecord, kv.value, key=kv.key)
-            elif kind == "stores.state":
-                found.states[name] = decode(StoreState, kv.value, key=kv.key)
-        except MalformedRecordError as error:
-            found.problems[name] = str(error)
-    return found
-
-
 def judge_stores(
-    kvs: Iterable[KeyValue], wish: StoreWish, *, keys: Keys, now: float, anew: bool, epoch: Compare
+    known: KnownStores, wish: StoreWish, *, keys: Keys, now: float, anew: bool, epoch: Compare
 ) -> Iterator[Txn]:
-    """The transactions that bring `stores.state/` up to date, one per store; `anew` lets delays start again.
-
-    `kvs` holds everything under `stores`, of one revision.
-    """
-    by_key = {kv.key: kv for kv in kvs}
-    known = read_stores(by_key.values(), keys)
+    """The transactions that bring `stores.state/` up to date, one per store; `anew` lets delays start again."""
+    by_key = known.kvs
     anew = anew or _vanished_together(known, now)
-    for name in sorted(known.names()):
+    for name in sorted(known.names):
         before = known.states.get(name)
         after = _judge(name, known, wish, now=now, anew=anew)
         if after == before:
@@ -142,7 +111,7 @@ def judge_stores(
 
 def _vanished_together(known: KnownStores, now: float) -> bool:
     """Whether stores are lost at this moment that are, with those lost just before, more than a third of all."""
-    missed = {name: known.states[name] for name in known.lost() if not _settled(known.states[name])}
+    missed = {name: known.states[name] for name in known.lost if not _settled(known.states[name])}
     if all(state.lost_since is not None for state in missed.values()):
         return False
     recent = [s for s in missed.values() if s.lost_since is None or now - s.lost_since <= TOGETHER_SECONDS]
@@ -165,7 +134,7 @@ def _judge(name: str, known: KnownStores, wish: StoreWish, *, now: float, anew: 
             record=wish.overridden(name, record),
         )
     assert state is not None
-    if name not in known.lost():
+    if name not in known.lost:
         return state
     if wish.forgets(name):
         return None
@@ -182,10 +151,9 @@ def _judge_lost(name: str, state: StoreState, wish: StoreWish, *, now: float, an
     )
 
 
-def next_judgement(kvs: Iterable[KeyValue], wish: StoreWish, *, keys: Keys) -> float | None:
+def next_judgement(known: KnownStores, wish: StoreWish) -> float | None:
     """When time alone will change something next."""
-    known = read_stores(kvs, keys)
-    lost = (known.states[name] for name in known.lost())
+    lost = (known.states[name] for name in known.lost)
     waiting = [
         state.lost_since + seconds
         for state in lost

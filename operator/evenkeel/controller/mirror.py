@@ -1,0 +1,120 @@
+"""What the metastore holds of one StoreCluster, kept in memory by the watch that tells of its changes.
+
+Looks read from here. Asking etcd would take fourteen requests for each look at a table, and most of what came back, all
+the stores, would be the same as for the table before. A look may be a moment behind, and is never wrong for that: every
+write compares what it rests on, and what was missed means another look. But what was written by ourselves is always
+there: a read waits until the watch has shown it.
+
+What stores report of themselves changes all the time, is no ground for a plan, and is not kept here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final
+
+from evenkeel.metastore.api import Event, KeyValue, Snapshot
+from evenkeel.metastore.clock import Clock
+from evenkeel.protocol.keys import Keys
+from evenkeel.reconcile.known import KnownStores, read_stores
+from evenkeel.reconcile.requests import Found
+
+__all__ = ["Mirror"]
+
+PATIENCE_SECONDS: Final = 1.0
+"""For so long a read waits for the watch; then it is better to ask the metastore itself."""
+_STORES: Final = ("stores", "stores.state")
+_ELSEWHERE: Final = "load"
+_Group = tuple[str, str]
+"""A kind of key and the table it speaks of, if it does."""
+
+
+class Mirror:
+    """Filled by whoever watches; empty until then, and whenever the watch has ended."""
+
+    def __init__(self, keys: Keys, clock: Clock) -> None:
+        self._keys = keys
+        self._clock = clock
+        self._groups: dict[_Group, dict[str, KeyValue]] = {}
+        self._revision: int | None = None
+        self._stores: KnownStores | None = None
+        self._moved = asyncio.Event()
+
+    # Filling
+
+    def fill(self, snapshot: Snapshot) -> None:
+        """Take everything at one revision."""
+        self._groups = {}
+        self._stores = None
+        for kv in snapshot.kvs:
+            self._put(kv.key, kv)
+        self.advance(snapshot.revision)
+
+    def take(self, event: Event) -> None:
+        """Take one change."""
+        self._put(event.key, event.kv)
+
+    def advance(self, revision: int) -> None:
+        """All changes up to this revision have been taken."""
+        self._revision = revision
+        self._moved.set()
+        self._moved = asyncio.Event()
+
+    def forget(self) -> None:
+        """Nobody watches any more."""
+        self._revision = None
+
+    def _put(self, key: str, kv: KeyValue | None) -> None:
+        group = self._group(key)
+        if group[0] == _ELSEWHERE:
+            return
+        if group[0] in _STORES:
+            self._stores = None
+        if kv is not None:
+            self._groups.setdefault(group, {})[key] = kv
+        elif (known := self._groups.get(group)) is not None:
+            known.pop(key, None)
+            if not known:
+                del self._groups[group]
+
+    def _group(self, key: str) -> _Group:
+        kind, _, rest = key.removeprefix(self._keys.root).partition("/")
+        name = rest.partition("/")[0]
+        # `<table>` is `<name>.<uid>`, and no store has a dot in its name.
+        return kind, name if "." in name else ""
+
+    # Reading
+
+    async def reached(self, revision: int) -> bool:
+        """Whether all changes up to a revision are here, or are within a moment."""
+        deadline = self._clock.now() + PATIENCE_SECONDS
+        while self._revision is None or self._revision < revision:
+            if self._revision is None or self._clock.now() >= deadline:
+                return False
+            timer = self._clock.call_at(deadline, self._moved.set)
+            await self._moved.wait()
+            timer.cancel()
+        return True
+
+    def read(self, prefixes: Iterable[str]) -> Found:
+        """Everything under prefixes of tables' keys, and all stores."""
+        assert self._revision is not None
+        kvs: dict[str, KeyValue] = {}
+        for prefix in prefixes:
+            group = self._group(prefix)
+            if group[0] not in _STORES:
+                kvs |= self._groups.get(group, {})
+        return Found(self._revision, kvs, self.stores())
+
+    def stores(self) -> KnownStores:
+        """All stores."""
+        if self._stores is None:
+            kvs = (kv for kind in _STORES for kv in self._groups.get((kind, ""), {}).values())
+            self._stores = read_stores(kvs, self._keys)
+        return self._stores
+
+    def assignments(self) -> Iterable[KeyValue]:
+        """Every key that says who holds or will hold a partition."""
+        kinds = self._keys.assignments().removeprefix(self._keys.root)
+        return [kv for (kind, _), kvs in self._groups.items() if kind.startswith(kinds) for kv in kvs.values()]

@@ -1,0 +1,107 @@
+"""The metastore as a controller remembers it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from evenkeel.controller.mirror import PATIENCE_SECONDS, Mirror
+from evenkeel.metastore.api import Event, KeyValue, Put, Txn
+from evenkeel.metastore.clock import VirtualClock
+from evenkeel.metastore.memory import MemoryMetastore
+from evenkeel.protocol.records import StoreRecord, StoreState, encode
+from evenkeel.reconcile.snapshot import read_table
+from tests.controller.support import KEYS, Scene
+
+
+def kv(key: str, value: bytes = b"1", revision: int = 1) -> KeyValue:
+    return KeyValue(key, value, revision, revision, 1)
+
+
+async def filled(*kvs: KeyValue) -> Mirror:
+    clock = VirtualClock()
+    metastore = MemoryMetastore(clock=clock)
+    for found in kvs:
+        await metastore.txn(Txn(success=(Put(found.key, found.value),)))
+    mirror = Mirror(KEYS, clock)
+    mirror.fill(await metastore.range(KEYS.root))
+    return mirror
+
+
+async def test_a_read_has_the_keys_of_one_table_and_all_stores() -> None:
+    """Neighbours by name are others, and what stores report is not kept."""
+    own = [KEYS.table("a.1"), KEYS.partition("a.1", 3).stable, KEYS.leader("a.1", 3), KEYS.plan_head("a.1")]
+    others = [KEYS.table("a.12"), KEYS.partition("a.12", 3).stable, KEYS.load("main-0"), KEYS.drain("main-0")]
+    store = kv(KEYS.store("main-0"), encode(StoreRecord(volume="v")))
+    state = kv(KEYS.store_state("main-0"), encode(StoreState(volume="v")))
+    mirror = await filled(*map(kv, own + others), store, state)
+    found = mirror.read(read_table(KEYS, "a.1").prefixes)
+    assert sorted(found.kvs) == sorted(own)
+    assert found.stores is not None
+    assert found.stores.names == {"main-0"}
+    assert {entry.key for entry in mirror.assignments()} == {own[1], others[1]}
+
+
+async def test_stores_are_read_again_only_where_they_changed() -> None:
+    """A thousand records are decoded for a change of one of them, not for every look."""
+    mirror = await filled(kv(KEYS.store("main-0"), encode(StoreRecord(volume="v"))))
+    before = mirror.stores()
+    mirror.take(Event(KEYS.table("a.1"), kv(KEYS.table("a.1"), revision=7), 7))
+    assert mirror.stores() is before
+    mirror.take(Event(KEYS.store("main-0"), None, 8))
+    assert mirror.stores().names == frozenset()
+
+
+async def test_a_read_waits_for_what_was_written() -> None:
+    """Until the watch has shown it, and no longer than a moment; without a watch not at all."""
+    mirror = await filled(kv(KEYS.table("a.1")))
+    clock = mirror._clock
+    assert isinstance(clock, VirtualClock)
+    waiting = [asyncio.ensure_future(mirror.reached(revision)) for revision in (5, 9)]
+    await asyncio.sleep(0)
+    mirror.advance(6)
+    await asyncio.sleep(0)
+    assert [task.done() for task in waiting] == [True, False]
+    clock.advance(PATIENCE_SECONDS)
+    assert await asyncio.gather(*waiting) == [True, False]
+    mirror.forget()
+    assert not await mirror.reached(1)
+
+
+async def test_one_tables_change_does_not_touch_others(scene: Scene) -> None:
+    """Neither its keys nor its status are a reason to look at another table."""
+    await scene.make_table()
+    await scene.make_table(name="other")
+    looked: list[str] = []
+    look = scene.controller._tables.look
+
+    async def counted(name: str) -> float:
+        looked.append(name)
+        return await look(name)
+
+    scene.controller._tables.look = counted  # type: ignore[method-assign]
+    await scene.change(replicas=4)
+    await scene.pass_time(1)
+    while await scene.arrive() or await scene.obey():
+        await scene.pass_time(1)
+    await scene.pass_time(5)
+    assert set(looked) == {"orders"}
+    assert len(looked) <= 12
+
+
+async def test_reports_wake_only_the_tables_they_name(scene: Scene) -> None:
+    """A thousand stores report all the time, of other tables too."""
+    for name in ("orders", "other"):
+        await scene.make_table(name=name)
+        await scene.change(name, replicas=4)
+    await scene.pass_time(5)
+    looked: list[str] = []
+    look = scene.controller._tables.look
+
+    async def counted(name: str) -> float:
+        looked.append(name)
+        return await look(name)
+
+    scene.controller._tables.look = counted  # type: ignore[method-assign]
+    await scene.report("main-0", filling={f"{await scene.key('other')}/0": {"main-3": 0.5}})
+    await scene.pass_time(5)
+    assert set(looked) == {"other"}
