@@ -85,6 +85,10 @@ class Controllers:
         """By StoreCluster: why its controller can do nothing at the moment."""
         return {key: found.controller.problem for key, found in self._running.items() if found.controller.problem}
 
+    def busy(self) -> int:
+        """How many have something to look at now."""
+        return sum(not found.controller.at_rest for found in self._running.values())
+
     def __len__(self) -> int:
         return len(self._running)
 

@@ -37,16 +37,25 @@ class Happening(NamedTuple):
 def turned(before: Object, after: Object) -> Iterator[Happening]:
     """The conditions that an object's new status has turned, or gives another reason for."""
     known = {found["type"]: found for found in (before.get("status") or {}).get("conditions", ())}
-    for condition in (after.get("status") or {}).get("conditions", ()):
-        kind, status, reason = condition["type"], condition["status"], condition["reason"]
-        was = known.get(kind, {})
-        if (was.get("status"), was.get("reason")) == (status, reason):
-            continue
+    new = {
+        condition["type"]: condition
+        for condition in (after.get("status") or {}).get("conditions", ())
+        if _verdict(known.get(condition["type"], {})) != _verdict(condition)
+    }
+    if "Balanced" in new and "Progressing" in new and new["Balanced"]["reason"] == new["Progressing"]["reason"]:
+        # Two sides of the same thing, in the same words.
+        del new["Progressing"]
+    for kind, condition in new.items():
+        was, status, reason = known.get(kind, {}), condition["status"], condition["reason"]
         bad = _BAD_IF.get(kind) == status
         if not was and not bad and reason == "AsExpected" and kind != "Ready":
             continue
         words = condition.get("message") or f"{kind} is {status}"
         yield Happening(after, bad, reason if reason != "AsExpected" else kind, f"{kind} {status}: {words}"[:_LONGEST])
+
+
+def _verdict(condition: Object) -> tuple[str | None, str | None]:
+    return condition.get("status"), condition.get("reason")
 
 
 class Recorder:

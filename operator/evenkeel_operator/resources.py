@@ -139,7 +139,8 @@ class KubeResources:
             assert isinstance(status, StoreClusterStatus)
             self.last_status = status
             status = self._describe(resource, status)
-        self._statuses.set(subject, status_document(status))
+        written = status_document(status)
+        self._reader.set(subject, self._statuses.set(subject, written), status)
 
     async def ensure(self, resource: PartitionAssignment | RebalancePlan) -> None:
         """Make a resource that the controller itself wants, where it is not there."""

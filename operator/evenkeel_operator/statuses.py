@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 _EVERY: Final = 1.0
 _RETRY: Final = 5.0
 _AT_ONCE: Final = 8
+_NONE: Final[Object] = {}
+"""Always the same, so that an object without a status is seen to have stayed as it was."""
 
 Told = Callable[[Object, Object], None]
 """Hears of every status that was written: the object before and after."""
@@ -64,16 +66,17 @@ class Statuses:
     def of(self, subject: Object) -> Object:
         """The status that an object has, or is about to have."""
         waiting = self._waiting.get(subject["metadata"]["uid"])
-        found: Object = waiting.status if waiting is not None else subject.get("status") or {}
+        found: Object = waiting.status if waiting is not None else subject.get("status") or _NONE
         return found
 
-    def set(self, subject: Object, status: Object) -> None:
-        """Have a status written."""
-        if self.of(subject) == status:
-            return
+    def set(self, subject: Object, status: Object) -> Object:
+        """Have a status written; what `of` tells from now on, until it changes."""
+        if (known := self.of(subject)) == status:
+            return known
         uid = subject["metadata"]["uid"]
         self._waiting[uid] = _Waiting(subject, status, self._again.get(uid, self._clock.now()))
         self._news.set()
+        return status
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -119,6 +122,9 @@ class Statuses:
         self._again[uid] = self._clock.now() + self._every
         if after is not None:
             self.written += 1
+            if after.get("status") == entry.status:
+                # The same object, so that whoever knows it knows this one too, and it is in memory once.
+                after["status"] = entry.status
             self._cache.put(kind, after)
             self._told(before, after)
         if self._waiting.get(uid) is entry:

@@ -143,6 +143,7 @@ class Term:
             "written_statuses": self._statuses.written,
             "failed_looks": self._table_queue.failures + self._cluster_queue.failures,
             "controllers": len(self._controllers),
+            "busy_controllers": self._controllers.busy(),
             "troubled_controllers": len(self._controllers.problems()),
         }
 

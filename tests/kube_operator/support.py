@@ -75,6 +75,10 @@ class FakeKube:
             return None
         return self._keep((kind, namespace, name), {**live, "status": status})
 
+    def skip_to(self, version: int) -> None:
+        """Give only newer versions from now on."""
+        self._versions = itertools.count(version + 1)
+
     def add(self, kind: Kind, name: str, namespace: str = "shop", **fields: Any) -> Object:
         metadata = {"name": name, "namespace": namespace, "uid": f"uid-{name}"}
         subject = {"apiVersion": kind.api_version, "kind": kind.name, "metadata": metadata, **fields}

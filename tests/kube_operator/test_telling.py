@@ -138,6 +138,22 @@ def test_the_first_status_tells_little() -> None:
     assert [event.reason for event in turned({}, fresh)] == ["Reconciling"]
 
 
+def test_a_rebalance_is_told_once() -> None:
+    """That it goes on and that the table is not balanced are one thing; where reasons differ they are two."""
+
+    def subject(progressing: str, balanced: str, *reasons: str) -> Object:
+        told = zip(("Progressing", "Balanced"), (progressing, balanced), reasons, strict=True)
+        conditions = [{"type": kind, "status": status, "reason": reason} for kind, status, reason in told]
+        return {"metadata": {"uid": "u"}, "status": {"conditions": conditions}}
+
+    calm = subject("False", "True", "AsExpected", "AsExpected")
+    moving = subject("True", "False", "Rebalancing", "Rebalancing")
+    odd = subject("False", "False", "Paused", "SpecInvalid")
+    assert [event.message for event in turned(calm, moving)] == ["Balanced False: Balanced is False"]
+    assert [event.message for event in turned(moving, calm)] == ["Balanced True: Balanced is True"]
+    assert len(list(turned(calm, odd))) == 2
+
+
 ZONED = {"n1": {"metadata": {"labels": {"topology.kubernetes.io/zone": "a"}}}}
 
 

@@ -20,6 +20,7 @@ _GAUGES: Final = {
     "queued": "Objects that wait to be looked at, or are looked at.",
     "waiting_statuses": "Statuses that wait to be written.",
     "controllers": "Controllers that run, one for each StoreCluster.",
+    "busy_controllers": "Controllers that have something to look at now.",
     "troubled_controllers": "Controllers that can do nothing at the moment.",
 }
 _COUNTERS: Final = {
