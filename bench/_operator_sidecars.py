@@ -37,6 +37,9 @@ __all__ = ["STORE_CLUSTER"]
 STORE_CLUSTER: Final = "main"
 REPORT_SECONDS: Final = 5.0
 _LEASE_SECONDS: Final = 60.0
+_BYTES: Final = 100_000_000
+_RATE: Final = 20_000
+"""What a partition has at first, and what is written to it in a second: 200 MB/s in all, of 10,000 of them."""
 _IN_FLIGHT: Final = 32
 _BATCH: Final = 100
 Partition = tuple[str, int]
@@ -140,10 +143,11 @@ class Sidecars:
         turn = 0
         while True:
             turn += 1
+            held = _BYTES + turn * round(REPORT_SECONDS * _RATE)
             leading: dict[str, dict[str, list[GroupLoad]]] = {}
             for (table, number), leader in list(self._leaders.items()):
                 groups = leading.setdefault(leader.store, {}).setdefault(table, [])
-                groups.append(GroupLoad(number, leading=True, log_bytes=1_000_000 * turn, bytes_per_second=1000))
+                groups.append(GroupLoad(number, leading=True, log_bytes=held, bytes_per_second=_RATE))
             some = list(_batches(self._stores))
             for names in some:
                 puts = [Put(self._keys.load(name), encode(_load(leading.get(name, {})))) for name in names]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import sys
 import urllib.request
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -25,11 +27,13 @@ from evenkeel.metastore.server import EtcdServer, free_port
 from evenkeel.metastore.settings import EtcdSettings
 from evenkeel.protocol.keys import Keys
 
-__all__ = ["NAMESPACE", "World", "world"]
+__all__ = ["NAMESPACE", "World", "all_of", "settle", "table", "until", "world"]
 
 NAMESPACE: Final = "shop"
 _AT_ONCE: Final = 16
 _PATIENCE: Final = 600.0
+_CALM: Final = 8
+"""So many looks in a row, two a second, that find nothing going on."""
 
 
 class World(NamedTuple):
@@ -39,6 +43,7 @@ class World(NamedTuple):
     metastore: EtcdMetastore
     keys: Keys
     operator: Daemon
+    kubeconfig: Path
     pages: int
     """The port of the operator's pages."""
 
@@ -47,16 +52,35 @@ class World(NamedTuple):
         pages = int(Path(f"/proc/{self.operator.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
-    async def requests(self) -> float:
-        """Requests that the operator has sent to the API server, those for its Lease aside."""
+    async def requests(self) -> Counter[str]:
+        """Requests that the operator has sent to the API server so far, by what they are about; its Lease aside."""
+        found = Counter[str]()
+        for labels, value in await self._metric("api_requests_total"):
+            if 'kind="leases"' not in labels:
+                found[_kind(labels)] += round(value)
+        return found
+
+    async def at_rest(self) -> bool:
+        """Whether the operator has nothing to look at, and nothing to write."""
+        waiting = [await self._metric(name) for name in ("queued", "waiting_statuses", "busy_controllers")]
+        orders = await self.metastore.range(self.keys.leader_targets())
+        return not orders.kvs and not any(value for found in waiting for _, value in found)
+
+    async def _metric(self, name: str) -> list[tuple[str, float]]:
+        """Its values, each with its labels."""
         text = await asyncio.to_thread(_read, f"http://127.0.0.1:{self.pages}/metrics")
-        lines = [line for line in text.splitlines() if line.startswith("evenkeel_operator_api_requests_total{")]
-        return sum(float(line.rpartition(" ")[2]) for line in lines if 'kind="leases"' not in line)
+        found = re.findall(rf"^evenkeel_operator_{name}({{.*}})? (\S+)$", text, re.MULTILINE)
+        return [(labels, float(value)) for labels, value in found]
 
     def processor_seconds(self) -> float:
         """What the operator has taken of the processor so far."""
         fields = Path(f"/proc/{self.operator.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _kind(labels: str) -> str:
+    found = re.search('kind="([^"]*)"', labels)
+    return found[1] if found is not None else ""
 
 
 def _read(url: str) -> str:
@@ -83,6 +107,21 @@ async def all_of(work: Iterable[Awaitable[Any]]) -> None:
     await asyncio.gather(*map(one, work))
 
 
+async def settle(made: World) -> None:
+    """Wait until the operator rests, and has asked nothing of the API server for longer than a status ever waits."""
+    calm, before = 0, Counter[str]()
+
+    async def calm_for_long() -> bool:
+        nonlocal calm, before
+        now = await made.requests()
+        calm = calm + 1 if now == before and await made.at_rest() else 0
+        before = now
+        await asyncio.sleep(0.3)
+        return calm >= _CALM
+
+    await until("the operator at rest", calm_for_long)
+
+
 @contextlib.asynccontextmanager
 async def world(folder: Path, *, stores: int) -> AsyncIterator[World]:
     """Everything with one StoreCluster, one store to a node, all of them Ready."""
@@ -94,9 +133,8 @@ async def world(folder: Path, *, stores: int) -> AsyncIterator[World]:
             metastore = EtcdMetastore(EtcdSettings(endpoints=(etcd.endpoint,)))
             try:
                 pages = _start(daemons, plane.kubeconfig, etcd.endpoint, stores=stores)
-                made = World(
-                    kube, metastore, Keys(namespace=NAMESPACE, store_cluster=STORE_CLUSTER), daemons["operator"], pages
-                )
+                keys = Keys(namespace=NAMESPACE, store_cluster=STORE_CLUSTER)
+                made = World(kube, metastore, keys, daemons["operator"], plane.kubeconfig, pages)
                 await _populate(kube, stores)
                 yield made
             finally:
