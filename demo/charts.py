@@ -1,7 +1,12 @@
-"""Lines over time as SVG: drawn once, so a page needs neither scripts nor a network."""
+"""Pictures over time as SVG: drawn once, so a page needs neither scripts nor a network.
+
+They begin where there is something to see, and lie over the steps of the story, which have their numbers at the top.
+The page's style has the colours: `s0` to `s7` for lines, `calm` and `disturbs` for steps.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from itertools import pairwise
@@ -9,96 +14,157 @@ from typing import Final
 
 from demo.facts import Step
 
-__all__ = ["COLOURS", "Points", "chart", "legend"]
+__all__ = ["Points", "chart", "legend", "strips"]
 
 Points = Sequence[tuple[float, float]]
-COLOURS: Final = ("#2563eb", "#ea580c", "#16a34a", "#9333ea", "#dc2626", "#0891b2", "#a16207", "#475569")
+_COLOURS: Final = 8
 _WIDTH, _HEIGHT = 920, 230
-_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 12, 24, 28
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 24, 28
 _LINES: Final = 4
-"""How many steps the scale at the side has."""
+"""About how many lines the scale at the side has."""
+_TIMES: Final = 8
+_STRIP: Final = 26
+_WIDE: Final = 12.0
+"""So much room has a figure in a strip at least."""
 
 
-class _Scale:
-    """From seconds and values to places in the picture."""
+class _Time:
+    """From seconds to places in the picture."""
 
-    def __init__(self, *, start: float, end: float, most: float) -> None:
-        self.start, self.end, self.most = start, max(end, start + 1e-9), most
+    def __init__(self, series: Mapping[str, Points], steps: Sequence[Step]) -> None:
+        times = [at for points in series.values() for at, _ in points] or [step.began for step in steps] or [0.0]
+        first = min(times)
+        self.start = max((step.began for step in steps if step.began <= first <= step.ended), default=first)
+        self.end = max([self.start + 1e-9, *times, *(step.ended for step in steps)])
 
     def x(self, at: float) -> float:
         return _LEFT + (at - self.start) / (self.end - self.start) * (_WIDTH - _LEFT - _RIGHT)
 
+
+class _Scale:
+    """From values to places in the picture; a logarithmic one shows small figures beside large ones."""
+
+    def __init__(self, series: Mapping[str, Points], *, log: bool) -> None:
+        values = [value for points in series.values() for _, value in points]
+        most, least = max(values, default=0.0), min((value for value in values if value > 0), default=1.0)
+        self._log = log and most > 0
+        if self._log:
+            self.marks = [10.0**place for place in range(_power(least), max(_power(least), _power(most - 1e-9)) + 2)]
+        else:
+            step = _nice(most / _LINES) if most else 1.0
+            self.marks = [step * place for place in range(max(1, math.ceil(most / step - 1e-9)) + 1)]
+
     def y(self, value: float) -> float:
-        return _HEIGHT - _BOTTOM - value / self.most * (_HEIGHT - _TOP - _BOTTOM)
+        low, high, at = (self._place(given) for given in (self.marks[0], self.marks[-1], max(value, self.marks[0])))
+        return _HEIGHT - _BOTTOM - (at - low) / (high - low) * (_HEIGHT - _TOP - _BOTTOM)
+
+    def _place(self, value: float) -> float:
+        return math.log10(value) if self._log else value
 
 
-def chart(series: Mapping[str, Points], steps: Sequence[Step], *, unit: str = "", stairs: bool = False) -> str:
+def chart(
+    series: Mapping[str, Points], steps: Sequence[Step], *, unit: str = "", stairs: bool = False, log: bool = False
+) -> str:
     """Draw one line for each series, over the steps of the story; `stairs` for what changes in jumps."""
-    times = [at for points in series.values() for at, _ in points] + [step.ended for step in steps]
-    most = _round_up(max((value for points in series.values() for _, value in points), default=0.0))
-    scale = _Scale(start=min((step.began for step in steps), default=0.0), end=max(times, default=1.0), most=most)
-    parts = [
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" xmlns="http://www.w3.org/2000/svg">',
-        *_bands(steps, scale),
-        *_grid(scale, unit),
-        *(
-            _line(points, scale, COLOURS[place % len(COLOURS)], name, stairs=stairs)
-            for place, (name, points) in enumerate(series.items())
-        ),
-        "</svg>",
-    ]
-    return "\n".join(parts)
+    time, scale = _Time(series, steps), _Scale(series, log=log)
+    lines = (
+        _line([(time.x(at), scale.y(value)) for at, value in points], place, name, stairs=stairs)
+        for place, (name, points) in enumerate(series.items())
+    )
+    return _picture(_HEIGHT, [*_bands(steps, time, _HEIGHT), *_grid(scale, unit), *_times(time, _HEIGHT), *lines])
+
+
+def strips(series: Mapping[str, Points], steps: Sequence[Step]) -> str:
+    """Draw a strip for each series, darker where its figure is higher, with the figures in it."""
+    time = _Time(series, steps)
+    height = _TOP + _STRIP * len(series) + _BOTTOM
+    most = max((value for points in series.values() for _, value in points), default=0.0) or 1.0
+    drawn = (
+        part
+        for row, (name, points) in enumerate(series.items())
+        for part in _strip(name, points, time, top=_TOP + _STRIP * row, most=most)
+    )
+    return _picture(height, [*_bands(steps, time, height), *drawn, *_times(time, height)])
 
 
 def legend(names: Sequence[str]) -> str:
     """Which colour is whose."""
-    entries = (
-        f'<span><i style="background:{COLOURS[place % len(COLOURS)]}"></i>{escape(name)}</span>'
-        for place, name in enumerate(names)
-    )
+    entries = (f'<span><i class="s{place % _COLOURS}"></i>{escape(name)}</span>' for place, name in enumerate(names))
     return f'<p class="legend">{"".join(entries)}</p>'
 
 
-def _bands(steps: Sequence[Step], scale: _Scale) -> Iterator[str]:
-    """The steps behind the lines, by number; their titles show when they are pointed at."""
+def _picture(height: int, parts: Sequence[str]) -> str:
+    head = f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" xmlns="http://www.w3.org/2000/svg">'
+    return "\n".join(['<div class="picture">', head, *parts, "</svg></div>"])
+
+
+def _bands(steps: Sequence[Step], time: _Time, height: int) -> Iterator[str]:
+    """The steps behind everything, by number; their titles show when they are pointed at."""
     for number, step in enumerate(steps, start=1):
-        left, right = scale.x(step.began), scale.x(step.ended)
+        left, right = time.x(max(step.began, time.start)), time.x(step.ended)
+        if right <= left:
+            continue
         style = "disturbs" if step.disturbs else "calm"
         yield (
             f'<g class="{style}"><title>{escape(step.title)}</title>'
-            f'<rect x="{left:.1f}" y="{_TOP}" width="{right - left:.1f}" height="{_HEIGHT - _TOP - _BOTTOM}"/>'
+            f'<rect x="{left:.1f}" y="{_TOP}" width="{right - left:.1f}" height="{height - _TOP - _BOTTOM}"/>'
             f'<text x="{(left + right) / 2:.1f}" y="{_TOP - 8}" text-anchor="middle">{number}</text></g>'
         )
 
 
 def _grid(scale: _Scale, unit: str) -> Iterator[str]:
-    for place in range(_LINES + 1):
-        value = scale.most * place / _LINES
+    for value in scale.marks:
         y = scale.y(value)
         yield f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
         yield f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{_figure(value)}{escape(unit)}</text>'
-    for place in range(9):
-        at = scale.start + (scale.end - scale.start) * place / 8
-        yield f'<text x="{scale.x(at):.1f}" y="{_HEIGHT - 8}" text-anchor="middle">{at:.0f} s</text>'
 
 
-def _line(points: Points, scale: _Scale, colour: str, name: str, *, stairs: bool) -> str:
-    places = [(scale.x(at), scale.y(value)) for at, value in points]
+def _times(time: _Time, height: int) -> Iterator[str]:
+    step = max(1.0, _nice((time.end - time.start) / _TIMES))
+    at = math.ceil(time.start / step) * step
+    while at <= time.end:
+        yield f'<text x="{time.x(at):.1f}" y="{height - 8}" text-anchor="middle">{at:.0f} s</text>'
+        at += step
+
+
+def _line(places: Points, number: int, name: str, *, stairs: bool) -> str:
     if stairs:
         corners = [[(x, before), (x, y)] for (_, before), (x, y) in pairwise(places)]
         places = [*places[:1], *(place for pair in corners for place in pair)]
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-    return f'<polyline points="{path}" stroke="{colour}"><title>{escape(name)}</title></polyline>'
+    return f'<polyline class="s{number % _COLOURS}" points="{path}"><title>{escape(name)}</title></polyline>'
 
 
-def _round_up(value: float) -> float:
-    """The next number that divides well."""
-    size = 1.0
-    while size * 10 <= value:
-        size *= 10
-    while size > value > 0:
-        size /= 10
-    return next((size * step for step in (1, 2, 4, 6, 8, 10) if size * step >= value), size * 10) if value else 1.0
+def _strip(name: str, points: Points, time: _Time, *, top: int, most: float) -> Iterator[str]:
+    middle = top + _STRIP / 2 + 4
+    yield f'<text x="{_LEFT - 6}" y="{middle:.0f}" text-anchor="end">{escape(name)}</text>'
+    for began, ended, value in _runs(points, time.end):
+        left, right = time.x(began), time.x(ended)
+        shown = f'<text x="{(left + right) / 2:.1f}" y="{middle:.0f}" text-anchor="middle">{_figure(value)}</text>'
+        yield (
+            f'<g class="strip"><title>{escape(name)}: {_figure(value)}</title>'
+            f'<rect x="{left:.1f}" y="{top + 2}" width="{right - left:.1f}" height="{_STRIP - 4}" '
+            f'style="--share:{value / most:.2f}"/>{shown if right - left >= _WIDE else ""}</g>'
+        )
+
+
+def _runs(points: Points, end: float) -> Iterator[tuple[float, float, float]]:
+    """From when to when a figure stayed the same."""
+    began = 0
+    for place in range(1, len(points) + 1):
+        if place == len(points) or points[place][1] != points[began][1]:
+            yield points[began][0], points[place][0] if place < len(points) else end, points[began][1]
+            began = place
+
+
+def _power(value: float) -> int:
+    return math.floor(math.log10(value))
+
+
+def _nice(value: float) -> float:
+    """The next number that people count by."""
+    size = 10.0 ** _power(value)
+    return next(size * step for step in (1, 2, 5, 10) if size * step >= value * (1 - 1e-9))
 
 
 def _figure(value: float) -> str:

@@ -7,7 +7,7 @@ from functools import partial
 from html import escape
 from typing import Final
 
-from demo.charts import Points, chart, legend
+from demo.charts import Points, chart, legend, strips
 from demo.facts import Facts, Operation, Sample, Step, Verdict
 from demo.statistics import by_second, disturbed, growth, latency, moves_done, quantile, quiet, within
 
@@ -17,18 +17,33 @@ QUIET: Final = "Read and write, and nothing else"
 """The step that everything else is compared with."""
 _MIB: Final = 1 << 20
 _STYLE: Final = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #1e293b; max-width: 960px; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.6rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
-table { border-collapse: collapse; } td, th { padding: .25rem .9rem .25rem 0; text-align: left; vertical-align: top; }
-th { color: #64748b; font-weight: 600; } td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
-.yes { color: #15803d; font-weight: 700; } .no { color: #b91c1c; font-weight: 700; }
-svg { width: 100%; height: auto; } svg text { font: 11px system-ui, sans-serif; fill: #64748b; }
-svg polyline { fill: none; stroke-width: 1.8; stroke-linejoin: round; } svg .grid { stroke: #e2e8f0; }
-svg .disturbs rect { fill: #fef3c7; opacity: .6; } svg .calm rect { fill: #f8fafc; }
-.legend span { margin-right: 1.2rem; white-space: nowrap; }
+:root { color-scheme: light dark; --ink: #1e293b; --soft: #64748b; --page: #fff; --grid: #e2e8f0; --calm: #f8fafc;
+  --stir: #fef3c7; --good: #15803d; --bad: #b91c1c; --s0: #2563eb; --s1: #ea580c; --s2: #16a34a; --s3: #9333ea;
+  --s4: #dc2626; --s5: #0891b2; --s6: #a16207; --s7: #475569; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e2e8f0; --soft: #94a3b8; --page: #0f172a; --grid: #334155;
+  --calm: #162033; --stir: #3b3014; --good: #4ade80; --bad: #f87171; --s0: #60a5fa; --s1: #fb923c; --s2: #4ade80;
+  --s3: #c084fc; --s4: #f87171; --s5: #22d3ee; --s6: #facc15; --s7: #cbd5e1; } }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--page); max-width: 960px;
+  margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.6rem; line-height: 1.25; } h2 { font-size: 1.15rem; margin: 2.2rem 0 .4rem; }
+table { border-collapse: collapse; margin: .6rem 0; }
+td, th { padding: .25rem .9rem .25rem 0; text-align: left; vertical-align: top; }
+th { color: var(--soft); font-weight: 600; }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+.yes { color: var(--good); font-weight: 700; } .no { color: var(--bad); font-weight: 700; }
+.picture { overflow-x: auto; } svg { display: block; width: 100%; min-width: 640px; height: auto; }
+svg text { font: 11px system-ui, sans-serif; fill: var(--soft); } svg .grid { stroke: var(--grid); }
+svg polyline { fill: none; stroke-width: 1.8; stroke-linejoin: round; }
+svg .disturbs rect { fill: var(--stir); stroke: var(--page); } svg .calm rect { fill: var(--calm); }
+svg .strip rect { fill: color-mix(in srgb, var(--s0) calc(8% + 72% * var(--share)), var(--page)); stroke: var(--page); }
+svg .strip text { fill: var(--ink); font-weight: 600; }
+.legend { margin: .6rem 0 .2rem; } .legend span { margin-right: 1.2rem; white-space: nowrap; }
 .legend i { display: inline-block; width: .8em; height: .8em; border-radius: 2px; margin-right: .35em; }
-.note { color: #64748b; }
-"""
+.note { color: var(--soft); margin: .2rem 0; } .stir { background: var(--stir); padding: 0 .3em; border-radius: 3px; }
+""" + "".join(
+    f"svg .s{number} {{ stroke: var(--s{number}); }} i.s{number} {{ background: var(--s{number}); }}\n"
+    for number in range(8)
+)
 
 
 def page(facts: Facts) -> str:
@@ -36,20 +51,34 @@ def page(facts: Facts) -> str:
     good = all(verdict.holds for verdict in facts.verdicts)
     parts = [
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>{escape(facts.title)}</title><style>{_STYLE}</style></head><body>",
         f"<h1>{escape(facts.title)}</h1>",
         f"<p>{'Everything that was acknowledged is there.' if good else 'Something is wrong: see below.'}</p>",
         _verdicts(facts.verdicts),
         "<h2>The steps</h2>",
         _steps(facts),
+        _note(
+            "In the pictures, time is in seconds since the beginning, and numbers at the top are those of the steps. "
+            '<span class="stir">Shaded</span> are those in which replicas move or a store dies.'
+        ),
         "<h2>Latency</h2>",
+        _note(
+            "How long reads and writes took: in each second, half were faster than the p50, and all but one in a "
+            "hundred faster than the p99. Each line of the scale is ten times the one below it."
+        ),
         _latency_table(facts),
         *_latency_charts(facts),
         "<h2>Leaders per store</h2>",
+        _note("How many partitions each store leads: those whose reads and writes it answers."),
         *_per_store(facts.samples, facts.steps),
         "<h2>Moves over time</h2>",
+        _note("A replica that comes to a store counts once, and once more where it goes from another."),
         *_moves(facts.samples, facts.steps),
         "<h2>Bytes copied, and bytes wasted</h2>",
+        _note(
+            "What stores sent each other to build replicas, and what of it was for targets that had changed by then."
+        ),
         *_bytes(facts.samples, facts.steps),
         "</body></html>",
     ]
@@ -107,14 +136,13 @@ def _latency_charts(facts: Facts) -> Iterator[str]:
             for name, share in (("p50", 0.5), ("p99", 0.99))
         }
         yield legend(list(series))
-        yield chart(series, facts.steps, unit=" ms")
+        yield chart(series, facts.steps, unit=" ms", log=True)
 
 
 def _per_store(samples: Sequence[Sample], steps: Sequence[Step]) -> Iterator[str]:
     stores = sorted({store for sample in samples for store in sample.leaders})
     series = {store: [(sample.at, float(sample.leaders.get(store, 0))) for sample in samples] for store in stores}
-    yield legend(stores)
-    yield chart(series, steps, stairs=True)
+    yield strips(series, steps)
 
 
 def _moves(samples: Sequence[Sample], steps: Sequence[Step]) -> Iterator[str]:
@@ -136,10 +164,14 @@ def _bytes(samples: Sequence[Sample], steps: Sequence[Step]) -> Iterator[str]:
     yield legend(list(series))
     yield chart(series, steps, unit=" MiB", stairs=True)
     if copied and copied[-1]:
-        yield (
-            f'<p class="note">{wasted[-1] / _MIB:.1f} of {copied[-1] / _MIB:.1f} MiB were copied for targets that had '
-            f"changed before they were reached: {100 * wasted[-1] / copied[-1]:.1f}%.</p>"
+        yield _note(
+            f"{wasted[-1] / _MIB:.1f} of {copied[-1] / _MIB:.1f} MiB were copied for targets that had "
+            f"changed before they were reached: {100 * wasted[-1] / copied[-1]:.1f}%."
         )
+
+
+def _note(text: str) -> str:
+    return f'<p class="note">{text}</p>'
 
 
 def _in_ms(points: Points) -> Points:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ET
 
-from demo.charts import chart
+from demo.charts import chart, strips
 from demo.facts import Step, Verdict
 from demo.report import page
 from tests.demo.facts import STEPS, facts
@@ -28,14 +28,17 @@ def test_it_loads_nothing() -> None:
 def test_it_shows_leaders_moves_latency_and_bytes() -> None:
     """Each has its picture, which is well-formed, with a line for each store or figure."""
     text = page(facts(GOOD))
-    lines = [[line.findtext("{*}title") for line in picture.iterfind("{*}polyline")] for picture in pictures(text)]
+    found = pictures(text)
+    lines = [[line.findtext("{*}title") for line in picture.iterfind("{*}polyline")] for picture in found]
     assert lines == [
         ["writes, p50", "writes, p99"],
         ["reads, p50", "reads, p99"],
-        ["a", "b"],
+        [],
         ["partitions that are changing", "replicas that came or went, in all"],
         ["copied", "wasted"],
     ]
+    strips = [[strip.findtext("{*}title") for strip in picture.iterfind("{*}g[@class='strip']")] for picture in found]
+    assert {str(title).partition(":")[0] for title in strips[2]} == {"a", "b"}
     assert "1.0 of 10.0 MiB were copied for targets that had changed" in text
 
 
@@ -67,8 +70,36 @@ def test_lines_are_where_they_belong() -> None:
     assert places(stairs) == [(left, low), (middle, low), (middle, high), (right, high), (right, half)]
 
 
+def test_small_figures_beside_large_ones() -> None:
+    """On a logarithmic scale, ten times as much is one line higher."""
+    [picture] = pictures(chart({"x": [(0.0, 1.0), (10.0, 10.0), (20.0, 100.0)]}, STEPS, log=True))
+    (_, low), (_, middle), (_, high) = places(picture)
+    assert low - middle == middle - high > 0
+
+
+def test_pictures_begin_with_what_they_show() -> None:
+    """Steps before the first figure are left out; those after it keep their numbers."""
+    [picture] = pictures(chart({"x": [(STEPS[-1].began, 1.0), (STEPS[-1].ended, 2.0)]}, STEPS))
+    shown = [group.findtext("{*}text") for group in picture.iterfind("{*}g")]
+    assert shown == [str(len(STEPS))]
+
+
+def test_strips_tell_figures_and_for_how_long() -> None:
+    """A rectangle for each stretch in which a figure stays, as wide as it is long."""
+    [picture] = pictures(
+        strips({"a": [(0.0, 3.0), (5.0, 3.0), (10.0, 0.0), (15.0, 0.0)]}, [Step("s", 0.0, 20.0, True)])
+    )
+    found = picture.findall("{*}g[@class='strip']")
+    assert [group.findtext("{*}text") for group in found] == ["3", "0"]
+    one, other = (group.find("{*}rect") for group in found)
+    assert one is not None
+    assert other is not None
+    assert one.attrib["width"] == other.attrib["width"]
+
+
 def test_nothing_to_draw() -> None:
     """No samples, no steps, all nothing: a picture all the same."""
     for series, steps in (({}, []), ({"x": []}, STEPS), ({"x": [(1.0, 0.0)]}, [Step("s", 1.0, 1.0, False)])):
-        [picture] = pictures(chart(series, steps))
-        assert "nan" not in ET.tostring(picture, encoding="unicode")
+        for text in (chart(series, steps), chart(series, steps, log=True), strips(series, steps)):
+            [picture] = pictures(text)
+            assert "nan" not in ET.tostring(picture, encoding="unicode")
