@@ -29,7 +29,7 @@ def main() -> int:
     parser.add_argument("--report", type=Path, default=REPORT, help="where the report goes")
     given = parser.parse_args()
     listen()
-    console, began = Console(), time.monotonic()
+    console, began = Console(file=sys.stdout), time.monotonic()
     try:
         with tempfile.TemporaryDirectory(prefix="evenkeel-demo-", ignore_cleanup_errors=True) as folder:
             size = Size(rows=given.rows, quiet=given.quiet_seconds, patient=not fast)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from typing import Final
 
 from rich.console import Console, Group, RenderableType
@@ -28,6 +29,7 @@ class Screen:
     """Where the demo's output goes; also who knows which step began when."""
 
     def __init__(self, console: Console, *, began: float) -> None:
+        """The console has a file of its own: whatever else is printed while a step goes on becomes a line of it."""
         self.steps: list[Step] = []
         self._console = console
         self._began = began
@@ -65,7 +67,7 @@ class Screen:
         began = time.monotonic()
         self._title, self._done = title, progress or (lambda: (0, 0))
         self.say(f"==> {title}", style="bold")
-        with self._shown():
+        with self._shown(), redirect_stdout(_Lines(lambda line: self.say(f"    {line}"))):
             yield
         ended = time.monotonic()
         self.steps.append(Step(title, began - self._began, ended - self._began, disturbs))
@@ -115,6 +117,20 @@ class Screen:
         if sample is not None:
             parts += [_stores(sample), Text("; ".join(describe(sample, self._recent())))]
         return Panel(Group(*parts), title=self._title, title_align="left") if parts else Text("    ...")
+
+
+class _Lines(io.TextIOBase):
+    """Hands on what is printed, line by line: verbs print by themselves, and would tear the live picture apart."""
+
+    def __init__(self, hear: Callable[[str], None]) -> None:
+        self._hear = hear
+        self._begun = ""
+
+    def write(self, text: str, /) -> int:
+        *lines, self._begun = (self._begun + text).split("\n")
+        for line in lines:
+            self._hear(line)
+        return len(text)
 
 
 def describe(sample: Sample, recent: Sequence[Operation]) -> Iterator[str]:

@@ -81,7 +81,7 @@ def tell(screen: Screen, size: Size, *, folder: Path, report: Path, began: float
 def _make_table(screen: Screen, cluster: DemoCluster) -> list[str]:
     """Apply the YAML; where to find the table."""
     _say(screen, f"evenkeel apply -f {_YAML.name}")
-    screen.say("    " + cluster.command("apply", "-f", str(_YAML)).strip())
+    screen.say(f"    {cluster.command('apply', '-f', str(_YAML)).strip()}")
     cluster.verb(lambda found: verbs.wait_for(found, f"table/{TABLE}", "Ready", within=_PATIENCE))
     return cluster.verb(lambda found: found.endpoints(NAME))
 

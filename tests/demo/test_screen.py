@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 import time
 
+import pytest
 from rich.console import Console
 
 from demo.facts import Verdict
 from demo.screen import Screen, describe
+from evenkeel.cli.printing import say
 from tests.demo.facts import OPERATIONS, SAMPLES
 
 
@@ -36,6 +38,18 @@ def test_terminal_has_colour() -> None:
         pass
     assert "\x1b[" in output.getvalue()
     assert "replicas" in output.getvalue()
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_what_verbs_print_is_part_of_the_story(capsys: pytest.CaptureFixture[str], terminal: bool) -> None:
+    """It goes by the screen, and not past it into the middle of the picture."""
+    output = io.StringIO()
+    screen = Screen(Console(file=output, force_terminal=terminal), began=time.monotonic())
+    screen.watch(lambda: SAMPLES[0], lambda: OPERATIONS)
+    with screen.step("Drain a store"):
+        say("store main-5 is empty")
+    assert "    store main-5 is empty\n" in output.getvalue()
+    assert capsys.readouterr().out == ""
 
 
 def test_present_in_a_few_words() -> None:
