@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -18,24 +18,43 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Rows", "starting"]
+__all__ = ["Rows", "Starting", "starting"]
 
 _COLUMNS: Final = ("id", "customer", "amount", "version")
 _TASKS: Final = 8
 
 
+class Starting:
+    """Spark, which takes a while to start and to stop: both on a thread, while other things are done."""
+
+    def __init__(self, directory: Path, pool: ThreadPoolExecutor, java: str) -> None:
+        self._pool = pool
+        self._context = pool.submit(_start, directory, java)
+        self._stopped: Future[None] | None = None
+
+    def __call__(self) -> SparkSession:
+        """A session, when it has started."""
+        return _session(self._context.result())
+
+    def stop(self) -> Future[None]:
+        """Begin to stop it."""
+        if self._stopped is None:
+            self._stopped = self._pool.submit(lambda: self._context.result().stop())
+        return self._stopped
+
+
 @contextmanager
-def starting(directory: Path) -> Iterator[Callable[[], SparkSession]]:
-    """Start Spark on a thread, for it takes a while; yields how to wait for it. It is stopped in the end."""
+def starting(directory: Path, *, java: str = "") -> Iterator[Starting]:
+    """Start Spark, with options for Java. It is stopped in the end."""
     with ThreadPoolExecutor(1, thread_name_prefix="spark") as pool:
-        started = pool.submit(_start, directory)
+        spark = Starting(directory, pool, java)
         try:
-            yield lambda: _session(started.result())
+            yield spark
         finally:
-            started.result().stop()
+            spark.stop().result()
 
 
-def _start(directory: Path) -> SparkContext:
+def _start(directory: Path, java: str) -> SparkContext:
     """A Spark on this machine that asks nobody for the host's name; Java's messages go to a file."""
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -46,6 +65,7 @@ def _start(directory: Path) -> SparkContext:
         settings = {
             "spark.driver.host": "127.0.0.1",
             "spark.driver.memory": "1g",
+            "spark.driver.extraJavaOptions": java,
             "spark.local.dir": str(directory / "local"),
             "spark.sql.shuffle.partitions": "4",
             "spark.sql.warehouse.dir": str(directory / "warehouse"),

@@ -31,6 +31,8 @@ _PATIENCE: Final = 180.0
 _POLL_SECONDS: Final = 0.2
 _BYTES_PER_ROW: Final = 5
 """So many bytes a second a store copies for each row that is loaded: moves take seconds, however many there are."""
+_JAVA: Final = "-XX:TieredStopAtLevel=1"
+"""Spark works for seconds here: the compiler that makes the fastest code would take half of its time."""
 _DRAINED, _KILLED = f"{NAME}-5", f"{NAME}-2"
 
 
@@ -48,10 +50,11 @@ def tell(screen: Screen, size: Size, *, folder: Path, report: Path, began: float
     """Tell the story, and write the report; whether all that must hold does."""
     with ExitStack() as stack:
         with screen.step(f"Start etcd, {STORES} stores, each with its raft sidecar, and Spark"):
-            spark = stack.enter_context(starting(folder / "spark"))
+            spark = stack.enter_context(starting(folder / "spark", java=_JAVA))
             up = ("--stores", str(STORES), "--bytes-per-second", str(_BYTES_PER_ROW * size.rows))
             _say(screen, f"evenkeel local up {' '.join(up)}")
             cluster = stack.enter_context(DemoCluster(folder / "cluster", up=up))
+            stack.callback(spark.stop)
             endpoints = _make_table(screen, cluster)
             session = spark()
         rows = Rows(session, table=TABLE, endpoints=endpoints, count=size.rows)
