@@ -13,7 +13,7 @@ import contextlib
 import itertools
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -27,7 +27,14 @@ from bench._store_rows import KEYS, SCHEMA, batches_of, open_plain, upsert_plain
 from bench._turns import in_turn, median_row
 from bench.report import Row
 from evenkeel.client import Client
+from evenkeel.driver import drive
 from evenkeel.errors import StoreError
+from evenkeel.model.views import Choice, TableView
+from evenkeel.protocol.records import TableRecord
+from evenkeel.reconcile.table import reconcile_table
+from evenkeel.reconcile.wish import TableWish
+from tests.process.cluster import KEYS as KEY_SPACE
+from tests.process.cluster import TABLE as TABLE_KEY
 from tests.store.cluster import TableCluster, TableStore
 
 __all__ = ["TABLE", "BenchCluster", "bench_cluster", "cluster_rows"]
@@ -55,6 +62,19 @@ class BenchCluster(TableCluster):
         return msgspec.json.encode(
             {"storeCluster": "main", "partitions": self.partitions, "replicas": replicas, "schema": schema}
         )
+
+    async def place(self, places: Sequence[Sequence[str]]) -> None:
+        """Bring each partition to these stores, of which the first leads."""
+        partitions, replicas = self.partitions, len(places[0])
+        raw = msgspec.Raw(self.spec(replicas))
+        wish = TableWish(
+            record=TableRecord(partitions=partitions, replicas=replicas, consensus_size=1, spec=raw),
+            view=TableView(name=TABLE, partitions=partitions, replicas=replicas, consensus_size=1),
+            mode="Customized",
+            choices={number: Choice(stores=tuple(stores), leader=stores[0]) for number, stores in enumerate(places)},
+        )
+        requests = reconcile_table(wish, keys=KEY_SPACE, table=TABLE_KEY, epoch=self.epoch.compare)
+        await drive(requests, metastore=self.metastore, epoch=self.epoch)
 
     def connect(self) -> Client:
         """A client of all stores."""

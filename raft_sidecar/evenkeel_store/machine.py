@@ -4,7 +4,7 @@
     `apply`       one thread; owns the engine. Whatever applies have gathered while it worked, of all groups, are its
                   next piece of work
     `fold`        one thread; folds groups, takes hashes at barriers (`upkeep`)
-    `copy`        two threads; write and load snapshots, when nobody else wants the processor
+    `copy`        two threads; write and load snapshots, in small steps with rests between them (`pace`)
 
 Requests of one group are carried out in the order in which they came; those of different groups do not wait for each
 other. A snapshot only begins on the thread that applies, and a restore only ends there.
@@ -50,6 +50,7 @@ from evenkeel_store.engine import Engine, Request
 from evenkeel_store.groups import Group
 from evenkeel_store.journal import KeptGroup
 from evenkeel_store.layout import Layout
+from evenkeel_store.pace import Pace
 from evenkeel_store.reading import Rows
 from evenkeel_store.snapshots import SnapshotFiles, fill_log, load_tables, read_files, write_files
 from evenkeel_store.upkeep import Upkeep
@@ -106,6 +107,7 @@ class Machine:
         """Flight calls, by method and outcome."""
         self.rows = Rows(self.engine.database, self.engine.tables_lock)
         self._apply_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="apply")
+        self.pace = Pace()
         self._copy_threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="copy", initializer=_give_way)
         self._clock = clock or SystemClock()
         self._jobs: dict[int, deque[_Job]] = {}
@@ -140,6 +142,7 @@ class Machine:
     async def stop(self) -> None:
         """Finish what is under way and let go of the directory."""
         self._stopping = True
+        self.pace.stop()
         while self._worker is not None:
             self._hurry.set()
             await self._worker
@@ -230,6 +233,7 @@ class Machine:
 
     def apply(self, group: int, replica: int, request: Apply, answer: Callable[[Applied | Failed], None]) -> None:
         """Apply entries."""
+        self.pace.served()
         self._ask(group, _Job(answer, request=Request(group, replica, request)))
 
     def snapshot(
@@ -406,7 +410,7 @@ class Machine:
     async def _write_snapshot(self, begun: _Snapshot, directory: Path, answer: _Answer) -> None:
         def write() -> list[str]:
             with contextlib.closing(begun.cursor):
-                names = write_files(begun.cursor, begun.layout, begun.kept, directory)
+                names = write_files(begun.cursor, begun.layout, begun.kept, directory, pace=self.pace)
                 self.tally["snapshots"] += 1
                 return names
 
@@ -427,7 +431,7 @@ class Machine:
             files = read_files(Path(request.dir), index=request.index)
             layout = files.layout(number, rows=tables)
             if layout is not None:
-                load_tables(self.engine.database, files, layout)
+                load_tables(self.engine.database, files, layout, pace=self.pace)
             return files
 
         files = await asyncio.get_running_loop().run_in_executor(self._copy_threads, load)

@@ -119,6 +119,7 @@ class Service:
 
     async def await_fresh(self, group: Group, reading: ReadRequest | LookupRequest) -> Held | None:
         """Wait until a read may be answered; returns the index to read at, held, where it is not just the newest."""
+        self.machine.pace.served()
         if reading.at_least is not None:
             await self._until_applied(group, reading.at_least)
         elif not reading.pin:

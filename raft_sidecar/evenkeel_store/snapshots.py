@@ -1,12 +1,15 @@
 """A group as files, and back.
 
-    about     JSON: format, index, and the checksum of every other file
-    state     head and tokens
-    *.parquet the group's tables, one file each, in the order they are read back
+    about           JSON: format, index, and the checksum of every other file
+    state           head and tokens
+    log.parquet     the group's part of the log
+    rows-0.parquet  the group's other tables, each in as many files as there are steps to write it in
 
 A snapshot is written from one transaction that began between two of the thread that applies, on a cursor and a thread
 of its own: writes go on meanwhile. It is restored into new tables, whose place in the database nobody knows of until
 one short transaction makes them the group's. What is left of a restore that was cut short is deleted at the next start.
+
+Both go in steps of a file (`pace`), which are small, or clients would notice.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -25,12 +29,16 @@ from evenkeel.errors import StateMachineError
 from evenkeel_store.database import Cursor, Database, run
 from evenkeel_store.journal import KeptGroup, decode_kept, encode_kept
 from evenkeel_store.layout import Layout
+from evenkeel_store.pace import Pace
 
 __all__ = ["SnapshotFiles", "fill_log", "load_tables", "read_files", "write_files"]
 
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 _COPY: Final = "(FORMAT parquet, PARQUET_VERSION v2, COMPRESSION zstd, ROW_GROUP_SIZE 122880)"
 """The second version's encodings leave so little to compress that it is all together a third cheaper."""
+_STEP_ROWS: Final = 122_880
+"""What DuckDB keeps together, so that a step reads nothing that another one reads as well."""
+_MOST_STEPS: Final = 256
 
 
 class _About(Struct):
@@ -42,8 +50,9 @@ class _About(Struct):
 class SnapshotFiles:
     """A snapshot whose files are what they should be."""
 
-    def __init__(self, directory: Path, kept: KeptGroup) -> None:
+    def __init__(self, directory: Path, names: list[str], kept: KeptGroup) -> None:
         self.directory = directory
+        self.names = names
         self.kept = kept
 
     def layout(self, group: int, *, rows: int) -> Layout | None:
@@ -53,31 +62,49 @@ class SnapshotFiles:
             return None
         return Layout(group, head.schema, rows=rows, log=0, changes=head.changes)
 
+    def of(self, table: str) -> list[str]:
+        """Return which files a table was written to."""
+        return [name for name in self.names if name.startswith(f"{_kind(table)}-")]
 
-def _parts(layout: Layout) -> Iterator[tuple[str, str]]:
+
+def _parts(cursor: Cursor, layout: Layout) -> Iterator[tuple[str, str]]:
     """Yield the name of each file and what is in it."""
-    yield "rows.parquet", f"SELECT * FROM {layout.rows}"
+    for table in layout.tables():
+        order = " ORDER BY i, s" if table == layout.kept else ""
+        for number, rows in enumerate(_ranges(cursor, table)):
+            where = f"rowid >= {rows.start} AND rowid < {rows.stop}"
+            yield f"{_kind(table)}-{number}.parquet", f"SELECT * FROM {table} WHERE {where}{order}"
     yield "log.parquet", f"SELECT * EXCLUDE g FROM {layout.log} WHERE g = {layout.group}"
-    if layout.keyed:
-        yield "old.parquet", f"SELECT * FROM {layout.old}"
-    if layout.changes:
-        yield "changes.parquet", f"SELECT * FROM {layout.kept} ORDER BY i, s"
 
 
-def write_files(cursor: Cursor, layout: Layout | None, kept: KeptGroup, directory: Path) -> list[str]:
+def _ranges(cursor: Cursor, table: str) -> Iterator[range]:
+    [(last,)] = cursor.execute(f"SELECT max(rowid) FROM {table}").fetchall()
+    end = 0 if last is None else last + 1
+    step = _STEP_ROWS * max(1, -(-end // (_STEP_ROWS * _MOST_STEPS)))
+    return (range(start, start + step) for start in range(0, max(1, end), step))
+
+
+def _kind(table: str) -> str:
+    return table.partition("_")[0]
+
+
+def write_files(cursor: Cursor, layout: Layout | None, kept: KeptGroup, directory: Path, *, pace: Pace) -> list[str]:
     """Write a snapshot inside the transaction that the cursor is in; returns the names of its files.
 
     Nothing is synced: it is sent and deleted, and after a crash of no use. Everybody else's syncs would wait for it.
     """
-    names = []
-    for name, query in _parts(layout) if layout is not None else ():
+    checksums: dict[str, str] = {}
+
+    def write(name: str, query: str) -> None:
         run(cursor, f"COPY ({query}) TO {_quoted(directory / name)} {_COPY}")
-        names.append(name)
+        checksums[name] = _checksum(directory / name)
+
+    for name, query in _parts(cursor, layout) if layout is not None else ():
+        pace.step(partial(write, name, query))
     (directory / "state").write_bytes(encode_kept(kept))
-    names.append("state")
-    about = _About(_FORMAT, kept.head.applied, {name: _checksum(directory / name) for name in names})
-    (directory / "about").write_bytes(msgspec.json.encode(about))
-    return ["about", *names]
+    checksums["state"] = _checksum(directory / "state")
+    (directory / "about").write_bytes(msgspec.json.encode(_About(_FORMAT, kept.head.applied, checksums)))
+    return ["about", *checksums]
 
 
 def read_files(directory: Path, *, index: int) -> SnapshotFiles:
@@ -92,7 +119,7 @@ def read_files(directory: Path, *, index: int) -> SnapshotFiles:
         kept = decode_kept((directory / "state").read_bytes())
     except (OSError, ValueError) as error:
         raise StateMachineError(f"snapshot in {directory}: cannot read `state`: {error}") from error
-    return SnapshotFiles(directory, kept)
+    return SnapshotFiles(directory, list(about.checksums), kept)
 
 
 def _read_about(directory: Path) -> _About:
@@ -105,14 +132,15 @@ def _read_about(directory: Path) -> _About:
     return about
 
 
-def load_tables(database: Database, files: SnapshotFiles, layout: Layout) -> None:
+def load_tables(database: Database, files: SnapshotFiles, layout: Layout, *, pace: Pace) -> None:
     """Make and fill the group's own tables, under a number that nothing refers to yet."""
     with contextlib.closing(database.cursor()) as cursor:
         try:
             with database.transaction(cursor):
                 run(cursor, *layout.create())
                 for table in layout.tables():
-                    _fill(cursor, table, files.directory / f"{table.partition('_')[0]}.parquet")
+                    for name in files.of(table):
+                        pace.step(partial(_fill, cursor, table, files.directory / name))
         except duckdb.Error as error:
             raise StateMachineError(f"snapshot in {files.directory} cannot be loaded: {error}") from error
 

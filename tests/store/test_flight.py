@@ -38,6 +38,7 @@ from evenkeel.rows.partitions import partitions_of
 from evenkeel.wire import messages as m
 from evenkeel.wire.flight import LookupRequest
 from evenkeel_store.flight.server import FlightServer
+from evenkeel_store.pace import Pace
 from tests.store.serving import KEYS, ORDERS, Client, Store, table_record
 from tests.wire.support import turns
 
@@ -325,6 +326,18 @@ async def test_table_without_columns_yet(store: Store, client: Client) -> None:
 
 
 # Reading
+
+
+async def test_copying_gives_way_to_reads(store: Store, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever reads is served, and snapshots are copied with rests meanwhile."""
+    served: list[Pace] = []
+
+    def note(pace: Pace) -> None:
+        served.append(pace)
+
+    monkeypatch.setattr(Pace, "served", note)
+    await client.rows()
+    assert served == [store.machine.pace]
 
 
 async def test_linearizable_reads_wait(store: Store, client: Client) -> None:

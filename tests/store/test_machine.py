@@ -18,6 +18,7 @@ from evenkeel_store.engine import Request
 from evenkeel_store.entries import Expire, Fence, Hash, Pin, encode_entry
 from evenkeel_store.layout import Layout
 from evenkeel_store.machine import Machine
+from evenkeel_store.pace import Pace
 from evenkeel_store.reading import Query
 from evenkeel_store.snapshots import load_tables, write_files
 from tests.store.support import GROUP, KEYED, PLAIN, REPLICA, WIDER, append, columns, conditional, delete, upsert
@@ -234,7 +235,7 @@ async def test_snapshot_is_the_group(start: Callable[..., Asking], tmp_path: Pat
     await one.apply(5, log[4])
     taken = await one.snapshot(tmp_path / "snapshot")
     assert taken == SnapshotTaken(
-        5, ["about", "rows.parquet", "log.parquet", "old.parquet", "changes.parquet", "state"]
+        5, ["about", "rows-0.parquet", "old-0.parquet", "changes-0.parquet", "log.parquet", "state"]
     )
     assert await two.ask("restore", Restore(str(tmp_path / "snapshot"), 5)) == Applied(5)
     assert await two.open() == Opened(5, "ok")
@@ -273,9 +274,9 @@ async def test_snapshot_does_not_stop_writes(
     await store.apply(1, columns(), upsert([A, B]))
     loop = asyncio.get_running_loop()
 
-    def slow_write(cursor: Any, *arguments: Any) -> list[str]:
+    def slow_write(*arguments: Any, pace: Pace) -> list[str]:
         asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result()
-        return write_files(cursor, *arguments)
+        return write_files(*arguments, pace=pace)
 
     monkeypatch.setattr("evenkeel_store.machine.write_files", slow_write)
     (tmp_path / "snapshot").mkdir()
@@ -299,7 +300,7 @@ async def test_harmed_snapshot_changes_nothing(start: Callable[..., Asking], tmp
     await store.apply(1, columns(), upsert([A]))
     await store.snapshot(directory)
     await store.apply(3, upsert([B]))
-    rows, about = directory / "rows.parquet", directory / "about"
+    rows, about = directory / "rows-0.parquet", directory / "about"
     match harm:
         case "flip":
             rows.write_bytes(bytes([*rows.read_bytes()[:-1], rows.read_bytes()[-1] ^ 1]))
@@ -308,7 +309,7 @@ async def test_harmed_snapshot_changes_nothing(start: Callable[..., Asking], tmp
         case "missing":
             rows.unlink()
         case "format":
-            about.write_text(about.read_text().replace('"format":1', '"format":9'))
+            about.write_text(about.read_text().replace('"format":2', '"format":9'))
         case "about":
             about.write_bytes(b"\xff")
         case "state":
@@ -330,14 +331,71 @@ async def test_snapshot_that_cannot_be_loaded(start: Callable[..., Asking], tmp_
     await store.apply(1, columns(), upsert([A]), group=8, replica=1)
     for group, replica, name in ((GROUP, REPLICA, "plain"), (8, 1, "keyed")):
         await store.snapshot(tmp_path / name, group, replica)
-    (tmp_path / "keyed" / "rows.parquet").write_bytes((tmp_path / "plain" / "rows.parquet").read_bytes())
+    (tmp_path / "keyed" / "rows-0.parquet").write_bytes((tmp_path / "plain" / "rows-0.parquet").read_bytes())
     about = tmp_path / "keyed" / "about"
     text = about.read_text()
-    old = text.partition('"rows.parquet":"')[2][:64]
-    about.write_text(text.replace(old, hashlib.sha256((tmp_path / "keyed" / "rows.parquet").read_bytes()).hexdigest()))
+    old = text.partition('"rows-0.parquet":"')[2][:64]
+    about.write_text(
+        text.replace(old, hashlib.sha256((tmp_path / "keyed" / "rows-0.parquet").read_bytes()).hexdigest())
+    )
     answer = await store.ask("restore", Restore(str(tmp_path / "keyed"), 2), group=8, replica=1)
     assert "cannot be loaded" in answer.detail
     assert await store.rows(8) == [A]
+
+
+async def test_steps_of_a_snapshot(
+    start: Callable[..., Asking], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table goes in several files, each a step of its own when it is written and when it is loaded, rows complete."""
+    monkeypatch.setattr("evenkeel_store.snapshots._STEP_ROWS", 10)
+    steps: list[object] = []
+    doing = Pace.step
+
+    def step(self: Pace, work: Callable[[], object]) -> object:
+        steps.append(work)
+        return doing(self, work)
+
+    monkeypatch.setattr(Pace, "step", step)
+    store = start()
+    await store.open()
+    await store.apply(1, columns(), upsert([{"id": n, "name": "x"} for n in range(35)]))
+    await store.machine.upkeep.fold()
+    taken = await store.snapshot(tmp_path / "snapshot")
+    assert [name for name in taken.files if name.startswith("rows")] == [f"rows-{n}.parquet" for n in range(4)]
+    assert len(steps) == 6
+    await store.open(8, 1)
+    restore = Restore(str(tmp_path / "snapshot"), 2)
+    assert await store.ask("restore", restore, group=8, replica=1) == Applied(2)
+    assert len(steps) == 11
+    assert sorted(row["id"] for row in await store.rows(8)) == list(range(35))
+
+
+async def test_steps_are_not_too_many(
+    start: Callable[..., Asking], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large table has larger steps, not more and more files."""
+    monkeypatch.setattr("evenkeel_store.snapshots._STEP_ROWS", 10)
+    monkeypatch.setattr("evenkeel_store.snapshots._MOST_STEPS", 3)
+    store = start()
+    await store.open()
+    await store.apply(1, columns(), upsert([{"id": n, "name": "x"} for n in range(35)]))
+    await store.machine.upkeep.fold()
+    taken = await store.snapshot(tmp_path / "snapshot")
+    assert [name for name in taken.files if name.startswith("rows")] == ["rows-0.parquet", "rows-1.parquet"]
+
+
+async def test_copying_gives_way_to_writes(start: Callable[..., Asking], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is applied counts as somebody being served."""
+    served: list[Pace] = []
+
+    def note(pace: Pace) -> None:
+        served.append(pace)
+
+    monkeypatch.setattr(Pace, "served", note)
+    store = start()
+    await store.open()
+    await store.apply(1, columns())
+    assert served == [store.machine.pace]
 
 
 async def test_other_groups_go_on_while_one_is_restored(
@@ -351,9 +409,9 @@ async def test_other_groups_go_on_while_one_is_restored(
     await store.open(8, 1)
     go_on, loop = asyncio.Event(), asyncio.get_running_loop()
 
-    def slow_load(*arguments: Any) -> None:
+    def slow_load(*arguments: Any, pace: Pace) -> None:
         asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result()
-        load_tables(*arguments)
+        load_tables(*arguments, pace=pace)
 
     monkeypatch.setattr("evenkeel_store.machine.load_tables", slow_load)
     restoring = store.ask("restore", Restore(str(tmp_path / "snapshot"), 2), group=8, replica=1)

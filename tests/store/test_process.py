@@ -22,6 +22,7 @@ from evenkeel.metastore.server import free_port
 from evenkeel.wire import messages as m
 from evenkeel.wire.sidecar_end import SidecarEnd
 from evenkeel_store.journal import KeptGroup
+from evenkeel_store.pace import Pace
 from evenkeel_store.process.main import main
 from evenkeel_store.snapshots import fill_log, load_tables, read_files, write_files
 from tests.store.model import Model, random_log
@@ -91,7 +92,7 @@ def look_into(directory: Path, bench: Bench) -> None:
     number = bench.engine.table_number()
     layout = files.layout(GROUP, rows=number)
     if layout is not None:
-        load_tables(bench.engine.database, files, layout)
+        load_tables(bench.engine.database, files, layout, pace=Pace())
     head = msgspec.structs.replace(files.kept.head, rows=number)
     bench.engine.adopt(GROUP, REPLICA, KeptGroup(head, files.kept.uses), partial(fill_log, files))
 
@@ -171,7 +172,7 @@ async def test_killed_while_restoring(tmp_path: Path, start: Start) -> None:
     snapshot = tmp_path / "snapshot"
     snapshot.mkdir()
     with source.engine.database.cursor() as cursor:
-        write_files(cursor, source.group.layout, source.group.kept(), snapshot)
+        write_files(cursor, source.group.layout, source.group.kept(), snapshot, pace=Pace())
     source.close()
     handler = Sidecar()
     end = SidecarEnd(tmp_path / "sm.sock", volume="vol-1", handler=handler)

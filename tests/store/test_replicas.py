@@ -13,6 +13,7 @@ import pytest
 
 from evenkeel.wire.messages import Applied
 from evenkeel_store.journal import KeptGroup
+from evenkeel_store.pace import Pace
 from evenkeel_store.snapshots import fill_log, load_tables, read_files, write_files
 from tests.store.model import Model, random_log
 from tests.store.support import GROUP, REPLICA, WIDER, Bench
@@ -24,12 +25,12 @@ def restore_elsewhere(bench: Bench, directory: Path, target: Bench) -> None:
     """Replace a group by that of another store, by way of files."""
     directory.mkdir()
     with contextlib.closing(bench.engine.database.cursor()) as cursor, bench.engine.database.transaction(cursor):
-        write_files(cursor, bench.group.layout, bench.group.kept(), directory)
+        write_files(cursor, bench.group.layout, bench.group.kept(), directory, pace=Pace())
     files = read_files(directory, index=bench.group.head.applied)
     number = target.engine.table_number()
     layout = files.layout(GROUP, rows=number)
     if layout is not None:
-        load_tables(target.engine.database, files, layout)
+        load_tables(target.engine.database, files, layout, pace=Pace())
     head = msgspec.structs.replace(files.kept.head, replica=REPLICA, rows=number)
     target.engine.adopt(GROUP, REPLICA, KeptGroup(head, files.kept.uses), partial(fill_log, files))
 
