@@ -235,7 +235,7 @@ async def test_plan_changes_nothing(scene: Scene, session: LocalSession, capsys:
     await scene.change(movement={"bytesPerSecond": "1Ki"})
     await scene.pass_time(3)
     await tables.plan(session, "orders", {"replicas": 4}, TABLE)
-    assert "about 16s at the present throttles" in capsys.readouterr().out
+    assert "about 4s at the present throttles" in capsys.readouterr().out
 
 
 async def test_plan_as_data(session: LocalSession, capsys: Capture) -> None:

@@ -115,7 +115,7 @@ async def test_dry_runs_are_answered_once(scene: Scene) -> None:
     )
     await scene.pass_time(3)
     status = await plan(scene, "what-if")
-    assert (status.state, status.totals.moves, status.totals.bytes, status.totals.seconds) == ("DryRun", 16, 16000, 16)
+    assert (status.state, status.totals.moves, status.totals.bytes, status.totals.seconds) == ("DryRun", 16, 16000, 8)
     assert {move.target for move in status.moves} >= {"main-4"}
     assert (await scene.view(0)).pending is None
     await scene.change(replicas=4)

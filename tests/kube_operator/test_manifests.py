@@ -43,7 +43,7 @@ def test_programs_understand_their_arguments(settings: PodSettings) -> None:
     """What pods are told is what the programs take, once Kubernetes has filled in names."""
     keys = frozenset({"ca.crt", "tls.crt", "tls.key"})
     access = MetastoreAccess(endpoints=("https://etcd:2379",), secret="main-metastore", keys=keys, server_name="etcd")
-    raft, store = containers(pod(settings, access, throttles={"bytesPerSecond": "10M"}))
+    raft, store = containers(pod(settings, access, throttles={"bytesPerSecond": "10M", "maxConcurrentMoves": 7}))
     known = {"POD_NAME": "main-0", "POD_UID": "pod-uid", "NODE_NAME": "node-1"}
     raft_options = parse_raft_options(filled(raft, known), {})
     store_options = parse_store_options(filled(store, known), {})
@@ -53,7 +53,7 @@ def test_programs_understand_their_arguments(settings: PodSettings) -> None:
     assert str(raft_options.advertise) == "main-0.main.shop.svc:7400"
     assert raft_options.socket == store_options.socket
     assert (raft_options.node, raft_options.pod) == ("node-1", "pod-uid")
-    assert raft_options.host.bytes_per_second == 10_000_000
+    assert (raft_options.host.bytes_per_second, raft_options.host.snapshots_at_once) == (10_000_000, 7)
     assert (raft_options.tls is not None, store_options.tls is not None) == (settings.tls, settings.tls)
     assert raft_options.flight.startswith("grpc+tls://" if settings.tls else "grpc://main-0")
     assert raft_options.etcd == store_options.etcd

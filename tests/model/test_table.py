@@ -162,6 +162,10 @@ def test_movement() -> None:
     assert movement.bytes_per_second is not None
     assert (movement.lost_after, movement.lost_after.seconds) == ("1h30m", 5400)
     assert (movement.bytes_per_second, movement.bytes_per_second.units) == ("20Mi", 20 * 1024**2)
+    for nothing in ("0", "0.0", "0Mi"):
+        assert refused(movement={"bytesPerSecond": nothing}) == [
+            f'spec.movement.bytesPerSecond: got "{nothing}"; allowed: a quantity above zero, such as 20Mi or 500k'
+        ]
     assert refused(movement={"lostAfter": 600}) == [
         "spec.movement.lostAfter: got 600; allowed: a duration with its unit (ms, s, m, h, d), such as 30s, 10m or"
         " 1h30m"

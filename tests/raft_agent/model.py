@@ -161,6 +161,7 @@ class ModelGroups:
         self.on_change: Callable[[Partition], None] = lambda _: None
         self.reluctant = False
         self.peers: dict[str, Address] = {}
+        self.limits: dict[str, float] = {}
         self.awake: set[Partition] = set()
         self.marks: list[MetastoreMark] = []
         self.destroyed: list[tuple[Partition, ReplicaId]] = []
@@ -197,6 +198,9 @@ class ModelGroups:
 
     def set_peers(self, peers: Mapping[str, Address]) -> None:
         self.peers = dict(peers)
+
+    def limit_copies(self, limits: Mapping[str, float]) -> None:
+        self.limits = dict(limits)
 
     async def start(self, partition: Partition, start: Start) -> None:
         await self.starting.wait()

@@ -80,6 +80,21 @@ async def test_a_store_that_goes_in_mid_transfer_gives_up_its_place(
     assert leader.tally.snapshots_failed == 0
 
 
+async def test_a_table_is_copied_within_its_limit(new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit of a replica's own table holds, from the leader on, until it is taken away; no other table's does."""
+    monkeypatch.setattr(filler, "make_manifest", partial(make_manifest, chunk_bytes=1 << 12))
+    cluster = await beyond_the_log(new_cluster, "d", "e")
+    leader = cluster["a"].host
+    leader.limit_copies({ORDERS.table: 1.0, "another.1": 1.0})
+    await stage(cluster, learner(cluster["d"]))
+    await cluster.until(lambda: 0.1 < leader.reports()[ORDERS].filling.get("d", 0.0) < 1)
+    began = cluster.clock.now()
+    await cluster.until(lambda: cluster.clock.now() > began + 20)
+    assert leader.reports()[ORDERS].filling["d"] < 1
+    leader.limit_copies({"another.1": 1.0})
+    await cluster.equal("ad", VALUES)
+
+
 async def test_a_member_that_never_answers_shows(new_cluster: NewCluster) -> None:
     """It is reported as empty, for no transfer would tell of it; once it answers, only a transfer does."""
     cluster = await new_cluster("a", "d", settings=ONE_AT_A_TIME)

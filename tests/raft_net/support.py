@@ -85,6 +85,7 @@ class Store:
         clock: Clock | None = None,
         tls: TlsFiles | None = None,
         rate: float | None = None,
+        table_of: Callable[[int], str] = lambda group: "",
     ) -> None:
         self.name = name
         self.me = Identity(cluster, name, volume or f"vol-{name}")
@@ -100,6 +101,7 @@ class Store:
             chance=random.Random(name),
             tls=tls,
             bytes_per_second=rate,
+            table_of=table_of,
         )
 
     async def start(self, port: int = 0) -> Store:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 import pytest
 
 from evenkeel.metastore.clock import VirtualClock
-from evenkeel_raft.net.budget import ByteBudget
+from evenkeel_raft.net.budget import ByteBudget, TableBudgets
 
 MIB = 1 << 20
 
@@ -108,3 +109,39 @@ async def test_rate_changes_at_once(clock: VirtualClock) -> None:
     budget.set_rate(None)
     await asyncio.gather(*waiting)
     await budget.take(1 << 40)
+
+
+async def test_a_table_keeps_to_its_own_limit(clock: VirtualClock) -> None:
+    """It gets no more than that, others what the store has left; both together no more than the store's limit."""
+    tables = TableBudgets(ByteBudget(10 * MIB, clock=clock), clock=clock)
+    tables.set_limits({"slow": float(MIB)})
+    taken: Counter[str] = Counter()
+
+    async def copy(table: str) -> None:
+        while True:
+            await tables.take(table, MIB // 4)
+            taken[table] += MIB // 4
+
+    copying = [asyncio.create_task(copy(table)) for table in ("slow", "free")]
+    await pass_time(clock, 10)
+    assert 9 * MIB <= taken["slow"] <= 11 * MIB
+    assert 86 * MIB <= taken["free"] <= 92 * MIB
+    for task in copying:
+        task.cancel()
+
+
+async def test_limits_of_tables_change_at_once(clock: VirtualClock) -> None:
+    """Who waits under a limit goes on when it is raised, or taken away; one that stays is not begun anew."""
+    tables = TableBudgets(ByteBudget(None, clock=clock), clock=clock)
+    tables.set_limits({"a": 1.0, "b": 1.0})
+    for table in "ab":
+        await tables.take(table, MIB)
+        await tables.take(table, MIB)
+    waiting = {table: asyncio.create_task(tables.take(table, MIB)) for table in "ab"}
+    tables.set_limits({"a": 1.0})
+    await pass_time(clock, 1)
+    assert (waiting["a"].done(), waiting["b"].done()) == (False, True)
+    assert tables.limits == {"a": 1.0}
+    tables.set_limits({"a": 100.0 * MIB})
+    await pass_time(clock, 1)
+    assert waiting["a"].done()

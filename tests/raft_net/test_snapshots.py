@@ -349,6 +349,23 @@ async def test_budget_holds_for_senders_and_receivers(new_store: NewStore, tmp_p
         assert not two.peers.drops
 
 
+async def test_limits_of_tables_hold_for_senders_and_receivers(new_store: NewStore, tmp_path: Path) -> None:
+    """A table's limit holds at either end, for this table alone, and ends when it is taken away in mid transfer."""
+    for limited in (0, 1):
+        clock = VirtualClock()
+        source = Source(tmp_path / f"source-{limited}", sizes=(1_000_000,))
+        tables = {install().group: "orders.1"}
+        stores = [await new_store(f"{end}-{limited}", clock=clock, table_of=tables.__getitem__) for end in "ab"]
+        introduce(*stores)
+        stores[limited].peers.tables.set_limits({"orders.1": 100_000.0, "others.1": 1.0})
+        sending = source.send(stores[0], stores[1].name)
+        await turns(lambda: clock.now() >= 5.0, clock, step=0.002)  # noqa: B023 - used at once
+        assert not sending.done()
+        stores[limited].peers.tables.set_limits({"others.1": 1.0})
+        await turns(sending.done)
+        assert await sending == STORED
+
+
 async def test_raft_comes_first(new_store: NewStore, tmp_path: Path) -> None:
     """While raft uses the budget up, a snapshot gets its tenth only; messages pass all the while."""
     clock = VirtualClock()

@@ -159,9 +159,9 @@ def test_approval() -> None:
     ("movement", "throttles", "seconds"),
     [
         ({}, {}, 0),
-        ({"bytesPerSecond": "1k"}, {}, 14),
+        ({"bytesPerSecond": "1k"}, {}, 3),
         ({}, {"bytesPerSecond": "1k"}, 3),
-        ({"bytesPerSecond": "100"}, {"bytesPerSecond": "1k"}, 140),
+        ({"bytesPerSecond": "100"}, {"bytesPerSecond": "1k"}, 28),
     ],
 )
 def test_bytes_and_time(movement: dict[str, str], throttles: dict[str, str], seconds: int) -> None:
@@ -171,6 +171,12 @@ def test_bytes_and_time(movement: dict[str, str], throttles: dict[str, str], sec
     status = scene.status(scene.object(), loads=loads(100), cluster=store_cluster(throttles=throttles))
     assert (status.totals.bytes, status.totals.seconds) == (100 * 2 * PARTITIONS, seconds)
     assert status.moves[0].bytes == 100
+
+
+def test_a_tables_limit_is_in_its_record() -> None:
+    """In bytes, for sidecars, which do not read quantities; nothing where the table has none."""
+    assert wish_of(table(movement={"bytesPerSecond": "0.5Mi"})).record.bytes_per_second == 1 << 19
+    assert wish_of(table()).record.bytes_per_second is None
 
 
 def test_moves_are_kept_as_lines() -> None:

@@ -31,7 +31,7 @@ class Child:
     def __init__(self, name: str, module: str, arguments: tuple[str, ...], *, log: Path) -> None:
         self.name = name
         self._restarts = 0
-        self._command = (sys.executable, "-m", module, *arguments)
+        self.command = (sys.executable, "-m", module, *arguments)
         self._log = log
         self._process: asyncio.subprocess.Process | None = None
         self._keeper: asyncio.Task[None] | None = None
@@ -88,7 +88,7 @@ class Child:
         _turn(self._log)
         with self._log.open("ab") as output:
             self._process = await asyncio.create_subprocess_exec(
-                *die_with_parent(self._command),
+                *die_with_parent(self.command),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

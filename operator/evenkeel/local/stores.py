@@ -27,8 +27,12 @@ class StorePair:
             *("--store", name, "--store-cluster", cluster.metadata.name, "--etcd-endpoints", etcd),
             *("--socket", str(layout.socket(name)), "--log-format", "console"),
         )
-        throttle = cluster.spec.throttles.bytes_per_second
-        limits = ("--bytes-per-second", str(throttle.units)) if throttle is not None else ()
+        throttles = cluster.spec.throttles
+        rate = throttles.bytes_per_second
+        limits = (
+            *("--snapshots-at-once", str(throttles.max_concurrent_moves)),
+            *(("--bytes-per-second", str(rate.units)) if rate is not None else ()),
+        )
         self.sidecar = Child(
             f"{name} raft",
             "evenkeel_raft.process.main",

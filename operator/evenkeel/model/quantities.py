@@ -89,6 +89,16 @@ class Quantity(_Measure):
         return ceil(self.value)
 
 
+class Rate(Quantity):
+    """A quantity per second; never nothing, which would be to stand still."""
+
+    PATTERN = (
+        r"^((?:[0-9]{0,17}[1-9][0-9]{0,17}(?:\.[0-9]{1,9})?|0(\.[0-9]{0,8}[1-9][0-9]{0,8})))"
+        r"([KMGTPE]i|[numkMGTPE]|[eE][0-9]{1,2})?$"
+    )
+    ALLOWED = "a quantity above zero, such as 20Mi or 500k"
+
+
 class Duration(_Measure):
     """A length of time such as `30s`, `10m` or `1h30m`."""
 

@@ -21,7 +21,7 @@ from evenkeel.model.base import (
     enforce,
 )
 from evenkeel.model.conditions import Conditions, Timestamp
-from evenkeel.model.quantities import Quantity
+from evenkeel.model.quantities import Quantity, Rate
 from evenkeel.model.views import StoreView
 
 __all__ = [
@@ -106,7 +106,7 @@ class MetastoreOverride(Model):
 class Throttles(Model):
     """Limits for each store, over all tables together."""
 
-    bytes_per_second: Quantity | None = None
+    bytes_per_second: Rate | None = None
     """Most bytes a store sends or receives for moves; unlimited where it is left out."""
     max_concurrent_moves: Annotated[int, Field(ge=1, le=1000)] = 4
     """Most replicas a store fills at the same time."""

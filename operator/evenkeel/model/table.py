@@ -21,7 +21,7 @@ from evenkeel.model.base import (
 )
 from evenkeel.model.columns import Schema
 from evenkeel.model.conditions import Conditions, Progress, Timestamp
-from evenkeel.model.quantities import Duration, Quantity
+from evenkeel.model.quantities import Duration, Rate
 from evenkeel.model.views import Mode, Placement, TableView
 
 __all__ = [
@@ -133,8 +133,8 @@ class MovementSpec(Model):
 
     max_concurrent: Annotated[int, Field(ge=1, le=10_000)] = 16
     """Most partitions of this table whose peers change at the same time."""
-    bytes_per_second: Quantity | None = None
-    """Most bytes copied for this table; the StoreCluster's throttle alone where it is left out."""
+    bytes_per_second: Rate | None = None
+    """Most bytes of this table a store sends or receives for moves, within the StoreCluster's throttle."""
     lost_after: Duration = Duration("10m")
     """How long a store must be gone before its replicas are made anew elsewhere."""
     retarget: Literal["Adjust", "Cancel", "Queue"] = "Adjust"

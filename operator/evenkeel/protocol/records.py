@@ -167,6 +167,8 @@ class TableRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     consensus_size: int
     retarget: Retarget = Retarget.ADJUST
     state: TableState = TableState.CREATING
+    bytes_per_second: int | None = None
+    """Most bytes of it that a store copies for moves; None where only the store's own limit counts."""
     spec: msgspec.Raw = msgspec.Raw(b"{}")
     """The whole spec as the user wrote it, for those who need more (schema, rebalancer, placement)."""
 

@@ -92,16 +92,15 @@ def plan_totals(
             coming[move.target] += sizes.get(move.partition, 0)
     all_of_them = counts.moves / len(moves) if counts is not None and moves else 1
     total = ceil(sum(coming.values()) * all_of_them)
-    own, each = table.spec.movement.bytes_per_second, cluster.spec.throttles.bytes_per_second if cluster else None
-    times = [total / own.units] if own is not None and own.units else []
-    if each is not None and each.units and coming:
-        times.append(max(coming.values()) * all_of_them / each.units)
+    limits = (table.spec.movement.bytes_per_second, cluster.spec.throttles.bytes_per_second if cluster else None)
+    rates = [limit.units for limit in limits if limit is not None and limit.units]
+    slowest = max(coming.values(), default=0) * all_of_them / min(rates) if rates else 0
     return PlanTotals(
         partitions=counts.partitions if counts is not None else len({move.partition for move in moves}),
         moves=counts.moves if counts is not None else len(moves),
         leader_moves=counts.leaders if counts is not None else 0,
         bytes=total,
-        seconds=ceil(max(times, default=0)),
+        seconds=ceil(slowest),
     )
 
 

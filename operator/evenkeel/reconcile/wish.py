@@ -59,6 +59,7 @@ def wish_of(
 ) -> TableWish:
     """What the user wants of the table; `assignments` and `plans` are the table's own."""
     spec = table.spec
+    limit = spec.movement.bytes_per_second
     written = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
     return TableWish(
         record=TableRecord(
@@ -66,6 +67,7 @@ def wish_of(
             replicas=spec.replicas,
             consensus_size=spec.voters,
             retarget=Retarget(spec.movement.retarget),
+            bytes_per_second=limit.units if limit is not None else None,
             spec=msgspec.Raw(msgspec.json.encode(written)),
         ),
         view=table.view(),

@@ -65,7 +65,8 @@ def pod_spec(cluster: StoreCluster, settings: PodSettings, metastore: MetastoreA
 
 def _raft(cluster: StoreCluster, settings: PodSettings, metastore: MetastoreAccess) -> Container:
     scheme = "grpc+tls" if settings.tls else "grpc"
-    host, throttle = host_of(cluster, "$(POD_NAME)"), cluster.spec.throttles.bytes_per_second
+    host, throttles = host_of(cluster, "$(POD_NAME)"), cluster.spec.throttles
+    rate = throttles.bytes_per_second
     arguments = [
         *_common(cluster, settings, metastore, data="raft"),
         f"--listen=0.0.0.0:{PEERS_PORT}",
@@ -76,7 +77,8 @@ def _raft(cluster: StoreCluster, settings: PodSettings, metastore: MetastoreAcce
         "--pod=$(POD_UID)",
         f"--lease-seconds={settings.lease_seconds:g}",
         *((f"--tls-ca={_TLS}/ca.crt", *_certificate()) if settings.tls else ()),
-        *((f"--bytes-per-second={throttle.units}",) if throttle is not None else ()),
+        f"--snapshots-at-once={throttles.max_concurrent_moves}",
+        *((f"--bytes-per-second={rate.units}",) if rate is not None else ()),
     ]
     return {
         **_container(

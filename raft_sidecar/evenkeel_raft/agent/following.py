@@ -84,6 +84,7 @@ class Following:
         self._orders.begin(snapshots[keys.leader_targets()])
         self._set_drain({kv.key: kv for kv in snapshots[self._drain].kvs}.get(self._drain))
         self._check_tables()
+        self._context.groups.limit_copies(self._tables.limits())
         self._registration.see(
             self._stores.registration(self._context.me.store), at=snapshots[keys.all_stores()].revision
         )
@@ -109,6 +110,7 @@ class Following:
                 self._drops.touch(table)
         mine = [*(seat.partition for seat in self._seats), *self._context.groups.running()]
         self._context.work.stir_all(partition for partition in mine if partition.table in changed)
+        self._context.groups.limit_copies(self._tables.limits())
         self._check_tables()
 
     def _see_stores(self, batch: WatchBatch) -> None:

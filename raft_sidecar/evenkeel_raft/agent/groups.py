@@ -82,6 +82,10 @@ class Groups(Protocol):
         """Know these stores and no others; a process that begins without a metastore begins with the last it knew."""
         ...
 
+    def limit_copies(self, limits: Mapping[str, float]) -> None:
+        """Copy no more bytes a second of these tables than that, and of others what the store's own limit allows."""
+        ...
+
     async def start(self, partition: Partition, start: Start) -> None:
         """Start a replica; returns when it is durable that this volume holds it."""
         ...

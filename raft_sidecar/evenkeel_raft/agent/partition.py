@@ -31,6 +31,7 @@ class SeenTable(msgspec.Struct, frozen=True):
 
     mod_revision: int
     mode: Retarget
+    bytes_per_second: int | None = None
 
 
 class PartitionAgent:

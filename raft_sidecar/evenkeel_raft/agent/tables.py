@@ -6,6 +6,9 @@ record, and nothing an older view of the partitions' keys asks for is started an
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+from evenkeel.errors import MalformedRecordError
 from evenkeel.metastore.api import Event, KeyValue, Snapshot
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import TableRecord, TableState, decode
@@ -50,6 +53,16 @@ class Tables:
             cached = self._seen[table] = (kv.mod_revision, _decode(kv))
         return cached[1]
 
+    def limits(self) -> dict[str, int]:
+        """Return the limits for copying of tables that have one of their own; a record nobody can read has none."""
+        prefix, found = self._keys.table(""), {}
+        for table in [kv.key.removeprefix(prefix) for kv in self._known if kv.key.startswith(prefix)]:
+            with suppress(MalformedRecordError):
+                seen = self.ready(table)
+                if seen is not None and seen.bytes_per_second:
+                    found[table] = seen.bytes_per_second
+        return found
+
     def tombstone(self, table: str) -> KeyValue | None:
         """There once the table has been dropped."""
         return self._known.get(self._keys.tombstone(table))
@@ -67,4 +80,6 @@ class Tables:
 
 def _decode(kv: KeyValue) -> SeenTable | None:
     record = decode(TableRecord, kv.value, key=kv.key)
-    return SeenTable(kv.mod_revision, record.retarget) if record.state is TableState.READY else None
+    if record.state is not TableState.READY:
+        return None
+    return SeenTable(kv.mod_revision, record.retarget, record.bytes_per_second)

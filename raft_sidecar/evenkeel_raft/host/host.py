@@ -110,6 +110,7 @@ class Host:
             handler=self._peer_side,
             inbox=inbox,
             bytes_per_second=settings.bytes_per_second,
+            table_of=self._table_of,
             tls=tls,
             settings=link,
             clock=clock,
@@ -328,6 +329,14 @@ class Host:
             self._addresses = others
             self._note_addresses()
         self._peers.set_peers(others)
+
+    def limit_copies(self, limits: Mapping[str, float]) -> None:
+        """Keep to the limits of tables, from now on."""
+        self._peers.tables.set_limits(limits)
+
+    def _table_of(self, group: int) -> str:
+        replica = self._replicas.get(group)
+        return "" if replica is None else replica.partition.table
 
     def _note_addresses(self) -> None:
         """Write down where peers are, as far as the disk allows: a full one must not keep us from reaching them."""

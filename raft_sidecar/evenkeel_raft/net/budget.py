@@ -4,6 +4,8 @@ One budget serves a whole store: every snapshot it sends or receives takes from 
 left. Raft's own messages take from it too, but never wait: so snapshots slow down when there is much to replicate, and
 speed up when there is not. A small share is theirs alone, or a busy store would never fill a new replica.
 
+A table may have a limit of its own: what is copied of it takes from that one first, then from the store's.
+
 Both parts are token buckets that may be overdrawn by one helping, or one larger than the bucket would never pass.
 """
 
@@ -11,11 +13,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Mapping
 from typing import Final
 
 from evenkeel.metastore.clock import Clock, Timer
 
-__all__ = ["ByteBudget"]
+__all__ = ["ByteBudget", "TableBudgets"]
 
 _BURST_SECONDS: Final = 0.1
 _DEBT_SECONDS: Final = 1.0
@@ -52,6 +55,7 @@ class ByteBudget:
 
     def set_rate(self, rate: float | None) -> None:
         """Change the limit for everything from now on."""
+        self.rate = rate
         now = self._clock.now()
         self._shared = _Bucket(rate * (1 - _LEAST_SHARE), now) if rate else None
         self._reserve = _Bucket(rate * _LEAST_SHARE, now) if rate else None
@@ -98,3 +102,34 @@ class ByteBudget:
                 return 0.0
         # A little more than due, or rounding could wake us a moment too early, again and again.
         return min(self._shared.ready_in(), self._reserve.ready_in()) + 1e-6
+
+
+class TableBudgets:
+    """The limits of tables, each for one store, below the store's."""
+
+    def __init__(self, store: ByteBudget, *, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._own: dict[str, ByteBudget] = {}
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """By table."""
+        return {table: own.rate for table, own in self._own.items() if own.rate is not None}
+
+    def set_limits(self, limits: Mapping[str, float]) -> None:
+        """Know these limits and no others; whoever waits for one goes on under the new one."""
+        for table in self._own.keys() - limits.keys():
+            self._own.pop(table).set_rate(None)
+        for table, rate in limits.items():
+            if table not in self._own:
+                self._own[table] = ByteBudget(rate, clock=self._clock)
+            elif self._own[table].rate != rate:
+                self._own[table].set_rate(rate)
+
+    async def take(self, table: str, size: int) -> None:
+        """Wait for one's turn with the table, then with the store."""
+        own = self._own.get(table)
+        if own is not None:
+            await own.take(size)
+        await self._store.take(size)

@@ -13,7 +13,7 @@ from evenkeel.wire.backoff import Chance
 from evenkeel.wire.connection import Owner
 from evenkeel.wire.frames import Drops
 from evenkeel_raft.core.messages import InstallSnapshot, Message
-from evenkeel_raft.net.budget import ByteBudget
+from evenkeel_raft.net.budget import ByteBudget, TableBudgets
 from evenkeel_raft.net.endpoint import Endpoint
 from evenkeel_raft.net.files.manifest import Manifest
 from evenkeel_raft.net.files.receiver import FileHandler, FileReceiver
@@ -41,18 +41,24 @@ class Peers:
         handler: PeerHandler,
         inbox: Path,
         bytes_per_second: float | None = None,
+        table_of: Callable[[int], str] = lambda group: "",
         tls: TlsFiles | None = None,
         settings: LinkSettings | None = None,
         clock: Clock | None = None,
         chance: Chance | None = None,
     ) -> None:
-        """`inbox` is where snapshots arrive; `bytes_per_second` is for snapshots in and out, see `ByteBudget`."""
+        """`inbox` is where snapshots arrive; `bytes_per_second` is for snapshots in and out, see `ByteBudget`.
+
+        `table_of` says which table a group is of, for the limits that tables have.
+        """
         clock, chance = clock or SystemClock(), chance or random.Random()
         self._endpoint = Endpoint(me, clock=clock, settings=settings or LinkSettings(), tls=tls)
         self.budget = ByteBudget(bytes_per_second, clock=clock)
+        self.tables = TableBudgets(self.budget, clock=clock)
+        self._table_of = table_of
         self._links = Links(self._endpoint, handler=handler, chance=chance, budget=self.budget)
-        self._sender = FileSender(self._endpoint, chance=chance, budget=self.budget)
-        self._receiver = FileReceiver(inbox, endpoint=self._endpoint, handler=handler, budget=self.budget)
+        self._sender = FileSender(self._endpoint, chance=chance, take=self._take)
+        self._receiver = FileReceiver(inbox, endpoint=self._endpoint, handler=handler, take=self._take)
 
     async def start(self, host: str, port: int) -> int:
         """Listen for peers; returns the port."""
@@ -136,6 +142,10 @@ class Peers:
     def refusals(self) -> Mapping[str, str]:
         """By peer, why it and we do not talk at the moment."""
         return self._endpoint.refusals
+
+    async def _take(self, group: int, size: int) -> None:
+        """Wait until so much of a group may be copied."""
+        await self.tables.take(self._table_of(group), size)
 
     def _welcome(self, store: str, purpose: Purpose) -> Owner:
         return self._receiver.owner_of(store) if purpose == "files" else self._links.owner_of(store)

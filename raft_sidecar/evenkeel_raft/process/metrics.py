@@ -83,6 +83,10 @@ class Metrics(Collector):
         yield _gauge("peers", "Other stores known.", len(states))
         yield _gauge("connected_peers", "Other stores connected.", connected)
         peers = self._host.peers
+        limits = GaugeMetricFamily(_PREFIX + "table_bytes_per_second", "Limits of tables.", labels=("table",))
+        for table, limit in peers.tables.limits.items():
+            limits.add_metric((table,), limit)
+        yield limits
         yield _counters("dropped_connections", "Connections of stores given up.", "reason", peers.drops)
         yield _counters("undelivered_messages", "Messages never sent.", "reason", peers.undelivered)
 

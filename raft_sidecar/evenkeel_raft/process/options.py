@@ -73,6 +73,7 @@ _FLAGS: Final = (
     Flag("capacity", "most replicas to hold; by default there is no limit"),
     Flag("labels", "labels for store selectors, like disk=ssd,rack=4"),
     Flag("bytes-per-second", "limit for snapshots in and out; by default there is none"),
+    Flag("snapshots-at-once", "snapshots made and sent at the same time", "2"),
     Flag("tick-milliseconds", "raft's unit of time", "100"),
     Flag("election-ticks", "ticks without a leader after which somebody stands", "10"),
     Flag("sleep-ticks", "ticks without work after which a group sleeps; its leader then sends no heartbeats", "20"),
@@ -161,4 +162,5 @@ class _Reader:
             sleep_after_ticks=self._flags.number("sleep-ticks", int, least=1),
             keep_log_bytes=self._flags.number("keep-log-bytes", int, least=1),
             bytes_per_second=rate,
+            snapshots_at_once=self._flags.number("snapshots-at-once", int, least=1),
         )

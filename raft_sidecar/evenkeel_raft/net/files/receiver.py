@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
@@ -24,7 +24,6 @@ from evenkeel.metastore.clock import Timer
 from evenkeel.wire.connection import FrameConnection, Owner
 from evenkeel.wire.frames import SMALL_FRAME_BYTES, Reason
 from evenkeel_raft.core.messages import InstallSnapshot
-from evenkeel_raft.net.budget import ByteBudget
 from evenkeel_raft.net.endpoint import Endpoint, say
 from evenkeel_raft.net.files.manifest import Manifest, check_manifest
 from evenkeel_raft.net.files.partial import PARTIAL, Partial, key_of, parse_key, remove
@@ -44,6 +43,8 @@ from evenkeel_raft.net.frames import (
 from evenkeel_raft.net.keepalive import Keepalive
 
 __all__ = ["FileHandler", "FileReceiver"]
+
+TakeBytes = Callable[[int, int], Awaitable[None]]
 
 _UNREAD_BYTES: Final = 8 << 20
 _SUPERSEDED: Final = Declined("a newer snapshot is on its way")
@@ -68,7 +69,8 @@ class FileHandler(Protocol):
 class FileReceiver:
     """All snapshots that one store takes in, in a directory of its own."""
 
-    def __init__(self, root: Path, *, endpoint: Endpoint, handler: FileHandler, budget: ByteBudget) -> None:
+    def __init__(self, root: Path, *, endpoint: Endpoint, handler: FileHandler, take: TakeBytes) -> None:
+        """`take` waits until so many bytes of a group may come in."""
         try:
             root.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -76,7 +78,7 @@ class FileReceiver:
         self.root = root
         self.endpoint = endpoint
         self.handler = handler
-        self.budget = budget
+        self.take = take
         self.partials: dict[str, Partial] = {}
         self.incoming: dict[tuple[int, int], Incoming] = {}
         self.tasks: set[asyncio.Task[None]] = set()
@@ -240,7 +242,7 @@ class Incoming:
         syncing: asyncio.Task[None] | None = None
         try:
             while chunks := await self._next_chunks(connection):
-                if not await self._write(connection, files, chunks):
+                if not await self._write(connection, offer.message.group, files, chunks):
                     return
                 due = files.due()
                 if due:
@@ -277,9 +279,9 @@ class Incoming:
             self._receiver.partials[key] = known
         return known
 
-    async def _write(self, connection: FrameConnection, files: Partial, chunks: list[Chunk]) -> bool:
+    async def _write(self, connection: FrameConnection, group: int, files: Partial, chunks: list[Chunk]) -> bool:
         for chunk in chunks:
-            await self._receiver.budget.take(len(chunk.data))
+            await self._receiver.take(group, len(chunk.data))
         try:
             corrupt = await _on_thread(_write_chunks, files, chunks)
         except FrameError as error:

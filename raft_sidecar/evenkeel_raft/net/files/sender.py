@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import aclosing
 from enum import Enum
 from functools import partial
@@ -20,7 +20,6 @@ from evenkeel.wire.backoff import Backoff, Chance
 from evenkeel.wire.connection import FrameConnection
 from evenkeel.wire.frames import Reason
 from evenkeel_raft.core.messages import InstallSnapshot
-from evenkeel_raft.net.budget import ByteBudget
 from evenkeel_raft.net.endpoint import Endpoint, say
 from evenkeel_raft.net.files.manifest import Manifest
 from evenkeel_raft.net.frames import (
@@ -60,12 +59,13 @@ class Sent(NamedTuple):
 
 
 class FileSender:
-    """Sends snapshots on behalf of one store; any number at once, under one budget."""
+    """Sends snapshots on behalf of one store; any number at once, under the limits there are."""
 
-    def __init__(self, endpoint: Endpoint, *, chance: Chance, budget: ByteBudget) -> None:
+    def __init__(self, endpoint: Endpoint, *, chance: Chance, take: Callable[[int, int], Awaitable[None]]) -> None:
+        """`take` waits until so many bytes of a group may be sent."""
         self._endpoint = endpoint
         self._chance = chance
-        self._budget = budget
+        self._take = take
 
     async def send(
         self,
@@ -84,7 +84,7 @@ class FileSender:
         backoff = Backoff(clock=clock, chance=self._chance, first=settings.first_retry, longest=settings.last_retry)
         source = _Source(directory, manifest)
         while True:
-            attempt = _Attempt(self._endpoint, self._budget, source, progress or _ignore)
+            attempt = _Attempt(self._endpoint, partial(self._take, message.group), source, progress or _ignore)
             try:
                 await self._endpoint.dial(store, "files", owner=attempt)
                 sent = await attempt.run(Offer(message, manifest))
@@ -168,11 +168,15 @@ class _Attempt:
     """One connection's worth of sending."""
 
     def __init__(
-        self, endpoint: Endpoint, budget: ByteBudget, source: _Source, progress: Callable[[int], None]
+        self,
+        endpoint: Endpoint,
+        take: Callable[[int], Awaitable[None]],
+        source: _Source,
+        progress: Callable[[int], None],
     ) -> None:
         self.got_on = False
         self._endpoint = endpoint
-        self._budget = budget
+        self._take = take
         self._source = source
         self._progress = progress
         self._connection: FrameConnection | None = None
@@ -239,7 +243,7 @@ class _Attempt:
         self._progress(sent)
         async with aclosing(self._source.chunks(offsets)) as chunks:
             async for place, data in chunks:
-                await self._budget.take(len(data))
+                await self._take(len(data))
                 if not self._answers.empty():
                     return
                 connection.write(chunk_head(*place, len(data)), data)
