@@ -13,11 +13,12 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple
 
+import aiohttp
 import kopf
 from kubernetes.aio.client.configuration import Configuration
 
 from evenkeel.errors import KubernetesError
-from evenkeel.kube.client import CLOSING_SECONDS
+from evenkeel.kube.connections import Connector
 from evenkeel.kube.kinds import Kind, Object
 
 __all__ = ["Watch", "Watches"]
@@ -56,10 +57,12 @@ class Watches:
         self._configuration = configuration
         self._deliver = deliver
         self._stop = threading.Event()
+        self._connectors: list[Connector] = []
 
     async def run(self) -> None:
         """Watch until cancelled; KubernetesError where kopf gives up."""
         self._stop.clear()
+        self._connectors.clear()
         ended = asyncio.get_running_loop().create_future()
         thread = threading.Thread(target=self._in_thread, args=(asyncio.get_running_loop(), ended), name="watches")
         thread.start()
@@ -100,7 +103,8 @@ class Watches:
             namespaces=list(self._namespaces),
             stop_flag=self._stop,
         )
-        await asyncio.sleep(CLOSING_SECONDS)
+        for connector in self._connectors:
+            await connector.hang_up()
 
     def _registry(self, home: asyncio.AbstractEventLoop) -> kopf.OperatorRegistry:
         registry = kopf.OperatorRegistry()
@@ -129,10 +133,10 @@ class Watches:
                 settings.watching.label_selectors[kind.group, kind.version, kind.plural] = watch.selector
         return settings
 
-    async def _login(self, **_: Any) -> kopf.ConnectionInfo:
+    async def _login(self, **_: Any) -> kopf.AiohttpSession:
         found = await self._configuration()
         scheme, _space, token = str(found.api_key.get("BearerToken", "")).strip().rpartition(" ")
-        return kopf.ConnectionInfo(
+        known = kopf.ConnectionInfo(
             server=found.host,
             ca_path=found.ssl_ca_cert,
             ca_data=found.ca_cert_data,
@@ -142,3 +146,7 @@ class Watches:
             scheme=scheme.capitalize() or None,
             token=token.strip() or None,
         )
+        connector = Connector(limit=0, ssl=known.as_ssl_context())
+        self._connectors = [*(made for made in self._connectors if not made.closed), connector]
+        session = aiohttp.ClientSession(connector=connector, headers=known.as_http_headers())
+        return kopf.AiohttpSession(server=known.server, aiohttp_session=session)

@@ -6,7 +6,6 @@ server-side apply wants exactly the fields that were set.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple
@@ -23,15 +22,14 @@ from evenkeel.errors import (
     ApiUnreachableError,
     KubernetesError,
 )
+from evenkeel.kube.connections import Rest, connected
 from evenkeel.kube.kinds import Kind, Object, kind_of
 
-__all__ = ["CLOSING_SECONDS", "FIELD_MANAGER", "Answer", "Kube", "Listing", "Socket"]
+__all__ = ["FIELD_MANAGER", "Answer", "Kube", "Listing", "Socket"]
 
 FIELD_MANAGER: Final = "evenkeel-operator"
 """Whose fields they are that we apply; never changes, or old fields would stay for ever."""
 
-CLOSING_SECONDS: Final = 0.25
-"""What TLS connections take to close; aiohttp does not wait for them (its documentation, "Graceful shutdown")."""
 _SECONDS: Final = 15.0
 _PAGE: Final = 500
 _JSON: Final = "application/json"
@@ -70,6 +68,7 @@ class Kube:
     ) -> None:
         """`counted` is told of every request: its verb, its kind, and the answer's status, 0 where there was none."""
         self._client = ApiClient(configuration)
+        self._client.rest_client = Rest(configuration)
         self._client.user_agent = manager
         self._manager = manager
         self._counted = counted
@@ -77,7 +76,6 @@ class Kube:
     async def close(self) -> None:
         """Hang up."""
         await self._client.close()  # type: ignore[no-untyped-call]
-        await asyncio.sleep(CLOSING_SECONDS)
 
     # Reading
 
@@ -165,9 +163,8 @@ class Kube:
         )
         _, url, headers, *_ = asked
         configuration, rest = self._client.configuration, self._client.rest_client
-        session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=rest.ssl_context))
         options: dict[str, Any] = {"proxy": configuration.proxy, "server_hostname": configuration.tls_server_name}
-        async with session:
+        async with connected(ssl=rest.ssl_context) as session:
             try:
                 socket = await session.ws_connect(
                     url,
