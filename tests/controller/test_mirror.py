@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from evenkeel.controller.mirror import PATIENCE_SECONDS, Mirror
+from evenkeel.controller.mirror import PATIENCE_SECONDS, SILENCE_SECONDS, Mirror
 from evenkeel.metastore.api import Event, KeyValue, Put, Txn
 from evenkeel.metastore.clock import VirtualClock
 from evenkeel.metastore.memory import MemoryMetastore
 from evenkeel.protocol.records import StoreRecord, StoreState, encode
 from evenkeel.reconcile.snapshot import read_table
 from tests.controller.support import KEYS, Scene
+from tests.kube_operator.support import turns
 
 
 def kv(key: str, value: bytes = b"1", revision: int = 1) -> KeyValue:
@@ -65,6 +66,25 @@ async def test_a_read_waits_for_what_was_written() -> None:
     assert await asyncio.gather(*waiting) == [True, False]
     mirror.forget()
     assert not await mirror.reached(1)
+
+
+async def test_a_look_waits_while_the_watch_gets_on() -> None:
+    """It begins with what has happened by then; a watch that is silent has nothing more to tell."""
+    mirror = await filled(kv(KEYS.table("a.1")))
+    clock = mirror._clock
+    assert isinstance(clock, VirtualClock)
+    look = asyncio.ensure_future(mirror.follow(100))
+    for revision in range(10, 40, 10):
+        clock.advance(SILENCE_SECONDS / 2)
+        mirror.advance(revision)
+        await turns()
+        assert not look.done()
+    clock.advance(SILENCE_SECONDS)
+    await look
+    look = asyncio.ensure_future(mirror.follow(100))
+    await turns()
+    mirror.advance(100)
+    await look
 
 
 async def test_one_tables_change_does_not_touch_others(scene: Scene) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from evenkeel.controller import stores
 from evenkeel.errors import UnreachableError
-from evenkeel.metastore.api import KeyValue
+from evenkeel.metastore.api import Snapshot
 from evenkeel.model.storecluster import StoreCluster, StoreDrain
 from evenkeel.protocol.records import StoreState, decode
 from tests.controller.support import KEYS, Scene, store_cluster, table, told
@@ -85,16 +85,16 @@ async def test_etcd_away_lets_the_delay_start_anew(scene: Scene) -> None:
     await scene.make_table(table(more=FAST))
     await scene.go("main-3")
     await scene.pass_time(60, step=1)
-    get = scene.metastore.get
+    range_ = scene.metastore.range
 
-    async def fails(key: str) -> KeyValue | None:
-        if key.startswith(KEYS.root):
+    async def fails(prefix: str, *, revision: int = 0) -> Snapshot:
+        if prefix.startswith(KEYS.root):
             raise UnreachableError("no etcd endpoint answers")
-        return await get(key)
+        return await range_(prefix, revision=revision)
 
-    scene.metastore.get = fails  # type: ignore[method-assign]
+    scene.metastore.range = fails  # type: ignore[method-assign]
     await scene.pass_time(100, step=1)
-    scene.metastore.get = get  # type: ignore[method-assign]
+    scene.metastore.range = range_  # type: ignore[method-assign]
     await scene.pass_time(60, step=1)
     assert not await given_up(scene, "main-3")
     await scene.pass_time(70, step=1)

@@ -48,6 +48,15 @@ class Ground:
         """Before what no transaction fences, such as statuses: FencedError if another controller is in charge."""
         self.judge_epoch(await self.metastore.get(self.keys.epoch))
 
+    async def begin(self) -> None:
+        """Before a look: FencedError if another controller is in charge, and what happened until now is known.
+
+        What a look reads comes from memory, so this is also where it shows that the metastore does not answer.
+        """
+        found = await self.metastore.range(self.keys.epoch)
+        self.judge_epoch(next((kv for kv in found.kvs if kv.key == self.keys.epoch), None))
+        await self.mirror.follow(found.revision)
+
     def judge_epoch(self, kv: KeyValue | None) -> None:
         """FencedError if the epoch is not as it was when it was taken."""
         if kv is None or kv.mod_revision != self.held.mod_revision:

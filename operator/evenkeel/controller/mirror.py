@@ -22,8 +22,10 @@ from evenkeel.reconcile.requests import Found
 
 __all__ = ["Mirror"]
 
-PATIENCE_SECONDS: Final = 1.0
-"""For so long a read waits for the watch; then it is better to ask the metastore itself."""
+PATIENCE_SECONDS: Final = 5.0
+"""For so long a read waits for what was written; then it is better to ask the metastore itself."""
+SILENCE_SECONDS: Final = 0.1
+"""A watch that tells nothing for so long has told everything: the rest is about keys of others."""
 _STORES: Final = ("stores", "stores.state")
 _ELSEWHERE: Final = "load"
 _Group = tuple[str, str]
@@ -89,13 +91,28 @@ class Mirror:
     async def reached(self, revision: int) -> bool:
         """Whether all changes up to a revision are here, or are within a moment."""
         deadline = self._clock.now() + PATIENCE_SECONDS
-        while self._revision is None or self._revision < revision:
-            if self._revision is None or self._clock.now() >= deadline:
-                return False
-            timer = self._clock.call_at(deadline, self._moved.set)
-            await self._moved.wait()
-            timer.cancel()
-        return True
+        while self._revision is not None and self._revision < revision and self._clock.now() < deadline:
+            await self._next(deadline)
+        return self._revision is not None and self._revision >= revision
+
+    async def follow(self, revision: int) -> None:
+        """Let the watch come up to a revision, for as long as it gets on.
+
+        It shares an event loop with looks, and would fall behind where these took all the time there is: they would
+        begin with what is long over, and end with statuses that nobody corrects for as long.
+        """
+        deadline = self._clock.now() + PATIENCE_SECONDS
+        while self._revision is not None and self._revision < revision and self._clock.now() < deadline:
+            before = self._revision
+            await self._next(min(deadline, self._clock.now() + SILENCE_SECONDS))
+            if self._revision == before:
+                return
+
+    async def _next(self, until: float) -> None:
+        """Wait for the next change, but no longer."""
+        timer = self._clock.call_at(until, self._moved.set)
+        await self._moved.wait()
+        timer.cancel()
 
     def read(self, prefixes: Iterable[str]) -> Found:
         """Everything under prefixes of tables' keys, and all stores."""

@@ -49,7 +49,7 @@ class StoreKeeper:
 
     async def look(self, held_up: Iterable[str] = ()) -> float:
         """Judge and describe; returns in how many seconds to look again, or 0."""
-        await self._ground.check()
+        await self._ground.begin()
         cluster, tables = await self._resources.store_cluster(), await self._resources.tables()
         known = await self._ground.stores()
         held = await self._held(cluster, known)

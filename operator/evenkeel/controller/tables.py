@@ -89,8 +89,7 @@ class TableKeeper:
 
     async def look(self, name: str) -> float:
         """Go as far as is possible now; returns in how many seconds to look again, or 0."""
-        # What is read comes from memory: here it shows whether the metastore is there, and who is in charge.
-        await self._ground.check()
+        await self._ground.begin()
         table = await self._resources.table(name)
         if table is None:
             self.forget(name)
