@@ -9,6 +9,7 @@ import pytest
 
 from evenkeel.metastore.api import Delete, KeyValue, Put, Txn
 from evenkeel.model.conditions import Reason
+from evenkeel.model.partitionassignment import PeerStatus
 from evenkeel.model.table import Table, TableStatus
 from evenkeel.protocol.records import GroupLoad, Leader, Lock, Planned, PlanState, StoreLoad, TableState, encode
 from evenkeel.reconcile.partitions import Trouble, partition_statuses, problems_of, read_loads
@@ -345,3 +346,15 @@ def test_what_cannot_be_read_leaves_the_rest_as_it_was() -> None:
     assert conditions(status) == WELL | {"Degraded": ("True", "MalformedRecord")}
     assert status.partitions == before.partitions
     assert troubled_status(Table.model_validate(scene.table.model_dump() | {"status": None}), trouble, now=LATER)
+
+
+def test_what_there_are_thousands_of_is_lean() -> None:
+    """Statuses of partitions share what they have in common, and are what they would be otherwise."""
+    one, other = PeerStatus(store="a-1", role="Voter", replica=3), PeerStatus(store="a-2", role="Voter").lean()
+    lean = one.model_copy().lean()
+    assert (lean, lean.model_dump(), lean.model_copy(update={"replica": 4}).replica) == (one, one.model_dump(), 4)
+    assert lean.model_fields_set is other.model_fields_set
+    assert other.model_fields_set == {"store", "role", "replica"}
+    shown = partition_statuses(Scene().snapshot(), {})
+    peers = [peer for entry in shown for peer in entry.stable]
+    assert len({id(peer) for peer in peers}) == len({peer.store for peer in peers})

@@ -12,6 +12,7 @@ them through pydantic, so that a resource built in Python obeys the same rules a
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -99,6 +100,19 @@ class StatusModel(BaseModel):
     """Part of what the operator writes: unknown fields come from a newer operator and are ignored."""
 
     model_config = ConfigDict(**_COMMON, extra="ignore")
+
+    def lean(self) -> Self:
+        """The same in less memory, for what there are thousands of.
+
+        Which fields were set is of no interest in a status, and the set that tells takes more room than the fields.
+        """
+        object.__setattr__(self, "__pydantic_fields_set__", _fields(type(self)))
+        return self
+
+
+@cache
+def _fields(model: type[BaseModel]) -> set[str]:
+    return set(model.model_fields)
 
 
 def _name_allowed(length: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Literal, TypeVar
 
 import msgspec
@@ -27,6 +28,7 @@ from evenkeel.reconcile.wish import USERS_CHOOSE
 __all__ = ["Trouble", "damages_of", "partition_statuses", "problems_of", "read_loads", "slice_status"]
 
 _LONGEST_REASON = 1024
+_REMEMBERED = 16_384
 T = TypeVar("T")
 Stage = Literal["Stable", "CatchingUp", "Locked", "Joint", "Waiting", "Leaderless"]
 
@@ -117,7 +119,7 @@ def _partition(
         stage=_stage(view, leader, waiting=waiting),
         progress=_progress(view, filling),
         reason=(problem or "; ".join(reasons))[:_LONGEST_REASON],
-    )
+    ).lean()
 
 
 def _waits(snapshot: TableSnapshot, view: PartitionView) -> bool:
@@ -148,10 +150,14 @@ def _progress(view: PartitionView, filling: Mapping[str, float]) -> int:
 
 
 def _peers(peers: tuple[Peer, ...]) -> tuple[PeerStatus, ...]:
-    return tuple(
-        PeerStatus(store=peer.store, role="Voter" if peer.role is Role.VOTER else "Learner", replica=peer.replica)
-        for peer in peers
-    )
+    return tuple([_peer(peer) for peer in peers])
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _peer(peer: Peer) -> PeerStatus:
+    """One for all partitions and looks that show it: of replicas there are more than of anything else."""
+    role: Literal["Voter", "Learner"] = "Voter" if peer.role is Role.VOTER else "Learner"
+    return PeerStatus(store=peer.store, role=role, replica=peer.replica).lean()
 
 
 def slice_status(

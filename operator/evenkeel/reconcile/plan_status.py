@@ -112,7 +112,7 @@ def _shown(moves: Iterable[Move], sizes: Mapping[int, int]) -> tuple[PlannedMove
             target=move.target or "",
             bytes=sizes.get(move.partition, 0) if move.target is not None else 0,
             reason=move.reason[:_LONGEST_REASON],
-        )
+        ).lean()
         for move in islice(moves, _MOVES_SHOWN)
     )
 
