@@ -64,6 +64,11 @@ async def test_a_read_waits_for_what_was_written() -> None:
     assert [task.done() for task in waiting] == [True, False]
     clock.advance(PATIENCE_SECONDS)
     assert await asyncio.gather(*waiting) == [True, False]
+    later = asyncio.ensure_future(mirror.reached(9))
+    await turns()
+    assert not later.done()
+    mirror.advance(9)
+    assert await later
     mirror.forget()
     assert not await mirror.reached(1)
 
@@ -81,9 +86,11 @@ async def test_a_look_waits_while_the_watch_gets_on() -> None:
         assert not look.done()
     clock.advance(SILENCE_SECONDS)
     await look
-    look = asyncio.ensure_future(mirror.follow(100))
+    await mirror.follow(100)
+    look = asyncio.ensure_future(mirror.follow(101))
     await turns()
-    mirror.advance(100)
+    assert not look.done()
+    mirror.advance(101)
     await look
 
 

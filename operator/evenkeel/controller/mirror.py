@@ -40,8 +40,10 @@ class Mirror:
         self._clock = clock
         self._groups: dict[_Group, dict[str, KeyValue]] = {}
         self._revision: int | None = None
+        self._silent = 0
+        """Up to this revision the watch was waited for, and had nothing more to tell."""
         self._stores: KnownStores | None = None
-        self._moved = asyncio.Event()
+        self._waiting: set[asyncio.Future[None]] = set()
 
     # Filling
 
@@ -60,8 +62,8 @@ class Mirror:
     def advance(self, revision: int) -> None:
         """All changes up to this revision have been taken."""
         self._revision = revision
-        self._moved.set()
-        self._moved = asyncio.Event()
+        for waiting in self._waiting:
+            _end(waiting)
 
     def forget(self) -> None:
         """Nobody watches any more."""
@@ -102,17 +104,24 @@ class Mirror:
         begin with what is long over, and end with statuses that nobody corrects for as long.
         """
         deadline = self._clock.now() + PATIENCE_SECONDS
-        while self._revision is not None and self._revision < revision and self._clock.now() < deadline:
+        while self._revision is not None and max(self._revision, self._silent) < revision:
+            if self._clock.now() >= deadline:
+                return
             before = self._revision
             await self._next(min(deadline, self._clock.now() + SILENCE_SECONDS))
             if self._revision == before:
-                return
+                self._silent = max(self._silent, revision)
 
     async def _next(self, until: float) -> None:
         """Wait for the next change, but no longer."""
-        timer = self._clock.call_at(until, self._moved.set)
-        await self._moved.wait()
-        timer.cancel()
+        waiting = asyncio.get_running_loop().create_future()
+        self._waiting.add(waiting)
+        timer = self._clock.call_at(until, lambda: _end(waiting))
+        try:
+            await waiting
+        finally:
+            timer.cancel()
+            self._waiting.discard(waiting)
 
     def read(self, prefixes: Iterable[str]) -> Found:
         """Everything under prefixes of tables' keys, and all stores."""
@@ -135,3 +144,8 @@ class Mirror:
         """Every key that says who holds or will hold a partition."""
         kinds = self._keys.assignments().removeprefix(self._keys.root)
         return [kv for (kind, _), kvs in self._groups.items() if kind.startswith(kinds) for kv in kvs.values()]
+
+
+def _end(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():
+        waiting.set_result(None)
