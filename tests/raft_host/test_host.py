@@ -124,6 +124,17 @@ async def test_a_member_beyond_the_log_gets_a_snapshot(new_cluster: NewCluster) 
     await cluster.until(lambda: not list((leader.directory / "raft" / "outbox").iterdir()))
 
 
+async def test_a_growing_log_is_compacted_at_once(new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is applied is forgotten as more comes, not only when the host looks around."""
+    monkeypatch.setattr("evenkeel_raft.host.upkeep._SWEEP_TICKS", 1 << 62)
+    cluster = await new_cluster("a", "b", "c", settings=SHORT_LOG)
+    await cluster.begin("a", "b", "c")
+    for number in range(60):
+        await cluster.write(**{f"k{number}": "v" * 200})
+    await cluster.until(lambda: all(cluster[name].host.reports()[ORDERS].log_bytes < 8000 for name in "abc"))
+    assert all(cluster[name].host.tally.compactions > 1 for name in "abc")
+
+
 async def test_an_empty_state_machine_is_refilled(new_cluster: NewCluster) -> None:
     """A store that lost its state beside an intact log is sent a snapshot by its leader."""
     cluster = await new_cluster("a", "b", "c", settings=SHORT_LOG)

@@ -185,7 +185,7 @@ class CrashMachine(RuleBasedStateMachine):
     @invariant()
     def disk_use_is_bounded(self) -> None:
         stats = self.life.log.stats()
-        assert stats.disk_bytes <= 2.5 * stats.live_bytes + 8 * self.life.log.settings.segment_bytes
+        assert stats.disk_bytes <= 2.5 * stats.live_bytes + 12 * self.life.log.settings.segment_bytes
 
     def _draw_from(self, rng: Random) -> None:
         self.life.rng = self.life.writer.rng = rng

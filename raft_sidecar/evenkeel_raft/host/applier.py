@@ -49,6 +49,7 @@ class Applier:
         ports: Ports,
         stir: Callable[[], None],
         changed: Callable[[], None],
+        advanced: Callable[[], None],
         broken: Callable[[InvariantError], None],
     ) -> None:
         self.attached = False
@@ -64,6 +65,7 @@ class Applier:
         self._ports = ports
         self._stir = stir
         self._changed = changed
+        self._advanced = advanced
         self._broken = broken
         self._backoff = ports.backoff()
         self._failure = ""
@@ -230,6 +232,7 @@ class Applier:
         except InvariantError as error:
             self._broken(error)
             return
+        self._advanced()
         if more:
             self._stir()
 

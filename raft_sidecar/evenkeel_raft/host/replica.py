@@ -95,6 +95,7 @@ class Replica:
         self._read_number = 0
         self._role = SoftState(0, 0, 0)
         self._settled_term = 0
+        self._compact_at = 2 * ports.settings.keep_log_bytes
         self.applier = Applier(
             node,
             group=group,
@@ -103,6 +104,7 @@ class Replica:
             ports=ports,
             stir=self._stir,
             changed=self._attachment_changed,
+            advanced=self._compact_if_long,
             broken=self._break,
         )
         self.filler = Filler(node, group=group, replica=id_[1], ports=ports, store_of=self.store_of)
@@ -389,6 +391,13 @@ class Replica:
     def weigh(self) -> None:
         """See whether more may be taken in."""
         self.overfull = self.node.unapplied_bytes() > self._ports.settings.max_log_bytes
+
+    def _compact_if_long(self) -> None:
+        """Do not wait until the host looks around: by then, steady writes have added a hundred megabytes."""
+        if self.node.applied_bytes() >= self._compact_at:
+            self.compact()
+            # Where somebody needs what is left, there is no use in trying again at every entry.
+            self._compact_at = self.node.applied_bytes() + self._ports.settings.keep_log_bytes
 
     def compact(self) -> None:
         """Forget the part of the log that the state machine has and no member that answers needs."""

@@ -22,6 +22,9 @@ __all__ = ["Segment", "Slots", "is_slot", "write_or_full"]
 
 _SUFFIX: Final = ".log"
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+# Spares beyond those wanted that are kept. The log grows and shrinks by some segments all the time; files that were
+# deleted and made anew with it would all be written twice, once with zeros.
+_SURPLUS: Final = 4
 # A step of zeroing, which the next round may have to wait for.
 _ZEROS: Final = bytes(1 << 20)
 
@@ -115,7 +118,7 @@ class Slots:
         """Return name and size of a file for a header and `need` bytes; `reserve` spares must remain."""
         if need > self.capacity:
             self.secure(reserve)
-            return self._allocate(HEADER_BYTES + need), HEADER_BYTES + need
+            return self._allocate_large(HEADER_BYTES + need), HEADER_BYTES + need
         self.secure(reserve + 1)
         name = self.spares.pop(0)
         self._unzeroed.pop(name, None)
@@ -130,7 +133,7 @@ class Slots:
 
     def release(self, name: str, size: int) -> None:
         """Take back a file whose rounds nobody needs any more."""
-        if size == self._size and self.wanting:
+        if size == self._size and len(self.spares) < self._wanted + _SURPLUS:
             self.spares.append(name)
         else:
             self._disk.delete(name)
@@ -151,6 +154,18 @@ class Slots:
             self._unzeroed[name] = offset + size
         else:
             del self._unzeroed[name]
+
+    def _allocate_large(self, size: int) -> str:
+        """Make a file for what no spare holds; where there is no room, those go that are kept for later."""
+        while True:
+            try:
+                return self._allocate(size)
+            except DiskFullError:
+                if len(self.spares) <= self._wanted:
+                    raise
+                name = self.spares.pop()
+                self._unzeroed.pop(name, None)
+                self._disk.delete(name)
 
     def _allocate(self, size: int) -> str:
         name = f"{self._next_name:08x}{_SUFFIX}"
