@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from evenkeel.errors import DisconnectedError, HandshakeError, InvalidInputError, StateMachineError
 from evenkeel.metastore.clock import VirtualClock
 from evenkeel.wire import messages as m
+from evenkeel.wire import unix as unix_sockets
 from evenkeel.wire.frames import Reason
 from evenkeel.wire.sidecar_end import SidecarEnd
 from evenkeel.wire.store_end import StoreEnd
@@ -29,6 +31,25 @@ async def test_hellos_carry_volume_and_credit(
     assert await sidecar.hello.get() == m.Hello(m.VERSION, "", 77)
     assert await machine.volume.get() == "vol-1"
     assert listening.connected
+
+
+async def test_a_megabyte_may_be_on_its_way(
+    listening: SidecarEnd, sidecar: Sidecar, machine: Machine, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both ends have the system hold more than it would by itself, so that they are not woken for every entry."""
+    held: list[int] = []
+
+    def widen(unix: Any) -> None:
+        by_itself = unix.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+        unix_sockets.widen(unix)
+        held.append(unix.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) - by_itself)
+
+    monkeypatch.setattr("evenkeel.wire.sidecar_end.widen", widen)
+    monkeypatch.setattr("evenkeel.wire.store_end.widen", widen)
+    connect(machine)
+    await sidecar.hello.get()
+    assert len(held) == 2
+    assert min(held) > 0
 
 
 async def test_requests_of_the_sidecar(

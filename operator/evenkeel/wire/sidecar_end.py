@@ -52,7 +52,7 @@ from evenkeel.wire.messages import (
     StoreSays,
     TooLarge,
 )
-from evenkeel.wire.unix import check_path, clear_path
+from evenkeel.wire.unix import check_path, clear_path, widen
 
 __all__ = ["SidecarEnd", "SidecarHandler"]
 
@@ -251,6 +251,7 @@ class SidecarEnd:
 
     def made(self, connection: FrameConnection) -> None:
         """Wait for the hello."""
+        widen(connection.transport.get_extra_info("socket"))
         silent = partial(connection.drop, Reason.SILENT, "no hello came")
         self._greeting[connection] = self._clock.call_at(self._clock.now() + _HELLO_SECONDS, silent)
 

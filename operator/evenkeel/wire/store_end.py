@@ -57,7 +57,7 @@ from evenkeel.wire.messages import (
     Unavailable,
     Unknown,
 )
-from evenkeel.wire.unix import check_path
+from evenkeel.wire.unix import check_path, widen
 
 __all__ = ["DEFAULT_CREDIT", "StateMachine", "StoreEnd"]
 
@@ -227,6 +227,7 @@ class StoreEnd:
 
     def made(self, connection: FrameConnection) -> None:
         """Introduce ourselves."""
+        widen(connection.transport.get_extra_info("socket"))
         self._send(connection, 0, 0, 0, self._hello)
 
     def received(self, connection: FrameConnection, payload: memoryview) -> None:

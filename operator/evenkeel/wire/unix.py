@@ -7,14 +7,22 @@ import os
 import socket
 import stat
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from evenkeel.errors import InvalidInputError
 
-__all__ = ["MAX_PATH_BYTES", "check_path", "clear_path"]
+__all__ = ["MAX_PATH_BYTES", "check_path", "clear_path", "widen"]
 
 MAX_PATH_BYTES: Final = 107
 """What Linux leaves of `sockaddr_un.sun_path` beside its final zero."""
+
+# Some entries of ordinary size: what the system gives by itself holds a few, and both ends wake once for each of them.
+_UNREAD_BYTES: Final = 1 << 20
+
+
+def widen(unix: Any) -> None:
+    """Let so much be on its way through a socket, as far as the system allows it."""
+    unix.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _UNREAD_BYTES)
 
 
 def check_path(path: Path) -> None:
