@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from bench._raft_sides import Ours, cluster, etcd_leader, etcd_name, ours
 from bench._turns import beside
 from bench.report import Row
+from evenkeel.wire.loop import keep_what_is_freed
 
 __all__ = ["commit_rows"]
 
@@ -27,12 +28,14 @@ AT_ONCE = 32
 ETCD_AT_ONCE = 128
 WARM_WINDOWS = 5
 KEYS = 256
+VALUES = 61
 
 Put = Callable[[bytes, bytes], Awaitable[object]]
 
 
 def commit_rows() -> Iterator[Row]:
     """Serial commits, and large entries."""
+    keep_what_is_freed()
     yield asyncio.run(_serial())
     yield asyncio.run(_large(AT_ONCE, f"{AT_ONCE} at once", "; want >= 2"))
     yield asyncio.run(_large(ETCD_AT_ONCE, f"{ETCD_AT_ONCE} at once there, {AT_ONCE} here"))
@@ -76,14 +79,14 @@ async def _our_large(side: Ours) -> float:
 
 
 async def _rate(put: Put, *, at_once: int, last: Callable[[bytes], Awaitable[None]] | None = None) -> float:
-    """Megabytes a second that workers write."""
-    value = os.urandom(LARGE_BYTES)
+    """Megabytes a second that workers write; a key never gets the value that it has, which some would not write."""
+    values = [os.urandom(LARGE_BYTES) for _ in range(VALUES)]
     began, done = time.perf_counter(), 0
 
     async def work(worker: int) -> None:
         nonlocal done
         while time.perf_counter() - began < LARGE_SECONDS:
-            await put(b"key-%d-%d" % (worker, done % 8), value)
+            await put(b"key-%d-%d" % (worker, done % 8), values[done % VALUES])
             done += 1
 
     await asyncio.gather(*(work(number) for number in range(at_once)))
