@@ -9,6 +9,7 @@ from typing import Final
 
 from evenkeel.errors import EvenkeelError
 from evenkeel.metastore.clock import Clock, SystemClock, Timer
+from evenkeel.process.subject import about
 from evenkeel_operator.cache import Key
 
 __all__ = ["Look", "WorkQueue"]
@@ -25,8 +26,10 @@ _LONGEST_RETRY: Final = 60.0
 class WorkQueue:
     """Looks at keys with a few workers, never at the same key twice at once."""
 
-    def __init__(self, look: Look, *, workers: int = 4, clock: Clock | None = None) -> None:
+    def __init__(self, look: Look, *, of: str = "object", workers: int = 4, clock: Clock | None = None) -> None:
+        """`of` is what logs call a key."""
         self._look = look
+        self._of = of
         self._workers = workers
         self._clock = clock or SystemClock()
         self._waiting: dict[Key, float] = {}
@@ -60,18 +63,24 @@ class WorkQueue:
         while True:
             key = await self._next()
             try:
-                again = await self._look(key)
-                self._retry.pop(key, None)
-            except EvenkeelError as error:
-                again = self._failed(key)
-                log.warning("%s/%s is tried again in %g s: %s", *key, again, error)
-            except Exception:
-                again = self._failed(key)
-                log.exception("%s/%s failed, and is tried again in %g s", *key, again)
+                with about(**{self._of: "/".join(key)}):
+                    again = await self._try(key)
             finally:
                 self._busy.discard(key)
                 self._news.set()
             self._later(key, again)
+
+    async def _try(self, key: Key) -> float | None:
+        try:
+            again = await self._look(key)
+            self._retry.pop(key, None)
+        except EvenkeelError as error:
+            again = self._failed(key)
+            log.warning("%s/%s is tried again in %g s: %s", *key, again, error)
+        except Exception:
+            again = self._failed(key)
+            log.exception("%s/%s failed, and is tried again in %g s", *key, again)
+        return again
 
     async def _next(self) -> Key:
         while True:

@@ -94,7 +94,11 @@ class Housekeeper:
                 await self._service.propose(group, encode_entry(expire))
         except StoreError as error:
             # Another leader, or the next look, will do it.
-            log.info("housekeeping of group %d is put off: %s", group.number, error)
+            log.info(
+                "housekeeping is put off: %s",
+                error,
+                extra={"table": group.head.table, "partition": group.head.partition},
+            )
 
 
 def _wants_columns(head: Head, known: KnownTable) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,6 +17,7 @@ from evenkeel.model.conditions import timestamp
 from evenkeel.model.partitionassignment import PartitionAssignment
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.model.table import Table
+from evenkeel.process.logs import set_up_logs
 from evenkeel.rebalancers import runner
 from evenkeel.reconcile import status
 from tests.controller.support import KEYS, Scene, store_cluster, table, told
@@ -54,6 +56,21 @@ async def test_a_table_is_created_and_described(scene: Scene) -> None:
     cluster = (await scene.cluster()).status
     assert cluster is not None
     assert (cluster.tables, told(cluster)["Ready"]) == (1, ("True", "AsExpected"))
+
+
+async def test_what_is_logged_names_table_and_plan(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+    """A plan is told once, and every line of a look at a table says which table and which plan it is about."""
+    set_up_logs(level="info", form="json")
+    await scene.make_table(table())
+    await scene.change(replicas=4)
+    await scene.pass_time(3)
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    plans = [line for line in lines if "is carried out" in line["event"]]
+    assert [(line["table"], line["plan"], line["level"]) for line in plans] == [
+        ("orders", 1, "info"),
+        ("orders", 2, "info"),
+    ]
+    assert {line["store_cluster"] for line in plans} == {"default/main"}
 
 
 async def test_a_table_is_scaled(scene: Scene) -> None:

@@ -24,6 +24,18 @@ async def ready(
     return cluster
 
 
+async def test_what_is_logged_names_table_and_partition(caplog: pytest.LogCaptureFixture) -> None:
+    """Every step of a change is a line, which says of which partition."""
+    caplog.set_level("INFO", logger="evenkeel_raft.agent.leading")
+    async with await ready("a b c d", "a b c", Retarget.ADJUST) as cluster:
+        caplog.clear()
+        await cluster.retarget("b c d")
+        await cluster.until(lambda: cluster.settled("b c d"))
+    steps = [record for record in caplog.records if record.name == "evenkeel_raft.agent.leading"]
+    assert {(vars(record)["table"], vars(record)["partition"]) for record in steps} == {(TABLE, 0)}
+    assert {"lock is written", "switch is written"} <= {record.getMessage() for record in steps}
+
+
 @pytest.mark.parametrize("mode", MODES)
 async def test_three_five_three(mode: Retarget) -> None:
     """Replicas come and go, and nothing is left behind of those that went."""

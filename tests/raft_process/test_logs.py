@@ -8,6 +8,7 @@ import logging
 import pytest
 
 from evenkeel.process.logs import set_up_logs
+from evenkeel.process.subject import about, note
 
 
 def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
@@ -40,3 +41,20 @@ def test_console_lines(capsys: pytest.CaptureFixture[str]) -> None:
     assert "the disk is full" in said
     assert "store=s1" in said
     assert "\x1b" not in said
+
+
+def test_lines_say_what_they_are_about(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever logs in the middle of something tells what, also where a line knows more; afterwards nobody does."""
+    set_up_logs(level="info", form="json", operator="one")
+    with about(store_cluster="shop/main"):
+        with about(table="orders"):
+            note(plan=3)
+            logging.getLogger("x").info("in the middle", extra={"partition": 7})
+        logging.getLogger("x").info("behind it")
+    logging.getLogger("x").info("elsewhere")
+    middle, behind, elsewhere = map(json.loads, capsys.readouterr().err.splitlines())
+    assert {key: middle[key] for key in ("operator", "store_cluster", "table", "partition", "plan")} == {
+        "operator": "one", "store_cluster": "shop/main", "table": "orders", "partition": 7, "plan": 3,
+    }  # fmt: skip
+    assert (behind["store_cluster"], "table" in behind, "plan" in behind) == ("shop/main", False, False)
+    assert "store_cluster" not in elsewhere

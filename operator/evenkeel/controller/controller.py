@@ -28,6 +28,7 @@ from evenkeel.metastore.api import Event, Metastore
 from evenkeel.metastore.clock import Clock, SystemClock
 from evenkeel.metastore.epoch import acquire_epoch
 from evenkeel.model.conditions import Reason
+from evenkeel.process.subject import about
 from evenkeel.protocol.keys import Keys
 from evenkeel.reconcile.cluster_status import troubled_cluster_status
 from evenkeel.reconcile.partitions import Trouble
@@ -173,7 +174,7 @@ class Controller:
         while True:
             name = await self._work.take()
             try:
-                again = await (self._look_at_stores() if name == STORES else self._tables.look(name))
+                again = await self._look(name)
                 self.problem = ""
             except UnreachableError as error:
                 await self._unreachable(error)
@@ -182,6 +183,14 @@ class Controller:
                 self._work.done(name)
             if again:
                 self._work.add(name, after=again)
+
+    async def _look(self, name: str) -> float:
+        """Look at a table, or at the stores; every line that is logged meanwhile says of what."""
+        with about(store_cluster=self._ground.keys.root.strip("/").partition("/")[2]):
+            if name == STORES:
+                return await self._look_at_stores()
+            with about(table=name):
+                return await self._tables.look(name)
 
     async def _look_at_stores(self) -> float:
         everything, self._hear_all = self._hear_all, False

@@ -21,6 +21,7 @@ from evenkeel.model.rebalanceplan import RebalancePlan
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.model.table import Table
 from evenkeel.model.views import SLICE, slice_name
+from evenkeel.process.subject import note
 from evenkeel.reconcile.leaders import chosen_leaders, order_leaders
 from evenkeel.reconcile.partitions import Trouble, partition_statuses, slice_status
 from evenkeel.reconcile.plan_status import owned_metadata
@@ -81,11 +82,14 @@ class TableKeeper:
         """Tables with replicas on their way: what stores report of them is worth a look."""
         self.held_up: dict[str, str] = {}
         """By table, why it cannot be placed as wanted."""
+        self._told: dict[str, int] = {}
+        """By table, the plan that was logged last."""
 
     def forget(self, name: str) -> None:
         """There is no such table any more."""
         self.moving.discard(name)
         self.held_up.pop(name, None)
+        self._told.pop(name, None)
 
     async def look(self, name: str) -> float:
         """Go as far as is possible now; returns in how many seconds to look again, or 0."""
@@ -115,6 +119,7 @@ class TableKeeper:
             paused=pause_of(table, cluster),
         )
         trouble, outcome = (None, Outcome()) if scene.paused else await self._reconcile(key, scene)
+        self._tell(name, outcome)
         snapshot = await self._ground.snapshot(key)
         if not scene.paused:
             chosen, now, epoch = chosen_leaders(table), self._ground.today(), self._ground.held.compare
@@ -160,6 +165,15 @@ class TableKeeper:
         """Seconds for which stores that answer are still waited for."""
         deleted = parse_timestamp(table.metadata.deletion_timestamp or "").timestamp()
         return max(0.0, deleted + _GRACE_SECONDS - self._ground.today())
+
+    def _tell(self, name: str, outcome: Outcome) -> None:
+        """Have every further line name the plan, and say once which it is."""
+        if not outcome.plan:
+            return
+        note(plan=outcome.plan)
+        if self._told.get(name) != outcome.plan:
+            self._told[name] = outcome.plan
+            log.info("plan %d is carried out", outcome.plan)
 
     def _note(self, name: str, trouble: Trouble | None) -> None:
         if trouble is not None:

@@ -2,6 +2,7 @@
 
 flags   flags and environment, checked
 logs    structured logs
+subject what their lines are about
 http    a small HTTP server for probes and tools
 memory  how garbage is looked for
 """

@@ -1,4 +1,4 @@
-"""Structured logs: one line an event, with who logs it in each; libraries' logs pass through the same way."""
+"""Structured logs: one line an event, with who logs it and what it is about; libraries' logs go the same way."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Final
 
 import structlog
 from structlog.typing import Processor
+
+from evenkeel.process.subject import subject
 
 __all__ = ["set_up_logs"]
 
@@ -39,7 +41,7 @@ def set_up_logs(*, level: str, form: str, **who: str) -> None:
 
 def _named(who: dict[str, str]) -> Processor:
     def add(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-        event.update(who)
-        return event
+        # What a line says of itself goes before what it is said in the middle of.
+        return {**subject(), **event, **who}
 
     return add

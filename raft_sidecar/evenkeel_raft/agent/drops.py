@@ -81,7 +81,7 @@ class Drops:
         try:
             txn = None if tombstone is None else confirm_drop(tombstone, store=me.store, volume=me.volume)
         except MalformedRecordError as error:
-            log.warning("the drop of %s cannot be confirmed: %s", table, error)
+            log.warning("the drop cannot be confirmed: %s", error, extra={"table": table})
             return
         if tombstone is None or txn is None:
             return

@@ -12,6 +12,8 @@ begins anew with a read, and puts its lock anew.
 
 from __future__ import annotations
 
+import logging
+
 from msgspec.structs import replace
 
 from evenkeel.errors import UnreachableError
@@ -28,6 +30,8 @@ from evenkeel_raft.agent.transfers import Transfers
 from evenkeel_raft.agent.work import Pool
 
 __all__ = ["Leading"]
+
+log = logging.getLogger(__name__)
 
 
 class Leading:
@@ -117,6 +121,7 @@ class Leading:
             self._attempts.put_off(seat.partition, f"{what} was refused: somebody else is at work")
             return
         self._seats.expect(result.revision)
+        log.info("%s is written", what, extra=seat.partition._asdict())
         if what == "unlock":
             # Locked in vain: if the target comes and goes, so would locks without a pause.
             self._context.counters.failures["change"] += 1
@@ -127,6 +132,7 @@ class Leading:
     def _propose(self, seat: Seat, propose: Propose) -> None:
         if self._context.groups.propose(seat.partition, propose.configuration):
             self._context.counters.proposals[propose.what] += 1
+            log.info("a configuration is proposed: %s", propose.what, extra=seat.partition._asdict())
             self._attempts.succeeded(seat.partition)
         else:
             self._context.counters.failures["propose"] += 1

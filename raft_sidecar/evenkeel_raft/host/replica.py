@@ -194,7 +194,12 @@ class Replica:
         expected = isinstance(error, InvariantError | LogError)
         self.broken = str(error) if expected else repr(error)
         if not isinstance(error, LogFailedError):  # which ends the process, and is said there
-            log.error("%s/%d stops: %s", *self.partition, self.broken, exc_info=None if expected else error)
+            log.error(
+                "the replica stops: %s",
+                self.broken,
+                exc_info=None if expected else error,
+                extra=self.partition._asdict(),
+            )
         self.stop()
         self.changed()
 
