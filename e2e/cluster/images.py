@@ -26,6 +26,8 @@ __all__ = ["PREFIX", "built", "export", "forget_old", "program_archive", "progra
 PREFIX = "localhost/evenkeel-e2e"
 _ARCHIVES_KEPT = 3
 """Of one image; each is half a gigabyte, Spark's more."""
+_FORM = 2
+"""Of images of one program: another number where what is around it changes, so that they are made anew."""
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -36,7 +38,7 @@ def program_image(program: str) -> str:
 
 def program_archive(program: str) -> Path:
     """An image of nothing but this program, which must be static; made once."""
-    archive = _folder() / f"{program}-{version_of(program)}.tar"
+    archive = _folder() / f"{program}-{version_of(program)}-{_FORM}.tar"
     if not archive.exists():
         with _whole(archive) as partial:
             _write_image(partial, program_image(program), find(program))
@@ -110,7 +112,7 @@ def _write_image(archive: Path, tag: str, program: Path) -> None:
     empty = {
         "architecture": _ARCHITECTURES.get(machine, machine),
         "os": "linux",
-        "config": {"User": "65532:65532"},
+        "config": {"User": "65532:65532", "Env": ["PATH=/"]},
         "rootfs": {"type": "layers", "diff_ids": []},
     }
     with tarfile.open(archive, "w") as tar:

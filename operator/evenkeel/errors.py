@@ -15,6 +15,7 @@
     │   ├── ApiForbiddenError      we lack a permission
     │   ├── ApiNotFoundError
     │   └── ApiConflictError       the object has changed, or is there already
+    ├── CertificateMissingError    whoever signs for stores has not done so
     ├── MalformedRecordError       a metastore key holds something no version of Evenkeel wrote
     ├── PlanningError              no assignment satisfies the hard rules
     ├── RebalancerError            a rebalancer could not be loaded, raised, hung or answered nonsense
@@ -57,6 +58,7 @@ __all__ = [
     "ApiUnreachableError",
     "AuthenticationError",
     "BusyError",
+    "CertificateMissingError",
     "ClusterMismatchError",
     "CompactedError",
     "DisconnectedError",
@@ -178,6 +180,10 @@ class ApiNotFoundError(KubernetesError):
 
 class ApiConflictError(KubernetesError):
     """Somebody else was first."""
+
+
+class CertificateMissingError(EvenkeelError):
+    """Whoever signs for stores has not done so, or not told by which authority."""
 
 
 class MalformedRecordError(EvenkeelError):

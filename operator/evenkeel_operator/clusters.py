@@ -4,7 +4,7 @@ Looking at one is a list of steps, each of which finds out by itself whether the
 
     claim       a finalizer, so that nothing of it stays behind
     control     the controller of its tables runs
-    children    Secrets, Services, budget, StatefulSet; with pods that leave for as long as they hold something
+    children    certificates, Secrets, Services, budget, StatefulSet; pods that leave stay while they hold something
     volumes     claims grow to what is wanted
     tell        its status
 
@@ -28,6 +28,7 @@ import msgspec
 from evenkeel.controller.tables import PAUSED_ANNOTATION, released
 from evenkeel.errors import (
     ApiForbiddenError,
+    CertificateMissingError,
     EvenkeelError,
     InvalidInputError,
     KubernetesError,
@@ -52,16 +53,17 @@ from evenkeel.model.quantities import Quantity
 from evenkeel.model.storecluster import StoreCluster, StoreClusterSpec, StoreClusterStatus
 from evenkeel.protocol.keys import Keys
 from evenkeel.reconcile.partitions import Trouble
-from evenkeel_operator.authority import Authority, period, token
+from evenkeel_operator.authority import token
 from evenkeel_operator.cache import Cache, Key, key_of
+from evenkeel_operator.certificates import CertificateSource, Shown, seed_name
 from evenkeel_operator.conditions import PodFacts, described, pod_problem, ready_pod, troubled
 from evenkeel_operator.controllers import Controllers
 from evenkeel_operator.kube.apply import Applied, Applier
 from evenkeel_operator.manifests import secrets, stores
-from evenkeel_operator.manifests.names import STORE_CLUSTER_LABEL, client_secret, host_of, selector_of
+from evenkeel_operator.manifests.names import STORE_CLUSTER_LABEL, client_secret, selector_of
 from evenkeel_operator.manifests.pod import CLAIM
-from evenkeel_operator.manifests.settings import MetastoreAccess, PodSettings
-from evenkeel_operator.metastores import Metastores
+from evenkeel_operator.manifests.settings import PodSettings
+from evenkeel_operator.metastores import Credentials, Metastores
 from evenkeel_operator.reading import FINALIZER, Reader
 from evenkeel_operator.resources import claim, release, status_document
 from evenkeel_operator.scaling import stores_to_run
@@ -96,6 +98,7 @@ class ClusterKeeper:
         *,
         settings: PodSettings,
         seed: bytes,
+        certificates: CertificateSource,
         metastores: Metastores,
         controllers: Controllers,
         today: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -106,6 +109,7 @@ class ClusterKeeper:
         self._reader = reader
         self._settings = settings
         self._seed = seed
+        self._certificates = certificates
         self._metastores = metastores
         self._controllers = controllers
         self._today = today
@@ -154,6 +158,8 @@ class ClusterKeeper:
             troubles.append(Trouble(Reason.METASTORE_UNREACHABLE, str(error)))
         except InvalidInputError as error:
             troubles.append(Trouble(Reason.SPEC_INVALID, str(error)))
+        except CertificateMissingError as error:
+            troubles.append(Trouble(Reason.CERTIFICATE_MISSING, str(error)))
         self._tell(cluster, troubles)
         if troubles:
             raise EvenkeelError("; ".join(trouble.message for trouble in troubles))
@@ -166,36 +172,25 @@ class ClusterKeeper:
         _check_owner(cluster, live)
         replicas = await self._replicas(cluster, live)
         await self._remember_clients(cluster)
-        for wanted in self._secrets(cluster, credentials):
+        for wanted in self._certificates.objects(cluster):
+            await self._apply(cluster, wanted)
+        shown = await self._certificates.shown(cluster)
+        for wanted in self._secrets(cluster, credentials, shown):
             await self._apply(cluster, wanted)
         for wanted in (stores.service_account(cluster), stores.service(cluster), stores.budget(cluster)):
             await self._apply(cluster, wanted)
-        await self._apply(cluster, self._stateful_set(cluster, access, replicas, live), live)
+        wanted = stores.stateful_set(
+            cluster, self._settings, access, replicas=replicas, live=live, revision=shown.revision
+        )
+        await self._apply(cluster, wanted, live)
         await self._grow(cluster)
         return _SOON if replicas > cluster.spec.stores else _RESYNC
 
-    def _stateful_set(
-        self, cluster: StoreCluster, access: MetastoreAccess, replicas: int, live: Object | None
-    ) -> Object:
-        revision = str(period(self._today())) if self._settings.tls else ""
-        return stores.stateful_set(cluster, self._settings, access, replicas=replicas, live=live, revision=revision)
-
-    def _secrets(self, cluster: StoreCluster, credentials: object) -> Iterator[Object]:
-        name = f"{cluster.metadata.namespace}/{cluster.metadata.name}/{cluster.metadata.uid}"
-        authority = Authority(self._seed, name) if self._settings.tls else None
-        if authority is not None:
-            hosts = [f"{host_of(cluster, '*')}{suffix}" for suffix in ("", ".cluster.local")]
-            issued = authority.issue("store", [*hosts, "localhost", "127.0.0.1"], now=self._today())
-            yield secrets.store_certificate(
-                cluster, authority=authority.certificate, certificate=issued.certificate, key=issued.key
-            )
+    def _secrets(self, cluster: StoreCluster, credentials: Credentials, shown: Shown) -> Iterator[Object]:
         if credentials:
-            assert isinstance(credentials, dict)
             yield secrets.metastore_copy(cluster, credentials)
         yield from secrets.client_secrets(
-            cluster,
-            token=token(self._seed, name),
-            authority=authority.certificate if authority is not None else "",
+            cluster, token=token(self._seed, seed_name(cluster)), authority=shown.authority
         )
 
     async def _apply(self, cluster: StoreCluster, wanted: Object, live: Object | None = None) -> None:
@@ -340,6 +335,7 @@ class ClusterKeeper:
             await self._kube.delete(PERSISTENT_VOLUME_CLAIM, found["metadata"]["name"], namespace)
         for elsewhere in _client_namespaces(cluster):
             await self._kube.delete(SECRET, client_secret(cluster), elsewhere)
+        await self._certificates.clean(cluster)
         await release(self._kube, self._cache, STORE_CLUSTER, _key(cluster))
         log.info("StoreCluster %s is gone", cluster.key)
         return None

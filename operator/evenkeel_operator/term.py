@@ -30,13 +30,14 @@ from evenkeel.kube.kinds import (
 from evenkeel.metastore.settings import EtcdSettings
 from evenkeel_operator.authority import Authority
 from evenkeel_operator.cache import Cache, Key, key_of, version_of
+from evenkeel_operator.certificates import CertificateSource, CertManager, NoCertificates, OwnAuthorities
 from evenkeel_operator.clusters import ClusterKeeper
 from evenkeel_operator.controllers import Controllers
 from evenkeel_operator.events import Recorder
 from evenkeel_operator.kube.apply import Applier
 from evenkeel_operator.manifests import secrets
 from evenkeel_operator.manifests.names import MANAGED, STORE_CLUSTER_LABEL
-from evenkeel_operator.manifests.settings import PodSettings
+from evenkeel_operator.manifests.settings import CertManagerSettings, PodSettings
 from evenkeel_operator.metastores import Metastores
 from evenkeel_operator.queue import WorkQueue
 from evenkeel_operator.reading import Reader
@@ -79,7 +80,11 @@ class TermSettings(msgspec.Struct, frozen=True, kw_only=True):
     etcd: EtcdSettings
     etcd_service: str = ""
     """The Service of an etcd of our own, to which we give its certificates."""
+    etcd_note: str = ""
+    """The ConfigMap in which members of our own etcd read that it has been formed."""
     pods: PodSettings
+    cert_manager: CertManagerSettings | None = None
+    """Where cert-manager signs for stores; otherwise we do."""
     folder: Path
     """For certificates, as files."""
     sweep_seconds: float = 300.0
@@ -109,7 +114,7 @@ class Term:
         self._statuses = Statuses(kube, self._cache, told=self._recorder.hear)
         self._reader = Reader(self._statuses)
         self._tables = TableKeeper(kube, self._cache, self._statuses, self._reader, helpless=self._helpless)
-        self._table_queue = WorkQueue(self._tables.look)
+        self._table_queue = WorkQueue(self._tables.look, of="table")
         self._swept = False
         self._controllers = Controllers(
             holder=settings.identity, metastore=metastores.of, resources=self._resources, deposed=self._deposed
@@ -121,10 +126,11 @@ class Term:
             self._reader,
             settings=settings.pods,
             seed=seed,
+            certificates=self._certificate_source(seed),
             metastores=metastores,
             controllers=self._controllers,
         )
-        self._cluster_queue = WorkQueue(self._clusters.look)
+        self._cluster_queue = WorkQueue(self._clusters.look, of="store_cluster")
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     # What others want to know
@@ -181,6 +187,14 @@ class Term:
             seen_as=self._clusters.seen_as,
             describe=self._clusters.describe,
         )
+
+    def _certificate_source(self, seed: bytes) -> CertificateSource:
+        settings = self._settings
+        if not settings.pods.tls:
+            return NoCertificates()
+        if settings.cert_manager is not None:
+            return CertManager(self._kube, settings.cert_manager)
+        return OwnAuthorities(seed, today=lambda: datetime.now(UTC))
 
     def _helpless(self, cluster: Key) -> bool:
         return cluster in self._controllers.problems()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,10 @@ import yaml
 
 from e2e.cluster.binaries import find, lacking
 from e2e.cluster.layers import leave_out
+from evenkeel.kube.kinds import CERTIFICATE, ISSUER
+from evenkeel.model.storecluster import StoreCluster
+from evenkeel_operator.manifests.settings import CertManagerSettings
+from evenkeel_operator.manifests.stores import service
 from evenkeel_operator.process.options import parse_options
 from tests.repository.tree import ROOT
 
@@ -34,9 +39,11 @@ NAMED = {
     },
     "extras": {
         "networkPolicy": {"enabled": True, "clientNamespaces": ["jobs"]},
-        "metrics": {"serviceMonitor": {"enabled": True}},
+        "metrics": {"serviceMonitor": {"enabled": True}, "dashboard": {"enabled": True}},
         "imagePullSecrets": ["registry"],
     },
+    "cert-manager": {"tls": {"source": "cert-manager"}},
+    "company": {"tls": {"source": "cert-manager", "certManager": {"issuer": {"kind": "Issuer", "name": "company"}}}},
 }
 """Ways to install it."""
 
@@ -97,7 +104,7 @@ def test_pods_are_restricted(helm: Path, name: str) -> None:
     for pod in found:
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-        for container in pod["containers"]:
+        for container in (*pod.get("initContainers", ()), *pod["containers"]):
             assert container["securityContext"] == {
                 "allowPrivilegeEscalation": False,
                 "readOnlyRootFilesystem": True,
@@ -121,7 +128,14 @@ def test_the_operator_takes_its_flags(helm: Path, name: str, tmp_path: Path) -> 
     assert options.term.pods.tls is (name != "plain")
     assert options.term.nodes is (name != "one-namespace")
     assert options.term.namespaces == (("system",) if name == "one-namespace" else ())
-    assert options.term.etcd_service == ("" if name == "external" else "evenkeel-etcd")
+    ours = not name.startswith(("external", "cert-manager", "company"))
+    assert options.term.etcd_service == ("evenkeel-etcd" if ours else "")
+    assert options.term.etcd_note == ("" if name == "external" else "evenkeel-etcd")
+    issuers = {
+        "cert-manager": CertManagerSettings(),
+        "company": CertManagerSettings(issuer_kind="Issuer", issuer="company"),
+    }
+    assert options.term.cert_manager == issuers.get(name)
 
 
 def test_crds_are_those_of_the_models(helm: Path) -> None:
@@ -164,6 +178,8 @@ def test_an_external_etcd_leaves_none_of_our_own(helm: Path) -> None:
         ({"etcd": {"members": 2}}, "members"),
         ({"etcd": {"bundled": False}}, "endpoints"),
         ({"rbac": {"scope": "galaxy"}}, "scope"),
+        ({"tls": {"source": "vault"}}, "source"),
+        ({"metrics": {"dashboard": {"labels": {"grafana_dashboard": 1}}}}, "grafana_dashboard"),
         ({"image": {"pullPolicy": "Sometimes"}}, "pullPolicy"),
         ({"etcd": {"external": {"endpoints": ["etcd.example"]}}}, "endpoints"),
     ],
@@ -174,3 +190,84 @@ def test_bad_values_are_refused(helm: Path, values: Object, named: str) -> None:
     done = call(helm, "template", "evenkeel", CHART, "--kube-version=1.34.0", values=values)
     assert done.returncode != 0
     assert named in done.stderr
+
+
+def dashboard(objects: list[Object]) -> Any:
+    [text] = [
+        found["data"]["evenkeel.json"] for found in of_kind(objects, "ConfigMap") if "evenkeel.json" in found["data"]
+    ]
+    return msgspec.json.decode(text)
+
+
+def test_a_dashboard_where_it_is_asked_for(helm: Path) -> None:
+    """Grafana's sidecar finds one dashboard by its label; without the flag there is none, nor a ServiceMonitor."""
+    [found] = [
+        o for o in of_kind(render(helm, NAMED["extras"]), "ConfigMap") if o["metadata"]["name"].endswith("dashboard")
+    ]
+    assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
+    plain = render(helm, {})
+    assert [o for o in of_kind(plain, "ConfigMap") if o["metadata"]["name"].endswith("dashboard")] == []
+    assert of_kind(plain, "ServiceMonitor") == []
+
+
+def test_the_dashboard_asks_for_metrics_that_exist(helm: Path) -> None:
+    """Every name is one that operator, sidecar or store export: other tests hold their pages to exactly those."""
+    pages = "".join((ROOT / "docs" / f"{page}.md").read_text() for page in ("operator", "sidecar", "store"))
+    documented = set(re.findall(r"`(evenkeel_(?:operator|raft|store)_\w+)`", pages))
+    board = dashboard(render(helm, NAMED["extras"]))
+    shown = [panel for panel in board["panels"] if panel["type"] != "row"]
+    asked = [target["expr"] for panel in shown for target in panel["targets"]]
+    asked += [variable["query"] for variable in board["templating"]["list"]]
+    names = set(re.findall(r"evenkeel_\w+", " ".join(asked)))
+    assert names <= documented
+    assert {name.split("_")[1] for name in names} == {"operator", "raft", "store"}
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+
+
+def test_the_dashboard_counts_what_grows_and_shows_what_is(helm: Path) -> None:
+    """Counters are asked for by their rate, gauges as they are."""
+    for panel in dashboard(render(helm, NAMED["extras"]))["panels"]:
+        for target in panel.get("targets", ()):
+            [name] = re.findall(r"evenkeel_\w+", target["expr"])
+            assert ("rate(" in target["expr"]) is name.endswith("_total"), target["expr"]
+
+
+def test_service_monitors_find_their_services(helm: Path) -> None:
+    """Their labels are those of the Services that the chart and the operator make, and so are their ports."""
+    objects = render(helm, NAMED["extras"])
+    cluster = StoreCluster.model_validate(
+        {"metadata": {"name": "main", "namespace": "shop"}, "spec": {"stores": 3, "storage": {"size": "1Gi"}}}
+    )
+    services = [*of_kind(objects, "Service"), service(cluster)]
+    for monitor in of_kind(objects, "ServiceMonitor"):
+        wanted = monitor["spec"]["selector"]["matchLabels"].items()
+        [found] = [one for one in services if wanted <= one["metadata"]["labels"].items()]
+        assert {end["port"] for end in monitor["spec"]["endpoints"]} <= {
+            port["name"] for port in found["spec"]["ports"]
+        }
+    assert len(of_kind(objects, "ServiceMonitor")) == 2
+
+
+def test_stores_of_served_namespaces_are_measured(helm: Path) -> None:
+    """Where some namespaces are served, nobody looks into others."""
+    values = {**NAMED["extras"], "rbac": {"scope": "namespace", "namespaces": ["shop", "jobs"]}}
+    monitors = {o["metadata"]["name"]: o["spec"] for o in of_kind(render(helm, values), "ServiceMonitor")}
+    assert monitors["evenkeel-stores"]["namespaceSelector"] == {"matchNames": ["shop", "jobs"]}
+
+
+def test_cert_manager_signs_for_etcd(helm: Path) -> None:
+    """Every Secret with a certificate that pods mount is one that a Certificate fills, by an Issuer that is there."""
+    objects = render(helm, NAMED["cert-manager"])
+    certificates, issuers = of_kind(objects, CERTIFICATE.name), of_kind(objects, ISSUER.name)
+    filled = {one["spec"]["secretName"] for one in certificates}
+    mounted = {
+        volume["secret"]["secretName"]
+        for pod in pods(objects)
+        for volume in pod.get("volumes", ())
+        if "secret" in volume
+    }
+    assert mounted <= filled
+    assert {one["spec"]["issuerRef"]["name"] for one in certificates} == {one["metadata"]["name"] for one in issuers}
+    [role] = [o for o in of_kind(objects, "ClusterRole") if o["metadata"]["name"] == "evenkeel-system"]
+    assert any("certificates" in rule["resources"] for rule in role["rules"])
+    assert not any(of_kind(render(helm, {}), kind.name) for kind in (CERTIFICATE, ISSUER))

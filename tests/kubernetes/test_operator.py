@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from evenkeel.kube.kinds import (
+    CONFIG_MAP,
     EVENT,
     PARTITION_ASSIGNMENT,
     PERSISTENT_VOLUME_CLAIM,
@@ -24,6 +25,7 @@ from evenkeel.kube.kinds import (
     Object,
 )
 from evenkeel.metastore.server import EtcdServer, find_etcd
+from evenkeel_operator.manifests.settings import CertManagerSettings, PodSettings
 from tests.kubernetes.world import World, make_table, store_cluster, table
 from tests.metastore.support import FAST_ELECTIONS
 
@@ -397,3 +399,30 @@ async def test_etcd_away_and_back(world: World, tmp_path: Path) -> None:
         await server.start()
         await world.condition(TABLE, "orders", "Degraded", status="False")
         await world.condition(TABLE, "orders", "Ready")
+
+
+async def test_a_cluster_without_cert_manager(world: World) -> None:
+    """Who asks for its certificates where it is not installed is told so, and nothing ends."""
+    world.start(pods=PodSettings(image="store:1", lease_seconds=2), cert_manager=CertManagerSettings())
+    await world.apply(store_cluster())
+    found = await world.condition(STORE_CLUSTER, "main", "Degraded", reason="ApiRefused")
+    assert "cert-manager.io" in str(found["status"]["conditions"])
+    assert await world.get(STATEFUL_SET, "main") is None
+
+
+async def test_etcd_is_noted_as_formed(world: World) -> None:
+    """Once etcd has answered, its members can read so; what else is in the ConfigMap stays."""
+    note = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "etcd"},
+        "data": {"etcd.yaml": "name: etcd-0"},
+    }
+    await world.apply(note)
+    world.start(etcd_note="etcd")
+
+    async def noted() -> bool:
+        return "formed" in (await world.get(CONFIG_MAP, "etcd") or {})["data"]
+
+    await world.until("etcd is noted as formed", noted)
+    assert (await world.get(CONFIG_MAP, "etcd") or {})["data"] == {"etcd.yaml": "name: etcd-0", "formed": "true"}

@@ -37,6 +37,17 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 
 {{- define "evenkeel.scheme" -}}{{ ternary "https" "http" .Values.tls.enabled }}{{- end }}
 
+{{- define "evenkeel.certManager" -}}
+{{- if and .Values.tls.enabled (eq .Values.tls.source "cert-manager") }}yes{{ end -}}
+{{- end }}
+
+{{- /* The Secret with what the operator shows to etcd, where there is one. */}}
+{{- define "evenkeel.etcdSecret" -}}
+{{- if not .Values.etcd.bundled }}{{ .Values.etcd.external.secretName }}
+{{- else if include "evenkeel.certManager" . }}{{ include "evenkeel.etcd" . }}-client
+{{- end }}
+{{- end }}
+
 {{- define "evenkeel.endpoints" -}}
 {{- if .Values.etcd.bundled }}
 {{- $root := . }}

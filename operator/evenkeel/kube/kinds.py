@@ -11,8 +11,10 @@ from evenkeel.model.storecluster import StoreCluster
 from evenkeel.model.table import Table
 
 __all__ = [
+    "CERTIFICATE",
     "CONFIG_MAP",
     "EVENT",
+    "ISSUER",
     "LEASE",
     "NODE",
     "PARTITION_ASSIGNMENT",
@@ -62,8 +64,10 @@ class Kind(NamedTuple):
         return "/".join([*parts, *filter(None, (name, subresource))])
 
 
+CERTIFICATE: Final = Kind("cert-manager.io/v1", "Certificate", "certificates")
 CONFIG_MAP: Final = Kind("v1", "ConfigMap", "configmaps")
 EVENT: Final = Kind("v1", "Event", "events")
+ISSUER: Final = Kind("cert-manager.io/v1", "Issuer", "issuers")
 LEASE: Final = Kind("coordination.k8s.io/v1", "Lease", "leases")
 NODE: Final = Kind("v1", "Node", "nodes", namespaced=False)
 PERSISTENT_VOLUME_CLAIM: Final = Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims")
@@ -82,8 +86,10 @@ REBALANCE_PLAN: Final = Kind(API_VERSION, "RebalancePlan", "rebalanceplans")
 _KINDS: Final = {
     (kind.api_version, kind.name): kind
     for kind in (
+        CERTIFICATE,
         CONFIG_MAP,
         EVENT,
+        ISSUER,
         LEASE,
         NODE,
         PERSISTENT_VOLUME_CLAIM,

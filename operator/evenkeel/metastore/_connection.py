@@ -66,6 +66,7 @@ class Connection:
         self.endpoint = endpoint
         self.channel = channel
         self.auth = rpc.AuthStub(channel)
+        self.cluster = rpc.ClusterStub(channel)
         self.kv = rpc.KVStub(channel)
         self.lease = rpc.LeaseStub(channel)
         self.maintenance = rpc.MaintenanceStub(channel)

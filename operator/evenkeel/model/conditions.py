@@ -61,6 +61,7 @@ class Reason(enum.StrEnum):
     CATCH_UP_FAILING = "CatchUpFailing"
     REPLICA_DAMAGED = "ReplicaDamaged"
     VOLUME_UNBOUND = "VolumeUnbound"
+    CERTIFICATE_MISSING = "CertificateMissing"
     TABLES_REMAIN = "TablesRemain"
     FORBIDDEN = "Forbidden"
     API_REFUSED = "ApiRefused"

@@ -15,12 +15,14 @@ __all__ = [
     "STORE_CLUSTER_LABEL",
     "STORE_HTTP_PORT",
     "account_name",
+    "authority_name",
     "client_secret",
     "host_of",
     "labels_of",
     "metadata_of",
     "metastore_secret",
     "selector_of",
+    "store_hosts",
     "store_name",
     "store_names",
     "tls_secret",
@@ -62,6 +64,11 @@ def tls_secret(cluster: StoreCluster) -> str:
     return f"{cluster.metadata.name}-tls"
 
 
+def authority_name(cluster: StoreCluster) -> str:
+    """The authority of one StoreCluster, where cert-manager has it: Issuer, Certificate and Secret."""
+    return f"{cluster.metadata.name}-ca"
+
+
 def metastore_secret(cluster: StoreCluster) -> str:
     """What pods show to etcd, where the operator gives it to them."""
     return f"{cluster.metadata.name}-metastore"
@@ -70,6 +77,12 @@ def metastore_secret(cluster: StoreCluster) -> str:
 def host_of(cluster: StoreCluster, store: str) -> str:
     """Where a pod is found, from any namespace."""
     return f"{store}.{cluster.metadata.name}.{cluster.metadata.namespace}.svc"
+
+
+def store_hosts(cluster: StoreCluster) -> list[str]:
+    """The names and addresses that a store's certificate has to be good for."""
+    wildcards = [f"{host_of(cluster, '*')}{suffix}" for suffix in ("", ".cluster.local")]
+    return [*wildcards, "localhost", "127.0.0.1"]
 
 
 def selector_of(cluster: StoreCluster) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["MetastoreAccess", "PodSettings"]
+__all__ = ["CertManagerSettings", "MetastoreAccess", "PodSettings"]
 
 
 class PodSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,6 +25,15 @@ class PodSettings(msgspec.Struct, frozen=True, kw_only=True):
     grace_seconds: int = 60
     """How long a pod may take to hand over and stop."""
     user: int = 65532
+
+
+class CertManagerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where cert-manager, not the operator, makes certificates for stores."""
+
+    issuer_kind: str = ""
+    """Issuer or ClusterIssuer; an Issuer is looked for in the StoreCluster's namespace."""
+    issuer: str = ""
+    """Who signs; an authority of each StoreCluster's own where it is empty."""
 
 
 class MetastoreAccess(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,10 +19,12 @@ import msgspec
 from evenkeel.errors import EvenkeelError, KubernetesError
 from evenkeel.kube.access import load_configuration
 from evenkeel.kube.client import Kube
+from evenkeel.kube.kinds import CONFIG_MAP
 from evenkeel.process.http import Answer, HttpServer
 from evenkeel_operator.authority import Authority
 from evenkeel_operator.kube.lease import LeaseLock
 from evenkeel_operator.metastores import Metastores
+from evenkeel_operator.process.member import FORMED
 from evenkeel_operator.process.metrics import Metrics
 from evenkeel_operator.process.options import Options
 from evenkeel_operator.seed import load_seed
@@ -90,6 +92,7 @@ class Operator:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._ping_etcd(metastores))
+                tasks.create_task(self._note_etcd(kube))
                 await self._stand(kube, new_term)
         finally:
             await metastores.close()
@@ -156,6 +159,19 @@ class Operator:
             except EvenkeelError as error:
                 self.vitals.etcd = str(error)
                 await asyncio.sleep(_BETWEEN_TERMS)
+
+    async def _note_etcd(self, kube: Kube) -> None:
+        """Once etcd answers, note that for its members: one that comes with an empty volume must not begin anew."""
+        name, namespace = self._settings.etcd_note, self._settings.own_namespace
+        while name:
+            if not self.vitals.etcd:
+                try:
+                    await kube.merge(CONFIG_MAP, name, namespace, {"data": {FORMED: "true"}})
+                except KubernetesError as error:
+                    log.warning("that etcd is formed cannot be noted: %s", error)
+                else:
+                    return
+            await asyncio.sleep(_BETWEEN_TERMS)
 
     def _figures(self) -> dict[str, float]:
         return self._term.figures() if self._term is not None else {}

@@ -11,13 +11,15 @@ from typing import Final
 
 from msgspec import Struct
 
+from evenkeel.errors import InvalidInputError
 from evenkeel.process.flags import ETCD_FLAGS, LOG_FLAGS, Endpoint, Flag, Flags
-from evenkeel_operator.manifests.settings import PodSettings
+from evenkeel_operator.manifests.settings import CertManagerSettings, PodSettings
 from evenkeel_operator.term import TermSettings
 
 __all__ = ["Options", "parse_options"]
 
 _YES_NO: Final = ("yes", "no")
+_ISSUERS: Final = ("Issuer", "ClusterIssuer")
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -44,12 +46,15 @@ _FLAGS: Final = (
     Flag("http", "HOST:PORT for /healthz, /readyz, /metrics and /status", "127.0.0.1:7380"),
     *ETCD_FLAGS,
     Flag("etcd-service", "Service of an etcd that the operator makes certificates for"),
+    Flag("etcd-note", "ConfigMap in which to note for etcd's members that it has been formed"),
     Flag("store-image", "image of stores' pods", None),
     Flag("store-command", "command of the container store", "evenkeel-store"),
     Flag("pull-policy", "when images are pulled", "IfNotPresent", ("Always", "IfNotPresent", "Never")),
     Flag("pull-secrets", "Secrets to pull images with, separated by commas"),
     Flag("apart", "whether no two stores of a cluster may share a node", "yes", _YES_NO),
     Flag("tls", "whether stores and clients speak TLS", "yes", _YES_NO),
+    Flag("certificates", "who signs for stores", "operator", ("operator", "cert-manager")),
+    Flag("issuer", "KIND/NAME of cert-manager's that signs; by default an authority of each StoreCluster's own"),
     Flag("store-lease-seconds", "seconds after which a silent store is no longer registered", "10"),
     Flag("store-log-level", "what stores log", "info", ("debug", "info", "warning", "error")),
     *LOG_FLAGS,
@@ -80,6 +85,7 @@ def _term(flags: Flags) -> TermSettings:
         seed_secret=flags.name("seed-secret"),
         etcd=flags.etcd(),
         etcd_service=flags.text("etcd-service"),
+        etcd_note=flags.text("etcd-note"),
         pods=PodSettings(
             image=flags.text("store-image"),
             pull_policy=flags.text("pull-policy"),
@@ -90,9 +96,19 @@ def _term(flags: Flags) -> TermSettings:
             log_level=flags.text("store-log-level"),
             lease_seconds=flags.number("store-lease-seconds", float, least=1),
         ),
+        cert_manager=_cert_manager(flags),
         folder=Path(tempfile.gettempdir()) / "evenkeel-operator",
         sweep_seconds=flags.number("sweep-seconds", float, least=1),
     )
+
+
+def _cert_manager(flags: Flags) -> CertManagerSettings | None:
+    if flags.text("certificates") != "cert-manager":
+        return None
+    kind, _, name = flags.text("issuer").partition("/")
+    if flags.text("issuer") and (kind not in _ISSUERS or not name):
+        raise InvalidInputError(f"--issuer {flags.text('issuer')!r}: not of the form {'/NAME or '.join(_ISSUERS)}/NAME")
+    return CertManagerSettings(issuer_kind=kind, issuer=name)
 
 
 def _several(flags: Flags, flag: str) -> tuple[str, ...]:
