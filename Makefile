@@ -45,7 +45,7 @@ explore: setup ## search the protocol's interleavings for SECONDS=60
 	@$(PYTHON_BIN) -m tests.explorer --seconds $(SECONDS)
 
 e2e: setup binaries images image-spark ## test against real processes and a real Kubernetes, which it builds first (about ten minutes, once)
-	@scripts/build-binaries.sh spark-operator
+	@scripts/build-binaries.sh spark-operator cert-manager
 	@$(PYTHON_BIN) -m e2e.cluster prepare
 	@echo "==> testing end to end"
 	@$(PYTHON_BIN) -m pytest e2e $(PYTEST_ARGS)

@@ -6,6 +6,8 @@ import contextlib
 import itertools
 import os
 from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +18,7 @@ from e2e.cluster.process import run
 from e2e.cluster.provider import Cluster, chosen
 from e2e.cluster.provider import cluster as some_cluster
 from e2e.picture import picture
-from e2e.release import Release, load_images
+from e2e.release import CHART, Install, Release, load_images, merged, values
 from e2e.shop import Shop
 from tests.repository.tree import ROOT
 
@@ -49,14 +51,37 @@ def python_image(cluster: Cluster) -> str:
 
 
 @pytest.fixture(scope="session")
-def evenkeel(cluster: Cluster) -> Iterator[Release]:
-    """Evenkeel, installed by Helm, from images that `make images` built."""
+def _images(cluster: Cluster) -> None:
+    """What `make images` built, on every node."""
     load_images(cluster)
+
+
+@pytest.fixture(scope="session")
+def evenkeel(cluster: Cluster, _images: None) -> Iterator[Release]:
+    """Evenkeel, installed by Helm, as most have it."""
     cluster.add_volumes(1, owner=_OWNER)
     release = Release(cluster.kubectl)
     release.install()
     yield release
     release.uninstall()
+
+
+@pytest.fixture
+def install(cluster: Cluster, _images: None, namespace: str) -> Iterator[Install]:
+    """Installs the chart in some other way, with room for a table; nothing of it is left at the end."""
+    cluster.add_volumes(3, owner=_OWNER)
+    release, shop = Release(cluster.kubectl), Shop(cluster.kubectl, namespace)
+
+    def installed(*changes: dict[str, Any], chart: Path = CHART) -> tuple[Release, Shop]:
+        release.chart = chart
+        release.install(merged(values(), *changes))
+        return release, shop
+
+    yield installed
+    shop.close()
+    release.uninstall()
+    # With what an uninstall leaves on purpose: etcd's volumes, and what certificates follow from.
+    cluster.kubectl("delete", "namespace", release.namespace, "--timeout=90s", within=100)
 
 
 @pytest.fixture
@@ -77,7 +102,11 @@ def namespace(cluster: Cluster) -> Iterator[str]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What runs on real machines may take longer than what runs in virtual time."""
+    """What runs on real machines may take longer than what runs in virtual time.
+
+    Other ways to install the chart come first: what all other tests share would serve their namespaces too.
+    """
+    items.sort(key=lambda item: "install" not in getattr(item, "fixturenames", ()))
     for item in items:
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(_TIMEOUT_SECONDS))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -13,8 +13,9 @@ from e2e.cluster.images import built, export, program_archive, program_image
 from e2e.cluster.kubectl import Kubectl
 from e2e.cluster.process import run
 from e2e.cluster.provider import Cluster
+from e2e.shop import Shop
 
-__all__ = ["Release", "load_images", "values"]
+__all__ = ["CHART", "Install", "Release", "load_images", "merged", "values"]
 
 CHART = ROOT / "charts" / "evenkeel"
 
@@ -35,6 +36,16 @@ def values() -> dict[str, Any]:
 def _image(tag: str) -> dict[str, str]:
     repository, _, version = tag.rpartition(":")
     return {"repository": repository, "tag": version, "pullPolicy": "Never"}
+
+
+def merged(first: dict[str, Any], *others: dict[str, Any]) -> dict[str, Any]:
+    """Values laid over each other, as Helm does it."""
+    found = dict(first)
+    for other in others:
+        for name, value in other.items():
+            both = isinstance(value, dict) and isinstance(found.get(name), dict)
+            found[name] = merged(found[name], value) if both else value
+    return found
 
 
 def load_images(cluster: Cluster) -> None:
@@ -79,3 +90,10 @@ class Release:
         lease = self.kubectl.get(f"lease/{self.name}", f"--namespace={self.namespace}")
         holder: str = lease["spec"].get("holderIdentity") or ""
         return holder.rpartition("-")[0]
+
+
+class Install(Protocol):
+    """Installs or upgrades the chart, with these values over the usual ones."""
+
+    def __call__(self, *changes: dict[str, Any], chart: Path = CHART) -> tuple[Release, Shop]:
+        """What is there now."""

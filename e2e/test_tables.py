@@ -35,7 +35,8 @@ def away_from(cluster: Cluster, *nodes: str) -> str:
 def test_a_store_more_and_a_store_less(shop: Shop) -> None:
     """A fourth store gets its share, of which there is no other copy. It leaves with its volume once it is empty.
 
-    A pod has a time of grace in which little data can be moved: so nothing may move at first, and the pod has to stay.
+    A pod has a time of grace in which little data can be moved: so nothing may move at first, and the pod has to stay,
+    also where it is wanted again in the middle of that.
     """
     shop.open(replicas=1)
     shop.start_client()
@@ -48,7 +49,12 @@ def test_a_store_more_and_a_store_less(shop: Shop) -> None:
     shop.wait_for_writes()
     assert "main-3" in shop.holders()
     assert "deletionTimestamp" not in shop.pods()["main-3"]["metadata"]
+    fourth = shop.uids()["main-3"]
+    shop.scale("storecluster/main", 4)
     shop.resume()
+    shop.settle()
+    assert shop.uids()["main-3"] == fourth
+    shop.scale("storecluster/main", 3)
     shop.kubectl.wait("the fourth pod is gone", lambda: set(shop.pods()) == {"main-0", "main-1", "main-2"}, within=180)
     verify(shop)
     shop.wait_for_holders("main-0", "main-1", "main-2")
@@ -144,6 +150,32 @@ def test_an_etcd_member_lost(evenkeel: Release, busy: Shop) -> None:
     verify(busy)
 
 
+def test_an_etcd_member_lost_with_its_data(cluster: Cluster, evenkeel: Release, busy: Shop) -> None:
+    """It comes back empty, is replaced by itself, and counts: without another one a table can be scaled again."""
+    cluster.add_volumes(1, owner=65532)
+    where, member = f"--namespace={evenkeel.namespace}", f"{evenkeel.name}-etcd-0"
+    volume = _volume_of(evenkeel, member)
+    evenkeel.kubectl("delete", f"pvc/data-{member}", "--wait=false", where)
+    evenkeel.kubectl("delete", f"pod/{member}", where)
+    evenkeel.kubectl.wait(f"{member} has another volume", lambda: _volume_of(evenkeel, member) not in ("", volume))
+    evenkeel.kubectl("rollout", "status", f"statefulset/{evenkeel.name}-etcd", where, "--timeout=90s", within=100)
+    assert "has lost its data" in evenkeel.kubectl("logs", member, "--container=prepare", where)
+    verify(busy)
+    with _one_member_less(evenkeel, where):
+        busy.scale("table/orders", 1)
+        busy.settle()
+    busy.scale("table/orders", 3)
+    found = verify(busy)
+    assert found.failed == 0, found.errors
+
+
+def _volume_of(evenkeel: Release, member: str) -> str:
+    """Which volume a member of etcd has by now."""
+    claims = evenkeel.kubectl.items("pvc", f"--namespace={evenkeel.namespace}")
+    bound = {claim["metadata"]["name"]: claim["spec"].get("volumeName", "") for claim in claims}
+    return str(bound.get(f"data-{member}", ""))
+
+
 @contextlib.contextmanager
 def _one_member_less(evenkeel: Release, where: str) -> Iterator[None]:
     """Keep a member away: the last one, which a smaller StatefulSet takes off, its volume aside."""
@@ -182,3 +214,24 @@ def test_a_partitioned_node(cluster: Cluster, shop: Shop) -> None:
     finally:
         cluster.heal_node(node)
     verify(shop)
+
+
+def test_no_such_storage_class(shop: Shop) -> None:
+    """Stores whose volumes nobody makes: the status says so, in the scheduler's words, and deleting leaves nothing."""
+    storage = {"size": "1Gi", "className": "unheard-of"}
+    shop.apply(
+        {
+            "apiVersion": "evenkeel.dev/v1alpha1",
+            "kind": "StoreCluster",
+            "metadata": {"name": "main"},
+            "spec": {"stores": 3, "storage": storage},
+        }
+    )
+
+    def unbound() -> bool:
+        found = shop.status("storecluster/main").get("conditions", ())
+        return any(each["type"] == "Degraded" and each["reason"] == "VolumeUnbound" for each in found)
+
+    shop.kubectl.wait("the status says that volumes are not bound", unbound, within=60)
+    shop.close()
+    shop.kubectl.wait("nothing is left", lambda: not shop.left(), within=60)
