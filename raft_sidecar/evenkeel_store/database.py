@@ -30,6 +30,9 @@ _DAMAGED: Final = (
     "not a valid duckdb database",
     "failure while replaying wal",
     "this wal was created",
+    # It is shorter than it was, or the disk cannot read it.
+    "could not read enough bytes",
+    "could not read from file",
 )
 _SETTINGS: Final = (
     "SET TimeZone = 'UTC'",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -61,7 +61,7 @@ class Rows:
 
         def run(cursor: Cursor, query: Query) -> tuple[Cursor, Iterator[pa.RecordBatch]]:
             try:
-                reader = cursor.sql(query.sql, params=list(query.parameters)).to_arrow_reader(batch_rows)
+                reader = _pulled(cursor.sql(query.sql, params=list(query.parameters)).to_arrow_reader(batch_rows))
                 # With the first batch it is decided which moment that is.
                 first = list(islice(reader, 1))
             except BaseException:
@@ -100,6 +100,15 @@ class Rows:
         if layout is None:
             raise UnavailableError(f"table {group.head.table} has no columns yet on partition {group.head.partition}")
         return layout
+
+
+def _pulled(reader: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Pull batches; what DuckDB meets on the way comes as an error of Arrow's, and goes on as its own again."""
+    try:
+        yield from reader
+    except (pa.ArrowException, OSError) as error:
+        kind = duckdb.FatalException if "FATAL" in str(error) else duckdb.IOException
+        raise kind(str(error)) from error
 
 
 def state_hash(rows: Rows, group: Group, *, at: int, version: int) -> str:

@@ -224,6 +224,10 @@ class Service:
         committed = await self.propose(group, encode_entry(AddColumns(known.schema, known.changes)))
         await self._until_applied(group, committed.index)
 
+    async def report(self, group: Group, error: BaseException) -> None:
+        """Take note of an error that somebody met while reading."""
+        self.machine.report(group.number, error)
+
     # Barriers
 
     async def pin(self, group: Group, name: str, seconds: float) -> tuple[PinnedAt, bool]:

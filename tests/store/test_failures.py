@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import resource
 import shutil
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from evenkeel_store.database import Database, is_damage, is_fatal
 from evenkeel_store.drafts import log_rows
 from evenkeel_store.journal import Journal
 from evenkeel_store.scans import Scanner
+from tests.store.harm import flip_rows
 from tests.store.support import GROUP, Bench, columns, upsert
 from tests.store.test_replicas import restore_elsewhere
 
@@ -218,6 +220,8 @@ def test_transactions_are_counted_past_a_journal_that_was_shortened(
     ("error", "damage", "fatal"),
     [
         (duckdb.Error("Corrupt database file: computed checksum 1 does not match"), True, False),
+        (duckdb.IOException('Could not read enough bytes from file "tables.duckdb": attempted to'), True, False),
+        (duckdb.IOException('Could not read from file "tables.duckdb": Input/output error'), True, False),
         (duckdb.FatalException("database has been invalidated"), False, True),
         (duckdb.IOException("Could not write file: No space left on device"), False, False),
         (ValueError("corrupt"), False, False),
@@ -310,4 +314,23 @@ def test_journal_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "Corrupt" in again.engine.database.damage
     assert (tmp_path / "data" / "tables.duckdb.damaged").exists()
     assert again.engine.open(GROUP, 3, table="orders.1", partition=0).state == "damaged"
+    again.close()
+
+
+def test_block_that_is_damaged_is_found_while_batches_are_pulled(tmp_path: Path) -> None:
+    """DuckDB checks a block when it comes to it, which may be in mid-read: that is damage, too."""
+    bench = Bench(tmp_path / "data")
+    bench.open()
+    chance = random.Random(1)
+    rows = [{"id": key, "name": chance.randbytes(40).hex()} for key in range(20_000)]
+    bench.apply(columns(), upsert(rows))
+    bench.fold()
+    before = bench.hash()
+    bench.engine.database.checkpoint(always=True)
+    bench.close()
+    flip_rows(tmp_path / "data" / "tables.duckdb")
+    again = Bench(tmp_path / "data")
+    with pytest.raises(duckdb.Error) as found:
+        again.hash()
+    assert is_damage(found.value), before
     again.close()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import zip_longest
+from typing import Final
 
 from msgspec import Struct
 
@@ -33,6 +34,8 @@ from evenkeel_raft.log.segments import Segment, is_slot
 from evenkeel_raft.log.volume import refuse_newer
 
 __all__ = ["Scan", "scan"]
+
+_REMEDY: Final = "replace this store's volume, so that its replicas are filled anew by their leaders"
 
 
 class Scan(Struct, frozen=True):
@@ -125,15 +128,16 @@ def _needed(disk: Disk, layout: Layout, files: list[_Held]) -> list[_Held]:
     while len(files) > 1 and files[1].header.first_round <= stop.floor:
         files = files[1:]
     if files[0].header.first_round > stop.floor:
-        missing = f"rounds {stop.floor} to {files[0].header.first_round - 1}"
-        raise CorruptLogError(f"the file before it is missing: it held {missing}", file=files[0].name, offset=0)
+        missing = f"it held rounds {stop.floor} to {files[0].header.first_round - 1}"
+        raise CorruptLogError(f"the file before it is missing, {missing}: {_REMEDY}", file=files[0].name, offset=0)
     return files
 
 
 def _read(disk: Disk, file: _Held) -> bytes:
     size = disk.size(file.name)
     if size < max(file.header.size, HEADER_BYTES):
-        raise CorruptLogError(f"the file was longer once, {file.header.size} bytes", file=file.name, offset=size)
+        once = f"the file was longer once, {file.header.size} bytes: {_REMEDY}"
+        raise CorruptLogError(once, file=file.name, offset=size)
     return disk.read(file.name, 0, size)
 
 
@@ -189,8 +193,7 @@ def _check_stray(disk: Disk, layout: Layout, file: _File, next_round: int) -> No
 
 def _damaged(name: str, offset: int, round_: int, proof: str) -> CorruptLogError:
     return CorruptLogError(
-        f"round {round_} was durable, for {proof}, and cannot be read: replace this store's volume, so that its "
-        f"replicas are filled anew by their leaders",
+        f"round {round_} was durable, for {proof}, and cannot be read: {_REMEDY}",
         file=name,
         offset=offset,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
+import duckdb
 import msgspec
 import pyarrow as pa
 from pyarrow import flight
@@ -74,6 +75,9 @@ class Actions:
         held = self._bridge.call(self._service.await_fresh(group, request))
         try:
             found = self._find_rows(group, request, _keys(stream), None if held is None else held[1])
+        except duckdb.Error as error:
+            self._bridge.begin(self._service.report(group, error))
+            raise
         finally:
             if held is not None:
                 group.release(held)

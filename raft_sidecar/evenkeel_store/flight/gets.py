@@ -82,10 +82,7 @@ class Gets:
 
     def _noticed(self, group: Group, error: BaseException) -> None:
         if isinstance(error, duckdb.Error):
-            self._bridge.begin(self._report(group, error))
-
-    async def _report(self, group: Group, error: BaseException) -> None:
-        self._service.machine.report(group.number, error)
+            self._bridge.begin(self._service.report(group, error))
 
     # What there is
 

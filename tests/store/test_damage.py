@@ -1,0 +1,231 @@
+"""Files of real stores, damaged in every way while rows are written: found, said by name, refused or healed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from evenkeel.errors import DiskFullError
+from evenkeel.protocol.records import StoreLoad, decode
+from tests.process.cluster import KEYS, StoreProcesses, end
+from tests.store.cluster import TableCluster
+from tests.store.harm import flip, flip_rows
+
+pytestmark = pytest.mark.processes
+
+_ROWS = 20_000
+
+
+@pytest.fixture
+async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[TableCluster]:
+    async with AsyncExitStack() as stack:
+        made = await stack.enter_async_context(TableCluster(tmp_path_factory.mktemp("c"), partitions=1))
+        await made.reconcile(3)
+        await made.until_settled()
+        chance = random.Random(1)
+        texts = [chance.randbytes(40).hex() for _ in range(_ROWS)]
+        rows = pa.record_batch({"id": list(range(_ROWS)), "customer": texts})
+        await made.write(rows, writer="first", sequence=1)
+        await made.hashes(0)
+        yield made
+
+
+class Written:
+    """Rows that are written all the time, and all that were acknowledged."""
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+
+
+@asynccontextmanager
+async def writing(cluster: TableCluster) -> AsyncIterator[Written]:
+    written, done = Written(), asyncio.Event()
+
+    async def write() -> None:
+        sequence = 0
+        while not done.is_set():
+            sequence += 1
+            number = _ROWS + sequence
+            batch = pa.record_batch({"id": [number], "customer": ["while it is damaged"]})
+            await cluster.write(batch, writer="w", sequence=sequence)
+            written.ids.append(number)
+            await asyncio.sleep(0.02)
+
+    task = asyncio.create_task(write())
+    try:
+        yield written
+    finally:
+        done.set()
+        await task
+
+
+def _halve(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+DATABASE, WAL = "tables.duckdb", "tables.duckdb.wal"
+KINDS: dict[str, tuple[str, signal.Signals, Callable[[Path], None], str]] = {
+    "the header of the database": (DATABASE, signal.SIGTERM, flip(0, 4096), "not a valid DuckDB database"),
+    "a block of the database": (DATABASE, signal.SIGTERM, flip_rows, "checksum"),
+    "a database that was cut off": (DATABASE, signal.SIGTERM, _halve, "Could not read enough bytes"),
+    "a database that is gone": (DATABASE, signal.SIGTERM, Path.unlink, "transactions are gone"),
+    "the beginning of its log": (WAL, signal.SIGKILL, flip(0), "transactions are gone"),
+    "the middle of its log": (WAL, signal.SIGKILL, flip(0.5), "Corrupt WAL file"),
+    "a log that was cut off": (WAL, signal.SIGKILL, _halve, "transactions are gone"),
+    "a log that is gone": (WAL, signal.SIGKILL, Path.unlink, "transactions are gone"),
+}
+
+
+async def test_database_files(cluster: TableCluster) -> None:
+    """Every kind of damage to them, one after the other, on another store each time: named, refused and healed."""
+    async with writing(cluster) as written:
+        for place, (what, (name, how, damage, said)) in enumerate(KINDS.items()):
+            victim = list(cluster.stores.values())[place % 3]
+            before = _said(victim)
+            await end(victim.machine, how)
+            damage(victim.directory / "tables" / name)
+            await victim.start_machine()
+            await _until_the_same(cluster, what)
+            await _until_said(cluster, victim, said, before)
+    await _is_whole(cluster, written.ids)
+
+
+async def _until_the_same(cluster: TableCluster, what: str) -> None:
+    hashes = await cluster.hashes(0)
+    assert len(set(hashes.values())) == 1, f"{what}: {hashes}"
+
+
+def _said(store: StoreProcesses) -> str:
+    """All that its processes said."""
+    return "".join((store.directory / f"{what}.log").read_text() for what in ("sidecar", "machine"))
+
+
+async def _until_said(cluster: TableCluster, victim: StoreProcesses, said: str, before: str) -> None:
+    """Wait until a store's log, or its report to the metastore, names what is wrong."""
+
+    async def is_said() -> bool:
+        count = _said(victim).count(said)
+        return count > before.count(said) or said in await _problems(cluster, victim.name)
+
+    await cluster.until(is_said)
+
+
+async def _problems(cluster: TableCluster, store: str) -> str:
+    found = (await cluster.metastore.range(KEYS.load(store))).kvs
+    return "\n".join(text for kv in found for text in decode(StoreLoad, kv.value, key=kv.key).problems.values())
+
+
+async def _is_whole(cluster: TableCluster, written: list[int]) -> None:
+    """All replicas have the same rows, and those are what was acknowledged."""
+    await _until_the_same(cluster, "in the end")
+    rows = await cluster.insist(0, lambda client: client.get(partition=0, columns=["id"]))
+    assert sorted(rows.column("id").to_pylist()) == [*range(_ROWS), *written]
+
+
+def _frames(log: Path) -> list[int]:
+    """Where the rounds of a log begin."""
+    data, magic = log.read_bytes(), b"\xf0EK\x0f"
+    found, at = [], data.find(magic)
+    while at >= 0:
+        found.append(at)
+        at = data.find(magic, at + 1)
+    return found
+
+
+def _flip_round(which: Callable[[list[int]], int]) -> Callable[[Path], None]:
+    return lambda log: flip(which(_frames(log)) + 30, 1)(log)
+
+
+def _tear(log: Path) -> None:
+    """Leave what a crash does: the first bytes of a round behind the last that was durable."""
+    data = bytearray(log.read_bytes())
+    end = len(data.rstrip(b"\0"))
+    data[end : end + 20] = data[(last := _frames(log)[-1]) : last + 20]
+    log.write_bytes(data)
+
+
+REFUSED: dict[str, Callable[[Path], None]] = {
+    "a round in the middle": _flip_round(lambda frames: frames[len(frames) // 2]),
+    "a segment that was cut off": lambda log: os.truncate(log, _frames(log)[-1]),
+}
+MENDED: dict[str, Callable[[Path], None]] = {
+    "the header of a segment": flip(20, 1),
+    "a torn end": _tear,
+}
+
+
+async def test_raft_log(cluster: TableCluster) -> None:
+    """Damage among what was promised is refused by file and place, and the others go on; the rest is mended."""
+    victim = cluster.stores["s2"]
+    log, sidecar = victim.directory / "raft" / "log" / "00000000.log", victim.directory / "sidecar.log"
+    async with writing(cluster) as written:
+        await victim.end()
+        kept = log.read_bytes()
+        for what, damage in REFUSED.items():
+            before = len(sidecar.read_text())
+            damage(log)
+            await victim.start_sidecar()
+            assert victim.sidecar is not None
+            async with asyncio.timeout(30):
+                assert await victim.sidecar.wait() == 1, what
+            said = sidecar.read_text()[before:]
+            assert log.name in said, f"{what}: {said}"
+            assert "replace this store's volume" in said, what
+            assert "Traceback" not in said, what
+            log.write_bytes(kept)
+        for what, damage in MENDED.items():
+            damage(log)
+            await victim.start()
+            await _until_the_same(cluster, what)
+            await victim.end()
+        await victim.start()
+    await _is_whole(cluster, written.ids)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own for everything that the store `s1` keeps."""
+    directory = tmp_path / "c" / "s1"
+    directory.mkdir(parents=True)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=400m", "evenkeel-test", str(directory)]
+    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("only root can mount a small disk")
+    try:
+        yield directory
+    finally:
+        subprocess.run(["umount", "--lazy", str(directory)], check=True)
+
+
+async def test_full_disk(small_disk: Path) -> None:
+    """On a disk that is really full writes are refused by name and reads go on; with room again so do writes."""
+    flags = ("--reserve", "64Mi")
+    async with TableCluster(small_disk.parent, stores=1, partitions=1, machine_flags=flags) as cluster:
+        await cluster.reconcile(1)
+        await cluster.until_settled()
+        rows = pa.record_batch({"id": list(range(1000)), "customer": ["before"] * 1000})
+        await cluster.write(rows, writer="w", sequence=1)
+        balloon = small_disk / "balloon"
+        with balloon.open("wb") as file, contextlib.suppress(OSError):
+            while file.write(bytes(1 << 16)):
+                file.flush()
+        client = cluster.client("s1")
+        with pytest.raises(DiskFullError, match="64"):
+            await client.put([{"id": 5000}], partition=0)
+        assert (await client.act("status", table="orders"))["full"]
+        assert (await client.get(partition=0)).num_rows == 1000
+        with pytest.raises(DiskFullError):
+            await client.put([{"id": 5000}], partition=0)
+        balloon.unlink()
+        await cluster.insist(0, lambda client: client.put([{"id": 5000}], partition=0))
+        assert (await client.get(partition=0)).num_rows == 1001
+        await client.close()
