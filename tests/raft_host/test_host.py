@@ -213,3 +213,18 @@ async def test_a_state_machine_ahead_of_its_log_stops_the_replica(new_cluster: N
     await cluster.until(lambda: "lost entries" in bad.host.reports()[ORDERS].problem)
     await cluster.write(y="2")
     await cluster.equal([name for name in "abc" if name != bad.name], {"x": "1", "y": "2"})
+
+
+async def test_a_gap_is_not_applied(new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Entries that do not follow what the state machine was given stop the replica; the others are not bothered."""
+    cluster = await new_cluster("a", "b", "c")
+    await cluster.begin("a", "b", "c")
+    await cluster.write(x="1")
+    await cluster.equal("abc", {"x": "1"})
+    bad = next(member for member in cluster.members.values() if member is not cluster.leading())
+    (replica,) = bad.host._replicas.values()
+    monkeypatch.setattr(replica.applier, "_sent", replica.applier._sent - 1)
+    await cluster.write(y="2")
+    await cluster.until(lambda: "skipping entries" in bad.host.reports()[ORDERS].problem)
+    await cluster.equal([name for name in "abc" if name != bad.name], {"x": "1", "y": "2"})
+    assert await bad.state() == {"x": "1"}
