@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -56,6 +57,8 @@ def starting(directory: Path, *, java: str = "") -> Iterator[Starting]:
 
 def _start(directory: Path, java: str) -> SparkContext:
     """A Spark on this machine that asks nobody for the host's name; Java's messages go to a file."""
+    # What Ctrl-C cuts off is no error of its connection to Java, which would show pages of it.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = sys.executable
     directory.mkdir(parents=True, exist_ok=True)
