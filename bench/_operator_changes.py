@@ -143,6 +143,8 @@ async def offer(world: World, *, tables: int, partitions: int, changes: int, per
         began = time.monotonic()
         for at in range(changes):
             await asyncio.sleep(max(0.0, began + at / per_second - time.monotonic()))
+            if len(running) == tables and not any(task.done() for task in running.values()):
+                await asyncio.wait(running.values(), return_when=asyncio.FIRST_COMPLETED)
             number = chance.choice([n for n in range(tables) if n not in running or running[n].done()])
             copies[number] = 7 - copies[number]
             change = watcher.change(f"t{number}", partitions=partitions, replicas=copies[number])
