@@ -41,7 +41,7 @@ def test_image_of_one_program(program: Path) -> None:
     assert manifest["Config"] == f"{hashlib.sha256(config_bytes).hexdigest()}.json"
     config = json.loads(config_bytes)
     assert config["rootfs"]["diff_ids"] == [f"sha256:{hashlib.sha256(layer_bytes).hexdigest()}"]
-    assert config["config"] == {"Entrypoint": ["/pause"], "User": "65532:65532"}
+    assert config["config"] == {"Entrypoint": ["/pause"], "Env": ["PATH=/"], "User": "65532:65532"}
     with tarfile.open(fileobj=io.BytesIO(layer_bytes)) as layer:
         [entry] = layer.getmembers()
         assert (entry.name, entry.mode) == ("pause", 0o755)
@@ -106,6 +106,6 @@ def test_a_program_on_top_of_an_image(program: Path, tmp_path: Path, monkeypatch
         config = json.loads(content(tar, above["Config"]))
         layers = [content(tar, name) for name in above["Layers"]]
     assert above["Layers"][:1] == below["Layers"]
-    assert config["config"] == {"Entrypoint": ["/kwok"], "User": "65532:65532"}
+    assert config["config"] == {"Entrypoint": ["/kwok"], "Env": ["PATH=/"], "User": "65532:65532"}
     assert config["rootfs"]["diff_ids"] == [f"sha256:{hashlib.sha256(layer).hexdigest()}" for layer in layers]
     assert images.export("localhost/evenkeel-base:1") != archive
