@@ -186,13 +186,16 @@ class Upkeep:
                 return
 
     async def _take_hash(self, group: Group, held: _Held, version: int) -> None:
-        value = await self._hash(group, held, version)
-        if value:
-            group.note_hash(held[1], value)
-        self._taking.discard((group.number, held[1]))
-        for future in self._hashing.pop((group.number, held[1]), []):
-            if not future.done():
-                future.set_result(None)
+        try:
+            value = await self._hash(group, held, version)
+            if value:
+                group.note_hash(held[1], value)
+        finally:
+            # Whatever went wrong: who waits for it would wait for ever, and the store's end for them.
+            self._taking.discard((group.number, held[1]))
+            for future in self._hashing.pop((group.number, held[1]), []):
+                if not future.done():
+                    future.set_result(None)
 
     async def _compare(self, group: Group, leaders: Compare) -> None:
         """Compare our hash with the leader's; where none was taken (we were not here then) there is nothing to say."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from evenkeel.errors import NotLeaderError
+from evenkeel_store import upkeep
 from evenkeel_store.comparing import Comparer
 from evenkeel_store.entries import Compare, Hash, encode_entry
 from evenkeel_store.flight.others import Credentials, OtherStores
@@ -63,6 +64,19 @@ async def test_barrier_and_comparison_at_once(start: START) -> None:
     await two.apply(1, columns(), encode_entry(Hash()), encode_entry(Compare(2, taken)))
     await compared(two, 1)
     assert two.machine.engine.groups[GROUP].differs == ""
+
+
+async def test_hash_that_cannot_be_taken(start: START, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits for it is told, whatever went wrong; the end of a store would wait for them for ever."""
+
+    def fail(*_: object, **__: object) -> str:
+        raise OSError("a disk that nobody foresaw")
+
+    monkeypatch.setattr(upkeep, "state_hash", fail)
+    one = start("one")
+    await one.open()
+    await one.apply(1, columns(), encode_entry(Hash()), encode_entry(Compare(2, "leaders")))
+    assert await asyncio.wait_for(one.machine.until_hashed(GROUP, 2), 20) == ""
 
 
 async def test_barrier_from_before_a_replica_was_here(start: START) -> None:
