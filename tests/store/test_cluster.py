@@ -19,7 +19,7 @@ from evenkeel.client import Client
 from evenkeel.errors import NotLeaderError
 from evenkeel.metastore.api import Put, Txn
 from evenkeel.protocol.records import LeaderOrder, StoreLoad, decode, encode
-from tests.process.cluster import KEYS, TABLE, end
+from tests.process.cluster import KEYS, TABLE, StoreProcesses, end
 from tests.store.cluster import TableCluster, TableStore
 
 pytestmark = pytest.mark.processes
@@ -156,13 +156,11 @@ async def test_damaged_log_of_a_database_is_noticed_and_healed(new_cluster: Call
     assert "transactions are gone, and have to be applied again" in victim.log()
 
 
-@pytest.mark.parametrize("leads", [False, True], ids=["a follower", "the leader"])
-async def test_replica_with_a_wrong_row_is_built_anew(new_cluster: Callable[..., Any], leads: bool) -> None:
-    """A replica that is alone with its rows is found by comparing them all, given up, and restored from the others."""
-    cluster: TableCluster = await new_cluster(partitions=1)
+async def _with_a_wrong_row(cluster: TableCluster, *, leads: bool) -> StoreProcesses:
+    """Ten rows on three stores, of which one that leads, or does not, has one row other than it was written."""
     await cluster.reconcile(3)
     await cluster.until_settled()
-    await cluster.write(batch(0, 0), writer="w", sequence=1)
+    await cluster.write(batch(0, 0), writer="w0", sequence=1)
     await cluster.hashes(0)
     leader = await cluster.likely_leader(0)
     victim = cluster.stores[leader if leads else min(set(cluster.stores) - {leader})]
@@ -172,6 +170,14 @@ async def test_replica_with_a_wrong_row_is_built_anew(new_cluster: Callable[...,
     await victim.start_machine()
     if leads:
         await _lead_again(cluster, victim.name)
+    return victim
+
+
+@pytest.mark.parametrize("leads", [False, True], ids=["a follower", "the leader"])
+async def test_replica_with_a_wrong_row_is_built_anew(new_cluster: Callable[..., Any], leads: bool) -> None:
+    """A replica that is alone with its rows is found by comparing them all, given up, and restored from the others."""
+    cluster: TableCluster = await new_cluster(partitions=1)
+    victim = await _with_a_wrong_row(cluster, leads=leads)
     addresses = [store.address for store in cluster.stores.values() if isinstance(store, TableStore)]
     with Client(addresses, deadline=30.0) as client:
         table = await asyncio.to_thread(client.table, "orders")
@@ -190,18 +196,7 @@ async def test_replica_with_a_wrong_row_is_built_anew(new_cluster: Callable[...,
 async def test_replica_with_a_wrong_row_heals_by_itself(new_cluster: Callable[..., Any], leads: bool) -> None:
     """While rows are written all the time it is found, said to differ, given up and restored; nothing is lost."""
     cluster: TableCluster = await new_cluster(partitions=1, machine_flags=("--compare-seconds", "1"))
-    await cluster.reconcile(3)
-    await cluster.until_settled()
-    await cluster.write(batch(0, 0), writer="w0", sequence=1)
-    await cluster.hashes(0)
-    leader = await cluster.likely_leader(0)
-    victim = cluster.stores[leader if leads else min(set(cluster.stores) - {leader})]
-    assert victim.machine is not None
-    await end(victim.machine, signal.SIGTERM)
-    _damage_a_row(victim.directory / "tables" / "tables.duckdb")
-    await victim.start_machine()
-    if leads:
-        await _lead_again(cluster, victim.name)
+    await _with_a_wrong_row(cluster, leads=leads)
     done = asyncio.Event()
 
     async def write() -> int:

@@ -31,10 +31,10 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
 def admit(snapshot: TableSnapshot, plan: Plan, *, table: TableView, max_concurrent: int | None) -> Admission:
     """Divide the table's partitions for this moment."""
     views = [snapshot.partition(partition) for partition in range(table.partitions)]
-    if all(view.pending is None and view.trigger >= plan.n for view in views):
+    arrived = [view.pending is None and view.trigger >= plan.n for view in views]
+    if all(arrived):
         return Admission(partitions=list(range(table.partitions)), withheld=0, blocked={})
     target = [[peer.store for peer in plan.target(partition)] for partition in range(table.partitions)]
-    arrived = [view.pending is None and view.trigger >= plan.n for view in views]
     stable = [target[p] if arrived[p] else _stable(view) for p, view in enumerate(views)]
     ordered = order(
         Assignment.of(target, voters=table.consensus_size),
