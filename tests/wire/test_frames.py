@@ -60,15 +60,44 @@ def test_longest_frame_is_awaited() -> None:
     assert len(reader.room()) < 2 << 20
 
 
+@pytest.mark.parametrize("portion", [70_000, 5_000_000])
 @pytest.mark.parametrize("size", [SMALL_FRAME_BYTES + 1, 2 << 20, (2 << 20) + 1, 9_000_000])
-def test_large_payload_stays_valid(size: int) -> None:
-    """A large payload, however it grew, is not overwritten by what follows it."""
+def test_large_payload_stays_valid(size: int, portion: int) -> None:
+    """A large payload, however much of it comes at a time, is whole, and not overwritten by what follows it."""
     large = [bytes([value]) * size for value in (1, 2)]
     stream = framed(large[0], b"small", large[1], b"", b"end")
     reader = FrameReader()
-    held = [frame for at in range(0, len(stream), 70_000) for frame in reader.feed(stream[at : at + 70_000])]
+    held = [frame for at in range(0, len(stream), portion) for frame in reader.feed(stream[at : at + portion])]
     assert [len(frame) for frame in held] == [size, 5, size, 0, 3]
     assert [bytes(held[place]) for place in (0, 2)] == large
+
+
+@settings(derandomize=True, deadline=None)
+@given(
+    st.lists(st.integers(1, 20_000), min_size=1, max_size=40), st.lists(st.integers(1, 9_000), min_size=1, max_size=9)
+)
+def test_small_frames_survive_the_end_of_the_buffer(sizes: list[int], portions: list[int]) -> None:
+    """Where the rest of a frame does not fit behind it, the frame moves; wherever the buffer ends, none is lost."""
+    contents = [bytes([place]) * size for place, size in enumerate(sizes)]
+    rest, reader, found = memoryview(framed(*contents)), FrameReader(limit=20_000), []
+    for portion in itertools.cycle(portions):
+        if not rest:
+            break
+        found += [bytes(frame) for frame in reader.feed(bytes(rest[:portion]))]
+        rest = rest[portion:]
+    assert found == contents
+
+
+def test_who_is_trusted_in_mid_stream_may_send_more_at_once() -> None:
+    """The buffer grows under a frame that is being read, and nothing that is behind it is lost."""
+    contents = [b"hello", b"a" * 50, b"b" * 100_000]
+    reader, found = FrameReader(limit=64), []
+    assert len(reader.room()) < 1000
+    for piece in (framed(*contents)[:100], framed(*contents)[100:]):
+        for frame in reader.feed(piece):
+            found.append(bytes(frame))
+            reader.allow(MAX_FRAME_BYTES)
+    assert found == contents
 
 
 @settings(derandomize=True, deadline=None)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from evenkeel.wire.messages import Applied, Apply, Failed, LoggedEntry, Open, Opened
+from evenkeel.wire.messages import Applied, Apply, Failed, LoggedEntry, Open, Opened, Restore, SnapshotTaken
 from evenkeel.wire.reference.entries import Upsert, encode_entry
 from evenkeel.wire.reference.machine import Machine
 
@@ -102,3 +102,35 @@ async def test_stopping_does_not_wait(tmp_path: Path) -> None:
     async with asyncio.timeout(20):
         await patient.machine.stop()
     assert patient.answers.get_nowait() == Applied(1)
+
+
+async def test_a_restore_is_answered_before_sqlite_s_log_is_tidied_up(
+    patient: Patient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is restored is durable in that log; it is copied to its place once nothing else is asked."""
+    always = "pragma wal_autocheckpoint = 1"
+    monkeypatch.setattr("evenkeel.wire.reference.state._TIDY_UP", always)
+    await patient.machine.look(lambda state: state._db.execute(always))
+    patient.apply(size=2 << 20)
+    await patient.answered(1)
+    snapshot, database = tmp_path / "snapshot", tmp_path / "state.db"
+    snapshot.mkdir()
+    taken: asyncio.Future[SnapshotTaken | Failed] = asyncio.get_running_loop().create_future()
+    patient.machine.snapshot(GROUP, REPLICA, snapshot, taken.set_result)
+    assert await taken == SnapshotTaken(1, ["about", "rows"])
+    state, asked, loop = patient.machine._state, asyncio.Event(), asyncio.get_running_loop()
+    monkeypatch.setattr(state, "tidy", lambda: asyncio.run_coroutine_threadsafe(_set(asked), loop))
+    before = database.stat().st_mtime_ns
+    patient.machine.restore(GROUP, REPLICA, Restore(str(snapshot), 1), patient.answers.put_nowait)
+    assert await patient.answered(1) == [Applied(1)]
+    async with asyncio.timeout(20):
+        await asked.wait()
+    assert database.stat().st_mtime_ns == before
+    monkeypatch.undo()
+    state.tidy()
+    assert database.stat().st_mtime_ns > before
+    assert not state.untidy
+
+
+async def _set(event: asyncio.Event) -> None:
+    event.set()

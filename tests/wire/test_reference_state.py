@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -197,7 +198,15 @@ def test_snapshot_of_many_rows(state: State, tmp_path: Path) -> None:
     assert state.barriers(1)[2505] == state.barriers(2)[2505]
 
 
-@pytest.mark.parametrize("harm", ["flip", "cut", "rows", "about", "index", "format"])
+def _name_table(directory: Path, old: bytes, new: bytes) -> None:
+    """Give rows to a table that there is none of, under the right checksum."""
+    rows, about = directory / "rows", directory / "about"
+    was = hashlib.sha256(rows.read_bytes()).hexdigest()
+    rows.write_bytes(rows.read_bytes().replace(old, new))
+    about.write_text(about.read_text().replace(was, hashlib.sha256(rows.read_bytes()).hexdigest()))
+
+
+@pytest.mark.parametrize("harm", ["flip", "cut", "long", "table", "rows", "about", "index", "format"])
 def test_harmed_snapshot_changes_nothing(state: State, tmp_path: Path, harm: str) -> None:
     """A snapshot that is not whole, or not the one asked for, is refused before anything is replaced."""
     apply(state, Upsert("", 0, b"a", b"1"))
@@ -210,6 +219,10 @@ def test_harmed_snapshot_changes_nothing(state: State, tmp_path: Path, harm: str
             rows.write_bytes(bytes([*rows.read_bytes()[:-1], rows.read_bytes()[-1] ^ 1]))
         case "cut":
             rows.write_bytes(rows.read_bytes()[:-1])
+        case "long":
+            rows.write_bytes(rows.read_bytes() + b"\xff\xff\xff\xff")
+        case "table":
+            _name_table(tmp_path, b"entries", b"nothing")
         case "format":
             about.write_text(about.read_text().replace('"format":1', '"format":9'))
         case "rows" | "about":

@@ -28,7 +28,13 @@ _TRANSIENT = {
     rpc.StatusCode.INTERNAL,
     rpc.StatusCode.UNKNOWN,
 }
-_DROPPED = ("etcdserver: no leader", "etcdserver: too many requests", "raft proposal dropped")
+# "unhealthy cluster": a member that has just died still counts as connected, so none may be taken away yet.
+_DROPPED = (
+    "etcdserver: no leader",
+    "etcdserver: too many requests",
+    "etcdserver: unhealthy cluster",
+    "raft proposal dropped",
+)
 _STALE_TOKEN = ("invalid auth token", "revision of auth store is old", "user name is empty")
 _AUTHENTICATION = {rpc.StatusCode.UNAUTHENTICATED, rpc.StatusCode.PERMISSION_DENIED}
 _AUTHENTICATION_DETAILS = ("authentication failed", "user name is empty", "invalid auth token")

@@ -13,7 +13,12 @@ import msgspec
 
 from evenkeel.errors import InvalidInputError
 
-__all__ = ["Keys", "PartitionKeys", "group_number"]
+__all__ = ["Keys", "PartitionKeys", "group_number", "table_name"]
+
+
+def table_name(table: str) -> str:
+    """Return the name in `<table>`, as users call it."""
+    return table.partition(".")[0]
 
 
 class PartitionKeys(msgspec.Struct, frozen=True, gc=False):
@@ -139,9 +144,13 @@ class Keys:
         """The order to hand leadership to a store."""
         return f"{self.leader_targets()}{table}/{partition:06}"
 
+    def drains(self) -> str:
+        """Prefix of the orders to lead nothing."""
+        return f"{self.root}drains/"
+
     def drain(self, store: str) -> str:
         """The order to hand over all that the store leads; it holds for as long as the key is there."""
-        return f"{self.root}drains/{store}"
+        return f"{self.drains()}{store}"
 
     def load(self, store: str) -> str:
         """What the store reports of its replicas."""

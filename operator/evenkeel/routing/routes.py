@@ -15,16 +15,11 @@ from pydantic import ValidationError
 
 from evenkeel.errors import MalformedRecordError
 from evenkeel.model.table import TableSpec
-from evenkeel.protocol.keys import Keys
+from evenkeel.protocol.keys import Keys, table_name
 from evenkeel.protocol.records import Leader, Stable, StoreRecord, TableRecord, TableState, decode
 from evenkeel.rows.schema import RowSchema, schema_of_table
 
-__all__ = ["KnownTable", "Routes", "RoutingTable", "table_name"]
-
-
-def table_name(key: str) -> str:
-    """Return the name in a table's key."""
-    return key.partition(".")[0]
+__all__ = ["KnownTable", "Routes", "RoutingTable"]
 
 
 class KnownTable(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from evenkeel.rows.schema import ColumnDef, Default, arrow_type
@@ -37,10 +38,16 @@ def from_json(type_name: str, value: Default) -> Any:
 
 
 def to_json(value: Any) -> Default:
-    """Return how a Python value is written in JSON."""
+    """Return how a Python value, NumPy's and Arrow's included, is written in JSON; ValueError says why it is not."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    elif isinstance(value, pa.Scalar):
+        value = value.as_py()
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise ValueError(f"{value} has no time zone, so it is no instant: add one")
         return value.astimezone(UTC).isoformat()
     if isinstance(value, date):
         return value.isoformat()
@@ -48,8 +55,9 @@ def to_json(value: Any) -> Default:
         return str(value)
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    assert value is None or isinstance(value, bool | int | float | str), f"no column holds a {type(value).__name__}"
-    return value
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise ValueError(f"no column holds a {type(value).__name__}")
 
 
 def default_scalar(column: ColumnDef) -> pa.Scalar:

@@ -13,6 +13,7 @@ from typing import Final, Protocol, cast
 
 from evenkeel.errors import DisconnectedError, FrameError
 from evenkeel.wire.frames import HEADER, MAX_FRAME_BYTES, Drops, FrameReader, Reason
+from evenkeel.wire.pieces import Bytes
 
 __all__ = ["FrameConnection", "Owner"]
 
@@ -45,7 +46,7 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._reader = FrameReader(limit=limit)
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._unsent: list[bytes] = []
+        self._unsent: list[Bytes] = []
         self._drained: asyncio.Future[None] | None = None
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._closing = False
@@ -113,7 +114,7 @@ class FrameConnection(asyncio.BufferedProtocol):
     def hand_over(self, owner: Owner) -> None:
         """Let another owner go on, with frames of any size: the other end has proved who it is."""
         self._owner = owner
-        self._reader.limit = MAX_FRAME_BYTES
+        self._reader.allow(MAX_FRAME_BYTES)
 
     @property
     def transport(self) -> asyncio.Transport:
@@ -126,16 +127,19 @@ class FrameConnection(asyncio.BufferedProtocol):
         """Whether nothing more will be sent or delivered."""
         return self._closing
 
-    def send(self, payload: bytes) -> None:
-        """Send a frame with what else is sent in this turn of the loop; nothing happens once the connection closes."""
+    def send(self, *payload: Bytes) -> None:
+        """Send a frame with what else is sent in this turn of the loop; its payload may come in pieces.
+
+        Nothing happens once the connection closes.
+        """
         if self._closing:
             return
         if not self._unsent:
             self._loop.call_soon(self.flush)
             self.idle = False
-        self._unsent += (HEADER.pack(len(payload)), payload)
+        self._unsent += (HEADER.pack(sum(map(len, payload))), *payload)
 
-    def write(self, *payload: bytes) -> None:
+    def write(self, *payload: Bytes) -> None:
         """Send a frame at once, after what waits for the end of this turn; its payload may come in pieces."""
         if self._closing:
             return

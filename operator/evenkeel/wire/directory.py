@@ -8,7 +8,7 @@ from pathlib import Path
 
 from evenkeel.errors import InvalidInputError
 
-__all__ = ["DataDirectory", "sync_directory"]
+__all__ = ["DataDirectory", "make_directory", "replace_file", "sync_directory"]
 
 
 class DataDirectory:
@@ -29,13 +29,7 @@ class DataDirectory:
         """Keep a volume as our own, durably, where we have none."""
         if self.volume:
             return
-        fresh = self._path / "volume.new"
-        with fresh.open("w") as file:
-            file.write(volume)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.rename(self._volume_file)
-        sync_directory(self._path)
+        replace_file(self._volume_file, volume.encode())
         self.volume = volume
 
     def free(self) -> int:
@@ -57,7 +51,7 @@ class DataDirectory:
 def _lock(directory: Path) -> int:
     """See that no other process works here."""
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directory(directory)
         held = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
         raise InvalidInputError(f"data directory {directory}: {error.strerror}; choose another with --data") from error
@@ -67,6 +61,25 @@ def _lock(directory: Path) -> int:
         os.close(held)
         raise InvalidInputError(f"another process uses {directory}: stop it, or choose another with --data") from None
     return held
+
+
+def make_directory(directory: Path) -> None:
+    """Make a directory, and those above it that are not there, durably: nothing in it is safe while its name is not."""
+    missing = [path for path in (directory, *directory.parents) if not path.exists()]
+    directory.mkdir(parents=True, exist_ok=True)
+    for path in reversed(missing):
+        sync_directory(path.parent)
+
+
+def replace_file(file: Path, data: bytes) -> None:
+    """Write a file anew, durably: after a crash it is the old one or the new one."""
+    fresh = file.with_name(f"{file.name}.new")
+    with fresh.open("wb") as opened:
+        opened.write(data)
+        opened.flush()
+        os.fsync(opened.fileno())
+    fresh.rename(file)
+    sync_directory(file.parent)
 
 
 def sync_directory(directory: Path) -> None:

@@ -21,8 +21,10 @@ __all__ = ["HEADER", "MAX_FRAME_BYTES", "SMALL_FRAME_BYTES", "Drops", "FrameRead
 
 MAX_FRAME_BYTES: Final = 64 << 20
 HEADER: Final = struct.Struct("<I")
-SMALL_FRAME_BYTES: Final = 256 << 10
-_SHARED_BYTES: Final = 4 * SMALL_FRAME_BYTES
+SMALL_FRAME_BYTES: Final = 5 << 18
+"""A megabyte of entries, which is about what is sent at a time, with all that belongs to them."""
+_SHARED_BYTES: Final = 2 * SMALL_FRAME_BYTES
+_LEAST_ROOM: Final = 64 << 10
 _TRUSTED_BYTES: Final = 2 << 20
 
 
@@ -76,13 +78,21 @@ class FrameReader:
     __slots__ = ("_end", "_filled", "_frame", "_length", "_shared", "_start", "limit")
 
     def __init__(self, *, limit: int = MAX_FRAME_BYTES) -> None:
-        self.limit = limit
-        self._shared = memoryview(bytearray(_SHARED_BYTES))
+        self._shared = memoryview(b"")
         self._start = 0
         self._end = 0
         self._frame: memoryview | None = None
         self._filled = 0
         self._length = 0
+        self.allow(limit)
+
+    def allow(self, limit: int) -> None:
+        """Take frames up to this length from now on; who may send little costs little."""
+        self.limit = limit
+        shared = memoryview(bytearray(min(_SHARED_BYTES, 2 * (HEADER.size + limit))))
+        if len(shared) > len(self._shared):
+            shared[: self._end] = self._shared[: self._end]
+            self._shared = shared
 
     @property
     def inside(self) -> bool:
@@ -120,25 +130,26 @@ class FrameReader:
             yield from self.advance(size)
 
     def _cut(self) -> Iterator[memoryview]:
-        shared = self._shared
+        whole = _LEAST_ROOM
         while self._end - self._start >= HEADER.size:
             begin = self._start + HEADER.size
-            (length,) = HEADER.unpack_from(shared, self._start)
+            (length,) = HEADER.unpack_from(self._shared, self._start)
             if length > self.limit:
                 raise FrameError(Reason.TOO_LONG, f"a frame of {length} bytes; the limit is {self.limit}")
             if begin + length <= self._end and length <= SMALL_FRAME_BYTES:
                 self._start = begin + length
-                yield shared[begin : self._start]
+                yield self._shared[begin : self._start]
             elif length > SMALL_FRAME_BYTES:
                 yield from self._begin(begin, length)
             else:
+                whole = HEADER.size + length
                 break
-        self._keep_rest()
+        self._keep_rest(whole)
 
     def _begin(self, begin: int, length: int) -> Iterator[memoryview]:
         """Move a large frame, as far as it is there, to a buffer of its own."""
         there = min(length, self._end - begin)
-        frame = memoryview(bytearray(min(length, _TRUSTED_BYTES)))
+        frame = memoryview(bytearray(min(length, max(2 * there, _TRUSTED_BYTES))))
         frame[:there] = self._shared[begin : begin + there]
         self._start = begin + there
         if there == length:
@@ -146,10 +157,13 @@ class FrameReader:
         else:
             self._frame, self._filled, self._length = frame, there, length
 
-    def _keep_rest(self) -> None:
+    def _keep_rest(self, whole: int) -> None:
+        """Keep a frame that is there in part, where it is if the rest of its bytes fits behind it."""
         rest = self._end - self._start
-        if self._start and rest:
-            self._shared[:rest] = bytes(self._shared[self._start : self._end])
+        if rest and self._start + whole <= len(self._shared):
+            return
+        if rest:
+            self._shared[:rest] = self._shared[self._start : self._end]
         self._start, self._end = 0, rest
 
 

@@ -14,6 +14,7 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from evenkeel.wire.codec import Codec, kinds_of
+from evenkeel.wire.pieces import LARGE_BYTES, NOTHING, Bytes, Pieces
 
 __all__ = [
     "MAX_ENTRY_BYTES",
@@ -54,6 +55,8 @@ __all__ = [
     "TooLarge",
     "Unavailable",
     "Unknown",
+    "apply_payload",
+    "propose_payload",
 ]
 
 VERSION: Final = 1
@@ -294,6 +297,34 @@ class FromStore(Struct, array_like=True):
 
 
 _BODY: Final = (3, 0)
+
+
+def apply_payload(number: int, group: int, replica: int, apply: Apply) -> list[Bytes]:
+    """Return the payload of the frame that asks to apply, in pieces where entries are large."""
+    entries = apply.entries
+    if not entries or len(entries[0].data) < LARGE_BYTES:
+        return [SIDECAR_CODEC.encode(FromSidecar(number, group, replica, apply))]
+    pieces = Pieces()
+    pieces.add(FromSidecar(number, group, replica, Apply(apply.first, apply.last, NOTHING)))
+    pieces.add_list(len(entries))
+    for entry in entries:
+        if len(entry.data) >= LARGE_BYTES:
+            pieces.add(LoggedEntry(entry.index, NOTHING))
+            pieces.add_large(entry.data)
+        else:
+            pieces.add(entry)
+    return pieces.take()
+
+
+def propose_payload(number: int, group: int, replica: int, data: bytes) -> list[Bytes]:
+    """Return the payload of the frame that asks to log an entry, in pieces where it is large."""
+    if len(data) < LARGE_BYTES:
+        return [STORE_CODEC.encode(FromStore(number, group, replica, Propose(data)))]
+    pieces = Pieces()
+    pieces.add(FromStore(number, group, replica, Propose(NOTHING)))
+    pieces.add_large(data)
+    return pieces.take()
+
 
 SIDECAR_CODEC: Final = Codec[FromSidecar, FromStore](FromStore, kinds=kinds_of(*_STORE_SAYS), path=_BODY)
 STORE_CODEC: Final = Codec[FromStore, FromSidecar](FromSidecar, kinds=kinds_of(*_SIDECAR_SAYS), path=_BODY)

@@ -51,6 +51,7 @@ from evenkeel.wire.messages import (
     SnapshotTaken,
     StoreSays,
     TooLarge,
+    apply_payload,
 )
 from evenkeel.wire.unix import check_path, clear_path, widen
 
@@ -233,7 +234,7 @@ class SidecarEnd:
         for item in self._applies.ready():
             settle = partial(self._applied, item)
             number = self._calls.begin(item.group, item.replica, accepts=(Applied, Failed), settle=settle)
-            self._send(store, number, item.group, item.replica, item.request)
+            store.send(*apply_payload(number, item.group, item.replica, item.request))
 
     def _applied(self, item: _Apply, body: StoreSays | None) -> None:
         self._applies.answered(item.bytes)

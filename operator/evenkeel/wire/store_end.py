@@ -41,7 +41,6 @@ from evenkeel.wire.messages import (
     NotLeader,
     Open,
     Opened,
-    Propose,
     ProposeOutcome,
     ReadAt,
     ReadIndex,
@@ -56,6 +55,7 @@ from evenkeel.wire.messages import (
     TooLarge,
     Unavailable,
     Unknown,
+    propose_payload,
 )
 from evenkeel.wire.unix import check_path, widen
 
@@ -190,7 +190,7 @@ class StoreEnd:
             self._proposed += size
             settle = partial(self._outcome, answer, size)
             number = self._calls.begin(group, replica, accepts=_PROPOSE_ANSWERS, settle=settle)
-            self._send(self._sidecar, number, group, replica, Propose(data))
+            self._sidecar.send(*propose_payload(number, group, replica, data))
 
     def read_index(self, group: int, replica: int) -> asyncio.Future[ReadOutcome]:
         """Ask from which applied index on a read that begins now may be answered."""

@@ -7,7 +7,7 @@ applied.
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 from msgspec import Meta, Struct
@@ -26,6 +26,12 @@ __all__ = [
 
 TOKENS_KEPT: Final = 1024
 
+if TYPE_CHECKING:
+    Value = bytes
+else:
+    # What is decoded looks into the data it came in, which has to stay as long as the entry: values may be large.
+    Value = memoryview
+
 
 class _Tokened(Struct, array_like=True, frozen=True, gc=False):
     writer: str
@@ -39,7 +45,7 @@ class _Keyed(_Tokened, frozen=True):
 class Upsert(_Keyed, tag="upsert", frozen=True):
     """Set a key, whatever it holds."""
 
-    value: bytes
+    value: Value
 
 
 class Delete(_Keyed, tag="delete", frozen=True):

@@ -185,6 +185,8 @@ class Machine:
             bodies = await loop.run_in_executor(self._thread, self._carry_out, jobs)
             for job, body in zip(jobs, bodies, strict=True):
                 job.answer(body)
+            if self._state.untidy and not self._jobs:
+                await loop.run_in_executor(self._thread, self._state.tidy)
         self._worker = None
 
     async def _gather(self) -> None:

@@ -13,7 +13,7 @@ import hashlib
 import sqlite3
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import groupby
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -50,6 +50,7 @@ _PAGE_BYTES: Final = 16 << 10
 # Keys that are written again and again are copied from SQLite's log to their place once for many times, and what they
 # held before is not read from the file to be replaced.
 _LOG_BYTES: Final = 64 << 20
+_TIDY_UP: Final = f"pragma wal_autocheckpoint = {_LOG_BYTES // _PAGE_BYTES}"
 _CACHE_BYTES: Final = 64 << 20
 _SET: Final = (
     "insert into entries values (?, ?, ?, 1) on conflict do update set value = excluded.value, version = version + 1"
@@ -86,11 +87,13 @@ class State:
 
     def __init__(self, path: Path) -> None:
         self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        self.untidy = False
+        """Whether there is more in SQLite's log than there should be for long."""
         try:
             self._db.execute(f"pragma page_size = {_PAGE_BYTES}")
             self._db.execute("pragma journal_mode = wal")
             self._db.execute("pragma synchronous = full")
-            self._db.execute(f"pragma wal_autocheckpoint = {_LOG_BYTES // _PAGE_BYTES}")
+            self._db.execute(_TIDY_UP)
             self._db.execute(f"pragma cache_size = -{_CACHE_BYTES >> 10}")
             self._db.executescript(_SCHEMA)
             found = self._db.execute("pragma quick_check").fetchone()[0]
@@ -271,13 +274,32 @@ class State:
         )
 
     def replace(self, group: int, replica: int, contents: Contents) -> None:
-        """Take over all of a group."""
-        with self.transaction():
+        """Take over all of a group.
+
+        What is in SQLite's log then is durable, and stays there until somebody has time to `tidy`.
+        """
+        with self._untidy(), self.transaction():
             self._delete(group)
             self._db.execute("insert into groups values (?, ?, ?)", (group, replica, contents.applied))
             self._fill("entries", group, contents.entries)
             self._fill("tokens", group, contents.tokens)
             self._fill("barriers", group, contents.barriers)
+
+    def tidy(self) -> None:
+        """Copy what is in SQLite's log to its place; what fails is tried again with a later commit."""
+        self.untidy = False
+        with suppress(sqlite3.Error):
+            self._db.execute("pragma wal_checkpoint(passive)")
+
+    @contextmanager
+    def _untidy(self) -> Iterator[None]:
+        """Do not tidy up within a commit."""
+        self._db.execute("pragma wal_autocheckpoint = 0")
+        try:
+            yield
+        finally:
+            self.untidy = True
+            self._db.execute(_TIDY_UP)
 
     def _fill(self, table: str, group: int, rows: Iterable[Sequence[object]]) -> None:
         width = {"entries": "?, ?, ?, ?", "tokens": "?, ?, ?, ?", "barriers": "?, ?, ?"}[table]
