@@ -120,7 +120,7 @@ def replicate(leader: Replica, follower: Replica) -> None:
     if follower.term < leader.term or follower.leading:
         follower.restart()
     follower.term = leader.term
-    if follower.base_configuration is None or follower.commit < leader.base:
+    if follower.base_configuration is None or not _reaches(follower, leader):
         _install(leader, follower)
     else:
         _append_missing(leader, follower)
@@ -128,6 +128,13 @@ def replicate(leader: Replica, follower: Replica) -> None:
     leader.match[follower.id] = follower.last
     leader.known[follower.id] = follower.commit
     advance(leader)
+
+
+def _reaches(follower: Replica, leader: Replica) -> bool:
+    """Whether the follower can go on from where the leader's log begins, so that no snapshot takes what it has."""
+    if follower.commit >= leader.base:
+        return True
+    return follower.last >= leader.base and follower.term_at(leader.base) == leader.base_term
 
 
 def _install(leader: Replica, follower: Replica) -> None:

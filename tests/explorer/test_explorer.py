@@ -7,8 +7,11 @@ import random
 import msgspec
 import pytest
 
+from evenkeel.protocol.configuration import Configuration
+from evenkeel.protocol.records import Peer
 from tests.explorer import scenarios, search
 from tests.explorer.mutations import MUTATIONS, Mutation, by_name
+from tests.explorer.raft import Entry, Replica, replicate
 from tests.explorer.search import Failure
 from tests.explorer.world import Scenario, Wish
 
@@ -38,6 +41,20 @@ def test_random_walks(block: int) -> None:
         rng = random.Random(seed)
         failure, _ = search.walk(scenarios.draw(rng), rng, steps=rng.randint(20, 200))
         assert failure is None, f"seed {seed}: {failure}"
+
+
+def test_a_snapshot_takes_nothing_from_a_log_that_has_it() -> None:
+    """What a follower has acknowledged stays, however far back its leader's log begins."""
+    genesis = Configuration((Peer("a", "v", 1), Peer("b", "v", 1)))
+    leader, follower = Replica(("a", 1), genesis), Replica(("b", 1), genesis)
+    leader.log = follower.log = (Entry(1), Entry(1, write=1), Entry(1, write=2))
+    leader.term = follower.term = 1
+    leader.commit = 2
+    leader.compact()
+    leader.leading = True
+    replicate(leader, follower)
+    assert (follower.last, follower.log[-1].write) == (4, 2)
+    assert leader.commit == 4
 
 
 def find(mutation: Mutation, walks: int = 4000) -> tuple[Failure | None, int]:

@@ -43,7 +43,7 @@ from evenkeel_raft.core.types import (
     SnapshotMeta,
     encode_conf_change,
 )
-from tests.raft.sim import disk
+from tests.raft.sim import disk, host
 
 Patch = pytest.MonkeyPatch
 Mutation = Callable[[Patch], None]
@@ -310,6 +310,20 @@ def hard_state_before_entries(patch: Patch) -> None:
     patch.setattr(disk, "records", reordered)
 
 
+def failed_sync_reported(patch: Patch) -> None:
+    """An fsync that failed is taken for one that did not: what it was to write is vouched for."""
+
+    def hopeful(self: host.Host) -> None:
+        if not self.disk_failed:
+            sync(self)
+        elif self.disk.queue:
+            batch = self.disk.queue.popleft()
+            self._synced(batch)
+
+    sync = host.Host._sync
+    patch.setattr(host.Host, "_sync", hopeful)
+
+
 # Of liveness
 
 
@@ -346,6 +360,16 @@ def votes_tell_no_commit(patch: Patch) -> None:
 def never_wakes(patch: Patch) -> None:
     """A quiesced node stays asleep (tikv #16429)."""
     patch.setattr(state.Raft, "wake", lambda self: None)
+
+
+def late_answer_wakes(patch: Patch) -> None:
+    """A leader that fell asleep is woken by what was said before."""
+    patch.setattr(leader, "is_late_answer", lambda r, m: False)
+
+
+def any_answer_is_late(patch: Patch) -> None:
+    """A leader sleeps on although somebody says that it cannot."""
+    patch.setattr(leader, "is_late_answer", lambda r, m: isinstance(m, HeartbeatResponse))
 
 
 def learner_refuses_vote(patch: Patch) -> None:

@@ -10,7 +10,6 @@ import argparse
 import sys
 import time
 
-from evenkeel_raft.core.errors import InvariantError
 from tests.raft.sim.run import run
 
 
@@ -21,9 +20,10 @@ def soak(seconds: float, first: int) -> int:
     while (elapsed := time.perf_counter() - start) < seconds:
         try:
             events += run(seed).events
-        except (AssertionError, InvariantError) as error:
+        except Exception as error:
             failed += 1
             print(f"seed {seed} FAILED: {type(error).__name__}: {error}", flush=True)
+            print(f"  again, with its traceback: python -m tests.raft.soak --seed {seed}", flush=True)
         seed += 1
     count = seed - first
     print(

@@ -56,6 +56,7 @@ CAUGHT_BY_SIMULATION = [
     Case(
         mutations.hard_state_before_entries, Mix(stores=5, voters=5, crash_every=100, disk_delay=20, loss=0.1), first=17
     ),
+    Case(mutations.failed_sync_reported, Mix(disk_fails_every=200)),
     Case(mutations.conf_commit_not_reported, Mix(churn_every=100, delay=15, disk_delay=10)),
     Case(mutations.rejection_below_match, Mix(loss=0.2)),
     Case(mutations.probe_never_repeated, Mix(loss=0.2, crash_every=300), first=2),
@@ -78,6 +79,8 @@ CAUGHT_BY_SCENARIO: dict[Mutation, str] = {
     mutations.ack_before_durable: "ack_before_durable",
     mutations.append_cuts_log: "non_conflicting_append",
     mutations.candidate_asks_early: "candidate_durable",
+    mutations.any_answer_is_late: "quiesce",
+    mutations.late_answer_wakes: "quiesce",
     mutations.learner_refuses_vote: "learner_votes",
     mutations.never_wakes: "quiesce",
     mutations.old_term_committed_by_counting: "commit_old_term",

@@ -20,6 +20,7 @@ from evenkeel_raft.core.messages import (
     VoteResponse,
 )
 from evenkeel_raft.core.rawnode import Node, Out
+from evenkeel_raft.core.state import NEVER_DUE, Ticks
 from evenkeel_raft.core.types import (
     LEADER,
     LEARNER,
@@ -97,8 +98,10 @@ def test_flow_control_stops_at_the_limits() -> None:
     assert _sent(node) == [3, 4]
 
 
-def _leader_of_two(settings: Settings) -> Node:
-    node = Node(group=1, replica=1, random=random.Random(1), settings=settings, meta=genesis(Conf(voters=(1, 2))))
+def _leader_of_two(settings: Settings, ticks: Ticks | None = None) -> Node:
+    meta = genesis(Conf(voters=(1, 2)))
+    node = Node(group=1, replica=1, random=random.Random(1), settings=settings, ticks=ticks, meta=meta)
+    node.look()
     node.campaign()
     node.take()
     node.step(VoteResponse(1, 0, 2, 1, 2, True, True, 1, 1))
@@ -201,6 +204,97 @@ def test_a_leader_counts_from_its_last_quorum() -> None:
     assert node.status().leader_silent_ticks == 0
 
 
+def test_a_follower_that_hears_its_leader_is_rarely_looked_at() -> None:
+    """Time passes for it by itself; it is looked at once in a timeout, and stands when one that always is does."""
+    ticks, meta = Ticks(), genesis(Conf(voters=(1, 2, 3)))
+    rarely = Node(group=1, replica=2, random=random.Random(1), ticks=ticks, meta=meta)
+    always = Node(group=1, replica=2, random=random.Random(1), meta=meta)
+    looked = 0
+    for now in range(1, 160):
+        ticks.now = now
+        if now >= rarely.due:
+            looked += 1
+            rarely.look()
+        always._raft.due = 0
+        always.tick()
+        mine = rarely.take()
+        assert mine == always.take(), now
+        if mine.messages:
+            break
+        if now % 3 == 0 and now <= 120:
+            for node in (rarely, always):
+                node.step(Heartbeat(1, 0, 1, 2, 2, 1, 0, False))
+                node.take()
+    assert isinstance(mine.messages[0], VoteRequest)
+    assert looked <= 120 // 7
+
+
+def test_what_comes_to_be_due_is_looked_at_in_time() -> None:
+    """A new leader's heartbeats, a hand-over and a forwarded read have deadlines before the one that was known."""
+    ticks = Ticks()
+    leader = _leader_of_two(Settings(), ticks)
+    assert leader.due == ticks.now + Settings().heartbeat_ticks
+    follower = Node(group=1, replica=2, random=random.Random(1), ticks=ticks, meta=genesis(Conf(voters=(1, 2))))
+    follower.step(Heartbeat(1, 0, 1, 2, 2, 1, 0, False))
+    follower.set_reluctant(True)
+    ticks.now = follower.due
+    follower.look()
+    assert follower.due >= ticks.now + 2
+    follower.step(Heartbeat(1, 0, 1, 2, 2, 1, 0, False))
+    follower.read_index(7)
+    for _ in range(Settings().election_ticks):
+        ticks.now += 1
+        if ticks.now >= follower.due:
+            follower.look()
+    assert [(read.context, read.index) for read in follower.take().reads] == [(7, 0)]
+
+
+def test_a_sleeping_node_is_not_looked_at() -> None:
+    """Asleep nothing is due; who wakes is looked at with the next tick."""
+    ticks = Ticks()
+    node = Node(group=1, replica=2, random=random.Random(1), ticks=ticks, meta=genesis(Conf(voters=(1, 2))))
+    node.look()
+    assert node.due > ticks.now + 1
+    node.step(Heartbeat(1, 0, 1, 2, 2, 1, 0, True))
+    node.take()
+    assert node.due == ticks.now + 1
+    assert not node.look()
+    assert node.due == NEVER_DUE
+    ticks.now += 1000
+    node.wake()
+    assert node.due == ticks.now + 1
+    assert node.leader_silent_ticks == 0
+
+
+def test_members_do_not_fall_silent_while_their_leader_sleeps() -> None:
+    """Nobody is asked meanwhile, so that they do not answer says nothing: leadership can be handed to them."""
+    ticks = Ticks()
+    node = _leader_of_two(Settings(), ticks)
+    node.step(HeartbeatResponse(1, 0, 2, 1, 2, 0, 2))
+    node.take()
+    assert node.quiesce()
+    ticks.now += 1000
+    assert node.status().peers[2].silent_ticks == 0
+    node.wake()
+    assert node.status().peers[2].silent_ticks is None
+
+
+def test_messages_are_taken_alone_only_where_nothing_else_is_to_be_done() -> None:
+    """The answer to a heartbeat is all there is; with news of a commit there is more, and nothing is lost by asking."""
+    node = Node(group=1, replica=2, random=random.Random(1), meta=genesis(Conf(voters=(1, 2, 3))))
+    node.step(Append(1, 0, 1, 2, 2, 1, 1, 1, [Entry(2, 2, 0, b"x")]))
+    assert node.take_messages() is None
+    finish(node, node.take())
+    node.step(Heartbeat(1, 0, 1, 2, 2, 1, 0, False))
+    assert node.take_messages() == [HeartbeatResponse(1, 0, 2, 1, 2, 0, 1)]
+    assert node.take_messages() == []
+    node.step(Heartbeat(1, 0, 1, 2, 2, 2, 0, False))
+    assert node.take_messages() is None
+    out = node.take()
+    assert out.messages == [HeartbeatResponse(1, 0, 2, 1, 2, 0, 1)]
+    assert [entry.index for entry in out.apply] == [2]
+
+
 def test_no_promise_outlives_its_term() -> None:
     """An acknowledgement that was not sent yet is dropped with the term it was given in."""
     node = Node(group=1, replica=2, random=random.Random(1), meta=genesis(Conf(voters=(1, 2, 3))))
@@ -256,6 +350,27 @@ def test_a_reluctant_replica_lets_others_go_first() -> None:
     for _ in range(20):
         node.tick()
     assert isinstance(node.take().messages[0], VoteRequest)
+
+
+def test_a_follower_knows_how_much_it_lacks() -> None:
+    """As long as its leader has committed more than it has, also where nothing that it was sent fits its log."""
+    node = Node(group=1, replica=1, random=random.Random(1), settings=Settings(), meta=genesis(Conf(voters=(1, 2, 3))))
+    assert not node.lags
+    entries = {index: Entry(index, 2, 0, b"x") for index in range(2, 7)}
+
+    def told(prev: int, upto: int, commit: int) -> bool:
+        sent = [entries[index] for index in range(prev + 1, upto + 1)]
+        node.step(Append(1, 0, 2, 1, 2, prev, 1 if prev == 1 else 2, commit, sent))
+        finish(node, node.take())
+        return node.lags
+
+    assert told(4, 5, 5)
+    assert node.committed == 1
+    assert told(1, 3, 5)
+    assert node.committed == 3
+    assert not told(3, 5, 5)
+    assert not told(5, 6, 5)
+    assert node.committed == 5
 
 
 def test_malformed_appends_are_refused() -> None:

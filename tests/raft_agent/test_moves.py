@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from evenkeel.metastore.api import Txn
+from evenkeel.metastore.api import Get, Txn
 from evenkeel.protocol.records import Retarget, shape
 from evenkeel_raft.agent.groups import Partition
 from evenkeel_raft.agent.settings import AgentSettings
@@ -24,15 +24,16 @@ async def ready(
     return cluster
 
 
-async def test_what_is_logged_names_table_and_partition(caplog: pytest.LogCaptureFixture) -> None:
-    """Every step of a change is a line, which says of which partition."""
+async def test_what_is_logged_names_table_partition_and_plan(caplog: pytest.LogCaptureFixture) -> None:
+    """Every step of a change is a line, which says of which partition, and whose plan it is."""
     caplog.set_level("INFO", logger="evenkeel_raft.agent.leading")
     async with await ready("a b c d", "a b c", Retarget.ADJUST) as cluster:
         caplog.clear()
         await cluster.retarget("b c d")
         await cluster.until(lambda: cluster.settled("b c d"))
     steps = [record for record in caplog.records if record.name == "evenkeel_raft.agent.leading"]
-    assert {(vars(record)["table"], vars(record)["partition"]) for record in steps} == {(TABLE, 0)}
+    about = {tuple(vars(record)[field] for field in ("table", "partition", "plan")) for record in steps}
+    assert about == {("orders", 0, 2)}
     assert {"lock is written", "switch is written"} <= {record.getMessage() for record in steps}
 
 
@@ -242,6 +243,27 @@ async def test_several_tables_move_side_by_side() -> None:
             await cluster.retarget("b c d", partition=partition)
         await cluster.until(lambda: all(cluster.settled("b c d", p) for p in partitions))
         assert [partition for partition in partitions if cluster.reported(partition) is None] == []
+
+
+async def test_a_read_counts_for_the_term_it_left_in() -> None:
+    """A leader that lost its term and won another while its read was under way reads once more."""
+    async with await ready("a b c", "a b c") as cluster:
+        one, other = (cluster[name] for name in "abc" if name != cluster.leader())
+        one.way.hold = reads
+        assert cluster.network.elect((one.name, 1), P0)
+        await cluster.until(lambda: one.way.holding == 1)
+        for store in (other, one):
+            assert cluster.network.elect((store.name, 1), P0)
+        before = sum(map(reads, one.way.txns))
+        one.way.hold = lambda _: False
+        one.way.release()
+        await cluster.pass_time(1)
+        assert sum(map(reads, one.way.txns)) == before + 1
+
+
+def reads(txn: Txn) -> bool:
+    """Whether a transaction only reads."""
+    return all(isinstance(op, Get) for op in txn.success)
 
 
 async def test_a_thousand_new_leaders_read_together() -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
+from evenkeel.protocol.leader import GroupView
 from evenkeel.protocol.records import GroupLoad, Leader, StoreLoad, decode, encode
 from evenkeel_raft.agent.groups import GroupReport, Partition
 from evenkeel_raft.agent.load import Stalls, load_of
 from tests.protocol.support import KEYS
 from tests.raft_agent.cluster import NO_SWEEP, P0, TABLE, Cluster, puts, writes
+from tests.raft_agent.model import ModelGroups
 from tests.raft_agent.test_moves import ready
 
 
@@ -27,6 +30,25 @@ async def test_a_new_leader_is_reported() -> None:
         leader = cluster.network.leader(P0)
         assert leader is not None
         assert cluster.reported() == Leader(leader.id[0], leader.term)
+
+
+async def test_a_leader_is_reported_once_it_has_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before that it may be one that nobody follows any more."""
+    leading = ModelGroups.leading
+
+    def unsure(groups: ModelGroups, partition: Partition) -> GroupView | None:
+        group = leading(groups, partition)
+        return None if group is None else msgspec.structs.replace(group, committed_in_term=False)
+
+    monkeypatch.setattr(ModelGroups, "leading", unsure)
+    async with Cluster("a b c") as cluster:
+        await cluster.create("a b c")
+        await cluster.until(lambda: cluster.leader() != "")
+        await cluster.pass_time(5)
+        assert cluster.reported() is None
+        monkeypatch.undo()
+        cluster[cluster.leader()].groups.on_change(P0)
+        await cluster.until(lambda: cluster.reported() is not None)
 
 
 async def test_an_older_term_never_replaces_a_newer_one() -> None:

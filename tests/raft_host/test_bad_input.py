@@ -93,7 +93,7 @@ async def test_one_group_s_nonsense_stops_that_group_alone(
     await cluster.write(x="1")
     assert problem(store) == ""
     assert not store.host.failed.done()
-    told = [record for record in caplog.records if getattr(record, "table", "") == other.table]
+    told = [record for record in caplog.records if getattr(record, "table", "") == other.fields()["table"]]
     assert [(record.levelno, vars(record)["partition"]) for record in told] == [(logging.ERROR, other.partition)]
 
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -14,10 +15,11 @@ import pytest
 from evenkeel.protocol.records import Peer, Role
 from evenkeel.protocol.replica import Start
 from evenkeel.wire.messages import SnapshotTaken
+from evenkeel_raft.core.messages import Append, Message
 from evenkeel_raft.host import filler
 from evenkeel_raft.net.files.manifest import make_manifest
 from tests.raft_host.support import ORDERS, QUICK, Cluster, Member
-from tests.raft_host.test_state_machines import VALUES, problem, replica_of
+from tests.raft_host.test_state_machines import VALUES, pass_time, problem, replica_of
 
 NewCluster = Callable[..., Awaitable[Cluster]]
 ONE_AT_A_TIME = msgspec.structs.replace(QUICK, keep_log_bytes=2000, snapshots_at_once=1)
@@ -56,6 +58,19 @@ async def stage(cluster: Cluster, *learners: Peer) -> None:
 
 def outbox(member: Member) -> list[Path]:
     return list((member.directory / "raft" / "outbox").glob("*"))
+
+
+async def test_a_leader_that_was_faster_is_answered_at_once(new_cluster: NewCluster) -> None:
+    """What it asked before the replica was there is heard when it is, without waiting for the next heartbeat."""
+    cluster = await new_cluster("a", "b", settings=ONE_AT_A_TIME)
+    await cluster.begin("a")
+    await cluster.write(**VALUES)
+    await stage(cluster, learner(cluster["b"]))
+    newcomer = cluster["b"].host
+    await cluster.until(lambda: newcomer.tally.refused_messages["unknown_group"] > 0)
+    await newcomer.start(ORDERS, Start(learner(cluster["b"])))
+    assert replica_of(cluster["b"]).node.leader == replica_of(cluster["a"]).node.replica
+    await cluster.equal("ab", VALUES)
 
 
 async def test_a_store_that_goes_in_mid_transfer_gives_up_its_place(
@@ -155,3 +170,84 @@ async def test_closing_in_mid_transfer_leaves_nothing(new_cluster: NewCluster) -
     assert outbox(leader) == []
     leader.host.peers.budget.set_rate(None)
     await cluster.equal("ade", VALUES)
+
+
+async def test_a_snapshot_that_does_not_fit_is_declined(
+    new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the first byte is sent; the leader says who has no room, and tries again until there is some."""
+    free = [10]
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=free[0]))
+    cluster = await beyond_the_log(new_cluster, "d")
+    leader = cluster["a"]
+    await stage(cluster, learner(cluster["d"]))
+    await cluster.until(lambda: "and 10 are free" in problem(leader))
+    assert "d could not be filled" in problem(leader)
+    assert leader.host.tally.snapshot_bytes == 0
+    free[0] = 1 << 40
+    await cluster.equal("ad", VALUES)
+    await cluster.until(lambda: problem(leader) == "")
+
+
+async def test_the_log_reaches_back_to_a_snapshot_on_its_way(
+    new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is written while a member is filled would be missing behind its snapshot: it stays, and one is enough."""
+    monkeypatch.setattr(filler, "make_manifest", partial(make_manifest, chunk_bytes=1 << 12))
+    cluster = await beyond_the_log(new_cluster, "d", bytes_per_second=100.0)  # a chunk, and then as good as none
+    leader = cluster["a"]
+    await stage(cluster, learner(cluster["d"]))
+    await cluster.until(lambda: leader.host.reports()[ORDERS].filling.get("d", 0.0) > 0.1)
+    taken = leader.machine.asked["snapshot"]
+    later = {f"later{number}": "v" * 200 for number in range(60)}
+    await cluster.write(**later)
+    assert leader.host.reports()[ORDERS].filling
+    for name in "ad":
+        cluster[name].host.peers.budget.set_rate(None)
+    await cluster.equal("ad", {**VALUES, **later})
+    await cluster.until(lambda: leader.host.tally.snapshots_sent == 1)
+    assert leader.machine.asked["snapshot"] == taken
+    await cluster.write(last="1")
+    await cluster.until(lambda: leader.host.reports()[ORDERS].log_bytes < 8000)
+
+
+async def test_the_log_reaches_back_to_a_member_that_lags(
+    new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who answers and is some way behind is sent what it lacks, not everything anew."""
+    cluster = await new_cluster("a", "b", "c", settings=ONE_AT_A_TIME)
+    await cluster.begin("a", "b", "c")
+    await cluster.write(first="1")
+    await cluster.equal("abc", {"first": "1"})
+    leader = cluster.leading()
+    slow = next(member for member in cluster.members.values() if member is not leader)
+    send = leader.host.peers.send
+
+    def without_entries(store: str, message: Message) -> None:
+        if store != slow.name or not isinstance(message, Append):
+            send(store, message)
+
+    monkeypatch.setattr(leader.host.peers, "send", without_entries)
+    await cluster.write(**VALUES)
+    await pass_time(cluster, 3)
+    monkeypatch.undo()
+    await cluster.equal("abc", {"first": "1", **VALUES})
+    assert slow.host.tally.snapshots_restored == 0
+
+
+async def test_a_restore_that_a_crash_cut_short_is_repeated(new_cluster: NewCluster) -> None:
+    """The log begins at a snapshot that the state machine never took: its files are there, and nobody is asked."""
+    cluster = await beyond_the_log(new_cluster, "d")
+    newcomer = cluster["d"]
+    newcomer.machine.hold = {"restore"}
+    await stage(cluster, learner(newcomer))
+    await cluster.until(lambda: newcomer.machine.asked["restore"])
+    newcomer.machine._held.clear()
+    await newcomer.stop_machine()
+    await newcomer.stop()
+    await cluster["a"].stop_machine()
+    await cluster["a"].stop()
+    await newcomer.start()
+    await newcomer.start_machine()
+    await cluster.equal("d", VALUES)
+    await cluster.until(lambda: not list((newcomer.directory / "raft" / "inbox").iterdir()))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
 
+from evenkeel.protocol.configuration import Configuration
 from evenkeel.protocol.records import Role
 from evenkeel.protocol.replica import Start
-from evenkeel.wire.messages import Drained, ReadAt
+from evenkeel.wire.messages import Drained, ReadAt, Unknown
+from evenkeel_raft.agent.groups import Partition
 from tests.raft_host.support import ORDERS, Cluster, Member
 from tests.raft_host.test_state_machines import pass_time, problem, replica_of
 
@@ -131,6 +134,20 @@ async def test_a_store_that_hangs_does_not_lead(new_cluster: NewCluster) -> None
     await stays_leader(cluster, first)
 
 
+async def test_leadership_of_a_sleeping_group_can_be_handed_over(new_cluster: NewCluster) -> None:
+    """However long it slept: members that nobody asks are not taken for silent ones, to whom nothing is given."""
+    cluster = await new_cluster("a", "b", "c")
+    await cluster.begin("a", "b", "c")
+    await cluster.until(lambda: not any(member.host.awake for member in cluster.members.values()))
+    leader = cluster.leading()
+    ticks = leader.host._upkeep.ticks
+    then = ticks.now + 3 * leader.host.settings.raft.election_ticks
+    await cluster.until(lambda: ticks.now >= then)
+    assert not leader.host.awake
+    assert leader.view is not None
+    assert leader.view.answering == {(name, 1) for name in "abc"}
+
+
 async def test_a_state_that_is_lost_at_rest_is_found_out(new_cluster: NewCluster) -> None:
     """A group that its state machine has given up is refilled, although nothing was to be applied."""
     cluster = await new_cluster("a", "b", "c")
@@ -160,3 +177,103 @@ async def test_a_learner_that_restarts_wakes_its_group(new_cluster: NewCluster) 
     await cluster.until(lambda: replica_of(learner).applier.attached)
     await cluster.until(lambda: replica_of(learner).node.leader)
     assert isinstance(await cluster.read_index(learner), ReadAt)
+
+
+async def test_a_leader_lost_while_its_group_falls_asleep_is_missed(new_cluster: NewCluster) -> None:
+    """Followers that were told to sleep, and whose leader's store goes before their next tick, choose another."""
+    cluster = await new_cluster("a", "b", "c")
+    await cluster.begin("a", "b", "c")
+    first = cluster.leading()
+    others = [member for member in cluster.members.values() if member is not first]
+    nodding = [replica_of(member) for member in others]
+    await cluster.until(lambda: all(replica.node.quiesced and not replica.asleep for replica in nodding), step=0.005)
+    await first.stop_machine()
+    await first.stop()
+    await cluster.until(cluster.leader)
+    assert cluster.leader() in others
+
+
+async def test_a_hundred_groups_that_wake_at_once_take_turns(new_cluster: NewCluster) -> None:
+    """When the store goes that led them all, most are led again within two timeouts, not all at one tick."""
+    cluster = await new_cluster("a", "b", "c")
+    partitions = [Partition("orders.1", number) for number in range(100)]
+    peers = tuple(member.peer() for member in cluster.members.values())
+    for member in cluster.members.values():
+        for partition in partitions:
+            await member.host.start(partition, Start(member.peer(), Configuration(peers)))
+    first, *others = cluster.members.values()
+    await cluster.until(lambda: sum(map(led, cluster.members.values())) == len(partitions))
+    for member in others:
+        member.host.set_reluctant(True)
+    await cluster.until(lambda: led(first) == len(partitions))
+    for member in others:
+        member.host.set_reluctant(False)
+    await cluster.until(lambda: not any(member.host.awake for member in cluster.members.values()))
+    await first.stop_machine()
+    await first.stop()
+    gone, times = cluster.clock.now(), []
+    before = 0
+
+    def all_led() -> bool:
+        nonlocal before
+        now = sum(map(led, others))
+        times.extend([cluster.clock.now() - gone] * (now - before))
+        before = now
+        return now == len(partitions)
+
+    await cluster.until(all_led)
+    settings = first.settings
+    assert times[len(times) // 2] <= 2 * settings.election_seconds
+    assert len({round(time / settings.tick_seconds) for time in times}) >= settings.raft.election_ticks // 2
+
+
+def led(member: Member) -> int:
+    """How many groups it leads."""
+    return sum(report.leading for report in member.host.reports().values())
+
+
+async def test_a_leader_gives_way_as_soon_as_its_state_machine_goes(
+    new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not only when the host looks around: meanwhile nobody could be served."""
+    monkeypatch.setattr("evenkeel_raft.host.upkeep._SWEEP_TICKS", 1 << 62)
+    cluster = await new_cluster("a", "b", "c")
+    await cluster.begin("a", "b", "c")
+    await cluster.write(x="1")
+    first = cluster.leading()
+    await first.stop_machine()
+    await cluster.until(lambda: cluster.leader() not in (None, first))
+
+
+async def test_a_leader_that_is_cut_off_excludes_nobody(
+    new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether a store may delete its replica is said by a leader that a quorum has confirmed, by no other."""
+    cluster = await new_cluster("a", "b", "c", "d")
+    await cluster.begin("a", "b", "c")
+    stranger, leader = cluster["d"], cluster.leading()
+    await stranger.host.start(ORDERS, Start(stranger.peer(2)))
+
+    async def excluded() -> bool:
+        asking = asyncio.create_task(stranger.host.ask_leader(ORDERS, ("d", 2), [leader.name]))
+        await cluster.until(asking.done)
+        return asking.result()
+
+    assert await excluded()
+    monkeypatch.setattr(leader.host.peers, "send", lambda store, message: None)
+    assert not await excluded()
+
+
+async def test_proposals_of_a_leader_that_is_none_any_more_are_answered(new_cluster: NewCluster) -> None:
+    """Nobody knows what becomes of them, and whoever waits hears that when the leader steps down."""
+    cluster = await new_cluster("a", "b", "c")
+    await cluster.begin("a", "b", "c")
+    leader = cluster.leading()
+    for other in cluster.members.values():
+        if other is not leader:
+            await other.stop_machine()
+            await other.stop()
+    future = cluster.propose(leader, b"\x91\xa7barrier")
+    await cluster.until(future.done)
+    assert future.result() == Unknown()
+    assert not replica_of(leader).node.leading

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import pytest
+
+from evenkeel.errors import StateMachineError
 from evenkeel.protocol.keys import group_number
 from evenkeel_raft.agent.configurations import member
 from tests.raft_host.support import ORDERS, Cluster, Member
+from tests.raft_host.test_state_machines import replica_of
 
 NewCluster = Callable[..., Awaitable[Cluster]]
 
@@ -65,4 +69,36 @@ async def test_a_deleted_replica_leaves_no_snapshot(new_cluster: NewCluster) -> 
     directory.mkdir()
     applier.arrivals.add(9, directory)
     await cluster["a"].host.destroy(ORDERS, ("a", 1))
+    await cluster.until(lambda: names(inbox(cluster["a"])) == set())
+
+
+async def test_a_replica_is_remembered_until_its_state_is_gone(new_cluster: NewCluster) -> None:
+    """A state machine that cannot delete is asked again, also by the next process: the log forgets nothing before."""
+    cluster = await new_cluster("a")
+    await cluster.begin("a")
+    await cluster.write(x="1")
+    store = cluster["a"]
+    store.machine.refuse = {"destroy": "the disk is read-only"}
+    with pytest.raises(StateMachineError, match="the disk is read-only"):
+        await store.host.destroy(ORDERS, ("a", 1))
+    await store.stop()
+    await store.start()
+    assert store.host.running() == {ORDERS: ("a", 1)}
+    store.machine.refuse = {}
+    await cluster.until(lambda: store.host.machine_connected)
+    await store.host.destroy(ORDERS, ("a", 1))
+    assert await store.state() == {}
+    assert store.host.running() == {}
+
+
+async def test_a_snapshot_that_comes_too_late_goes(new_cluster: NewCluster) -> None:
+    """One that arrives when the log is past it is of no use, and its files are nobody's."""
+    cluster = await new_cluster("a")
+    await cluster.begin("a")
+    await cluster.write(x="1", y="2")
+    replica, number = replica_of(cluster["a"]), member(("a", 1))
+    directory = inbox(cluster["a"]) / f"{replica.group}-{number}-0-2-1-{DIGEST}"
+    directory.mkdir()
+    replica.applier.arrived(2, directory)
+    assert replica.applier.arrivals.get(2) is None
     await cluster.until(lambda: names(inbox(cluster["a"])) == set())

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
+from evenkeel.errors import StateMachineError
 from evenkeel.protocol.keys import group_number
 from evenkeel.protocol.records import Role
 from evenkeel.protocol.replica import Start
@@ -246,3 +247,20 @@ async def test_an_unfit_state_is_not_led_from(new_cluster: NewCluster) -> None:
     for _ in range(5):
         await pass_time(cluster, 1)
         assert cluster.leader() not in (None, bad)
+
+
+async def test_what_was_asked_in_an_earlier_life_comes_to_nothing(new_cluster: NewCluster) -> None:
+    """An answer, or a failure, that belongs to what was asked before the last opening or restoring changes nothing."""
+    cluster = await new_cluster("a")
+    await cluster.begin("a")
+    await cluster.write(x="1")
+    await cluster.equal("a", {"x": "1"})
+    replica = replica_of(cluster["a"])
+    applied = replica.node.applied
+    late = [asyncio.get_running_loop().create_future() for _ in range(2)]
+    late[0].set_exception(StateMachineError("of before"))
+    late[1].set_result(applied + 5)
+    for future in late:
+        replica.applier._on_applied(replica.applier._life - 1, future)
+    assert (replica.applier.attached, replica.applier.failing, problem(cluster["a"])) == (True, False, "")
+    assert (replica.node.applied, replica.stopped) == (applied, False)

@@ -165,6 +165,24 @@ async def test_new_connection_replaces_a_dead_one(new_store: NewStore, new_proxy
     await second.close()
 
 
+async def test_what_waited_for_a_lost_connection_is_dropped(new_store: NewStore) -> None:
+    """On the next one it would be of the past."""
+    two = await new_store("store-2", settings=QUICK._replace(notice_seconds=1000.0))
+    two.peers.set_peers({"store-1": Address(HOST, 1, "vol-1")})
+    hello = ["hello", VERSION, "c", "store-1", "vol-1", "store-2", "raft"]
+    first, second = await Raw.connect(two.port), await Raw.connect(two.port)
+    first.say(hello)
+    assert (await first.hear())[0] == "hello"
+    two.peers.send("store-1", raft.CommitNotice(7, 0, 2, 1, 3, 9))
+    second.say(hello)
+    assert (await second.hear())[0] == "hello"
+    assert two.peers.undelivered == {"disconnected": 1}
+    two.peers.send("store-1", small(5))
+    assert await second.hear() == ["batch", [[11, 5, 0, 1, 2, 3, 4]]]
+    await first.close()
+    await second.close()
+
+
 async def test_changed_volume_is_another_peer(new_store: NewStore) -> None:
     """A peer whose volume changed is hung up on, and refused until it has the new one."""
     one, two = await pair(new_store)

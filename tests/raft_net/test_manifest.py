@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import zlib
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ def test_sums_cover_every_byte(tmp_path: Path, size: int) -> None:
     data = os.urandom(size)
     manifest = make_manifest(write(tmp_path, f=data), ["f"], chunk_bytes=CHUNK)
     chunks = [data[at : at + CHUNK] for at in range(0, size, CHUNK)]
-    sums = b"".join(hashlib.sha256(chunk).digest()[:16] for chunk in chunks)
+    sums = b"".join(zlib.crc32(chunk).to_bytes(4, "little") for chunk in chunks)
     assert manifest.files == [FileSum("f", size, hashlib.sha256(sums).digest(), sums)]
     assert all(manifest.verifies(0, place * CHUNK, chunk) for place, chunk in enumerate(chunks))
     assert manifest.size == size
@@ -69,7 +70,7 @@ def test_manifest_must_add_up(tmp_path: Path) -> None:
         Manifest(1, []),
         Manifest(1 << 40, []),
         Manifest(CHUNK, [good, good]),
-        Manifest(CHUNK, [FileSum("f", 5000, good.sum, good.chunks[:16])]),
+        Manifest(CHUNK, [FileSum("f", 5000, good.sum, good.chunks[:-1])]),
         Manifest(CHUNK, [FileSum("f", -5000, good.sum, good.chunks)]),
         Manifest(CHUNK, [FileSum("f", 50_000, good.sum, good.chunks)]),
         Manifest(CHUNK, [FileSum("f", 5000, b"x" * 32, good.chunks)]),

@@ -20,7 +20,8 @@ from evenkeel_raft.net.files.manifest import Manifest, make_manifest
 from evenkeel_raft.net.files.partial import Partial
 from evenkeel_raft.net.files.sender import Outcome, Sent
 from evenkeel_raft.net.frames import VERSION
-from tests.raft_net.support import QUICK, Proxy, Raw, Store, introduce, turns
+from evenkeel_raft.net.identity import Address
+from tests.raft_net.support import HOST, QUICK, Proxy, Raw, Store, introduce, turns
 
 NewStore = Callable[..., Awaitable[Store]]
 NewProxy = Callable[[int], Awaitable[Proxy]]
@@ -294,6 +295,24 @@ async def test_newer_snapshot_supersedes(new_store: NewStore, tmp_path: Path) ->
     assert message.meta.index == 12
     newer.assert_equals(directory)
     assert partials(two) == []
+
+
+async def test_the_same_snapshot_offered_again_takes_over(new_store: NewStore, source: Source) -> None:
+    """Its sender knows that the connection before is dead, which the receiver has yet to notice."""
+    two = await new_store("store-2")
+    two.peers.set_peers({"store-1": Address(HOST, 1, "vol-1")})
+    file = source.manifest.files[0]
+    manifest = [CHUNK, [[file.name, file.size, file.sum, file.chunks]]]
+    offer = ["offer", [8, 7, 0, 1, 2, 3, [9, 3, [[1, 2], [], [], [], 0, False, {}]]], manifest]
+    first, second = await Raw.connect(two.port), await Raw.connect(two.port)
+    for raw in (first, second):
+        raw.say(["hello", VERSION, "c", "store-1", "vol-1", "store-2", "files"], offer)
+        assert (await raw.hear())[0] == "hello"
+        assert await raw.hear() == ["resume", [0]]
+    await first.ended()
+    assert two.peers.drops == {Reason.REPLACED: 1}
+    await first.close()
+    await second.close()
 
 
 async def test_sweep_deletes_what_nobody_waits_for(stores: tuple[Store, Store]) -> None:

@@ -34,7 +34,7 @@ def test_everything_can_be_said() -> None:
         *("--labels", "disk=ssd,rack=4,empty=", "--weight", "2.5", "--capacity", "0", "--bytes-per-second", "1e6"),
         *("--tls-ca", "/ca", "--tls-cert", "/c", "--tls-key", "/k", "--tls-server-name", "n"),
         *("--tick-milliseconds", "50", "--election-ticks", "20", "--keep-log-bytes", "1", "--adopt-metastore", "yes"),
-        *("--snapshots-at-once", "3"),
+        *("--snapshots-at-once", "3", "--keep-logs-bytes", "7"),
         *("--etcd-endpoints", "http://a:1,https://b:2"),
     )
     assert options.keys.root == "/evenkeel/prod/main/"
@@ -45,7 +45,7 @@ def test_everything_can_be_said() -> None:
     assert options.tls.server_name == "n"
     assert (options.host.tick_seconds, options.host.raft.election_ticks, options.host.keep_log_bytes) == (0.05, 20, 1)
     assert options.adopt_metastore
-    assert options.host.snapshots_at_once == 3
+    assert (options.host.snapshots_at_once, options.host.keep_logs_bytes) == (3, 7)
     assert options.etcd.endpoints == ("http://a:1", "https://b:2")
 
 
@@ -78,6 +78,7 @@ WRONG = {
     "--tick-milliseconds inf": "--tick-milliseconds 'inf'",
     "--election-ticks 2": "--election-ticks '2'",
     "--keep-log-bytes -1": "--keep-log-bytes '-1'",
+    "--keep-logs-bytes 0": "--keep-logs-bytes '0'",
     "--lease-seconds inf": "--lease-seconds 'inf'",
     "--labels disk": "--labels 'disk'",
     "--labels =x": "--labels '=x'",

@@ -58,6 +58,27 @@ async def test_readiness_waits_for_the_state_machine(sidecar: Sidecar) -> None:
     assert (await look(sidecar)).state_machine == "silent"
 
 
+async def test_readiness_waits_for_what_others_have_committed(sidecar: Sidecar) -> None:
+    """A voter that has applied all it has, and knows that there is more, is not one to rely on."""
+    cluster, host = sidecar.cluster, sidecar.host
+    await cluster.begin("a", "b")
+    await cluster.until(lambda: unready(host) == "")
+    await cluster.until(lambda: cluster.leader() is not None)
+    if cluster.leading().name == "a":
+        view = cluster["a"].view
+        assert view is not None
+        host.transfer(ORDERS, next(peer.id for peer in view.applied.peers if peer.store == "b"))
+        await cluster.until(lambda: cluster.leader() is not None and cluster.leading().name == "b")
+    await cluster.until(lambda: unready(host) == "")
+    [replica] = host._replicas.values()
+    raft = replica.node._raft
+    raft.told_commit = raft.log.committed + 2
+    assert unready(host) == "1 replicas are not caught up: orders.1/0"
+    await cluster.write(x="1")
+    await cluster.write(x="2")
+    await cluster.until(lambda: unready(host) == "")
+
+
 async def test_readiness_waits_for_a_leader_and_for_room(sidecar: Sidecar) -> None:
     """A voter that knows no leader is not one to rely on; neither is a disk that is full."""
     cluster, host = sidecar.cluster, sidecar.host

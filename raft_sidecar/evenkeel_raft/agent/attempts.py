@@ -52,7 +52,7 @@ class Attempts:
         attempt.why = why
         attempt.not_before = self._clock.now() + wait * self._chance.uniform(0.5, 1.0)
         if attempt.failures == self._settings.degraded_after:
-            log.warning("%s; tried %d times", why, attempt.failures, extra=partition._asdict())
+            log.warning("%s; tried %d times", why, attempt.failures, extra=partition.fields())
         self._work.stir_at(partition, attempt.not_before)
 
     def succeeded(self, partition: Partition) -> None:

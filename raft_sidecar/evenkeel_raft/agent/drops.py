@@ -11,6 +11,7 @@ import logging
 
 from evenkeel.errors import MalformedRecordError
 from evenkeel.metastore.api import Put
+from evenkeel.protocol.keys import table_name
 from evenkeel.protocol.table_life import confirm_drop
 from evenkeel_raft.agent.attempts import Attempts
 from evenkeel_raft.agent.context import Context
@@ -81,7 +82,7 @@ class Drops:
         try:
             txn = None if tombstone is None else confirm_drop(tombstone, store=me.store, volume=me.volume)
         except MalformedRecordError as error:
-            log.warning("the drop cannot be confirmed: %s", error, extra={"table": table})
+            log.warning("the drop cannot be confirmed: %s", error, extra={"table": table_name(table)})
             return
         if tombstone is None or txn is None:
             return

@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from evenkeel.protocol.configuration import Configuration
+from evenkeel.protocol.keys import table_name
 from evenkeel.protocol.leader import GroupView
 from evenkeel.protocol.records import ReplicaId
 from evenkeel.protocol.replica import Start
@@ -24,6 +25,11 @@ class Partition(NamedTuple):
 
     table: str
     partition: int
+
+    def fields(self, *, plan: int = 0) -> dict[str, str | int]:
+        """What a line of the log says of it: the table as users call it, and the plan where it is known."""
+        named: dict[str, str | int] = {"table": table_name(self.table), "partition": self.partition}
+        return {**named, "plan": plan} if plan else named
 
 
 class MetastoreMark(NamedTuple):

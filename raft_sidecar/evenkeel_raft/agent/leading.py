@@ -17,7 +17,7 @@ import logging
 from msgspec.structs import replace
 
 from evenkeel.errors import UnreachableError
-from evenkeel.metastore.api import Get, TxnResult
+from evenkeel.metastore.api import Get, OpResult, TxnResult
 from evenkeel.protocol.leader import GroupView, Propose, Transfer, Write
 from evenkeel_raft.agent.attempts import Attempts
 from evenkeel_raft.agent.context import Context
@@ -96,8 +96,8 @@ class Leading:
             self._pool.run(seat.partition, lambda: self._run(seat, write))
 
     async def _run(self, seat: Seat, write: Write) -> None:
-        table = Get(self._context.keys.table(seat.partition.table))
-        txn = replace(write.txn, failure=(*write.txn.failure, table))
+        table, trigger = Get(self._context.keys.table(seat.partition.table)), Get(seat.keys.trigger)
+        txn = replace(write.txn, success=(*write.txn.success, trigger), failure=(*write.txn.failure, table))
         outcome = "unknown"
         try:
             result = await self._context.metastore.txn(txn)
@@ -121,7 +121,11 @@ class Leading:
             self._attempts.put_off(seat.partition, f"{what} was refused: somebody else is at work")
             return
         self._seats.expect(result.revision)
-        log.info("%s is written", what, extra=seat.partition._asdict())
+        [*_, trigger] = result.results
+        seat.plan = _plan(trigger)
+        log.info("%s is written", what, extra=seat.partition.fields(plan=seat.plan))
+        if what != "lock":
+            seat.plan = 0
         if what == "unlock":
             # Locked in vain: if the target comes and goes, so would locks without a pause.
             self._context.counters.failures["change"] += 1
@@ -132,7 +136,8 @@ class Leading:
     def _propose(self, seat: Seat, propose: Propose) -> None:
         if self._context.groups.propose(seat.partition, propose.configuration):
             self._context.counters.proposals[propose.what] += 1
-            log.info("a configuration is proposed: %s", propose.what, extra=seat.partition._asdict())
+            plan = seat.plan or _newest(seat)
+            log.info("a configuration is proposed: %s", propose.what, extra=seat.partition.fields(plan=plan))
             self._attempts.succeeded(seat.partition)
         else:
             self._context.counters.failures["propose"] += 1
@@ -147,3 +152,16 @@ class Leading:
         if seat.awake != awake:
             seat.awake = awake
             self._context.groups.keep_awake(seat.partition, awake)
+
+
+def _plan(trigger: OpResult) -> int:
+    """The number of the plan that a partition was last changed for, as its key has it."""
+    numbers = [kv.value for kv in trigger.kvs if kv.value.isdigit()]
+    return int(numbers[0]) if numbers else 0
+
+
+def _newest(seat: Seat) -> int:
+    """The number of the plan that added the newest of the pending replicas: before the lock it is their turn."""
+    view = seat.agent.view
+    pending = view.pending.peers() if view is not None and view.pending is not None else ()
+    return max((peer.replica for peer in pending), default=0)

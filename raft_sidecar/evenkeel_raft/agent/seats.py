@@ -31,7 +31,10 @@ _KINDS = frozenset(("stable", "pending", "planned", "pending.lock"))
 class Seat:
     """One partition as this store knows it."""
 
-    __slots__ = ("_known", "_view", "agent", "awake", "keys", "leader", "partition", "problem", "read_at", "reported")
+    __slots__ = (
+        *("_known", "_view", "agent", "awake", "keys", "leader"),
+        *("partition", "plan", "problem", "read_at", "reported"),
+    )
 
     def __init__(self, partition: Partition, keys: PartitionKeys, agent: PartitionAgent) -> None:
         self.partition = partition
@@ -47,6 +50,8 @@ class Seat:
         """Whether raft was asked to keep the group awake."""
         self.problem = ""
         """Why its keys cannot be understood."""
+        self.plan = 0
+        """The number of the plan whose change this store leads, from its lock on; for people who read logs."""
         self._known = Mirror()
         self._view: PartitionView | None = None
 

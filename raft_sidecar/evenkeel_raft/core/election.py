@@ -90,7 +90,7 @@ def record_vote(r: Raft, voter: int, *, granted: bool) -> None:
 
 def in_lease(r: Raft) -> bool:
     """Whether a leader was heard of too recently for anybody to stand against it."""
-    return r.leader != 0 and r.election_elapsed < r.settings.election_ticks
+    return r.leader != 0 and r.ticks.now - r.election_since < r.settings.election_ticks
 
 
 def on_vote_request(r: Raft, m: VoteRequest) -> None:
@@ -102,7 +102,7 @@ def on_vote_request(r: Raft, m: VoteRequest) -> None:
     elif m.pre:
         r.messages.append(vote_response(r, m.sender, m.term, pre=True, granted=True))
     else:
-        r.vote, r.election_elapsed = m.sender, 0
+        r.vote, r.election_since = m.sender, r.ticks.now
         r.responses.append(vote_response(r, m.sender, m.term, pre=False, granted=True))
 
 
@@ -142,9 +142,9 @@ def on_timeout_now(r: Raft, m: TimeoutNow) -> None:
 
 
 def tick_election(r: Raft) -> None:
-    """Let time pass for everybody but the leader."""
-    r.election_elapsed += 1
-    if r.election_elapsed >= r.timeout:
-        r.election_elapsed = 0
+    """Stand, unless a leader was heard of in time."""
+    now = r.ticks.now
+    if now - r.election_since >= r.timeout:
+        r.election_since = now
         r.draw_timeout()
         campaign(r, transfer=False)

@@ -37,7 +37,7 @@ def follow(r: Raft, leader: int) -> None:
         if r.role != FOLLOWER:
             r.become_follower(r.term, leader)
         r.leader, r.soft_due = leader, True
-    r.election_elapsed, r.leader_heard = 0, r.now
+    r.election_since = r.leader_heard = r.ticks.now
 
 
 def on_append(r: Raft, m: Append) -> Refusal | None:
@@ -48,7 +48,9 @@ def on_append(r: Raft, m: Append) -> Refusal | None:
         return Refusal.MALFORMED
     if r.leader != m.sender:
         follow(r, m.sender)
-    r.election_elapsed, r.leader_heard = 0, r.now
+    r.election_since = r.leader_heard = r.ticks.now
+    if m.commit > r.told_commit:  # noqa: PLR1730  every entry passes here
+        r.told_commit = m.commit
     log = r.log
     if prev < log.committed:
         # What lies below is committed, so it matches; the leader learns where to go on, even below a snapshot.
@@ -83,7 +85,8 @@ def on_heartbeat(r: Raft, m: Heartbeat) -> None:
     r.commit_to(m.commit)
     log = r.log
     if m.quiesce and m.commit == log.last_index and log.idle and r.forwarded.idle:
-        r.quiesced = True
+        r.sleep()
+        r.look_at(r.ticks.now + 1)
         return
     r.messages.append(
         HeartbeatResponse(r.group, r.generation, r.replica, m.sender, r.term, m.context, r.durable_commit)
@@ -117,7 +120,9 @@ def on_install_snapshot(r: Raft, m: InstallSnapshot) -> None:
 
 def forward_read(r: Raft, context: int) -> None:
     """Ask the leader for a read index."""
-    number = r.forwarded.add(context, deadline=r.now + r.settings.election_ticks)
+    deadline = r.ticks.now + r.settings.election_ticks
+    number = r.forwarded.add(context, deadline=deadline)
+    r.look_at(deadline)
     r.messages.append(ReadRequest(r.group, r.generation, r.replica, r.leader, r.term, number))
 
 
@@ -130,7 +135,8 @@ def on_read_response(r: Raft, m: ReadResponse) -> None:
 
 def tick_follower(r: Raft) -> None:
     """Give up reads the leader did not answer; keep asking for a snapshot while the state machine is damaged."""
+    now = r.ticks.now
     if not r.forwarded.idle:
-        r.read_states += [ReadState(context, 0) for context in r.forwarded.expire(r.now)]
-    if r.log.needs_restore and r.leader and r.now % r.settings.election_ticks == 0:
+        r.read_states += [ReadState(context, 0) for context in r.forwarded.expire(now)]
+    if r.log.needs_restore and r.leader and now % r.settings.election_ticks == 0:
         r.messages.append(SnapshotRequest(r.group, r.generation, r.replica, r.leader, r.term, r.log.offset))

@@ -17,6 +17,7 @@ from evenkeel_raft.core.messages import (
     CommitNotice,
     Heartbeat,
     HeartbeatResponse,
+    Message,
     ReadRequest,
     ReadResponse,
     SnapshotRequest,
@@ -30,7 +31,9 @@ from evenkeel_raft.core.types import LEADER, Entry, ReadState
 __all__ = [
     "broadcast_heartbeat",
     "can_quiesce",
+    "fall_asleep",
     "follow_conf",
+    "is_late_answer",
     "maybe_commit",
     "on_append_response",
     "on_heartbeat_response",
@@ -107,7 +110,7 @@ def _want_snapshot(r: Raft, pr: Progress) -> None:
 
 def broadcast_heartbeat(r: Raft, *, quiesce: bool = False) -> None:
     """Tell everybody that the leader lives; prove outstanding reads by the answers."""
-    r.heartbeat_elapsed = 0
+    r.heartbeat_since = r.ticks.now
     r.reads.round_due = False
     commit, context = r.log.committed, r.reads.round
     me = r.tracker.me
@@ -120,18 +123,16 @@ def broadcast_heartbeat(r: Raft, *, quiesce: bool = False) -> None:
 
 def tick_leader(r: Raft) -> None:
     """Send heartbeats when due; step down without a quorum; give up a hand-over that takes too long."""
-    ticks = r.settings.election_ticks
-    r.election_elapsed += 1
-    r.heartbeat_elapsed += 1
-    if r.transfer_to and r.now >= r.transfer_deadline:
+    now, ticks = r.ticks.now, r.settings.election_ticks
+    if r.transfer_to and now >= r.transfer_deadline:
         r.transfer_to = 0
         r.update_accepting()
-    if r.election_elapsed >= ticks:
-        r.election_elapsed = 0
-        if not r.tracker.quorum_active(r.confs.current, since=r.now - ticks):
+    if now - r.election_since >= ticks:
+        r.election_since = now
+        if not r.tracker.quorum_active(r.confs.current, since=now - ticks):
             r.become_follower(r.term, 0)
             return
-    if r.heartbeat_elapsed >= r.settings.heartbeat_ticks:
+    if now - r.heartbeat_since >= r.settings.heartbeat_ticks:
         broadcast_heartbeat(r)
 
 
@@ -143,7 +144,7 @@ def on_append_response(r: Raft, m: AppendResponse) -> None:
     pr = r.tracker.progress.get(m.sender)
     if pr is None:
         return
-    pr.heard = r.now
+    pr.heard = r.ticks.now
     if m.commit > pr.commit:  # noqa: PLR1730  every acknowledgement passes here
         pr.commit = m.commit
     if m.rejected:
@@ -177,7 +178,7 @@ def on_heartbeat_response(r: Raft, m: HeartbeatResponse) -> None:
     pr = r.tracker.progress.get(m.sender)
     if pr is None:
         return
-    pr.heard = r.now
+    pr.heard = r.ticks.now
     pr.commit = max(pr.commit, m.commit)
     if m.context > pr.read_ack:
         pr.read_ack = m.context
@@ -218,7 +219,7 @@ def follow_conf(r: Raft) -> None:
     if not conf.is_voter(r.replica):
         r.become_follower(r.term, 0)
         return
-    r.tracker.configure(conf, r.replica, next_index=r.log.last_index + 1, now=r.now)
+    r.tracker.configure(conf, r.replica, next_index=r.log.last_index + 1, now=r.ticks.now)
     if r.transfer_to and not conf.is_voter(r.transfer_to):
         r.transfer_to = 0
     r.update_accepting()
@@ -237,7 +238,7 @@ def start_transfer(r: Raft, to: int) -> None:
     if to in (r.replica, r.transfer_to):
         return
     r.transfer_to = to
-    r.transfer_deadline = r.now + r.settings.election_ticks
+    r.transfer_deadline = r.ticks.now + r.settings.election_ticks
     r.update_accepting()
     r.replicate_due = True
     _continue_transfer(r, r.tracker.progress[to])
@@ -293,7 +294,7 @@ def on_snapshot_request(r: Raft, m: SnapshotRequest) -> None:
     pr = r.tracker.progress.get(m.sender)
     if pr is None:
         return
-    pr.heard = r.now
+    pr.heard = r.ticks.now
     if not pr.snapshot_wanted:
         pr.snapshot_wanted = True
         r.snapshots_wanted.append(pr.replica)
@@ -307,3 +308,18 @@ def can_quiesce(r: Raft, lost: Collection[int]) -> bool:
     if r.tracker.commit_known() < r.confs.index or r.confs.current.joint:
         return False
     return all(pr.replica in lost or (pr.match == log.last_index and not pr.snapshot_wanted) for pr in r.tracker.peers)
+
+
+def fall_asleep(r: Raft) -> None:
+    """Let everybody sleep; who cannot says so, by the number that no answer to an earlier heartbeat has."""
+    r.reads.round += 1
+    broadcast_heartbeat(r, quiesce=True)
+    r.sleep()
+
+
+def is_late_answer(r: Raft, m: Message) -> bool:
+    """Whether a leader that sleeps hears what was said before it fell asleep: that must not wake it.
+
+    It was on its way meanwhile. With heartbeats and sleep at one beat the group would never come to rest.
+    """
+    return type(m) is HeartbeatResponse and m.term == r.term and r.role == LEADER and m.context < r.reads.round

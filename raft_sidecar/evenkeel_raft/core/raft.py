@@ -23,19 +23,19 @@ from evenkeel_raft.core.messages import (
     VoteRequest,
     VoteResponse,
 )
-from evenkeel_raft.core.state import Raft
+from evenkeel_raft.core.state import NEVER_DUE, Raft
 from evenkeel_raft.core.types import CONF, LEADER, NORMAL, ConfChange, Entry, encode_conf_change
 
 __all__ = [
     "HANDLERS",
     "apply_confs",
+    "look",
     "misdirected",
     "propose",
     "propose_conf",
     "propose_many",
     "read_index",
     "settle_term",
-    "tick",
 ]
 
 Handler = Callable[[Raft, Any], Refusal | None]
@@ -92,16 +92,27 @@ def _answer_the_past(r: Raft, m: Message) -> None:
         r.messages.append(election.vote_response(r, m.sender, r.term, pre=True, granted=False))
 
 
-def tick(r: Raft) -> None:
-    """Let one tick of time pass."""
+def look(r: Raft) -> None:
+    """Do what is due at this tick; and find out when something will be, if nothing happens before."""
+    r.due = NEVER_DUE
     if r.quiesced:
         return
-    r.now += 1
     if r.role == LEADER:
         leader.tick_leader(r)
     else:
         follower.tick_follower(r)
         election.tick_election(r)
+    r.look_at(_next_due(r))
+
+
+def _next_due(r: Raft) -> int:
+    settings = r.settings
+    if r.role == LEADER:
+        due = min(r.heartbeat_since + settings.heartbeat_ticks, r.election_since + settings.election_ticks)
+        return min(due, r.transfer_deadline) if r.transfer_to else due
+    if r.log.needs_restore or not r.forwarded.idle:
+        return r.ticks.now + 1
+    return r.election_since + r.timeout
 
 
 # Requests

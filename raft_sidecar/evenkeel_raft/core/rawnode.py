@@ -23,7 +23,7 @@ from evenkeel_raft.core.confs import Confs
 from evenkeel_raft.core.errors import InvariantError, Refusal, RefusedError
 from evenkeel_raft.core.log import Log, Write
 from evenkeel_raft.core.messages import AppendResponse, HeartbeatResponse, InstallSnapshot, Message
-from evenkeel_raft.core.state import Raft
+from evenkeel_raft.core.state import NEVER_DUE, Raft, Ticks
 from evenkeel_raft.core.status import SoftState, Status, leader_silent_ticks, status_of
 from evenkeel_raft.core.tracker import SNAPSHOT
 from evenkeel_raft.core.types import (
@@ -89,6 +89,7 @@ class Node:
         random: Random,
         generation: int = 0,
         settings: Settings | None = None,
+        ticks: Ticks | None = None,
         meta: SnapshotMeta = EMPTY_META,
         hard_state: HardState = _NO_STATE,
         entries: Sequence[Entry] = (),
@@ -96,7 +97,8 @@ class Node:
     ) -> None:
         """Start from what the disk holds: the log from `meta` on, and how far the state machine has applied it.
 
-        `applied` is None while there is no state machine: see `attach`.
+        `applied` is None while there is no state machine: see `attach`. Whoever gives `ticks` counts them, and calls
+        `look` instead of `tick`.
         """
         applied = None if applied is None else _not_behind(meta.index, applied)
         log = Log(meta, entries, commit=hard_state.commit, applied=applied)
@@ -106,6 +108,7 @@ class Node:
             replica=replica,
             settings=settings or Settings(),
             random=random,
+            ticks=ticks or Ticks(),
             log=log,
             confs=Confs(meta),
             term=max(hard_state.term, log.last_term),
@@ -124,6 +127,8 @@ class Node:
         if message.receiver != r.replica or message.group != r.group or message.generation != r.generation:
             return raft.misdirected(r, message)
         if r.quiesced:
+            if leader.is_late_answer(r, message):
+                return None
             r.wake()
         if message.term != r.term and not raft.settle_term(r, message):
             return None
@@ -132,7 +137,14 @@ class Node:
     def tick(self) -> bool:
         """Let one tick pass; returns whether that gives `take` something to return. Nothing happens while quiesced."""
         r = self._raft
-        raft.tick(r)
+        if not r.quiesced:
+            r.ticks.now += 1
+        return r.ticks.now >= r.due and self.look()
+
+    def look(self) -> bool:
+        """Do what is `due` at this tick; returns whether that gives `take` something to return."""
+        r = self._raft
+        raft.look(r)
         return bool(r.messages or r.read_states or r.responses or r.soft_due)
 
     def propose(self, data: bytes) -> int:
@@ -197,6 +209,34 @@ class Node:
         out = Out(append, restore, apply, r.messages, r.read_states, r.snapshots_wanted, soft)
         r.messages, r.read_states, r.snapshots_wanted = [], [], []
         return out
+
+    def take_messages(self) -> list[Message] | None:
+        """Return what is to be sent, if that is all there is to be done; None: `take` has more to tell.
+
+        A heartbeat and its answer are that, mostly, and there are more of them than of all else.
+        """
+        r, log, known = self._raft, self._raft.log, self._hard_state
+        upto = log.committed if log.committed < log.durable else log.durable
+        if (
+            upto > log.applying
+            or log.handed < log.last_index
+            or r.term != known.term
+            or r.vote != known.vote
+            or r.replicate_due
+            or r.reads.round_due
+            or r.soft_due
+            or r.write_due
+            or r.quiesced
+            or r.responses
+            or r.read_states
+            or r.snapshots_wanted
+            or log.needs_restore
+            or log.detached
+            or log.restore_due is not None
+        ):
+            return None
+        messages, r.messages = r.messages, []
+        return messages
 
     def _release(self, r: Raft) -> None:
         """There is nothing to write, but the responses may vouch for writes that are still under way.
@@ -284,6 +324,7 @@ class Node:
         if applied > log.last_index:
             raise InvariantError(f"{applied} was applied, but the log ends at {log.last_index}: it lost entries")
         r.wake()
+        r.look_at(r.ticks.now + 1)
         r.commit_to(applied)
         raft.apply_confs(r, applied)
         log.attach(applied)
@@ -353,8 +394,8 @@ class Node:
             return True
         if r.role != LEADER or not leader.can_quiesce(r, lost):
             return False
-        leader.broadcast_heartbeat(r, quiesce=True)
-        r.quiesced = True
+        leader.fall_asleep(r)
+        r.due = NEVER_DUE
         return True
 
     def wake(self) -> None:
@@ -401,6 +442,11 @@ class Node:
         return leader_silent_ticks(self._raft)
 
     @property
+    def due(self) -> int:
+        """The tick at which to look at this node again, if nothing happens before."""
+        return self._raft.due
+
+    @property
     def quiesced(self) -> bool:
         """Whether this node sleeps."""
         return self._raft.quiesced
@@ -432,6 +478,11 @@ class Node:
     def committed_in_term(self) -> bool:
         """Whether this replica leads and has committed something of its own term: it knows all that is committed."""
         return self.leading and self._raft.log.committed >= self._raft.term_start
+
+    @property
+    def lags(self) -> bool:
+        """Whether a leader has committed more than this replica, which follows, has in its log."""
+        return not self.leading and self._raft.log.committed < self._raft.told_commit
 
     @property
     def committed(self) -> int:

@@ -18,6 +18,8 @@ Messages that promise durability wait in `responses` for the log writer; all oth
 
 from __future__ import annotations
 
+from typing import Final
+
 from evenkeel_raft.core.confs import Confs
 from evenkeel_raft.core.errors import InvariantError, Refusal, RefusedError
 from evenkeel_raft.core.log import Log
@@ -36,7 +38,18 @@ from evenkeel_raft.core.types import (
     Settings,
 )
 
-__all__ = ["Raft"]
+__all__ = ["NEVER_DUE", "Raft", "Ticks"]
+
+NEVER_DUE: Final = 1 << 62
+
+
+class Ticks:
+    """Counts ticks. Many nodes can share one: then it costs nothing to let time pass for those with nothing due."""
+
+    __slots__ = ("now",)
+
+    def __init__(self) -> None:
+        self.now = 0
 
 
 class Raft:
@@ -45,17 +58,17 @@ class Raft:
     __slots__ = (
         "accepting",
         "confs",
+        "due",
         "durable_commit",
-        "election_elapsed",
+        "election_since",
         "forwarded",
         "generation",
         "group",
-        "heartbeat_elapsed",
+        "heartbeat_since",
         "leader",
         "leader_heard",
         "log",
         "messages",
-        "now",
         "pending_conf_index",
         "quiesced",
         "random",
@@ -67,11 +80,14 @@ class Raft:
         "responses",
         "role",
         "settings",
+        "slept_at",
         "snapshots_wanted",
         "soft_due",
         "term",
         "term_start",
+        "ticks",
         "timeout",
+        "told_commit",
         "tracker",
         "transfer_deadline",
         "transfer_to",
@@ -88,13 +104,14 @@ class Raft:
         replica: int,
         settings: Settings,
         random: Random,
+        ticks: Ticks,
         log: Log,
         confs: Confs,
         term: int,
         vote: int,
     ) -> None:
         self.group, self.generation, self.replica = group, generation, replica
-        self.settings, self.random = settings, random
+        self.settings, self.random, self.ticks = settings, random, ticks
         self.log, self.confs = log, confs
         self.term, self.vote = term, vote
         self.role, self.leader, self.leader_heard = FOLLOWER, 0, NEVER
@@ -102,12 +119,13 @@ class Raft:
         self.reads = LeaderReads()
         self.forwarded = ForwardedReads(random)
         self.votes: dict[int, bool] = {}
-        self.now = 0
-        self.election_elapsed = self.heartbeat_elapsed = 0
+        self.election_since = self.heartbeat_since = ticks.now
+        self.due = ticks.now + 1
         self.transfer_to = self.transfer_deadline = 0
         self.term_start = self.pending_conf_index = 0
-        self.durable_commit = 0
+        self.durable_commit = self.told_commit = 0
         self.accepting = self.quiesced = self.reluctant = False
+        self.slept_at = 0
         self.replicate_due = self.soft_due = self.write_due = False
         self.messages: list[Message] = []
         self.responses: list[Message] = []
@@ -121,6 +139,11 @@ class Raft:
         ticks = self.settings.election_ticks
         late = 2 * ticks if self.reluctant or self.log.needs_restore or self.log.detached else 0
         self.timeout = ticks + self.random.randrange(ticks) + late
+        self.look_at(self.election_since + self.timeout)
+
+    def look_at(self, tick: int) -> None:
+        """Be looked at then, or earlier."""
+        self.due = min(self.due, tick)
 
     # Roles
 
@@ -130,7 +153,7 @@ class Raft:
             self.responses = []  # no promise outlives its term: what it speaks of may be replaced before it is written
         self.leader, self.soft_due = 0, True
         self.votes = {}
-        self.election_elapsed = self.heartbeat_elapsed = 0
+        self.election_since = self.heartbeat_since = self.ticks.now
         self.draw_timeout()
         self.transfer_to = 0
         self.accepting = self.replicate_due = self.quiesced = False
@@ -167,7 +190,7 @@ class Raft:
         self._leave_role(self.term)
         self.role, self.leader = LEADER, self.replica
         log = self.log
-        self.tracker.configure(self.confs.current, self.replica, next_index=log.last_index + 1, now=self.now)
+        self.tracker.configure(self.confs.current, self.replica, next_index=log.last_index + 1, now=self.ticks.now)
         me = self.tracker.progress[self.replica]
         log.measure()
         me.match, me.next, me.state, me.commit = log.durable, log.last_index + 1, REPLICATE, self.durable_commit
@@ -175,6 +198,7 @@ class Raft:
         log.append(Entry(self.term_start, self.term, NOOP, b""))
         self.update_accepting()
         self.replicate_due = True
+        self.look_at(self.heartbeat_since + self.settings.heartbeat_ticks)
 
     def update_accepting(self) -> None:
         """Decide whether proposals are taken: not while handing over, nor by a leader on its way out."""
@@ -211,12 +235,24 @@ class Raft:
             self.write_due = True
         log.committed = index
 
+    @property
+    def now(self) -> int:
+        """The time as this replica knows it: none passes while it sleeps, or its members would all seem to be gone."""
+        return self.slept_at if self.quiesced else self.ticks.now
+
+    def sleep(self) -> None:
+        """Stop ticking until something wakes it."""
+        self.quiesced, self.slept_at = True, self.ticks.now
+
     def wake(self) -> None:
         """Begin ticking again, with a fresh and random timeout: many groups may wake at once."""
         if not self.quiesced:
             return
         self.quiesced = False
-        self.election_elapsed = self.heartbeat_elapsed = 0
+        self.election_since = self.heartbeat_since = self.ticks.now
         self.draw_timeout()
+        self.look_at(self.ticks.now + 1)
+        if self.leader_heard != NEVER:
+            self.leader_heard = self.ticks.now  # silence in its sleep is no sign
         for pr in self.tracker.peers:
-            pr.since, pr.heard = self.now, NEVER  # nobody was listened to meanwhile
+            pr.since, pr.heard = self.ticks.now, NEVER  # nobody was listened to meanwhile

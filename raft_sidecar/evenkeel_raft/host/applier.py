@@ -30,7 +30,7 @@ from evenkeel_raft.host.ports import Ports
 
 __all__ = ["Applier"]
 
-_SLICE_BYTES: Final = 8 << 20
+_SLICE_BYTES: Final = 1 << 20
 _GATHER_SECONDS: Final = 0.005
 _GATHER_ENTRIES: Final = 64
 _NO_DOUBT: Final = Doubt("")

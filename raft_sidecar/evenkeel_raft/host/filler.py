@@ -9,7 +9,6 @@ member any more, or by one that does not lead any more. A member whose store goe
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -228,7 +227,7 @@ class Filler:
             if not files.users:
                 if self._files is files:
                     self._files = None
-                await _on_thread(partial(shutil.rmtree, files.directory, ignore_errors=True))
+                remove_soon(files.directory)
 
     async def _make(self) -> _Files:
         self._made += 1

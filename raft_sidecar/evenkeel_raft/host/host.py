@@ -28,6 +28,7 @@ from evenkeel.protocol.keys import group_number
 from evenkeel.protocol.leader import GroupView
 from evenkeel.protocol.records import ReplicaId
 from evenkeel.protocol.replica import Start
+from evenkeel.wire.directory import replace_file
 from evenkeel.wire.frames import Drops
 from evenkeel.wire.sidecar_end import SidecarEnd
 from evenkeel_raft.agent.configurations import change_to, conf_of, member
@@ -36,6 +37,7 @@ from evenkeel_raft.core.errors import InvariantError, RefusedError
 from evenkeel_raft.core.rawnode import Node
 from evenkeel_raft.core.types import EMPTY_META, HardState, genesis
 from evenkeel_raft.errors import CorruptLogError, DiskFullError, LogError, WrongVolumeError
+from evenkeel_raft.host.allowance import Allowance
 from evenkeel_raft.host.arrivals import Arrivals, find_arrivals
 from evenkeel_raft.host.inquiries import Inquiries
 from evenkeel_raft.host.labels import Label, decode_label, encode_label
@@ -116,13 +118,22 @@ class Host:
             clock=clock,
             chance=chance,
         )
-        self._upkeep = Upkeep(self._replicas, settings=settings, clock=clock, peers=self._peers, machine=self._machine)
+        allowance = Allowance(settings)
+        self._upkeep = Upkeep(
+            self._replicas,
+            settings=settings,
+            allowance=allowance,
+            clock=clock,
+            peers=self._peers,
+            machine=self._machine,
+        )
         self._inquiries = Inquiries(self._replicas, peers=self._peers, clock=clock, patience=settings.election_seconds)
         self._machine_side.upkeep = self._peer_side.upkeep = self._upkeep
         self._peer_side.inquiries = self._inquiries
         writer = LogWriter(log, on_full=self._on_full, on_failed=self._on_failed)
         self._ports = Ports(
             settings=settings,
+            allowance=allowance,
             clock=clock,
             chance=chance,
             writer=writer,
@@ -132,7 +143,7 @@ class Host:
             # Whoever waits is answered first. What the log has done at once is acknowledged at once.
             pump=Pump(
                 on_turn=(self._machine.flush, self._peers.flush, writer.flush, self._peers.flush),
-                on_wake=self._upkeep.watch,
+                on_due=self._upkeep.hasten,
             ),
             tally=self.tally,
             outbox=directory / "outbox",
@@ -263,6 +274,7 @@ class Host:
             generation=found.generation,
             random=Random(self._chance.getrandbits(64)),
             settings=self.settings.raft,
+            ticks=self._upkeep.ticks,
             meta=meta,
             hard_state=found.hard_state,
             entries=found.entries,
@@ -340,10 +352,9 @@ class Host:
 
     def _note_addresses(self) -> None:
         """Write down where peers are, as far as the disk allows: a full one must not keep us from reaching them."""
-        new, noted = self._directory / (_PEERS_FILE + ".new"), self._addresses_noted
+        noted = self._addresses_noted
         try:
-            new.write_bytes(msgspec.json.encode(self._addresses))
-            new.rename(self._directory / _PEERS_FILE)
+            replace_file(self._directory / _PEERS_FILE, msgspec.json.encode(self._addresses))
             self._addresses_noted = True
         except OSError as error:
             self._addresses_noted = False
@@ -360,7 +371,9 @@ class Host:
         label = Label(*partition, peer.store, first, self.identity.cluster)
         await self._ports.writer.write(Created(group, peer.replica, 0, encode_label(label)))
         found = msgspec.structs.replace(_NOTHING, replica=peer.replica)
-        self._begin(self._add(group, label, found))
+        replica = self._add(group, label, found)
+        self._begin(replica)
+        self._peer_side.begun(replica)
 
     async def destroy(self, partition: Partition, replica: ReplicaId) -> None:
         """End a replica: the state machine's data first, for only the log remembers that there is any."""
@@ -410,7 +423,7 @@ class Host:
         if replica is not None and replica.keep_awake != awake:
             replica.keep_awake = awake
             if awake and not replica.stopped:
-                replica.wake()
+                self._upkeep.wake(replica)
 
     async def ask_leader(self, partition: Partition, replica: ReplicaId, stores: Iterable[str]) -> bool:
         """Whether a leader says that the replica is no member."""

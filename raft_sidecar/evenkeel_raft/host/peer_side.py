@@ -5,9 +5,12 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
+
+import msgspec
 
 from evenkeel_raft.agent.configurations import member
-from evenkeel_raft.core.messages import InstallSnapshot, Message
+from evenkeel_raft.core.messages import Append, Heartbeat, InstallSnapshot, Message
 from evenkeel_raft.host.arrivals import remove_soon
 from evenkeel_raft.host.inquiries import Inquiries
 from evenkeel_raft.host.ports import Tally
@@ -17,6 +20,8 @@ from evenkeel_raft.net.files.manifest import Manifest
 from evenkeel_raft.net.frames import Inquiry, Verdict
 
 __all__ = ["PeerSide"]
+
+_EARLY_MESSAGES: Final = 1000
 
 
 class PeerSide:
@@ -28,6 +33,7 @@ class PeerSide:
         self._replicas = replicas
         self._tally = tally
         self._inbox = inbox
+        self._early: dict[int, tuple[str, Message]] = {}
 
     # Messages
 
@@ -38,8 +44,30 @@ class PeerSide:
             replica = replicas.get(message.group)
             if replica is None:
                 refused["unknown_group"] += 1
+                self._keep(store, message)
             else:
                 replica.step(store, message)
+
+    def _keep(self, store: str, message: Message) -> None:
+        """A leader may know of a replica before its own store does: what it said last is heard when it is there.
+
+        Raft bears messages that come late, and a leader asks again with its next heartbeat only. Of what it asked the
+        entries are left out: a replica that has nothing cannot take them.
+        """
+        if isinstance(message, Append):
+            message = msgspec.structs.replace(message, entries=[])
+        elif not isinstance(message, Heartbeat) or message.quiesce:
+            return
+        self._early.pop(message.group, None)
+        while len(self._early) >= _EARLY_MESSAGES:
+            del self._early[next(iter(self._early))]
+        self._early[message.group] = store, message
+
+    def begun(self, replica: Replica) -> None:
+        """A replica is there: let it hear what came for it."""
+        store, message = self._early.pop(replica.group, ("", None))
+        if message is not None:
+            replica.step(store, message)
 
     def asked(self, store: str, inquiry: Inquiry) -> None:
         """A store wants to know whether its replica is still a member."""

@@ -15,6 +15,7 @@ from msgspec import Struct
 from evenkeel.metastore.clock import Clock
 from evenkeel.wire.backoff import Backoff
 from evenkeel.wire.sidecar_end import SidecarEnd
+from evenkeel_raft.host.allowance import Allowance
 from evenkeel_raft.host.settings import HostSettings
 from evenkeel_raft.log.writer import LogWriter
 from evenkeel_raft.net.peers import Peers
@@ -75,6 +76,7 @@ class Ports(Struct, frozen=True, kw_only=True):
     """Everything outside of a replica."""
 
     settings: HostSettings
+    allowance: Allowance
     clock: Clock
     chance: Random
     writer: LogWriter

@@ -15,13 +15,13 @@ __all__ = ["Pump"]
 class Pump:
     """`on_turn` is called after each turn's work, in this order: what goes to one place leaves together.
 
-    `on_wake` tells who woke.
+    `on_due` tells who wants to be looked at earlier than it did.
     """
 
-    def __init__(self, *, on_turn: Sequence[Callable[[], None]], on_wake: Callable[[Replica], None]) -> None:
+    def __init__(self, *, on_turn: Sequence[Callable[[], None]], on_due: Callable[[Replica], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._on_turn = on_turn
-        self._on_wake = on_wake
+        self._on_due = on_due
         self._stirred: list[Replica] = []
         self._scheduled = False
 
@@ -41,7 +41,7 @@ class Pump:
         for replica in stirred:
             replica.stirred = False
             replica.work()
-            if replica.asleep and not replica.node.quiesced:
-                self._on_wake(replica)
+            if replica.node.due < replica.due:
+                self._on_due(replica)
         for send in self._on_turn:
             send()

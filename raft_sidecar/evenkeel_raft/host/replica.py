@@ -27,8 +27,9 @@ from evenkeel.wire.messages import (
 from evenkeel_raft.agent.configurations import configuration_of, member, store_of
 from evenkeel_raft.agent.groups import GroupReport, Partition
 from evenkeel_raft.core.errors import InvariantError, Refusal, RefusedError
-from evenkeel_raft.core.messages import Append, InstallSnapshot, Message
+from evenkeel_raft.core.messages import Append, Heartbeat, HeartbeatResponse, InstallSnapshot, Message
 from evenkeel_raft.core.rawnode import AppendBatch, Node
+from evenkeel_raft.core.state import NEVER_DUE
 from evenkeel_raft.core.status import SoftState
 from evenkeel_raft.core.types import LEADER, Entry, ReadState
 from evenkeel_raft.errors import LogError, LogFailedError
@@ -45,6 +46,7 @@ __all__ = ["Replica"]
 log = logging.getLogger(__name__)
 
 _NO_HINT: Final = NotLeader()
+_BEATS: Final = frozenset((Heartbeat, HeartbeatResponse))
 
 
 class Replica:
@@ -72,6 +74,8 @@ class Replica:
         self.broken = ""
         self.keep_awake = False
         self.asleep = False
+        self.due = NEVER_DUE
+        """The tick at which the host looks at it again."""
         self.busy = False
         """Whether there was something to write or to apply since the host last looked."""
         self.busy_at = 0
@@ -80,6 +84,8 @@ class Replica:
         """Stores that were not there when the group fell asleep."""
         self.overfull = False
         """Whether more waits for the state machine than memory is there for: the leader has to wait as well."""
+        self.log_bytes = 0
+        """How long the log was when it was last weighed."""
         self.proposed_bytes = 0
         self.last_report: GroupReport | None = None
         """What was reported of it while it rests."""
@@ -95,7 +101,7 @@ class Replica:
         self._read_number = 0
         self._role = SoftState(0, 0, 0)
         self._settled_term = 0
-        self._compact_at = 2 * ports.settings.keep_log_bytes
+        self._compact_at = 2 * ports.allowance.keep
         self.applier = Applier(
             node,
             group=group,
@@ -198,7 +204,7 @@ class Replica:
                 "the replica stops: %s",
                 self.broken,
                 exc_info=None if expected else error,
-                extra=self.partition._asdict(),
+                extra=self.partition.fields(),
             )
         self.stop()
         self.changed()
@@ -230,19 +236,31 @@ class Replica:
             return
         if refusal is not None:
             self._ports.tally.refused_messages[refusal.name.lower()] += 1
-        self._stir()
+        if type(message) in _BEATS and not self.asleep:
+            self._send_or_stir()
+        else:
+            self._stir()
+
+    def _send_or_stir(self) -> None:
+        """Send, if that is all there is to be done: a turn costs several times as much as a heartbeat."""
+        messages = self.node.take_messages()
+        if messages is None:
+            self._stir()
+            return
+        for message in messages:
+            self._send(message)
 
     def tick(self) -> None:
         """Let time pass."""
         if self.stopped:
             return
         try:
-            more = self.node.tick()
+            more = self.node.look()
         except Exception as error:
             self._break(error)
             return
         if more:
-            self._stir()
+            self._send_or_stir()
 
     def wake(self) -> None:
         """Tick again."""
@@ -394,38 +412,43 @@ class Replica:
     # Compaction
 
     def weigh(self) -> None:
-        """See whether more may be taken in."""
-        self.overfull = self.node.unapplied_bytes() > self._ports.settings.max_log_bytes
+        """See how long the log is, and whether more may be taken in."""
+        unapplied = self.node.unapplied_bytes()
+        self.log_bytes = self.node.applied_bytes() + unapplied
+        self.overfull = unapplied > self._ports.allowance.most
 
     def _compact_if_long(self) -> None:
         """Do not wait until the host looks around: by then, steady writes have added a hundred megabytes."""
         if self.node.applied_bytes() >= self._compact_at:
             self.compact()
             # Where somebody needs what is left, there is no use in trying again at every entry.
-            self._compact_at = self.node.applied_bytes() + self._ports.settings.keep_log_bytes
+            self._compact_at = self.node.applied_bytes() + self._ports.allowance.keep
 
     def compact(self) -> None:
         """Forget the part of the log that the state machine has and no member that answers needs."""
-        settings, node = self._ports.settings, self.node
+        keep, node = self._ports.allowance.keep, self.node
         if self.stopped or node.needs_restore or not self.applier.attached:
             return
-        if node.applied_bytes() < 2 * settings.keep_log_bytes:
+        if node.applied_bytes() < 2 * keep:
             return
-        upto = min(node.index_before(settings.keep_log_bytes), max(self._needed(), self._most()))
+        upto = min(node.index_before(keep), max(self._needed(), self._most()))
         if upto > node.offset:
             meta = node.compact(upto)
+            self.last_report = None
             self._ports.tally.compactions += 1
             self._ports.writer.submit(Compacted(self.group, self.id[1], self._generation, meta))
 
     def _most(self) -> int:
         """What goes even if somebody needs it: a log without bounds would be worse than another snapshot."""
-        return self.node.index_before(self._ports.settings.max_log_bytes)
+        return self.node.index_before(self._ports.allowance.most)
 
     def _needed(self) -> int:
         """The index that the log must reach back to for those who are being brought up to date."""
         floors = [self.filler.floor] if self.filler.floor is not None else []
-        ticks = self._ports.settings.raft.election_ticks
+        ticks, offset = self._ports.settings.raft.election_ticks, self.node.offset
         if self.node.leading:
-            peers = self.node.status().peers.values()
-            floors += [peer.match for peer in peers if answers(peer, ticks) and peer.match >= self.node.offset]
+            peers = [peer for peer in self.node.status().peers.values() if answers(peer, ticks)]
+            # Whom a snapshot has just reached has matched nothing yet, and goes on behind it.
+            starts = [peer.match if peer.match >= offset else peer.next - 1 for peer in peers]
+            floors += [start for start in starts if start >= offset]
         return min(floors, default=1 << 62)

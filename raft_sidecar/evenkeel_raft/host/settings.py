@@ -20,6 +20,8 @@ class HostSettings(Struct, frozen=True, kw_only=True):
     """A member that lacks no more than this of the log counts as caught up."""
     keep_log_bytes: int = 8 << 20
     """Of each group's log, so much stays for members that are a little behind."""
+    keep_logs_bytes: int = 1 << 30
+    """Of all groups' logs together; where they are longer, each keeps its share."""
     max_log_bytes: int = 256 << 20
     """So much stays at the most, for a member that is being filled; and so much waits for a state machine."""
     snapshots_at_once: int = 2

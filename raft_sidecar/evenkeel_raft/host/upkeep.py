@@ -1,8 +1,12 @@
 """What time asks for: ticks, sleep, compaction, and leaderships that are better held elsewhere.
 
-Only groups that are awake cost anything. A group without work sleeps; while it does, the links between stores watch
-over it instead of heartbeats of its own: when the store of its leader goes, its followers wake, and when a store
-comes back that was away when the group fell asleep, its leader does.
+Only groups that are awake cost anything, and of these only the ones with something due: all nodes share one count of
+ticks, and each says at which it wants to be looked at. A follower that hears of its leader is looked at once in an
+election timeout, to see that it has.
+
+A group without work sleeps; while it does, the links between stores watch over it instead of heartbeats of its own:
+when the store of its leader goes, its followers wake, and when a store comes back that was away when the group fell
+asleep, its leader does.
 """
 
 from __future__ import annotations
@@ -13,6 +17,8 @@ from typing import Final
 
 from evenkeel.metastore.clock import Clock
 from evenkeel.wire.sidecar_end import SidecarEnd
+from evenkeel_raft.core.state import NEVER_DUE, Ticks
+from evenkeel_raft.host.allowance import Allowance
 from evenkeel_raft.host.attendance import Attendance
 from evenkeel_raft.host.replica import Replica
 from evenkeel_raft.host.settings import HostSettings
@@ -35,6 +41,7 @@ class Upkeep:
         replicas: Mapping[int, Replica],
         *,
         settings: HostSettings,
+        allowance: Allowance,
         clock: Clock,
         peers: Peers,
         machine: SidecarEnd,
@@ -48,21 +55,25 @@ class Upkeep:
         )
         self._replicas = replicas
         self._settings = settings
+        self._allowance = allowance
         self._clock = clock
         self._peers = peers
         self._awake: dict[int, Replica] = {}
         self._unwilling: set[str] = set()
         """Reasons for which nothing is to be led here."""
-        self.ticks = 0
+        self.ticks = Ticks()
+        self._due: dict[int, list[Replica]] = {}
+        """By tick, whom to look at then; those that were put elsewhere meanwhile stay, and are passed over."""
 
     async def run(self) -> None:
         """Tick; a loop that was held up ticks once, not many times at once."""
         while True:
             await self._clock.sleep(self._settings.tick_seconds)
-            self.ticks += 1
-            for replica in list(self._awake.values()):
-                self._tick(replica)
-            if self.ticks % _SWEEP_TICKS == 0:
+            self.ticks.now += 1
+            for replica in self._due.pop(self.ticks.now, ()):
+                if replica.due == self.ticks.now:
+                    self._tick(replica)
+            if self.ticks.now % _SWEEP_TICKS == 0:
                 await self._sweep()
 
     # Awake or not
@@ -70,12 +81,30 @@ class Upkeep:
     def watch(self, replica: Replica) -> None:
         """Take a replica in, or notice that it woke."""
         replica.asleep = False
-        replica.busy_at = self.ticks
+        replica.busy_at = self.ticks.now
         self._awake[replica.group] = replica
+        self._look_at(replica, self.ticks.now + 1)
 
     def forget(self, replica: Replica) -> None:
         """A replica is no more."""
+        replica.due = NEVER_DUE
         self._awake.pop(replica.group, None)
+
+    def hasten(self, replica: Replica) -> None:
+        """A replica wants to be looked at earlier than it did."""
+        if not replica.asleep:
+            self._look_at(replica, replica.node.due)
+        elif not replica.node.quiesced:
+            self.watch(replica)
+
+    def wake(self, replica: Replica) -> None:
+        """Have a replica take part again."""
+        self.watch(replica)
+        replica.wake()
+
+    def _look_at(self, replica: Replica, tick: int) -> None:
+        replica.due = max(tick, self.ticks.now + 1)
+        self._due.setdefault(replica.due, []).append(replica)
 
     @property
     def awake(self) -> int:
@@ -94,33 +123,39 @@ class Upkeep:
                 if store in map(replica.store_of, replica.node.conf.members()):
                     replica.without |= {store}
             elif replica.store_of(replica.node.leader) == store:
-                self._wake(replica)
+                self.wake(replica)
 
     def store_back(self, store: str) -> None:
         """Wake those that sleep without a store."""
         for replica in self._replicas.values():
             if replica.asleep and store in replica.without:
-                self._wake(replica)
-
-    def _wake(self, replica: Replica) -> None:
-        self.watch(replica)
-        replica.wake()
+                self.wake(replica)
 
     def _tick(self, replica: Replica) -> None:
+        replica.tick()
         if replica.stopped:
             self.forget(replica)
         elif replica.node.quiesced:
+            self._fall_asleep(replica)
+        elif replica.keep_awake:
+            replica.changed()
+            self._look_at(replica, self.ticks.now + 1)
+        else:
+            self._look_at(replica, replica.node.due)
+
+    def _fall_asleep(self, replica: Replica) -> None:
+        """Sleep with the leader, unless its store went after it said so: then nobody would come to wake this one."""
+        leader = replica.store_of(replica.node.leader)
+        if leader is not None and leader != replica.id[0] and not self._peers.connected(leader):
+            self.wake(replica)
+        else:
             replica.asleep = True
             self.forget(replica)
-        else:
-            replica.tick()
-            if replica.keep_awake:
-                replica.changed()
 
     def _may_sleep(self, replica: Replica) -> None:
         if replica.busy:
-            replica.busy, replica.busy_at = False, self.ticks
-        idle = self.ticks - replica.busy_at >= self._settings.sleep_after_ticks
+            replica.busy, replica.busy_at = False, self.ticks.now
+        idle = self.ticks.now - replica.busy_at >= self._settings.sleep_after_ticks
         if not idle or replica.keep_awake or not replica.node.leading or replica.stopped:
             return
         members = {number: replica.store_of(number) for number in replica.node.conf.members()}
@@ -139,20 +174,25 @@ class Upkeep:
 
     async def _sweep(self) -> None:
         self.attendance.look()
+        total = 0
         for at, replica in enumerate(list(self._replicas.values())):
             if at % 100 == 99:
                 await asyncio.sleep(0)
-            if replica.stopped or replica.asleep:
+            if replica.stopped:
                 continue
-            replica.weigh()
-            replica.compact()
-            self._consider_hand_over(replica)
-            self._may_sleep(replica)
+            if not replica.asleep or self._allowance.tight:
+                replica.weigh()
+                replica.compact()
+            total += replica.log_bytes
+            if not replica.asleep:
+                self._consider_hand_over(replica)
+                self._may_sleep(replica)
+        self._allowance.weigh(total, len(self._replicas))
 
     def _consider_hand_over(self, replica: Replica) -> None:
         lagging = replica.applier.stalled_for() > self._settings.lag_seconds
         unfit = lagging or replica.applier.failing or replica.applier.doubt.unfit or bool(self._unwilling)
-        replica.node.set_reluctant(unfit)
+        self._set_reluctant(replica, unfit)
         if replica.node.leading and (unfit or not replica.fit_to_lead):
             replica.hand_over()
 
@@ -174,10 +214,15 @@ class Upkeep:
         unwilling = bool(self._unwilling)
         for replica in self._replicas.values():
             if not replica.stopped:
-                replica.node.set_reluctant(unwilling)
+                self._set_reluctant(replica, unwilling)
                 if replica.node.leading and unwilling:
-                    self._wake(replica)
+                    self.wake(replica)
                     replica.hand_over()
+
+    def _set_reluctant(self, replica: Replica, reluctant: bool) -> None:
+        replica.node.set_reluctant(reluctant)
+        if replica.node.due < replica.due:
+            self.hasten(replica)
 
     def machine_here(self) -> None:
         """A state machine is there; what its predecessor wanted is over."""
@@ -192,7 +237,7 @@ class Upkeep:
     def hand_over(self, replica: Replica) -> None:
         """Let another lead at once, if this one does."""
         if not replica.stopped and replica.node.leading:
-            self._wake(replica)
+            self.wake(replica)
             replica.hand_over()
 
     async def drain(self) -> int:

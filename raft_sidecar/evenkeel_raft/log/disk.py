@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from evenkeel.errors import InvalidInputError
+from evenkeel.wire.directory import make_directory
 from evenkeel_raft.errors import LogInUseError
 
 __all__ = ["Bytes", "Disk", "FileDisk"]
@@ -61,7 +62,7 @@ class FileDisk:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         try:
-            directory.mkdir(parents=True, exist_ok=True)
+            make_directory(directory)
             self._directory = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
         except OSError as error:
             raise InvalidInputError(f"cannot keep the log in {directory}: {error.strerror}; choose another") from error

@@ -7,12 +7,15 @@ at any time, and does so when it has nothing else to say.
 from __future__ import annotations
 
 import struct
-from typing import Final, Literal
+from collections.abc import Sequence
+from typing import Final, Literal, TypeGuard
 
 from msgspec import Struct
 
 from evenkeel.wire.codec import Codec, kinds_of
-from evenkeel_raft.core.messages import AnyMessage, InstallSnapshot
+from evenkeel.wire.pieces import LARGE_BYTES, NOTHING, Bytes, Pieces
+from evenkeel_raft.core.messages import AnyMessage, Append, InstallSnapshot
+from evenkeel_raft.core.types import Entry
 from evenkeel_raft.net.files.manifest import Manifest
 
 __all__ = [
@@ -34,6 +37,7 @@ __all__ = [
     "Resume",
     "Stored",
     "Verdict",
+    "batch_payload",
     "chunk_head",
 ]
 
@@ -167,6 +171,39 @@ def chunk_head(file: int, offset: int, length: int) -> bytes:
     head = PEER_CODEC.encode(Chunk(file, offset, _EMPTY))
     assert head.endswith(_EMPTY_BYTES)
     return head[: -len(_EMPTY_BYTES)] + _BYTES.pack(_BYTES_CODE, length)
+
+
+def batch_payload(messages: Sequence[AnyMessage]) -> list[Bytes]:
+    """Return the payload of a `Batch`, in pieces where entries are large."""
+    if not any(map(_is_large, messages)):
+        return [PEER_CODEC.encode(Batch(list(messages)))]
+    pieces = Pieces()
+    pieces.add(Batch(NOTHING))
+    pieces.add_list(len(messages))
+    for message in messages:
+        if _is_large(message):
+            _add_append(pieces, message)
+        else:
+            pieces.add(message)
+    return pieces.take()
+
+
+def _is_large(message: AnyMessage) -> TypeGuard[Append]:
+    """Whether entries are probably worth pieces of their own: those of one message are mostly alike."""
+    return type(message) is Append and bool(message.entries) and len(message.entries[0].data) >= LARGE_BYTES
+
+
+def _add_append(pieces: Pieces, m: Append) -> None:
+    pieces.add(
+        Append(m.group, m.generation, m.sender, m.receiver, m.term, m.prev_index, m.prev_term, m.commit, NOTHING)
+    )
+    pieces.add_list(len(m.entries))
+    for entry in m.entries:
+        if len(entry.data) >= LARGE_BYTES:
+            pieces.add(Entry(entry.index, entry.term, entry.kind, NOTHING))
+            pieces.add_large(entry.data)
+        else:
+            pieces.add(entry)
 
 
 PEER_CODEC: Final = Codec[AnyFrame, AnyFrame](AnyFrame, kinds=kinds_of(*_KINDS))

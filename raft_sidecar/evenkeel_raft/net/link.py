@@ -19,7 +19,7 @@ from evenkeel.wire.frames import Reason
 from evenkeel_raft.core.messages import AnyMessage, Message
 from evenkeel_raft.net.budget import ByteBudget
 from evenkeel_raft.net.endpoint import Endpoint, say
-from evenkeel_raft.net.frames import PEER_CODEC, Alive, Batch, Inquiry, Verdict
+from evenkeel_raft.net.frames import PEER_CODEC, Alive, Batch, Inquiry, Verdict, batch_payload
 from evenkeel_raft.net.keepalive import Keepalive
 from evenkeel_raft.net.outbox import Outbox
 
@@ -203,9 +203,9 @@ class Link:
         while self._outbox and self.connection is not None and self.connection.writable:
             messages = self._outbox.take(self._endpoint.settings.batch_bytes)
             try:
-                payload = PEER_CODEC.encode(Batch(cast("list[AnyMessage]", messages)))
+                payload = batch_payload(cast("list[AnyMessage]", messages))
             except FrameError:
                 self._undelivered["too-long"] += len(messages)
                 continue
-            self._budget.urgent(len(payload))
-            self.connection.write(payload)
+            self._budget.urgent(sum(map(len, payload)))
+            self.connection.write(*payload)

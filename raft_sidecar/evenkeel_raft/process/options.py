@@ -78,6 +78,7 @@ _FLAGS: Final = (
     Flag("election-ticks", "ticks without a leader after which somebody stands", "10"),
     Flag("sleep-ticks", "ticks without work after which a group sleeps; its leader then sends no heartbeats", "20"),
     Flag("keep-log-bytes", "log kept per group for members that are a little behind", str(8 << 20)),
+    Flag("keep-logs-bytes", "log kept of all groups together; where it is more, each keeps its share", str(1 << 30)),
     Flag("lease-seconds", "seconds after which a silent store is no longer registered", "10"),
     Flag("step-down-when-stalled", "let another store lead where one cannot fill a replica", "no", ("yes", "no")),
     Flag("adopt-metastore", "follow whatever etcd answers: once, after a person has looked", "no", ("yes", "no")),
@@ -161,6 +162,7 @@ class _Reader:
             raft=Settings(election_ticks=ticks, heartbeat_ticks=max(1, ticks // 3)),
             sleep_after_ticks=self._flags.number("sleep-ticks", int, least=1),
             keep_log_bytes=self._flags.number("keep-log-bytes", int, least=1),
+            keep_logs_bytes=self._flags.number("keep-logs-bytes", int, least=1),
             bytes_per_second=rate,
             snapshots_at_once=self._flags.number("snapshots-at-once", int, least=1),
         )

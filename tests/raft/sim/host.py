@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tests.raft.sim.world import World
 
 TICK = 10
+_NOTHING = Out(None, None, [], [], [], [], None)
 
 
 class Host:
@@ -32,6 +33,7 @@ class Host:
         self.destroyed = False
         self.damaged = False  # the state machine lost its state and has not got it back
         self.life = 0  # what was begun in an earlier life comes to nothing
+        self.disk_failed = False  # once it has, nothing that was written is known to be durable
         self.attachment = 0  # what a state machine was given that has gone since comes to nothing
         self.paused = False
         self._deferred: list[tuple[int, Callable[..., None], tuple[Any, ...]]] = []
@@ -83,7 +85,7 @@ class Host:
         world, disk = self.world, self.disk
         self.life += 1
         self.paused, self._deferred, self._pump_due, self._tick_missed = False, [], False, False
-        self._pumped = False
+        self._pumped = self.disk_failed = False
         self._applying_until = self._reporting_until = world.clock.now
         self.attachment += 1
         mix = world.mix
@@ -116,6 +118,10 @@ class Host:
         self.store.crash()
         self.snapshots = {}
         world.clients.host_died(self)
+
+    def fail_disk(self) -> None:
+        """Let no sync succeed any more; what it was to write may be on the disk all the same."""
+        self.disk_failed = True
 
     def destroy(self) -> None:
         """Lose process and disks for good."""
@@ -180,14 +186,18 @@ class Host:
         """Pump as ever; but a node that says there is nothing new to take must be right."""
         if not more and self._pumped and not self._pump_due:
             out = self._running().take()
-            assert out == Out(None, None, [], [], [], [], None), out
+            assert out == _NOTHING, out
         self.pump_soon()
 
     def pump(self) -> None:
         """Take the node's output and begin all of it."""
         assert self.node is not None
         self._pumped = True
+        messages = self.node.take_messages()
         out = self.node.take()
+        if messages is not None:
+            assert out == _NOTHING, "there was more to be done than to send"
+            out.messages = messages
         self._begin(out)
 
     def _begin(self, out: Out) -> None:
@@ -222,8 +232,11 @@ class Host:
             world.network.send(message)
 
     def _sync(self) -> None:
+        if not self.disk_failed:
+            self._synced(self.disk.sync())
+
+    def _synced(self, batch: AppendBatch) -> None:
         world = self.world
-        batch = self.disk.sync()
         for message in batch.responses:
             self._send(message)
         delay = world.rng.randint(0, 60) if world.rng.random() < world.mix.persisted_late else 0

@@ -33,6 +33,7 @@ class Mix(Struct, frozen=True):
     crash_every: int = 0
     pause_every: int = 0
     wipe_every: int = 0
+    disk_fails_every: int = 0
     churn_every: int = 0
     transfer_every: int = 0
     compact_every: int = 0
@@ -47,9 +48,11 @@ class Mix(Struct, frozen=True):
     same_id_after_wipe: bool = False  # a bug to be caught, never drawn
 
 
-def draw(rng: Random) -> Mix:
-    """Draw a mix."""
-    return _storm(rng, _swarm(rng)) if rng.random() < 0.25 else _swarm(rng)
+def draw(seed: int) -> Mix:
+    """Draw a seed's mix."""
+    rng = Random(f"mix {seed}")
+    mix = _storm(rng, _swarm(rng)) if rng.random() < 0.25 else _swarm(rng)
+    return replace(mix, disk_fails_every=rng.randint(100, 1500)) if rng.random() < 0.25 else mix
 
 
 def _swarm(rng: Random) -> Mix:

@@ -26,6 +26,7 @@ class Nemesis:
             (mix.churn_every, world.admin.retarget),
             (mix.transfer_every, self._transfer),
             (mix.store_gone_every, self._detach_store),
+            (mix.disk_fails_every, self._fail_disk),
         ):
             self._repeat(every, fault, fault=True)
         for every, chore in (
@@ -115,6 +116,18 @@ class Nemesis:
         if host is not None and not host.damaged:
             host.detach_store()
             self._world.checked(host)
+
+    def _fail_disk(self) -> None:
+        """An fsync fails, and the process ends by it: not at once, and then it recovers from what the disk has."""
+        host = self._any()
+        if host is not None:
+            host.fail_disk()
+            self._clock.later(self._rng.randint(0, 100), self._end_failed, host, host.life)
+
+    def _end_failed(self, host: Host, life: int) -> None:
+        if host.node is not None and host.life == life:
+            host.crash()
+            self._clock.later(self._a_while(), self._restart, host)
 
     def _resume(self, host: Host) -> None:
         if host.node is not None and host.paused:

@@ -23,7 +23,7 @@ class World:
 
     def __init__(self, seed: int, *, mix: Mix | None = None, make_node: Callable[..., Node] = Node) -> None:
         self.rng = Random(seed)
-        self.mix = mix or draw(Random(f"mix {seed}"))
+        self.mix = mix or draw(seed)
         self.make_node = make_node
         self.clock = Clock()
         self.network = Network(self.clock, self.rng, self.mix, self._deliver)

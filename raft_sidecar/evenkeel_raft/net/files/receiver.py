@@ -22,6 +22,7 @@ from typing import Any, Final, Protocol, TypeVar
 from evenkeel.errors import FrameError, InvalidInputError
 from evenkeel.metastore.clock import Timer
 from evenkeel.wire.connection import FrameConnection, Owner
+from evenkeel.wire.directory import make_directory
 from evenkeel.wire.frames import SMALL_FRAME_BYTES, Reason
 from evenkeel_raft.core.messages import InstallSnapshot
 from evenkeel_raft.net.endpoint import Endpoint, say
@@ -72,7 +73,7 @@ class FileReceiver:
     def __init__(self, root: Path, *, endpoint: Endpoint, handler: FileHandler, take: TakeBytes) -> None:
         """`take` waits until so many bytes of a group may come in."""
         try:
-            root.mkdir(parents=True, exist_ok=True)
+            make_directory(root)
         except OSError as error:
             raise InvalidInputError(f"cannot keep snapshots in {root}: {error.strerror}; choose another") from error
         self.root = root
