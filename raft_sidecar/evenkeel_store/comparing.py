@@ -80,4 +80,4 @@ class Comparer:
                 self._again[group.number] = self._clock.now() + min(AGAIN_SECONDS, self._seconds)
         except StoreError as error:
             # Another leader, or the next time, will do it.
-            log.info("comparing group %d is put off: %s", group.number, error)
+            log.info("comparing is put off: %s", error, extra=group.head.fields())

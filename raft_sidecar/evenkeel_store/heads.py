@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from evenkeel.protocol.keys import table_name
 from evenkeel.rows.schema import RowSchema
 from evenkeel_store.tokens import TokenUse
 
@@ -53,6 +54,10 @@ class Head(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Number of the table of recent rows that it shares with groups of the same column types."""
     damage: str = ""
     """Why the rows cannot be relied on; empty where they can."""
+
+    def fields(self) -> dict[str, str | int]:
+        """What a line of the log says of it: the table as users call it."""
+        return {"table": table_name(self.table), "partition": self.partition}
 
 
 class Step(Struct, array_like=True, frozen=True):

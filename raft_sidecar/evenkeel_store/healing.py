@@ -117,17 +117,17 @@ class Healer:
         try:
             return await self._others.status(address, group.head.table, group.head.partition) if address else None
         except StoreError as error:
-            log.info("store %s does not say what it has of group %d: %s", store, group.number, error)
+            log.info("store %s does not say what it has: %s", store, error, extra=group.head.fields())
             return None
 
     # Healing
 
     async def _heal(self, group: Group, found: Verified, store: str) -> None:
         head = group.head
-        what = f"the replica of table {head.table}, partition {head.partition} on {store}"
         log.warning(
-            "%s is built anew: its hash at index %d is %s, and most replicas' is %s",
-            *(what, found.index, found.replicas[store], found.majority),
+            "the replica on %s is built anew: its hash at index %d is %s, and most replicas' is %s",
+            *(store, found.index, found.replicas[store], found.majority),
+            extra=head.fields(),
         )
         try:
             if store == self._service.store:
@@ -137,11 +137,11 @@ class Healer:
             request = RebuildRequest(table=head.table, partition=head.partition, index=found.index, hash=found.majority)
             await self._others.rebuild(self._service.routes.address(store), request)
         except StoreError as error:
-            log.warning("%s could not be given up: %s", what, error)
+            log.warning("the replica on %s could not be given up: %s", store, error, extra=head.fields())
             return
         if await self._is_restored(group, store):
             self._service.machine.tally["healed_replicas"] += 1
-            log.warning("%s has its rows again", what)
+            log.warning("the replica on %s has its rows again", store, extra=head.fields())
 
     async def _is_restored(self, group: Group, store: str) -> bool:
         until = self._clock.now() + _RESTORE_SECONDS
@@ -150,5 +150,7 @@ class Healer:
             if status is not None and not status.damage:
                 return True
             await self._clock.sleep(_POLL_SECONDS)
-        log.error("store %s has not restored group %d within %g s", store, group.number, _RESTORE_SECONDS)
+        log.error(
+            "store %s has not restored its replica within %g s", store, _RESTORE_SECONDS, extra=group.head.fields()
+        )
         return False

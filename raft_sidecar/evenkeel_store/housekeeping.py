@@ -94,11 +94,7 @@ class Housekeeper:
                 await self._service.propose(group, encode_entry(expire))
         except StoreError as error:
             # Another leader, or the next look, will do it.
-            log.info(
-                "housekeeping is put off: %s",
-                error,
-                extra={"table": group.head.table, "partition": group.head.partition},
-            )
+            log.info("housekeeping is put off: %s", error, extra=group.head.fields())
 
 
 def _wants_columns(head: Head, known: KnownTable) -> bool:

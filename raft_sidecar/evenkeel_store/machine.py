@@ -63,7 +63,7 @@ _RESTS: Final = 3.0
 """How much longer than it worked the thread that applies rests."""
 _LONGEST_REST: Final = 0.05
 _MUCH_BYTES: Final = 256 << 10
-_NICE: Final = 10
+_NICE: Final = 19
 _Result = TypeVar("_Result")
 _Answer = Callable[[Any], None]
 

@@ -135,7 +135,9 @@ class Scanner:
 
     def _changes(self, group: Group, request: ReadRequest, shape: pa.Schema) -> Answer:
         _check_changes(group, request)
-        until = self._last_change(group, request)
+        assert request.changes_after is not None
+        # A replica that lags behind whoever answered last has nothing more to tell; it must not send anybody back.
+        until = max(self._last_change(group, request), request.changes_after)
         answer = self._begin(group, partial(changes_query, request, until=until), shape, until)
         # What was asked for may have been forgotten while the question was put.
         _check_changes(group, request)
@@ -173,4 +175,10 @@ def _check_changes(group: Group, request: ReadRequest) -> None:
             f"changes of table {head.table}, partition {head.partition}, are kept from index {first} on, and those "
             f"past {request.changes_after} were asked for: read the table anew, then its changes from there",
             first=first,
+        )
+    newest = request.max_age is None and request.at_least is None
+    if newest and request.changes_after > head.applied:
+        raise RequestError(
+            f"table {head.table}, partition {head.partition}: changes past index {request.changes_after} were asked "
+            f"for, and {head.applied} is the newest; the position of a table that was dropped means nothing here"
         )

@@ -24,7 +24,8 @@ from evenkeel.errors import (
     UnknownTableError,
 )
 from evenkeel.metastore.clock import Clock, SystemClock
-from evenkeel.routing.routes import KnownTable, Routes, table_name
+from evenkeel.protocol.keys import table_name
+from evenkeel.routing.routes import KnownTable, Routes
 from evenkeel.wire.flight import LookupRequest, ReadRequest
 from evenkeel.wire.messages import (
     MAX_ENTRY_BYTES,
@@ -284,7 +285,7 @@ class Service:
         if verdict != group.verdict:
             group.verdict = verdict
             if verdict:
-                log.error("table %s, partition %d: %s", group.head.table, group.head.partition, verdict)
+                log.error("%s", verdict, extra=group.head.fields())
             self.tell_doubt(group)
 
     def tell_doubt(self, group: Group) -> None:

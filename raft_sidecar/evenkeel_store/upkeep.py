@@ -210,10 +210,7 @@ class Upkeep:
             group.differs = (
                 f"at index {leaders.index} the hash of the rows is {ours}, and the leader's is {leaders.hash}"
             )
-            head = group.head
-            log.error(
-                "table %s, partition %d is not as its leader has it: %s", head.table, head.partition, group.differs
-            )
+            log.error("rows are not as the leader has them: %s", group.differs, extra=group.head.fields())
         if group.differs != before:
             self._doubted(group)
 

@@ -14,14 +14,15 @@ import pytest
 from evenkeel.wire import flight
 from evenkeel_store.process import options
 from evenkeel_store.process.metrics import Metrics
+from tests.repository.tree import ROOT, shown
 from tests.store.serving import ORDERS, Store, table_record
 
-PAGE = (Path(__file__).parents[2] / "docs" / "store.md").read_text()
+PAGE = (ROOT / "docs" / "store.md").read_text()
 
 
 async def test_code_of_the_page(tmp_path: Path) -> None:
     """The page's code runs from top to bottom against a store such as it describes."""
-    blocks = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    blocks = shown(ROOT / "docs" / "store.md", "python")
     assert len(blocks) > 5
     async with Store(tmp_path) as store:
         await store.table(table_record(ORDERS, changes={}))

@@ -371,6 +371,15 @@ def test_changes(bench: Bench, scanner: Scanner, fold: bool) -> None:
     assert rows(scanner.scan(bench.group, request(changes_after=4))) == []
 
 
+def test_changes_past_the_newest(bench: Bench, scanner: Scanner) -> None:
+    """A position that nobody can have got here is refused; a replica that lags sends nobody back."""
+    bench.apply(columns(changes=True), upsert(ROWS[:2]))
+    with pytest.raises(RequestError, match="changes past index 3 were asked for, and 2 is the newest"):
+        scanner.scan(bench.group, request(changes_after=3))
+    lagging = scanner.scan(bench.group, request(changes_after=3, max_age=5.0))
+    assert (lagging.index, rows(lagging)) == (3, [])
+
+
 def test_changes_are_cut_between_indexes(bench: Bench, scanner: Scanner) -> None:
     """A limited answer ends with a whole index, at least one, and says where to go on."""
     bench.apply(columns(changes=True), upsert(ROWS[:1]), upsert(ROWS), upsert(ROWS[:1]))

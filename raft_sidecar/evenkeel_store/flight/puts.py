@@ -7,6 +7,7 @@ does not stop those behind it; the call as a whole then ends with the first erro
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import queue
 import threading
@@ -17,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from evenkeel.errors import (
+    OutcomeUnknownError,
     RequestError,
     RowsError,
     StoreError,
@@ -159,6 +161,10 @@ class _Answering(threading.Thread):
         except StoreError as error:
             self.error = self.error or error
             return PutResult(error=encode_error(error))
+        except (asyncio.CancelledError, concurrent.futures.CancelledError):
+            stopping = OutcomeUnknownError("the store was stopped meanwhile: try again with the same token")
+            self.error = self.error or stopping
+            return PutResult(error=encode_error(stopping))
         except BaseException as error:
             self.error = self.error or StoreError(f"the store failed at this batch: {error}")
             return PutResult(error=ErrorInfo(kind="store", message=str(error)))
