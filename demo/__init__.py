@@ -1,5 +1,6 @@
 """What `make demo` shows: a table that is read and written while its replicas move, and what became of every row.
 
+command      what is asked for, and how it ends
 story        the steps, in order
 cluster      six stores on this machine, by the same verbs as everywhere
 spark        a million rows in, and all rows out again to be counted

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-__all__ = ["held", "listen"]
+__all__ = ["held", "hush_py4j", "listen"]
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
@@ -36,6 +37,16 @@ def held() -> Iterator[None]:
         if _State.asked and not _State.holding:
             _State.asked = False
             _end()
+
+
+def hush_py4j() -> None:
+    """Show nothing of what Ctrl-C cuts off between Spark and Java: Py4J would show pages of it, by two loggers."""
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(_is_no_interrupt)
+
+
+def _is_no_interrupt(record: logging.LogRecord) -> bool:
+    return "KeyboardInterrupt" not in record.getMessage()
 
 
 def _interrupt(number: int, frame: object) -> None:

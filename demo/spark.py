@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from demo.facts import Fingerprint
+from demo.interrupts import hush_py4j
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -57,8 +57,7 @@ def starting(directory: Path, *, java: str = "") -> Iterator[Starting]:
 
 def _start(directory: Path, java: str) -> SparkContext:
     """A Spark on this machine that asks nobody for the host's name; Java's messages go to a file."""
-    # What Ctrl-C cuts off is no error of its connection to Java, which would show pages of it.
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    hush_py4j()
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = sys.executable
     directory.mkdir(parents=True, exist_ok=True)

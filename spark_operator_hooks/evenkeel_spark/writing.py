@@ -30,7 +30,6 @@ from msgspec import Struct
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from evenkeel.client import TableClient
 from evenkeel.errors import InvalidInputError
 from evenkeel.rows.conform import conform_rows
 from evenkeel.rows.hashing import hash_rows, sum_of_hashes
@@ -66,25 +65,26 @@ class Part(NamedTuple):
 def write(job: Job, task: int, batches: Iterable[pa.RecordBatch]) -> int:
     """Write the rows of a task; returns how many there were."""
     table = open_table(job.options)
-    op: Literal["upsert", "append"] = "upsert" if table.row_schema.primary_key else "append"
+    schema = table.row_schema
+    op: Literal["upsert", "append"] = "upsert" if schema.primary_key else "append"
     written = 0
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="evenkeel-write") as pool:
-        for number, rows in enumerate(_collected(batches, table)):
+        for number, rows in enumerate(_collected(batches, schema)):
 
             def send(part: Part, number: int = number) -> None:
                 writer = f"spark-{job.id}-{task}-{number}-{part.digest}"
                 table.put(part.partition, enumerate(part.batches, start=1), op=op, writer=writer)
 
-            list(pool.map(send, parts_of(rows, table.row_schema)))
+            list(pool.map(send, parts_of(rows, schema)))
             written += rows.num_rows
     return written
 
 
-def _collected(batches: Iterable[pa.RecordBatch], table: TableClient) -> Iterator[pa.RecordBatch]:
+def _collected(batches: Iterable[pa.RecordBatch], schema: RowSchema) -> Iterator[pa.RecordBatch]:
     """Yield a task's rows in as few pieces as memory allows, in the table's shape."""
     held: list[pa.RecordBatch] = []
     for batch in batches:
-        held.append(conform_rows(batch, table.row_schema))
+        held.append(conform_rows(batch, schema))
         if sum(piece.nbytes for piece in held) >= _COLLECTED_BYTES:
             yield _joined(held)
             held = []

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
+from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from evenkeel.client import Client, col
+from evenkeel.client import Client, TableClient, col
 from evenkeel.client.aio import AsyncClient, AsyncTableClient
 from evenkeel.client.filters import Filter
 from evenkeel.client.streams import RowStream
 from evenkeel.errors import (
+    FilterError,
     InvalidInputError,
     RequestError,
     RowsError,
+    TableDroppedError,
+    TooLargeError,
     UnavailableError,
     UnknownColumnError,
     UnknownPinError,
@@ -28,7 +34,8 @@ from evenkeel.protocol.records import Leader, Peer, Stable, StoreRecord, encode
 from evenkeel.rows.conform import conform_rows
 from evenkeel.rows.partitions import partitions_of
 from evenkeel_store.entries import Compare, Hash, Upsert, decode_entry, encode_entry
-from tests.store.serving import KEYS, Store
+from tests.raft_net.support import turns
+from tests.store.serving import KEYS, ORDERS, Store, table_record
 
 
 def rows(count: int, **more: Any) -> list[dict[str, Any]]:
@@ -110,6 +117,40 @@ async def test_pinned_reads(orders: AsyncTableClient) -> None:
     assert "late" not in found.column("customer").to_pylist()
 
 
+async def test_a_pin_that_is_called_off_while_it_is_set_is_let_go(
+    orders: AsyncTableClient, stores: list[Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that sets it goes on, and nobody would know of its pin."""
+    await orders.upsert(rows(10))
+    begun, go_on, done = threading.Event(), threading.Event(), threading.Event()
+    pin = TableClient.pin
+
+    def slowly(table: TableClient, name: str, **options: Any) -> Any:
+        begun.set()
+        go_on.wait(10)
+        try:
+            return pin(table, name, **options)
+        finally:
+            done.set()
+
+    def held() -> list[str]:
+        return [name for store in stores for group in store.machine.engine.groups.values() for name in group.head.pins]
+
+    async def read() -> None:
+        async with orders.pinned():
+            pytest.fail("it was called off")
+
+    monkeypatch.setattr(TableClient, "pin", slowly)
+    reading = asyncio.create_task(read())
+    await asyncio.to_thread(begun.wait)
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    go_on.set()
+    await asyncio.to_thread(done.wait)
+    await turns(lambda: not held())
+
+
 async def test_changes_go_on_from_where_they_were_read(orders: AsyncTableClient) -> None:
     """Each change comes once."""
     await orders.upsert(rows(5))
@@ -128,6 +169,183 @@ async def test_sql(client: AsyncClient, orders: AsyncTableClient) -> None:
     assert found.to_pylist() == [{"customer": f"c{number}", "n": 3} for number in range(3)]
     with pytest.raises(RequestError, match="not a query"):
         await client.sql("selec")
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("select count(*) as n from orders a join orders b using (id)", [{"n": 9}]),
+        ("select count(*) as n from orders natural join orders b", [{"n": 9}]),
+        ('select count(*) as n from main."ORDERS"', [{"n": 9}]),
+        ("with o as (select * from orders) select max(id) as n from o", [{"n": 8}]),
+        ("with orders as (select 7 as id) select id as n from orders", [{"n": 7}]),
+        ("select (select count(*) from orders) as n", [{"n": 9}]),
+        ("select 1 as n", [{"n": 1}]),
+    ],
+)
+async def test_sql_finds_its_tables(
+    client: AsyncClient, orders: AsyncTableClient, query: str, found: list[dict[str, int]]
+) -> None:
+    """Wherever a query names them."""
+    await orders.upsert(rows(9))
+    assert (await client.sql(query)).to_pylist() == found
+
+
+@pytest.mark.parametrize(
+    ("query", "error", "words"),
+    [
+        ("select * from nothing", UnknownTableError, "nothing does not exist! There are: orders"),
+        ("select nothing from orders", RequestError, "nothing"),
+        ("insert into orders values (1)", RequestError, "got INSERT; allowed: one SELECT"),
+        ("create table t as select 1", RequestError, "got CREATE"),
+        ("select 1; select 2", RequestError, "got SELECT and SELECT"),
+        ("", RequestError, "got nothing"),
+    ],
+)
+async def test_sql_that_is_no_query(
+    client: AsyncClient, orders: AsyncTableClient, query: str, error: type[Exception], words: str
+) -> None:
+    """The error says what is wrong with it."""
+    with pytest.raises(error, match=words):
+        await client.sql(query)
+
+
+async def test_a_table_made_anew_under_its_name(orders: AsyncTableClient, stores: list[Store]) -> None:
+    """Whoever has the table by name goes on with the new one, in as many partitions as that has."""
+    await orders.upsert(rows(10))
+    for store in stores:
+        store.routes.remove(KEYS.table("orders.1"))
+        await asyncio.gather(*(group.destroy() for group in store.sidecar.groups.values()))
+        store.sidecar.groups.clear()
+    with pytest.raises(TableDroppedError, match="table orders was dropped"):
+        await orders.count()
+    for number, store in enumerate(stores):
+        record = table_record(ORDERS, partitions=8, changes={})
+        await store.table(record, key="orders.2", partitions=range(4 * number, 4 * number + 4))
+        for partition in range(8):
+            leader = stores[partition // 4]
+            store.routes.put(KEYS.leader("orders.2", partition), encode(Leader(leader.name, 1)))
+    async with AsyncClient([stores[1].address]) as other:
+        await other.table("orders").upsert(rows(100))
+    assert await orders.count() == 100
+    await orders.upsert(rows(200))
+    assert (await orders.get([150, 151])).num_rows == 2
+    assert await orders.partitions() == 8
+
+
+async def test_columns_that_came_later(orders: AsyncTableClient, stores: list[Store]) -> None:
+    """Whoever asks for a table's columns is told of them, though the client knew the table before."""
+    await orders.count()
+    more = [*ORDERS, {"name": "note", "type": "string"}]
+    for store in stores:
+        store.routes.put(KEYS.table("orders.1"), table_record(more, partitions=4, changes={}))
+    assert (await orders.schema()).names == ["id", "customer", "amount", "note"]
+
+
+async def test_a_table_that_not_all_stores_know_of(stores: list[Store]) -> None:
+    """One that has just been made: whoever has heard of it is found."""
+    await stores[1].table(table_record(ORDERS), key="young.1")
+    stores[0].routes.put(KEYS.leader("young.1", 0), encode(Leader(stores[1].name, 1)))
+    async with AsyncClient([stores[0].address, stores[1].address]) as client:
+        assert await client.table("young").count() == 0
+        with pytest.raises(UnknownTableError, match="no table is called nothing; there are: orders"):
+            await client.table("nothing").count()
+
+
+async def test_rows_of_very_different_sizes(orders: AsyncTableClient) -> None:
+    """Batches are as large as entries may be, though a few rows have all the bytes."""
+    large = [{"id": number, "customer": "x" * (1 << 20)} for number in range(200)]
+    await orders.upsert([*large, *({"id": number} for number in range(200, 5000))])
+    assert await orders.count() == 5000
+
+
+async def test_a_row_that_no_entry_takes(orders: AsyncTableClient) -> None:
+    """It is named, and nothing of the call is written."""
+    with pytest.raises(TooLargeError, match=r"a row with the key {'id': 7} has \d+ bytes; at most 33488896") as refused:
+        await orders.upsert([*rows(5), {"id": 7, "customer": "x" * (33 << 20)}])
+    assert refused.value.limit == 33488896
+    assert await orders.count() == 0
+
+
+async def test_many_keys_at_once(orders: AsyncTableClient) -> None:
+    """More than a store looks up in one go."""
+    await orders.upsert(pa.table({"id": range(1000)}))
+    assert (await orders.get(pa.table({"id": range(450_000)}), ["id"])).num_rows == 1000
+
+
+@pytest.mark.parametrize("kind", [(Client, AsyncClient), (TableClient, AsyncTableClient)])
+def test_asyncio_has_the_same_methods(kind: tuple[type, type]) -> None:
+    """With the same parameters; what asks stores is awaited."""
+    sync, aio = kind
+    assert _public(sync) == _public(aio)
+    for name in _public(sync):
+        method = getattr(sync, name)
+        if callable(method):
+            assert (
+                str(inspect.signature(method)).partition(" ->")[0]
+                == str(inspect.signature(getattr(aio, name))).partition(" ->")[0]
+            ), name
+
+
+def _public(kind: type) -> list[str]:
+    return sorted(name for name in vars(kind) if not name.startswith("_"))
+
+
+async def test_the_rest_of_asyncio_s_methods(orders: AsyncTableClient, client: AsyncClient) -> None:
+    """Streams, pins, columns: as without asyncio."""
+    await orders.wait_until_readable()
+    await orders.upsert(rows(100))
+    assert (await orders.schema()).names == ["id", "customer", "amount"]
+    assert (await orders.row_schema()).primary_key == ("id",)
+    assert await client.tables() == ["orders"]
+    pins = await orders.pin("p", seconds=60)
+    assert sorted(pins) == [0, 1, 2, 3]
+    found = 0
+    for partition in range(await orders.partitions()):
+        async with orders.stream(partition, ["id"], col("id") < 50, pin="p") as stream:
+            assert (stream.schema.names, stream.index > 0) == (["id"], True)
+            async for batch in stream:
+                found += batch.num_rows
+    assert found == 50
+    await orders.unpin("p")
+    assert await orders.count() == 100, "by then it is applied, too"
+    with pytest.raises(UnknownPinError):
+        async with orders.stream(0, pin="p"):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda t: t.count(col("id") == object()), FilterError, "column id: no column holds a object"),
+        (lambda t: t.count(col("id") > datetime(2026, 1, 1)), FilterError, "no time zone"),
+        (lambda t: t.stream(9), UnknownTableError, "partitions 0 to 3, and 9 was asked for"),
+        (lambda t: t.put(-1, [], op="upsert", writer="w") or t.stream(-1), UnknownTableError, "and -1 was asked for"),
+        (lambda t: t.scan("id"), RequestError, r"columns: got 'id'; allowed: a list of names, like \['id'\]"),
+        (lambda t: t.get(1), RowsError, "keys may not be of type int; .* lists of keys or dicts"),
+        (lambda t: t.get([], ["nothing"]), UnknownColumnError, "no column nothing"),
+        (lambda t: t.changes({9: 1}), RequestError, "from_: table orders has no partition 9"),
+        (lambda t: t.changes({0: 1 << 40}), RequestError, "is the newest"),
+    ],
+    ids=range(9),
+)
+async def test_nonsense_is_refused_by_name(stores: list[Store], call: Any, error: type[Exception], words: str) -> None:
+    """And the client goes on."""
+
+    def ask() -> None:
+        with Client([stores[0].address]) as client:
+            with pytest.raises(error, match=words):
+                call(client.table("orders"))
+            assert client.table("orders").count() == 0
+
+    await asyncio.to_thread(ask)
+
+
+async def test_values_of_numpy_and_arrow_in_conditions(orders: AsyncTableClient) -> None:
+    """They are what they stand for."""
+    await orders.upsert(rows(10))
+    assert await orders.count(col("id") < np.int64(3)) == 3
+    assert await orders.count(col("customer") == pa.scalar("c1")) == 3
 
 
 async def test_a_leader_that_moved_is_found(orders: AsyncTableClient, stores: list[Store]) -> None:
@@ -160,6 +378,7 @@ async def test_unknown_outcomes_are_written_once(orders: AsyncTableClient, store
         ([{"id": 1, "custmer": "x"}], UnknownColumnError, "custmer"),
         ([{"id": None}], RowsError, "id has 1 nulls"),
         ([{"customer": "x"}], RowsError, "id is missing"),
+        ([{"id": 1 << 70}], RowsError, "column id is of type int64"),
         ([{"id": "one"}], RowsError, "column id is of type int64, and a row has another value: .*'one'"),
         ([{"id": 1}, {"id": 2, "customer": 7}], RowsError, "column customer is of type string"),
         (7, RowsError, "type int"),

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import re
 
 import pytest
 
-from tests.repository.tree import ROOT
+from tests.repository.tree import ROOT, shown
 from tests.store.serving import Store
 
 PAGE = ROOT / "docs" / "client.md"
-BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+BLOCKS = shown(PAGE, "python")
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))

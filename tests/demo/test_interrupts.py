@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from collections.abc import Iterator
 
 import pytest
 
-from demo.interrupts import held, listen
+from demo.interrupts import held, hush_py4j, listen
 
 
 @pytest.fixture(autouse=True)
@@ -48,3 +49,17 @@ def test_nothing_comes_of_nothing() -> None:
     """Without a signal nothing happens."""
     with held():
         pass
+
+
+def test_py4j_says_nothing_of_it(caplog: pytest.LogCaptureFixture) -> None:
+    """Neither by its own logger nor by the root's, as it does while a command is under way; others are heard."""
+    root, filters = logging.getLogger(), list(logging.getLogger().filters)
+    hush_py4j()
+    try:
+        logging.getLogger("py4j.clientserver").error("Error while sending or receiving.")
+        root.error("KeyboardInterrupt while sending command.")
+        root.error("something else")
+    finally:
+        root.filters[:] = filters
+        logging.getLogger("py4j").setLevel(logging.NOTSET)
+    assert caplog.messages == ["something else"]

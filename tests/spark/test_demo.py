@@ -73,10 +73,27 @@ def test_every_acknowledged_row_is_there(tmp_path: Path) -> None:
     assert left_behind(tmp_path) == []
 
 
+def catches(pid: int, number: signal.Signals) -> bool:
+    """Whether a process has a handler for a signal; Python itself has none for SIGTERM."""
+    [line] = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("SigCgt:")]
+    return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+
+
+def test_interrupted_at_its_very_start(tmp_path: Path) -> None:
+    """Whatever it is about to import, there is no traceback."""
+    with demo(tmp_path) as running:
+        while not catches(running.pid, signal.SIGTERM):
+            assert running.poll() is None
+        os.killpg(running.pid, signal.SIGINT)
+        output, _ = running.communicate()
+    assert (running.returncode, output) == (130, "stopped; stores, etcd and all their data are gone again\n")
+    assert left_behind(tmp_path) == []
+
+
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("when", ["Start etcd", "Read and write"])
+@pytest.mark.parametrize("when", ["Start etcd", "Load", "Read and write"])
 def test_interrupted(tmp_path: Path, when: str) -> None:
-    """Ctrl-C ends it without a traceback, whether its stores are about to start or at work."""
+    """Ctrl-C ends it without a traceback, whether its stores are about to start or at work, or Spark is."""
     with demo(tmp_path, "--rows", "1000", "--quiet-seconds", "60") as running:
         assert running.stdout is not None
         seen = []

@@ -14,6 +14,7 @@
     attempts    calls that find the right store, and are made again until their deadline
     lanes       writes to one partition: those that come at the same time go together
     streams     rows of one partition as they come
+    queries     SQL, in this process
     verifying   whether all replicas have the same rows
     writes      rows split by partition, with tokens, so that a batch that is sent again is not written twice
     filters     `col("amount") > 5`, as stores understand it

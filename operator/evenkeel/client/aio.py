@@ -1,9 +1,13 @@
-"""The client for asyncio: the same methods, awaited; each call runs on a thread of the client's."""
+"""The client for asyncio: the same methods, awaited; each call runs on a thread of the client's.
+
+Who stops waiting for a call, by a timeout say, has not stopped the call: it goes on until its own deadline, and what it
+was to write may be written.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
@@ -14,22 +18,62 @@ import pyarrow as pa
 
 from evenkeel.client.client import Client
 from evenkeel.client.filters import Filter
+from evenkeel.client.streams import RowStream
 from evenkeel.client.table import Changes, TableClient
 from evenkeel.client.verifying import Verified
-from evenkeel.client.writes import Written
+from evenkeel.client.writes import Op, Written
+from evenkeel.errors import UnavailableError
+from evenkeel.rows.schema import RowSchema
+from evenkeel.wire.flight import PinResult
 
-__all__ = ["AsyncClient", "AsyncTableClient"]
+__all__ = ["AsyncClient", "AsyncRowStream", "AsyncTableClient"]
 
 T = TypeVar("T")
 _CALLS: Final = 64
+
+
+class AsyncRowStream:
+    """See `RowStream`."""
+
+    def __init__(self, stream: RowStream, threads: ThreadPoolExecutor) -> None:
+        self.schema = stream.schema
+        self.index = stream.index
+        self._batches = iter(stream)
+        self._threads = threads
+
+    def __aiter__(self) -> AsyncIterator[pa.RecordBatch]:
+        return self
+
+    async def __anext__(self) -> pa.RecordBatch:
+        batch = await asyncio.get_running_loop().run_in_executor(self._threads, partial(next, self._batches, None))
+        if batch is None:
+            raise StopAsyncIteration
+        return batch
 
 
 class AsyncTableClient:
     """One table; see `TableClient` for what the methods do."""
 
     def __init__(self, table: TableClient, threads: ThreadPoolExecutor) -> None:
+        self.name = table.name
         self._table = table
         self._threads = threads
+
+    def within(self, seconds: float) -> AsyncTableClient:
+        """The same table, whose calls have so many seconds each."""
+        return AsyncTableClient(self._table.within(seconds), self._threads)
+
+    async def schema(self) -> pa.Schema:
+        """The table's columns."""
+        return await self._do(lambda: self._table.schema)
+
+    async def partitions(self) -> int:
+        """How many partitions it has."""
+        return await self._do(lambda: self._table.partitions)
+
+    async def row_schema(self) -> RowSchema:
+        """Its columns, keys and partitions, as stores know them."""
+        return await self._do(lambda: self._table.row_schema)
 
     async def upsert(self, rows: Any) -> Written:
         """Write whole rows."""
@@ -43,14 +87,42 @@ class AsyncTableClient:
         """Remove rows by their primary keys."""
         return await self._do(partial(self._table.delete, keys))
 
+    async def put(self, partition: int, batches: Iterable[tuple[int, pa.RecordBatch]], *, op: Op, writer: str) -> int:
+        """Write batches of one partition under tokens of one's own."""
+        return await self._do(partial(self._table.put, partition, batches, op=op, writer=writer))
+
     async def scan(
         self,
         columns: Sequence[str] | None = None,
         filter: Filter | list[Any] | None = None,  # noqa: A002
-        **options: Any,
+        *,
+        limit: int | None = None,
+        max_age: float | None = None,
+        at_least: Mapping[int, int] | None = None,
+        pins: Mapping[int, str] | None = None,
     ) -> pa.Table:
         """Rows."""
-        return await self._do(partial(self._table.scan, columns, filter, **options))
+        how = {"limit": limit, "max_age": max_age, "at_least": at_least, "pins": pins}
+        return await self._do(partial(self._table.scan, columns, filter, **how))  # type: ignore[arg-type]
+
+    @asynccontextmanager
+    async def stream(
+        self,
+        partition: int,
+        columns: Sequence[str] | None = None,
+        filter: Filter | list[Any] | None = None,  # noqa: A002
+        *,
+        limit: int | None = None,
+        at_least: int | None = None,
+        pin: str = "",
+    ) -> AsyncIterator[AsyncRowStream]:
+        """The rows of one partition as they come: `async with orders.stream(0) as rows`, then `async for`."""
+        ask = partial(self._table.stream, partition, columns, filter, limit=limit, at_least=at_least, pin=pin)
+        stream = await self._do(ask)
+        try:
+            yield AsyncRowStream(stream, self._threads)
+        finally:
+            stream.close()
 
     async def count(self, filter: Filter | list[Any] | None = None) -> int:  # noqa: A002
         """How many rows there are."""
@@ -65,7 +137,7 @@ class AsyncTableClient:
         return await self._do(partial(self._table.changes, from_))
 
     async def heal(self) -> list[Verified]:
-        """See `Table.heal`."""
+        """See `TableClient.heal`."""
         return await self._do(self._table.heal)
 
     async def verify(self) -> list[Verified]:
@@ -82,8 +154,20 @@ class AsyncTableClient:
         finally:
             await self._do(partial(pinned.__exit__, None, None, None))
 
+    async def pin(self, name: str, *, seconds: float, partitions: Iterable[int] | None = None) -> dict[int, PinResult]:
+        """Keep partitions readable as they are now under a name."""
+        return await self._do(partial(self._table.pin, name, seconds=seconds, partitions=partitions))
+
+    async def unpin(self, name: str) -> None:
+        """Let the pins of a name go."""
+        await self._do(partial(self._table.unpin, name))
+
+    async def wait_until_readable(self, *, seconds: float = 30.0) -> None:
+        """Wait until every partition has a leader that answers."""
+        await self._do(partial(self._table.wait_until_readable, seconds=seconds))
+
     async def _do(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        return await _on_threads(self._threads, work)
 
 
 class AsyncClient:
@@ -99,16 +183,16 @@ class AsyncClient:
 
     async def tables(self) -> list[str]:
         """The names of all tables."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._client.tables)
+        return await _on_threads(self._threads, self._client.tables)
 
     async def sql(self, query: str) -> pa.Table:
         """Run a query over tables."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._client.sql, query)
+        return await _on_threads(self._threads, partial(self._client.sql, query))
 
     async def close(self) -> None:
         """Hang up."""
-        self._threads.shutdown(wait=False)
         await asyncio.to_thread(self._client.close)
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def __aenter__(self) -> Self:
         return self
@@ -117,3 +201,12 @@ class AsyncClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+async def _on_threads(threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:
+    try:
+        return await asyncio.get_running_loop().run_in_executor(threads, work)
+    except RuntimeError as error:
+        if "after shutdown" not in str(error):
+            raise
+        raise UnavailableError("the client is closed: make a new one") from None

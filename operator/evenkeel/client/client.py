@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from importlib import import_module
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import pyarrow as pa
 
 from evenkeel.client.attempts import Attempts
 from evenkeel.client.connections import Connections
+from evenkeel.client.queries import run_query
 from evenkeel.client.routes import RouteCache
 from evenkeel.client.table import TableClient
-from evenkeel.errors import InvalidInputError, RequestError
+from evenkeel.errors import InvalidInputError
 
 __all__ = ["Client"]
 
@@ -43,7 +43,7 @@ class Client:
         if isinstance(endpoints, str) or not endpoints:
             raise InvalidInputError(f"endpoints: got {endpoints!r}; allowed: a list like ['grpc://127.0.0.1:7500']")
         for endpoint in endpoints:
-            if not endpoint.startswith(("grpc://", "grpc+tcp://", "grpc+tls://")):
+            if not str(endpoint).startswith(("grpc://", "grpc+tcp://", "grpc+tls://")):
                 raise InvalidInputError(
                     f"endpoints: got {endpoint!r}; allowed: grpc://HOST:PORT or grpc+tls://HOST:PORT"
                 )
@@ -55,6 +55,8 @@ class Client:
 
     def table(self, name: str) -> TableClient:
         """A table; that it is there shows with the first call."""
+        if not isinstance(name, str) or not name:
+            raise InvalidInputError(f"table: got {name!r}; allowed: its name, like 'orders'")
         with self._lock:
             if name not in self._tables:
                 self._tables[name] = TableClient(name, self._attempts, self._pool)
@@ -62,38 +64,14 @@ class Client:
 
     def tables(self) -> list[str]:
         """The names of all tables."""
-        return self._attempts.routes.names()
+        return self._attempts.begin().names()
 
     def sql(self, query: str) -> pa.Table:
         """Run a query over tables, in DuckDB, here; each table's rows are of one moment.
 
         Rows travel to this process: filter and aggregate with `scan` and `count` where tables are large.
         """
-        try:
-            duckdb: Any = import_module("duckdb")
-        except ModuleNotFoundError:
-            raise InvalidInputError("SQL needs duckdb: pip install 'evenkeel-operator[client]'") from None
-        with duckdb.connect() as connection:
-            try:
-                names = connection.get_table_names(query)
-            except duckdb.Error as error:
-                raise RequestError(f"not a query: {error}") from None
-            for name in sorted(names):
-                connection.register(name, self._rows_of_one_moment(name))
-            try:
-                return self._interruptible(connection, lambda: connection.sql(query).to_arrow_table())
-            except duckdb.Error as error:
-                raise RequestError(str(error)) from None
-
-    def _interruptible(self, connection: Any, work: Callable[[], pa.Table]) -> pa.Table:
-        """Let Ctrl-C end a query that takes long: DuckDB itself does not hear of it."""
-        running = self._pool.submit(work)
-        try:
-            return running.result()
-        except BaseException:
-            connection.interrupt()
-            wait([running])
-            raise
+        return run_query(query, tables=self.tables, rows=self._rows_of_one_moment, pool=self._pool)
 
     def _rows_of_one_moment(self, name: str) -> pa.Table:
         table = self.table(name)
@@ -103,8 +81,9 @@ class Client:
             return table.scan(pins=pins)
 
     def close(self) -> None:
-        """Hang up."""
-        self._pool.shutdown()
+        """Hang up; calls under way in other threads end soon, with an error."""
+        self._attempts.close()
+        self._pool.shutdown(cancel_futures=True)
         self._connections.close()
 
     def __enter__(self) -> Self:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pyarrow import flight
 
@@ -13,6 +13,11 @@ from evenkeel.errors import InvalidInputError, StoreError, UnavailableError
 from evenkeel.wire.flight import decode_error
 
 __all__ = ["Connections", "store_error"]
+
+_SILENCE: Final = [("grpc.keepalive_time_ms", 600_000), ("grpc.keepalive_timeout_ms", 10_000)]
+"""A connection on which what we sent is not even acknowledged for ten seconds ends: a pod that was moved, or whose node
+lost its power, tells nobody, and calls would hang until their time is up. Pings, which come with it, are rare: stores
+take many of them for an attack."""
 
 
 class Connections:
@@ -31,7 +36,7 @@ class Connections:
         """`via` tells how an address that stores name is reached from here."""
         self._headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
         self._via = via
-        self._options: dict[str, Any] = {}
+        self._options: dict[str, Any] = {"generic_options": _SILENCE}
         if ca is not None:
             self._options["tls_root_certs"] = _read(ca)
         if cert is not None and key is not None:
@@ -68,14 +73,12 @@ def _read(file: Path | bytes) -> bytes:
         raise InvalidInputError(f"certificate file {file!s}: {error.strerror}") from error
 
 
-def store_error(error: Exception) -> StoreError:
+def store_error(error: Exception, *, at: str = "") -> StoreError:
     """What a store said, or that it could not be reached."""
     info = getattr(error, "extra_info", None)
     if info:
         return decode_error(bytes(info))
-    return UnavailableError(str(error).partition(". gRPC")[0])
-
-
-def addresses(seeds: Mapping[str, str]) -> list[str]:
-    """All addresses, without repetition."""
-    return list(dict.fromkeys(seeds.values()))
+    where = f"{at}: " if at else ""
+    if isinstance(error, flight.FlightTimedOutError):
+        return UnavailableError(f"{where}no answer in time")
+    return UnavailableError(where + str(error).partition(". gRPC")[0].rpartition(", with message: ")[2])

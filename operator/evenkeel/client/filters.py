@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from evenkeel.errors import FilterError
 from evenkeel.rows.values import to_json
 
 __all__ = ["Column", "Filter", "col", "filter_of"]
@@ -53,7 +54,7 @@ class Column:
         self.name = name
 
     def _compare(self, op: str, value: Any) -> Filter:
-        return Filter([op, self.name, to_json(value)])
+        return Filter([op, self.name, _value(self.name, value)])
 
     def __eq__(self, value: object) -> Filter:  # type: ignore[override]
         return self._compare("=", value)
@@ -77,7 +78,7 @@ class Column:
 
     def isin(self, values: Iterable[Any]) -> Filter:
         """One of these."""
-        return Filter(["in", self.name, [to_json(value) for value in values]])
+        return Filter(["in", self.name, [_value(self.name, value) for value in values]])
 
     def is_null(self) -> Filter:
         """Nothing is there."""
@@ -99,6 +100,13 @@ class Column:
 def col(name: str) -> Column:
     """A column, to be compared with something."""
     return Column(name)
+
+
+def _value(column: str, value: Any) -> Any:
+    try:
+        return to_json(value)
+    except ValueError as error:
+        raise FilterError(f"column {column}: {error}") from None
 
 
 def filter_of(given: Filter | list[Any] | None) -> list[Any] | None:

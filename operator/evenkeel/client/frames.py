@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -26,10 +27,10 @@ def key_batches(keys: Any, schema: RowSchema) -> list[pa.RecordBatch]:
         name = schema.primary_key[0]
         keys = [key if isinstance(key, Mapping) else {name: key} for key in keys]
     shape = key_schema(schema) if schema.primary_key else arrow_schema(schema)
-    return [conform_keys(batch, schema) for batch in _batches(keys, shape, schema)]
+    return [conform_keys(batch, schema) for batch in _batches(keys, shape, schema, what="keys")]
 
 
-def _batches(rows: Any, shape: pa.Schema, schema: RowSchema) -> list[pa.RecordBatch]:
+def _batches(rows: Any, shape: pa.Schema, schema: RowSchema, *, what: str = "rows") -> list[pa.RecordBatch]:
     if isinstance(rows, pa.RecordBatch):
         return [rows] if rows.num_rows else []
     if isinstance(rows, pa.Table):
@@ -41,11 +42,12 @@ def _batches(rows: Any, shape: pa.Schema, schema: RowSchema) -> list[pa.RecordBa
     if isinstance(rows, Sequence) and not isinstance(rows, str | bytes):
         return [_from_dicts(rows, shape, schema)] if rows else []
     if hasattr(rows, "__arrow_c_stream__"):
-        return _batches(pa.table(rows), shape, schema)
+        return _batches(pa.table(rows), shape, schema, what=what)
     if type(rows).__module__.partition(".")[0] == "pandas":
-        return _batches(pa.Table.from_pandas(rows, preserve_index=False), shape, schema)
+        return _batches(pa.Table.from_pandas(rows, preserve_index=False), shape, schema, what=what)
     raise RowsError(
-        f"rows of type {type(rows).__name__} cannot be written; allowed: Arrow tables or batches, pandas frames, dicts"
+        f"{what} may not be of type {type(rows).__name__}; allowed: Arrow tables or batches, pandas frames, lists of "
+        + ("dicts" if what == "rows" else "keys or dicts")
     )
 
 
@@ -68,9 +70,11 @@ def _from_dicts(rows: Sequence[Any], shape: pa.Schema, schema: RowSchema) -> pa.
 
 
 def _array(values: list[Any], field: pa.Field, schema: RowSchema) -> pa.Array:
+    if any(isinstance(value, datetime) and value.tzinfo is None for value in values):
+        raise RowsError(f"column {field.name} has a time without a time zone, which is no instant: add one")
     try:
         return pa.array(values, field.type)
-    except (pa.ArrowException, TypeError, ValueError) as error:
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         column = schema.column(field.name)
         kind = column.type if column is not None else field.type
         raise RowsError(f"column {field.name} is of type {kind}, and a row has another value: {error}") from error

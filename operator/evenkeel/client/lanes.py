@@ -16,13 +16,13 @@ from typing import Any, Final, Literal
 import pyarrow as pa
 from msgspec import Struct
 
-from evenkeel.client.attempts import PASSING
+from evenkeel.client.attempts import PASSING, Trying
 from evenkeel.errors import StoreError
 
 __all__ = ["Lane", "Op"]
 
 Op = Literal["upsert", "append", "delete"]
-Send = Callable[[Op, list[pa.RecordBatch]], int]
+Send = Callable[[Op, list[pa.RecordBatch], Trying], int]
 _TOGETHER_BYTES: Final = 8 << 20
 
 
@@ -31,6 +31,7 @@ class _Job(Struct):
 
     op: Op
     batches: list[Any]
+    trying: Trying
     future: Future[int]
 
     @property
@@ -52,9 +53,12 @@ class Lane:
         self._waiting: deque[_Job] = deque()
         self._busy = False
 
-    def add(self, op: Op, batches: list[pa.RecordBatch]) -> Future[int]:
-        """Write batches, soon; the future has the log index that they are in."""
-        job = _Job(op, batches, Future())
+    def add(self, op: Op, batches: list[pa.RecordBatch], trying: Trying) -> Future[int]:
+        """Write batches, soon; the future has the log index that they are in.
+
+        It may be cancelled until they are sent.
+        """
+        job = _Job(op, batches, trying, Future())
         with self._lock:
             self._waiting.append(job)
             begin, self._busy = not self._busy, True
@@ -75,13 +79,16 @@ class Lane:
                 size += self._waiting[0].size
                 if jobs and size > _TOGETHER_BYTES:
                     break
-                jobs.append(self._waiting.popleft())
+                job = self._waiting.popleft()
+                if job.future.set_running_or_notify_cancel():
+                    jobs.append(job)
             self._busy = bool(jobs)
             return jobs
 
     def _carry_out(self, jobs: Sequence[_Job]) -> None:
+        latest = max((job.trying for job in jobs), key=lambda trying: trying.until)
         try:
-            index = self._send(jobs[0].op, _together(jobs))
+            index = self._send(jobs[0].op, _together(jobs), latest)
         except StoreError as error:
             if len(jobs) > 1 and not isinstance(error, PASSING):
                 for job in jobs:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
+import copy
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 import numpy as np
@@ -16,13 +16,21 @@ import pyarrow as pa
 from msgspec import Struct
 from pyarrow import flight
 
-from evenkeel.client.attempts import Attempts, Call
+from evenkeel.client.attempts import PASSING, Attempts, Call, Trying, positive_seconds
 from evenkeel.client.filters import Filter, filter_of
 from evenkeel.client.frames import key_batches, row_batches
+from evenkeel.client.routes import Route
 from evenkeel.client.streams import RowStream
 from evenkeel.client.verifying import Verified, rebuild_wrong, verify_partition
 from evenkeel.client.writes import Op, Writer, Written, send_stamped
-from evenkeel.errors import RetentionError, StoreError, UnknownColumnError
+from evenkeel.errors import (
+    RequestError,
+    RetentionError,
+    StoreError,
+    TableDroppedError,
+    UnavailableError,
+    UnknownColumnError,
+)
 from evenkeel.rows.partitions import partitions_of
 from evenkeel.rows.schema import RowSchema, arrow_schema
 from evenkeel.wire.flight import (
@@ -43,6 +51,8 @@ from evenkeel.wire.flight import (
 __all__ = ["Changes", "TableClient"]
 
 T = TypeVar("T")
+U = TypeVar("U")
+_KEYS_AT_ONCE: Final = 50_000
 
 
 class Changes(Struct, frozen=True):
@@ -60,49 +70,87 @@ class TableClient:
         self.name = name
         self._attempts = attempts
         self._pool = pool
-        self._writer = Writer(name, f"client-{uuid.uuid4().hex[:16]}", attempts, pool)
+        self._writer = Writer(f"client-{uuid.uuid4().hex[:16]}", pool)
+        self._seconds: float | None = None
+
+    def within(self, seconds: float) -> TableClient:
+        """The same table, whose calls have so many seconds each: `orders.within(2).get([1])`."""
+        made = copy.copy(self)
+        made._seconds = positive_seconds("within", seconds)
+        return made
 
     @property
     def schema(self) -> pa.Schema:
         """The table's columns."""
-        return arrow_schema(self._schema())
+        return arrow_schema(self.row_schema)
 
     @property
     def partitions(self) -> int:
         """How many partitions it has."""
-        return self._schema().partitions
+        return self.row_schema.partitions
 
     @property
     def row_schema(self) -> RowSchema:
-        """Its columns, keys and partitions, as stores know them."""
-        return self._schema()
+        """Its columns, keys and partitions, as stores know them now: it may have been given more columns."""
+        return self._begin().route(self.name, anew=True).schema
 
-    def _schema(self) -> RowSchema:
-        return self._attempts.routes.table(self.name).schema
+    def _begin(self) -> Trying:
+        return self._attempts.begin(self._seconds)
 
-    def _known(self, work: Callable[[RowSchema], T]) -> T:
-        """Do something with the columns; if one is unknown, it may have been added since they were asked for."""
+    def _do(self, work: Callable[[Trying, Route], T]) -> T:
+        """Do something with the table as it is known; anew where it is another one by now, of the same name."""
+        trying = self._begin()
+        route = trying.route(self.name)
+        while True:
+            try:
+                return work(trying, route)
+            except TableDroppedError as error:
+                known = self._known_now(trying, error)
+                if known.key == route.key:
+                    raise
+                route = known
+            except UnknownColumnError:
+                # It may have been added since the columns were asked for.
+                known = trying.route(self.name, anew=True)
+                if known.schema == route.schema:
+                    raise
+                route = known
+            except RuntimeError:
+                # Threads are taken away by whoever closes the client.
+                self._attempts.check_open()
+                raise
+
+    def _known_now(self, trying: Trying, error: TableDroppedError) -> Route:
         try:
-            return work(self._schema())
-        except UnknownColumnError:
-            return work(self._attempts.routes.table(self.name, anew=True).schema)
+            return trying.route(self.name, anew=True)
+        except StoreError:
+            raise error from None
 
     # Writing
 
     def upsert(self, rows: Any) -> Written:
         """Write whole rows: Arrow, pandas or dicts; each replaces the one with its key."""
-        batches = self._known(lambda schema: row_batches(rows, schema))
-        return self._writer.write("upsert", batches, self._schema())
+        return self._write("upsert", rows)
 
     def append(self, rows: Any) -> Written:
         """Add rows to a table without primary key."""
-        batches = self._known(lambda schema: row_batches(rows, schema))
-        return self._writer.write("append", batches, self._schema())
+        return self._write("append", rows)
+
+    def _write(self, op: Op, rows: Any) -> Written:
+        given = rows.read_all() if isinstance(rows, pa.RecordBatchReader) else rows  # which can be read only once
+
+        def write(trying: Trying, route: Route) -> Written:
+            return self._writer.write(trying, route, op, row_batches(given, route.schema))
+
+        return self._do(write)
 
     def delete(self, keys: Any) -> Written:
         """Remove rows by their primary keys: dicts, Arrow, or plain values where the key is one column."""
-        batches = key_batches(keys, self._schema())
-        return self._writer.write("delete", batches, self._schema())
+
+        def write(trying: Trying, route: Route) -> Written:
+            return self._writer.write(trying, route, "delete", key_batches(keys, route.schema))
+
+        return self._do(write)
 
     def put(self, partition: int, batches: Iterable[tuple[int, pa.RecordBatch]], *, op: Op, writer: str) -> int:
         """Write batches of one partition under tokens of one's own; returns the log index that they all are in.
@@ -110,8 +158,10 @@ class TableClient:
         The batches are in the table's shape, each with its sequence, from 1 on. Whoever sends a token again, from
         wherever, writes nothing; a store remembers the last 1,024 of a writer. Their order is left open.
         """
-        request = PutRequest(table=self.name, partition=partition, op=op, writer=writer)
-        return send_stamped(self._attempts, request, batches)
+        trying = self._begin()
+        route = trying.route(self.name)
+        request = PutRequest(table=route.key, partition=partition, op=op, writer=writer)
+        return send_stamped(trying, route, request, batches)
 
     # Reading
 
@@ -126,22 +176,21 @@ class TableClient:
         pins: Mapping[int, str] | None = None,
     ) -> pa.Table:
         """Rows, as of now; or from any replica at most `max_age` seconds old, past a write, or at pins."""
+        names = column_names(columns)
 
-        def read(partition: int) -> pa.Table:
-            request = ReadRequest(
-                table=self.name,
+        def ask(route: Route, partition: int) -> ReadRequest:
+            return ReadRequest(
+                table=route.key,
                 partition=partition,
-                columns=None if columns is None else tuple(columns),
+                columns=names,
                 filter=filter_of(filter),
                 limit=limit,
                 max_age=max_age,
                 at_least=None if at_least is None else at_least.get(partition),
                 pin="" if pins is None else pins.get(partition, ""),
             )
-            return self._read(request)[0]
 
-        rows = self._everywhere(read)
-        found = pa.concat_tables(rows)
+        found = pa.concat_tables([rows for rows, _ in self._do(partial(self._read_all, ask))])
         return found if limit is None else found.slice(0, limit)
 
     def stream(
@@ -155,10 +204,12 @@ class TableClient:
         pin: str = "",
     ) -> RowStream:
         """The rows of one partition as they come; one that breaks off in the middle is the caller's to read anew."""
+        trying = self._begin()
+        route = trying.route(self.name)
         request = ReadRequest(
-            table=self.name,
+            table=route.key,
             partition=partition,
-            columns=None if columns is None else tuple(columns),
+            columns=column_names(columns),
             filter=filter_of(filter),
             limit=limit,
             at_least=at_least,
@@ -171,145 +222,205 @@ class TableClient:
             list(client.do_action(flight.Action("routes", encode(RoutesRequest(table=self.name))), options))
             return RowStream(client.do_get(ticket, self._attempts.endless))
 
-        return self._attempt(request)(self.name, partition, call)
+        return _attempt(trying, request)(route, partition, call)
 
     def count(self, filter: Filter | list[Any] | None = None) -> int:  # noqa: A002
         """How many rows there are; counted by the stores."""
+        figures = (Aggregate(function="count", name="rows"),)
 
-        def read(partition: int) -> int:
-            figures = (Aggregate(function="count", name="rows"),)
-            request = ReadRequest(table=self.name, partition=partition, filter=filter_of(filter), aggregates=figures)
-            return int(self._read(request)[0].column("rows")[0].as_py())
+        def ask(route: Route, partition: int) -> ReadRequest:
+            return ReadRequest(table=route.key, partition=partition, filter=filter_of(filter), aggregates=figures)
 
-        return sum(self._everywhere(read))
+        return sum(int(rows.column("rows")[0].as_py()) for rows, _ in self._do(partial(self._read_all, ask)))
 
     def get(self, keys: Any, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows with these primary keys; those that are not there are left out."""
-        schema = self._schema()
-        asked: dict[int, list[pa.RecordBatch]] = {}
-        for batch in key_batches(keys, schema):
-            places = partitions_of(batch, schema)
-            for place in np.unique(places):
-                asked.setdefault(int(place), []).append(batch.filter(pa.array(places == place)))
-        found = list(self._pool.map(lambda item: self._lookup(item[0], item[1], columns), asked.items()))
-        names = list(columns) if columns is not None else list(schema.names)
-        return pa.concat_tables(found) if found else arrow_schema(schema).empty_table().select(names)
+        names = column_names(columns)
 
-    def _lookup(self, partition: int, batches: list[pa.RecordBatch], columns: Sequence[str] | None) -> pa.Table:
-        names = None if columns is None else tuple(columns)
-        body = pack(LookupRequest(table=self.name, partition=partition, columns=names), _stream(batches))
+        def look_up(trying: Trying, route: Route) -> pa.Table:
+            asked = list(_keys_by_partition(key_batches(keys, route.schema), route.schema))
+            found = self._side_by_side(trying, lambda item: _look_up(trying, route, *item, names), asked)
+            return pa.concat_tables(found) if found else _empty(route.schema, names)
 
-        def call(client: flight.FlightClient, options: flight.FlightCallOptions) -> pa.Table:
-            [result] = client.do_action(flight.Action("lookup", body), options)
-            return pa.ipc.open_stream(result.body).read_all()
-
-        return self._attempts.at_leader(self.name, partition, call)
+        return self._do(look_up)
 
     def changes(self, from_: Mapping[int, int] | None = None) -> Changes:
         """What changed in each partition past these log indexes; from the oldest that is kept where none is given.
 
-        `RetentionError.first` says where changes begin, if they do not reach back to what was given.
+        `RetentionError.first` says where changes begin, if they do not reach back to what was given. Of many changes
+        the first come, up to 262,144 or so of each partition: go on until there are none.
         """
+        given = from_ or {}
 
-        def read(partition: int) -> tuple[int, pa.Table, int]:
-            request = ReadRequest(table=self.name, partition=partition, changes_after=(from_ or {}).get(partition, 0))
-            try:
-                return partition, *self._read(request)
-            except RetentionError as error:
-                if partition in (from_ or {}):
-                    raise
-                oldest = msgspec.structs.replace(request, changes_after=max(0, error.first - 1))
-                return partition, *self._read(oldest)
+        def read(trying: Trying, route: Route) -> Changes:
+            unknown = [partition for partition in given if not 0 <= partition < len(route.partitions)]
+            if unknown:
+                raise RequestError(f"from_: table {route.name} has no partition {unknown[0]}")
+            found = self._everywhere(trying, route, lambda partition: _changed(trying, route, partition, given))
+            return Changes(pa.concat_tables([rows for rows, _ in found]), {p: at for p, (_, at) in enumerate(found)})
 
-        found = self._everywhere(read)
-        rows = pa.concat_tables([rows for _, rows, _ in found])
-        return Changes(rows, {partition: index for partition, _, index in found})
+        return self._do(read)
 
     @contextmanager
     def pinned(self, *, seconds: float = 600.0) -> Iterator[dict[int, str]]:
         """Keep all partitions readable as they are now: `with table.pinned() as pins: table.scan(pins=pins)`."""
         name = f"client-{uuid.uuid4().hex[:16]}"
-        self.pin(name, seconds=seconds)
         try:
-            yield dict.fromkeys(range(self.partitions), name)
+            yield dict.fromkeys(self.pin(name, seconds=seconds), name)
         finally:
-            self.unpin(name)
+            # It ends by itself, too; what went wrong meanwhile is what matters.
+            with suppress(*PASSING, TableDroppedError):
+                self.unpin(name)
 
     def pin(self, name: str, *, seconds: float, partitions: Iterable[int] | None = None) -> dict[int, PinResult]:
         """Keep partitions readable as they are now under a name; where it is a pin's already, make that live longer."""
-        wanted = list(range(self.partitions) if partitions is None else partitions)
-        return dict(zip(wanted, self._pool.map(partial(self._pin, name=name, seconds=seconds), wanted), strict=True))
+        only = None if partitions is None else list(partitions)
+
+        def pin(trying: Trying, route: Route) -> dict[int, PinResult]:
+            wanted = list(range(len(route.partitions))) if only is None else only
+            one = partial(_pin, trying, route, name=name, seconds=seconds)
+            return dict(zip(wanted, self._side_by_side(trying, one, wanted), strict=True))
+
+        return self._do(pin)
 
     def unpin(self, name: str) -> None:
         """Let the pins of a name go; done where there are none."""
-        self._everywhere(partial(self._unpin, name=name))
+        self._do(lambda trying, route: self._everywhere(trying, route, partial(_unpin, trying, route, name=name)))
 
-    def _pin(self, partition: int, *, name: str, seconds: float) -> PinResult:
-        body = encode(PinRequest(table=self.name, partition=partition, name=name, seconds=seconds))
+    def _read_all(
+        self, ask: Callable[[Route, int], ReadRequest], trying: Trying, route: Route
+    ) -> list[tuple[pa.Table, int]]:
+        return self._everywhere(trying, route, lambda partition: _read(trying, route, ask(route, partition)))
 
-        def call(client: flight.FlightClient, options: flight.FlightCallOptions) -> PinResult:
-            [result] = client.do_action(flight.Action("pin", body), options)
-            return decode(PinResult, result.body.to_pybytes())
+    def _everywhere(self, trying: Trying, route: Route, work: Callable[[int], T]) -> list[T]:
+        return self._side_by_side(trying, work, range(len(route.partitions)))
 
-        return self._attempts.at_leader(self.name, partition, call)
+    def _side_by_side(self, trying: Trying, work: Callable[[U], T], items: Iterable[U]) -> list[T]:
+        def do(item: U) -> T:
+            done = work(item)
+            trying.went_on()
+            return done
 
-    def _unpin(self, partition: int, *, name: str) -> None:
-        body = encode(UnpinRequest(table=self.name, partition=partition, name=name))
-
-        def call(client: flight.FlightClient, options: flight.FlightCallOptions) -> None:
-            list(client.do_action(flight.Action("unpin", body), options))
-
-        self._attempts.at_leader(self.name, partition, call)
-
-    def _read(self, request: ReadRequest) -> tuple[pa.Table, int]:
-        """The rows of one partition, and the index they are of."""
-        ticket = flight.Ticket(encode(request))
-
-        def call(client: flight.FlightClient, options: flight.FlightCallOptions) -> tuple[pa.Table, int]:
-            reader = client.do_get(ticket, options)
-            batches, index = [], 0
-            for chunk in reader:
-                batches.append(chunk.data)
-                if chunk.app_metadata is not None:
-                    index = decode(ReadStamp, chunk.app_metadata.to_pybytes()).index
-            return pa.Table.from_batches(batches, schema=reader.schema), index
-
-        assert request.partition is not None
-        return self._attempt(request)(self.name, request.partition, call)
-
-    def _attempt(self, request: ReadRequest) -> Callable[[str, int, Call[T]], T]:
-        relaxed = request.max_age is not None or request.at_least is not None or request.pin
-        return self._attempts.anywhere if relaxed else self._attempts.at_leader
-
-    def _everywhere(self, work: Callable[[int], T]) -> list[T]:
-        return list(self._pool.map(work, range(self.partitions)))
+        futures = [self._pool.submit(do, item) for item in items]
+        try:
+            return [trying.wait(future) for future in futures]
+        except TimeoutError:
+            raise UnavailableError(f"not all partitions answered within {trying.seconds:g} s") from None
+        finally:
+            for future in futures:
+                future.cancel()
 
     def verify(self) -> list[Verified]:
         """Have the replicas of every partition compared; a store that differs says so in its metrics, too."""
-        return self._everywhere(lambda partition: verify_partition(self._attempts, self.name, partition))
+        return self._do(self._verify)
+
+    def _verify(self, trying: Trying, route: Route) -> list[Verified]:
+        return self._everywhere(trying, route, partial(verify_partition, trying, self._attempts.routes, route))
 
     def heal(self) -> list[Verified]:
         """Compare like `verify`, and have every replica built anew that has other rows than most of them."""
-        found = self.verify()
-        wrong = [one for one in found if one.wrong]
-        for one in wrong:
-            rebuild_wrong(self._attempts, self.name, one)
-            # They find out with the next entry of the log, which a barrier is.
-            verify_partition(self._attempts, self.name, one.partition)
-        return found
+
+        def heal(trying: Trying, route: Route) -> list[Verified]:
+            found = self._verify(trying, route)
+            for one in found:
+                if one.wrong:
+                    rebuild_wrong(trying, self._attempts.routes, route, one)
+                    # They find out with the next entry of the log, which a barrier is.
+                    verify_partition(trying, self._attempts.routes, route, one.partition)
+            return found
+
+        return self._do(heal)
 
     def wait_until_readable(self, *, seconds: float = 30.0) -> None:
         """Wait until every partition has a leader that answers."""
-        until = time.monotonic() + seconds
-        while True:
-            try:
-                self.count()
-            except StoreError:
-                if time.monotonic() > until:
-                    raise
-                time.sleep(0.1)
-            else:
-                return
+        self.within(seconds).count()
+
+
+def column_names(columns: Sequence[str] | None) -> tuple[str, ...] | None:
+    """Return columns as they are asked for."""
+    if isinstance(columns, str):
+        raise RequestError(f"columns: got {columns!r}; allowed: a list of names, like [{columns!r}]")
+    return None if columns is None else tuple(columns)
+
+
+def _attempt(trying: Trying, request: ReadRequest) -> Callable[[Route, int, Call[T]], T]:
+    relaxed = request.max_age is not None or request.at_least is not None or request.pin
+    return trying.anywhere if relaxed else trying.at_leader
+
+
+def _read(trying: Trying, route: Route, request: ReadRequest) -> tuple[pa.Table, int]:
+    """The rows of one partition, and the index they are of."""
+    ticket = flight.Ticket(encode(request))
+
+    def call(client: flight.FlightClient, options: flight.FlightCallOptions) -> tuple[pa.Table, int]:
+        reader = client.do_get(ticket, options)
+        batches, index = [], 0
+        for chunk in reader:
+            batches.append(chunk.data)
+            if chunk.app_metadata is not None:
+                index = decode(ReadStamp, chunk.app_metadata.to_pybytes()).index
+        return pa.Table.from_batches(batches, schema=reader.schema), index
+
+    assert request.partition is not None
+    return _attempt(trying, request)(route, request.partition, call)
+
+
+def _changed(trying: Trying, route: Route, partition: int, given: Mapping[int, int]) -> tuple[pa.Table, int]:
+    request = ReadRequest(table=route.key, partition=partition, changes_after=given.get(partition, 0))
+    try:
+        return _read(trying, route, request)
+    except RetentionError as error:
+        if partition in given:
+            raise
+        return _read(trying, route, msgspec.structs.replace(request, changes_after=max(0, error.first - 1)))
+
+
+def _pin(trying: Trying, route: Route, partition: int, *, name: str, seconds: float) -> PinResult:
+    body = encode(PinRequest(table=route.key, partition=partition, name=name, seconds=seconds))
+
+    def call(client: flight.FlightClient, options: flight.FlightCallOptions) -> PinResult:
+        [result] = client.do_action(flight.Action("pin", body), options)
+        return decode(PinResult, result.body.to_pybytes())
+
+    return trying.at_leader(route, partition, call)
+
+
+def _unpin(trying: Trying, route: Route, partition: int, *, name: str) -> None:
+    body = encode(UnpinRequest(table=route.key, partition=partition, name=name))
+
+    def call(client: flight.FlightClient, options: flight.FlightCallOptions) -> None:
+        list(client.do_action(flight.Action("unpin", body), options))
+
+    trying.at_leader(route, partition, call)
+
+
+def _keys_by_partition(batches: Iterable[pa.RecordBatch], schema: RowSchema) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Cut keys into what one store looks up at once."""
+    for batch in batches:
+        places = partitions_of(batch, schema)
+        for place in np.unique(places):
+            own = batch.filter(pa.array(places == place))
+            for start in range(0, own.num_rows, _KEYS_AT_ONCE):
+                yield int(place), own.slice(start, _KEYS_AT_ONCE)
+
+
+def _look_up(
+    trying: Trying, route: Route, partition: int, keys: pa.RecordBatch, columns: tuple[str, ...] | None
+) -> pa.Table:
+    body = pack(LookupRequest(table=route.key, partition=partition, columns=columns), _stream([keys]))
+
+    def call(client: flight.FlightClient, options: flight.FlightCallOptions) -> pa.Table:
+        [result] = client.do_action(flight.Action("lookup", body), options)
+        return pa.ipc.open_stream(result.body).read_all()
+
+    return trying.at_leader(route, partition, call)
+
+
+def _empty(schema: RowSchema, names: tuple[str, ...] | None) -> pa.Table:
+    unknown = [name for name in names or () if schema.column(name) is None]
+    if unknown:
+        raise UnknownColumnError(f"the table has no column {unknown[0]}; there are: {', '.join(schema.names)}")
+    return arrow_schema(schema).empty_table().select(list(schema.names if names is None else names))
 
 
 def _stream(batches: list[pa.RecordBatch]) -> bytes:

@@ -9,7 +9,8 @@ from typing import Final
 from msgspec import Struct
 from pyarrow import flight
 
-from evenkeel.client.attempts import Attempts
+from evenkeel.client.attempts import Trying
+from evenkeel.client.routes import Route, RouteCache
 from evenkeel.errors import StoreError
 from evenkeel.wire.flight import (
     GroupStatus,
@@ -65,31 +66,28 @@ class Verified(Struct, frozen=True):
         return sorted(store for store, found in self.replicas.items() if not found)
 
 
-def verify_partition(attempts: Attempts, table: str, partition: int) -> Verified:
+def verify_partition(trying: Trying, routes: RouteCache, route: Route, partition: int) -> Verified:
     """Have every replica take its hash at one index, and gather them until the deadline."""
-    until = time.monotonic() + attempts.deadline
-    body = encode(HashRequest(table=table, partition=partition))
+    body = encode(HashRequest(table=route.key, partition=partition))
 
     def take(client: flight.FlightClient, options: flight.FlightCallOptions) -> HashResult:
         [result] = client.do_action(flight.Action("hash", body), options)
         return decode(HashResult, result.body.to_pybytes())
 
-    taken = attempts.at_leader(table, partition, take)
-    route = attempts.routes.table(table, anew=True)
-    addresses = attempts.routes.replicas(route, partition)
+    taken = trying.at_leader(route, partition, take)
+    addresses = routes.replicas(trying.route(route.name, anew=True), partition)
     found = dict.fromkeys(addresses, "")
     while True:
         for store in [store for store, value in found.items() if not value and addresses[store]]:
-            found[store] = _hash_at(attempts, addresses[store], route.key, partition, taken.index)
-        if all(found.values()) or time.monotonic() > until:
+            found[store] = _hash_at(trying, addresses[store], route.key, partition, taken.index)
+        if all(found.values()) or trying.left <= 0:
             return Verified(partition, taken.index, taken.hash, found)
         time.sleep(_POLL_SECONDS)
 
 
-def rebuild_wrong(attempts: Attempts, table: str, verified: Verified) -> list[str]:
+def rebuild_wrong(trying: Trying, routes: RouteCache, route: Route, verified: Verified) -> list[str]:
     """Have the replicas that are not as most others are built anew; returns their stores."""
-    route = attempts.routes.table(table)
-    addresses = attempts.routes.replicas(route, verified.partition)
+    addresses = routes.replicas(trying.route(route.name), verified.partition)
     request = RebuildRequest(
         table=route.key, partition=verified.partition, index=verified.index, hash=verified.majority
     )
@@ -98,17 +96,17 @@ def rebuild_wrong(attempts: Attempts, table: str, verified: Verified) -> list[st
         list(client.do_action(flight.Action("rebuild", encode(request)), options))
 
     for store in verified.wrong:
-        attempts.at(addresses[store], ask)
+        trying.at(addresses[store], ask)
     return verified.wrong
 
 
-def _hash_at(attempts: Attempts, address: str, table: str, partition: int, index: int) -> str:
+def _hash_at(trying: Trying, address: str, table: str, partition: int, index: int) -> str:
     def ask(client: flight.FlightClient, options: flight.FlightCallOptions) -> tuple[GroupStatus, ...]:
         [result] = client.do_action(flight.Action("status", encode(StatusRequest(table=table))), options)
         return decode(StatusResult, result.body.to_pybytes()).groups
 
     try:
-        groups = attempts.at(address, ask)
+        groups = trying.at(address, ask)
     except StoreError:
         return ""
     return next((group.hashes.get(index, "") for group in groups if group.partition == partition), "")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final
 
@@ -18,13 +18,15 @@ import pyarrow as pa
 from msgspec import Struct
 from pyarrow import flight
 
-from evenkeel.client.attempts import Attempts
+from evenkeel.client.attempts import PASSING, Trying
 from evenkeel.client.connections import store_error
 from evenkeel.client.lanes import Lane, Op
-from evenkeel.errors import StoreError
+from evenkeel.client.routes import Route
+from evenkeel.errors import OutcomeUnknownError, RequestError, StoreError, TooLargeError, UnavailableError
 from evenkeel.rows.partitions import partitions_of
 from evenkeel.rows.schema import RowSchema
 from evenkeel.wire.flight import PutRequest, PutResult, PutToken, decode, decode_error, encode
+from evenkeel.wire.messages import MAX_ENTRY_BYTES
 
 __all__ = ["Op", "Writer", "Written", "send_stamped"]
 
@@ -32,6 +34,8 @@ _AT_ONCE: Final = 32
 """Batches in one call: few enough that nobody waits for the other to read."""
 _BATCH_BYTES: Final = 8 << 20
 _TURN_BYTES: Final = 32 << 20
+_LARGEST_ROW: Final = MAX_ENTRY_BYTES - (64 << 10)
+"""What an entry has beside its rows takes less than the rest."""
 
 
 class Written(Struct, frozen=True):
@@ -45,70 +49,110 @@ class Written(Struct, frozen=True):
 class Writer:
     """One writer of one table; tokens count up for each partition."""
 
-    def __init__(self, table: str, name: str, attempts: Attempts, pool: ThreadPoolExecutor) -> None:
-        self._table = table
+    def __init__(self, name: str, pool: ThreadPoolExecutor) -> None:
         self._name = name
-        self._attempts = attempts
         self._pool = pool
-        self._lanes: dict[int, Lane] = {}
+        self._lanes: dict[tuple[str, int], Lane] = {}
         self._guard = threading.Lock()
 
-    def write(self, op: Op, batches: Iterable[pa.RecordBatch], schema: RowSchema) -> Written:
+    def write(self, trying: Trying, route: Route, op: Op, batches: Iterable[pa.RecordBatch]) -> Written:
         """Write all of it; partitions go side by side, the batches of one in their order."""
-        split = _split(batches, schema)
+        split = _split(batches, route.schema)
         rows = sum(batch.num_rows for found in split.values() for batch in found)
-        futures = {partition: self._lane(partition).add(op, found) for partition, found in split.items()}
-        errors, indexes = [], {}
+        futures = {partition: self._lane(route, partition).add(op, found, trying) for partition, found in split.items()}
+        errors: list[StoreError] = []
+        indexes = {}
         for partition, future in futures.items():
             try:
-                indexes[partition] = future.result()
+                indexes[partition] = _wait(future, trying)
             except StoreError as error:
                 errors.append(error)
         if errors:
-            raise errors[0]
+            raise _telling(errors)
         return Written(rows, indexes)
 
-    def _lane(self, partition: int) -> Lane:
+    def _lane(self, route: Route, partition: int) -> Lane:
         with self._guard:
-            if partition not in self._lanes:
-                send = partial(self._write, partition, itertools.count(1))
-                self._lanes[partition] = Lane(send, self._pool)
-            return self._lanes[partition]
+            place = (route.key, partition)
+            if place not in self._lanes:
+                send = partial(self._write, route=route, partition=partition, sequences=itertools.count(1))
+                self._lanes[place] = Lane(send, self._pool)
+            return self._lanes[place]
 
-    def _write(self, partition: int, sequences: itertools.count[int], op: Op, batches: list[pa.RecordBatch]) -> int:
+    def _write(
+        self,
+        op: Op,
+        batches: list[pa.RecordBatch],
+        trying: Trying,
+        *,
+        route: Route,
+        partition: int,
+        sequences: itertools.count[int],
+    ) -> int:
         """Write batches in their order: a store forgets a writer's older tokens."""
+        request = PutRequest(table=route.key, partition=partition, op=op, writer=self._name)
         index = 0
-        for start in range(0, len(batches), _AT_ONCE):
-            turn = [_Sent(next(sequences), batch) for batch in batches[start : start + _AT_ONCE]]
-            index = max(index, self._send(op, partition, turn, sequences))
+        for turn in _turns((next(sequences), batch) for batch in batches):
+            in_order = partial(_put_in_order, op, turn, sequences)
+            index = max(index, _send_turn(trying, route, request, turn, before_again=in_order))
         return index
 
-    def _send(self, op: Op, partition: int, turn: list[_Sent], sequences: itertools.count[int]) -> int:
-        request = PutRequest(table=self._table, partition=partition, op=op, writer=self._name)
-        return _send_turn(self._attempts, request, turn, before_again=lambda: _put_in_order(op, turn, sequences))
+
+def _wait(future: Future[int], trying: Trying) -> int:
+    """Wait until the deadline; what was not sent by then never is."""
+    try:
+        return trying.wait(future)
+    except TimeoutError:
+        if future.cancel():
+            raise UnavailableError(f"what was to be written before it took {trying.seconds:g} s: try again") from None
+        raise _unknown("no answer in time") from None
 
 
-def send_stamped(attempts: Attempts, request: PutRequest, batches: Iterable[tuple[int, pa.RecordBatch]]) -> int:
+def _telling(errors: list[StoreError]) -> StoreError:
+    """Return the error that says most about a call: that something may be written, else what is wrong for good."""
+    unknown = [error for error in errors if isinstance(error, OutcomeUnknownError)]
+    final = [error for error in errors if not isinstance(error, PASSING)]
+    return (unknown or final or errors)[0]
+
+
+def send_stamped(
+    trying: Trying, route: Route, request: PutRequest, batches: Iterable[tuple[int, pa.RecordBatch]]
+) -> int:
     """Write batches under sequences that they came with; returns the newest log index among them."""
-    return max((_send_turn(attempts, request, turn) for turn in _turns(batches)), default=0)
+    return max((_send_turn(trying, route, request, turn) for turn in _turns(batches)), default=0)
 
 
 def _send_turn(
-    attempts: Attempts, request: PutRequest, turn: list[_Sent], *, before_again: Callable[[], None] = lambda: None
+    trying: Trying,
+    route: Route,
+    request: PutRequest,
+    turn: list[_Sent],
+    *,
+    before_again: Callable[[], None] = lambda: None,
 ) -> int:
-    newest = 0
+    newest, unsure = 0, False
 
     def call(client: flight.FlightClient, options: flight.FlightCallOptions) -> None:
-        nonlocal newest
+        nonlocal newest, unsure
         results, failure = _put(client, options, request, [sent for sent in turn if not sent.done])
         for sent, result in results:
             sent.done = True
             newest = max(newest, result.index)
         if failure is not None:
+            unsure = unsure or isinstance(failure, OutcomeUnknownError)
             before_again()
             raise failure
 
-    attempts.at_leader(request.table, request.partition, call)
+    try:
+        trying.at_leader(route, request.partition, call)
+    except RequestError:
+        raise
+    except StoreError as error:
+        if unsure and not isinstance(error, OutcomeUnknownError):
+            # The last attempt wrote nothing; one before it may have.
+            raise _unknown(str(error)) from error
+        raise
+    trying.went_on()
     return newest
 
 
@@ -167,8 +211,19 @@ def _put(
         writer.close()
     except (pa.ArrowException, OSError) as error:
         # Results that were read stay good; the call itself ends with the first error among them.
-        failure = failure or store_error(error)
+        failure = failure or _broken_off(error)
     return done, failure
+
+
+def _broken_off(error: Exception) -> StoreError:
+    """Return what a call ended with: where the store itself did not say, batches may have reached it."""
+    said = store_error(error)
+    never_there = "failed to connect" in str(error)
+    return said if getattr(error, "extra_info", None) or never_there else _unknown(str(said))
+
+
+def _unknown(why: str) -> OutcomeUnknownError:
+    return OutcomeUnknownError(f"whether it was written is not known: {why}")
 
 
 def _split(batches: Iterable[pa.RecordBatch], schema: RowSchema) -> dict[int, list[pa.RecordBatch]]:
@@ -176,7 +231,7 @@ def _split(batches: Iterable[pa.RecordBatch], schema: RowSchema) -> dict[int, li
     found: dict[int, list[pa.RecordBatch]] = {}
     for batch in batches:
         for partition, part in _partitioned(batch, schema):
-            found.setdefault(partition, []).extend(_sized(part))
+            found.setdefault(partition, []).extend(_sized(part, schema))
     return found
 
 
@@ -189,8 +244,22 @@ def _partitioned(batch: pa.RecordBatch, schema: RowSchema) -> Iterator[tuple[int
         yield int(partition), batch.take(pa.array(order[start:end]))
 
 
-def _sized(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    pieces = max(1, -(-batch.nbytes // _BATCH_BYTES))
-    rows = max(1, -(-batch.num_rows // pieces))
-    for start in range(0, batch.num_rows, rows):
-        yield batch.slice(start, rows)
+def _sized(batch: pa.RecordBatch, schema: RowSchema) -> Iterator[pa.RecordBatch]:
+    """Halve a batch until its parts are small: a few of its rows may have most of the bytes."""
+    if batch.nbytes <= _BATCH_BYTES:
+        yield batch
+    elif batch.num_rows == 1:
+        _check_row(batch, schema)
+        yield batch
+    else:
+        half = batch.num_rows // 2
+        yield from _sized(batch.slice(0, half), schema)
+        yield from _sized(batch.slice(half), schema)
+
+
+def _check_row(row: pa.RecordBatch, schema: RowSchema) -> None:
+    """Refuse a row that no entry takes before any other is sent."""
+    if row.nbytes > _LARGEST_ROW:
+        key = row.select(list(schema.primary_key)).to_pylist()[0]
+        which = f" with the key {str(key)[:200]}" if key else ""
+        raise TooLargeError(f"a row{which} has {row.nbytes} bytes; at most {_LARGEST_ROW} can be", limit=_LARGEST_ROW)

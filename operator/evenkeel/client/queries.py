@@ -1,0 +1,85 @@
+"""SQL over tables, run by DuckDB in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from importlib import import_module
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from evenkeel.errors import InvalidInputError, RequestError, UnknownTableError
+
+__all__ = ["run_query"]
+
+_ANSWERED: Final = ("SELECT", "EXPLAIN", "PRAGMA")
+
+
+def run_query(
+    query: str, *, tables: Callable[[], list[str]], rows: Callable[[str], pa.Table], pool: ThreadPoolExecutor
+) -> pa.Table:
+    """Return what a query finds; `rows` fetches a table that it names."""
+    try:
+        duckdb: Any = import_module("duckdb")
+    except ModuleNotFoundError:
+        raise InvalidInputError("SQL needs duckdb: pip install 'evenkeel-operator[client]'") from None
+    known: list[str] = []
+    with duckdb.connect() as connection:
+        try:
+            _check(connection, query)
+            named = {name.casefold() for name in _names(connection, query)}
+            known = tables() if named else []
+            for name in sorted(known):
+                if name.casefold() in named:
+                    connection.register(name, rows(name))
+            return _interruptible(connection, lambda: connection.sql(query).to_arrow_table(), pool)
+        except duckdb.CatalogException as error:
+            if "Table with name" not in str(error):
+                raise RequestError(str(error)) from None
+            missing = str(error).partition("\n")[0]
+            raise UnknownTableError(f"{missing} There are: {', '.join(sorted(known)) or 'none'}") from None
+        except duckdb.ParserException as error:
+            raise RequestError(f"not a query: {error}") from None
+        except duckdb.Error as error:
+            raise RequestError(str(error)) from None
+
+
+def _check(connection: Any, query: str) -> None:
+    """Refuse what is no question: tables are written by `upsert` and made by `apply`, not here."""
+    kinds = [statement.type.name for statement in connection.extract_statements(query)]
+    if len(kinds) != 1 or kinds[0] not in _ANSWERED:
+        got = " and ".join(kinds) or "nothing"
+        raise RequestError(f"not a query: got {got}; allowed: one SELECT, or something else that answers with rows")
+
+
+def _names(connection: Any, query: str) -> set[str]:
+    """Name what the query reads; what its own parts are called may be among them."""
+    [(tree,)] = connection.execute("SELECT json_serialize_sql(CAST(? AS VARCHAR))", [query]).fetchall()
+    parsed = msgspec.json.decode(tree)
+    if parsed["error"]:
+        found: set[str] = connection.get_table_names(query)
+        return found
+    return set(_base_tables(parsed))
+
+
+def _base_tables(node: Any) -> Iterator[str]:
+    if isinstance(node, dict):
+        if node.get("type") in ("BASE_TABLE", "SHOW_REF"):
+            yield node["table_name"].strip('"')
+        node = list(node.values())
+    if isinstance(node, list):
+        for inner in node:
+            yield from _base_tables(inner)
+
+
+def _interruptible(connection: Any, work: Callable[[], pa.Table], pool: ThreadPoolExecutor) -> pa.Table:
+    """Let Ctrl-C end a query that takes long: DuckDB itself does not hear of it."""
+    running = pool.submit(work)
+    try:
+        return running.result()
+    except BaseException:
+        connection.interrupt()
+        wait([running])
+        raise
