@@ -6,6 +6,8 @@ Looking at one is a list of steps, each of which finds out by itself whether the
     control     the controller of its tables runs
     children    certificates, Secrets, Services, budget, StatefulSet; pods that leave stay while they hold something
     volumes     claims grow to what is wanted
+    rollout     a pod that is not as wanted goes, if no other is away
+    cordons     stores on nodes that take no more pods lead nothing
     tell        its status
 
 and when it is deleted:
@@ -19,7 +21,7 @@ and when it is deleted:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime
 from typing import Final
 
@@ -58,15 +60,17 @@ from evenkeel_operator.cache import Cache, Key, key_of
 from evenkeel_operator.certificates import CertificateSource, Shown, seed_name
 from evenkeel_operator.conditions import PodFacts, described, pod_problem, ready_pod, troubled
 from evenkeel_operator.controllers import Controllers
+from evenkeel_operator.cordons import EXTEND_SECONDS, Cordons, on_closed_nodes
 from evenkeel_operator.kube.apply import Applied, Applier
 from evenkeel_operator.manifests import secrets, stores
-from evenkeel_operator.manifests.names import STORE_CLUSTER_LABEL, client_secret, selector_of
+from evenkeel_operator.manifests.names import STORE_CLUSTER_LABEL, client_secret, selector_of, store_name
 from evenkeel_operator.manifests.pod import CLAIM
 from evenkeel_operator.manifests.settings import PodSettings
 from evenkeel_operator.metastores import Credentials, Metastores
 from evenkeel_operator.reading import FINALIZER, Reader
 from evenkeel_operator.resources import claim, release, status_document
-from evenkeel_operator.scaling import stores_to_run
+from evenkeel_operator.rollout import next_to_replace, outdated
+from evenkeel_operator.scaling import idle_stores, stores_to_run
 from evenkeel_operator.statuses import Statuses
 from evenkeel_operator.zones import found_zones, with_zones, zones_from
 
@@ -78,6 +82,8 @@ CLIENTS_ANNOTATION: Final = "evenkeel.dev/client-namespaces"
 """Where a StoreCluster's client Secret was put: Secrets are never listed, so this is how they are found again."""
 
 _SOON: Final = 2.0
+_REPLACING: Final = 5.0
+"""How soon to look again at pods that are to be replaced: nobody tells when their budget allows it."""
 _RESYNC: Final = 300.0
 _UNREACHABLE_SECONDS: Final = 60.0
 """For so long a StoreCluster that is being deleted waits for an etcd that does not answer, if its pods are gone."""
@@ -114,6 +120,7 @@ class ClusterKeeper:
         self._controllers = controllers
         self._today = today
         self._applier = Applier(kube)
+        self._cordons = Cordons()
         self._facts: dict[Key, PodFacts] = {}
         self._zones: dict[Key, dict[str, str]] = {}
         self._seen: dict[Key, _Seen] = {}
@@ -152,6 +159,7 @@ class ClusterKeeper:
             await self._controllers.ensure(cluster)
             if not _paused(cluster):
                 again = await self._bring_about(cluster)
+                again = min(again, await self._hand_over(cluster))
         except KubernetesError as error:
             troubles.append(_refusal(error))
         except MetastoreError as error:
@@ -177,13 +185,17 @@ class ClusterKeeper:
         shown = await self._certificates.shown(cluster)
         for wanted in self._secrets(cluster, credentials, shown):
             await self._apply(cluster, wanted)
-        for wanted in (stores.service_account(cluster), stores.service(cluster), stores.budget(cluster)):
+        for wanted in (stores.service_account(cluster), stores.service(cluster)):
             await self._apply(cluster, wanted)
         wanted = stores.stateful_set(
             cluster, self._settings, access, replicas=replicas, live=live, revision=shown.revision
         )
         await self._apply(cluster, wanted, live)
+        idle = self._idle(cluster, replicas)
+        await self._apply(cluster, stores.budget(cluster, idle=len(idle)))
         await self._grow(cluster)
+        if await self._replace(cluster, live, idle):
+            return _REPLACING
         return _SOON if replicas > cluster.spec.stores else _RESYNC
 
     def _secrets(self, cluster: StoreCluster, credentials: Credentials, shown: Shown) -> Iterator[Object]:
@@ -215,6 +227,28 @@ class ClusterKeeper:
         except EvenkeelError as error:
             log.warning("%s keeps its %d pods for now: %s", cluster.key, running, error)
             return int(running)
+
+    async def _replace(self, cluster: StoreCluster, live: Object | None, idle: Collection[str]) -> bool:
+        """Let the next pod go that is not as the StatefulSet wants it; whether there are any."""
+        pods = self._pods(cluster)
+        name = next_to_replace(live, pods, idle=idle)
+        if name is not None and await self._kube.evict(POD, name, cluster.metadata.namespace):
+            log.info("pod %s is replaced", name)
+        return bool(outdated(live, pods))
+
+    def _idle(self, cluster: StoreCluster, replicas: int) -> list[str]:
+        """Stores whose pods are away, or not ready, and that hold nothing; none while nobody knows what they hold."""
+        ready = {pod["metadata"]["name"] for pod in self._pods(cluster) if ready_pod(pod)}
+        away = {store_name(cluster, number) for number in range(replicas)} - ready
+        known = self._controllers.assignments(_key(cluster)) if away else None
+        return idle_stores(away, known) if known is not None else []
+
+    async def _hand_over(self, cluster: StoreCluster) -> float:
+        """Let stores on closed nodes lead nothing; in how many seconds to look again."""
+        nodes = {node["metadata"]["name"]: node for node in self._cache.all(NODE)}
+        closed = on_closed_nodes(filter(ready_pod, self._pods(cluster)), nodes)
+        await self._cordons.keep(await self._metastores.of(cluster), _keys(cluster), closed)
+        return EXTEND_SECONDS if closed else _RESYNC
 
     async def _remember_clients(self, cluster: StoreCluster) -> None:
         """Write down which namespaces get a Secret, and take it from those that shall have none any more."""
@@ -287,6 +321,7 @@ class ClusterKeeper:
             ready=len(pods) - len(unready),
             zones_from=zones_from(cluster, self._zones.get(_key(cluster), {})),
             waiting=f"not ready: {', '.join(unready[:5])}" if unready else "",
+            outdated=len(outdated(self._own_set(cluster), pods)),
             troubles=tuple(problems[:3]),
         )
 
@@ -314,6 +349,7 @@ class ClusterKeeper:
 
     async def _forget(self, key: Key) -> None:
         await self._controllers.dismiss(key)
+        await self._cordons.end(Keys(namespace=key[0], store_cluster=key[1]))
         for known in (self._facts, self._zones, self._seen, self._away_since):
             known.pop(key, None)
 

@@ -31,6 +31,8 @@ class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
     zones_from: Literal["Nodes", "Overrides", "None"] | None = None
     waiting: str = ""
     """What has to happen before all is well, though nothing is wrong."""
+    outdated: int = 0
+    """Pods that are to be replaced, because the StatefulSet wants others."""
     troubles: tuple[Trouble, ...] = ()
     paused: bool = False
 
@@ -70,6 +72,9 @@ def _conditions(
         yield condition("Degraded", True, facts.troubles[0].reason, words, now=now, generation=generation)
     elif degraded is None:
         yield condition("Degraded", False, Reason.AS_EXPECTED, "", now=now, generation=generation)
+    if facts.outdated and not facts.paused:
+        words = f"{facts.outdated} of {facts.pods} pods are replaced, one by one"
+        yield condition("Progressing", True, Reason.RECONCILING, words, now=now, generation=generation)
     if facts.paused:
         words = "paused: neither pods nor plans are changed"
         yield condition("Progressing", False, Reason.PAUSED, words, now=now, generation=generation)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, NamedTuple
 
 from evenkeel.controller.controller import Controller
 from evenkeel.errors import FencedError
-from evenkeel.metastore.api import Metastore
+from evenkeel.metastore.api import KeyValue, Metastore
 from evenkeel.model.storecluster import StoreCluster, StoreClusterStatus
 from evenkeel.protocol.keys import Keys
 from evenkeel_operator.cache import Key
@@ -80,6 +80,10 @@ class Controllers:
     def last_status(self, key: Key) -> StoreClusterStatus | None:
         """What the controller last said of the StoreCluster."""
         return self._running[key].resources.last_status if key in self._running else None
+
+    def assignments(self, key: Key) -> Iterable[KeyValue] | None:
+        """Every key that says who holds or will hold a partition of the StoreCluster's; None where nobody watches."""
+        return self._running[key].controller.assignments() if key in self._running else None
 
     def problems(self) -> dict[Key, str]:
         """By StoreCluster: why its controller can do nothing at the moment."""

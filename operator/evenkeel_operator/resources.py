@@ -100,6 +100,10 @@ class KubeResources:
             return None
         return self._table(subject)
 
+    async def knows(self, table: str) -> bool:
+        """Whether there is a table of that name, whoever has it."""
+        return self._cache.get(TABLE, self._namespace, table) is not None
+
     async def assignments(self, table: str) -> Sequence[PartitionAssignment]:
         """The PartitionAssignments of a table, in order."""
         return sorted(self._owned(PartitionAssignment, table), key=lambda found: found.spec.from_)

@@ -74,7 +74,7 @@ class TermSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The namespaces to serve; all where none is named."""
     kubeconfig: Path | None = None
     nodes: bool = True
-    """Whether Nodes may be read, for zones."""
+    """Whether Nodes may be read, for zones and cordons."""
     seed_secret: str
     """What certificates and tokens follow from."""
     etcd: EtcdSettings
@@ -318,6 +318,9 @@ class Term:
         found = self._cache.get(TABLE, namespace, table)
         if found is not None:
             self._hear((namespace, str(found["spec"].get("storeCluster", ""))), table)
+            return
+        for cluster in self._cache.all(STORE_CLUSTER, namespace):  # that it is missing, anyone can say
+            self._hear(key_of(cluster), table)
 
     def _hear(self, cluster: Key, table: str | None = None) -> None:
         self._controllers.hear(cluster, table)

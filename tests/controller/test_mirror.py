@@ -29,9 +29,10 @@ async def filled(*kvs: KeyValue) -> Mirror:
 
 
 async def test_a_read_has_the_keys_of_one_table_and_all_stores() -> None:
-    """Neighbours by name are others, and what stores report is not kept."""
+    """With the orders to lead nothing; neighbours by name are others, and what stores report is not kept."""
     own = [KEYS.table("a.1"), KEYS.partition("a.1", 3).stable, KEYS.leader("a.1", 3), KEYS.plan_head("a.1")]
-    others = [KEYS.table("a.12"), KEYS.partition("a.12", 3).stable, KEYS.load("main-0"), KEYS.drain("main-0")]
+    own.append(KEYS.drain("main-0"))
+    others = [KEYS.table("a.12"), KEYS.partition("a.12", 3).stable, KEYS.load("main-0"), KEYS.load("main-1")]
     store = kv(KEYS.store("main-0"), encode(StoreRecord(volume="v")))
     state = kv(KEYS.store_state("main-0"), encode(StoreState(volume="v")))
     mirror = await filled(*map(kv, own + others), store, state)

@@ -144,6 +144,22 @@ async def test_dry_runs_that_cannot_be(scene: Scene, what_if: str, reason: str, 
     assert words in status.conditions[0].message
 
 
+async def test_dry_runs_of_a_table_that_is_not_there_say_so_and_wait_for_it(scene: Scene) -> None:
+    """A name may be wrong, or the table only come later."""
+    await scene.apply(
+        "apiVersion: evenkeel.dev/v1alpha1\nkind: RebalancePlan\nmetadata: {name: what-if}\n"
+        "spec: {table: orders, dryRun: true, whatIf: {replicas: 5, addStores: 1}}\n"
+    )
+    await scene.pass_time(3)
+    status = await plan(scene, "what-if")
+    assert (status.state, told(status)["Accepted"]) == ("Computing", ("False", "TableMissing"))
+    assert "there is no Table orders; create it" in status.conditions[0].message
+    await scene.make_table()
+    await scene.pass_time(3)
+    status = await plan(scene, "what-if")
+    assert (status.state, told(status)["Accepted"]) == ("DryRun", ("True", "AsExpected"))
+
+
 def assignment(stores: str, partition: int = 0, leader: str = "") -> str:
     led = f", leader: {leader}" if leader else ""
     return (

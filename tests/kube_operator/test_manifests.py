@@ -111,10 +111,18 @@ def test_the_database_follows_the_limits() -> None:
     assert store["resources"] == {"limits": limits}
 
 
+def test_raft_s_logs_follow_the_limits() -> None:
+    """They are in memory, so they are kept within a quarter of what the container may have."""
+    raft, _ = containers(pod(resources={"raft": {"limits": {"memory": "1Gi"}}}))
+    options = parse_raft_options(filled(raft, {"POD_NAME": "main-0", "POD_UID": "", "NODE_NAME": ""}), {})
+    assert options.host.keep_logs_bytes == 2**28
+
+
 def test_no_limits_are_no_arguments() -> None:
-    """Without limits the database decides by itself."""
-    _, store = containers(pod())
+    """Without limits the processes decide by themselves."""
+    raft, store = containers(pod())
     assert not [argument for argument in store["args"] if argument.startswith("--memory")]
+    assert not [argument for argument in raft["args"] if argument.startswith("--keep")]
 
 
 def test_another_state_machine() -> None:
@@ -187,9 +195,10 @@ def test_the_service_tells_of_pods_that_are_not_ready() -> None:
 
 
 def test_the_budget_never_holds_up_a_drain_for_good() -> None:
-    """One pod at a time may go, and one that is not ready always."""
+    """One pod at a time may go, and one that is not ready always; those that are away and empty do not count."""
     spec = stores.budget(store_cluster())["spec"]
     assert (spec["maxUnavailable"], spec["unhealthyPodEvictionPolicy"]) == (1, "AlwaysAllow")
+    assert stores.budget(store_cluster(), idle=2)["spec"]["maxUnavailable"] == 3
 
 
 def test_everything_goes_with_its_store_cluster() -> None:

@@ -86,7 +86,7 @@ async def test_a_replacement_that_was_interrupted_is_finished(tmp_path: Path) ->
         shutil.rmtree(lost.data_dir / "data")
         folder = config_map(tmp_path / "map", cluster, lost, formed=True)
         others = [one.endpoint for one in cluster.members if one is not lost]
-        async with Membership(settings_for(*others)) as membership:
+        async with Membership(settings_for(*others, request_timeout=30.0)) as membership:
             [gone] = [one for one in await membership.members() if one.name == lost.name]
             await membership.remove(gone)
             for _ in range(2):

@@ -15,7 +15,7 @@ from evenkeel.protocol.records import Peer, Stable, StoreRecord, StoreState, enc
 from evenkeel.reconcile.partitions import Trouble
 from evenkeel_operator.conditions import PodFacts, described, pod_problem, ready_pod, troubled
 from evenkeel_operator.events import turned
-from evenkeel_operator.scaling import stores_to_run
+from evenkeel_operator.scaling import idle_stores, stores_to_run
 from evenkeel_operator.vitals import Vitals
 from evenkeel_operator.zones import found_zones, with_zones, zones_from
 from tests.kube_operator.support import store_cluster
@@ -213,6 +213,12 @@ def test_pods_go_when_they_hold_nothing(draining: set[int], held: tuple[int, ...
 def test_a_store_that_never_came_up_can_go() -> None:
     """Nobody knows it, so nothing is on it."""
     assert stores_to_run(store_cluster(), 5, stores=[], assignments=[], keys=KEYS) == 3
+
+
+def test_stores_that_are_away_and_hold_nothing() -> None:
+    """Whoever is named by a partition, now or soon, holds something; `main-1` is not `main-10`."""
+    assert idle_stores(["main-0", "main-1", "main-3"], [stable(1, 2), stable(30)]) == ["main-0", "main-3"]
+    assert idle_stores([], [stable(1)]) == []
 
 
 def test_similar_names_are_not_taken_for_each_other() -> None:

@@ -1,4 +1,4 @@
-"""In place of the StatefulSet controller, a scheduler and nodes: pods that exist, and modelled stores in them.
+"""In place of StatefulSets' and budgets' controllers, a scheduler and nodes: pods that exist, with modelled stores.
 
 A pod is Ready when its store's agent follows the metastore. Raft is modelled, agents and etcd are real.
 """
@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import itertools
 from typing import Any
 
+import msgspec
+
 from evenkeel.errors import KubernetesError
 from evenkeel.kube.client import Kube
-from evenkeel.kube.kinds import PERSISTENT_VOLUME_CLAIM, POD, STATEFUL_SET, Object
+from evenkeel.kube.kinds import PERSISTENT_VOLUME_CLAIM, POD, POD_DISRUPTION_BUDGET, STATEFUL_SET, Kind, Object
 from evenkeel.metastore.etcd import EtcdMetastore
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import StoreRecord
+from evenkeel_operator.conditions import ready_pod
 from evenkeel_raft.agent.agent import Agent
 from evenkeel_raft.agent.context import StoreIdentity
 from evenkeel_raft.agent.settings import AgentSettings
@@ -27,9 +31,16 @@ SETTINGS = AgentSettings(lease_seconds=2, report_seconds=0.2)
 _volumes = itertools.count(1)
 
 
+def _revision(found: Object) -> str:
+    """What pods that are made now are made from."""
+    template = msgspec.json.encode(found["spec"]["template"], order="sorted")
+    return hashlib.sha256(template).hexdigest()[:10]
+
+
 class _Store:
     def __init__(self, pods: Pods, pod: Object, disk: Disk) -> None:
         metadata = pod["metadata"]
+        self.pod = metadata["uid"]
         self.cluster = metadata["labels"]["evenkeel.dev/store-cluster"]
         self.way = EtcdMetastore(settings_for(pods.etcd))
         self.groups = ModelGroups(pods.network, metadata["name"], disk)
@@ -67,6 +78,11 @@ class Pods:
         """Pods that are not started."""
         self.stopped: list[str] = []
         """Pods whose stores were stopped, in that order."""
+        self.made = 0
+        """How many pods have been made."""
+        self.fewest_ready = 1000
+        """How many pods of a StatefulSet were ready at least, once all had been."""
+        self._complete: set[str] = set()
         self.nodes = nodes
         self._stores: dict[str, _Store] = {}
         self._disks: dict[str, Disk] = {}
@@ -104,11 +120,15 @@ class Pods:
         for name in sorted(wanted.keys() - pods.keys()):
             await self._create(name, wanted[name])
         for name, pod in pods.items():
+            if name in self._stores and self._stores[name].pod != pod["metadata"]["uid"]:
+                await self._stores.pop(name).stop()
             if name in wanted and name not in self._stores and name not in self.held:
                 disk = self._disks.setdefault(name, Disk(f"{name}-{next(_volumes)}"))
                 self._stores[name] = _Store(self, pod, disk)
             if name in wanted:
                 await self._report(pod)
+        for found in sets.items:
+            await self._tell(found, pods)
 
     async def _create(self, name: str, owner: Object) -> None:
         template: dict[str, Any] = owner["spec"]["template"]
@@ -122,7 +142,9 @@ class Pods:
             "automountServiceAccountToken": False,
             **node,
         }
-        metadata = {"name": name, "namespace": self.namespace, "labels": template["metadata"]["labels"]}
+        labels = {**template["metadata"]["labels"], "controller-revision-hash": _revision(owner)}
+        metadata = {"name": name, "namespace": self.namespace, "labels": labels}
+        self.made += 1
         await self.kube.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod_spec})
         claim = owner["spec"]["volumeClaimTemplates"][0]
         claimed = {"name": f"data-{name}", "namespace": self.namespace, "labels": claim["metadata"]["labels"]}
@@ -146,6 +168,35 @@ class Pods:
         status = {"phase": "Running", "conditions": conditions}
         name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
         await self.kube.set_status(POD, name, self.namespace, uid=uid, status=status)
+
+    async def _tell(self, found: Object, pods: dict[str, Object]) -> None:
+        """What a StatefulSet's controller says of it, and a budget's controller of its budget."""
+        name, namespace = found["metadata"]["name"], self.namespace
+        mine = [pod for pod in pods.values() if pod["metadata"]["name"].rpartition("-")[0] == name]
+        told = {"replicas": len(mine), "observedGeneration": found["metadata"]["generation"]}
+        await self._set(STATEFUL_SET, found, {**told, "updateRevision": _revision(found)})
+        budget = await self.kube.get(POD_DISRUPTION_BUDGET, name, namespace)
+        if budget is None:
+            return
+        healthy, expected = len([pod for pod in mine if ready_pod(pod)]), found["spec"]["replicas"]
+        desired = expected - budget["spec"]["maxUnavailable"]
+        if healthy == expected:
+            self._complete.add(name)
+        if name in self._complete:
+            self.fewest_ready = min(self.fewest_ready, healthy)
+        allowed = {
+            "observedGeneration": budget["metadata"]["generation"],
+            "currentHealthy": healthy,
+            "desiredHealthy": desired,
+            "expectedPods": expected,
+            "disruptionsAllowed": max(0, healthy - desired),
+        }
+        await self._set(POD_DISRUPTION_BUDGET, budget, allowed)
+
+    async def _set(self, kind: Kind, subject: Object, status: Object) -> None:
+        before, metadata = subject.get("status", {}), subject["metadata"]
+        if any(before.get(name) != value for name, value in status.items()):
+            await self.kube.set_status(kind, metadata["name"], self.namespace, uid=metadata["uid"], status=status)
 
     async def claims(self) -> list[str]:
         """The volume claims that are not on their way out; nobody is here who would see them off."""

@@ -24,7 +24,7 @@ Rules = list[dict[str, Any]]
 def granted(kubectl: Kubectl, namespace: str) -> tuple[Rules, Rules]:
     """What the chart grants in a served namespace, and beside the operator."""
     if lacking("helm"):
-        leave_out("not built yet: helm (make binaries ONLY=cluster)", unless="EVENKEEL_KUBERNETES")
+        leave_out("not built yet: helm (make binaries ONLY=cluster)")
     rendered = Release(kubectl, namespace=namespace).helm(
         "template", "evenkeel", CHART, "--kube-version=1.34.0", "--set=rbac.scope=namespace"
     )
@@ -71,13 +71,20 @@ def renamed(rules: Rules) -> Rules:
 
 @pytest.mark.processes
 async def test_what_the_chart_grants_is_enough(kubectl: Kubectl, world: World, tmp_path: Path) -> None:
-    """As nobody but itself, the operator brings a table about, and nothing is left of it when it is deleted."""
+    """As nobody but itself, the operator brings a table about, replaces pods, and leaves nothing of it in the end."""
     served, own = granted(kubectl, world.namespace)
     grant(kubectl, world.namespace, served, renamed(own))
     world.start(kubeconfig=kubeconfig(kubectl, world.namespace, tmp_path))
     await make_table(world)
     await world.run("scale", "table/orders", "--replicas=1")
     await world.condition(TABLE, "orders", "Balanced")
+    made = world.pods.made
+    await world.run("patch", "storecluster/main", "--type=merge", '--patch={"spec":{"healing":"Manual"}}')
+
+    async def replaced() -> bool:
+        return world.pods.made == made + 3
+
+    await world.until("all pods are replaced", replaced, within=60)
     await world.run("delete", "table/orders", "storecluster/main", "--timeout=30s")
     assert await world.keys() == []
 

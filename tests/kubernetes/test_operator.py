@@ -15,6 +15,7 @@ from evenkeel.kube.kinds import (
     EVENT,
     PARTITION_ASSIGNMENT,
     PERSISTENT_VOLUME_CLAIM,
+    POD,
     POD_DISRUPTION_BUDGET,
     REBALANCE_PLAN,
     SECRET,
@@ -291,6 +292,72 @@ async def test_zones_come_from_nodes(world: World) -> None:
 
 
 @pytest.mark.processes
+async def test_a_store_on_a_cordoned_node_leads_nothing(world: World) -> None:
+    """Its replicas stay; when the node is open again, leaderships come back to where they belong."""
+    nodes = [f"{world.namespace}-{number}" for number in range(3)]
+    for node in nodes:
+        await world.kube.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}})
+    world.pods.nodes = tuple(nodes)
+    world.start(nodes=True)
+    await make_table(world, partitions=6)
+
+    async def leads(store: str) -> bool:
+        found = await world.get(PARTITION_ASSIGNMENT, "orders-0") or {}
+        return any(told.get("leader") == store for told in found.get("status", {}).get("partitions", ()))
+
+    async def nothing() -> bool:
+        return not await leads("main-1")
+
+    async def something() -> bool:
+        return await leads("main-1")
+
+    await world.until("main-1 leads something", something)
+    await world.run("cordon", nodes[1])
+    await world.until("main-1 leads nothing", nothing)
+    assert await stores_of(world) == {"main-0", "main-1", "main-2"}
+    await world.run("uncordon", nodes[1])
+    await world.until("main-1 leads something again", something, within=60)
+    assert [key for key in await world.keys() if key.startswith("drains/")] == []
+
+
+@pytest.mark.processes
+async def test_pods_are_replaced_one_by_one(world: World) -> None:
+    """Another template replaces them, the one that does not work first, each when the one before is ready."""
+    world.start()
+    await make_table(world, movement={"lostAfter": "10m"})
+    before = await uids(world)
+    await world.pods.kill("main-0")
+    await world.condition(STORE_CLUSTER, "main", "Ready", status="False")
+    await world.run("patch", "storecluster/main", "--type=merge", '--patch={"spec":{"healing":"Manual"}}')
+    await world.condition(STORE_CLUSTER, "main", "Progressing", reason="Reconciling")
+
+    async def replaced() -> set[str]:
+        now = await uids(world)
+        return {name for name, uid in before.items() if now.get(name) != uid}
+
+    async def first() -> bool:
+        return await replaced() == {"main-0"}
+
+    await world.until("the one that does not work is replaced first", first)
+    await world.quiet(lambda: world.pods.made, for_seconds=6)
+    assert await replaced() == {"main-0"}
+    world.pods.held.clear()
+
+    async def all_of_them() -> bool:
+        return await replaced() == {"main-0", "main-1", "main-2"}
+
+    await world.until("all are replaced", all_of_them, within=60)
+    await world.condition(STORE_CLUSTER, "main", "Ready")
+    await world.condition(STORE_CLUSTER, "main", "Progressing", status="False")
+    assert world.pods.fewest_ready == 2
+
+
+async def uids(world: World) -> dict[str, str]:
+    pods = (await world.kube.list(POD, world.namespace)).items
+    return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in pods}
+
+
+@pytest.mark.processes
 async def test_a_wiped_volume_gets_a_new_replica(world: World) -> None:
     """A pod that comes back with an empty volume holds its partitions again, as another replica."""
     world.start()
@@ -326,6 +393,26 @@ async def test_a_lost_store_is_replaced(world: World) -> None:
     await world.until("main-1 holds nothing any more", replaced)
     found = await world.condition(STORE_CLUSTER, "main", "Degraded", reason="StoresLost")
     assert found["status"]["lost"] == ["main-1"]
+
+
+@pytest.mark.processes
+async def test_a_store_that_is_away_and_empty_holds_up_no_drain(world: World) -> None:
+    """Once its replicas are elsewhere it does not use up the budget of the others; when it is back, it counts again."""
+    world.start()
+    await make_table(world, stores=4, movement={"lostAfter": "1s"})
+
+    async def may_be_away(count: int) -> None:
+        async def so() -> bool:
+            return bool((await world.get(POD_DISRUPTION_BUDGET, "main") or {})["spec"]["maxUnavailable"] == count)
+
+        await world.until(f"{count} pods may be away", so, within=60)
+
+    await may_be_away(1)
+    await world.pods.kill("main-1")
+    await may_be_away(2)
+    assert not await world.is_named("main-1")
+    world.pods.held.clear()
+    await may_be_away(1)
 
 
 @pytest.mark.processes

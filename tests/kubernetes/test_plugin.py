@@ -269,7 +269,7 @@ async def test_sql_goes_through_the_api_server(world: World, tmp_path: Path) -> 
         rows = json.loads(await plugged(world, "sql", "select count(*) as n from orders", "-o", "json"))
         assert rows == [{"n": 9}]
         assert set(found.opened) == {"main-0", "main-1"}
-        assert "no table is called nope" in await refused(world, "sql", "select * from nope")
+        assert "nope does not exist! There are: orders" in await refused(world, "sql", "select * from nope")
         found.ports.clear()
         assert "nobody listens at port 7410" in await refused(world, "sql", "select * from orders")
 

@@ -66,6 +66,17 @@ def test_structural(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_lists_say_how_they_are_merged(kind: str) -> None:
+    """Every list has a type, and one whose entries have keys names keys that they have to have."""
+    for path, node in nodes(schema(kind)):
+        if node.get("type") == "array":
+            keys = node.get("x-kubernetes-list-map-keys", [])
+            assert node["x-kubernetes-list-type"] in ("atomic", "set", "map"), path
+            assert bool(keys) == (node["x-kubernetes-list-type"] == "map"), path
+            assert set(keys) <= set(node["items"].get("required", ())), path
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_bounded_specs(kind: str) -> None:
     """Lists, maps and texts of a spec are bounded, which CEL's cost estimate and etcd both need."""
     for path, node in nodes(schema(kind)["properties"]["spec"]):

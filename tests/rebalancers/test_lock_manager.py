@@ -13,8 +13,10 @@ from evenkeel.model.table import Table
 from evenkeel.model.views import Assignment, StoresView, StoreView
 from evenkeel.rebalancers.process import Limits
 from evenkeel.rebalancers.runner import rebalance
+from tests.repository.tree import shown
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+PAGE = Path(__file__).parents[2] / "docs" / "rebalancers.md"
 
 STORY = {
     "A alone": ("a", "a a a a a a"),
@@ -74,6 +76,15 @@ async def test_mod_tells_helix_story(how: dict[str, Any]) -> None:
     told = await tell(**how)
     assert [holders(assignment) for assignment in told[1:]] == [expected for _, expected in STORY.values()]
     assert moves(told) == [3, 4, 4, 4]
+
+
+async def test_the_class_of_the_page(tmp_path: Path) -> None:
+    """What docs/rebalancers.md shows does the same."""
+    [example] = shown(PAGE, "python")
+    (tmp_path / "lock_manager.py").write_text(example)
+    limits = Limits(path=(str(tmp_path),), seconds=100)
+    told = await tell(mode="UserDefined", class_name="lock_manager:LockManager", limits=limits)
+    assert [holders(assignment) for assignment in told[1:]] == [expected for _, expected in STORY.values()]
 
 
 async def test_balanced_moves_least() -> None:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from evenkeel.metastore.api import Delete, Put, Txn
-from evenkeel.protocol.records import Leader, LeaderOrder, PlanState, StoreState, decode
+from evenkeel.protocol.records import Drain, Leader, LeaderOrder, PlanState, StoreState, decode
 from evenkeel.reconcile.leaders import (
     AT_ONCE,
     EXPIRE_SECONDS,
@@ -50,6 +50,17 @@ class Led(Cluster):
 def test_nothing_is_ordered_where_all_is_well() -> None:
     """Leaders that are where the plan wants them are left alone."""
     assert Led().order() == {}
+
+
+def test_who_is_to_lead_nothing_is_not_called() -> None:
+    """A store that hands everything over is left alone, until the order for that is gone."""
+    cluster = Led()
+    preferred, other = cluster.rows[3][:2]
+    cluster.lead(3, other)
+    cluster.put(KEYS.drain(preferred), Drain(pod="u"))
+    assert cluster.order() == {}
+    cluster.metastore.txn(Txn(success=(Delete(KEYS.drain(preferred)),)))
+    assert cluster.order() == {3: preferred}
 
 
 def test_a_leader_elsewhere_is_called_back() -> None:

@@ -13,6 +13,7 @@ import typer
 
 from evenkeel.cli.lazy import Later
 from evenkeel.cli.local_app import local
+from evenkeel.cli.names import resource_names, store_names, table_names
 from evenkeel.cli.options import Printed, Watch
 from evenkeel.cli.output import Output
 from evenkeel.cli.place import Place, Program, cluster_place, command, local_place
@@ -71,20 +72,34 @@ Files = Annotated[
         help="File, folder (its *.yaml, *.yml and *.json) or - for standard input; may be repeated.",
     ),
 ]
-TableName = Annotated[str, typer.Argument(help="The table, as in orders.", metavar="TABLE")]
-Scaled = Annotated[str, typer.Argument(help="table/orders or storecluster/main.", metavar="KIND/NAME")]
-StoreName = Annotated[str, typer.Argument(help="The store, as in main-2.")]
+TableName = Annotated[str, typer.Argument(help="The table, as in orders.", metavar="TABLE", autocompletion=table_names)]
+Scaled = Annotated[
+    str,
+    typer.Argument(help="table/orders or storecluster/main.", metavar="KIND/NAME", autocompletion=resource_names),
+]
+StoreName = Annotated[str, typer.Argument(help="The store, as in main-2.", autocompletion=store_names)]
 Partition = Annotated[int, typer.Argument(min=0, help="The partition's number.")]
 
 
+Version = Annotated[
+    bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+]
+
+
 @app.callback()
-@plugin.callback()
 def evenkeel(
-    _version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    _local: Annotated[
+        bool,
+        typer.Option("--local", help="Work on the local cluster, as it always does: kubectl evenkeel is the other."),
     ] = False,
+    _version: Version = False,
 ) -> None:
     """Raft-replicated, partitioned tables kept on an even keel."""
+
+
+@plugin.callback()
+def kubectl_evenkeel(_version: Version = False) -> None:
+    """Raft-replicated, partitioned tables on Kubernetes."""
 
 
 # Resources
@@ -109,7 +124,7 @@ def apply(files: Files, output: Printed = Output.TABLE, *, place: Place) -> None
 
 @command(HERE, THERE)
 def get(
-    what: Annotated[str, typer.Argument(help="Kind, as in tables, or table/orders.")],
+    what: Annotated[str, typer.Argument(help="Kind, as in tables, or table/orders.", autocompletion=resource_names)],
     name: Annotated[str, typer.Argument(help="One of them.")] = "",
     output: Printed = Output.TABLE,
     watch: Watch = False,
@@ -128,7 +143,9 @@ def status(output: Printed = Output.TABLE, watch: Watch = False, *, place: Place
 
 @command(HERE)
 def delete(
-    what: Annotated[str, typer.Argument(help="table/orders, or a kind followed by a name.")],
+    what: Annotated[
+        str, typer.Argument(help="table/orders, or a kind followed by a name.", autocompletion=resource_names)
+    ],
     name: Annotated[str, typer.Argument(help="Its name, where only the kind came before.")] = "",
     wait: Annotated[bool, typer.Option(help="Return when it is gone.")] = True,
     output: Printed = Output.TABLE,
@@ -228,7 +245,9 @@ def explain(table: TableName, partition: Partition, output: Printed = Output.TAB
 def transfer_leader(
     table: TableName,
     partition: Partition,
-    store: Annotated[str, typer.Argument(help="The store that is to lead it, as in main-2.")] = "",
+    store: Annotated[
+        str, typer.Argument(help="The store that is to lead it, as in main-2.", autocompletion=store_names)
+    ] = "",
     release: Annotated[bool, typer.Option("--release", help="Let the plan say again who leads it.")] = False,
     output: Printed = Output.TABLE,
     *,
@@ -286,7 +305,10 @@ def drain(
 
 @command(HERE, THERE)
 def release(
-    what: Annotated[str, typer.Argument(help="A store, as in main-2; or table/orders, storecluster/main.")],
+    what: Annotated[
+        str,
+        typer.Argument(help="A store, as in main-2; or table/orders, storecluster/main.", autocompletion=store_names),
+    ],
     wait: Annotated[bool, typer.Option(help="Return when a resource is gone.")] = True,
     output: Printed = Output.TABLE,
     *,

@@ -18,10 +18,10 @@ from evenkeel.model.table import Table, TableStatus
 __all__ = ["conditions_of", "kind_of", "listing", "notes_of", "split_name", "what_is"]
 
 _NAMES: Final[dict[str, type[Resource]]] = {
-    **dict.fromkeys(("storecluster", "storeclusters", "sc"), StoreCluster),
-    **dict.fromkeys(("table", "tables", "tbl"), Table),
-    **dict.fromkeys(("partitionassignment", "partitionassignments", "pa"), PartitionAssignment),
-    **dict.fromkeys(("rebalanceplan", "rebalanceplans", "rp", "plan", "plans"), RebalancePlan),
+    **dict.fromkeys(("storecluster", "storeclusters", "ekc", "sc"), StoreCluster),
+    **dict.fromkeys(("table", "tables", "ekt", "tbl"), Table),
+    **dict.fromkeys(("partitionassignment", "partitionassignments", "eka", "pa"), PartitionAssignment),
+    **dict.fromkeys(("rebalanceplan", "rebalanceplans", "ekp", "rp", "plan", "plans"), RebalancePlan),
 }
 _HEADS: Final[dict[type[Resource], tuple[str, ...]]] = {
     StoreCluster: ("NAME", "READY", "STORES", "TABLES", "REPLICAS", "LOST", "AGE"),

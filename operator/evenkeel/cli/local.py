@@ -177,7 +177,7 @@ async def status(session: LocalSession, output: Output, *, watch: bool) -> None:
         rows = [row for cluster in clusters for row in await _rows(session, cluster, running)]
         data = {"directory": str(session.layout.root), "pid": running.pid, "etcd": running.etcd, "stores": rows}
         head = [key.upper() for key in rows[0]] if rows else []
-        return Listing(head, [tuple(row.values()) for row in rows], data)
+        return Listing(head, [tuple("-" if cell is None else cell for cell in row.values()) for row in rows], data)
 
     await show(look, output, watch=watch)
 
@@ -200,8 +200,8 @@ async def _rows(session: LocalSession, cluster: StoreCluster, running: Running) 
         return {
             "store": name,
             "state": state(name),
-            "replicas": load.replicas if load is not None else 0,
-            "leading": load.leading if load is not None else 0,
+            "replicas": load.replicas if load is not None else None,
+            "leading": load.leading if load is not None else None,
             "restarts": sum(info.restarts for one, info in running.processes.items() if one.split()[0] == name),
             "flight": f"grpc://127.0.0.1:{port.flight}" if port is not None else "",
             "status": f"http://127.0.0.1:{port.http}/status" if port is not None else "",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from evenkeel.cli.lazy import Later
+from evenkeel.cli.names import store_names
 from evenkeel.cli.options import Directory, Printed, Watch
 from evenkeel.cli.output import Output
 from evenkeel.cli.place import Local
@@ -68,7 +69,7 @@ def status(output: Printed = Output.TABLE, watch: Watch = False, directory: Dire
 
 @local.command()
 def kill(
-    store: Annotated[str, typer.Argument(help="The store, as in main-2.")],
+    store: Annotated[str, typer.Argument(help="The store, as in main-2.", autocompletion=store_names)],
     undo: Annotated[bool, typer.Option("--undo", help="Let it come back.")] = False,
     once: Annotated[bool, typer.Option("--once", help="Let it be started again at once.")] = False,
     output: Printed = Output.TABLE,
@@ -82,7 +83,12 @@ def kill(
 
 @local.command()
 def logs(
-    what: Annotated[str, typer.Argument(help="A store, as in main-2; or etcd, or supervisor.", metavar="STORE")],
+    what: Annotated[
+        str,
+        typer.Argument(
+            help="A store, as in main-2; or etcd, or supervisor.", metavar="STORE", autocompletion=store_names
+        ),
+    ],
     lines: Annotated[int, typer.Option("-n", "--lines", min=1, help="The last so many lines.")] = 40,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on as more is said.")] = False,
     output: Printed = Output.TABLE,

@@ -28,5 +28,5 @@ def run_query(query: str, place: Place, store_cluster: str, output: Output) -> N
 def _plain(value: Any) -> Any:
     try:
         return to_json(value)
-    except AssertionError:
+    except ValueError:
         return str(value)

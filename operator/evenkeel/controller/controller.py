@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from evenkeel.controller.ground import Ground
@@ -24,16 +24,15 @@ from evenkeel.controller.stores import StoreKeeper
 from evenkeel.controller.tables import TableKeeper
 from evenkeel.controller.worklist import Worklist
 from evenkeel.errors import EvenkeelError, FencedError, UnreachableError
-from evenkeel.metastore.api import Event, Metastore
+from evenkeel.metastore.api import Event, KeyValue, Metastore
 from evenkeel.metastore.clock import Clock, SystemClock
 from evenkeel.metastore.epoch import acquire_epoch
 from evenkeel.model.conditions import Reason
 from evenkeel.process.subject import about
-from evenkeel.protocol.keys import Keys
+from evenkeel.protocol.keys import Keys, table_name
 from evenkeel.reconcile.cluster_status import troubled_cluster_status
 from evenkeel.reconcile.partitions import Trouble
 from evenkeel.reconcile.status import troubled_status
-from evenkeel.reconcile.wish import table_name
 
 __all__ = ["Controller"]
 
@@ -80,6 +79,10 @@ class Controller:
     def at_rest(self) -> bool:
         """Whether all that was heard of has been looked at."""
         return self._work.at_rest
+
+    def assignments(self) -> Iterable[KeyValue] | None:
+        """Every key that says who holds or will hold a partition, as last seen; None where nobody watches."""
+        return self._ground.mirror.assignments() if self._ground.mirror.filled else None
 
     async def run(self) -> None:
         """Look, and look again whenever something was heard; FencedError when another controller is in charge."""
@@ -144,7 +147,7 @@ class Controller:
         match kind:
             case "epoch":
                 self._ground.judge_epoch(event.kv)
-            case "stores" | "stores.state":
+            case "stores" | "stores.state" | "drains":
                 self.hear()
             case "load":
                 named = map(table_name, self._ground.reports.take(event.key, event.kv))

@@ -45,6 +45,11 @@ class Mirror:
         self._stores: KnownStores | None = None
         self._waiting: set[asyncio.Future[None]] = set()
 
+    @property
+    def filled(self) -> bool:
+        """Whether somebody watches."""
+        return self._revision is not None
+
     # Filling
 
     def fill(self, snapshot: Snapshot) -> None:

@@ -16,6 +16,7 @@ from evenkeel.reconcile.plan_status import (
     KEPT_PLANS,
     dry_run_status,
     failed_plan_status,
+    idle_plan_status,
     partition_bytes,
     plan_name,
     plan_object,
@@ -53,6 +54,15 @@ class PlanKeeper:
             # Somebody may wait for a word on what is not begun; a plan that is may be over in a moment.
             first_at_once = status.state not in ("Running", "Done")
             again = max(again, await self._statuses.write(found, status, first_at_once=first_at_once))
+        return again
+
+    async def describe_idle(self, table: str) -> float:
+        """Tell who asked for a plan of a table that is not there; returns in how many seconds to come again, or 0."""
+        again = 0.0
+        for found in await self._resources.plans(table):
+            if found.status is None or not found.status.observed_generation:
+                status = idle_plan_status(found, now=self._ground.now())
+                again = max(again, await self._statuses.write(found, status, first_at_once=True))
         return again
 
     async def _status(

@@ -42,6 +42,10 @@ class Resources(Protocol):
         """One of its tables; None where there is none of that name."""
         ...
 
+    async def knows(self, table: str) -> bool:
+        """Whether there is a table of that name, this StoreCluster's or another's."""
+        ...
+
     async def assignments(self, table: str) -> Sequence[PartitionAssignment]:
         """The PartitionAssignments of a table, by name."""
         ...

@@ -97,7 +97,7 @@ class TableKeeper:
         table = await self._resources.table(name)
         if table is None:
             self.forget(name)
-            return 0.0
+            return 0.0 if await self._resources.knows(name) else await self._plans.describe_idle(name)
         try:
             return await (self._drop(table) if table.metadata.deletion_timestamp else self._keep(table))
         except (FencedError, UnreachableError):

@@ -36,6 +36,7 @@ _JSON: Final = "application/json"
 _APPLY: Final = "application/apply-patch+yaml"
 _MERGE: Final = "application/merge-patch+json"
 _JSON_PATCH: Final = "application/json-patch+json"
+_TOO_MANY: Final = 429
 _ERRORS: Final = {403: ApiForbiddenError, 404: ApiNotFoundError, 409: ApiConflictError}
 
 Counted = Callable[[str, Kind, int], None]
@@ -149,6 +150,23 @@ class Kube:
             await self._send("DELETE", kind, kind.path(namespace, name), query=query)
         except ApiNotFoundError:
             return False
+        return True
+
+    async def evict(self, kind: Kind, name: str, namespace: str) -> bool:
+        """Have a pod end, if its budget allows that now; whether it does, or the pod is gone."""
+        eviction = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": namespace},
+        }
+        try:
+            await self._send("POST", kind, kind.path(namespace, name, "eviction"), body=eviction)
+        except ApiNotFoundError:
+            return True
+        except KubernetesError as error:
+            if error.status == _TOO_MANY:
+                return False
+            raise
         return True
 
     # Streams

@@ -92,7 +92,9 @@ class Child:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                start_new_session=True,
+                # Ctrl-C is not for it. A session of its own would be scheduled as one, and no thread could give way to
+                # those of another store.
+                process_group=0,
             )
 
 

@@ -223,6 +223,10 @@ class ClusterResources:
         found = await self._all.get(Table, name)
         return found if found is not None and found.spec.store_cluster == self._name else None
 
+    async def knows(self, table: str) -> bool:
+        """Whether there is a table of that name, whoever has it."""
+        return await self._all.get(Table, table) is not None
+
     async def assignments(self, table: str) -> Sequence[PartitionAssignment]:
         """The PartitionAssignments of a table."""
         return await self._all.assignments(table)

@@ -5,16 +5,36 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from typing import Final
+from typing import Final, NamedTuple
 
 from evenkeel.local.children import Child
 from evenkeel.local.layout import Layout, ProcessInfo, StorePorts
 from evenkeel.model.storecluster import StoreCluster
 
-__all__ = ["LOOPBACK", "StorePair"]
+__all__ = ["LOOPBACK", "Asked", "StorePair", "asked_of"]
 
 LOOPBACK: Final = "127.0.0.1"
 _LEAST_MEMORY: Final = 256 << 20
+
+
+class Asked(NamedTuple):
+    """What a StoreCluster asks of the processes themselves, as flags: they are started anew when it changes."""
+
+    sidecar: tuple[str, ...]
+    engine: tuple[str, ...]
+
+
+def asked_of(cluster: StoreCluster) -> Asked:
+    """Return what processes are told."""
+    throttles = cluster.spec.throttles
+    rate = throttles.bytes_per_second
+    return Asked(
+        sidecar=(
+            *("--snapshots-at-once", str(throttles.max_concurrent_moves)),
+            *(("--bytes-per-second", str(rate.units)) if rate is not None else ()),
+        ),
+        engine=("--heal", "no") if cluster.spec.healing == "Manual" else (),
+    )
 
 
 class StorePair:
@@ -27,18 +47,13 @@ class StorePair:
             *("--store", name, "--store-cluster", cluster.metadata.name, "--etcd-endpoints", etcd),
             *("--socket", str(layout.socket(name)), "--log-format", "console"),
         )
-        throttles = cluster.spec.throttles
-        rate = throttles.bytes_per_second
-        limits = (
-            *("--snapshots-at-once", str(throttles.max_concurrent_moves)),
-            *(("--bytes-per-second", str(rate.units)) if rate is not None else ()),
-        )
+        self.asked = asked_of(cluster)
         self.sidecar = Child(
             f"{name} raft",
             "evenkeel_raft.process.main",
             (
                 *common,
-                *limits,
+                *self.asked.sidecar,
                 *("--data", str(self._data / "raft"), "--flight", f"grpc://{LOOPBACK}:{ports.flight}"),
                 *("--listen", f"{LOOPBACK}:{ports.peers}", "--http", f"{LOOPBACK}:{ports.http}"),
             ),
@@ -51,7 +66,7 @@ class StorePair:
                 *common,
                 *("--data", str(self._data / "store"), "--memory", str(_memory(cluster))),
                 *("--listen", f"{LOOPBACK}:{ports.flight}", "--http", f"{LOOPBACK}:{ports.store_http}"),
-                *(("--heal", "no") if cluster.spec.healing == "Manual" else ()),
+                *self.asked.engine,
             ),
             log=layout.log(f"{name}.store"),
         )

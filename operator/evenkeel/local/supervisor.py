@@ -3,6 +3,7 @@
 Level-based like everything: it looks at what StoreClusters ask for, whenever they change and every second, and brings
 processes to that. Stores that are no longer asked for are emptied by the controller first, and stopped when they hold
 nothing. A process that dies is started again, unless somebody said that it should be down (`evenkeel local kill`).
+Where a StoreCluster asks its processes for something else, its stores are started anew, one after the other.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from evenkeel.errors import EvenkeelError, UnreachableError
 from evenkeel.local.children import outlive
 from evenkeel.local.layout import Layout, ProcessInfo, Running, StorePorts
 from evenkeel.local.resources import NAMESPACE, ClusterResources, LocalResources
-from evenkeel.local.stores import LOOPBACK, StorePair
+from evenkeel.local.stores import LOOPBACK, StorePair, asked_of
 from evenkeel.metastore.api import Delete, Metastore, Txn
 from evenkeel.metastore.binary import find_etcd
 from evenkeel.metastore.etcd import EtcdMetastore
@@ -122,6 +123,7 @@ class Supervisor:
             await self._bring_down(cluster)
             await self._retire(cluster, metastore)
             await self._bring_up(cluster, etcd)
+            await self._renew(cluster, etcd, metastore)
             self._keep_controller(cluster, resources, metastore)
 
     async def _bring_up(self, cluster: StoreCluster, etcd: str) -> None:
@@ -130,6 +132,21 @@ class Supervisor:
         for name in missing:
             self._stores[name] = StorePair(name, cluster, self._layout, self._ports_of(name), etcd)
         await asyncio.gather(*(self._stores[name].start() for name in missing))
+
+    async def _renew(self, cluster: StoreCluster, etcd: str, metastore: Metastore) -> None:
+        """Start one store anew whose processes were told something else, while all others are there."""
+        outdated = [name for name in self._of(cluster) if self._stores[name].asked != asked_of(cluster)]
+        if not outdated:
+            return
+        keys = _keys(cluster)
+        there = read_stores((await metastore.range(keys.all_stores())).kvs, keys).registered
+        name = min(outdated, key=lambda name: (name in there, name))
+        if self._of(cluster) - there.keys() - {name}:
+            return
+        log.info("store %s is started anew, for its StoreCluster has changed", name)
+        await self._stores[name].stop()
+        self._stores[name] = StorePair(name, cluster, self._layout, self._ports_of(name), etcd)
+        await self._stores[name].start()
 
     async def _bring_down(self, cluster: StoreCluster) -> None:
         down = sorted(self._of(cluster) & asked_to_be_down(cluster))

@@ -50,6 +50,7 @@ class Reason(enum.StrEnum):
     SPEC_INVALID = "SpecInvalid"
     SPEC_IGNORED = "SpecIgnored"
     STORE_CLUSTER_MISSING = "StoreClusterMissing"
+    TABLE_MISSING = "TableMissing"
     NO_FEASIBLE_PLACEMENT = "NoFeasiblePlacement"
     REBALANCER_FAILED = "RebalancerFailed"
     METASTORE_UNREACHABLE = "MetastoreUnreachable"

@@ -196,6 +196,9 @@ def _structural(node: Node, *, defaults: bool) -> dict[str, Any]:
         out["enum"] = [node["const"]]
     if node.get("type") == "integer":
         out["format"] = "int32" if node.get("maximum", 0) < 2**31 else "int64"
+    if node.get("type") == "array":
+        # Said of every list: whoever applies one replaces it whole, unless its entries have keys.
+        out.setdefault("x-kubernetes-list-type", "atomic")
     if "x-kubernetes-int-or-string" in node:
         out["anyOf"] = node["anyOf"]
     if "properties" in node:

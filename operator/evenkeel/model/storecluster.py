@@ -78,7 +78,7 @@ class Resources(Model):
     store: ContainerResources = ContainerResources()
     """The table engine; its memory and threads follow the limits."""
     raft: ContainerResources = ContainerResources()
-    """The raft sidecar."""
+    """The raft sidecar; what it keeps of its logs, which are in memory, follows the limit."""
 
 
 class MetastoreOverride(Model):

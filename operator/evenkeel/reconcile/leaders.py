@@ -49,7 +49,7 @@ def order_leaders(snapshot: TableSnapshot, chosen: Mapping[int, str], *, now: fl
     if plan is None or record is None:
         return
     leaders = snapshot.current(record.partitions).leaders
-    usable = {store.name for store in snapshot.stores.live()} & set(snapshot.registered)
+    usable = ({store.name for store in snapshot.stores.live()} & set(snapshot.registered)) - snapshot.handing_over
     keys, table = snapshot.keys, snapshot.table
     room = AT_ONCE
     for partition in range(record.partitions):

@@ -36,6 +36,7 @@ __all__ = [
     "TABLE_LABEL",
     "dry_run_status",
     "failed_plan_status",
+    "idle_plan_status",
     "owned_metadata",
     "partition_bytes",
     "plan_name",
@@ -206,12 +207,9 @@ def dry_run_status(
     now: str,
 ) -> RebalancePlanStatus:
     """What would happen."""
-    generation = found.metadata.generation
-    told = condition("Accepted", True, Reason.AS_EXPECTED, "nothing is changed", now=now, generation=generation)
-    before = found.status.conditions if found.status is not None else ()
     return RebalancePlanStatus(
-        observed_generation=generation,
-        conditions=merge_conditions(before, [told]),
+        observed_generation=found.metadata.generation,
+        conditions=_judged(found, True, Reason.AS_EXPECTED, "nothing is changed", now=now),
         state="DryRun",
         hash=preview.plan.head.hash,
         totals=plan_totals(preview.plan, preview.moves, sizes, table=table, cluster=cluster),
@@ -221,9 +219,20 @@ def dry_run_status(
 
 def failed_plan_status(found: RebalancePlan, trouble: Trouble, *, now: str) -> RebalancePlanStatus:
     """Why there is no plan."""
-    generation = found.metadata.generation
-    told = condition("Accepted", False, trouble.reason, trouble.message, now=now, generation=generation)
-    before = found.status.conditions if found.status is not None else ()
     return RebalancePlanStatus(
-        observed_generation=generation, conditions=merge_conditions(before, [told]), state="Failed"
+        observed_generation=found.metadata.generation,
+        conditions=_judged(found, False, trouble.reason, trouble.message, now=now),
+        state="Failed",
     )
+
+
+def idle_plan_status(found: RebalancePlan, *, now: str) -> RebalancePlanStatus:
+    """There is nothing to plan for; not the last word on it, for a table may yet come."""
+    words = f"there is no Table {found.spec.table}; create it, or delete this RebalancePlan"
+    return RebalancePlanStatus(conditions=_judged(found, False, Reason.TABLE_MISSING, words, now=now))
+
+
+def _judged(found: RebalancePlan, accepted: bool, reason: Reason, message: str, *, now: str) -> tuple[Condition, ...]:
+    """Its conditions, with whether what it asks for can be told."""
+    told = condition("Accepted", accepted, reason, message, now=now, generation=found.metadata.generation)
+    return merge_conditions(found.status.conditions if found.status is not None else (), [told])

@@ -30,7 +30,7 @@ __all__ = ["TableSnapshot", "read_table"]
 def read_table(keys: Keys, table: str) -> Read:
     """The request for all that a `TableSnapshot` is made of."""
     own = (keys.table(table), keys.tombstone(table), keys.rebalancer_context(table), *keys.of_table(table))
-    return Read((*own, keys.stores(), keys.store_states()))
+    return Read((*own, keys.stores(), keys.store_states(), keys.drains()))
 
 
 class TableSnapshot:
@@ -65,6 +65,11 @@ class TableSnapshot:
         except MalformedRecordError as error:
             self.plan_problem = str(error)
             return None
+
+    @property
+    def handing_over(self) -> set[str]:
+        """Stores that are to lead nothing for now."""
+        return {key.removeprefix(self.keys.drains()) for key in self._under(self.keys.drains())}
 
     @property
     def next_plan(self) -> int:

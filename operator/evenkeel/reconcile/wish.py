@@ -12,7 +12,7 @@ from evenkeel.model.table import Table
 from evenkeel.model.views import Choice, TableView
 from evenkeel.protocol.records import Retarget, TableRecord, TableState, encode
 
-__all__ = ["USERS_CHOOSE", "TableWish", "table_key", "table_name", "wish_of"]
+__all__ = ["USERS_CHOOSE", "TableWish", "table_key", "wish_of"]
 
 USERS_CHOOSE = ("SemiAuto", "Customized")
 """The modes in which PartitionAssignments say where replicas go."""
@@ -47,11 +47,6 @@ class TableWish(msgspec.Struct, frozen=True, kw_only=True):
 def table_key(table: Table) -> str:
     """`<name>.<uid>`: a table that is dropped and created again never meets old data."""
     return f"{table.metadata.name}.{table.metadata.uid}"
-
-
-def table_name(key: str) -> str:
-    """The name of the table that has this key."""
-    return key.rpartition(".")[0]
 
 
 def wish_of(

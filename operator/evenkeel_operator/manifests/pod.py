@@ -36,6 +36,8 @@ _CLIENT: Final = "/etc/evenkeel/client"
 _HANDOVER_SECONDS: Final = 15
 _DATABASE_SHARE: Final = 0.6
 """Of the memory limit; the rest is for Python, Arrow and what is on its way."""
+_LOGS_SHARE: Final = 0.25
+"""Of the memory limit; small entries take several times their bytes in memory."""
 
 Container = dict[str, Any]
 
@@ -79,6 +81,7 @@ def _raft(cluster: StoreCluster, settings: PodSettings, metastore: MetastoreAcce
         *((f"--tls-ca={_TLS}/ca.crt", *_certificate()) if settings.tls else ()),
         f"--snapshots-at-once={throttles.max_concurrent_moves}",
         *((f"--bytes-per-second={rate.units}",) if rate is not None else ()),
+        *_share_of_memory("--keep-logs-bytes", _LOGS_SHARE, cluster.spec.resources.raft),
     ]
     return {
         **_container(
@@ -108,7 +111,7 @@ def _store(cluster: StoreCluster, settings: PodSettings, metastore: MetastoreAcc
         f"--token-file={_CLIENT}/token",
         *((f"--tls-ca={_TLS}/ca.crt", *_certificate()) if settings.tls else ()),
         *(("--heal=no",) if cluster.spec.healing == "Manual" else ()),
-        *_limits(cluster.spec.resources.store),
+        *_share_of_memory("--memory", _DATABASE_SHARE, cluster.spec.resources.store),
         f"--drain-seconds={_HANDOVER_SECONDS}",
     ]
     return {
@@ -151,10 +154,10 @@ def _certificate() -> tuple[str, str]:
     return f"--tls-cert={_TLS}/tls.crt", f"--tls-key={_TLS}/tls.key"
 
 
-def _limits(resources: ContainerResources) -> list[str]:
-    """The database takes what the container may have, not what the machine has."""
+def _share_of_memory(flag: str, share: float, resources: ContainerResources) -> list[str]:
+    """A process takes what its container may have, not what the machine has."""
     memory = resources.limits.get("memory")
-    return [f"--memory={int(memory.units * _DATABASE_SHARE)}"] if memory is not None else []
+    return [f"{flag}={int(memory.units * share)}"] if memory is not None else []
 
 
 def _environment(metastore: MetastoreAccess) -> list[dict[str, Any]]:

@@ -46,10 +46,14 @@ def service(cluster: StoreCluster) -> Object:
     return written_object(SERVICE, metadata_of(cluster, cluster.metadata.name), spec=spec)
 
 
-def budget(cluster: StoreCluster) -> Object:
-    """One pod may go at a time. One that is not ready serves nobody, and never holds up a drain of its node."""
+def budget(cluster: StoreCluster, *, idle: int = 0) -> Object:
+    """One pod may go at a time. One that is not ready serves nobody, and never holds up a drain of its node.
+
+    `idle` pods are away and hold nothing. They must not use up the budget of those that do: a store that finds no
+    node, or whose volume is on the node that is drained, would hold up every drain for good.
+    """
     spec = {
-        "maxUnavailable": 1,
+        "maxUnavailable": 1 + idle,
         "unhealthyPodEvictionPolicy": "AlwaysAllow",
         "selector": {"matchLabels": selector_of(cluster)},
     }
@@ -76,7 +80,8 @@ def stateful_set(
         "replicas": replicas,
         # All at once: a quorum comes up together, and a store does not wait for one that cannot start.
         "podManagementPolicy": "Parallel",
-        "updateStrategy": {"type": "RollingUpdate"},
+        # Pods are replaced by `evenkeel_operator.rollout`, which knows who else is away.
+        "updateStrategy": {"type": "OnDelete"},
         "revisionHistoryLimit": 3,
         # A store that was scaled away has been emptied; who deletes the set may not have meant the data.
         "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Delete"},

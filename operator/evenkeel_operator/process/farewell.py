@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     for name in left:
-        print(f"{name} is still there: delete it first, or upgrade with uninstall.force=true to leave it behind")
+        print(f"{name} is still there: delete it first, or leave it behind by `helm uninstall --no-hooks`")
     return 1 if left else 0
 
 

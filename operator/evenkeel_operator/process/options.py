@@ -41,7 +41,7 @@ _FLAGS: Final = (
     Flag("lease", "name of the Lease that replicas elect their leader by", "evenkeel-operator"),
     Flag("lease-seconds", "seconds after which a silent leader is replaced", "15"),
     Flag("seed-secret", "Secret that certificates and tokens follow from; made where it is not there", "evenkeel-seed"),
-    Flag("nodes", "whether Nodes may be read, for zones", "yes", _YES_NO),
+    Flag("nodes", "whether Nodes may be read, for zones and cordons", "yes", _YES_NO),
     Flag("sweep-seconds", "how often everything is listed, in case a watch has missed something", "300"),
     Flag("http", "HOST:PORT for /healthz, /readyz, /metrics and /status", "127.0.0.1:7380"),
     *ETCD_FLAGS,

@@ -1,0 +1,86 @@
+"""Stores on nodes that take no more pods."""
+
+from __future__ import annotations
+
+import pytest
+
+from evenkeel.kube.kinds import Object
+from evenkeel.metastore.memory import MemoryMetastore
+from evenkeel.protocol.keys import Keys
+from evenkeel.protocol.records import Drain, decode
+from evenkeel_operator.cordons import Cordons, on_closed_nodes
+
+KEYS = Keys(namespace="shop", store_cluster="main")
+
+
+def pod(name: str, node: str) -> Object:
+    return {"metadata": {"name": name, "uid": f"uid-{name}"}, "spec": {"nodeName": node}, "status": {}}
+
+
+PODS = [pod("main-0", "a"), pod("main-1", "b"), pod("main-2", "")]
+
+
+@pytest.mark.parametrize(
+    ("closed", "expected"),
+    [
+        ((), {}),
+        (("a",), {"main-0": "uid-main-0"}),
+        (("c",), {}),
+        (("a", "b"), {}),
+    ],
+    ids=["no node is closed", "one is", "another is", "all are"],
+)
+def test_whose_node_is_closed(closed: tuple[str, ...], expected: dict[str, str]) -> None:
+    """Pods that are on such a node, by what tells them from their successors; nobody where nobody else could lead."""
+    nodes = {name: {"spec": {"unschedulable": name in closed}} for name in "abc"}
+    assert on_closed_nodes(PODS, nodes) == expected
+
+
+def test_nodes_that_nobody_may_read() -> None:
+    """Nothing is known of them, so nothing is done."""
+    assert on_closed_nodes(PODS, {}) == {}
+
+
+async def orders(metastore: MemoryMetastore) -> dict[str, str]:
+    found = (await metastore.range(KEYS.drains())).kvs
+    return {kv.key.removeprefix(KEYS.drains()): decode(Drain, kv.value, key=kv.key).pod for kv in found}
+
+
+async def test_orders_follow_the_nodes() -> None:
+    """They are there for whom they should be, and name the pod that is meant."""
+    metastore, cordons = MemoryMetastore(), Cordons()
+    await cordons.keep(metastore, KEYS, {"main-0": "u0", "main-1": "u1"})
+    assert await orders(metastore) == {"main-0": "u0", "main-1": "u1"}
+    await cordons.keep(metastore, KEYS, {"main-1": "u2"})
+    assert await orders(metastore) == {"main-1": "u2"}
+    await cordons.keep(metastore, KEYS, {})
+    assert await orders(metastore) == {}
+
+
+async def test_nothing_is_written_twice() -> None:
+    """A look that finds everything as it was only extends the lease."""
+    metastore, cordons = MemoryMetastore(), Cordons()
+    await cordons.keep(metastore, KEYS, {"main-0": "u0"})
+    before = (await metastore.range(KEYS.drains())).kvs
+    await cordons.keep(metastore, KEYS, {"main-0": "u0"})
+    assert (await metastore.range(KEYS.drains())).kvs == before
+
+
+async def test_orders_whose_lease_has_ended_are_given_again() -> None:
+    """As when nobody could look for a while."""
+    metastore, cordons = MemoryMetastore(), Cordons()
+    await cordons.keep(metastore, KEYS, {"main-0": "u0"})
+    [order] = (await metastore.range(KEYS.drains())).kvs
+    assert order.lease
+    await cordons._out[KEYS.root].lease.revoke()
+    assert await orders(metastore) == {}
+    await cordons.keep(metastore, KEYS, {"main-0": "u0"})
+    assert await orders(metastore) == {"main-0": "u0"}
+
+
+async def test_very_many_stores() -> None:
+    """More than a transaction takes."""
+    metastore, cordons = MemoryMetastore(), Cordons()
+    many = {f"main-{number}": f"u{number}" for number in range(300)}
+    await cordons.keep(metastore, KEYS, many)
+    assert await orders(metastore) == many

@@ -1,0 +1,64 @@
+"""Which pod is replaced next."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from evenkeel.kube.kinds import Object
+from evenkeel_operator.rollout import next_to_replace, outdated
+
+LIVE: Object = {
+    "metadata": {"generation": 2},
+    "spec": {"replicas": 3},
+    "status": {"observedGeneration": 2, "updateRevision": "new"},
+}
+
+
+def pod(number: int, state: str) -> Object:
+    """`new`, `old`, `new away`, `old going` and so on."""
+    revision, _, how = state.partition(" ")
+    metadata: dict[str, Any] = {"name": f"main-{number}", "labels": {"controller-revision-hash": revision}}
+    if how == "going":
+        metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    conditions = [{"type": "Ready", "status": "False" if how == "away" else "True"}]
+    return {"metadata": metadata, "status": {"conditions": conditions}}
+
+
+@pytest.mark.parametrize(
+    ("states", "expected"),
+    [
+        (["new", "new", "new"], None),
+        (["old", "old", "old"], "main-2"),
+        (["old", "old", "new"], "main-1"),
+        (["old", "old", "new away"], None),
+        (["old", "old", "new going"], None),
+        (["old", "old going", "new"], None),
+        (["old away", "old", "old"], "main-0"),
+        (["old away", "old away", "new"], "main-1"),
+        (["new away", "old", "old"], None),
+        (["old", "old"], None),
+    ],
+    ids=lambda value: ", ".join(value) if isinstance(value, list) else value,
+)
+def test_one_at_a_time(states: list[str], expected: str | None) -> None:
+    """The last first, but before it those that do not work; none while one is new and not ready, or going, or gone."""
+    pods = [pod(number, state) for number, state in enumerate(states)]
+    assert next_to_replace(LIVE, pods, idle=()) == expected
+
+
+def test_nobody_waits_for_stores_that_hold_nothing() -> None:
+    """As one that finds no node."""
+    pods = [pod(0, "old"), pod(1, "old"), pod(2, "new away")]
+    assert next_to_replace(LIVE, pods, idle={"main-2"}) == "main-1"
+
+
+@pytest.mark.parametrize(
+    "live",
+    [None, {"metadata": {"generation": 1}}, {**LIVE, "metadata": {"generation": 3}}],
+    ids=["there is none", "nobody has looked at it", "it has changed since"],
+)
+def test_what_a_set_does_not_say(live: Object | None) -> None:
+    """Until its controller has seen the newest template, nobody knows which pods are made from it."""
+    assert outdated(live, [pod(0, "old")]) == []

@@ -1,0 +1,98 @@
+"""PartitionAssignments that users write, on a real API server."""
+
+from __future__ import annotations
+
+import pytest
+
+from evenkeel.kube.kinds import PARTITION_ASSIGNMENT, TABLE, Object
+from tests.kubernetes.world import World, make_table, store_cluster, table
+
+
+def assignment(*chosen: Object) -> Object:
+    """The first slice of `orders`, as a user writes it."""
+    return {
+        "apiVersion": PARTITION_ASSIGNMENT.api_version,
+        "kind": PARTITION_ASSIGNMENT.name,
+        "metadata": {"name": "orders-0"},
+        "spec": {"table": "orders", "from": 0, "partitions": list(chosen)},
+    }
+
+
+def at(partition: int, stores: str, leader: str = "") -> Object:
+    """`at(0, "312", "1")`: partition 0 on main-3, main-1 and main-2, led by main-1."""
+    led = {"leader": f"main-{leader}"} if leader else {}
+    return {"partition": partition, "stores": [f"main-{number}" for number in stores], **led}
+
+
+async def placed(world: World) -> dict[int, tuple[set[str], str]]:
+    """By partition: the numbers of the stores that have it, and of who leads it."""
+    found = await world.get(PARTITION_ASSIGNMENT, "orders-0") or {}
+    return {
+        told["partition"]: (
+            {peer["store"].removeprefix("main-") for peer in told["stable"]},
+            told.get("leader", "").removeprefix("main-"),
+        )
+        for told in found.get("status", {}).get("partitions", ())
+    }
+
+
+async def until_placed(world: World, expected: dict[int, tuple[str, str]]) -> None:
+    """Wait until partitions are where they should be, and led by whom they should be."""
+    wanted = {partition: (set(stores), leader) for partition, (stores, leader) in expected.items()}
+
+    async def so() -> bool:
+        return await placed(world) == wanted
+
+    await world.until(f"partitions are at {expected}", so)
+
+
+@pytest.mark.parametrize("mode", ["SemiAuto", "Customized"])
+async def test_partitions_are_where_a_user_pins_them(world: World, mode: str) -> None:
+    """From the beginning, and after every change of the user's mind; the status says that it is taken."""
+    world.start()
+    pins = assignment(at(0, "321", leader="2"), at(1, "012", leader="0"))
+    await world.apply(store_cluster(4), pins, table(partitions=2, rebalancer={"mode": mode}))
+    await world.condition(TABLE, "orders", "Balanced")
+    await until_placed(world, {0: ("123", "2"), 1: ("012", "0")})
+    await world.apply(assignment(at(0, "013", leader="3"), at(1, "012", leader="1")))
+    await until_placed(world, {0: ("013", "3"), 1: ("012", "1")})
+    await world.condition(PARTITION_ASSIGNMENT, "orders-0", "Accepted")
+
+
+@pytest.mark.processes
+async def test_a_pin_that_cannot_be_says_why(world: World) -> None:
+    """Table and assignment name the store that is not there; where everything was it stays."""
+    world.start()
+    await make_table(world, partitions=1, rebalancer={"mode": "FullAuto"})
+    before = await placed(world)
+    await world.run("patch", "table/orders", "--type=merge", '--patch={"spec":{"rebalancer":{"mode":"Customized"}}}')
+    await world.apply(assignment(at(0, "129")))
+    await world.condition(TABLE, "orders", "Degraded", reason="RebalancerFailed")
+    found = await world.condition(PARTITION_ASSIGNMENT, "orders-0", "Accepted", status="False")
+    assert "store main-9, which does not exist" in str(found["status"]["conditions"])
+    assert await placed(world) == before
+    await world.condition(TABLE, "orders", "Ready")
+
+
+@pytest.mark.processes
+async def test_a_pin_that_nobody_asked_for_is_ignored_and_says_so(world: World) -> None:
+    """Under FullAuto the rebalancer decides, and the assignment says what would make it count."""
+    world.start()
+    await make_table(world, partitions=1)
+    await world.apply(assignment(at(0, "0")))
+    found = await world.condition(PARTITION_ASSIGNMENT, "orders-0", "Accepted", status="False", reason="SpecIgnored")
+    assert "SemiAuto" in str(found["status"]["conditions"])
+    assert {len(stores) for stores, _ in (await placed(world)).values()} == {3}
+
+
+@pytest.mark.processes
+async def test_the_next_of_a_list_stands_in(world: World) -> None:
+    """Under SemiAuto the stores of a list that live have the copies; the first comes back to lead."""
+    world.start()
+    wanted = table(partitions=1, replicas=3, rebalancer={"mode": "SemiAuto"}, movement={"lostAfter": "3s"})
+    await world.apply(store_cluster(4), assignment(at(0, "3120")), wanted)
+    await until_placed(world, {0: ("312", "3")})
+    await world.pods.kill("main-3")
+    await until_placed(world, {0: ("120", "1")})
+    world.pods.held.clear()
+    await until_placed(world, {0: ("312", "3")})
