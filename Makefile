@@ -23,7 +23,7 @@ setup-spark: setup ## add Spark to .venv (test-spark does it too)
 	@scripts/setup-spark.sh
 
 demo: setup-spark ## six stores on this machine, a million rows, everything that can happen to them; FAST=1 for fewer
-	@$(PYTHON_BIN) -m demo
+	@trap '' INT; $(PYTHON_BIN) -m demo  # which listens itself, as soon as there is Python to do so
 
 test: setup ## run the tests: loopback only, no compiler, under five minutes
 	@echo "==> testing"
@@ -54,13 +54,13 @@ e2e-smoke: setup binaries images ## the shortest of them: install by Helm, a tab
 	@$(PYTHON_BIN) -m e2e.cluster prepare
 	@$(PYTHON_BIN) -m pytest e2e/test_smoke.py $(PYTEST_ARGS)
 
-deploy: setup images ## from nothing to a Ready table, on EVENKEEL_CLUSTER=netns|kind|current
+deploy: setup images ## from nothing to a Ready table, on EVENKEEL_CLUSTER=netns|kind|current (with EVENKEEL_REGISTRY=...)
 	@$(PYTHON_BIN) -m e2e.deploy
 
 cluster-up: setup ## make a Kubernetes of NODES=3 nodes on this machine, as root; no registry, no Docker
 	@$(PYTHON_BIN) -m e2e.cluster up --nodes $(NODES)
 
-cluster-down: setup ## take it away again
+cluster-down: setup ## take it away again; EVENKEEL_CLUSTER=kind for kind's
 	@$(PYTHON_BIN) -m e2e.cluster down
 
 bench: $(if $(filter-out spark,$(ONLY)),setup,setup-spark) ## measure everything, or ONLY=planner

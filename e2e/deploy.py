@@ -1,26 +1,38 @@
 """`python -m e2e.deploy`: from images that were built here to a Table that is Ready, on the cluster of one's choice.
 
 `EVENKEEL_CLUSTER` says whose: `netns` and `kind` have a cluster `dev`, which is made where it is not there; `current`
-is wherever kubectl points, if its nodes have the images.
+is wherever kubectl points. Its nodes get the images from `EVENKEEL_REGISTRY`, into which they are put, or have them
+already, as a cluster of kind's does. Where there are fewer than three nodes, `values-dev.yaml` is used.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
+
+import yaml
 
 from e2e.cluster import netns
-from e2e.cluster.binaries import ROOT
+from e2e.cluster.binaries import ROOT, shell_path
 from e2e.cluster.current import CurrentCluster
 from e2e.cluster.errors import ClusterError
+from e2e.cluster.images import built, export
 from e2e.cluster.kind import KindCluster
-from e2e.cluster.netns import NetnsCluster
+from e2e.cluster.process import run
 from e2e.cluster.provider import Cluster, chosen
-from e2e.release import Release, load_images
+from e2e.picture import picture
+from e2e.release import CHART, Release, image_values, load_images, merged, values
 
 _NAME = "dev"
 _OWNER = 65532
 _EXAMPLE = ROOT / "examples" / "orders.yaml"
+_REGISTRY = "EVENKEEL_REGISTRY"
+_PUSH_SECONDS = 900.0
+_SPREAD = 3
+"""Nodes that members of etcd and stores can be apart on."""
 
 
 def main() -> int:
@@ -31,39 +43,88 @@ def main() -> int:
         print(f"{time.monotonic() - began:5.1f} s  {what}", file=sys.stderr, flush=True)
 
     try:
-        cluster = _cluster()
-        say(f"a cluster, by {chosen()}")
-        load_images(cluster)
-        say("images on every node")
-        Release(cluster.kubectl).install()
-        say("Evenkeel installed by Helm, in namespace evenkeel")
-        cluster.kubectl("apply", "--server-side", f"--filename={_EXAMPLE}")
-        cluster.kubectl("wait", "--for=condition=Ready", "table/orders", "--timeout=180s", within=190)
-        say("the table orders of examples/orders.yaml is Ready")
+        provider = chosen()
+        cluster = _cluster(provider)
+        say(f"a cluster, by {provider}")
+        wanted = merged(_sized(cluster), _images(provider, cluster))
+        say("images where nodes get them")
+        _deploy(cluster, wanted, say)
     except ClusterError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    kubeconfig = cluster.kubectl.kubeconfig
-    if kubeconfig is not None:
-        print(f"export KUBECONFIG={kubeconfig}")
-    print("kubectl get storeclusters,tables,pods")
+    _tell(provider, cluster)
     return 0
 
 
-def _cluster() -> Cluster:
-    if chosen() == "current":
-        return CurrentCluster()
-    if chosen() == "kind":
+def _deploy(cluster: Cluster, wanted: dict[str, Any], say: Callable[[str], None]) -> None:
+    try:
+        Release(cluster.kubectl).install(wanted)
+        say("Evenkeel installed by Helm, in namespace evenkeel")
+        cluster.kubectl("apply", "--server-side", f"--filename={_EXAMPLE}")
+        cluster.kubectl("wait", "--for=condition=Ready", "table/orders", "--timeout=300s", within=310)
+        say("the table orders of examples/orders.yaml is Ready")
+    except ClusterError:
+        print(picture(cluster.kubectl), file=sys.stderr)
+        raise
+
+
+def _cluster(provider: str) -> Cluster:
+    if provider == "current":
+        current = CurrentCluster()
+        # Without one neither etcd nor stores get volumes, which would be found out much later.
+        _ = current.storage_class
+        return current
+    if provider == "kind":
         kind = KindCluster(_NAME)
         if not kind.kubeconfig.exists():
             kind.up()
         return kind
-    if _NAME in netns.clusters():
-        return NetnsCluster.load(_NAME)
-    netns.prepare()
-    cluster = NetnsCluster.up(_NAME)
-    cluster.add_volumes(owner=_OWNER)
-    return cluster
+    return netns.ensure(_NAME, owner=_OWNER, say=lambda what: print(what, file=sys.stderr, flush=True))
+
+
+def _sized(cluster: Cluster) -> dict[str, Any]:
+    """Values for as many nodes as there are."""
+    spread: dict[str, Any] = {"etcd": {"storage": {"size": "1Gi"}}}
+    if len(cluster.kubectl.workers()) >= _SPREAD:
+        return spread
+    small: dict[str, Any] = yaml.safe_load((CHART / "values-dev.yaml").read_text())
+    return small
+
+
+def _images(provider: str, cluster: Cluster) -> dict[str, Any]:
+    """Let nodes have the images; how the chart is told of them."""
+    if provider == "netns":
+        load_images(cluster)
+        ours = values()
+        return {"image": ours["image"], "storeImage": ours["storeImage"], "etcd": {"image": ours["etcd"]["image"]}}
+    registry, tags = os.environ.get(_REGISTRY, ""), {name: built(name) for name in ("operator", "store")}
+    if registry:
+        tags = {name: _push(tag, registry) for name, tag in tags.items()}
+    else:
+        cluster.load_images(*map(export, tags.values()))
+    pull = "IfNotPresent" if registry else "Never"
+    # etcd's own image, which whoever has such a cluster can pull.
+    return {
+        "image": image_values(tags["operator"], pull=pull),
+        "storeImage": image_values(tags["store"], pull=pull),
+    }
+
+
+def _push(tag: str, registry: str) -> str:
+    return run(ROOT / "scripts" / "push-image.sh", tag, registry, within=_PUSH_SECONDS).strip()
+
+
+def _tell(provider: str, cluster: Cluster) -> None:
+    """What to do next, for a shell."""
+    kubeconfig = cluster.kubectl.kubeconfig
+    known = f'KUBECONFIG="{kubeconfig}" ' if kubeconfig is not None else ""
+    print(f'export {known}PATH="{shell_path()}"')
+    print("kubectl get storeclusters,tables,pods")
+    print("kubectl evenkeel status")
+    if provider == "current":
+        print(f'kubectl delete --filename="{_EXAMPLE}" && helm uninstall evenkeel --namespace=evenkeel    # ends it')
+    else:
+        print(f"make cluster-down EVENKEEL_CLUSTER={provider}    # ends it")
 
 
 if __name__ == "__main__":

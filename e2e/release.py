@@ -15,27 +15,28 @@ from e2e.cluster.process import run
 from e2e.cluster.provider import Cluster
 from e2e.shop import Shop
 
-__all__ = ["CHART", "Install", "Release", "load_images", "merged", "values"]
+__all__ = ["CHART", "Install", "Release", "image_values", "load_images", "merged", "values"]
 
 CHART = ROOT / "charts" / "evenkeel"
 
 
 def values() -> dict[str, Any]:
     """As users have them, but for images and shorter leases."""
-    images = {name: _image(built(name)) for name in ("operator", "store")}
+    images = {name: image_values(built(name)) for name in ("operator", "store")}
     return {
         "image": images["operator"],
         "storeImage": images["store"],
         # A fourth store shares a node: there are three.
         "stores": {"apart": False, "leaseSeconds": 5},
         "operator": {"leaseSeconds": 5},
-        "etcd": {"image": _image(program_image("etcd")), "storage": {"size": "1Gi"}},
+        "etcd": {"image": image_values(program_image("etcd")), "storage": {"size": "1Gi"}},
     }
 
 
-def _image(tag: str) -> dict[str, str]:
+def image_values(tag: str, *, pull: str = "Never") -> dict[str, str]:
+    """How the chart is told of an image."""
     repository, _, version = tag.rpartition(":")
-    return {"repository": repository, "tag": version, "pullPolicy": "Never"}
+    return {"repository": repository, "tag": version, "pullPolicy": pull}
 
 
 def merged(first: dict[str, Any], *others: dict[str, Any]) -> dict[str, Any]:
@@ -84,6 +85,11 @@ class Release:
     def uninstall(self) -> None:
         """Take it away; an error where Tables are left."""
         self.helm("uninstall", self.name, "--wait", "--timeout=90s", within=120)
+
+    def stay(self) -> None:
+        """After an uninstall that was refused: Helm would not upgrade it any more."""
+        *_, newest = msgspec.json.decode(self.helm("history", self.name, "--output=json"))
+        self.helm("rollback", self.name, str(newest["revision"]), "--wait", "--timeout=120s", within=150)
 
     def leader(self) -> str:
         """The operator's pod that leads."""

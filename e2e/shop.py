@@ -71,16 +71,37 @@ class Shop:
         """Delete table and stores, and wait until nothing of them is left."""
         self.run("delete", "pod/client", "--ignore-not-found", "--grace-period=1")
         self.run("delete", "table/orders", "--ignore-not-found", "--timeout=90s")
+        self.run("delete", "partitionassignments", "--all", "--timeout=30s")
         self.run("delete", "storecluster/main", "--ignore-not-found", "--timeout=90s")
 
     def scale(self, what: str, replicas: int) -> None:
         """As `kubectl scale`."""
         self.run("scale", what, f"--replicas={replicas}")
 
+    def pin(self, stores: dict[int, tuple[str, ...]]) -> None:
+        """Say where partitions of the table are to be; the first of the stores leads."""
+        partitions = [
+            {"partition": partition, "stores": chosen, "leader": chosen[0]} for partition, chosen in stores.items()
+        ]
+        spec = {"table": "orders", "from": 0, "partitions": partitions}
+        self.apply({"apiVersion": _API, "kind": "PartitionAssignment", "metadata": {"name": "orders-0"}, "spec": spec})
+
+    def wait_for_pins(self, stores: dict[int, tuple[str, ...]]) -> None:
+        """Wait until they are there, and led so."""
+
+        def there() -> bool:
+            return stores.keys() == {found["partition"] for found in self.partitions()} and all(
+                {peer["store"] for peer in found["stable"]} == set(stores[found["partition"]])
+                and found.get("leader") == stores[found["partition"]][0]
+                for found in self.partitions()
+            )
+
+        self.kubectl.wait("partitions are where they were pinned", there, within=90)
+
     def pause(self) -> None:
         """Let nothing of the table move, and wait until that is so."""
         self.run("annotate", "table/orders", f"{_PAUSED}=true")
-        self.kubectl.wait("the table is paused", lambda: "Paused" in self._reasons())
+        self.kubectl.wait("the table is paused", lambda: "Paused" in self.reasons())
 
     def resume(self) -> None:
         """Let it move again."""
@@ -113,12 +134,13 @@ class Shop:
         found = self.kubectl.get(what, f"--namespace={self.namespace}")
         return bool(found.get("status", {}).get("observedGeneration") == found["metadata"]["generation"])
 
-    def _reasons(self) -> set[str]:
-        return {str(condition["reason"]) for condition in self.status().get("conditions", ())}
+    def reasons(self, what: str = "table/orders") -> set[str]:
+        """The reasons of an object's conditions."""
+        return {str(condition["reason"]) for condition in self.status(what).get("conditions", ())}
 
     def left(self) -> list[str]:
         """What there is of stores and tables, or was made for them."""
-        kinds = "storeclusters,tables,pods,pvc,statefulsets,services,secrets,partitionassignments,rebalanceplans"
+        kinds = "storeclusters,tables,pods,pvc,statefulsets,services,secrets,pdb,partitionassignments,rebalanceplans"
         return self.run("get", kinds, "--output=name").split()
 
     def moving(self) -> int:
@@ -164,11 +186,13 @@ class Shop:
         """Which pods they are."""
         return {name: str(pod["metadata"]["uid"]) for name, pod in self.pods().items()}
 
-    def wait_for_others(self, before: dict[str, str], *, within: float = 120.0) -> None:
-        """Wait until every pod of these is another, and Ready."""
+    def wait_for_others(self, before: dict[str, str], *, one_by_one: bool = False, within: float = 120.0) -> None:
+        """Wait until every pod of these is another, and Ready; where it is one by one, never two of them are not."""
 
         def others() -> bool:
             pods = self.pods()
+            away = [name for name in before if name not in pods or not holds(pods[name], "Ready")]
+            assert not one_by_one or len(away) <= 1, f"{', '.join(away)} are away at the same time"
             return all(
                 name in pods and pods[name]["metadata"]["uid"] != uid and holds(pods[name], "Ready")
                 for name, uid in before.items()

@@ -6,19 +6,21 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import yaml
 
-from e2e.cluster.binaries import ROOT
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.images import built, export, program_image
 from e2e.cluster.process import run
 from e2e.cluster.provider import Cluster
-from e2e.release import Release
+from e2e.release import Release, merged
 from e2e.shop import Shop
+from tests.repository.tree import ROOT, shown
 
 __all__ = ["SparkApplication", "install_spark_operator", "load_spark_images"]
 
 _MODULE = ROOT / "binaries" / "spark-operator"
 _NAME = "spark-operator"
+_PAGE = ROOT / "docs" / "spark.md"
 _JOB = Path(__file__).with_name("spark_job.py")
 _USER = 185
 _ROLE = "network-policies"
@@ -82,12 +84,7 @@ class SparkApplication:
         program = {_JOB.name: _JOB.read_text()}
         self.shop.apply(
             {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": self.name}, "data": program},
-            {
-                "apiVersion": "sparkoperator.k8s.io/v1beta2",
-                "kind": "SparkApplication",
-                "metadata": {"name": self.name},
-                "spec": self._spec(arguments, executors),
-            },
+            self._application(arguments, executors),
         )
 
     def wait(self, *, within: float = 300.0) -> Any:
@@ -116,14 +113,13 @@ class SparkApplication:
         state = self.shop.status(f"sparkapplication/{self.name}").get("applicationState", {}).get("state", "")
         return str(state) if state in ("COMPLETED", "FAILED", "SUBMISSION_FAILED", "UNKNOWN") else ""
 
-    def _spec(self, arguments: tuple[str, ...], executors: int) -> dict[str, Any]:
-        pod: dict[str, Any] = {
+    def _application(self, arguments: tuple[str, ...], executors: int) -> dict[str, Any]:
+        """The one that docs/spark.md shows, as small as these nodes, and run once."""
+        [example] = shown(_PAGE, "yaml")
+        pod = {
             "cores": 1,
             "coreRequest": "100m",
             "memory": "512m",
-            # Python's processes are beside the heap: of the driver when it plans, of executors for each task.
-            "memoryOverhead": "1g",
-            "secrets": [{"name": "main-client", "path": "/secret", "secretType": "Generic"}],
             "securityContext": {
                 "runAsNonRoot": True,
                 "runAsUser": _USER,
@@ -132,16 +128,13 @@ class SparkApplication:
                 "seccompProfile": {"type": "RuntimeDefault"},
             },
         }
-        job = [{"name": self.name, "path": "/job"}]
-        return {
-            "type": "Python",
-            "mode": "cluster",
-            "sparkVersion": "4.3.0",
+        ours = {
             "image": built("spark"),
             "imagePullPolicy": "Never",
             "mainApplicationFile": f"local:///job/{_JOB.name}",
             "arguments": list(arguments),
             "restartPolicy": {"type": "Never"},
-            "driver": {**pod, "serviceAccount": f"{_NAME}-spark", "configMaps": job},
+            "driver": {**pod, "configMaps": [{"name": self.name, "path": "/job"}]},
             "executor": {**pod, "instances": executors},
         }
+        return merged(yaml.safe_load(example), {"metadata": {"name": self.name}, "spec": ours})

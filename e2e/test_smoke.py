@@ -22,6 +22,7 @@ def test_smoke(evenkeel: Release, shop: Shop) -> None:
     shop.wait_for_holders("main-0", "main-1", "main-2")
     with pytest.raises(ClusterError):
         evenkeel.uninstall()
+    evenkeel.stay()
     shop.close()
     # Kubernetes itself takes off what is owned, and volumes' claims once nobody mounts them.
     shop.kubectl.wait("nothing is left", lambda: not shop.left(), within=60)

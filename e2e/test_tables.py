@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from e2e.cluster.kubectl import holds
 from e2e.cluster.provider import Cluster
 from e2e.release import Release, values
 from e2e.shop import Found, Shop
@@ -95,17 +96,52 @@ def _take_volume(shop: Shop, store: str) -> None:
 
 
 def test_a_drained_node(cluster: Cluster, shop: Shop) -> None:
-    """`kubectl drain` evicts a store within its budget, and no row and no quorum is lost."""
+    """A cordon takes leaderships off it; `kubectl drain` evicts its store within its budget; no write fails."""
     shop.open()
     node = shop.node_of("main-0")
     shop.start_client(node=away_from(cluster, node))
-    cluster.drain_node(node)
+    shop.kubectl.wait("main-0 leads something", lambda: "main-0" in shop.leaders(), within=60)
+    cluster.cordon_node(node)
     try:
+        shop.kubectl.wait("main-0 leads nothing", lambda: "main-0" not in shop.leaders(), within=60)
+        assert "main-0" in shop.holders()
+        cluster.drain_node(node)
         shop.wait_for_writes()
-        shop.kubectl.wait("main-0 leads nothing", lambda: "main-0" not in shop.leaders(), within=30)
     finally:
         cluster.uncordon_node(node)
-    verify(shop)
+    found = verify(shop)
+    assert found.failed == 0, found.errors
+    shop.kubectl.wait("main-0 leads something again", lambda: "main-0" in shop.leaders(), within=90)
+
+
+def test_a_drained_node_with_two_stores(cluster: Cluster, shop: Shop) -> None:
+    """The first that is evicted cannot come back, for its volume is there; the second goes once that holds nothing."""
+    shop.open(stores=4, movement={"lostAfter": "10s"})
+    nodes = {pod: shop.node_of(pod) for pod in shop.pods()}
+    node = next(node for node in nodes.values() if list(nodes.values()).count(node) == 2)
+    shop.start_client(node=away_from(cluster, node))
+    cluster.drain_node(node)
+    try:
+        gone = {pod for pod, where in nodes.items() if where == node}
+        assert not [pod for pod, found in shop.pods().items() if pod in gone and holds(found, "Ready")]
+        shop.wait_for_writes()
+        shop.check()
+    finally:
+        cluster.uncordon_node(node)
+    found = verify(shop)
+    assert found.failed == 0, found.errors
+
+
+def test_partitions_that_a_user_pins(shop: Shop) -> None:
+    """They go where a PartitionAssignment says, are led by whom it says, and follow when it says otherwise."""
+    shop.pin({0: ("main-2", "main-0"), 1: ("main-1", "main-2")})
+    shop.open(partitions=2, replicas=2, rebalancer={"mode": "Customized"})
+    shop.start_client()
+    shop.wait_for_pins({0: ("main-2", "main-0"), 1: ("main-1", "main-2")})
+    shop.pin({0: ("main-1", "main-0"), 1: ("main-1", "main-2")})
+    shop.wait_for_pins({0: ("main-1", "main-0"), 1: ("main-1", "main-2")})
+    found = verify(shop)
+    assert found.failed == 0, found.errors
 
 
 def test_a_killed_node(cluster: Cluster, shop: Shop) -> None:
@@ -189,17 +225,39 @@ def _one_member_less(evenkeel: Release, where: str) -> Iterator[None]:
 
 
 def test_a_rolling_update(evenkeel: Release, busy: Shop) -> None:
-    """Another setting for stores replaces their pods one by one, and writes go on."""
+    """Another setting for stores replaces their pods one by one, each when the one before has caught up."""
     before = busy.uids()
     usual = values()
     evenkeel.install({**usual, "stores": {**usual["stores"], "logLevel": "warning"}})
     try:
-        busy.wait_for_others(before, within=240)
+        busy.wait_for_others(before, one_by_one=True, within=240)
         found = verify(busy)
         assert found.failed == 0, found.errors
     finally:
         evenkeel.install(usual)
         busy.settle()
+
+
+def test_an_update_while_a_store_is_away(cluster: Cluster, evenkeel: Release, shop: Shop) -> None:
+    """The others are not touched until it is back, or two of three copies would be gone; then all are replaced."""
+    shop.open()
+    node, before, usual = shop.node_of("main-0"), shop.uids(), values()
+    shop.start_client(node=away_from(cluster, node))
+    cluster.cordon_node(node)
+    try:
+        shop.run("delete", "pod/main-0")
+        evenkeel.install({**usual, "stores": {**usual["stores"], "logLevel": "warning"}})
+        shop.kubectl.wait("the update is told", lambda: "Reconciling" in shop.reasons("storecluster/main"))
+        shop.wait_for_writes(500)
+        assert {**shop.uids(), "main-0": ""} == {**before, "main-0": ""}
+        cluster.uncordon_node(node)
+        shop.wait_for_others(before, within=240)
+        found = verify(shop)
+        assert found.failed == 0, found.errors
+    finally:
+        cluster.uncordon_node(node)
+        evenkeel.install(usual)
+        shop.settle()
 
 
 def test_a_partitioned_node(cluster: Cluster, shop: Shop) -> None:

@@ -23,17 +23,18 @@ mirror() {
 
 if ! has_image "$TAG"; then
     [ "$(id -u)" = 0 ] || die "making a base image without a registry takes root: run this as root, or set BASE=<image>"
-    scripts/need.sh disk=2048 debootstrap
+    scripts/need.sh disk=2048 debootstrap unshare
     work=$(mktemp -d)
-    trap 'rm -rf "$work"' EXIT
+    trap 'rm -rf --one-file-system "$work"' EXIT
     source=$(mirror)
     say "making $TAG by debootstrap"
-    debootstrap --variant=minbase --include="$packages" \
+    # Mounts of its own: packages mount /proc there, and what they leave behind would be in the way of removing the tree.
+    unshare --mount --propagation private debootstrap --variant=minbase --include="$packages" \
         "$SUITE" "$work/tree" "${source:-https://deb.debian.org/debian}" >"$work/log" 2>&1 ||
         die "debootstrap failed: $(tail -n 3 "$work/log")"
     rm -rf "$work"/tree/var/cache/apt/* "$work"/tree/var/lib/apt/lists/*
     tar --directory "$work/tree" --create --file "$work/root.tar" --exclude './dev/*' --exclude './proc/*' .
-    rm -rf "$work/tree"
+    rm -rf --one-file-system "$work/tree"
     printf 'FROM scratch\nADD root.tar /\n' >"$work/Containerfile"
     build_image "$TAG" "$work/Containerfile" "$work"
 fi

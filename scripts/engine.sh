@@ -79,6 +79,14 @@ save_image() {
     esac
 }
 
+# push_image TAG TARGET
+push_image() {
+    case $ENGINE in
+        docker) docker tag "$1" "$2" >&2 && docker push "$2" >&2 ;;
+        *) engine push "$1" "docker://$2" >&2 ;;
+    esac
+}
+
 # tag_image TAG SECOND_TAG
 tag_image() { engine tag "$1" "$2"; }
 

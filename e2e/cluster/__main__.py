@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from e2e.cluster import images, netns
+from e2e.cluster.binaries import shell_path
 from e2e.cluster.errors import ClusterError, UnavailableError
 from e2e.cluster.kind import KindCluster
 from e2e.cluster.netns import NetnsCluster
@@ -37,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _up(options: argparse.Namespace) -> None:
     kubeconfig = _up_in_kind(options) if options.provider == "kind" else _up_in_namespaces(options)
-    print(f"export KUBECONFIG={kubeconfig}")
+    print(f'export KUBECONFIG="{kubeconfig}" PATH="{shell_path()}"')
 
 
 def _up_in_kind(options: argparse.Namespace) -> Path:
@@ -47,14 +49,7 @@ def _up_in_kind(options: argparse.Namespace) -> Path:
 
 
 def _up_in_namespaces(options: argparse.Namespace) -> Path:
-    if options.name in netns.clusters():
-        cluster = NetnsCluster.load(options.name)
-        if down := [part for part, running in cluster.running().items() if not running]:
-            raise ClusterError(f"the cluster {options.name} was left without {', '.join(down)}: take it down first")
-    else:
-        netns.prepare()
-        cluster = NetnsCluster.up(options.name, nodes=options.nodes, say=_say)
-        cluster.add_volumes(owner=options.volume_owner)
+    cluster = netns.ensure(options.name, nodes=options.nodes, owner=options.volume_owner, say=_say)
     return cluster.plane.kubeconfig
 
 
@@ -100,6 +95,11 @@ def _prepare(_: argparse.Namespace) -> None:
             _say(f"no cluster here: {error}")
 
 
+def _provider() -> str:
+    """Whose clusters are meant where nobody says it."""
+    return "kind" if os.environ.get("EVENKEEL_CLUSTER") == "kind" else "netns"
+
+
 def _say(what: str) -> None:
     print(what, file=sys.stderr, flush=True)
 
@@ -111,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     def add(name: str, verb: Callable[[argparse.Namespace], None], help_: str) -> Any:
         sub = verbs.add_parser(name, help=help_)
         sub.add_argument("--name", default=_DEFAULT_NAME, help=f"of the cluster, {_DEFAULT_NAME} unless given")
-        sub.add_argument("--provider", choices=("netns", "kind"), default="netns")
+        sub.add_argument("--provider", choices=("netns", "kind"), default=_provider())
         sub.set_defaults(verb=verb)
         return sub
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from e2e.cluster.errors import UnavailableError
 from evenkeel.metastore.binary import find_etcd
 
-__all__ = ["ROOT", "cache_dir", "find", "lacking", "version_of"]
+__all__ = ["ROOT", "cache_dir", "find", "lacking", "shell_path", "version_of"]
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -46,6 +46,13 @@ def find(program: str) -> Path:
             f"{program} is neither in $KUBEBUILDER_ASSETS nor built nor on PATH: run `make binaries ONLY=cluster` once"
         )
     return found
+
+
+def shell_path() -> str:
+    """PATH for a shell that is to find kubectl, helm and `kubectl evenkeel`: in front of it, what it has not got."""
+    programs = {find(program).parent for program in ("kubectl", "helm") if shutil.which(program) is None}
+    plugin = {ROOT / ".venv" / "bin"} if shutil.which("kubectl-evenkeel") is None else set()
+    return ":".join([*map(str, sorted(programs | plugin)), "$PATH"])
 
 
 def lacking(*programs: str) -> list[str]:

@@ -1,8 +1,4 @@
-"""Whether tests that need a Kubernetes may be left out: where a machine cannot run them, unless CI promised to.
-
-`CI=true EVENKEEL_KUBERNETES=required` insists on the tests against an API server, `CI=true EVENKEEL_E2E=required` on
-those against a whole cluster.
-"""
+"""Whether tests that need a Kubernetes may be left out: where a machine cannot run them, but never in CI."""
 
 from __future__ import annotations
 
@@ -14,8 +10,8 @@ import pytest
 __all__ = ["leave_out"]
 
 
-def leave_out(reason: str, *, unless: str) -> NoReturn:
-    """Skip the test for this reason, or fail where the variable `unless` says that it is required."""
-    if os.environ.get("CI") == "true" and os.environ.get(unless) == "required":
-        pytest.fail(f"{unless}=required, but {reason}", pytrace=False)
+def leave_out(reason: str) -> NoReturn:
+    """Skip the test for this reason, or fail where CI runs: green there means that everything was run."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"nothing is skipped where CI=true, but {reason}", pytrace=False)
     pytest.skip(reason)

@@ -31,7 +31,7 @@ from e2e.cluster.node import Node, cni_plugins
 from e2e.cluster.volumes import STORAGE_CLASS, storage_class, volumes
 from evenkeel.metastore.server import free_port
 
-__all__ = ["NetnsCluster", "check", "clusters", "kept", "prepare"]
+__all__ = ["NetnsCluster", "check", "clusters", "ensure", "kept", "prepare"]
 
 _PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl")
 _IMAGES = ("pause", "coredns")
@@ -249,6 +249,19 @@ class NetnsCluster:
         if name not in self.nodes:
             raise ClusterError(f"there is no node {name}; there are: {', '.join(self.nodes)}")
         return self.nodes[name]
+
+
+def ensure(name: str, *, owner: int, nodes: int = 3, say: Say = _silent) -> NetnsCluster:
+    """The cluster of that name, made where it is not there, for as long as its user wants it."""
+    if name not in clusters():
+        prepare()
+        cluster = NetnsCluster.up(name, nodes=nodes, say=say)
+        cluster.add_volumes(owner=owner)
+        return cluster
+    cluster = NetnsCluster.load(name)
+    if down := [part for part, running in cluster.running().items() if not running]:
+        raise ClusterError(f"the cluster {name} was left without {', '.join(down)}: take it down first")
+    return cluster
 
 
 @contextlib.contextmanager

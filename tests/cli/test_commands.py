@@ -51,6 +51,20 @@ def test_shells_complete_commands(shell: str) -> None:
     assert "validate" not in done.stdout
 
 
+def test_without_a_cluster_no_names_are_completed(tmp_path: Path) -> None:
+    """And nothing is said about it."""
+    asked = {"COMP_WORDS": "evenkeel partitions ", "COMP_CWORD": "2", "EVENKEEL_LOCAL": str(tmp_path)}
+    done = run(_EVENKEEL_COMPLETE="complete_bash", **asked)
+    assert (done.stdout.strip(), done.stderr) == ("", "")
+
+
+def test_local_may_be_said_aloud(tmp_path: Path) -> None:
+    """`evenkeel --local` is `evenkeel`."""
+    said = [run(*more, "get", "tables", EVENKEEL_LOCAL=str(tmp_path)).stderr for more in ((), ("--local",))]
+    assert said[0] == said[1]
+    assert "does not run: start it with `evenkeel local up`" in said[0]
+
+
 def test_completion_can_be_installed(tmp_path: Path) -> None:
     """`--install-completion` puts it where the shell finds it."""
     done = subprocess.run(

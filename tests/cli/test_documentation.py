@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 from evenkeel.cli.reference import main, render
-from tests.repository.tree import ROOT
+from tests.repository.tree import ROOT, shown
 
 PAGE = ROOT / "docs" / "cli.md"
 
@@ -34,7 +33,7 @@ def test_reference_writes(tmp_path: Path) -> None:
 
 def test_blocks_of_the_page(tmp_path: Path) -> None:
     """The commands shown do what they should, in a home of their own."""
-    blocks = re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    blocks = shown(PAGE, "sh")
     assert len(blocks) == 1
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(tmp_path)}
     subprocess.run(["bash", "-euo", "pipefail", "-c", *blocks], env=environment, check=True, capture_output=True)

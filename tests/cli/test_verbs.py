@@ -19,6 +19,7 @@ from evenkeel.cli.validate import Checked, collect
 from evenkeel.errors import InvalidInputError, PlanningError
 from evenkeel.local.layout import Layout
 from evenkeel.model.conditions import Reason, condition
+from evenkeel.model.crd import FACES
 from evenkeel.model.loading import load_yaml
 from evenkeel.model.table import Table, TableStatus
 from evenkeel.protocol.records import GroupLoad
@@ -97,9 +98,11 @@ async def test_get_of_one_says_what_is_unusual(scene: Scene, session: LocalSessi
     assert "Degraded is True, NoFeasiblePlacement: table orders: replicas 9 need 9 stores" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("kind", ["sc", "storeclusters", "pa", "plans", "rebalanceplan"])
+@pytest.mark.parametrize(
+    "kind", ["sc", "storeclusters", "pa", "plans", "rebalanceplan", *(face.short for face in FACES.values())]
+)
 async def test_all_kinds_can_be_listed(session: LocalSession, capsys: Capture, kind: str) -> None:
-    """By their names, and by those that people use."""
+    """By their names, by those that people use, and by those that kubectl knows."""
     await verbs.get(session, kind, "", TABLE, watch=False)
     assert len(capsys.readouterr().out.splitlines()) == 2
 

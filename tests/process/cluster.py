@@ -88,7 +88,7 @@ class StoreProcesses:
                 *die_with_parent([sys.executable, "-m", module, *arguments]),
                 stdout=log,
                 stderr=log,
-                start_new_session=True,
+                process_group=0,
                 group=self.group,
             )
 

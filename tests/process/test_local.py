@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -24,6 +25,7 @@ import pytest
 from evenkeel.cli import local
 from evenkeel.client import Client
 from evenkeel.local.layout import Layout
+from tests.repository.tree import ROOT
 
 COMMAND = Path(sys.executable).parent / "evenkeel"
 TABLE = """\
@@ -124,9 +126,11 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Here]:
     """A cluster of three stores, in a directory with spaces that is far too deep for sockets."""
     found = Here(tmp_path_factory.mktemp("c").joinpath("a b", *["a rather long name"] * 6))
     assert len(str(found.root)) > 120
-    found.run("local", "up", "--stores", "3")
-    yield found
-    found.close()
+    try:
+        found.run("local", "up", "--stores", "3")
+        yield found
+    finally:
+        found.close()
 
 
 @pytest.fixture
@@ -150,6 +154,27 @@ def test_rows_go_in_and_come_out(here: Here) -> None:
     assert "plain" in here.run("get", "tables")
     assert here.run("get", "plans").count("Done") >= 1
     assert "table plain: all replicas are the same" in here.run("verify", "plain")
+
+
+@pytest.mark.parametrize(
+    ("typed", "found"),
+    [
+        ("partitions na", ["named"]),
+        ("drain main-", ["main-0", "main-1", "main-2"]),
+        ("local kill main-2", ["main-2"]),
+        ("scale table/na", ["table/named"]),
+        ("get storec", ["storeclusters", "storecluster/main"]),
+    ],
+)
+def test_shells_complete_names(here: Here, typed: str, found: list[str]) -> None:
+    """Those that the cluster has."""
+    if typed == "partitions na":
+        here.make("named", replicas=1)
+    words = f"evenkeel {typed}"
+    asked = {"_EVENKEEL_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    environment = {**os.environ, **asked, "EVENKEEL_LOCAL": str(here.root)}
+    done = subprocess.run([COMMAND], env=environment, capture_output=True, text=True, check=True)
+    assert (done.stdout.split(), done.stderr) == (found, "")
 
 
 def test_restart_with_data(here: Here) -> None:
@@ -194,6 +219,65 @@ def test_scaling_out_and_in_again(here: Here) -> None:
     assert here.count("wide") == 100
 
 
+def test_changed_throttles_hold_at_once(here: Here) -> None:
+    """Stores are started anew with them, one after the other, while the table is read and written."""
+    here.make("steady")
+    cluster = here.json("get", "sc/main")
+    cluster["spec"]["throttles"] = {"bytesPerSecond": "50Mi"}
+    del cluster["status"]
+    here.run("apply", "-f", "-", given=json.dumps(cluster))
+
+    def told() -> list[bool]:
+        return [b"--bytes-per-second" in command(here, f"main-{number} raft") for number in range(3)]
+
+    seen, stopped = [told()], threading.Event()
+
+    def watch() -> None:
+        while not stopped.wait(0.01):
+            if (now := told()) != seen[-1]:
+                seen.append(now)
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    try:
+        with here.client() as client:
+            table, number = client.table("steady"), 1000
+            until_all = time.monotonic() + 90
+            while not all(seen[-1]):
+                assert time.monotonic() < until_all, seen
+                number += 1
+                table.upsert([{"id": number, "word": "meanwhile"}])
+            assert table.count() == 100 + number - 1000
+    finally:
+        stopped.set()
+        watching.join()
+    assert [sum(one) for one in seen] == list(range(sum(seen[0]), 4))
+    assert sum(seen[0]) <= 1
+
+
+def command(here: Here, process: str) -> bytes:
+    """What a process of the cluster's was told; nothing while there is none."""
+    running = here.layout.running()
+    assert running is not None
+    with contextlib.suppress(KeyError, OSError):
+        return Path(f"/proc/{running.processes[process].pid}/cmdline").read_bytes()
+    return b""
+
+
+def test_examples(here: Here) -> None:
+    """Those that a cluster of three stores can have do what they say, users' own rebalancers included."""
+    examples = ROOT / "examples"
+    here.run("local", "up", "--rebalancers", str(examples / "rebalancers"))
+    for name, table in (("user-defined", "sessions"), ("lock-manager", "locks"), ("customized", "ledger")):
+        here.run("apply", "-f", str(examples / f"{name}.yaml"))
+        here.run("wait", f"table/{table}", "--timeout", "90")
+    leaders = [entry["leader"] for entry in here.json("partitions", "locks")]
+    assert leaders == [f"main-{number % 3}" for number in range(6)]
+    until(lambda: here.json("partitions", "ledger")[0]["leader"] == "main-1")
+    for table in ("sessions", "locks", "ledger"):
+        here.run("delete", f"table/{table}")
+
+
 def test_plans_approvals_and_leaders(here: Here) -> None:
     """A manual table waits for its approval; leaders go where a user wants them; and why is told."""
     here.make("careful", replicas=2, more="approval: Manual")
@@ -207,7 +291,7 @@ def test_plans_approvals_and_leaders(here: Here) -> None:
     [first, *_] = here.json("partitions", "careful")
     wanted = next(peer["store"] for peer in first["stable"] if peer["store"] != first["leader"])
     here.run("transfer-leader", "careful", "0", wanted)
-    until(lambda: here.json("partitions", "careful")[0]["leader"] == wanted)
+    until(lambda: here.json("partitions", "careful")[0]["leader"] == wanted, within=120)
     assert here.count("careful") == 100
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from evenkeel.protocol.records import Retarget
 from tests.process.cluster import ProcessCluster
@@ -16,11 +19,12 @@ async def finish(cluster: ProcessCluster, load: Load) -> None:
     await cluster.until_settled()
     await load.check()
     await load.check_replicas()
+    await cluster.until(partial(nothing_is_left, cluster))
 
-    async def clean() -> bool:
-        return not await cluster.leftovers()
 
-    await cluster.until(clean)
+async def nothing_is_left(cluster: ProcessCluster) -> bool:
+    """Whether every replica that runs is where it should be."""
+    return not await cluster.leftovers()
 
 
 async def test_replicas_three_five_three(new_cluster: NewCluster) -> None:
@@ -87,6 +91,40 @@ async def test_retargets_in_mid_catch_up(new_cluster: NewCluster) -> None:
             await cluster.until_settled()
             await load.goes_on()
     await finish(cluster, load)
+
+
+async def test_retargets_while_a_replica_is_filled(new_cluster: NewCluster) -> None:
+    """A copy nobody wants any more is called off in the midst, unless targets queue: then it is finished, and goes."""
+    cluster = await new_cluster(stores=5, partitions=1, flags=("--bytes-per-second", "400000", "--keep-log-bytes", "1"))
+    await cluster.reconcile(3)
+    async with Load(cluster) as load:
+        await load.goes_on()
+        await load.fill(0, megabytes=4)
+        for retarget in Retarget:
+            await cluster.reconcile(4, retarget=retarget)
+            await cluster.until(partial(being_filled, cluster))
+            before = await called_off(cluster)
+            await cluster.reconcile(3, retarget=retarget)
+            await cluster.until_settled()
+            await cluster.until(partial(nothing_is_left, cluster))
+            wasted = await called_off(cluster) - before
+            assert wasted == 0 if retarget is Retarget.QUEUE else 0 < wasted < 4 << 20, (retarget, wasted)
+            await load.goes_on()
+    await finish(cluster, load)
+
+
+async def being_filled(cluster: ProcessCluster) -> bool:
+    """Whether a part of a snapshot has arrived, and not all of it."""
+    statuses = [await store.status() for store in cluster.stores.values()]
+    return bool(re.search(r"'filling [1-9][0-9]?%'", str(statuses)))
+
+
+async def called_off(cluster: ProcessCluster) -> float:
+    """Bytes of snapshots that were sent in vain."""
+    pages = [(await asyncio.to_thread(store.read, "/metrics")).decode() for store in cluster.stores.values()]
+    found = re.findall(r"^evenkeel_raft_wasted_snapshot_bytes_total (\S+)$", "\n".join(pages), re.MULTILINE)
+    assert len(found) == len(cluster.stores)
+    return sum(map(float, found))
 
 
 async def test_a_dropped_table_leaves_nothing(new_cluster: NewCluster) -> None:

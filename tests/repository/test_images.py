@@ -98,6 +98,23 @@ def test_each_engine_runs(engines: Engines, engine: str, called: list[str]) -> N
     assert engines.calls() == called
 
 
+@pytest.mark.parametrize(
+    ("engine", "called"),
+    [
+        ("docker", ["docker tag localhost/i:1 r.example/i:1", "docker push r.example/i:1"]),
+        ("podman", ["podman push localhost/i:1 docker://r.example/i:1"]),
+        ("buildah", ["buildah --storage-driver vfs push localhost/i:1 docker://r.example/i:1"]),
+    ],
+)
+def test_each_engine_pushes(engines: Engines, engine: str, called: list[str]) -> None:
+    """One function puts an image into a registry under another name."""
+    engines.add(engine)
+
+    engines.run("push_image localhost/i:1 r.example/i:1", ENGINE=engine)
+
+    assert engines.calls() == called
+
+
 def test_image_that_is_there_is_not_pulled(engines: Engines) -> None:
     """No registry is asked for an image that this machine has."""
     engines.add("docker")

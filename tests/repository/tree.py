@@ -1,9 +1,15 @@
-"""Where things are; shared by the tests beside it."""
+"""Where things are, and what pages show; shared by all tests."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("operator", "raft_sidecar", "spark_operator_hooks")
 PACKAGES = sorted(file.parent for source in SOURCES for file in (ROOT / source).glob("*/__init__.py"))
+
+
+def shown(page: Path, language: str) -> list[str]:
+    """The blocks of code in one language that a page shows."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
