@@ -188,7 +188,7 @@ def table(name: str = "orders", *, partitions: int = 4, replicas: int = 3, **spe
 
 
 async def make_table(world: World, stores: int = 3, **spec: Any) -> None:
-    """A StoreCluster, and when all its stores are there, a Table: one that was made before the last came would be moved."""
+    """A StoreCluster, and when all its stores are there, a Table: made before the last came, it would be moved."""
     await world.apply(store_cluster(stores))
     await world.condition(STORE_CLUSTER, "main", "Ready")
     await world.apply(table(**spec))

@@ -295,6 +295,31 @@ def test_messages_are_taken_alone_only_where_nothing_else_is_to_be_done() -> Non
     assert [entry.index for entry in out.apply] == [2]
 
 
+def test_a_follower_says_whether_there_is_a_state() -> None:
+    """From the acknowledgement of a snapshot until it is restored, and while the state machine is away."""
+    node = Node(group=1, replica=2, random=random.Random(1), meta=genesis(Conf(voters=(1, 2, 3))))
+
+    def says(message: Message) -> set[bool]:
+        node.step(message)
+        out = node.take()
+        answers = list(out.messages)
+        if out.append is not None:
+            node.on_persisted(out.append.token)
+            answers += out.append.responses
+        return {answer.stateless for answer in answers if isinstance(answer, AppendResponse | HeartbeatResponse)}
+
+    beat = Heartbeat(1, 0, 1, 2, 2, 1, 0, False)
+    assert says(beat) == {False}
+    arrived = InstallSnapshot(1, 0, 1, 2, 2, SnapshotMeta(9, 2, Conf(voters=(1, 2, 3))))
+    assert says(arrived) == {True}
+    assert node.take().restore is not None
+    assert says(beat) == {True}
+    node.on_applied(9)
+    assert says(beat) == {False}
+    node.detach()
+    assert says(beat) == {True}
+
+
 def test_no_promise_outlives_its_term() -> None:
     """An acknowledgement that was not sent yet is dropped with the term it was given in."""
     node = Node(group=1, replica=2, random=random.Random(1), meta=genesis(Conf(voters=(1, 2, 3))))

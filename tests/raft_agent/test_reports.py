@@ -249,6 +249,16 @@ def test_a_standstill_is_counted_once() -> None:
     assert dict(stalls.problems()) == {}
 
 
+def test_restoring_takes_longer() -> None:
+    """How far a replica is with what it has received, nobody can tell: it is given ten times as long."""
+    stalls = Stalls(30)
+    reports = {P0: report(filling={"d": 1.0})}
+    assert [stalls.look(reports, now=now) for now in (0, 299, 300)] == [[], [], [P0]]
+    assert dict(stalls.problems()) == {
+        P0: "the replica on d has received everything, and its store does not restore it"
+    }
+
+
 def test_a_report_stays_small() -> None:
     """Where everything fails at once, a part of it tells as much, and etcd takes no value of many megabytes."""
     reports = {

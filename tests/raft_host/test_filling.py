@@ -121,6 +121,23 @@ async def test_a_member_that_never_answers_shows(new_cluster: NewCluster) -> Non
     await cluster.until(lambda: not leader.reports()[ORDERS].filling)
 
 
+async def test_a_member_counts_once_its_state_is_restored(new_cluster: NewCluster) -> None:
+    """The files are safe there, but nobody could be served: until then it shows as filled, and not as caught up."""
+    cluster = await beyond_the_log(new_cluster, "d")
+    leader, newcomer = cluster["a"], cluster["d"]
+    newcomer.machine.hold = {"restore"}
+    await stage(cluster, learner(newcomer))
+    await cluster.until(lambda: newcomer.machine.asked["restore"])
+    await cluster.until(lambda: leader.host.reports()[ORDERS].filling == {"d": 1.0})
+    await pass_time(cluster, 2.0)
+    assert leader.view is not None
+    assert learner(newcomer).id not in leader.view.caught_up
+    assert leader.host.reports()[ORDERS].filling == {"d": 1.0}
+    newcomer.machine.release()
+    await cluster.until(lambda: leader.view is not None and learner(newcomer).id in leader.view.caught_up)
+    assert leader.host.reports()[ORDERS].filling == {}
+
+
 async def test_a_snapshot_called_off_leaves_nothing(new_cluster: NewCluster) -> None:
     """A state machine that is still writing when nobody wants its snapshot any more is waited for, then it goes."""
     cluster = await beyond_the_log(new_cluster, "d")

@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 _MOST_PROBLEMS: Final = 500
 _LONGEST_PROBLEM: Final = 500
+_RESTORING: Final = 10
+"""How many times longer a replica may take to restore what it has received: how far it is, nobody can tell."""
 
 
 def load_of(
@@ -95,7 +97,7 @@ class Stalls:
                 known = before.get((partition, store))
                 if known is None or done > known.done:
                     known = _Progress(done, now)
-                elif not known.stalled and now - known.since >= self._seconds:
+                elif not known.stalled and now - known.since >= self._seconds * (_RESTORING if done >= 1 else 1):
                     known.stalled = True
                     fresh.append(partition)
                 self._progress[partition, store] = known
@@ -104,7 +106,9 @@ class Stalls:
     def problems(self) -> Iterator[tuple[Partition, str]]:
         """Those at a standstill."""
         for (partition, store), progress in self._progress.items():
-            if progress.stalled:
+            if progress.stalled and progress.done >= 1:
+                yield partition, f"the replica on {store} has received everything, and its store does not restore it"
+            elif progress.stalled:
                 yield partition, f"the replica on {store} is {progress.done:.0%} full and gets no fuller"
 
 

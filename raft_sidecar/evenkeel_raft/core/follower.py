@@ -89,7 +89,9 @@ def on_heartbeat(r: Raft, m: Heartbeat) -> None:
         r.look_at(r.ticks.now + 1)
         return
     r.messages.append(
-        HeartbeatResponse(r.group, r.generation, r.replica, m.sender, r.term, m.context, r.durable_commit)
+        HeartbeatResponse(
+            r.group, r.generation, r.replica, m.sender, r.term, m.context, r.durable_commit, log.stateless
+        )
     )
 
 

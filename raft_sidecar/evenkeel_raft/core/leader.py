@@ -150,6 +150,7 @@ def on_append_response(r: Raft, m: AppendResponse) -> None:
     if m.rejected:
         _on_rejection(r, pr, m)
         return
+    pr.stateless = m.stateless
     log, index = r.log, m.index
     if index > log.last_index:
         raise InvariantError(f"replica {m.sender} acknowledged {index}; the leader's log ends at {log.last_index}")
@@ -178,7 +179,7 @@ def on_heartbeat_response(r: Raft, m: HeartbeatResponse) -> None:
     pr = r.tracker.progress.get(m.sender)
     if pr is None:
         return
-    pr.heard = r.ticks.now
+    pr.heard, pr.stateless = r.ticks.now, m.stateless
     pr.commit = max(pr.commit, m.commit)
     if m.context > pr.read_ack:
         pr.read_ack = m.context

@@ -191,6 +191,11 @@ class Log:
         """Whether there is nothing left that could be applied."""
         return self.detached or self.applied == self.last_index
 
+    @property
+    def stateless(self) -> bool:
+        """Whether the state machine is away, or does not have what the log begins with."""
+        return self.detached or self.applied < self.offset
+
     def attach(self, applied: int) -> None:
         """A state machine is there, and has durably applied this much; a snapshot that is due still comes to it."""
         self.detached = False

@@ -75,7 +75,8 @@ class Append(Message, tag=3):
 class AppendResponse(Message, tag=4):
     """Accepted: the log is durable up to `index`, and the sender's durable commit index is `commit`.
 
-    Rejected: the entry before `index + 1` did not match; (hint_index, hint_term) is the newest that might.
+    Rejected: the entry before `index + 1` did not match; (hint_index, hint_term) is the newest that might. `stateless`:
+    the log is all there is, for the sender's state machine is away or has yet to restore what the log begins with.
     """
 
     index: int
@@ -83,6 +84,7 @@ class AppendResponse(Message, tag=4):
     hint_index: int
     hint_term: int
     commit: int
+    stateless: bool = False
 
 
 class Heartbeat(Message, tag=5):
@@ -94,10 +96,11 @@ class Heartbeat(Message, tag=5):
 
 
 class HeartbeatResponse(Message, tag=6):
-    """Confirms the leader at `context`; `commit` is the sender's durable commit index."""
+    """Confirms the leader at `context`; `commit` is the sender's durable commit index, `stateless` as above."""
 
     context: int
     commit: int
+    stateless: bool = False
 
 
 class CommitNotice(Message, tag=7):

@@ -248,7 +248,7 @@ class Node:
             late = r.log.writes[-1].late
             late += [message for message in responses if message not in late]
         else:
-            r.messages += _stamped(responses, self._hard_state.commit)
+            r.messages += _stamped(responses, self._hard_state.commit, r.log)
 
     def _batch(self, r: Raft) -> AppendBatch:
         log, known = r.log, self._hard_state
@@ -265,7 +265,7 @@ class Node:
             follower.report_commit(r)
         entries = log.hand_out()
         log.writes.append(Write(token, log.last_index, known.commit, vote_term, snapshot is not None))
-        responses, r.responses = _stamped(r.responses, known.commit), []
+        responses, r.responses = _stamped(r.responses, known.commit, log), []
         return AppendBatch(token, snapshot, entries, hard_state, responses)
 
     # Completions
@@ -283,7 +283,7 @@ class Node:
             if write.snapshot:
                 log.snapshot_written(write)
             if write.late:
-                r.messages += _stamped(write.late, write.commit)
+                r.messages += _stamped(write.late, write.commit, log)
             if write.vote_term == r.term and r.role == CANDIDATE:
                 election.record_vote(r, r.replica, granted=True)
         me = r.tracker.me
@@ -530,9 +530,10 @@ def _not_behind(offset: int, applied: int) -> int:
     return GENESIS_INDEX if offset == GENESIS_INDEX and applied == 0 else applied
 
 
-def _stamped(responses: list[Message], commit: int) -> list[Message]:
-    """Let responses report the commit index that will be durable when they leave."""
+def _stamped(responses: list[Message], commit: int, log: Log) -> list[Message]:
+    """Let responses report the commit index that will be durable when they leave, and whether there is a state."""
+    stateless = log.stateless
     for message in responses:
         if isinstance(message, _REPORT_COMMIT):
-            message.commit = commit
+            message.commit, message.stateless = commit, stateless
     return responses

@@ -137,7 +137,7 @@ class Raft:
     def draw_timeout(self) -> None:
         """Choose when to campaign; one that could not serve as leader waits until the others have had their turn."""
         ticks = self.settings.election_ticks
-        late = 2 * ticks if self.reluctant or self.log.needs_restore or self.log.detached else 0
+        late = 2 * ticks if self.reluctant or self.log.stateless else 0
         self.timeout = ticks + self.random.randrange(ticks) + late
         self.look_at(self.election_since + self.timeout)
 

@@ -33,6 +33,7 @@ class PeerStatus(Struct, frozen=True, gc=False):
 
     `bytes_behind` is None while only a snapshot can bring it up to date, `silent_ticks` until it has answered in this
     term. `snapshot_wanted`: one was asked for, also by a member whose log is complete and whose state machine is not.
+    `stateless`: as far as the leader knows, nobody could be served there: the log is all that the member has.
     """
 
     match: int
@@ -42,6 +43,7 @@ class PeerStatus(Struct, frozen=True, gc=False):
     bytes_behind: int | None
     silent_ticks: int | None
     snapshot_wanted: bool
+    stateless: bool
 
 
 class Status(Struct, frozen=True):
@@ -135,4 +137,5 @@ def _peer_status(r: Raft, pr: Progress) -> PeerStatus:
         bytes_behind=r.log.size(pr.match, r.log.last_index) if pr.match >= r.log.offset else None,
         silent_ticks=None if pr.heard == NEVER else r.now - pr.heard,
         snapshot_wanted=pr.snapshot_wanted,
+        stateless=pr.stateless,
     )

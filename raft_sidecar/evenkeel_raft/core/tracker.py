@@ -38,6 +38,7 @@ class Progress:
         "since",
         "snapshot_wanted",
         "state",
+        "stateless",
     )
 
     def __init__(self, replica: int, *, next_index: int, since: int) -> None:
@@ -48,6 +49,7 @@ class Progress:
         self.paused = False  # a probe is out; the answer, or a sign of life, lifts it
         self.pending_snapshot = 0
         self.snapshot_wanted = False
+        self.stateless = True  # until it says otherwise
         self.heard = NEVER
         self.since = since  # counted as heard from then, so that a newcomer does not unseat the leader
         self.sent_commit = 0

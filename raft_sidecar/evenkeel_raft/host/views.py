@@ -51,10 +51,15 @@ def answers(peer: PeerStatus, ticks: int) -> bool:
 
 
 def has_caught_up(peer: PeerStatus, margin: int) -> bool:
-    """Whether a member lacks no more than so many bytes of the log."""
+    """Whether a member lacks no more than so many bytes of the log, and has a state to apply them to.
+
+    What a snapshot brought is safe once it is stored, yet nobody can be served from it before it is restored, and that
+    takes minutes where there is much of it: those who serve meanwhile must not leave before.
+    """
     return (
         peer.state == "replicate"
         and not peer.snapshot_wanted
+        and not peer.stateless
         and peer.bytes_behind is not None
         and peer.bytes_behind <= margin
     )
@@ -107,15 +112,20 @@ def _report(replica: Replica) -> GroupReport:
 
 
 def _filling(replica: Replica) -> dict[str, float]:
-    """How full members are that are sent a snapshot; and those that do not answer, of which nothing else would tell."""
+    """How full members are that are sent a snapshot, or restore it; and those that do not answer.
+
+    Of these nothing else would tell.
+    """
     node, ticks = replica.node, replica.settings.raft.election_ticks
     if not node.leading or not node.conf.learners:
         return replica.filler.progress()
     staged = {peer.id for peer in configuration_of(node.conf).staged}
     status = node.status()
-    silent = [number for number, peer in status.peers.items() if not answers(peer, ticks)]
-    waiting = {id_of(status.conf, number) for number in silent if number in status.conf.info}
-    return dict.fromkeys((store for store, _ in sorted(staged & waiting)), 0.0) | replica.filler.progress()
+    peers = {id_of(status.conf, number): peer for number, peer in status.peers.items() if number in status.conf.info}
+    silent = {id_ for id_, peer in peers.items() if not answers(peer, ticks)}
+    restoring = {id_ for id_, peer in peers.items() if peer.stateless and peer.state == "replicate"}
+    waiting = {id_[0]: 0.0 if id_ in silent else 1.0 for id_ in sorted(staged & (silent | restoring))}
+    return waiting | replica.filler.progress()
 
 
 def is_behind(replica: Replica) -> bool:
