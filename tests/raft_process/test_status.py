@@ -40,6 +40,19 @@ async def test_a_replica_s_members(sidecar: Sidecar) -> None:
     assert replica.caught_up
 
 
+async def test_how_long_rounds_take(sidecar: Sidecar) -> None:
+    """Every round of the log is counted, by the time until it was durable."""
+    await sidecar.cluster.begin("a", "b")
+    text = Metrics(sidecar.host, sidecar.agent).render().decode()
+    [times] = [
+        f for f in prometheus.text_string_to_metric_families(text) if f.name == "evenkeel_raft_log_round_seconds"
+    ]
+    found = {sample.labels.get("le", sample.name.rpartition("_")[2]): sample.value for sample in times.samples}
+    assert found["count"] == found["+Inf"] == sum(sidecar.host.round_times.counts) > 0
+    assert found["0.0005"] <= found["1.0"] <= found["+Inf"]
+    assert found["sum"] > 0
+
+
 async def test_readiness_waits_for_the_state_machine(sidecar: Sidecar) -> None:
     """Gone, hanging, or not where the group is: each is a reason of its own."""
     cluster, store, host = sidecar.cluster, sidecar.store, sidecar.host

@@ -53,7 +53,7 @@ from evenkeel_raft.log.disk import FileDisk
 from evenkeel_raft.log.rebuild import Recovered, RecoveredGroup
 from evenkeel_raft.log.records import Append, Created, Destroyed, Metastore
 from evenkeel_raft.log.wal import LogSettings, LogStats, SharedLog
-from evenkeel_raft.log.writer import LogWriter
+from evenkeel_raft.log.writer import LogWriter, RoundTimes
 from evenkeel_raft.net.identity import Address, Identity, LinkSettings
 from evenkeel_raft.net.peers import Peers
 from evenkeel_raft.net.tls import TlsFiles
@@ -485,6 +485,11 @@ class Host:
     def log_stats(self) -> LogStats:
         """The log as it is; numbers of a thread at work, so not all of one moment."""
         return self._log.stats()
+
+    @property
+    def round_times(self) -> RoundTimes:
+        """How long the log's rounds took."""
+        return self._ports.writer.times
 
 
 def _read_peers(directory: Path) -> dict[str, Address]:

@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -33,13 +34,28 @@ from evenkeel_raft.log.records import Record
 from evenkeel_raft.log.rounds import Draft, Rounds, Submission
 from evenkeel_raft.log.wal import SharedLog
 
-__all__ = ["LogWriter"]
+__all__ = ["LogWriter", "RoundTimes"]
 
 _QUICK_SECONDS: Final = 0.001
 _SMALL_BYTES: Final = 64 << 10
 _FAR_TOO_SLOW: Final = 50
 _NEWS: Final = 0.1
 """What the last round counts for among those before it."""
+
+
+class RoundTimes:
+    """How long rounds took to become durable: how many of them up to each bound, the last being none, and in all."""
+
+    bounds: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(self.bounds) + 1)
+        self.seconds = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Count a round."""
+        self.counts[bisect_left(self.bounds, seconds)] += 1
+        self.seconds += seconds
 
 
 class LogWriter:
@@ -62,7 +78,8 @@ class LogWriter:
         self._futures: set[asyncio.Future[None]] = set()
         self._handed_in: list[Submission] = []
         self._under_way = 0
-        self._worker = _Worker(log, retry_seconds=retry_seconds, quick_seconds=quick_seconds)
+        self.times = RoundTimes()
+        self._worker = _Worker(log, self.times, retry_seconds=retry_seconds, quick_seconds=quick_seconds)
 
     def start(self) -> None:
         """Begin to write; what there is to tell arrives on the running loop."""
@@ -176,12 +193,13 @@ class _Worker:
     on_full: Callable[[DiskFullError | None], None]
     on_ended: Callable[[LogError | None], None]
 
-    def __init__(self, log: SharedLog, *, retry_seconds: float, quick_seconds: float) -> None:
+    def __init__(self, log: SharedLog, times: RoundTimes, *, retry_seconds: float, quick_seconds: float) -> None:
         self._inbox: SimpleQueue[list[Submission] | None] = SimpleQueue()
         self._put = 0  # counted by the loop
         self._taken = 0  # counted by the thread
         self._waiting = False
         self._log = log
+        self._times = times
         self._rounds = Rounds(log.settings.round_bytes)
         self._retry_seconds = retry_seconds
         self._retry_at = 0.0
@@ -283,8 +301,9 @@ class _Worker:
     def _log_round(self, records: list[Record], size: int) -> None:
         began = time.monotonic()
         self._log.write(records)
+        took = time.monotonic() - began
+        self._times.add(took)
         if size <= _SMALL_BYTES:
-            took = time.monotonic() - began
             self._quick += _NEWS * ((took < self._quick_seconds) - self._quick)
             if took > _FAR_TOO_SLOW * self._quick_seconds:
                 self._quick = 0.0  # a disk that hangs is to hang the thread

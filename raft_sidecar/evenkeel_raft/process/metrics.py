@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from evenkeel_raft.agent.agent import Agent
@@ -73,6 +74,14 @@ class Metrics(Collector):
     def _of_log(self) -> Iterator[Metric]:
         stats = self._host.log_stats()
         yield _counter("log_rounds", "Rounds written: one fsync each.", stats.rounds)
+        times = self._host.round_times
+        bounds = [*map(str, times.bounds), "+Inf"]
+        yield HistogramMetricFamily(
+            _PREFIX + "log_round_seconds",
+            "Until a round was durable.",
+            buckets=list(zip(bounds, accumulate(times.counts), strict=True)),
+            sum_value=times.seconds,
+        )
         yield _gauge("log_disk_bytes", "What the log takes on the disk.", stats.disk_bytes)
         yield _gauge("log_live_bytes", "What of it is needed.", stats.live_bytes)
         yield _counter("log_moved_bytes", "What was copied to free segments.", stats.moved_bytes)
