@@ -398,6 +398,35 @@ def test_a_follower_knows_how_much_it_lacks() -> None:
     assert node.committed == 5
 
 
+def test_a_follower_knows_what_it_lacks_from_the_first_heartbeat_on() -> None:
+    """One that was restarted knows its leader by it, and would else take itself for complete until it is sent more."""
+    meta = genesis(Conf(voters=(1, 2, 3)))
+    leader, follower = (Node(group=1, replica=number, random=random.Random(1), meta=meta) for number in (1, 2))
+    leader.campaign()
+    for term, pre in ((2, True), (2, False)):
+        finish(leader, leader.take())
+        leader.step(VoteResponse(1, 0, 3, 1, term, pre, True, 1, 1))
+    index = leader.propose(b"x")
+    finish(leader, leader.take())
+    leader.step(AppendResponse(1, 0, 3, 1, 2, index, False, 0, 0, 1))
+    assert leader.committed == index
+    leader.take()
+    leader.tick()
+    [heartbeat] = [m for m in leader.take().messages if isinstance(m, Heartbeat) and m.receiver == 2]
+    assert (heartbeat.commit, heartbeat.committed) == (0, index)
+    follower.step(heartbeat)
+    assert follower.leader == 1
+    assert follower.lags
+
+
+def test_a_heartbeat_of_the_release_before_is_understood() -> None:
+    """It does not say how far the leader is."""
+    heartbeat = Heartbeat(1, 0, 1, 2, 2, 1, 0, False, 9)
+    *before, _ = msgspec.msgpack.decode(msgspec.msgpack.encode(heartbeat))
+    decoded = msgspec.msgpack.decode(msgspec.msgpack.encode(before), type=AnyMessage)
+    assert decoded == msgspec.structs.replace(heartbeat, committed=0)
+
+
 def test_malformed_appends_are_refused() -> None:
     """Entries that do not follow each other change nothing."""
     node = Node(group=1, replica=2, random=random.Random(1), meta=genesis(Conf(voters=(1, 2))))

@@ -83,6 +83,8 @@ def on_heartbeat(r: Raft, m: Heartbeat) -> None:
     """Confirm the leader; or fall asleep with it, silently, if there is nothing left to do."""
     follow(r, m.sender)
     r.commit_to(m.commit)
+    if m.committed > r.told_commit:  # noqa: PLR1730  heartbeats of thousands of groups pass here
+        r.told_commit = m.committed
     log = r.log
     if m.quiesce and m.commit == log.last_index and log.idle and r.forwarded.idle:
         r.sleep()

@@ -118,7 +118,9 @@ def broadcast_heartbeat(r: Raft, *, quiesce: bool = False) -> None:
         me.read_ack = context
     for pr in r.tracker.peers:
         known = min(commit, pr.match)
-        r.messages.append(Heartbeat(r.group, r.generation, r.replica, pr.replica, r.term, known, context, quiesce))
+        r.messages.append(
+            Heartbeat(r.group, r.generation, r.replica, pr.replica, r.term, known, context, quiesce, commit)
+        )
 
 
 def tick_leader(r: Raft) -> None:

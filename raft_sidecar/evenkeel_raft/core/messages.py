@@ -88,11 +88,15 @@ class AppendResponse(Message, tag=4):
 
 
 class Heartbeat(Message, tag=5):
-    """The leader lives. `commit` never exceeds what the receiver acknowledged; `context` confirms reads."""
+    """The leader lives. `commit` never exceeds what the receiver acknowledged; `context` confirms reads.
+
+    `committed` is how far the leader itself is: a receiver that was restarted has nothing else to compare with.
+    """
 
     commit: int
     context: int
     quiesce: bool
+    committed: int = 0
 
 
 class HeartbeatResponse(Message, tag=6):
