@@ -14,8 +14,9 @@ import pytest
 
 from evenkeel.protocol.records import Peer, Role
 from evenkeel.protocol.replica import Start
-from evenkeel.wire.messages import SnapshotTaken
-from evenkeel_raft.core.messages import Append, Message
+from evenkeel.wire.messages import Failed, SnapshotTaken
+from evenkeel_raft.agent.configurations import member
+from evenkeel_raft.core.messages import Append, HeartbeatResponse, Message
 from evenkeel_raft.host import filler
 from evenkeel_raft.net.files.manifest import make_manifest
 from tests.raft_host.support import ORDERS, QUICK, Cluster, Member
@@ -170,6 +171,32 @@ async def test_impossible_files_are_a_problem_only(new_cluster: NewCluster, name
     leader.machine.snapshot = honest  # type: ignore[method-assign]
     await cluster.equal("ad", VALUES)
     await cluster.until(lambda: not outbox(leader))
+
+
+async def test_a_member_that_answers_as_its_snapshot_fails_gets_another(new_cluster: NewCluster) -> None:
+    """Raft asks at once, and only once: whoever is about to end must not be taken for somebody who is at it."""
+    cluster = await beyond_the_log(new_cluster, "d")
+    leader = cluster["a"]
+    replica = replica_of(leader)
+    honest, work = leader.machine.snapshot, replica.filler.work
+    number = member(learner(cluster["d"]).id)
+
+    def fail(group: int, replica: int, directory: Path, answer: Callable[[Any], None]) -> None:
+        answer(Failed("not now"))
+
+    def answered_meanwhile() -> None:
+        node = replica.node
+        node.step(HeartbeatResponse(replica.group, 0, number, node.replica, node.term, 0, 0))
+        work()
+
+    leader.machine.snapshot = fail  # type: ignore[method-assign]
+    await stage(cluster, learner(cluster["d"]))
+    await cluster.until(lambda: leader.host.tally.snapshots_failed == 1)
+    replica.filler.work = answered_meanwhile
+    await cluster.until(lambda: leader.host.tally.snapshots_failed == 3)
+    replica.filler.work = work
+    leader.machine.snapshot = honest  # type: ignore[method-assign]
+    await cluster.equal("ad", VALUES)
 
 
 async def test_closing_in_mid_transfer_leaves_nothing(new_cluster: NewCluster) -> None:

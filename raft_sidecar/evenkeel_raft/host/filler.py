@@ -69,7 +69,12 @@ class Filler:
         """A member needs a snapshot."""
         if member not in self._filling:
             self._filling[member] = task = self._ports.tasks.spawn(self._fill(member))
-            task.add_done_callback(lambda _: self._filling.pop(member, None))
+            task.add_done_callback(partial(self._ended, member))
+
+    def _ended(self, member: int, task: asyncio.Task[None]) -> None:
+        """Nobody is at it any more, also where a task was called off before it began."""
+        if self._filling.get(member) is task:
+            del self._filling[member]
 
     def announced(self, message: InstallSnapshot) -> None:
         """The node's word that goes with a snapshot's files."""
@@ -111,6 +116,8 @@ class Filler:
             if failure:
                 await self._pause(member)
         finally:
+            # First, for the node may ask for another as soon as it is told how this one ended, and asks only once.
+            self._filling.pop(member, None)
             self._progress.pop(member, None)
             self._node.report_snapshot(member)
             self.work()
