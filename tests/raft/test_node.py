@@ -29,6 +29,7 @@ from evenkeel_raft.core.types import (
     Conf,
     ConfChange,
     Entry,
+    HardState,
     Settings,
     SnapshotMeta,
     genesis,
@@ -425,6 +426,22 @@ def test_a_heartbeat_of_the_release_before_is_understood() -> None:
     *before, _ = msgspec.msgpack.decode(msgspec.msgpack.encode(heartbeat))
     decoded = msgspec.msgpack.decode(msgspec.msgpack.encode(before), type=AnyMessage)
     assert decoded == msgspec.structs.replace(heartbeat, committed=0)
+
+
+def test_a_damaged_state_machine_is_not_restored_past_the_durable_log() -> None:
+    """A crash would else leave a state machine that has more than its log, which then seems to have lost entries."""
+    meta = SnapshotMeta(5, 2, Conf(voters=(1, 2)))
+    node = Node(group=1, replica=1, random=random.Random(1), meta=meta, hard_state=HardState(2, 0, 5), applied=0)
+    assert node.needs_restore
+    node.step(Append(1, 0, 2, 1, 2, 5, 2, 7, [Entry(6, 2, 0, b"x"), Entry(7, 2, 0, b"y")]))
+    write = node.take().append
+    assert write is not None
+    node.step(InstallSnapshot(1, 0, 2, 1, 2, SnapshotMeta(6, 2, meta.conf)))
+    assert node.take().restore is None
+    assert node.on_persisted(write.token)
+    out = node.take()
+    assert out.restore is not None
+    assert (out.restore.index, [entry.index for entry in out.apply]) == (6, [7])
 
 
 def test_malformed_appends_are_refused() -> None:

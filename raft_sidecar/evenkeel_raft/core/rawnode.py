@@ -201,7 +201,8 @@ class Node:
             apply = log.entries(log.applying, upto)
             log.applying = upto
         restore = None
-        if log.restore_due is not None and not log.detached:
+        if log.restore_due is not None and not log.detached and log.restore_due.index <= log.durable:
+            # As with entries: a state machine that is ahead of its log would look like a log that lost some.
             restore, log.restore_due = log.restore_due, None
         soft = None
         if r.soft_due:
