@@ -31,13 +31,20 @@ class Keeper:
 class ClosedTransport:
     """What uvloop leaves behind when dialling is called off: closed, of no use, and silent about it."""
 
+    def __init__(self, *, says_so: bool) -> None:
+        self._says_so = says_so
+
     def is_closing(self) -> bool:
-        return True
+        return self._says_so
 
     def _refuse(self, *_: Any) -> None:
         raise RuntimeError("the handler is closed")
 
-    writelines = close = abort = _refuse
+    def _ignore(self) -> None:
+        pass
+
+    write = writelines = _refuse
+    close = abort = _ignore
 
 
 class StuckTransport:
@@ -52,6 +59,8 @@ class StuckTransport:
 
     def writelines(self, data: Any) -> None:
         assert not self.closing
+
+    write = writelines
 
     def close(self) -> None:
         self.closing = True
@@ -73,12 +82,13 @@ async def test_an_end_that_does_not_read_is_given_up() -> None:
     assert keeper.lost_times == 1
 
 
+@pytest.mark.parametrize("says_so", [True, False])
 @pytest.mark.parametrize("end", [FrameConnection.close, FrameConnection.abort, FrameConnection.flush])
-async def test_a_transport_closed_behind_its_back(end: Callable[[FrameConnection], None]) -> None:
+async def test_a_transport_closed_behind_its_back(end: Callable[[FrameConnection], None], says_so: bool) -> None:
     """Its owner is told once, whoever waits for the end is let go, and nothing fails."""
     keeper = Keeper()
     connection = FrameConnection(keeper, drops=Drops())
-    connection.connection_made(cast("asyncio.Transport", ClosedTransport()))
+    connection.connection_made(cast("asyncio.Transport", ClosedTransport(says_so=says_so)))
     end(connection)
     async with asyncio.timeout(10):
         await connection.ended()

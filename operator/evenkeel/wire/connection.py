@@ -196,8 +196,11 @@ class FrameConnection(asyncio.BufferedProtocol):
             await asyncio.shield(self._ended)
 
     def _gone(self) -> bool:
-        """Whether the transport was closed behind our back: uvloop does so when dialling is called off, in silence."""
-        if self._closing or not self.transport.is_closing():
+        """Whether the transport was closed behind our back.
+
+        uvloop does so when dialling or accepting is called off, in silence: it does not even say that it is closing.
+        """
+        if self._closing or not (self.transport.is_closing() or _is_dead(self.transport)):
             return False
         self._closing = True
         self._loop.call_soon(self.connection_lost, None)
@@ -211,3 +214,11 @@ class FrameConnection(asyncio.BufferedProtocol):
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
         self._drained = None
+
+
+def _is_dead(transport: asyncio.Transport) -> bool:
+    try:
+        transport.write(b"")  # which does nothing to one that is alive
+    except RuntimeError:
+        return True
+    return False
