@@ -165,17 +165,18 @@ class Proxy:
         """For each connection in turn, the byte to change; none: none."""
         self.flowing = asyncio.Event()
         self.flowing.set()
+        self._listener = socket.create_server((HOST, 0))
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> Proxy:
-        listener = socket.create_server((HOST, 0))
-        listener.setblocking(False)
-        self.port = listener.getsockname()[1]
-        self._spawn(self._accept(listener))
-        await asyncio.sleep(0)
+        self._listener.setblocking(False)
+        self.port = self._listener.getsockname()[1]
+        asyncio.get_running_loop().add_reader(self._listener, self._accept)
         return self
 
     async def close(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._listener)
+        self._listener.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -186,19 +187,16 @@ class Proxy:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _accept(self, listener: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        with listener:
-            while True:
-                here, _ = await loop.sock_accept(listener)
-                self._spawn(self._pass(here, self.connections))
-                self.connections += 1
-                await asyncio.sleep(0)
+    def _accept(self) -> None:
+        here, _ = self._listener.accept()
+        here.setblocking(False)
+        self._spawn(self._pass(here, self.connections)).add_done_callback(lambda _: here.close())
+        self.connections += 1
 
     async def _pass(self, here: socket.socket, number: int) -> None:
         cut = self.cut_at[number] if number < len(self.cut_at) else None
         flip = self.flip_at[number] if number < len(self.flip_at) else None
-        with here, socket.socket() as there:
+        with socket.socket() as there:
             there.setblocking(False)
             pipes: list[asyncio.Task[None]] = []
             try:

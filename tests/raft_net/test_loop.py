@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import gc
+import socket
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from evenkeel.wire import loop
+from evenkeel.wire.connection import FrameConnection
 from evenkeel_raft.core.messages import InstallSnapshot, ReadRequest
 from evenkeel_raft.core.types import Conf, SnapshotMeta
+from evenkeel_raft.net import endpoint
 from evenkeel_raft.net.files.manifest import make_manifest
 from evenkeel_raft.net.files.sender import Outcome, Sent
-from tests.raft_net.support import Store, introduce
+from tests.raft_net.support import HOST, Store, introduce
+
+Factory = Callable[[], asyncio.AbstractEventLoop]
+LOOPS = pytest.mark.parametrize("factory", [asyncio.new_event_loop, loop.loop_factory()])
 
 
 async def loop_module() -> str:
@@ -45,3 +54,86 @@ def test_messages_and_files_on_that_loop(tmp_path: Path) -> None:
         return sent
 
     assert loop.run(exchange()) == Sent(Outcome.STORED)
+
+
+@LOOPS
+@pytest.mark.parametrize("turns", range(6))
+def test_closing_while_others_call(tmp_path: Path, factory: Factory, turns: int) -> None:
+    """However far each has come, all of them are hung up on, nobody is waited for, and no socket is left over."""
+
+    async def close() -> list[bytes]:
+        store = await Store("store-1", tmp_path).start()
+        callers = [socket.create_connection((HOST, store.port)) for _ in range(5)]
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            await store.peers.close()
+        return [await asyncio.to_thread(last_words, caller) for caller in callers]
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        assert runner.run(close()) == [b""] * 5
+    gc.collect()
+
+
+def last_words(caller: socket.socket) -> bytes:
+    with caller:
+        caller.settimeout(10)
+        try:
+            return caller.recv(1)
+        except ConnectionError:
+            return b""
+
+
+@LOOPS
+def test_dialling_called_off_at_the_last_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, factory: Factory
+) -> None:
+    """A store that gave up as its call came through calls again, and can be closed."""
+
+    async def call() -> None:
+        one, two = await Store("store-1", tmp_path).start(), await Store("store-2", tmp_path).start()
+        made, timeout = endpoint._Dialled.made, asyncio.timeout
+        patience: list[asyncio.Timeout] = []
+
+        def made_too_late(self: endpoint._Dialled, connection: FrameConnection) -> None:
+            made(self, connection)
+            monkeypatch.undo()
+            patience[0].reschedule(0)
+
+        def noted(seconds: float | None) -> asyncio.Timeout:
+            patience.append(timeout(seconds))
+            return patience[-1]
+
+        monkeypatch.setattr(endpoint._Dialled, "made", made_too_late)
+        monkeypatch.setattr(asyncio, "timeout", noted)
+        introduce(one, two)
+        async with timeout(10):
+            await one.handler.up.get()
+            await one.peers.close()
+            await two.peers.close()
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(call())
+
+
+def test_accepting_goes_on_after_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that is out of file descriptors for a moment takes calls afterwards."""
+
+    async def call() -> None:
+        one, two = await Store("store-1", tmp_path).start(), await Store("store-2", tmp_path).start()
+        accept, failures = socket.socket.accept, [OSError(errno.EMFILE, "too many"), OSError(errno.EMFILE, "too many")]
+
+        def refuse(self: socket.socket) -> object:
+            if failures:
+                raise failures.pop()
+            return accept(self)
+
+        monkeypatch.setattr(socket.socket, "accept", refuse)
+        introduce(one, two)
+        async with asyncio.timeout(10):
+            await two.handler.up.get()
+        assert not failures
+        await one.peers.close()
+        await two.peers.close()
+
+    loop.run(call())

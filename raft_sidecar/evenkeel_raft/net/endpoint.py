@@ -64,7 +64,8 @@ class Endpoint:
         self._connections: WeakSet[FrameConnection] = WeakSet()
         self._strangers: set[FrameConnection] = set()
         self._listeners: list[socket.socket] = []
-        self._accepting: set[asyncio.Task[None]] = set()
+        self._accepting_again: Timer | None = None
+        self._greeting: set[asyncio.Task[None]] = set()
         if tls is not None:
             tls.server_context()  # unusable files are found at the start, not by the first peer
 
@@ -79,17 +80,21 @@ class Endpoint:
             raise InvalidInputError(f"cannot listen for peers on {host}:{port}: {error.strerror}") from error
         listener.setblocking(False)
         self._listeners.append(listener)
-        self._keep(asyncio.get_running_loop().create_task(self._accept(listener, welcome)))
+        self._wait_for_callers(listener, welcome)
         bound: int = listener.getsockname()[1]
         return bound
 
     async def close(self) -> None:
         """Stop listening and accepting."""
-        for task in list(self._accepting):
-            task.cancel()
-        await asyncio.gather(*self._accepting, return_exceptions=True)
-        for listener in self._listeners:
+        if self._accepting_again is not None:
+            self._accepting_again.cancel()
+        listeners, self._listeners = self._listeners, []
+        for listener in listeners:
+            asyncio.get_running_loop().remove_reader(listener)
             listener.close()
+        for task in list(self._greeting):
+            task.cancel()
+        await asyncio.gather(*self._greeting, return_exceptions=True)
 
     async def hang_up(self) -> None:
         """End every connection."""
@@ -98,15 +103,29 @@ class Endpoint:
             connection.close()
         await asyncio.gather(*(connection.ended() for connection in connections))
 
-    async def _accept(self, listener: socket.socket, welcome: Welcome) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                accepted, _ = await loop.sock_accept(listener)
-            except OSError:  # out of file descriptors, for instance: others may free some
-                await self.clock.sleep(_ACCEPT_RETRY_SECONDS)
-                continue
-            self._keep(loop.create_task(self._greet(accepted, welcome)))
+    def _wait_for_callers(self, listener: socket.socket, welcome: Welcome) -> None:
+        # Not by a task: what `sock_accept` has accepted is nobody's when its caller is cancelled.
+        asyncio.get_running_loop().add_reader(listener, self._accept, listener, welcome)
+
+    def _accept(self, listener: socket.socket, welcome: Welcome) -> None:
+        try:
+            accepted, _ = listener.accept()
+        except (BlockingIOError, InterruptedError):  # whoever called has hung up already
+            return
+        except OSError:  # out of file descriptors, for instance: others may free some
+            asyncio.get_running_loop().remove_reader(listener)
+            again = partial(self._wait_for_callers, listener, welcome)
+            self._accepting_again = self.clock.call_at(self.clock.now() + _ACCEPT_RETRY_SECONDS, again)
+            return
+        accepted.setblocking(False)
+        task = asyncio.get_running_loop().create_task(self._greet(accepted, welcome))
+        self._greeting.add(task)
+        task.add_done_callback(partial(self._greeted, accepted))
+
+    def _greeted(self, accepted: socket.socket, task: asyncio.Task[None]) -> None:
+        self._greeting.discard(task)
+        if task.cancelled():  # perhaps before it began
+            accepted.close()
 
     async def _greet(self, accepted: socket.socket, welcome: Welcome) -> None:
         make = partial(self._connection, _Accepted(self, welcome))
@@ -119,10 +138,6 @@ class Endpoint:
             # A connection that died before its session was up has no owner to tell.
             self._note_tls(error)
             accepted.close()
-
-    def _keep(self, task: asyncio.Task[None]) -> None:
-        self._accepting.add(task)
-        task.add_done_callback(self._accepting.discard)
 
     # Dialling
 
