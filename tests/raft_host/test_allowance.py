@@ -32,7 +32,7 @@ def test_many_groups_keep_their_share() -> None:
     """Logs are cut when they are twice what they keep: if all are, they are within the limit together."""
     allowance = Allowance(ALLOWED)
     allowance.weigh(10_001, 100)
-    assert (allowance.tight, allowance.keep) == (True, 50)
+    assert (allowance.total, allowance.tight, allowance.keep) == (10_001, True, 50)
     assert 2 * allowance.keep * 100 <= 10_000
     allowance.weigh(10_001, 2)
     assert allowance.keep == 1000
@@ -68,6 +68,8 @@ async def test_sleeping_groups_give_up_what_is_too_much(new_cluster: NewCluster)
     assert alone[0] < 2 * TOGETHER.keep_log_bytes
     await cluster.until(lambda: _kept(cluster) < TOGETHER.keep_logs_bytes)
     assert member.host.reports()[ORDERS].log_bytes < alone[0]
+    await cluster.until(lambda: not member.host.logs.tight)
+    assert 0 < member.host.logs.total <= TOGETHER.keep_logs_bytes
     assert not member.host.awake
     await member.stop()
     await member.start()

@@ -16,6 +16,8 @@ class Allowance:
 
     def __init__(self, settings: HostSettings) -> None:
         self._settings = settings
+        self.total = 0
+        """How long the logs were together when they were last weighed."""
         self.tight = False
         """Whether the logs are too long together."""
         self.keep = settings.keep_log_bytes
@@ -26,6 +28,7 @@ class Allowance:
     def weigh(self, total: int, groups: int) -> None:
         """The logs of so many groups have this many bytes together."""
         settings, share = self._settings, self._settings.keep_logs_bytes // (2 * max(1, groups))
+        self.total = total
         self.tight = total > settings.keep_logs_bytes
         self.keep = min(settings.keep_log_bytes, share) if self.tight else settings.keep_log_bytes
         # A member that is cut off has to be sent everything again: that only when there is no other way.

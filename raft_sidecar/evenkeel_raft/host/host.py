@@ -482,6 +482,11 @@ class Host:
         """How many groups are awake."""
         return self._upkeep.awake
 
+    @property
+    def logs(self) -> Allowance:
+        """How long the logs of all groups are, and how much each may keep."""
+        return self._ports.allowance
+
     def log_stats(self) -> LogStats:
         """The log as it is; numbers of a thread at work, so not all of one moment."""
         return self._log.stats()

@@ -85,6 +85,8 @@ class Metrics(Collector):
         yield _gauge("log_disk_bytes", "What the log takes on the disk.", stats.disk_bytes)
         yield _gauge("log_live_bytes", "What of it is needed.", stats.live_bytes)
         yield _counter("log_moved_bytes", "What was copied to free segments.", stats.moved_bytes)
+        yield _gauge("kept_logs_bytes", "Entries of all groups, which are in memory.", self._host.logs.total)
+        yield _gauge("kept_logs_too_long", "1 if that is more than there may be.", self._host.logs.tight)
 
     def _of_peers(self) -> Iterator[Metric]:
         states = self._host.peer_states()
