@@ -23,6 +23,14 @@ from evenkeel_raft.net.tls import TlsFiles
 
 HOST = "127.0.0.1"
 QUICK = LinkSettings(first_retry=0.001, last_retry=0.01)
+_PATIENCE = 60.0
+
+
+def patient(settings: LinkSettings) -> LinkSettings:
+    """Give nobody up for silence: on a busy machine, and by the real clock, everybody is silent for seconds."""
+    return settings._replace(
+        hello_seconds=_PATIENCE, connect_seconds=_PATIENCE, silent_seconds=max(_PATIENCE, settings.silent_seconds)
+    )
 
 
 async def turns(condition: Callable[[], bool], clock: VirtualClock | None = None, *, step: float = 0.01) -> None:
@@ -96,7 +104,7 @@ class Store:
             self.me,
             handler=self.handler,
             inbox=self.inbox,
-            settings=settings,
+            settings=settings if clock is not None else patient(settings),
             clock=clock,
             chance=random.Random(name),
             tls=tls,
