@@ -140,6 +140,15 @@ def test_stopping_what_does_not_run(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, f"no local cluster runs in {tmp_path / 'none'}\n")
 
 
+def test_wiping_a_directory_that_is_no_cluster_s(tmp_path: Path) -> None:
+    """Nothing of it is deleted, and it says so."""
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "mine.txt").write_text("")
+    done = run("local", "down", "--wipe", "--dir", str(tmp_path))
+    assert (done.returncode, done.stdout) == (0, f"no local cluster is in {tmp_path}; nothing was deleted\n")
+    assert (tmp_path / "logs" / "mine.txt").exists()
+
+
 def test_logs_where_there_never_was_a_cluster(tmp_path: Path) -> None:
     """It says so, rather than which logs there could be."""
     done = run("local", "logs", "main-0", "--dir", str(tmp_path / "none"))

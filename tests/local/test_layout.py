@@ -133,9 +133,25 @@ def test_wiping_takes_what_is_ours_alone(layout: Layout) -> None:
     (layout.root / "mine.txt").write_text("")
     layout.wipe()
     assert [path.name for path in layout.root.iterdir()] == ["mine.txt"]
-    (layout.root / "mine.txt").unlink()
+
+
+@pytest.mark.parametrize("name", ["etcd", "logs", "stores"])
+def test_directories_of_others_are_neither_used_nor_wiped(tmp_path: Path, name: str) -> None:
+    """A project may have logs of its own: they would go with the cluster."""
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "mine.txt").write_text("")
+    layout = Layout(tmp_path)
     layout.wipe()
-    assert not layout.root.exists()
+    with pytest.raises(InvalidInputError, match=rf"has {name} already, which is no cluster's; .*--dir"):
+        layout.make()
+    assert [path.name for path in tmp_path.rglob("*")] == [name, "mine.txt"]
+
+
+def test_wiping_where_nothing_is(tmp_path: Path) -> None:
+    """A directory that never had a cluster stays as it is."""
+    Layout(tmp_path / "none").wipe()
+    Layout(tmp_path).wipe()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_folders_of_rebalancers(layout: Layout, tmp_path: Path) -> None:

@@ -251,7 +251,9 @@ def down(directory: Path | None, output: Output, *, wipe: bool) -> None:
         time.sleep(_POLL_SECONDS / 2)
     if not stopping:
         raise InvalidInputError(f"the local cluster does not stop; see {layout.log('supervisor')}")
-    if wipe:
+    if wipe and not layout.is_made:
+        text, result = f"no local cluster is in {layout.root}; nothing was deleted", "not there"
+    elif wipe:
         layout.wipe()
         text, result = f"stopped, and all data in {layout.root} is deleted", "wiped"
     elif running is None:

@@ -99,15 +99,32 @@ class Layout:
         return self.logs / f"{name}.log"
 
     def make(self) -> None:
-        """Make the directories."""
+        """Make the directories; InvalidInputError where somebody else has some of these names already."""
         try:
-            for path in (self.root, self.logs, self.stores):
-                path.mkdir(parents=True, exist_ok=True)
+            self.root.mkdir(parents=True, exist_ok=True)
+            self._check_ours()
             self._lock.touch()
+            for path in (self.logs, self.stores):
+                path.mkdir(exist_ok=True)
         except OSError as error:
             raise InvalidInputError(
                 f"{self.root} cannot hold a cluster: {error.strerror}; name another directory with --dir"
             ) from error
+
+    @property
+    def is_made(self) -> bool:
+        """Whether a cluster was ever made here."""
+        return self._lock.exists()
+
+    def _check_ours(self) -> None:
+        """What is in these directories is deleted with the cluster one day, so nothing of others may be."""
+        if self.is_made:
+            return
+        for path in (self.etcd, self.logs, self.stores):
+            if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+                raise InvalidInputError(
+                    f"{self.root} has {path.name} already, which is no cluster's; name another directory with --dir"
+                )
 
     def link_rebalancers(self, folder: Path) -> None:
         """Let the users' rebalancers be looked for in a folder, from now on."""
@@ -135,6 +152,8 @@ class Layout:
 
     def wipe(self) -> None:
         """Remove all that a cluster has written, and nothing else; InvalidInputError while somebody runs it."""
+        if not self.is_made:
+            return
         with self.held():
             self._remove()
 
