@@ -34,6 +34,13 @@ def conformed(**columns: Any) -> pa.RecordBatch:
     return conform_rows(pa.record_batch({"id": pa.array([1], pa.int64())} | columns), SCHEMA)
 
 
+def test_numbers_that_would_become_infinite() -> None:
+    """They are refused; what is infinite already stays so."""
+    with pytest.raises(RowsError, match="column ratio does not fit into float: a number is too large"):
+        conformed(ratio=pa.array([1e300], pa.float64()))
+    assert conformed(ratio=pa.array([float("inf")], pa.float64())).column("ratio").to_pylist() == [float("inf")]
+
+
 def test_left_out_columns() -> None:
     """Defaults and nulls are filled in, in the table's order and types."""
     batch = conformed()

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import Any
+from datetime import date, datetime
+from decimal import Decimal
+from numbers import Number
+from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from evenkeel.errors import RowsError, UnknownColumnError
-from evenkeel.rows.conform import conform_keys, conform_rows
+from evenkeel.rows.conform import conform_keys, conform_rows, overflowed
 from evenkeel.rows.schema import RowSchema, arrow_schema, key_schema
 from evenkeel.rows.values import default_scalar
 
 __all__ = ["key_batches", "row_batches"]
+
+_SAFE_ANYWHERE: Final = frozenset((type(None), str, bytes))
+_SAFE: Final = {pa.int64(): _SAFE_ANYWHERE | {int}, pa.float64(): _SAFE_ANYWHERE | {int, float}}
+"""Types of Python's that Arrow takes as they are, or refuses: nobody has to look at each value."""
 
 
 def row_batches(rows: Any, schema: RowSchema) -> list[pa.RecordBatch]:
@@ -58,7 +65,7 @@ def _from_dicts(rows: Sequence[Any], shape: pa.Schema, schema: RowSchema) -> pa.
         if not isinstance(row, Mapping):
             raise RowsError(f"a row is a {type(row).__name__}; allowed: a dict of columns")
         named.update(dict.fromkeys(row))
-    unknown = [name for name in named if shape.get_field_index(name) < 0]
+    unknown = [name for name in named if not isinstance(name, str) or shape.get_field_index(name) < 0]
     if unknown:
         raise UnknownColumnError(f"the table has no column {unknown[0]}; there are: {', '.join(shape.names)}")
     fields = [shape.field(name) for name in named]
@@ -70,14 +77,45 @@ def _from_dicts(rows: Sequence[Any], shape: pa.Schema, schema: RowSchema) -> pa.
 
 
 def _array(values: list[Any], field: pa.Field, schema: RowSchema) -> pa.Array:
-    if any(isinstance(value, datetime) and value.tzinfo is None for value in values):
-        raise RowsError(f"column {field.name} has a time without a time zone, which is no instant: add one")
     try:
+        _check_kept(values, field.type)
         return pa.array(values, field.type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         column = schema.column(field.name)
         kind = column.type if column is not None else field.type
         raise RowsError(f"column {field.name} is of type {kind}, and a row has another value: {error}") from error
+
+
+def _check_kept(values: list[Any], wanted: pa.DataType) -> None:
+    """Refuse, by a ValueError, what Arrow would take and make something else of without a word."""
+    for kind in set(map(type, values)):
+        if kind in _SAFE.get(wanted, _SAFE_ANYWHERE):
+            continue
+        if wrong := _made_else(kind, [value for value in values if type(value) is kind], wanted):
+            raise ValueError(wrong)
+
+
+def _made_else(kind: type, values: list[Any], wanted: pa.DataType) -> str:
+    if issubclass(kind, datetime) and any(value.tzinfo is None for value in values):
+        return "a time without a time zone is no instant: add one"
+    if issubclass(kind, datetime) and pa.types.is_date(wanted):
+        return f"{values[0]} is no date: take its .date()"
+    if issubclass(kind, bool | np.bool_) and not pa.types.is_boolean(wanted):
+        return f"{values[0]} is a boolean"
+    if issubclass(kind, Number) and pa.types.is_temporal(wanted):
+        return f"{values[0]} is a number: give a {date.__name__ if pa.types.is_date(wanted) else datetime.__name__}"
+    if issubclass(kind, float | np.floating | Decimal) and pa.types.is_integer(wanted):
+        return next((f"{value} is not whole" for value in values if not _is_whole(value)), "")
+    if issubclass(kind, float | np.floating) and overflowed(pa.array(values, pa.float64()), wanted):
+        return f"a number is too large for {wanted}"
+    return ""
+
+
+def _is_whole(value: Any) -> bool:
+    try:
+        return bool(int(value) == value)
+    except (ValueError, OverflowError):
+        return False
 
 
 def _default(schema: RowSchema, name: str) -> Any:

@@ -18,7 +18,7 @@ from evenkeel.errors import RowsError, UnknownColumnError
 from evenkeel.rows.schema import ColumnDef, RowSchema, arrow_schema, arrow_type, key_schema
 from evenkeel.rows.values import FIRST_DAY, FIRST_INSTANT, LAST_DAY, LAST_INSTANT, default_scalar
 
-__all__ = ["conform_keys", "conform_rows"]
+__all__ = ["conform_keys", "conform_rows", "overflowed"]
 
 _FAMILIES: Final[dict[str, Callable[[pa.DataType], bool]]] = {
     "bool": pa.types.is_boolean,
@@ -104,11 +104,20 @@ def _converted(array: pa.Array, column: ColumnDef) -> pa.Array:
     family = column.type.partition("(")[0].rstrip("0123456789")
     if not (_FAMILIES[family](array.type) or pa.types.is_null(array.type)):
         raise RowsError(f"column {column.name} is of type {wanted}, and the batch has {array.type}")
+    if overflowed(array, wanted):
+        raise RowsError(f"column {column.name} does not fit into {wanted}: a number is too large")
     try:
         return array.cast(wanted)
     except pa.ArrowException as error:
         detail = str(error).partition("\n")[0]
         raise RowsError(f"column {column.name} does not fit into {wanted}: {detail}") from error
+
+
+def overflowed(array: pa.Array, wanted: pa.DataType) -> bool:
+    """Whether a number would become infinite: Arrow's casts let it."""
+    if not (pa.types.is_float32(wanted) and pa.types.is_float64(array.type)):
+        return False
+    return bool(pc.any(pc.and_(pc.is_inf(array.cast(wanted)), pc.invert(pc.is_inf(array)))).as_py())
 
 
 def _check_range(array: pa.Array, column: ColumnDef) -> None:
