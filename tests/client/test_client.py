@@ -324,10 +324,18 @@ async def test_the_rest_of_asyncio_s_methods(orders: AsyncTableClient, client: A
         (lambda t: t.scan("id"), RequestError, r"columns: got 'id'; allowed: a list of names, like \['id'\]"),
         (lambda t: t.get(1), RowsError, "keys may not be of type int; .* lists of keys or dicts"),
         (lambda t: t.get([], ["nothing"]), UnknownColumnError, "no column nothing"),
-        (lambda t: t.changes({9: 1}), RequestError, "from_: table orders has no partition 9"),
+        (lambda t: t.changes({9: 1}), RequestError, "from_: got partition 9; allowed: 0 to 3, of table orders"),
+        (lambda t: t.changes({"0": 1}), RequestError, "from_: got partition '0'; allowed: 0 to 3"),
+        (lambda t: t.changes({0: None}), RequestError, "from_: got None for partition 0; allowed: an index"),
+        (lambda t: t.changes([]), RequestError, r"from_: got \[\]; allowed: a dict by partition"),
+        (lambda t: t.scan(at_least={"0": 1}), RequestError, "at_least: got partition '0'"),
+        (lambda t: t.scan(pins={"0": "p"}), RequestError, "pins: got partition '0'"),
+        (lambda t: t.scan(pins={0: ""}), RequestError, "pins: got '' for partition 0; allowed: the name of a pin"),
+        (lambda t: t.scan(pins={0: "p"}), RequestError, "pins: got none for partition 1; allowed: one for each"),
+        (lambda t: t.stream("0"), UnknownTableError, "partitions 0 to 3, and '0' was asked for"),
         (lambda t: t.changes({0: 1 << 40}), RequestError, "is the newest"),
     ],
-    ids=range(9),
+    ids=range(17),
 )
 async def test_nonsense_is_refused_by_name(stores: list[Store], call: Any, error: type[Exception], words: str) -> None:
     """And the client goes on."""

@@ -205,9 +205,9 @@ class Trying:
 
 
 def _check_partition(route: Route, partition: int) -> None:
-    if not 0 <= partition < len(route.partitions):
+    if type(partition) is not int or not 0 <= partition < len(route.partitions):
         last = len(route.partitions) - 1
-        raise UnknownTableError(f"table {route.name} has the partitions 0 to {last}, and {partition} was asked for")
+        raise UnknownTableError(f"table {route.name} has the partitions 0 to {last}, and {partition!r} was asked for")
 
 
 def _dropped(route: Route) -> TableDroppedError:

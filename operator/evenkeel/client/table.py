@@ -53,6 +53,7 @@ __all__ = ["Changes", "TableClient"]
 T = TypeVar("T")
 U = TypeVar("U")
 _KEYS_AT_ONCE: Final = 50_000
+_MEANT: Final[dict[type, str]] = {int: "an index of its log", str: "the name of a pin"}
 
 
 class Changes(Struct, frozen=True):
@@ -187,10 +188,15 @@ class TableClient:
                 limit=limit,
                 max_age=max_age,
                 at_least=None if at_least is None else at_least.get(partition),
-                pin="" if pins is None else pins.get(partition, ""),
+                pin="" if pins is None else pins[partition],
             )
 
-        found = pa.concat_tables([rows for rows, _ in self._do(partial(self._read_all, ask))])
+        def read(trying: Trying, route: Route) -> list[tuple[pa.Table, int]]:
+            _check_by_partition("at_least", at_least, route, int)
+            _check_by_partition("pins", pins, route, str, everywhere=True)
+            return self._read_all(ask, trying, route)
+
+        found = pa.concat_tables([rows for rows, _ in self._do(read)])
         return found if limit is None else found.slice(0, limit)
 
     def stream(
@@ -250,12 +256,10 @@ class TableClient:
         `RetentionError.first` says where changes begin, if they do not reach back to what was given. Of many changes
         the first come, up to 262,144 or so of each partition: go on until there are none.
         """
-        given = from_ or {}
+        given = {} if from_ is None else from_
 
         def read(trying: Trying, route: Route) -> Changes:
-            unknown = [partition for partition in given if not 0 <= partition < len(route.partitions)]
-            if unknown:
-                raise RequestError(f"from_: table {route.name} has no partition {unknown[0]}")
+            _check_by_partition("from_", given, route, int)
             found = self._everywhere(trying, route, lambda partition: _changed(trying, route, partition, given))
             return Changes(pa.concat_tables([rows for rows, _ in found]), {p: at for p, (_, at) in enumerate(found)})
 
@@ -341,6 +345,25 @@ def column_names(columns: Sequence[str] | None) -> tuple[str, ...] | None:
     if isinstance(columns, str):
         raise RequestError(f"columns: got {columns!r}; allowed: a list of names, like [{columns!r}]")
     return None if columns is None else tuple(columns)
+
+
+def _check_by_partition(
+    field: str, given: Mapping[int, Any] | None, route: Route, kind: type, *, everywhere: bool = False
+) -> None:
+    """Refuse what names no partition, as a number in text does: it would not be heeded, and nobody would know."""
+    if given is None:
+        return
+    count = len(route.partitions)
+    if not isinstance(given, Mapping):
+        raise RequestError(f"{field}: got {given!r}; allowed: a dict by partition, 0 to {count - 1}")
+    for partition, value in given.items():
+        if type(partition) is not int or not 0 <= partition < count:
+            raise RequestError(f"{field}: got partition {partition!r}; allowed: 0 to {count - 1}, of table {route.name}")
+        if not isinstance(value, kind) or not value and kind is str:
+            raise RequestError(f"{field}: got {value!r} for partition {partition}; allowed: {_MEANT[kind]}")
+    missing = next((partition for partition in range(count) if everywhere and partition not in given), None)
+    if missing is not None:
+        raise RequestError(f"{field}: got none for partition {missing}; allowed: one for each, as `pinned` gives them")
 
 
 def _attempt(trying: Trying, request: ReadRequest) -> Callable[[Route, int, Call[T]], T]:
