@@ -181,6 +181,9 @@ async def test_sql(client: AsyncClient, orders: AsyncTableClient) -> None:
         ("with orders as (select 7 as id) select id as n from orders", [{"n": 7}]),
         ("select (select count(*) from orders) as n", [{"n": 9}]),
         ("select 1 as n", [{"n": 1}]),
+        ("show tables", [{"name": "orders"}]),
+        ("select table_name as n from information_schema.tables", [{"n": "orders"}]),
+        ("select count(*) as n from orders, information_schema.tables", [{"n": 9}]),
     ],
 )
 async def test_sql_finds_its_tables(
@@ -200,6 +203,8 @@ async def test_sql_finds_its_tables(
         ("create table t as select 1", RequestError, "got CREATE"),
         ("select 1; select 2", RequestError, "got SELECT and SELECT"),
         ("", RequestError, "got nothing"),
+        (None, RequestError, "got None; allowed: one SELECT, as text"),
+        ("select * from connection", UnknownTableError, "connection does not exist"),
     ],
 )
 async def test_sql_that_is_no_query(
@@ -208,6 +213,14 @@ async def test_sql_that_is_no_query(
     """The error says what is wrong with it."""
     with pytest.raises(error, match=words):
         await client.sql(query)
+
+
+def test_sql_of_a_client_that_is_closed() -> None:
+    """Also where it needs no store."""
+    client = Client(["grpc://127.0.0.1:1"])
+    client.close()
+    with pytest.raises(UnavailableError, match="the client is closed"):
+        client.sql("select 1")
 
 
 async def test_a_table_made_anew_under_its_name(orders: AsyncTableClient, stores: list[Store]) -> None:

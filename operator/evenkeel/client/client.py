@@ -71,7 +71,19 @@ class Client:
 
         Rows travel to this process: filter and aggregate with `scan` and `count` where tables are large.
         """
-        return run_query(query, tables=self.tables, rows=self._rows_of_one_moment, pool=self._pool)
+        self._attempts.check_open()
+        try:
+            return run_query(
+                query,
+                tables=self.tables,
+                schema=lambda name: self.table(name).schema,
+                rows=self._rows_of_one_moment,
+                pool=self._pool,
+            )
+        except RuntimeError:
+            # Threads are taken away by whoever closes the client.
+            self._attempts.check_open()
+            raise
 
     def _rows_of_one_moment(self, name: str) -> pa.Table:
         table = self.table(name)

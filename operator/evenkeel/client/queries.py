@@ -15,18 +15,28 @@ from evenkeel.errors import InvalidInputError, RequestError, UnknownTableError
 __all__ = ["run_query"]
 
 _ANSWERED: Final = ("SELECT", "EXPLAIN", "PRAGMA")
+_ALL: Final = "*"
+"""Stands for the names of all tables, as `show tables` does; no table is called so."""
 
 
 def run_query(
-    query: str, *, tables: Callable[[], list[str]], rows: Callable[[str], pa.Table], pool: ThreadPoolExecutor
+    query: str,
+    *,
+    tables: Callable[[], list[str]],
+    schema: Callable[[str], pa.Schema],
+    rows: Callable[[str], pa.Table],
+    pool: ThreadPoolExecutor,
 ) -> pa.Table:
-    """Return what a query finds; `rows` fetches a table that it names."""
+    """Return what a query finds; `rows` fetches a table that it names, and `schema` tells of one that is only listed."""
+    if not isinstance(query, str):
+        raise RequestError(f"not a query: got {query!r}; allowed: one SELECT, as text")
     try:
         duckdb: Any = import_module("duckdb")
     except ModuleNotFoundError:
         raise InvalidInputError("SQL needs duckdb: pip install 'evenkeel-operator[client]'") from None
     known: list[str] = []
-    with duckdb.connect() as connection:
+    # Else variables of this module would be tables, too.
+    with duckdb.connect(config={"python_enable_replacements": False}) as connection:
         try:
             _check(connection, query)
             named = {name.casefold() for name in _names(connection, query)}
@@ -34,6 +44,8 @@ def run_query(
             for name in sorted(known):
                 if name.casefold() in named:
                     connection.register(name, rows(name))
+                elif _ALL in named:
+                    connection.register(name, schema(name).empty_table())
             return _interruptible(connection, lambda: connection.sql(query).to_arrow_table(), pool)
         except duckdb.CatalogException as error:
             if "Table with name" not in str(error):
@@ -66,7 +78,9 @@ def _names(connection: Any, query: str) -> set[str]:
 
 def _base_tables(node: Any) -> Iterator[str]:
     if isinstance(node, dict):
-        if node.get("type") in ("BASE_TABLE", "SHOW_REF"):
+        if node.get("show_type") == "SHOW_SPECIAL" or node.get("schema_name") == "information_schema":
+            yield _ALL
+        elif node.get("type") in ("BASE_TABLE", "SHOW_REF"):
             yield node["table_name"].strip('"')
         node = list(node.values())
     if isinstance(node, list):
