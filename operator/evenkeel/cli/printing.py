@@ -13,7 +13,7 @@ from rich.text import Text
 
 from evenkeel.cli.output import Output
 
-__all__ = ["Listing", "columns", "console", "print_json", "print_table", "say", "size", "span", "styled", "tell"]
+__all__ = ["Listing", "columns", "console", "print_json", "print_table", "say", "size", "span", "styled", "tell", "visible"]
 
 
 class Listing(NamedTuple):
@@ -45,6 +45,8 @@ _STYLES = {
     "down": "bold red",
     "lost": "bold red",
 }
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if code != ord("\n")}
+"""What a row holds may have been written by anybody: it does not get to speak to the terminal."""
 _WRAPPED = ("REASON", "MESSAGE", "WHY")
 
 
@@ -66,6 +68,11 @@ def tell(text: str, output: Output, **data: Any) -> None:
         say(text)
 
 
+def visible(cell: object) -> str:
+    """What is in a cell, control characters as escapes."""
+    return str(cell).translate(_CONTROLS)
+
+
 def styled(cell: str) -> Text:
     """A cell in the colour of what it says."""
     return Text(cell, style=_STYLES.get(cell, ""))
@@ -83,15 +90,15 @@ def columns(head: Sequence[str], rows: Iterable[Sequence[object]]) -> RichTable:
     for name in head:
         table.add_column(name, overflow="fold" if name in _WRAPPED else "ellipsis", no_wrap=name not in _WRAPPED)
     for row in rows:
-        table.add_row(*(styled(str(cell)) for cell in row))
+        table.add_row(*(styled(visible(cell)) for cell in row))
     return table
 
 
 def print_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Columns for people, tab-free plain text in a pipe."""
-    lines = [list(head), *([str(cell) for cell in row] for row in rows)]
+    lines = [[visible(cell) for cell in line] for line in (head, *rows)]
     if sys.stdout.isatty():
-        console().print(columns(head, lines[1:]))
+        console().print(columns(lines[0], lines[1:]))
         return
     widths = [max(len(line[at]) for line in lines) for at in range(len(head))]
     for cells in lines:
