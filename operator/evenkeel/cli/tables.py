@@ -239,11 +239,15 @@ async def store_of(session: Session, store: str) -> StoreCluster:
     """The StoreCluster that has a store; InvalidInputError where none has."""
     clusters = await session.resources.all_of(StoreCluster)
     for cluster in clusters:
-        number = store.removeprefix(f"{cluster.metadata.name}-")
-        if number != store and number.isdecimal() and int(number) < cluster.spec.stores:
+        # As it is written in full: others would take main-00 for a store that is never there.
+        if store in {f"{cluster.metadata.name}-{number}" for number in range(cluster.spec.stores)}:
             return cluster
-    there = [f"{one.metadata.name}-0 to {one.metadata.name}-{one.spec.stores - 1}" for one in clusters]
+    there = [_stores_of(cluster.metadata.name, cluster.spec.stores) for cluster in clusters]
     raise InvalidInputError(f"store: got {store!r}; allowed: {', '.join(there) or 'none, there is no StoreCluster'}")
+
+
+def _stores_of(cluster: str, count: int) -> str:
+    return f"{cluster}-0" if count == 1 else f"{cluster}-0 to {cluster}-{count - 1}"
 
 
 async def drain(session: Session, store: str, output: Output = Output.TABLE, *, undo: bool, wait: bool) -> None:
