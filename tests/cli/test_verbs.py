@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from evenkeel.cli import live, tables, verbs
+from evenkeel.cli import live, local, tables, verbs
 from evenkeel.cli.kinds import notes_of
 from evenkeel.cli.local_session import LocalSession
 from evenkeel.cli.output import Output
@@ -21,6 +21,7 @@ from evenkeel.local.layout import Layout
 from evenkeel.model.conditions import Reason, condition
 from evenkeel.model.crd import FACES
 from evenkeel.model.loading import load_yaml
+from evenkeel.model.storecluster import StoreCluster
 from evenkeel.model.table import Table, TableStatus
 from evenkeel.protocol.records import GroupLoad
 from tests.controller.support import KEYS, Scene, store_cluster, table
@@ -376,11 +377,28 @@ async def test_a_drain_that_is_held_up_says_why(scene: Scene, session: LocalSess
     assert "replicas 4 need 4 stores" in second
 
 
-@pytest.mark.parametrize("store", ["main-4", "main", "main-x", "other-0", "", "main--1"])
+@pytest.mark.parametrize("store", ["main-4", "main", "main-x", "other-0", "", "main--1", "main-00", "main-٣"])
 async def test_a_store_that_is_not_there(session: LocalSession, store: str) -> None:
     """Those that are there are named."""
     with pytest.raises(InvalidInputError, match=rf"store: got '{store}'; allowed: main-0 to main-3"):
         await tables.drain(session, store, undo=False, wait=False)
+
+
+async def test_a_throttle_for_a_cluster_that_is_there(
+    session: LocalSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`local up` changes it, as it changes the number of stores, and refuses what is none."""
+
+    async def up(*_: object) -> None:
+        pass
+
+    monkeypatch.setattr(local, "_until_up", up)
+    with pytest.raises(InvalidInputError, match=r"bytesPerSecond: got .*foo"):
+        await local._make_stores(session, name="main", stores=None, throttle="foo")
+    await local._make_stores(session, name="main", stores=None, throttle="20Mi")
+    throttles = (await session.resources.need(StoreCluster, "main")).spec.throttles
+    assert throttles.bytes_per_second is not None
+    assert throttles.bytes_per_second.units == 20 << 20
 
 
 async def test_where_clients_go(session: LocalSession) -> None:

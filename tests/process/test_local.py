@@ -196,6 +196,7 @@ def test_a_killed_store_is_missed_and_returns(here: Here) -> None:
     here.make("tough")
     here.run("local", "kill", "main-1")
     until(lambda: here.json("local", "status")["stores"][1]["state"] == "down")
+    assert here.json("local", "status")["stores"][1]["leading"] is None, "others do"
     here.run("wait", "table/tough", "--timeout", "90")
     with here.client() as client:
         client.table("tough").upsert([{"id": 1000, "word": "new"}])

@@ -111,8 +111,15 @@ async def _make_stores(session: LocalSession, *, name: str, stores: int | None, 
         spec = {"stores": stores or 3, "storage": {"size": "1Mi"}, **throttles}
         head = {"apiVersion": API_VERSION, "kind": "StoreCluster", "metadata": {"name": name}}
         await session.resources.apply(parse({**head, "spec": spec}, "--name"))
-    elif stores is not None and existing.spec.stores != stores:
-        await session.resources.change(StoreCluster, name, lambda document: document["spec"].update(stores=stores))
+    elif throttle or (stores is not None and existing.spec.stores != stores):
+
+        def edit(document: dict[str, Any]) -> None:
+            if stores is not None:
+                document["spec"]["stores"] = stores
+            if throttle:
+                document["spec"].setdefault("throttles", {})["bytesPerSecond"] = throttle
+
+        await session.resources.change(StoreCluster, name, edit)
     await _until_up(session, name)
 
 
@@ -196,12 +203,14 @@ async def _rows(session: LocalSession, cluster: StoreCluster, running: Running) 
         return "draining" if name in known.states and known.states[name].draining else "running"
 
     def row(name: str) -> dict[str, Any]:
-        load, port = loads.get(name), ports.get(name)
+        load, port, now = loads.get(name), ports.get(name), state(name)
+        # Its last report outlives a store: what it has stays on its disk, and others lead by now.
+        leading = load.leading if load is not None and now in ("running", "draining") else None
         return {
             "store": name,
-            "state": state(name),
+            "state": now,
             "replicas": load.replicas if load is not None else None,
-            "leading": load.leading if load is not None else None,
+            "leading": leading,
             "restarts": sum(info.restarts for one, info in running.processes.items() if one.split()[0] == name),
             "flight": f"grpc://127.0.0.1:{port.flight}" if port is not None else "",
             "status": f"http://127.0.0.1:{port.http}/status" if port is not None else "",

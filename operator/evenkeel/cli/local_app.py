@@ -33,7 +33,7 @@ def up(  # noqa: PLR0917 - options, which typer hands over by name
         typer.Option(exists=True, file_okay=False, help="Folder with rebalancers of your own; remembered."),
     ] = None,
     bytes_per_second: Annotated[
-        str, typer.Option(help="Most bytes that a store of a new cluster copies for moves, as in 20Mi.")
+        str, typer.Option(help="Most bytes that a store copies for moves in a second, as in 20Mi; remembered.")
     ] = "",
     with_parent: Annotated[bool, typer.Option(help="End with the process that called, however it ends.")] = False,
     output: Printed = Output.TABLE,
