@@ -30,7 +30,7 @@ def test_columns_of_the_same_name(capsys: Capture) -> None:
     [
         ([Decimal("1.50"), None], ["1.50", None]),
         ({"a": {"b": [b"\xff"]}}, {"a": {"b": ["ff"]}}),
-        (datetime(2026, 1, 31, 12), "2026-01-31T12:00:00"),  # noqa: DTZ001 - SQL has such times
+        (datetime(2026, 1, 31, 12), "2026-01-31T12:00:00"),
         (time(12, 30), "12:30:00"),
     ],
 )

@@ -384,9 +384,7 @@ async def test_a_store_that_is_not_there(session: LocalSession, store: str) -> N
         await tables.drain(session, store, undo=False, wait=False)
 
 
-async def test_a_throttle_for_a_cluster_that_is_there(
-    session: LocalSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_throttle_for_a_cluster_that_is_there(session: LocalSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """`local up` changes it, as it changes the number of stores, and refuses what is none."""
 
     async def up(*_: object) -> None:

@@ -7,6 +7,7 @@ import inspect
 import threading
 from datetime import datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,13 @@ from tests.store.serving import KEYS, ORDERS, Store, table_record
 
 def rows(count: int, **more: Any) -> list[dict[str, Any]]:
     return [{"id": number, "customer": f"c{number % 3}", **more} for number in range(count)]
+
+
+def nested(depth: int) -> list[Any]:
+    condition: list[Any] = ["=", "id", 1]
+    for _ in range(depth):
+        condition = ["not", condition]
+    return condition
 
 
 async def test_rows_go_to_their_partitions_and_come_back(orders: AsyncTableClient) -> None:
@@ -332,6 +340,8 @@ async def test_the_rest_of_asyncio_s_methods(orders: AsyncTableClient, client: A
     [
         (lambda t: t.count(col("id") == object()), FilterError, "column id: no column holds a object"),
         (lambda t: t.count(col("id") > datetime(2026, 1, 1)), FilterError, "no time zone"),
+        (lambda t: t.count(col("id")), FilterError, r"allowed: one like col\('id'\) == 1: .*Column"),
+        (lambda t: t.count(nested(5000)), FilterError, "no condition.*recursion"),
         (lambda t: t.stream(9), UnknownTableError, "partitions 0 to 3, and 9 was asked for"),
         (lambda t: t.put(-1, [], op="upsert", writer="w") or t.stream(-1), UnknownTableError, "and -1 was asked for"),
         (lambda t: t.scan("id"), RequestError, r"columns: got 'id'; allowed: a list of names, like \['id'\]"),
@@ -348,7 +358,7 @@ async def test_the_rest_of_asyncio_s_methods(orders: AsyncTableClient, client: A
         (lambda t: t.stream("0"), UnknownTableError, "partitions 0 to 3, and '0' was asked for"),
         (lambda t: t.changes({0: 1 << 40}), RequestError, "is the newest"),
     ],
-    ids=range(17),
+    ids=range(19),
 )
 async def test_nonsense_is_refused_by_name(stores: list[Store], call: Any, error: type[Exception], words: str) -> None:
     """And the client goes on."""
@@ -424,7 +434,23 @@ async def test_unknown_tables_and_stores(client: AsyncClient) -> None:
             await lost.table("orders").count()
 
 
-@pytest.mark.parametrize("endpoints", [[], "grpc://127.0.0.1:1", ["127.0.0.1:1"]])
+@pytest.mark.parametrize("token", ["secret\n", "sëcret", b"secret"])
+def test_tokens_that_no_header_holds(token: Any) -> None:
+    """Said at once, without saying the token: stores would never see it, and calls be tried until their deadline."""
+    with pytest.raises(InvalidInputError, match=r"token: got one .*without a line break") as caught:
+        Client(["grpc://127.0.0.1:1"], token=token)
+    assert "cret" not in str(caught.value)
+
+
+def test_certificates_by_name(tmp_path: Path) -> None:
+    """A path may be text, as it is everywhere else; one that is not there is named."""
+    (tmp_path / "ca.pem").write_text("")
+    Client(["grpc://127.0.0.1:1"], ca=str(tmp_path / "ca.pem")).close()
+    with pytest.raises(InvalidInputError, match=r"certificate file .*none.pem: No such file"):
+        Client(["grpc://127.0.0.1:1"], ca=str(tmp_path / "none.pem"))
+
+
+@pytest.mark.parametrize("endpoints", [[], "grpc://127.0.0.1:1", ["127.0.0.1:1"], None, iter(())])
 def test_endpoints_that_are_none(endpoints: Any) -> None:
     """What an endpoint looks like is said at once."""
     with pytest.raises(InvalidInputError, match="endpoints"):
@@ -435,6 +461,21 @@ def test_conditions_are_no_truth_values() -> None:
     """`and` between conditions would silently drop one of them."""
     with pytest.raises(TypeError, match="combine conditions"):
         bool(Filter(["=", "a", 1]))
+
+
+async def test_endpoints_that_can_be_read_once(stores: list[Store]) -> None:
+    """They are all there when somebody is to be asked."""
+    async with AsyncClient(iter([stores[0].address])) as client:
+        assert await client.tables() == ["orders"]
+
+
+async def test_streams_of_a_client_that_is_closed(stores: list[Store]) -> None:
+    """They end with an error of ours."""
+    client = AsyncClient([stores[0].address])
+    async with client.table("orders").stream(0) as rows:
+        await client.close()
+        with pytest.raises(UnavailableError, match="the client is closed"):
+            await anext(rows)
 
 
 async def test_many_writers_at_once(orders: AsyncTableClient) -> None:

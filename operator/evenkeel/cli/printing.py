@@ -13,7 +13,19 @@ from rich.text import Text
 
 from evenkeel.cli.output import Output
 
-__all__ = ["Listing", "columns", "console", "print_json", "print_table", "say", "size", "span", "styled", "tell", "visible"]
+__all__ = [
+    "Listing",
+    "columns",
+    "console",
+    "print_json",
+    "print_table",
+    "say",
+    "size",
+    "span",
+    "styled",
+    "tell",
+    "visible",
+]
 
 
 class Listing(NamedTuple):

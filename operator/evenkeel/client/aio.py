@@ -45,7 +45,7 @@ class AsyncRowStream:
         return self
 
     async def __anext__(self) -> pa.RecordBatch:
-        batch = await asyncio.get_running_loop().run_in_executor(self._threads, partial(next, self._batches, None))
+        batch = await _on_threads(self._threads, partial(next, self._batches, None))
         if batch is None:
             raise StopAsyncIteration
         return batch
@@ -173,7 +173,7 @@ class AsyncTableClient:
 class AsyncClient:
     """See `Client`."""
 
-    def __init__(self, endpoints: Sequence[str], **options: Any) -> None:
+    def __init__(self, endpoints: Iterable[str], **options: Any) -> None:
         self._client = Client(endpoints, **options)
         self._threads = ThreadPoolExecutor(_CALLS, thread_name_prefix="evenkeel-aio")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -28,10 +28,10 @@ class Client:
 
     def __init__(
         self,
-        endpoints: Sequence[str],
+        endpoints: Iterable[str],
         *,
         token: str = "",
-        ca: Path | bytes | None = None,
+        ca: Path | str | bytes | None = None,
         server_name: str = "",
         deadline: float = 30.0,
         via: Callable[[str], str] = lambda address: address,
@@ -40,15 +40,16 @@ class Client:
 
         `via` tells how an address that stores name is reached from here, where that is another.
         """
-        if isinstance(endpoints, str) or not endpoints:
+        named = () if isinstance(endpoints, str) or endpoints is None else tuple(endpoints)
+        if not named:
             raise InvalidInputError(f"endpoints: got {endpoints!r}; allowed: a list like ['grpc://127.0.0.1:7500']")
-        for endpoint in endpoints:
+        for endpoint in named:
             if not str(endpoint).startswith(("grpc://", "grpc+tcp://", "grpc+tls://")):
                 raise InvalidInputError(
                     f"endpoints: got {endpoint!r}; allowed: grpc://HOST:PORT or grpc+tls://HOST:PORT"
                 )
         self._connections = Connections(token=token, ca=ca, server_name=server_name, via=via)
-        self._attempts = Attempts(RouteCache(endpoints, self._connections), self._connections, deadline=deadline)
+        self._attempts = Attempts(RouteCache(named, self._connections), self._connections, deadline=deadline)
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="evenkeel")
         self._tables: dict[str, TableClient] = {}
         self._lock = threading.Lock()

@@ -27,14 +27,14 @@ class Connections:
         self,
         *,
         token: str = "",
-        ca: Path | bytes | None = None,
+        ca: Path | str | bytes | None = None,
         cert: Path | None = None,
         key: Path | None = None,
         server_name: str = "",
         via: Callable[[str], str] = lambda address: address,
     ) -> None:
         """`via` tells how an address that stores name is reached from here."""
-        self._headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
+        self._headers = [(b"authorization", f"Bearer {_checked(token)}".encode())] if token else []
         self._via = via
         self._options: dict[str, Any] = {"generic_options": _SILENCE}
         if ca is not None:
@@ -66,9 +66,18 @@ class Connections:
             client.close()
 
 
-def _read(file: Path | bytes) -> bytes:
+def _checked(token: str) -> str:
+    """Refuse what no header can hold: a file's last line break, most often. The token itself is not to be seen."""
+    if not (isinstance(token, str) and token.isascii() and token.isprintable()):
+        raise InvalidInputError(
+            "token: got one with other than printable ASCII characters; allowed: the token alone, without a line break"
+        )
+    return token
+
+
+def _read(file: Path | str | bytes) -> bytes:
     try:
-        return file if isinstance(file, bytes) else file.read_bytes()
+        return file if isinstance(file, bytes) else Path(file).read_bytes()
     except OSError as error:
         raise InvalidInputError(f"certificate file {file!s}: {error.strerror}") from error
 

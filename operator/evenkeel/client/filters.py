@@ -111,4 +111,10 @@ def _value(column: str, value: Any) -> Any:
 
 def filter_of(given: Filter | list[Any] | None) -> list[Any] | None:
     """A condition in the form that is sent."""
-    return given.tree if isinstance(given, Filter) else given
+    if isinstance(given, Filter):
+        given = given.tree
+    try:
+        msgspec.json.encode(given)
+    except (TypeError, RecursionError) as error:
+        raise FilterError(f"got what is no condition; allowed: one like col('id') == 1: {error}") from None
+    return given

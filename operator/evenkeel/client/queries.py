@@ -27,7 +27,7 @@ def run_query(
     rows: Callable[[str], pa.Table],
     pool: ThreadPoolExecutor,
 ) -> pa.Table:
-    """Return what a query finds; `rows` fetches a table that it names, and `schema` tells of one that is only listed."""
+    """Return what a query finds; `rows` fetches a table that it names, `schema` tells of one that is only listed."""
     if not isinstance(query, str):
         raise RequestError(f"not a query: got {query!r}; allowed: one SELECT, as text")
     try:

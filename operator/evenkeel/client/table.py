@@ -177,14 +177,14 @@ class TableClient:
         pins: Mapping[int, str] | None = None,
     ) -> pa.Table:
         """Rows, as of now; or from any replica at most `max_age` seconds old, past a write, or at pins."""
-        names = column_names(columns)
+        names, condition = column_names(columns), filter_of(filter)
 
         def ask(route: Route, partition: int) -> ReadRequest:
             return ReadRequest(
                 table=route.key,
                 partition=partition,
                 columns=names,
-                filter=filter_of(filter),
+                filter=condition,
                 limit=limit,
                 max_age=max_age,
                 at_least=None if at_least is None else at_least.get(partition),
@@ -232,10 +232,10 @@ class TableClient:
 
     def count(self, filter: Filter | list[Any] | None = None) -> int:  # noqa: A002
         """How many rows there are; counted by the stores."""
-        figures = (Aggregate(function="count", name="rows"),)
+        figures, condition = (Aggregate(function="count", name="rows"),), filter_of(filter)
 
         def ask(route: Route, partition: int) -> ReadRequest:
-            return ReadRequest(table=route.key, partition=partition, filter=filter_of(filter), aggregates=figures)
+            return ReadRequest(table=route.key, partition=partition, filter=condition, aggregates=figures)
 
         return sum(int(rows.column("rows")[0].as_py()) for rows, _ in self._do(partial(self._read_all, ask)))
 
@@ -358,8 +358,10 @@ def _check_by_partition(
         raise RequestError(f"{field}: got {given!r}; allowed: a dict by partition, 0 to {count - 1}")
     for partition, value in given.items():
         if type(partition) is not int or not 0 <= partition < count:
-            raise RequestError(f"{field}: got partition {partition!r}; allowed: 0 to {count - 1}, of table {route.name}")
-        if not isinstance(value, kind) or not value and kind is str:
+            raise RequestError(
+                f"{field}: got partition {partition!r}; allowed: 0 to {count - 1}, of table {route.name}"
+            )
+        if not isinstance(value, kind) or (not value and kind is str):
             raise RequestError(f"{field}: got {value!r} for partition {partition}; allowed: {_MEANT[kind]}")
     missing = next((partition for partition in range(count) if everywhere and partition not in given), None)
     if missing is not None:
