@@ -27,11 +27,13 @@ def store_cluster(name: str = "main", *, uid: str = "u1", **spec: Any) -> StoreC
 
 
 class FakeKube:
-    """Keeps objects, gives versions, and can be away."""
+    """Keeps objects, gives versions, and can be away, or keep whoever asks waiting."""
 
     def __init__(self) -> None:
         self.objects: dict[tuple[Kind, str, str], Object] = {}
         self.away = False
+        self.answers = asyncio.Event()
+        self.answers.set()
         self.calls: list[str] = []
         self._versions = itertools.count(1)
 
@@ -87,6 +89,7 @@ class FakeKube:
     async def _called(self, what: str) -> None:
         self.calls.append(what)
         await asyncio.sleep(0)
+        await self.answers.wait()
         if self.away:
             raise ApiUnreachableError("the API server does not answer")
 

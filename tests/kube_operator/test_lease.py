@@ -78,16 +78,21 @@ async def test_a_silent_leader_is_followed() -> None:
         await holding
 
 
-async def test_a_leader_stops_before_others_begin() -> None:
+@pytest.mark.parametrize("how", ["it is away", "it does not answer"])
+async def test_a_leader_stops_before_others_begin(how: str) -> None:
     """Who cannot renew gives up after two thirds of the time, though nobody has said anything."""
     scene = Scene()
     first = scene.candidate("a")
     await first.acquire()
     holding = asyncio.create_task(first.hold())
-    scene.kube.away = True
+    if how == "it is away":
+        scene.kube.away = True
+    else:
+        scene.kube.answers.clear()
     await scene.pass_time(8)
     assert not holding.done()
     await scene.pass_time(5)
+    assert holding.done()
     with pytest.raises(LeaseNotFoundError, match="could not be renewed"):
         await holding
 

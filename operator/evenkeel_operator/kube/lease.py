@@ -10,6 +10,7 @@ That alone does not fence: a leader that is paused may write when it wakes up. T
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -66,12 +67,12 @@ class LeaseLock:
 
     async def hold(self) -> None:
         """Stay the leader; LeaseNotFoundError once that is over."""
-        renewed = self._clock.now()
-        while self._clock.now() - renewed < self._duration * 2 / 3:
+        until = self._clock.now() + self._duration * 2 / 3
+        while self._clock.now() < until:
             await self._clock.sleep(self._retry)
             asked = self._clock.now()
-            if await self._try():
-                renewed = asked
+            if await self._try_until(until):
+                until = asked + self._duration * 2 / 3
             elif self.holder != self._identity:
                 raise LeaseNotFoundError(f"{self.holder} leads now")
         raise LeaseNotFoundError(f"the Lease {self._namespace}/{self._name} could not be renewed in time")
@@ -85,6 +86,17 @@ class LeaseLock:
             await self._kube.replace(self._seen | {"spec": spec})
         except KubernetesError as error:
             log.info("the Lease runs out by itself: %s", error)
+
+    async def _try_until(self, moment: float) -> bool:
+        """Renew the Lease by then: an API server that keeps us waiting must not make us lead for longer."""
+        trying = asyncio.create_task(self._try())
+        timer = self._clock.call_at(moment, lambda: _cancel(trying))
+        try:
+            await asyncio.wait((trying,))
+            return not trying.cancelled() and trying.result()
+        finally:
+            timer.cancel()
+            trying.cancel()
 
     async def _try(self) -> bool:
         """Take or renew the Lease; False where that is not possible now."""
@@ -131,6 +143,10 @@ class LeaseLock:
         else:
             spec["leaseTransitions"] = before.get("leaseTransitions", 0) + 1
         return self._seen | {"spec": spec}
+
+
+def _cancel(task: asyncio.Task[bool]) -> None:
+    task.cancel()
 
 
 def _version(lease: Object) -> str:
