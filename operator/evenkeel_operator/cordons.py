@@ -61,8 +61,13 @@ class Cordons:
         new = {store: pod for store, pod in pods.items() if orders.pods.get(store) != pod}
         ops: list[Op] = [Delete(keys.drain(store)) for store in orders.pods.keys() - pods.keys()]
         ops += [Put(keys.drain(store), encode(Drain(pod=pod)), lease=orders.lease.id) for store, pod in new.items()]
-        for first in range(0, len(ops), MAX_TXN_OPS):
-            await metastore.txn(Txn(success=tuple(ops[first : first + MAX_TXN_OPS])))
+        try:
+            for first in range(0, len(ops), MAX_TXN_OPS):
+                await metastore.txn(Txn(success=tuple(ops[first : first + MAX_TXN_OPS])))
+        except MetastoreError:
+            # Nobody knows which of them are out: what was given ends by itself, and is given anew where it is meant.
+            del self._out[keys.root]
+            raise
         orders.pods = dict(pods)
         for store in sorted(new):
             log.info("%s hands its leaderships over: its node takes no more pods", store)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from evenkeel.errors import UnreachableError
 from evenkeel.kube.kinds import Object
+from evenkeel.metastore.api import Txn, TxnResult
+from evenkeel.metastore.clock import VirtualClock
 from evenkeel.metastore.memory import MemoryMetastore
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import Drain, decode
-from evenkeel_operator.cordons import Cordons, on_closed_nodes
+from evenkeel_operator.cordons import EXTEND_SECONDS, Cordons, on_closed_nodes
 
 KEYS = Keys(namespace="shop", store_cluster="main")
 
@@ -76,6 +79,33 @@ async def test_orders_whose_lease_has_ended_are_given_again() -> None:
     assert await orders(metastore) == {}
     await cordons.keep(metastore, KEYS, {"main-0": "u0"})
     assert await orders(metastore) == {"main-0": "u0"}
+
+
+class Forgetful(MemoryMetastore):
+    """Carries transactions out, and may lose the answers."""
+
+    answers = True
+
+    async def txn(self, txn: Txn) -> TxnResult:
+        result = await super().txn(txn)
+        if not self.answers:
+            raise UnreachableError("the answer is lost")
+        return result
+
+
+async def test_an_order_that_may_be_out_does_not_outlive_its_node() -> None:
+    """Though nobody was told that it was given, and others are extended for as long as their nodes are closed."""
+    clock = VirtualClock()
+    metastore, cordons = Forgetful(clock=clock), Cordons()
+    metastore.answers = False
+    with pytest.raises(UnreachableError):
+        await cordons.keep(metastore, KEYS, {"main-0": "u0", "main-1": "u1"})
+    assert await orders(metastore) == {"main-0": "u0", "main-1": "u1"}
+    metastore.answers = True
+    for _ in range(10):
+        await cordons.keep(metastore, KEYS, {"main-1": "u1"})
+        clock.advance(EXTEND_SECONDS)
+    assert await orders(metastore) == {"main-1": "u1"}
 
 
 async def test_very_many_stores() -> None:
