@@ -231,9 +231,9 @@ class ClusterKeeper:
     async def _replace(self, cluster: StoreCluster, live: Object | None, idle: Collection[str]) -> bool:
         """Let the next pod go that is not as the StatefulSet wants it; whether there are any."""
         pods = self._pods(cluster)
-        name = next_to_replace(live, pods, idle=idle)
-        if name is not None and await self._kube.evict(POD, name, cluster.metadata.namespace):
-            log.info("pod %s is replaced", name)
+        pod = next_to_replace(live, pods, idle=idle)
+        if pod is not None and await self._kube.evict(pod):
+            log.info("pod %s is replaced", pod["metadata"]["name"])
         return bool(outdated(live, pods))
 
     def _idle(self, cluster: StoreCluster, replicas: int) -> list[str]:

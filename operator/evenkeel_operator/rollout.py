@@ -29,16 +29,20 @@ def outdated(live: Object | None, pods: Iterable[Object]) -> list[Object]:
     return [pod for pod in pods if pod["metadata"].get("labels", {}).get(REVISION_LABEL) != revision]
 
 
-def next_to_replace(live: Object | None, pods: Collection[Object], *, idle: Collection[str]) -> str | None:
+def next_to_replace(live: Object | None, pods: Collection[Object], *, idle: Collection[str]) -> Object | None:
     """The pod that may go now, if one has to; `idle` stores hold nothing, and nobody waits for them."""
-    old = outdated(live, pods)
+    old = [pod for pod in outdated(live, pods) if not _going(pod)]
     if live is None or not old or len(pods) < live["spec"]["replicas"]:
         return None
     others = [pod for pod in pods if pod not in old and pod["metadata"]["name"] not in idle]
-    if not all(map(ready_pod, others)) or any("deletionTimestamp" in pod["metadata"] for pod in pods):
+    if not all(map(ready_pod, others)):
         return None
-    first = min(old, key=lambda pod: (ready_pod(pod), -_number(pod)))
-    return str(first["metadata"]["name"])
+    return min(old, key=lambda pod: (ready_pod(pod), -_number(pod)))
+
+
+def _going(pod: Object) -> bool:
+    """Whether it has been told to end; on a node that is lost it stays like that for as long as the node is there."""
+    return "deletionTimestamp" in pod["metadata"]
 
 
 def _number(pod: Object) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -44,14 +45,20 @@ def pod(number: int, state: str) -> Object:
 )
 def test_one_at_a_time(states: list[str], expected: str | None) -> None:
     """The last first, but before it those that do not work; none while one is new and not ready, or going, or gone."""
-    pods = [pod(number, state) for number, state in enumerate(states)]
-    assert next_to_replace(LIVE, pods, idle=()) == expected
+    assert chosen(states) == expected
 
 
-def test_nobody_waits_for_stores_that_hold_nothing() -> None:
-    """As one that finds no node."""
-    pods = [pod(0, "old"), pod(1, "old"), pod(2, "new away")]
-    assert next_to_replace(LIVE, pods, idle={"main-2"}) == "main-1"
+@pytest.mark.parametrize("state", ["new away", "new going", "old going"])
+def test_nobody_waits_for_stores_that_hold_nothing(state: str) -> None:
+    """As one that finds no node, or whose node is lost, so that it never ends."""
+    assert chosen(["old", "old", state]) is None
+    assert chosen(["old", "old", state], idle={"main-2"}) == "main-1"
+
+
+def chosen(states: list[str], *, idle: Collection[str] = ()) -> str | None:
+    """The name of the pod that is replaced next."""
+    found = next_to_replace(LIVE, [pod(number, state) for number, state in enumerate(states)], idle=idle)
+    return None if found is None else str(found["metadata"]["name"])
 
 
 @pytest.mark.parametrize(

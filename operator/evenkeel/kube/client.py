@@ -152,16 +152,18 @@ class Kube:
             return False
         return True
 
-    async def evict(self, kind: Kind, name: str, namespace: str) -> bool:
-        """Have a pod end, if its budget allows that now; whether it does, or the pod is gone."""
+    async def evict(self, pod: Object) -> bool:
+        """Have a pod end, and no successor of its name, if its budget allows that now; whether it does, or is gone."""
+        name, namespace, kind = pod["metadata"]["name"], _namespace(pod), kind_of(pod)
         eviction = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
             "metadata": {"name": name, "namespace": namespace},
+            "deleteOptions": {"preconditions": {"uid": pod["metadata"]["uid"]}},
         }
         try:
             await self._send("POST", kind, kind.path(namespace, name, "eviction"), body=eviction)
-        except ApiNotFoundError:
+        except (ApiNotFoundError, ApiConflictError):
             return True
         except KubernetesError as error:
             if error.status == _TOO_MANY:
