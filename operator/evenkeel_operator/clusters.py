@@ -119,7 +119,7 @@ class ClusterKeeper:
         self._metastores = metastores
         self._controllers = controllers
         self._today = today
-        self._applier = Applier(kube)
+        self._applier = Applier(kube, wrote=self._wrote)
         self._cordons = Cordons()
         self._facts: dict[Key, PodFacts] = {}
         self._zones: dict[Key, dict[str, str]] = {}
@@ -178,7 +178,6 @@ class ClusterKeeper:
         access, credentials = await self._metastores.for_pods(cluster)
         live = self._cache.get(STATEFUL_SET, cluster.metadata.namespace, cluster.metadata.name)
         _check_owner(cluster, live)
-        replicas = await self._replicas(cluster, live)
         await self._remember_clients(cluster)
         for wanted in self._certificates.objects(cluster):
             await self._apply(cluster, wanted)
@@ -187,6 +186,7 @@ class ClusterKeeper:
             await self._apply(cluster, wanted)
         for wanted in (stores.service_account(cluster), stores.service(cluster)):
             await self._apply(cluster, wanted)
+        replicas = await self._replicas(cluster, live)
         wanted = stores.stateful_set(
             cluster, self._settings, access, replicas=replicas, live=live, revision=shown.revision
         )
@@ -214,6 +214,11 @@ class ClusterKeeper:
                 extra={"store_cluster": cluster.key},
             )  # fmt: skip
 
+    def _wrote(self, subject: Object) -> None:
+        """Know of a StatefulSet that is larger now before any watch does, or it would be made smaller unemptied."""
+        if kind_of(subject) == STATEFUL_SET:
+            self._cache.put(STATEFUL_SET, subject)
+
     async def _replicas(self, cluster: StoreCluster, live: Object | None) -> int:
         """How many pods there have to be; never fewer than are there while nobody knows what they hold."""
         running = live["spec"].get("replicas", 1) if live is not None else 0
@@ -223,10 +228,16 @@ class ClusterKeeper:
         try:
             known = await metastore.range(keys.all_stores())
             named = await metastore.range(keys.assignments())
-            return stores_to_run(cluster, running, stores=known.kvs, assignments=named.kvs, keys=keys)
+            enough = stores_to_run(cluster, running, stores=known.kvs, assignments=named.kvs, keys=keys)
         except EvenkeelError as error:
             log.warning("%s keeps its %d pods for now: %s", cluster.key, running, error)
             return int(running)
+        # A store that is wanted again since we began may have been given something.
+        return enough if self._newest(cluster) else int(running)
+
+    def _newest(self, cluster: StoreCluster) -> bool:
+        subject = self._cache.get(STORE_CLUSTER, *_key(cluster)) or {"metadata": {}}
+        return bool(subject["metadata"].get("generation") == cluster.metadata.generation)
 
     async def _replace(self, cluster: StoreCluster, live: Object | None, idle: Collection[str]) -> bool:
         """Let the next pod go that is not as the StatefulSet wants it; whether there are any."""

@@ -70,6 +70,20 @@ class FakeKube:
             return Answer(200, copy.deepcopy(live))
         return Answer(201 if live is None else 200, self._keep(key, subject))
 
+    async def merge(self, kind: Kind, name: str, namespace: str, patch: Object) -> Object:
+        """Of metadata alone; an object without finalizers that is being deleted goes."""
+        await self._called(f"merge {kind.name} {name}")
+        key = (kind, namespace, name)
+        live = self.objects[key]
+        after = self._keep(key, {**live, "metadata": {**live["metadata"], **patch["metadata"]}})
+        if "deletionTimestamp" in after["metadata"] and not after["metadata"].get("finalizers"):
+            del self.objects[key]
+        return after
+
+    async def delete(self, kind: Kind, name: str, namespace: str = "", *, grace: int | None = None) -> bool:
+        await self._called(f"delete {kind.name} {name}")
+        return self.objects.pop((kind, namespace, name), None) is not None
+
     async def set_status(self, kind: Kind, name: str, namespace: str, *, uid: str, status: Object) -> Object | None:
         await self._called(f"status {kind.name} {name}")
         live = self.objects.get((kind, namespace, name))

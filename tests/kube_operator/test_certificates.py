@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from evenkeel.errors import CertificateMissingError
-from evenkeel.kube.kinds import CERTIFICATE, ISSUER, SECRET, Kind
+from evenkeel.kube.kinds import CERTIFICATE, ISSUER, SECRET
 from evenkeel_operator.authority import Authority
 from evenkeel_operator.certificates import CertManager, NoCertificates, OwnAuthorities, seed_name
 from evenkeel_operator.manifests.settings import CertManagerSettings
@@ -20,11 +20,7 @@ COMPANY = CertManagerSettings(issuer_kind="ClusterIssuer", issuer="company")
 
 
 class Kube(FakeKube):
-    """Deletes too."""
-
-    async def delete(self, kind: Kind, name: str, namespace: str = "") -> bool:
-        await self._called(f"delete {kind.name} {name}")
-        return self.objects.pop((kind, namespace, name), None) is not None
+    """Has cert-manager beside it."""
 
     def fill(self, **data: str) -> None:
         """As cert-manager fills the Secret."""

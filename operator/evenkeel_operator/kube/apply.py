@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import enum
 import hashlib
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -34,8 +35,10 @@ class Applied(enum.StrEnum):
 class Applier:
     """Applies objects; those that nobody watches it remembers by their digests."""
 
-    def __init__(self, kube: Kube) -> None:
+    def __init__(self, kube: Kube, *, wrote: Callable[[Object], None] = lambda _: None) -> None:
+        """`wrote` is told how an object is after it was sent."""
         self._kube = kube
+        self._wrote = wrote
         self._sent: dict[tuple[str, str, str], str] = {}
 
     async def apply(self, wanted: Object, live: Object | None = None) -> Applied:
@@ -53,6 +56,7 @@ class Applier:
                 raise
             answer = await self._kube.apply(subject, force=True)
         self._remember(key, digest)
+        self._wrote(answer.body)
         if answer.status == 201:
             return Applied.CREATED
         before = live["metadata"]["resourceVersion"] if live is not None else ""
