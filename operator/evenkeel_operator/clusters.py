@@ -68,7 +68,7 @@ from evenkeel_operator.manifests.pod import CLAIM
 from evenkeel_operator.manifests.settings import PodSettings
 from evenkeel_operator.metastores import Credentials, Metastores
 from evenkeel_operator.reading import FINALIZER, Reader
-from evenkeel_operator.resources import claim, release, status_document
+from evenkeel_operator.resources import claim, release, status_document, unreadable_cluster
 from evenkeel_operator.rollout import next_to_replace, outdated
 from evenkeel_operator.scaling import idle_stores, stores_to_run
 from evenkeel_operator.statuses import Statuses
@@ -135,7 +135,10 @@ class ClusterKeeper:
         try:
             cluster = self._reader.read(StoreCluster, subject)
         except InvalidInputError as error:
-            self._complain(subject, Trouble(Reason.SPEC_INVALID, str(error)))
+            if "deletionTimestamp" in subject["metadata"]:
+                return await self._part(unreadable_cluster(subject), subject)
+            words = f"{error}; what was asked for before stays in force"
+            self._complain(subject, Trouble(Reason.SPEC_INVALID, words))
             return None
         if cluster.metadata.deletion_timestamp:
             return await self._part(cluster, subject)

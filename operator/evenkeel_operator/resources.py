@@ -7,6 +7,9 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final, TypeVar
 
+import msgspec
+from pydantic import ValidationError
+
 from evenkeel.controller.resources import Status, WithStatus
 from evenkeel.errors import ApiConflictError, InvalidInputError, KubernetesError
 from evenkeel.kube.client import Kube
@@ -15,13 +18,13 @@ from evenkeel.model.base import ObjectMeta
 from evenkeel.model.loading import Resource
 from evenkeel.model.partitionassignment import PartitionAssignment
 from evenkeel.model.rebalanceplan import RebalancePlan
-from evenkeel.model.storecluster import StoreCluster, StoreClusterStatus
+from evenkeel.model.storecluster import MetastoreOverride, StoreCluster, StoreClusterSpec, StoreClusterStatus
 from evenkeel.model.table import Table, TableSpec
 from evenkeel_operator.cache import Cache, Key
 from evenkeel_operator.reading import FINALIZER, Reader
 from evenkeel_operator.statuses import Statuses
 
-__all__ = ["KubeResources", "claim", "release", "status_document"]
+__all__ = ["KubeResources", "claim", "release", "status_document", "unreadable_cluster"]
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +57,8 @@ class KubeResources:
         self._describe = describe
         self.last_status: StoreClusterStatus | None = None
         """What the controller last said of the StoreCluster."""
+        self._readable: StoreCluster | None = None
+        """The StoreCluster as it was when it could last be read."""
         self._news: dict[str | None, None] = {None: None}
         self._heard = asyncio.Event()
         self._heard.set()
@@ -79,14 +84,22 @@ class KubeResources:
     async def store_cluster(self) -> StoreCluster | None:
         """The StoreCluster itself; None where there is none."""
         subject = self._cache.get(STORE_CLUSTER, self._namespace, self._name)
-        try:
-            cluster = None if subject is None else self._seen_as(self._reader.read(StoreCluster, subject))
-        except InvalidInputError:
-            return None
+        cluster = None if subject is None else self._read_cluster(subject)
         if cluster is None or self.last_status is None:
             return cluster
         # What the operator added to it is no concern of the controller's.
         return cluster.model_copy(update={"status": self.last_status})
+
+    def _read_cluster(self, subject: Object) -> StoreCluster | None:
+        """The StoreCluster; where what it says now cannot be read, what it said before stays in force."""
+        try:
+            self._readable = self._reader.read(StoreCluster, subject)
+        except InvalidInputError:
+            known = self._readable
+            if known is None or known.metadata.uid != subject["metadata"]["uid"]:
+                return None
+        assert self._readable is not None
+        return self._seen_as(self._readable)
 
     async def tables(self) -> Sequence[Table]:
         """Its tables, those that are being deleted included."""
@@ -240,14 +253,31 @@ def _child(kind: Kind, resource: PartitionAssignment | RebalancePlan, table: Obj
 
 
 def _unreadable(subject: Object) -> Table:
-    """A table that is to be dropped, whatever its spec says: its name and uid are all that takes."""
-    metadata = subject["metadata"]
+    """A table that is to be dropped, whatever its spec says: who it is, is all that takes."""
     known: dict[str, Any] = {"store_cluster": subject["spec"].get("storeCluster", ""), "paused": False}
     spec = TableSpec.model_construct(**known)
-    plain = {
-        "name": metadata["name"],
-        "namespace": metadata["namespace"],
-        "uid": metadata["uid"],
-        "deletion_timestamp": metadata["deletionTimestamp"],
-    }
-    return Table.model_construct(metadata=ObjectMeta(**plain), spec=spec, status=None)
+    return Table.model_construct(metadata=_parting(subject), spec=spec, status=None)
+
+
+def unreadable_cluster(subject: Object) -> StoreCluster:
+    """A StoreCluster that is to go, whatever its spec says: who it is, and where its keys are."""
+    try:
+        metastore = MetastoreOverride.model_validate_json(msgspec.json.encode(subject["spec"].get("metastore")))
+    except ValidationError:
+        metastore = None
+    known: dict[str, Any] = {"stores": 1, "metastore": metastore}
+    spec = StoreClusterSpec.model_construct(**known)
+    return StoreCluster.model_construct(metadata=_parting(subject), spec=spec, status=None)
+
+
+def _parting(subject: Object) -> ObjectMeta:
+    """What is asked of the metadata of an object that is being deleted."""
+    metadata = subject["metadata"]
+    return ObjectMeta(
+        name=metadata["name"],
+        namespace=metadata["namespace"],
+        uid=metadata["uid"],
+        annotations=metadata.get("annotations", {}),
+        finalizers=tuple(metadata.get("finalizers", ())),
+        deletion_timestamp=metadata["deletionTimestamp"],
+    )

@@ -20,6 +20,7 @@ from evenkeel_operator.controllers import Controllers
 from evenkeel_operator.manifests.settings import MetastoreAccess, PodSettings
 from evenkeel_operator.metastores import Credentials, Metastores
 from evenkeel_operator.reading import FINALIZER, Reader
+from evenkeel_operator.resources import KubeResources
 from evenkeel_operator.statuses import Statuses
 from tests.kube_operator.support import FakeKube
 
@@ -151,3 +152,44 @@ async def test_what_was_written_is_known_before_a_watch_tells() -> None:
     scene.change(stores=3, healing="Manual")
     await scene.look()
     assert scene.replicas == 5
+
+
+async def test_what_cannot_be_read_can_be_deleted() -> None:
+    """Nothing of a StoreCluster stays behind because its spec is none any more."""
+    scene = Scene()
+    await scene.look()
+    scene.see()
+    await scene.empty(0)
+    scene.change(throttles={"bytesPerSecond": 0})
+    await scene.look()
+    told = scene.statuses.of(scene.cache.get(STORE_CLUSTER, *KEY) or {})["conditions"]
+    assert [entry["reason"] for entry in told if entry["type"] == "Degraded"] == ["SpecInvalid"]
+    scene.change(metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
+    await scene.look()
+    assert (STATEFUL_SET, *KEY) not in scene.kube.objects
+    scene.cache.remove(STATEFUL_SET, scene.cache.get(STATEFUL_SET, *KEY) or {})
+    await scene.look()
+    assert (STORE_CLUSTER, *KEY) not in scene.kube.objects
+    assert (await scene.metastore.range(KEYS.stores())).kvs == ()
+
+
+async def test_what_cannot_be_read_leaves_in_force_what_could() -> None:
+    """The controller goes on with the StoreCluster of before, not without one."""
+    scene = Scene()
+    resources = KubeResources(
+        cast(Kube, scene.kube),
+        scene.cache,
+        scene.statuses,
+        scene.reader,
+        cluster=KEY,
+        seen_as=lambda cluster: cluster,
+        describe=lambda _, status: status,
+    )
+    before = await resources.store_cluster()
+    assert before is not None
+    scene.change(stores=2, throttles={"bytesPerSecond": 0})
+    after = await resources.store_cluster()
+    assert after is not None
+    assert after.spec == before.spec
+    scene.change(metadata={"uid": "another"})
+    assert await resources.store_cluster() is None

@@ -66,6 +66,8 @@ def _at(partition: int, *stores: str, **leader: str) -> Spec:
     return {"partition": partition, "stores": stores, **leader}
 
 
+_QUANTITY = f"a number must be from 0 to {10**18 - 1}"
+_RATE = f"a number must be from 1 to {10**18 - 1}"
 _NAME = "the name must be <table>-<from / 64>"
 HASH, OTHER_HASH = "0123456789abcdef", "fedcba9876543210"
 METASTORE = {"endpoints": ["https://etcd.example:2379"]}
@@ -165,6 +167,12 @@ TABLES = [
         accepted=_rebalancer("SemiAuto"),
         refused=_rebalancer("Customized", **{"class": "pinned"}),
     ),
+    Case(
+        "Table",
+        _RATE,
+        accepted=_table(movement={"bytesPerSecond": 1}),
+        refused=_table(movement={"bytesPerSecond": 0}),
+    ),
 ]
 
 STORE_CLUSTERS = [
@@ -188,6 +196,22 @@ STORE_CLUSTERS = [
         before=_stores(),
         accepted=_stores(storage={"size": "20G"}),
         refused=_stores(storage={"size": "10G"}),
+    ),
+    *(
+        Case(
+            "StoreCluster",
+            _QUANTITY,
+            accepted=_stores(resources={"store": {"limits": {"memory": 0}}}),
+            refused=_stores(resources={"store": {"limits": {"memory": memory}}}),
+        )
+        for memory in (-1, 10**18)
+    ),
+    Case(
+        "StoreCluster",
+        _RATE,
+        before=_stores(),
+        accepted=_stores(throttles={"bytesPerSecond": "20Mi"}),
+        refused=_stores(throttles={"bytesPerSecond": 0}),
     ),
 ]
 

@@ -16,7 +16,7 @@ from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from evenkeel.model.base import ALLOWED
+from evenkeel.model.base import ALLOWED, cel
 
 __all__ = ["Duration", "Quantity"]
 
@@ -30,6 +30,8 @@ _MULTIPLES = {
 }
 _SECONDS = {"ms": Decimal("1e-3"), "s": Decimal(1), "m": Decimal(60), "h": Decimal(3600), "d": Decimal(86400)}
 _LONGEST = 32
+_MOST = 10**18 - 1
+"""As many digits as patterns allow."""
 
 
 class _Measure(str):
@@ -39,6 +41,8 @@ class _Measure(str):
     ALLOWED: ClassVar[str]
     NUMBERS: ClassVar[bool]
     """Whether a bare integer is accepted beside text."""
+    LEAST: ClassVar[int] = 0
+    """The smallest such integer."""
 
     def __new__(cls, text: str) -> Self:
         """Check the grammar, or raise ValueError."""
@@ -56,7 +60,16 @@ class _Measure(str):
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         shape: JsonSchemaValue = {"type": "string"}
         if cls.NUMBERS:
-            shape = {"anyOf": [{"type": "integer"}, {"type": "string"}], "x-kubernetes-int-or-string": True}
+            # A pattern says nothing of numbers that are no text.
+            limits = cel(
+                f"type(self) == string || (self >= {cls.LEAST} && self <= {_MOST})",
+                f"a number must be from {cls.LEAST} to {_MOST}",
+            )
+            shape = {
+                "anyOf": [{"type": "integer"}, {"type": "string"}],
+                "x-kubernetes-int-or-string": True,
+                "x-kubernetes-validations": [limits],
+            }
         return {**shape, "pattern": cls.PATTERN, "maxLength": _LONGEST, ALLOWED: cls.ALLOWED}
 
     @classmethod
@@ -97,6 +110,7 @@ class Rate(Quantity):
         r"([KMGTPE]i|[numkMGTPE]|[eE][0-9]{1,2})?$"
     )
     ALLOWED = "a quantity above zero, such as 20Mi or 500k"
+    LEAST = 1
 
 
 class Duration(_Measure):

@@ -26,6 +26,7 @@ from evenkeel.model.views import StoreView
 
 __all__ = [
     "ContainerResources",
+    "MetastoreOverride",
     "StoreCluster",
     "StoreClusterSpec",
     "StoreClusterStatus",
