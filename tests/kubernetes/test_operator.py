@@ -13,7 +13,6 @@ import pytest
 from evenkeel.kube.kinds import (
     CONFIG_MAP,
     EVENT,
-    PARTITION_ASSIGNMENT,
     PERSISTENT_VOLUME_CLAIM,
     POD,
     POD_DISRUPTION_BUDGET,
@@ -27,7 +26,7 @@ from evenkeel.kube.kinds import (
 )
 from evenkeel.metastore.server import EtcdServer, find_etcd
 from evenkeel_operator.manifests.settings import CertManagerSettings, PodSettings
-from tests.kubernetes.world import World, make_table, store_cluster, table
+from tests.kubernetes.world import World, make_table, partitions_of, store_cluster, table
 from tests.metastore.support import FAST_ELECTIONS
 
 
@@ -38,9 +37,7 @@ async def replicas_of(world: World, name: str = "orders") -> int:
 
 async def stores_of(world: World, name: str = "orders-0") -> set[str]:
     """The stores that hold some partition of a slice."""
-    found = await world.get(PARTITION_ASSIGNMENT, name)
-    partitions: list[Object] = (found or {}).get("status", {}).get("partitions", [])
-    return {peer["store"] for partition in partitions for peer in partition["stable"]}
+    return {peer["store"] for partition in await partitions_of(world, name) for peer in partition["stable"]}
 
 
 async def test_a_table_is_made(world: World) -> None:
@@ -56,11 +53,7 @@ async def test_a_table_is_made(world: World) -> None:
     assert made is not None
     assert (made["status"]["partitions"], made["status"]["replicas"], made["status"]["leaderless"]) == (4, 3, 0)
     assert made["status"]["observedGeneration"] == made["metadata"]["generation"]
-
-    async def described() -> bool:
-        return await stores_of(world) == {"main-0", "main-1", "main-2"}
-
-    await world.until("the slice is described", described)
+    assert await stores_of(world) == {"main-0", "main-1", "main-2"}
     [plan] = (await world.kube.list(REBALANCE_PLAN, world.namespace)).items
     assert plan["metadata"]["ownerReferences"][0]["uid"] == made["metadata"]["uid"]
     for kind in (SERVICE, POD_DISRUPTION_BUDGET, STATEFUL_SET):
@@ -106,7 +99,11 @@ async def test_kubectl_scale_of_a_table(world: World) -> None:
 
     await world.until("five copies", five)
     await world.condition(TABLE, "orders", "Balanced")
-    assert len(await stores_of(world)) == 5
+
+    async def everywhere() -> bool:
+        return len(await stores_of(world)) == 5
+
+    await world.until("the slice tells of five stores", everywhere)
 
 
 @pytest.mark.processes
@@ -115,10 +112,7 @@ async def test_a_store_that_leaves_is_emptied_first(world: World) -> None:
     world.start()
     await make_table(world, stores=4)
 
-    async def used() -> bool:
-        return "main-3" in await stores_of(world)
-
-    await world.until("the last store is used", used)
+    assert "main-3" in await stores_of(world)
     world.pods.network.held.add("main-0")  # so that nothing can move there for now
     await world.run("scale", "storecluster/main", "--replicas=3")
 
@@ -169,7 +163,7 @@ async def test_a_deleted_table_leaves_nothing(world: World) -> None:
     """A Table stays until its stores have dropped it; then no key of it is left."""
     world.start()
     await make_table(world)
-    await world.run("delete", "table/orders", "--timeout=20s")
+    await world.run("delete", "table/orders", "--timeout=60s")
     assert [key for key in await world.keys() if "orders" in key] == []
 
 
@@ -189,7 +183,7 @@ async def test_a_deleted_store_cluster_leaves_nothing(world: World) -> None:
     found = await world.condition(STORE_CLUSTER, "main", "Degraded", reason="TablesRemain")
     assert "orders" in str(found["status"]["conditions"])
     assert len(await world.pods.claims()) == 3
-    await world.run("delete", "table/orders", "--timeout=20s")
+    await world.run("delete", "table/orders", "--timeout=60s")
 
     async def gone() -> bool:
         return await world.get(STORE_CLUSTER, "main") is None
@@ -284,8 +278,7 @@ async def test_zones_come_from_nodes(world: World) -> None:
     assert cluster["status"]["zonesFrom"] == "Nodes"
 
     async def spread() -> bool:
-        slice_ = await world.get(PARTITION_ASSIGNMENT, "orders-0") or {}
-        held = [[peer["store"] for peer in partition["stable"]] for partition in slice_["status"]["partitions"]]
+        held = [[peer["store"] for peer in partition["stable"]] for partition in await partitions_of(world)]
         return all({int(store.rpartition("-")[2]) % 3 for store in stores} == {0, 1, 2} for stores in held)
 
     await world.until("every partition is in all zones", spread)
@@ -302,8 +295,7 @@ async def test_a_store_on_a_cordoned_node_leads_nothing(world: World) -> None:
     await make_table(world, partitions=6)
 
     async def leads(store: str) -> bool:
-        found = await world.get(PARTITION_ASSIGNMENT, "orders-0") or {}
-        return any(told.get("leader") == store for told in found.get("status", {}).get("partitions", ()))
+        return any(told.get("leader") == store for told in await partitions_of(world))
 
     async def nothing() -> bool:
         return not await leads("main-1")
@@ -311,13 +303,16 @@ async def test_a_store_on_a_cordoned_node_leads_nothing(world: World) -> None:
     async def something() -> bool:
         return await leads("main-1")
 
+    async def no_orders() -> bool:
+        return [key for key in await world.keys() if key.startswith("drains/")] == []
+
     await world.until("main-1 leads something", something)
     await world.run("cordon", nodes[1])
     await world.until("main-1 leads nothing", nothing)
     assert await stores_of(world) == {"main-0", "main-1", "main-2"}
     await world.run("uncordon", nodes[1])
     await world.until("main-1 leads something again", something, within=60)
-    assert [key for key in await world.keys() if key.startswith("drains/")] == []
+    await world.until("no order is left", no_orders)
 
 
 @pytest.mark.processes
@@ -362,15 +357,14 @@ async def test_a_wiped_volume_gets_a_new_replica(world: World) -> None:
     """A pod that comes back with an empty volume holds its partitions again, as another replica."""
     world.start()
     await make_table(world, partitions=2)
-    before = await world.get(PARTITION_ASSIGNMENT, "orders-0") or {}
+    before = [replica(partition, "main-1") for partition in await partitions_of(world)]
     await world.pods.kill("main-1")
     world.pods.wipe("main-1")
     world.pods.held.clear()
 
     async def another() -> bool:
-        after = await world.get(PARTITION_ASSIGNMENT, "orders-0") or {}
-        pairs = zip(before["status"]["partitions"], after["status"]["partitions"], strict=True)
-        return all(replica(old, "main-1") < replica(new, "main-1") for old, new in pairs)
+        after = [replica(partition, "main-1") for partition in await partitions_of(world)]
+        return all(old < new for old, new in zip(before, after, strict=True))
 
     await world.until("main-1 has new replicas", another)
     await world.condition(TABLE, "orders", "Balanced")

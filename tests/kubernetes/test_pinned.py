@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from evenkeel.kube.kinds import PARTITION_ASSIGNMENT, TABLE, Object
-from tests.kubernetes.world import World, make_table, store_cluster, table
+from tests.kubernetes.world import World, make_table, partitions_of, store_cluster, table
 
 
 def assignment(*chosen: Object) -> Object:
@@ -26,13 +26,12 @@ def at(partition: int, stores: str, leader: str = "") -> Object:
 
 async def placed(world: World) -> dict[int, tuple[set[str], str]]:
     """By partition: the numbers of the stores that have it, and of who leads it."""
-    found = await world.get(PARTITION_ASSIGNMENT, "orders-0") or {}
     return {
         told["partition"]: (
             {peer["store"].removeprefix("main-") for peer in told["stable"]},
             told.get("leader", "").removeprefix("main-"),
         )
-        for told in found.get("status", {}).get("partitions", ())
+        for told in await partitions_of(world)
     }
 
 

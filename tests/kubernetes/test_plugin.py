@@ -24,10 +24,10 @@ from e2e.cluster.kubectl import Kubectl
 from evenkeel.cli.app import plugin
 from evenkeel.client.aio import AsyncClient
 from evenkeel.errors import EvenkeelError
-from evenkeel.kube.kinds import PARTITION_ASSIGNMENT, POD, REBALANCE_PLAN, TABLE, Object
+from evenkeel.kube.kinds import POD, REBALANCE_PLAN, TABLE, Object
 from evenkeel.protocol.records import Leader, StoreRecord, encode
 from tests.kubernetes.kubelet import kubelet
-from tests.kubernetes.world import World, make_table, store_cluster
+from tests.kubernetes.world import World, make_table, partitions_of, store_cluster
 from tests.store.serving import KEYS, ORDERS, Store, table_record
 
 PROGRAMS = Path(sys.executable).parent
@@ -53,22 +53,12 @@ async def attempt(world: World, *arguments: str, kubeconfig: Path | None = None)
     return await asyncio.to_thread(lambda: CliRunner().invoke(plugin, [*arguments, *where]))
 
 
-async def partition(world: World, number: int) -> Object:
-    slice_ = await world.get(PARTITION_ASSIGNMENT, "orders-0")
-    found: Object = (slice_ or {})["status"]["partitions"][number]
-    return found
-
-
 async def test_what_there_is(world: World) -> None:
     """Tables, their partitions and what is unusual, for people and for programs."""
     world.start()
     await make_table(world, partitions=4)
-
-    async def described() -> bool:
-        found = json.loads(await plugged(world, "partitions", "orders", "-o", "json"))
-        return [one["stage"] for one in found] == 4 * ["Stable"]
-
-    await world.until("the partitions are described", described)
+    found = json.loads(await plugged(world, "partitions", "orders", "-o", "json"))
+    assert [one["stage"] for one in found] == 4 * ["Stable"]
     head, row, stores = (await plugged(world, "status")).splitlines()
     assert head.split()[:3] == ["NAME", "READY", "PARTITIONS"]
     assert row.split()[:4] == ["orders", "True", "4", "3/3"]
@@ -119,9 +109,9 @@ async def test_a_leader_is_transferred(world: World) -> None:
     await make_table(world, partitions=1)
 
     async def led() -> str:
-        return str((await partition(world, 0)).get("leader", ""))
+        return str((await partitions_of(world))[0].get("leader", ""))
 
-    leader = await world.until("somebody leads", led)
+    leader = await led()
     wanted = next(store for store in ("main-0", "main-1") if store != leader)
     assert await plugged(world, "transfer-leader", "orders", "0", wanted) == (
         f"partition 0 of table orders is to be led by {wanted}\n"

@@ -11,7 +11,7 @@ from typing import Any
 from e2e.cluster.kubectl import Kubectl, holds
 from evenkeel.kube.access import load_configuration
 from evenkeel.kube.client import Kube
-from evenkeel.kube.kinds import STORE_CLUSTER, TABLE, Kind, Object
+from evenkeel.kube.kinds import PARTITION_ASSIGNMENT, STORE_CLUSTER, TABLE, Kind, Object
 from evenkeel.metastore.etcd import EtcdMetastore
 from evenkeel.process.flags import Endpoint
 from evenkeel.protocol.keys import Keys
@@ -57,7 +57,7 @@ class World:
         return Options(
             term=TermSettings(**(settings | changes)),
             lease="operator",
-            lease_seconds=3,
+            lease_seconds=15,
             http=Endpoint("127.0.0.1", 0),
             log_level="info",
             log_format="console",
@@ -187,12 +187,33 @@ def table(name: str = "orders", *, partitions: int = 4, replicas: int = 3, **spe
     }
 
 
+async def partitions_of(world: World, name: str = "orders-0") -> list[Object]:
+    """What a slice tells of its partitions; nothing where it has no status yet."""
+    found = await world.get(PARTITION_ASSIGNMENT, name)
+    told: list[Object] = (found or {}).get("status", {}).get("partitions", [])
+    return told
+
+
 async def make_table(world: World, stores: int = 3, **spec: Any) -> None:
-    """A StoreCluster, and when all its stores are there, a Table: made before the last came, it would be moved."""
+    """A StoreCluster, and when all its stores are there, a Table: made before the last came, it would be moved.
+
+    Each status is written in its own time; all of them have told of the table when this returns.
+    """
     await world.apply(store_cluster(stores))
     await world.condition(STORE_CLUSTER, "main", "Ready")
-    await world.apply(table(**spec))
+    wanted = table(**spec)
+    await world.apply(wanted)
     await world.condition(TABLE, "orders", "Balanced")
+    partitions, replicas = wanted["spec"]["partitions"], wanted["spec"]["replicas"]
+
+    async def told() -> bool:
+        stages = [one["stage"] for one in await partitions_of(world) if one.get("leader")]
+        status = (await world.get(STORE_CLUSTER, "main") or {})["status"]
+        counts = (status["tables"], status["replicas"])
+        return stages == partitions * ["Stable"] and counts == (1, partitions * replicas)
+
+    await world.until("all statuses tell of the table", told)
+    await world.condition(TABLE, "orders", "Ready")
 
 
-__all__ = ["World", "holds", "make_table", "store_cluster", "table", "world"]
+__all__ = ["World", "holds", "make_table", "partitions_of", "store_cluster", "table", "world"]
