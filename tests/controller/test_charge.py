@@ -12,7 +12,7 @@ import pytest
 
 from evenkeel.controller.ground import Ground
 from evenkeel.controller.statuses import SETTLE_SECONDS, STATUS_SECONDS, StatusWriter
-from evenkeel.errors import FencedError, UnreachableError
+from evenkeel.errors import AuthenticationError, ClusterMismatchError, FencedError, MetastoreError, UnreachableError
 from evenkeel.local.resources import ClusterResources
 from evenkeel.metastore.api import KeyValue, Snapshot, Txn, TxnResult, WatchBatch
 from evenkeel.metastore.epoch import acquire_epoch
@@ -22,14 +22,14 @@ from tests.controller.support import KEYS, Scene, table, told
 
 
 @contextmanager
-def away(scene: Scene, *prefixes: str) -> Iterator[None]:
+def away(scene: Scene, *prefixes: str, why: type[MetastoreError] = UnreachableError) -> Iterator[None]:
     """Let nothing under these prefixes be read or written; watches end."""
     metastore = scene.metastore
     range_, txn, watch = metastore.range, metastore.txn, metastore.watch
 
     def check(key: str) -> None:
         if key.startswith(prefixes):
-            raise UnreachableError("no etcd endpoint answers")
+            raise why("no etcd endpoint answers")
 
     async def broken_range(prefix: str, *, revision: int = 0) -> Snapshot:
         check(prefix)
@@ -211,10 +211,11 @@ async def test_a_status_that_is_the_same_is_not_even_sent(scene: Scene) -> None:
     assert sent == ["orders"]
 
 
-async def test_without_the_metastore_statuses_say_so(scene: Scene) -> None:
+@pytest.mark.parametrize("why", [UnreachableError, AuthenticationError, ClusterMismatchError])
+async def test_without_the_metastore_statuses_say_so(scene: Scene, why: type[MetastoreError]) -> None:
     """Where resources can be reached, all of them say what is wrong; when it is over they say that too."""
     await scene.make_table()
-    with away(scene, KEYS.root):
+    with away(scene, KEYS.root, why=why):
         await scene.change(replicas=4)
         await scene.pass_time(5)
         assert scene.controller.problem == "no etcd endpoint answers"
@@ -243,12 +244,13 @@ async def test_without_resources_nothing_is_changed(scene: Scene) -> None:
     assert "stores that hold replicas are away: main-3" in await scene.message("Degraded")
 
 
-async def test_a_controller_that_begins_while_nothing_answers(scene: Scene) -> None:
+@pytest.mark.parametrize("why", [UnreachableError, AuthenticationError])
+async def test_a_controller_that_begins_while_nothing_answers(scene: Scene, why: type[MetastoreError]) -> None:
     """It takes charge when it can."""
     await scene.make_table()
     await scene.stop()
     scene.controller = scene.make_controller("late")
-    with away(scene, "/"):
+    with away(scene, "/", why=why):
         scene.start()
         await scene.pass_time(10)
     await scene.pass_time(5)

@@ -22,8 +22,9 @@ from evenkeel.controller.resources import Resources
 from evenkeel.controller.statuses import StatusWriter
 from evenkeel.controller.stores import StoreKeeper
 from evenkeel.controller.tables import TableKeeper
+from evenkeel.controller.troubles import HELPLESS
 from evenkeel.controller.worklist import Worklist
-from evenkeel.errors import EvenkeelError, FencedError, UnreachableError
+from evenkeel.errors import EvenkeelError, FencedError
 from evenkeel.metastore.api import Event, KeyValue, Metastore
 from evenkeel.metastore.clock import Clock, SystemClock
 from evenkeel.metastore.epoch import acquire_epoch
@@ -103,7 +104,7 @@ class Controller:
         while self._ground.epoch is None:
             try:
                 self._ground.epoch = await acquire_epoch(self._ground.metastore, self._ground.keys.epoch, self._holder)
-            except UnreachableError as error:
+            except HELPLESS as error:
                 await self._put_off(error)
 
     # Listening
@@ -121,7 +122,7 @@ class Controller:
             try:
                 async for table in self._resources.changes():
                     self.hear(table)
-            except UnreachableError as error:
+            except HELPLESS as error:
                 await self._put_off(error)
 
     async def _listen_to_metastore(self) -> None:
@@ -137,7 +138,7 @@ class Controller:
                         self._ground.mirror.take(event)
                         self._hear_event(event)
                     self._ground.mirror.advance(batch.revision)
-            except UnreachableError as error:
+            except HELPLESS as error:
                 self._ground.mirror.forget()
                 await self._put_off(error)
 
@@ -165,7 +166,7 @@ class Controller:
             self._work.add(STORES)
             try:
                 tables = await self._resources.tables()
-            except UnreachableError as error:
+            except HELPLESS as error:
                 await self._put_off(error)
                 continue
             for at, table in enumerate(tables):
@@ -179,7 +180,7 @@ class Controller:
             try:
                 again = await self._look(name)
                 self.problem = ""
-            except UnreachableError as error:
+            except HELPLESS as error:
                 await self._unreachable(error)
                 again = RETRY_SECONDS
             finally:
@@ -202,7 +203,7 @@ class Controller:
             if everything:
                 for table in await self._resources.tables():
                     self._work.add(table.metadata.name)
-        except UnreachableError:
+        except HELPLESS:
             self._hear_all = everything
             raise
         except FencedError:
@@ -213,12 +214,12 @@ class Controller:
             return SWEEP_SECONDS
         return again
 
-    async def _put_off(self, error: UnreachableError) -> None:
+    async def _put_off(self, error: EvenkeelError) -> None:
         """Say that nothing can be done, and wait a little."""
         await self._unreachable(error)
         await self._clock.sleep(RETRY_SECONDS)
 
-    async def _unreachable(self, error: UnreachableError) -> None:
+    async def _unreachable(self, error: EvenkeelError) -> None:
         """Say once that nothing can be done."""
         if not self.problem:
             log.warning("nothing is changed for now: %s", error)

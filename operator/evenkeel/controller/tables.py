@@ -13,8 +13,8 @@ from evenkeel.controller.ground import Ground
 from evenkeel.controller.plans import PlanKeeper
 from evenkeel.controller.resources import Resources
 from evenkeel.controller.statuses import StatusWriter
-from evenkeel.controller.troubles import trouble_of
-from evenkeel.errors import EvenkeelError, FencedError, MalformedRecordError, UnreachableError
+from evenkeel.controller.troubles import HELPLESS, trouble_of
+from evenkeel.errors import EvenkeelError, FencedError, MalformedRecordError
 from evenkeel.model.conditions import Reason, parse_timestamp
 from evenkeel.model.partitionassignment import PartitionAssignment, PartitionAssignmentSpec, PartitionStatus
 from evenkeel.model.rebalanceplan import RebalancePlan
@@ -100,7 +100,7 @@ class TableKeeper:
             return 0.0 if await self._resources.knows(name) else await self._plans.describe_idle(name)
         try:
             return await (self._drop(table) if table.metadata.deletion_timestamp else self._keep(table))
-        except (FencedError, UnreachableError):
+        except (FencedError, *HELPLESS):
             raise
         except Exception as error:  # a bug must not cost the other tables their controller
             if not isinstance(error, EvenkeelError):

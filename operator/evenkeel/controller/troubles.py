@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from evenkeel.errors import (
+    AuthenticationError,
+    ClusterMismatchError,
     EvenkeelError,
     FencedError,
     InvalidInputError,
@@ -14,8 +16,10 @@ from evenkeel.errors import (
 from evenkeel.model.conditions import Reason
 from evenkeel.reconcile.partitions import Trouble
 
-__all__ = ["trouble_of"]
+__all__ = ["HELPLESS", "trouble_of"]
 
+HELPLESS = (UnreachableError, AuthenticationError, ClusterMismatchError)
+"""With these nothing can be done for any table: etcd does not answer, does not let us in, or is another one."""
 _REASONS: tuple[tuple[type[EvenkeelError], Reason], ...] = (
     (PlanningError, Reason.NO_FEASIBLE_PLACEMENT),
     (RebalancerError, Reason.REBALANCER_FAILED),
@@ -25,8 +29,8 @@ _REASONS: tuple[tuple[type[EvenkeelError], Reason], ...] = (
 
 
 def trouble_of(error: Exception) -> Trouble:
-    """Say it; UnreachableError and FencedError concern everything and go on their way."""
-    if isinstance(error, (FencedError, UnreachableError)):
+    """Say it; what concerns everything goes on its way."""
+    if isinstance(error, (FencedError, *HELPLESS)):
         raise error
     for kind, reason in _REASONS:
         if isinstance(error, kind):
