@@ -23,6 +23,7 @@ _RESTART_SECONDS: Final = 5.0
 
 
 class _Running(NamedTuple):
+    metastore: Metastore
     resources: KubeResources
     controller: Controller
     task: asyncio.Task[None]
@@ -47,18 +48,18 @@ class Controllers:
         self._running: dict[Key, _Running] = {}
 
     async def ensure(self, cluster: StoreCluster) -> None:
-        """Have a controller for the StoreCluster."""
+        """Have a controller for the StoreCluster, and another one where etcd is asked for in other words."""
         key = (cluster.metadata.namespace, cluster.metadata.name)
-        if key in self._running:
-            return
         metastore = await self._metastore(cluster)
         if key in self._running:
-            return
+            if self._running[key].metastore is metastore:
+                return
+            await self.dismiss(key)
         resources = self._resources(key)
         keys = Keys(namespace=cluster.metadata.namespace, store_cluster=cluster.metadata.name)
         controller = Controller(metastore, keys=keys, resources=resources, holder=self._holder)
         task = asyncio.create_task(self._keep(key, controller), name=f"controller of {cluster.key}")
-        self._running[key] = _Running(resources, controller, task)
+        self._running[key] = _Running(metastore, resources, controller, task)
 
     async def dismiss(self, key: Key) -> None:
         """End the controller of a StoreCluster, if there is one."""

@@ -1,0 +1,52 @@
+"""A controller for each StoreCluster."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from evenkeel.kube.client import Kube
+from evenkeel.metastore.memory import MemoryMetastore
+from evenkeel.model.storecluster import StoreCluster
+from evenkeel.protocol.keys import Keys
+from evenkeel_operator.cache import Cache, Key
+from evenkeel_operator.controllers import Controllers
+from evenkeel_operator.reading import Reader
+from evenkeel_operator.resources import KubeResources
+from evenkeel_operator.statuses import Statuses
+from tests.kube_operator.support import FakeKube, store_cluster, turns
+
+KEYS = Keys(namespace="shop", store_cluster="main")
+
+
+def resources(key: Key) -> KubeResources:
+    kube, cache = cast(Kube, FakeKube()), Cache()
+    statuses = Statuses(kube, cache)
+    return KubeResources(
+        kube,
+        cache,
+        statuses,
+        Reader(statuses),
+        cluster=key,
+        seen_as=lambda cluster: cluster,
+        describe=lambda _, status: status,
+    )
+
+
+async def test_credentials_that_were_put_right_are_used() -> None:
+    """Another way to etcd is another controller; the same way is the same one."""
+    ways, asked = [MemoryMetastore(), MemoryMetastore()], [0, 0, 1, 1]
+    asks = iter(asked)
+
+    async def metastore(cluster: StoreCluster) -> MemoryMetastore:
+        return ways[next(asks)]
+
+    controllers = Controllers(holder="tests", metastore=metastore, resources=resources, deposed=print)
+    for _ in asked:
+        await controllers.ensure(store_cluster())
+        await turns()
+    assert len(controllers) == 1
+    assert [(await one.get(KEYS.epoch) is not None) for one in ways] == [True, True]
+    found = await ways[1].get(KEYS.epoch)
+    assert found is not None
+    assert found.version == 1, "it took charge once"
+    await controllers.close()
