@@ -5,9 +5,9 @@ Looking at one is a list of steps, each of which finds out by itself whether the
     claim       a finalizer, so that nothing of it stays behind
     control     the controller of its tables runs
     children    certificates, Secrets, Services, budget, StatefulSet; pods that leave stay while they hold something
-    volumes     claims grow to what is wanted
     rollout     a pod that is not as wanted goes, if no other is away
     cordons     stores on nodes that take no more pods lead nothing
+    volumes     claims grow to what is wanted
     tell        its status
 
 and when it is deleted:
@@ -21,7 +21,7 @@ and when it is deleted:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from datetime import UTC, datetime
 from typing import Final
 
@@ -157,12 +157,21 @@ class ClusterKeeper:
         key = _key(cluster)
         self._find_zones(cluster)
         troubles: list[Trouble] = []
-        again = _RESYNC
+        again = min([await self._attempt(step(cluster), troubles) for step in self._steps(cluster)])
+        self._tell(cluster, troubles)
+        if troubles:
+            raise EvenkeelError("; ".join(trouble.message for trouble in troubles))
+        return again if self._facts[key].ready >= cluster.spec.stores else min(again, 10 * _SOON)
+
+    def _steps(self, cluster: StoreCluster) -> Iterator[Callable[[StoreCluster], Awaitable[float | None]]]:
+        yield self._controllers.ensure
+        if not _paused(cluster):
+            yield from (self._bring_about, self._hand_over, self._grow)
+
+    async def _attempt(self, step: Awaitable[float | None], troubles: list[Trouble]) -> float:
+        """In how many seconds to look again; what fails keeps no other step from being taken."""
         try:
-            await self._controllers.ensure(cluster)
-            if not _paused(cluster):
-                again = await self._bring_about(cluster)
-                again = min(again, await self._hand_over(cluster))
+            return await step or _RESYNC
         except KubernetesError as error:
             troubles.append(_refusal(error))
         except MetastoreError as error:
@@ -171,10 +180,7 @@ class ClusterKeeper:
             troubles.append(Trouble(Reason.SPEC_INVALID, str(error)))
         except CertificateMissingError as error:
             troubles.append(Trouble(Reason.CERTIFICATE_MISSING, str(error)))
-        self._tell(cluster, troubles)
-        if troubles:
-            raise EvenkeelError("; ".join(trouble.message for trouble in troubles))
-        return again if self._facts[key].ready >= cluster.spec.stores else min(again, 10 * _SOON)
+        return _RESYNC
 
     async def _bring_about(self, cluster: StoreCluster) -> float:
         """Apply everything; in how many seconds to look again."""
@@ -196,7 +202,6 @@ class ClusterKeeper:
         await self._apply(cluster, wanted, live)
         idle = self._idle(cluster, replicas)
         await self._apply(cluster, stores.budget(cluster, idle=len(idle)))
-        await self._grow(cluster)
         if await self._replace(cluster, live, idle):
             return _REPLACING
         return _SOON if replicas > cluster.spec.stores else _RESYNC

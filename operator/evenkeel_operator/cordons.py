@@ -25,7 +25,8 @@ log = logging.getLogger(__name__)
 
 EXTEND_SECONDS: Final = 10.0
 """How soon to look again while orders are out."""
-_LEASE_SECONDS: Final = 60.0
+_LEASE_SECONDS: Final = 90.0
+"""More than the longest time between two looks, which is that after failures."""
 
 
 def on_closed_nodes(pods: Iterable[Object], nodes: Mapping[str, Object]) -> dict[str, str]:

@@ -84,6 +84,10 @@ class FakeKube:
         await self._called(f"delete {kind.name} {name}")
         return self.objects.pop((kind, namespace, name), None) is not None
 
+    async def evict(self, pod: Object) -> bool:
+        await self._called(f"evict {pod['metadata']['name']}")
+        return True
+
     async def set_status(self, kind: Kind, name: str, namespace: str, *, uid: str, status: Object) -> Object | None:
         await self._called(f"status {kind.name} {name}")
         live = self.objects.get((kind, namespace, name))

@@ -5,8 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
+import pytest
+
+from evenkeel.errors import ApiForbiddenError, EvenkeelError
 from evenkeel.kube.client import Answer, Kube
-from evenkeel.kube.kinds import SERVICE, STATEFUL_SET, STORE_CLUSTER, Object
+from evenkeel.kube.kinds import (
+    PERSISTENT_VOLUME_CLAIM,
+    POD,
+    SERVICE,
+    STATEFUL_SET,
+    STORE_CLUSTER,
+    Kind,
+    Object,
+)
 from evenkeel.metastore.api import Put, Txn
 from evenkeel.metastore.clock import VirtualClock
 from evenkeel.metastore.memory import MemoryMetastore
@@ -17,6 +28,7 @@ from evenkeel_operator.cache import Cache
 from evenkeel_operator.certificates import NoCertificates
 from evenkeel_operator.clusters import ClusterKeeper
 from evenkeel_operator.controllers import Controllers
+from evenkeel_operator.manifests.names import STORE_CLUSTER_LABEL
 from evenkeel_operator.manifests.settings import MetastoreAccess, PodSettings
 from evenkeel_operator.metastores import Credentials, Metastores
 from evenkeel_operator.reading import FINALIZER, Reader
@@ -66,8 +78,8 @@ class Nobody:
 class Scene:
     """A StoreCluster `main`, and nobody who makes pods."""
 
-    def __init__(self, stores: int = 3) -> None:
-        self.kube, self.cache, self.metastore = TellingKube(), Cache(), MemoryMetastore()
+    def __init__(self, stores: int = 3, *, kube: TellingKube | None = None) -> None:
+        self.kube, self.cache, self.metastore = kube or TellingKube(), Cache(), MemoryMetastore()
         self.statuses = Statuses(cast(Kube, self.kube), self.cache, clock=VirtualClock())
         self.reader = Reader(self.statuses)
         nobody = Nobody(self.metastore)
@@ -152,6 +164,36 @@ async def test_what_was_written_is_known_before_a_watch_tells() -> None:
     scene.change(stores=3, healing="Manual")
     await scene.look()
     assert scene.replicas == 5
+
+
+class Rigid(TellingKube):
+    """Has volumes that do not grow."""
+
+    async def merge(self, kind: Kind, name: str, namespace: str, patch: Object) -> Object:
+        if kind == PERSISTENT_VOLUME_CLAIM:
+            raise ApiForbiddenError("only dynamically provisioned pvc can be resized", status=403)
+        return await super().merge(kind, name, namespace, patch)
+
+
+async def test_volumes_that_cannot_grow_hold_up_nothing() -> None:
+    """A size cannot be taken back, and pods have to be replaced in time for their certificates to be renewed."""
+    scene = Scene(kube=Rigid())
+    await scene.look()
+    live = scene.kube.objects[STATEFUL_SET, *KEY]
+    live |= {"status": {"updateRevision": "new", "observedGeneration": 1}}
+    live["metadata"] |= {"generation": 1, "resourceVersion": "1000"}
+    scene.see()
+    labels = {STORE_CLUSTER_LABEL: "main", "controller-revision-hash": "old"}
+    for number in range(3):
+        status = {"conditions": [{"type": "Ready", "status": "True"}]}
+        made = scene.kube.add(POD, f"main-{number}", spec={}, status=status)
+        scene.cache.put(POD, {**made, "metadata": {**made["metadata"], "labels": labels}})
+    size = {"resources": {"requests": {"storage": "500Mi"}}}
+    claim = scene.kube.add(PERSISTENT_VOLUME_CLAIM, "data-main-0", spec=size)
+    scene.cache.put(PERSISTENT_VOLUME_CLAIM, {**claim, "metadata": {**claim["metadata"], "labels": labels}})
+    with pytest.raises(EvenkeelError, match="dynamically provisioned"):
+        await scene.look()
+    assert "evict main-2" in scene.kube.calls
 
 
 async def test_what_cannot_be_read_can_be_deleted() -> None:
