@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from evenkeel.errors import FencedError, KubernetesError
+from evenkeel.errors import ApiForbiddenError, FencedError, KubernetesError
 from evenkeel.kube.access import load_configuration
 from evenkeel.kube.client import Kube
 from evenkeel.kube.kinds import (
@@ -28,10 +28,13 @@ from evenkeel.kube.kinds import (
     Object,
 )
 from evenkeel.metastore.settings import EtcdSettings
+from evenkeel.model.conditions import Reason, timestamp
+from evenkeel.reconcile.partitions import Trouble
 from evenkeel_operator.authority import Authority
 from evenkeel_operator.cache import Cache, Key, key_of, version_of
 from evenkeel_operator.certificates import CertificateSource, CertManager, NoCertificates, OwnAuthorities
 from evenkeel_operator.clusters import ClusterKeeper
+from evenkeel_operator.conditions import troubled
 from evenkeel_operator.controllers import Controllers
 from evenkeel_operator.events import Recorder
 from evenkeel_operator.kube.apply import Applier
@@ -158,8 +161,12 @@ class Term:
     async def run(self) -> None:
         """Lead; FencedError when another operator leads, KubernetesError when the API server is lost for good."""
         self._vitals.oldest = self.oldest
-        await self._certify_etcd()
-        await self._sweep_once()
+        try:
+            await self._certify_etcd()
+            await self._sweep_once()
+        except ApiForbiddenError as error:
+            await self._lament(error)
+            raise
         try:
             async with asyncio.TaskGroup() as tasks:
                 for work in (
@@ -176,6 +183,14 @@ class Term:
             await self._controllers.close()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._statuses.flush(), _PARTING_SECONDS)
+
+    async def _lament(self, error: ApiForbiddenError) -> None:
+        """Say in the StoreClusters that could be listed why nothing is done for them."""
+        trouble = Trouble(Reason.FORBIDDEN, f"the operator lacks a permission: {error}")
+        for subject in self._cache.all(STORE_CLUSTER):
+            generation, now = subject["metadata"].get("generation", 0), timestamp(datetime.now(UTC))
+            self._statuses.set(subject, troubled(self._statuses.of(subject), [trouble], generation=generation, now=now))
+        await self._statuses.flush()
 
     def _resources(self, key: Key) -> KubeResources:
         return KubeResources(

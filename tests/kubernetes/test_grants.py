@@ -90,15 +90,17 @@ async def test_what_the_chart_grants_is_enough(kubectl: Kubectl, world: World, t
 
 
 @pytest.mark.processes
-async def test_a_grant_that_lacks_is_named(kubectl: Kubectl, world: World, tmp_path: Path) -> None:
-    """Without a right to Services the status says so; once it is given, the operator goes on by itself."""
+@pytest.mark.parametrize("lacks", ["services", "pods"])
+async def test_a_grant_that_lacks_is_named(kubectl: Kubectl, world: World, tmp_path: Path, lacks: str) -> None:
+    """Without a right to write, or even to list, the status says so; once it is given, the operator goes on."""
     served, own = granted(kubectl, world.namespace)
-    poorer = [{**rule, "resources": [r for r in rule["resources"] if r != "services"]} for rule in served]
+    poorer = [{**rule, "resources": [r for r in rule["resources"] if r != lacks]} for rule in served]
+    poorer = [rule for rule in poorer if rule["resources"]]
     grant(kubectl, world.namespace, poorer, renamed(own))
     operator = world.start(kubeconfig=kubeconfig(kubectl, world.namespace, tmp_path))
     await world.apply(store_cluster())
     found = await world.condition(STORE_CLUSTER, "main", "Degraded", reason="Forbidden")
-    assert "services" in str(found["status"]["conditions"])
+    assert lacks in str(found["status"]["conditions"])
     assert await world.get(SERVICE, "main") is None
     assert operator.vitals.unhealthy() == ""
     grant(kubectl, world.namespace, served, renamed(own))

@@ -24,7 +24,9 @@ from evenkeel.kube.kinds import (
     TABLE,
     Object,
 )
+from evenkeel.metastore.api import Delete, Put, Txn
 from evenkeel.metastore.server import EtcdServer, find_etcd
+from evenkeel.protocol.keys import Keys
 from evenkeel_operator.manifests.settings import CertManagerSettings, PodSettings
 from tests.kubernetes.world import World, make_table, partitions_of, store_cluster, table
 from tests.metastore.support import FAST_ELECTIONS
@@ -480,6 +482,22 @@ async def test_etcd_away_and_back(world: World, tmp_path: Path) -> None:
         await server.start()
         await world.condition(TABLE, "orders", "Degraded", status="False")
         await world.condition(TABLE, "orders", "Ready")
+
+
+@pytest.mark.processes
+async def test_a_malformed_key_is_told(world: World) -> None:
+    """StoreCluster and Table name it, and nothing ends; once it is gone, so is the trouble."""
+    operator = world.start()
+    await make_table(world)
+    key = Keys(namespace=world.namespace, store_cluster="main").store_state("main-9")
+    await world.metastore.txn(Txn(success=(Put(key, b"nothing"),)))
+    for kind, name in ((STORE_CLUSTER, "main"), (TABLE, "orders")):
+        found = await world.condition(kind, name, "Degraded", reason="MalformedRecord")
+        assert key in str(found["status"]["conditions"])
+    assert operator.vitals.unhealthy() == ""
+    await world.metastore.txn(Txn(success=(Delete(key),)))
+    for kind, name in ((STORE_CLUSTER, "main"), (TABLE, "orders")):
+        await world.condition(kind, name, "Degraded", status="False")
 
 
 async def test_a_cluster_without_cert_manager(world: World) -> None:
