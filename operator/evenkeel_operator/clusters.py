@@ -32,6 +32,7 @@ from evenkeel.errors import (
     ApiForbiddenError,
     CertificateMissingError,
     EvenkeelError,
+    FencedError,
     InvalidInputError,
     KubernetesError,
     MetastoreError,
@@ -49,7 +50,7 @@ from evenkeel.kube.kinds import (
     kind_of,
 )
 from evenkeel.metastore.api import Delete, Txn
-from evenkeel.metastore.epoch import acquire_epoch
+from evenkeel.metastore.epoch import FencedMetastore, acquire_epoch
 from evenkeel.model.conditions import Reason, timestamp
 from evenkeel.model.quantities import Quantity
 from evenkeel.model.storecluster import StoreCluster, StoreClusterSpec, StoreClusterStatus
@@ -172,6 +173,8 @@ class ClusterKeeper:
         """In how many seconds to look again; what fails keeps no other step from being taken."""
         try:
             return await step or _RESYNC
+        except FencedError:
+            raise  # who is no longer in charge has nothing to tell
         except KubernetesError as error:
             troubles.append(_refusal(error))
         except MetastoreError as error:
@@ -266,7 +269,9 @@ class ClusterKeeper:
         """Let stores on closed nodes lead nothing; in how many seconds to look again."""
         nodes = {node["metadata"]["name"]: node for node in self._cache.all(NODE)}
         closed = on_closed_nodes(filter(ready_pod, self._pods(cluster)), nodes)
-        await self._cordons.keep(await self._metastores.of(cluster), _keys(cluster), closed)
+        if (epoch := self._controllers.epoch(_key(cluster))) is not None:
+            metastore = FencedMetastore(await self._metastores.of(cluster), epoch)
+            await self._cordons.keep(metastore, _keys(cluster), closed)
         return EXTEND_SECONDS if closed else _RESYNC
 
     async def _remember_clients(self, cluster: StoreCluster) -> None:

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from evenkeel.controller.controller import Controller
 from evenkeel.errors import FencedError
 from evenkeel.metastore.api import KeyValue, Metastore
+from evenkeel.metastore.epoch import Epoch
 from evenkeel.model.storecluster import StoreCluster, StoreClusterStatus
 from evenkeel.protocol.keys import Keys
 from evenkeel_operator.cache import Key
@@ -85,6 +86,10 @@ class Controllers:
     def assignments(self, key: Key) -> Iterable[KeyValue] | None:
         """Every key that says who holds or will hold a partition of the StoreCluster's; None where nobody watches."""
         return self._running[key].controller.assignments() if key in self._running else None
+
+    def epoch(self, key: Key) -> Epoch | None:
+        """What writes for a StoreCluster have to compare; None where nobody is in charge of it yet."""
+        return self._running[key].controller.epoch if key in self._running else None
 
     def problems(self) -> dict[Key, str]:
         """By StoreCluster: why its controller can do nothing at the moment."""

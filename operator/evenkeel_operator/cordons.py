@@ -15,7 +15,8 @@ import msgspec
 
 from evenkeel.errors import MetastoreError
 from evenkeel.kube.kinds import Object
-from evenkeel.metastore.api import MAX_TXN_OPS, Delete, Lease, Metastore, Op, Put, Txn
+from evenkeel.metastore.api import MAX_TXN_OPS, Delete, Lease, Op, Put, Txn
+from evenkeel.metastore.epoch import FencedMetastore
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import Drain, encode
 
@@ -51,7 +52,7 @@ class Cordons:
     def __init__(self) -> None:
         self._out: dict[str, _Orders] = {}
 
-    async def keep(self, metastore: Metastore, keys: Keys, pods: Mapping[str, str]) -> None:
+    async def keep(self, metastore: FencedMetastore, keys: Keys, pods: Mapping[str, str]) -> None:
         """Have orders out for these pods, by their stores, and for no others; MetastoreError where that has to wait."""
         orders = self._out.get(keys.root)
         if not pods:

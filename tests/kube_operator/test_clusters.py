@@ -74,6 +74,8 @@ class Nobody:
 
     def assignments(self, key: object) -> None: ...
 
+    def epoch(self, key: object) -> None: ...
+
 
 class Scene:
     """A StoreCluster `main`, and nobody who makes pods."""

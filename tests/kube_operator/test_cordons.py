@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from evenkeel.errors import UnreachableError
+from evenkeel.errors import FencedError, UnreachableError
 from evenkeel.kube.kinds import Object
 from evenkeel.metastore.api import Txn, TxnResult
 from evenkeel.metastore.clock import VirtualClock
+from evenkeel.metastore.epoch import FencedMetastore, acquire_epoch
 from evenkeel.metastore.memory import MemoryMetastore
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import Drain, decode
@@ -49,35 +50,43 @@ async def orders(metastore: MemoryMetastore) -> dict[str, str]:
     return {kv.key.removeprefix(KEYS.drains()): decode(Drain, kv.value, key=kv.key).pod for kv in found}
 
 
+async def in_charge(metastore: MemoryMetastore) -> FencedMetastore:
+    """The way of whoever is in charge of the StoreCluster."""
+    return FencedMetastore(metastore, await acquire_epoch(metastore, KEYS.epoch, "tests"))
+
+
 async def test_orders_follow_the_nodes() -> None:
     """They are there for whom they should be, and name the pod that is meant."""
     metastore, cordons = MemoryMetastore(), Cordons()
-    await cordons.keep(metastore, KEYS, {"main-0": "u0", "main-1": "u1"})
+    way = await in_charge(metastore)
+    await cordons.keep(way, KEYS, {"main-0": "u0", "main-1": "u1"})
     assert await orders(metastore) == {"main-0": "u0", "main-1": "u1"}
-    await cordons.keep(metastore, KEYS, {"main-1": "u2"})
+    await cordons.keep(way, KEYS, {"main-1": "u2"})
     assert await orders(metastore) == {"main-1": "u2"}
-    await cordons.keep(metastore, KEYS, {})
+    await cordons.keep(way, KEYS, {})
     assert await orders(metastore) == {}
 
 
 async def test_nothing_is_written_twice() -> None:
     """A look that finds everything as it was only extends the lease."""
     metastore, cordons = MemoryMetastore(), Cordons()
-    await cordons.keep(metastore, KEYS, {"main-0": "u0"})
+    way = await in_charge(metastore)
+    await cordons.keep(way, KEYS, {"main-0": "u0"})
     before = (await metastore.range(KEYS.drains())).kvs
-    await cordons.keep(metastore, KEYS, {"main-0": "u0"})
+    await cordons.keep(way, KEYS, {"main-0": "u0"})
     assert (await metastore.range(KEYS.drains())).kvs == before
 
 
 async def test_orders_whose_lease_has_ended_are_given_again() -> None:
     """As when nobody could look for a while."""
     metastore, cordons = MemoryMetastore(), Cordons()
-    await cordons.keep(metastore, KEYS, {"main-0": "u0"})
+    way = await in_charge(metastore)
+    await cordons.keep(way, KEYS, {"main-0": "u0"})
     [order] = (await metastore.range(KEYS.drains())).kvs
     assert order.lease
     await cordons._out[KEYS.root].lease.revoke()
     assert await orders(metastore) == {}
-    await cordons.keep(metastore, KEYS, {"main-0": "u0"})
+    await cordons.keep(way, KEYS, {"main-0": "u0"})
     assert await orders(metastore) == {"main-0": "u0"}
 
 
@@ -97,20 +106,32 @@ async def test_an_order_that_may_be_out_does_not_outlive_its_node() -> None:
     """Though nobody was told that it was given, and others are extended for as long as their nodes are closed."""
     clock = VirtualClock()
     metastore, cordons = Forgetful(clock=clock), Cordons()
+    way = await in_charge(metastore)
     metastore.answers = False
     with pytest.raises(UnreachableError):
-        await cordons.keep(metastore, KEYS, {"main-0": "u0", "main-1": "u1"})
+        await cordons.keep(way, KEYS, {"main-0": "u0", "main-1": "u1"})
     assert await orders(metastore) == {"main-0": "u0", "main-1": "u1"}
     metastore.answers = True
     for _ in range(10):
-        await cordons.keep(metastore, KEYS, {"main-1": "u1"})
+        await cordons.keep(way, KEYS, {"main-1": "u1"})
         clock.advance(EXTEND_SECONDS)
     assert await orders(metastore) == {"main-1": "u1"}
+
+
+async def test_who_is_no_longer_in_charge_gives_no_orders() -> None:
+    """As an operator that was paused, and whose successor has opened the node again."""
+    metastore, cordons = MemoryMetastore(), Cordons()
+    way = await in_charge(metastore)
+    await in_charge(metastore)
+    with pytest.raises(FencedError):
+        await cordons.keep(way, KEYS, {"main-0": "u0"})
+    assert await orders(metastore) == {}
 
 
 async def test_very_many_stores() -> None:
     """More than a transaction takes."""
     metastore, cordons = MemoryMetastore(), Cordons()
+    way = await in_charge(metastore)
     many = {f"main-{number}": f"u{number}" for number in range(300)}
-    await cordons.keep(metastore, KEYS, many)
+    await cordons.keep(way, KEYS, many)
     assert await orders(metastore) == many

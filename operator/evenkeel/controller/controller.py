@@ -27,7 +27,7 @@ from evenkeel.controller.worklist import Worklist
 from evenkeel.errors import EvenkeelError, FencedError
 from evenkeel.metastore.api import Event, KeyValue, Metastore
 from evenkeel.metastore.clock import Clock, SystemClock
-from evenkeel.metastore.epoch import acquire_epoch
+from evenkeel.metastore.epoch import Epoch, acquire_epoch
 from evenkeel.model.conditions import Reason
 from evenkeel.process.subject import about
 from evenkeel.protocol.keys import Keys, table_name
@@ -80,6 +80,11 @@ class Controller:
     def at_rest(self) -> bool:
         """Whether all that was heard of has been looked at."""
         return self._work.at_rest
+
+    @property
+    def epoch(self) -> Epoch | None:
+        """What every write for this StoreCluster compares; None until it is taken."""
+        return self._ground.epoch
 
     def assignments(self) -> Iterable[KeyValue] | None:
         """Every key that says who holds or will hold a partition, as last seen; None where nobody watches."""
