@@ -84,7 +84,7 @@ async def test_what_the_chart_grants_is_enough(kubectl: Kubectl, world: World, t
     async def replaced() -> bool:
         return world.pods.made == made + 3
 
-    await world.until("all pods are replaced", replaced, within=60)
+    await world.until("all pods are replaced", replaced, within=120)
     await world.run("delete", "table/orders", "storecluster/main", "--timeout=60s")
     assert await world.keys() == []
 

@@ -313,7 +313,7 @@ async def test_a_store_on_a_cordoned_node_leads_nothing(world: World) -> None:
     await world.until("main-1 leads nothing", nothing)
     assert await stores_of(world) == {"main-0", "main-1", "main-2"}
     await world.run("uncordon", nodes[1])
-    await world.until("main-1 leads something again", something, within=60)
+    await world.until("main-1 leads something again", something, within=120)
     await world.until("no order is left", no_orders)
 
 
@@ -343,7 +343,7 @@ async def test_pods_are_replaced_one_by_one(world: World) -> None:
     async def all_of_them() -> bool:
         return await replaced() == {"main-0", "main-1", "main-2"}
 
-    await world.until("all are replaced", all_of_them, within=60)
+    await world.until("all are replaced", all_of_them, within=120)
     await world.condition(STORE_CLUSTER, "main", "Ready")
     await world.condition(STORE_CLUSTER, "main", "Progressing", status="False")
     assert world.pods.fewest_ready == 2
@@ -401,7 +401,7 @@ async def test_a_store_that_is_away_and_empty_holds_up_no_drain(world: World) ->
         async def so() -> bool:
             return bool((await world.get(POD_DISRUPTION_BUDGET, "main") or {})["spec"]["maxUnavailable"] == count)
 
-        await world.until(f"{count} pods may be away", so, within=60)
+        await world.until(f"{count} pods may be away", so, within=120)
 
     await may_be_away(1)
     await world.pods.kill("main-1")

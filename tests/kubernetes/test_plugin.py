@@ -135,7 +135,7 @@ async def test_a_paused_table_stays_as_it_is(world: World) -> None:
     await world.run("scale", "table/orders", "--replicas=4")
     assert "Paused" in await plugged(world, "status")
     await plugged(world, "resume", "orders")
-    await plugged(world, "wait", "orders", "--for", "Balanced", "--timeout", "30")
+    await plugged(world, "wait", "orders", "--for", "Balanced", "--timeout", "60")
     assert (await world.get(TABLE, "orders") or {})["status"]["replicas"] == 4
 
 
@@ -154,7 +154,7 @@ async def test_a_plan_is_approved(world: World) -> None:
 
     plan = await world.until("the plan waits", waits)
     assert "4 moves" in await plugged(world, "approve", plan)
-    await plugged(world, "wait", "orders", "--for", "Balanced", "--timeout", "30")
+    await plugged(world, "wait", "orders", "--for", "Balanced", "--timeout", "60")
     assert (await world.get(TABLE, "orders") or {})["status"]["replicas"] == 4
 
 
@@ -190,7 +190,7 @@ async def test_watching(world: World) -> None:
 
     async def replicas() -> int:
         assert watching.stdout is not None
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             [found] = json.loads(await watching.stdout.readuntil(b"\n"))["tables"]
         return int(found["status"]["replicas"])
 
@@ -199,7 +199,7 @@ async def test_watching(world: World) -> None:
     while await replicas() != 4:
         pass
     watching.send_signal(signal.SIGINT)
-    assert await asyncio.wait_for(watching.wait(), 30) == 0
+    assert await asyncio.wait_for(watching.wait(), 60) == 0
 
 
 # Queries
