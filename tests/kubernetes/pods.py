@@ -27,7 +27,7 @@ from evenkeel_raft.agent.status import AgentState
 from tests.metastore.support import settings_for
 from tests.raft_agent.model import Disk, ModelGroups, Network
 
-SETTINGS = AgentSettings(lease_seconds=2, report_seconds=0.2)
+SETTINGS = AgentSettings(lease_seconds=4, report_seconds=0.2)
 _volumes = itertools.count(1)
 
 
