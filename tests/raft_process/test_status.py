@@ -5,7 +5,9 @@ from __future__ import annotations
 import prometheus_client.parser as prometheus
 
 from evenkeel.errors import DisconnectedError
+from evenkeel.protocol.configuration import Configuration
 from evenkeel.protocol.records import ReplicaId
+from evenkeel.protocol.replica import Start
 from evenkeel_raft.agent.groups import Partition
 from evenkeel_raft.errors import DiskFullError
 from evenkeel_raft.process.metrics import Metrics
@@ -90,6 +92,17 @@ async def test_readiness_waits_for_what_others_have_committed(sidecar: Sidecar) 
     await cluster.write(x="1")
     await cluster.write(x="2")
     await cluster.until(lambda: unready(host) == "")
+
+
+async def test_a_group_that_has_just_begun_is_no_problem(sidecar: Sidecar) -> None:
+    """Nobody leads at first; that is said to be wrong once there was time to choose a leader."""
+    cluster, host = sidecar.cluster, sidecar.host
+    peers = tuple(cluster[name].peer() for name in "ab")
+    await host.start(ORDERS, Start(peers[0], Configuration(peers)))
+    began = cluster.clock.now()
+    assert host.reports()[ORDERS].problem == ""
+    await cluster.until(lambda: "no leader" in host.reports()[ORDERS].problem)
+    assert cluster.clock.now() - began > 3 * cluster["a"].settings.election_seconds
 
 
 async def test_readiness_waits_for_a_leader_and_for_room(sidecar: Sidecar) -> None:

@@ -72,6 +72,7 @@ class Replica:
         """The group's beginning, where the log does not have it yet."""
         self.stopped = False
         self.broken = ""
+        self._begun_at = ports.clock.now()
         self.keep_awake = False
         self.asleep = False
         self.due = NEVER_DUE
@@ -185,6 +186,10 @@ class Replica:
         conf = self.node.conf
         self._routes.update({number: store_of(conf, number) for number in conf.members()})
         self.filler.keep(set(conf.members()) if self.node.leading else set())
+
+    def age(self) -> float:
+        """For how many seconds it has been here, or since the start."""
+        return self._ports.clock.now() - self._begun_at
 
     @property
     def settings(self) -> HostSettings:

@@ -180,7 +180,9 @@ def _problem(replica: Replica) -> str:
     node = replica.node
     if node.leader or node.quiesced or not node.conf.voters:
         return ""
-    silent = node.leader_silent_ticks
-    if silent is None or silent > 3 * replica.settings.raft.election_ticks:
+    settings, silent = replica.settings, node.leader_silent_ticks
+    # Where none was ever heard of, the replica may have come just now.
+    since = replica.age() if silent is None else silent * settings.tick_seconds
+    if since > 3 * settings.election_seconds:
         return "no leader: a majority of the voters can not be reached"
     return ""
