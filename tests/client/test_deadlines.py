@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -182,14 +183,31 @@ async def test_a_closed_client_says_so(stores: list[Store]) -> None:
     table = client.table("orders")
     assert await table.count() == 0
     stores[0].sidecar.readable = False
+    before = stores[0].sidecar.questions
     waiting = asyncio.create_task(table.count())
-    await turns(lambda: stores[0].sidecar.questions > 0)
+    await turns(lambda: stores[0].sidecar.questions > before)
     await client.close()
     with pytest.raises(UnavailableError):
         await waiting
     for call in (table.count(), table.upsert([{"id": 1}]), client.tables()):
         with pytest.raises(UnavailableError, match="the client is closed"):
             await call
+
+
+async def test_a_call_that_waits_for_a_thread_when_the_client_is_closed(stores: list[Store]) -> None:
+    """It ends with the same error, and not as if whoever made it had been cancelled."""
+    client = AsyncClient([stores[0].address])
+    busy = threading.Event()
+    client._threads = ThreadPoolExecutor(1)
+    client._threads.submit(busy.wait)
+    try:
+        waiting = asyncio.create_task(client.table("orders").count())
+        await turns(lambda: client._threads._work_queue.qsize() > 0)
+        await client.close()
+        with pytest.raises(UnavailableError, match="the client is closed"):
+            await waiting
+    finally:
+        busy.set()
 
 
 async def test_who_stops_waiting_is_not_kept(orders: AsyncTableClient, stores: list[Store]) -> None:

@@ -206,7 +206,11 @@ class AsyncClient:
 async def _on_threads(threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:
     try:
         return await asyncio.get_running_loop().run_in_executor(threads, work)
+    except asyncio.CancelledError:
+        # Who closes the client cancels what waits for a thread; whoever waits for that was not cancelled.
+        if (task := asyncio.current_task()) is None or task.cancelling():
+            raise
     except RuntimeError as error:
         if "after shutdown" not in str(error):
             raise
-        raise UnavailableError("the client is closed: make a new one") from None
+    raise UnavailableError("the client is closed: make a new one")
