@@ -55,9 +55,14 @@ class Head(Struct, frozen=True, kw_only=True, omit_defaults=True):
     damage: str = ""
     """Why the rows cannot be relied on; empty where they can."""
 
+    @property
+    def name(self) -> str:
+        """The table as users call it."""
+        return table_name(self.table)
+
     def fields(self) -> dict[str, str | int]:
-        """What a line of the log says of it: the table as users call it."""
-        return {"table": table_name(self.table), "partition": self.partition}
+        """What a line of the log says of it."""
+        return {"table": self.name, "partition": self.partition}
 
 
 class Step(Struct, array_like=True, frozen=True):

@@ -98,7 +98,7 @@ class Rows:
             with self._tables_lock:
                 layout = group.layout
         if layout is None:
-            raise UnavailableError(f"table {group.head.table} has no columns yet on partition {group.head.partition}")
+            raise UnavailableError(f"table {group.head.name} has no columns yet on partition {group.head.partition}")
         return layout
 
 

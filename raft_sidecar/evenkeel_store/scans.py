@@ -168,17 +168,17 @@ def _check_changes(group: Group, request: ReadRequest) -> None:
     head = group.head
     assert request.changes_after is not None
     if not head.changes:
-        raise RequestError(f"table {head.table} keeps no changes: add `changes` to its spec")
+        raise RequestError(f"table {head.name} keeps no changes: add `changes` to its spec")
     if request.changes_after < head.forgotten:
         first = head.forgotten + 1
         raise RetentionError(
-            f"changes of table {head.table}, partition {head.partition}, are kept from index {first} on, and those "
+            f"changes of table {head.name}, partition {head.partition}, are kept from index {first} on, and those "
             f"past {request.changes_after} were asked for: read the table anew, then its changes from there",
             first=first,
         )
     newest = request.max_age is None and request.at_least is None
     if newest and request.changes_after > head.applied:
         raise RequestError(
-            f"table {head.table}, partition {head.partition}: changes past index {request.changes_after} were asked "
+            f"table {head.name}, partition {head.partition}: changes past index {request.changes_after} were asked "
             f"for, and {head.applied} is the newest; the position of a table that was dropped means nothing here"
         )

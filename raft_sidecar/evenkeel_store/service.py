@@ -131,7 +131,7 @@ class Service:
                 index = await self.reads.index(group.number)
             await self._until_applied(group, index)
         if group.head.schema is None:
-            raise UnavailableError(f"table {group.head.table} has no columns yet: nobody has led it so far; try again")
+            raise UnavailableError(f"table {group.head.name} has no columns yet: nobody has led it so far; try again")
         if group.head.damage:
             raise self.redirect(group.head.table, group.head.partition, "the rows here are damaged")
         return self._hold_pin(group, reading.pin) if reading.pin else None
@@ -140,7 +140,7 @@ class Service:
         held = group.hold_pin(name)
         if held is None:
             head = group.head
-            raise UnknownPinError(f"table {head.table}, partition {head.partition}: no pin is called {name}; pin anew")
+            raise UnknownPinError(f"table {head.name}, partition {head.partition}: no pin is called {name}; pin anew")
         return held
 
     async def _until_applied(self, group: Group, index: int) -> None:
@@ -161,7 +161,7 @@ class Service:
         """Return the error of a partition that is no longer here."""
         head = group.head
         if self.routes.table(head.table) is None:
-            return TableDroppedError(f"table {head.table} was dropped")
+            return TableDroppedError(f"table {head.name} was dropped")
         return self.redirect(head.table, head.partition, f"partition {head.partition} has left store {self.store}")
 
     def is_here(self, group: Group) -> bool:
@@ -300,5 +300,5 @@ def too_large(limit: int = MAX_ENTRY_BYTES) -> TooLargeError:
 
 def _unknown(named: str) -> UnknownTableError | TableDroppedError:
     if "." in named:
-        return TableDroppedError(f"there is no table {named} any more")
+        return TableDroppedError(f"the table {table_name(named)} that was asked for is no more: it was dropped")
     return UnknownTableError(f"no table is called {named}")

@@ -150,7 +150,7 @@ async def test_conditional_put(client: Client, condition: dict[str, Any], refuse
         ([{"customer": "x"}], {}, RowsError, "column id is missing"),
         (pa.record_batch({"id": pa.array([None], pa.int64())}), {}, RowsError, "column id has 1 nulls"),
         ([{"id": 1}], {"table": "odrers"}, UnknownTableError, "no table is called odrers"),
-        ([{"id": 1}], {"table": "orders.0"}, TableDroppedError, "no table orders.0 any more"),
+        ([{"id": 1}], {"table": "orders.0"}, TableDroppedError, "the table orders that was asked for is no more"),
         ([{"id": 1}], {"partition": 3}, UnknownTableError, "has the partitions 0 to 0, and 3 was asked for"),
         ([{"id": 1}], {"op": "append"}, RowsError, "has a primary key, so rows are written by `upsert`"),
         ([{"id": 1, "customer": "x"}], {"op": "delete"}, RowsError, "customer is not part of the primary key"),

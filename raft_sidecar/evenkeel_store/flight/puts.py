@@ -117,7 +117,7 @@ class Puts:
             self._bridge.call(self._service.refresh_columns(group))
         schema = group.head.schema
         if schema is None:
-            raise UnavailableError(f"table {group.head.table} has no columns yet: try again")
+            raise UnavailableError(f"table {group.head.name} has no columns yet: try again")
         return schema
 
     def _head(self, request: PutRequest, schema: RowSchema, sequence: int) -> entries.Write:
