@@ -105,17 +105,21 @@ class BenchCluster(TableCluster):
 
     async def until_applied(self, indexes: dict[int, int]) -> None:
         """Wait until every replica has these indexes of its partitions."""
+        await self._until_all(lambda group: group["applied"] >= indexes.get(group["partition"], 0))
+
+    async def until_folded(self) -> None:
+        """Wait until no store has anything left to do behind the writers' back."""
+        await self._until_all(lambda group: not group["unfolded"])
+
+    async def _until_all(self, holds: Callable[[dict[str, int]], bool]) -> None:
+        """Wait until something holds for every replica."""
         for store in self.stores:
             client = self.client(store)
             try:
-                while not _has(await client.act("status", table=TABLE), indexes):  # noqa: ASYNC110 - of another process
+                while not all(map(holds, (await client.act("status", table=TABLE))["groups"])):  # noqa: ASYNC110
                     await asyncio.sleep(POLL_SECONDS)
             finally:
                 await client.close()
-
-
-def _has(status: dict[str, list[dict[str, int]]], indexes: dict[int, int]) -> bool:
-    return all(group["applied"] >= indexes.get(group["partition"], 0) for group in status["groups"])
 
 
 @contextlib.asynccontextmanager

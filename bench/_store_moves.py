@@ -86,6 +86,7 @@ class _Moves:
             if not self._turn:
                 await self._move()
                 await asyncio.to_thread(_fill, client, MILLIONS)
+            await self._cluster.until_folded()
             before = await self._write_while(client, asyncio.sleep(BEFORE_SECONDS))
             began = time.perf_counter()
             during = await self._write_while(client, self._move())

@@ -19,7 +19,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import threading
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -59,11 +58,10 @@ __all__ = ["Machine"]
 
 _NO_ROLE: Final = Role(False, 0)
 _ROUND_BYTES: Final = 32 << 20
-_RESTS: Final = 3.0
+_RESTS: Final = 20.0
 """How much longer than it worked the thread that applies rests."""
-_LONGEST_REST: Final = 0.05
+_LONGEST_REST: Final = 0.1
 _MUCH_BYTES: Final = 256 << 10
-_NICE: Final = 19
 _Result = TypeVar("_Result")
 _Answer = Callable[[Any], None]
 
@@ -444,9 +442,13 @@ class Machine:
 
 
 def _give_way() -> None:
-    """Have this thread run when nobody else wants to; not so seldom that who waits for a lock of its would notice."""
+    """Have this thread run when nobody else wants to.
+
+    A low priority alone would have whoever wakes up meanwhile wait until its time slice is over, which is longer than
+    a write takes.
+    """
     with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
 def _begin(engine: Engine, *, number: int, replica: int) -> _Snapshot:

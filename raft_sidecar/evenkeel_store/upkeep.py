@@ -3,7 +3,7 @@
 A hash that differs from the leader's is told (log, metric, status), and nothing else is done about it here: which of
 the two is wrong, the leader finds out by asking them all (`healing`).
 
-Groups with many rows in the log are folded at once, the others after a second, but not for more than a quarter of the
+Groups with many rows in the log are folded at once, the others after a second, but not for more than an eighth of the
 time: there may be hundreds of them. In between each group is read through once since the start, because DuckDB checks
 a block when it is read, and a replica that nobody reads should not be found damaged on the day it is needed.
 """
@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 FOLD_SECONDS: Final = 1.0
 """How long rows may be in the log before their group is folded, however few they are."""
 
+_RESTS: Final = 7
+"""How much longer than it took to fold a small group the rest after it is."""
 # Past it folding comes first: writers are slowed down before readers are.
 _MOST_UNFOLDED: Final = 16 * FOLD_ROWS
 _NOTHING: Final = "0:" + "0" * 16
@@ -135,8 +137,8 @@ class Upkeep:
             due.cancel()
 
     async def _rest(self, began: float) -> None:
-        """Leave three quarters of the time to others."""
-        await self._sleep(3 * (self._clock.now() - began))
+        """Leave most of the time to others."""
+        await self._sleep(_RESTS * (self._clock.now() - began))
 
     # Folding
 

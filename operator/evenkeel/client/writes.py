@@ -237,6 +237,10 @@ def _split(batches: Iterable[pa.RecordBatch], schema: RowSchema) -> dict[int, li
 
 def _partitioned(batch: pa.RecordBatch, schema: RowSchema) -> Iterator[tuple[int, pa.RecordBatch]]:
     places = partitions_of(batch, schema)
+    if (places == places[:1]).all():
+        # Most small writes are one row, and to take it out of its batch would cost more than all else here.
+        yield from ((int(place), batch) for place in places[:1])
+        return
     order = np.argsort(places, kind="stable")
     ordered, starts = np.unique(places[order], return_index=True)
     ends = [*starts[1:], len(places)]
