@@ -321,6 +321,25 @@ def test_a_follower_says_whether_there_is_a_state() -> None:
     assert says(beat) == {True}
 
 
+def test_a_follower_does_not_sleep_on_news_of_its_state() -> None:
+    """A leader that slept would take it for one without a state until somebody woke them."""
+    node = Node(group=1, replica=2, random=random.Random(1), meta=genesis(Conf(voters=(1, 2, 3))))
+    node.step(InstallSnapshot(1, 0, 1, 2, 2, SnapshotMeta(9, 2, Conf(voters=(1, 2, 3)))))
+    out = node.take()
+    assert out.append is not None
+    node.on_persisted(out.append.token)
+    assert node.take().restore is not None
+    node.on_applied(9)
+    sleep = Heartbeat(1, 0, 1, 2, 2, 9, 5, True)
+    node.step(sleep)
+    [answer] = node.take().messages
+    assert isinstance(answer, HeartbeatResponse)
+    assert (answer.context, answer.stateless, node.quiesced) == (5, False, False)
+    node.step(sleep)
+    assert node.take().messages == []
+    assert node.quiesced
+
+
 def test_no_promise_outlives_its_term() -> None:
     """An acknowledgement that was not sent yet is dropped with the term it was given in."""
     node = Node(group=1, replica=2, random=random.Random(1), meta=genesis(Conf(voters=(1, 2, 3))))

@@ -80,20 +80,20 @@ def on_commit_notice(r: Raft, m: CommitNotice) -> None:
 
 
 def on_heartbeat(r: Raft, m: Heartbeat) -> None:
-    """Confirm the leader; or fall asleep with it, silently, if there is nothing left to do."""
+    """Confirm the leader; or fall asleep with it, silently, if there is nothing left to do or to say."""
     follow(r, m.sender)
     r.commit_to(m.commit)
     if m.committed > r.told_commit:  # noqa: PLR1730  heartbeats of thousands of groups pass here
         r.told_commit = m.committed
-    log = r.log
-    if m.quiesce and m.commit == log.last_index and log.idle and r.forwarded.idle:
+    log, stateless = r.log, r.log.stateless
+    nothing_new = log.idle and r.forwarded.idle and stateless == r.said_stateless
+    if m.quiesce and m.commit == log.last_index and nothing_new:
         r.sleep()
         r.look_at(r.ticks.now + 1)
         return
+    r.said_stateless = stateless
     r.messages.append(
-        HeartbeatResponse(
-            r.group, r.generation, r.replica, m.sender, r.term, m.context, r.durable_commit, log.stateless
-        )
+        HeartbeatResponse(r.group, r.generation, r.replica, m.sender, r.term, m.context, r.durable_commit, stateless)
     )
 
 

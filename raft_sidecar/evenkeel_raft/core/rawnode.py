@@ -249,7 +249,7 @@ class Node:
             late = r.log.writes[-1].late
             late += [message for message in responses if message not in late]
         else:
-            r.messages += _stamped(responses, self._hard_state.commit, r.log)
+            r.messages += _stamped(r, responses, self._hard_state.commit)
 
     def _batch(self, r: Raft) -> AppendBatch:
         log, known = r.log, self._hard_state
@@ -266,7 +266,7 @@ class Node:
             follower.report_commit(r)
         entries = log.hand_out()
         log.writes.append(Write(token, log.last_index, known.commit, vote_term, snapshot is not None))
-        responses, r.responses = _stamped(r.responses, known.commit, log), []
+        responses, r.responses = _stamped(r, r.responses, known.commit), []
         return AppendBatch(token, snapshot, entries, hard_state, responses)
 
     # Completions
@@ -284,7 +284,7 @@ class Node:
             if write.snapshot:
                 log.snapshot_written(write)
             if write.late:
-                r.messages += _stamped(write.late, write.commit, log)
+                r.messages += _stamped(r, write.late, write.commit)
             if write.vote_term == r.term and r.role == CANDIDATE:
                 election.record_vote(r, r.replica, granted=True)
         me = r.tracker.me
@@ -531,10 +531,11 @@ def _not_behind(offset: int, applied: int) -> int:
     return GENESIS_INDEX if offset == GENESIS_INDEX and applied == 0 else applied
 
 
-def _stamped(responses: list[Message], commit: int, log: Log) -> list[Message]:
+def _stamped(r: Raft, responses: list[Message], commit: int) -> list[Message]:
     """Let responses report the commit index that will be durable when they leave, and whether there is a state."""
-    stateless = log.stateless
+    stateless = r.log.stateless
     for message in responses:
         if isinstance(message, _REPORT_COMMIT):
             message.commit, message.stateless = commit, stateless
+            r.said_stateless = stateless
     return responses

@@ -79,6 +79,7 @@ class Raft:
         "replicate_due",
         "responses",
         "role",
+        "said_stateless",
         "settings",
         "slept_at",
         "snapshots_wanted",
@@ -126,6 +127,7 @@ class Raft:
         self.durable_commit = self.told_commit = 0
         self.accepting = self.quiesced = self.reluctant = False
         self.slept_at = 0
+        self.said_stateless = log.stateless  # what leaders were told last
         self.replicate_due = self.soft_due = self.write_due = False
         self.messages: list[Message] = []
         self.responses: list[Message] = []
