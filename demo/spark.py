@@ -122,9 +122,14 @@ class Rows:
         frame.write.format("evenkeel").option("endpoints", self._endpoints).mode("append").save(self._table)
 
     def progress(self) -> tuple[int, int]:
-        """Tasks of the jobs under way that are done, and all of them."""
-        tracker = self._spark.sparkContext.statusTracker()
-        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+        """Tasks of the jobs under way that are done, and all of them; none where Spark was stopped meanwhile."""
+        from py4j.protocol import Py4JError  # noqa: PLC0415  only where Spark is
+
+        try:
+            tracker = self._spark.sparkContext.statusTracker()
+            stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+        except (AttributeError, Py4JError, OSError):
+            return 0, 0
         found = [stage for stage in stages if stage is not None]
         return sum(stage.numCompletedTasks for stage in found), sum(stage.numTasks for stage in found)
 

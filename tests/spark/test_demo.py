@@ -9,9 +9,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 
+from demo.spark import Rows
 from tests.repository.tree import ROOT
 
 
@@ -53,6 +57,17 @@ def nameless() -> tuple[str, ...]:
     unshare = ("unshare", "--uts", "sh", "-c", 'hostname no-such-host.invalid && exec "$0" "$@"')
     allowed = subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode == 0
     return unshare if allowed else ()
+
+
+@pytest.mark.parametrize("error", [AttributeError, Py4JNetworkError, ConnectionRefusedError])
+def test_a_spark_that_is_gone_has_no_tasks(error: type[Exception]) -> None:
+    """Whoever shows progress may ask after Ctrl-C has stopped it."""
+
+    def stopped() -> None:
+        raise error("it is gone")
+
+    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(statusTracker=stopped))
+    assert Rows(spark, table="orders", endpoints=[], count=1).progress() == (0, 0)
 
 
 @pytest.mark.timeout(600)
