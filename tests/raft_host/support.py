@@ -276,9 +276,13 @@ class Cluster:
     async def change(self, *target: Peer, token: int) -> None:
         """Take the group to another configuration, as the agent would."""
         await self.until(lambda: self.leader() is not None and self._step(tuple(sorted(target)), token))
+        for member in self.members.values():
+            if member.up:
+                member.host.keep_awake(ORDERS, False)
 
     def _step(self, target: tuple[Peer, ...], token: int) -> bool:
         leader = self.leading()
+        leader.host.keep_awake(ORDERS, True)
         view = leader.view
         assert view is not None
         applied = view.applied
