@@ -8,8 +8,8 @@ PYTEST_ARGS ?=
 LOCK_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-process test-spark setup-spark soak explore e2e e2e-smoke deploy cluster-up cluster-down
-.PHONY: bench lint format crds images image-spark binaries lock docs clean
+.PHONY: help setup demo test test-process test-spark setup-spark soak walk-log explore e2e e2e-smoke deploy cluster-up cluster-down
+.PHONY: bench lint format crds images images-previous image-spark binaries lock docs clean
 .PHONY: lint-style lint-types lint-layers lint-tree lint-shell
 
 help: ## list the targets
@@ -41,10 +41,13 @@ test-spark: setup-spark ## test the Spark data source on a Spark of this machine
 soak: setup ## simulate raft under faults for SECONDS=60
 	@$(PYTHON_BIN) -m tests.raft.soak --seconds $(SECONDS)
 
+walk-log: setup ## simulate the log on failing disks for SECONDS=60
+	@$(PYTHON_BIN) -m tests.raft_log.walk --seconds $(SECONDS)
+
 explore: setup ## search the protocol's interleavings for SECONDS=60
 	@$(PYTHON_BIN) -m tests.explorer --seconds $(SECONDS)
 
-e2e: setup binaries images image-spark ## test against real processes and a real Kubernetes, which it builds first (about ten minutes, once)
+e2e: setup binaries images-previous images image-spark ## test against real processes and a real Kubernetes, which it builds first (about ten minutes, once)
 	@scripts/build-binaries.sh spark-operator cert-manager
 	@$(PYTHON_BIN) -m e2e.cluster prepare
 	@echo "==> testing end to end"
@@ -104,6 +107,9 @@ crds: setup ## generate crds/, the tables of docs/resources.md and the commands 
 images: setup ## build the images of operator and stores with docker, podman or buildah
 	@scripts/build-image.sh operator
 	@scripts/build-image.sh store
+
+images-previous: setup ## build the images of the release before, for tests of rolling updates
+	@scripts/build-previous.sh
 
 image-spark: setup ## build the image of Spark's drivers and executors, with the data source
 	@scripts/build-image.sh spark

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Iterator
+from typing import Final, TypeVar
 
 from evenkeel.metastore.api import Compare, Delete, Event, Put, Txn
 from evenkeel.metastore.etcd import EtcdMetastore
@@ -19,9 +19,9 @@ from evenkeel.metastore.settings import EtcdSettings
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.partition import PartitionView, read_partition
 from evenkeel.protocol.records import (
-    GroupLoad,
     Leader,
     LeaderOrder,
+    LoadSlice,
     StoreLoad,
     StoreRecord,
     TableRecord,
@@ -43,6 +43,7 @@ _RATE: Final = 20_000
 _IN_FLIGHT: Final = 32
 _BATCH: Final = 100
 Partition = tuple[str, int]
+T = TypeVar("T")
 
 
 class Sidecars:
@@ -144,30 +145,27 @@ class Sidecars:
         while True:
             turn += 1
             held = _BYTES + turn * round(REPORT_SECONDS * _RATE)
-            leading: dict[str, dict[str, list[GroupLoad]]] = {}
+            leading: dict[str, dict[str, list[tuple[int, int]]]] = {}
             for (table, number), leader in list(self._leaders.items()):
-                groups = leading.setdefault(leader.store, {}).setdefault(table, [])
-                groups.append(GroupLoad(number, leading=True, log_bytes=held, bytes_per_second=_RATE))
+                key = self._keys.load_slice(leader.store, table, number)
+                leading.setdefault(leader.store, {}).setdefault(key, []).append((number, held))
             some = list(_batches(self._stores))
             for names in some:
-                puts = [Put(self._keys.load(name), encode(_load(leading.get(name, {})))) for name in names]
-                await self._metastore.txn(Txn(success=tuple(puts)))
+                for puts in _batches([put for name in names for put in self._report_of(name, leading.get(name, {}))]):
+                    await self._metastore.txn(Txn(success=tuple(puts)))
                 await asyncio.sleep(REPORT_SECONDS / len(some))
 
-
-def _load(tables: dict[str, list[GroupLoad]]) -> StoreLoad:
-    led = sum(map(len, tables.values()))
-    return StoreLoad(
-        replicas=3 * led,
-        leading=led,
-        log_bytes=led,
-        bytes_per_second=0,
-        tables={name: tuple(groups) for name, groups in tables.items()},
-    )
+    def _report_of(self, store: str, slices: dict[str, list[tuple[int, int]]]) -> Iterator[Put]:
+        """The keys of one store's report."""
+        led = sum(map(len, slices.values()))
+        header = StoreLoad(replicas=3 * led, leading=led, log_bytes=led, bytes_per_second=0)
+        yield Put(self._keys.load(store), encode(header))
+        for key, sizes in slices.items():
+            yield Put(key, encode(LoadSlice(tuple(sizes))))
 
 
-def _batches(names: list[str]) -> Iterable[list[str]]:
-    return (names[at : at + _BATCH] for at in range(0, len(names), _BATCH))
+def _batches(all_of_them: list[T]) -> Iterable[list[T]]:
+    return (all_of_them[at : at + _BATCH] for at in range(0, len(all_of_them), _BATCH))
 
 
 async def main(etcd: str, namespace: str, stores: int) -> None:

@@ -267,6 +267,9 @@ class _Committing:
     def doubt(self, group: int, replica: int, doubt: wire.Doubt) -> None:
         pass
 
+    def size(self, group: int, replica: int, size: int) -> None:
+        pass
+
     def drain(self, answer: Callable[[wire.Drained], None]) -> None:
         answer(wire.Drained())
 

@@ -8,6 +8,7 @@ python3 client.py sum       prints how many rows there are, and a checksum over 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 import zlib
@@ -19,7 +20,7 @@ from evenkeel.errors import EvenkeelError
 
 SECRET = Path("/secret")
 SCRATCH = Path("/tmp")
-TABLE = "orders"
+TABLE = os.environ["TABLE"]
 BATCH = 20
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -90,6 +91,20 @@ class Release:
         """After an uninstall that was refused: Helm would not upgrade it any more."""
         *_, newest = msgspec.json.decode(self.helm("history", self.name, "--output=json"))
         self.helm("rollback", self.name, str(newest["revision"]), "--wait", "--timeout=120s", within=150)
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """No operator runs for as long as the block lasts."""
+        where, name = f"--namespace={self.namespace}", f"deployment/{self.name}"
+        replicas = self.kubectl.get(name, where)["spec"]["replicas"]
+        selector = "--selector=app.kubernetes.io/name=evenkeel-operator"
+        self.kubectl("scale", name, "--replicas=0", where)
+        try:
+            self.kubectl("wait", "--for=delete", "pod", selector, where, "--timeout=90s", within=100)
+            yield
+        finally:
+            self.kubectl("scale", name, f"--replicas={replicas}", where)
+            self.kubectl("rollout", "status", name, where, "--timeout=120s", within=130)
 
     def leader(self) -> str:
         """The operator's pod that leads."""

@@ -1,4 +1,4 @@
-"""A StoreCluster `main`, a Table `orders` and a client that never stops writing, in a namespace of their own."""
+"""A StoreCluster, a Table and a client that never stops writing, in one namespace."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from e2e.cluster.kubectl import Kubectl, holds
 __all__ = ["Found", "Shop"]
 
 _PROGRAM = Path(__file__).with_name("client.py")
-_STORES = "evenkeel.dev/store-cluster=main"
 _API = "evenkeel.dev/v1alpha1"
 _PAUSED = "evenkeel.dev/paused"
 
@@ -34,11 +33,24 @@ class Found(msgspec.Struct, kw_only=True):
 
 
 class Shop:
-    """The objects of one namespace, and what they say."""
+    """The objects of one namespace, and what they say. Several shops may share a namespace, or a StoreCluster."""
 
-    def __init__(self, kubectl: Kubectl, namespace: str) -> None:
+    def __init__(self, kubectl: Kubectl, namespace: str, *, cluster: str = "main", table: str = "orders") -> None:
         self.kubectl = kubectl
         self.namespace = namespace
+        self.cluster = cluster
+        self.table = table
+        self.client = f"client-{table}"
+
+    @property
+    def table_name(self) -> str:
+        """The table as kubectl names it."""
+        return f"table/{self.table}"
+
+    @property
+    def cluster_name(self) -> str:
+        """The StoreCluster as kubectl names it."""
+        return f"storecluster/{self.cluster}"
 
     def run(self, *arguments: str, within: float = 120.0) -> str:
         """Run kubectl here."""
@@ -51,40 +63,56 @@ class Shop:
     # What users do
 
     def open(self, *, stores: int = 3, partitions: int = 8, replicas: int = 3, **table: Any) -> None:
-        """Apply StoreCluster and Table, and wait until the table is Ready and where it should be."""
+        """Apply StoreCluster and Table, and wait until the table is Ready and where it should be.
+
+        A field of the Table that is None is left out.
+        """
         columns = [{"name": "id", "type": "int64", "nullable": False}, {"name": "customer", "type": "string"}]
         spec = {
-            "storeCluster": "main",
+            "storeCluster": self.cluster,
             "partitions": partitions,
             "replicas": replicas,
             "schema": {"columns": columns, "primaryKey": ["id"]},
+            "undeleteFor": "0s",
             **table,
         }
+        spec = {name: value for name, value in spec.items() if value is not None}
         cluster = {"stores": stores, "storage": {"size": "1Gi"}}
         self.apply(
-            {"apiVersion": _API, "kind": "StoreCluster", "metadata": {"name": "main"}, "spec": cluster},
-            {"apiVersion": _API, "kind": "Table", "metadata": {"name": "orders"}, "spec": spec},
+            {"apiVersion": _API, "kind": "StoreCluster", "metadata": {"name": self.cluster}, "spec": cluster},
+            {"apiVersion": _API, "kind": "Table", "metadata": {"name": self.table}, "spec": spec},
         )
         self.settle()
 
     def close(self) -> None:
         """Delete table and stores, and wait until nothing of them is left."""
-        self.run("delete", "pod/client", "--ignore-not-found", "--grace-period=1")
-        self.run("delete", "table/orders", "--ignore-not-found", "--timeout=90s")
+        self.close_table()
         self.run("delete", "partitionassignments", "--all", "--timeout=30s")
-        self.run("delete", "storecluster/main", "--ignore-not-found", "--timeout=90s")
+        self.run("delete", self.cluster_name, "--ignore-not-found", "--timeout=90s")
+
+    def close_table(self) -> None:
+        """Delete the client and the table, and wait until they are gone."""
+        self.run("delete", f"pod/{self.client}", "--ignore-not-found", "--grace-period=1")
+        self.run("delete", self.table_name, "--ignore-not-found", "--timeout=90s")
 
     def scale(self, what: str, replicas: int) -> None:
         """As `kubectl scale`."""
         self.run("scale", what, f"--replicas={replicas}")
+
+    def limit_moves(self, partitions: int) -> None:
+        """Let so many partitions of the table change at the same time."""
+        patch = msgspec.json.encode({"spec": {"movement": {"maxConcurrent": partitions}}}).decode()
+        self.run("patch", self.table_name, "--type=merge", f"--patch={patch}")
 
     def pin(self, stores: dict[int, tuple[str, ...]]) -> None:
         """Say where partitions of the table are to be; the first of the stores leads."""
         partitions = [
             {"partition": partition, "stores": chosen, "leader": chosen[0]} for partition, chosen in stores.items()
         ]
-        spec = {"table": "orders", "from": 0, "partitions": partitions}
-        self.apply({"apiVersion": _API, "kind": "PartitionAssignment", "metadata": {"name": "orders-0"}, "spec": spec})
+        spec = {"table": self.table, "from": 0, "partitions": partitions}
+        self.apply(
+            {"apiVersion": _API, "kind": "PartitionAssignment", "metadata": {"name": f"{self.table}-0"}, "spec": spec}
+        )
 
     def wait_for_pins(self, stores: dict[int, tuple[str, ...]]) -> None:
         """Wait until they are there, and led so."""
@@ -100,18 +128,20 @@ class Shop:
 
     def pause(self) -> None:
         """Let nothing of the table move, and wait until that is so."""
-        self.run("annotate", "table/orders", f"{_PAUSED}=true")
+        self.run("annotate", self.table_name, f"{_PAUSED}=true")
         self.kubectl.wait("the table is paused", lambda: "Paused" in self.reasons())
 
     def resume(self) -> None:
         """Let it move again."""
-        self.run("annotate", "table/orders", f"{_PAUSED}-")
+        self.run("annotate", self.table_name, f"{_PAUSED}-")
 
     # What is
 
-    def status(self, what: str = "table/orders") -> dict[str, Any]:
-        """The status of an object."""
-        found: dict[str, Any] = self.kubectl.get(what, f"--namespace={self.namespace}").get("status", {})
+    def status(self, what: str = "") -> dict[str, Any]:
+        """The status of an object; the table's unless another is named."""
+        found: dict[str, Any] = self.kubectl.get(what or self.table_name, f"--namespace={self.namespace}").get(
+            "status", {}
+        )
         return found
 
     def settle(self, *, within: float = 180.0) -> None:
@@ -119,8 +149,8 @@ class Shop:
         self.kubectl.wait("table and stores are as wanted", self._settled, within=within)
 
     def _settled(self) -> bool:
-        table = self.kubectl.get("table/orders", f"--namespace={self.namespace}")
-        cluster = self.kubectl.get("storecluster/main", f"--namespace={self.namespace}")
+        table = self.kubectl.get(self.table_name, f"--namespace={self.namespace}")
+        cluster = self.kubectl.get(self.cluster_name, f"--namespace={self.namespace}")
         newest = all(
             each.get("status", {}).get("observedGeneration") == each["metadata"]["generation"]
             for each in (table, cluster)
@@ -134,8 +164,8 @@ class Shop:
         found = self.kubectl.get(what, f"--namespace={self.namespace}")
         return bool(found.get("status", {}).get("observedGeneration") == found["metadata"]["generation"])
 
-    def reasons(self, what: str = "table/orders") -> set[str]:
-        """The reasons of an object's conditions."""
+    def reasons(self, what: str = "") -> set[str]:
+        """The reasons of an object's conditions; the table's unless another is named."""
         return {str(condition["reason"]) for condition in self.status(what).get("conditions", ())}
 
     def left(self) -> list[str]:
@@ -150,7 +180,8 @@ class Shop:
     def partitions(self) -> list[dict[str, Any]]:
         """What is said of every partition."""
         slices = self.kubectl.items("partitionassignments", f"--namespace={self.namespace}")
-        return [partition for each in slices for partition in each.get("status", {}).get("partitions", ())]
+        mine = [each for each in slices if each["spec"]["table"] == self.table]
+        return [partition for each in mine for partition in each.get("status", {}).get("partitions", ())]
 
     def holders(self) -> set[str]:
         """The stores that hold something."""
@@ -180,11 +211,18 @@ class Shop:
 
     def pods(self) -> dict[str, dict[str, Any]]:
         """The stores' pods by name."""
-        return {pod["metadata"]["name"]: pod for pod in self.kubectl.pods(_STORES, namespace=self.namespace)}
+        found = self.kubectl.pods(f"evenkeel.dev/store-cluster={self.cluster}", namespace=self.namespace)
+        return {pod["metadata"]["name"]: pod for pod in found}
 
     def uids(self) -> dict[str, str]:
         """Which pods they are."""
         return {name: str(pod["metadata"]["uid"]) for name, pod in self.pods().items()}
+
+    def away(self, before: dict[str, str]) -> list[str]:
+        """Which of these pods are gone, or on their way out."""
+        pods = self.pods()
+        there = {name: pod for name, pod in pods.items() if "deletionTimestamp" not in pod["metadata"]}
+        return [name for name, uid in before.items() if name not in there or there[name]["metadata"]["uid"] != uid]
 
     def wait_for_others(self, before: dict[str, str], *, one_by_one: bool = False, within: float = 120.0) -> None:
         """Wait until every pod of these is another, and Ready; where it is one by one, never two of them are not."""
@@ -209,14 +247,14 @@ class Shop:
 
     def start_client(self, *, node: str = "") -> None:
         """Let a pod write from now on."""
-        self._apply_client("client", _client("write", node=node))
-        self.run("wait", "--for=condition=Ready", "pod/client", "--timeout=60s")
+        self._apply_client(self.client, self._client_pod("write", node=node))
+        self.run("wait", "--for=condition=Ready", f"pod/{self.client}", "--timeout=60s")
         self.wait_for_writes()
 
     def ask_client(self, verb: str) -> Any:
         """What a client prints that does one thing and ends, in a pod of its own."""
-        name = f"client-{verb}"
-        self._apply_client(name, {**_client(verb), "restartPolicy": "Never"})
+        name = f"{self.client}-{verb}"
+        self._apply_client(name, {**self._client_pod(verb), "restartPolicy": "Never"})
         self.run("wait", "--for=jsonpath={.status.phase}=Succeeded", f"pod/{name}", "--timeout=90s", within=100)
         return msgspec.json.decode(self.run("logs", name))
 
@@ -229,7 +267,7 @@ class Shop:
 
     def told(self) -> Found:
         """What the client has been promised so far."""
-        text = self.kubectl.execute("client", "cat", "/tmp/told", namespace=self.namespace)
+        text = self.kubectl.execute(self.client, "cat", "/tmp/told", namespace=self.namespace)
         return msgspec.json.decode(text, type=Found)
 
     def wait_for_writes(self, count: int = 200, *, within: float = 90.0) -> None:
@@ -241,33 +279,33 @@ class Shop:
 
     def check(self) -> Found:
         """Everything that was acknowledged is there, as it was written, once."""
-        text = self.kubectl.execute("client", "python3", "/client/client.py", "check", namespace=self.namespace)
+        text = self.kubectl.execute(self.client, "python3", "/client/client.py", "check", namespace=self.namespace)
         found = msgspec.json.decode(text, type=Found)
         assert found.acknowledged > 0
         assert not found.missing, found
         assert found.rows == found.distinct, found
         return found
 
-
-def _client(verb: str, *, node: str = "") -> dict[str, Any]:
-    mounts = {"client": "/client", "secret": "/secret", "tmp": "/tmp"}
-    return {
-        "terminationGracePeriodSeconds": 1,
-        **({"nodeName": node} if node else {}),
-        "securityContext": {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
-        "containers": [
-            {
-                "name": "client",
-                "image": built("store"),
-                "imagePullPolicy": "Never",
-                "command": ["python3", "/client/client.py", verb],
-                "volumeMounts": [{"name": name, "mountPath": path} for name, path in mounts.items()],
-                "readinessProbe": {"exec": {"command": ["test", "-e", "/tmp/told"]}, "periodSeconds": 1},
-            }
-        ],
-        "volumes": [
-            {"name": "client", "configMap": {"name": "client"}},
-            {"name": "secret", "secret": {"secretName": "main-client"}},
-            {"name": "tmp", "emptyDir": {}},
-        ],
-    }
+    def _client_pod(self, verb: str, *, node: str = "") -> dict[str, Any]:
+        mounts = {"client": "/client", "secret": "/secret", "tmp": "/tmp"}
+        return {
+            "terminationGracePeriodSeconds": 1,
+            **({"nodeName": node} if node else {}),
+            "securityContext": {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
+            "containers": [
+                {
+                    "name": "client",
+                    "image": built("store"),
+                    "imagePullPolicy": "Never",
+                    "command": ["python3", "/client/client.py", verb],
+                    "env": [{"name": "TABLE", "value": self.table}],
+                    "volumeMounts": [{"name": name, "mountPath": path} for name, path in mounts.items()],
+                    "readinessProbe": {"exec": {"command": ["test", "-e", "/tmp/told"]}, "periodSeconds": 1},
+                }
+            ],
+            "volumes": [
+                {"name": "client", "configMap": {"name": "client"}},
+                {"name": "secret", "secret": {"secretName": f"{self.cluster}-client"}},
+                {"name": "tmp", "emptyDir": {}},
+            ],
+        }

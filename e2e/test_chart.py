@@ -133,9 +133,12 @@ def test_cert_manager(install: Install, namespace: str) -> None:
 
 def _authority(shop: Shop) -> str:
     """What clients trust, which cert-manager has made."""
-    secret = shop.kubectl.get("secret/main-tls", f"--namespace={shop.namespace}")
-    assert secret["metadata"]["annotations"]["cert-manager.io/certificate-name"] == "main-tls"
-    told = shop.kubectl.get("secret/main-client", f"--namespace={shop.namespace}")["data"]["ca.crt"]
+    where = f"--namespace={shop.namespace}"
+    secret = shop.kubectl.get("secret/main-tls", where)
+    annotations = secret["metadata"]["annotations"]
+    assert annotations["cert-manager.io/certificate-name"] == "main-tls"
+    assert annotations["evenkeel.dev/owner"] == shop.kubectl.get(shop.cluster_name, where)["metadata"]["uid"]
+    told = shop.kubectl.get("secret/main-client", where)["data"]["ca.crt"]
     assert told == secret["data"]["ca.crt"]
     return str(told)
 

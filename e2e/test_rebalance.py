@@ -12,7 +12,7 @@ import pytest
 from e2e.sidecars import ModelledSidecars
 from evenkeel.driver import drive, read_at_one_revision
 from evenkeel.errors import FencedError
-from evenkeel.metastore.api import Put, Txn
+from evenkeel.metastore.api import Delete, Put, Txn
 from evenkeel.metastore.binary import find_etcd
 from evenkeel.metastore.epoch import Epoch, acquire_epoch
 from evenkeel.metastore.etcd import EtcdMetastore
@@ -20,8 +20,10 @@ from evenkeel.metastore.server import EtcdCluster
 from evenkeel.metastore.settings import EtcdSettings
 from evenkeel.model.views import TableView
 from evenkeel.protocol.keys import Keys
-from evenkeel.protocol.records import StoreRecord, StoreState, TableRecord, encode, shape
+from evenkeel.protocol.records import StoreRecord, TableRecord, encode, shape
+from evenkeel.reconcile.known import read_stores
 from evenkeel.reconcile.snapshot import TableSnapshot, read_table
+from evenkeel.reconcile.stores import StoreWish, judge_stores
 from evenkeel.reconcile.table import Outcome, reconcile_table
 from evenkeel.reconcile.wish import TableWish
 
@@ -53,6 +55,19 @@ class Cluster:
         )
         requests = reconcile_table(wish, keys=KEYS, table=TABLE, epoch=epoch.compare)
         return await drive(requests, metastore=self.metastore, epoch=epoch)
+
+    async def give_up(self, store: str, epoch: Epoch) -> None:
+        """End a store's lease, and let the operator wait for it in vain."""
+        await self._judge(epoch, now=0)
+        await self.metastore.txn(Txn(success=(Delete(KEYS.store(store)),)))
+        await self._judge(epoch, now=1)
+        await self._judge(epoch, now=62)
+
+    async def _judge(self, epoch: Epoch, *, now: float) -> None:
+        known = read_stores((await self.metastore.range(KEYS.all_stores())).kvs, KEYS)
+        wish = StoreWish(lost_after={TABLE: 60.0})
+        for txn in list(judge_stores(known, wish, keys=KEYS, now=now, anew=False, epoch=epoch.compare)):
+            assert (await self.metastore.txn(txn)).succeeded
 
     async def snapshot(self) -> TableSnapshot:
         found = await read_at_one_revision(self.metastore, read_table(KEYS, TABLE).prefixes)
@@ -151,7 +166,7 @@ async def test_a_store_is_lost_in_mid_catch_up(tmp_path: Path) -> None:
         await cluster.reconcile(epoch, 3)
         await cluster.reconcile(epoch, 5)
         await cluster.until(3)
-        await cluster.put(KEYS.store_state("s5"), StoreState(volume="v5", replace=True))
+        await cluster.give_up("s5", epoch)
         await cluster.reconcile(epoch, 5)
         await cluster.until(PARTITIONS)
         await cluster.verify()

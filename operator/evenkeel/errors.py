@@ -4,6 +4,7 @@
     ├── InvalidInputError          what a user wrote cannot be accepted; nothing was changed
     ├── MetastoreError
     │   ├── UnreachableError       no etcd endpoint answers
+    │   │   └── NoSpaceError       etcd has used up its quota: it answers reads, and refuses writes
     │   ├── AuthenticationError    etcd refuses our user, password or certificate
     │   ├── CompactedError         a revision was asked for that etcd no longer keeps
     │   ├── ClusterMismatchError   another etcd cluster answers than before, or one that lost its last changes
@@ -14,9 +15,12 @@
     │   ├── ApiUnreachableError    it does not answer
     │   ├── ApiForbiddenError      we lack a permission
     │   ├── ApiNotFoundError
-    │   └── ApiConflictError       the object has changed, or is there already
+    │   ├── ApiConflictError       the object has changed, or is there already
+    │   └── ForeignObjectError     an object of the wanted name exists that the operator does not own
     ├── CertificateMissingError    whoever signs for stores has not done so
+    ├── MetastoreLossError         the metastore lacks what it had of a table whose data is on the stores
     ├── MalformedRecordError       a metastore key holds something no version of Evenkeel wrote
+    ├── UnsupportedVersionError    a cluster or a volume is of a version that this release cannot work with
     ├── PlanningError              no assignment satisfies the hard rules
     ├── RebalancerError            a rebalancer could not be loaded, raised, hung or answered nonsense
     ├── StoreError                 a store does not do what a client asks
@@ -66,6 +70,7 @@ __all__ = [
     "EvenkeelError",
     "FencedError",
     "FilterError",
+    "ForeignObjectError",
     "FrameError",
     "HandshakeError",
     "InvalidInputError",
@@ -73,6 +78,8 @@ __all__ = [
     "LeaseNotFoundError",
     "MalformedRecordError",
     "MetastoreError",
+    "MetastoreLossError",
+    "NoSpaceError",
     "NotLeaderError",
     "OutcomeUnknownError",
     "PlanningError",
@@ -91,6 +98,7 @@ __all__ = [
     "UnknownPinError",
     "UnknownTableError",
     "UnreachableError",
+    "UnsupportedVersionError",
     "WireError",
     "WrongPartitionError",
 ]
@@ -128,6 +136,13 @@ class MetastoreError(EvenkeelError):
 
 class UnreachableError(MetastoreError):
     """No etcd endpoint answers."""
+
+
+class NoSpaceError(UnreachableError):
+    """Etcd refuses every write until it is compacted, defragmented and its NOSPACE alarm is disarmed; reads go on.
+
+    It is retried like an etcd that does not answer: whoever waits for one waits for the other.
+    """
 
 
 class AuthenticationError(MetastoreError):
@@ -178,6 +193,10 @@ class ApiNotFoundError(KubernetesError):
     """There is no such object, or no such kind."""
 
 
+class ForeignObjectError(KubernetesError):
+    """An object that the operator does not own has the name of one that it needs; nothing was changed."""
+
+
 class ApiConflictError(KubernetesError):
     """Somebody else was first."""
 
@@ -186,8 +205,16 @@ class CertificateMissingError(EvenkeelError):
     """Whoever signs for stores has not done so, or not told by which authority."""
 
 
+class MetastoreLossError(EvenkeelError):
+    """Keys of a table are missing that only a loss of the metastore can have removed; the data is on the stores."""
+
+
 class MalformedRecordError(EvenkeelError):
     """A metastore value cannot be decoded."""
+
+
+class UnsupportedVersionError(EvenkeelError):
+    """A cluster or a volume is of a version that this release cannot work with; nothing was changed."""
 
 
 class PlanningError(EvenkeelError):

@@ -9,20 +9,25 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from evenkeel.errors import CertificateMissingError
 from evenkeel.kube.client import Kube
 from evenkeel.kube.kinds import CERTIFICATE, ISSUER, SECRET, Object
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel_operator.authority import Authority, period
+from evenkeel_operator.kube.apply import Applier, foreign, owned
 from evenkeel_operator.manifests import certificates, secrets
-from evenkeel_operator.manifests.names import store_hosts, tls_secret
+from evenkeel_operator.manifests.names import OWNER_ANNOTATION, metadata_of, store_hosts, tls_secret
 from evenkeel_operator.manifests.settings import CertManagerSettings
 
 __all__ = ["CertManager", "CertificateSource", "NoCertificates", "OwnAuthorities", "Shown", "seed_name"]
+
+
+_CERTIFICATE_NAME: Final = "cert-manager.io/certificate-name"
+"""By which cert-manager says in a Secret which Certificate it was made for."""
 
 
 class Shown(NamedTuple):
@@ -37,6 +42,9 @@ class Shown(NamedTuple):
 class CertificateSource(Protocol):
     """Makes certificates for stores."""
 
+    async def check(self, cluster: StoreCluster) -> None:
+        """ForeignObjectError where making certificates would change what belongs to others."""
+
     def objects(self, cluster: StoreCluster) -> list[Object]:
         """What has to be there."""
 
@@ -49,6 +57,9 @@ class CertificateSource(Protocol):
 
 class NoCertificates:
     """Stores and clients speak in plain text."""
+
+    async def check(self, cluster: StoreCluster) -> None:
+        """Nothing is made."""
 
     def objects(self, cluster: StoreCluster) -> list[Object]:
         """None."""
@@ -74,6 +85,9 @@ class OwnAuthorities:
         self._seed = seed
         self._today = today
 
+    async def check(self, cluster: StoreCluster) -> None:
+        """Nobody else writes the Secret, and it is applied like all else."""
+
     def objects(self, cluster: StoreCluster) -> list[Object]:
         """The Secret with the certificate."""
         authority = Authority(self._seed, seed_name(cluster))
@@ -98,6 +112,14 @@ class CertManager:
     def __init__(self, kube: Kube, settings: CertManagerSettings) -> None:
         self._kube = kube
         self._settings = settings
+        self._applier = Applier(kube)
+
+    async def check(self, cluster: StoreCluster) -> None:
+        """Refuse to have cert-manager overwrite a Secret that was not made for this StoreCluster."""
+        for name in _certified_secrets(self.objects(cluster)):
+            found = await self._kube.get(SECRET, name, cluster.metadata.namespace)
+            if found is not None and not await self._ours(cluster, found):
+                raise foreign(found)
 
     def objects(self, cluster: StoreCluster) -> list[Object]:
         """Issuers and Certificates; the Secret is cert-manager's."""
@@ -126,16 +148,42 @@ class CertManager:
     async def clean(self, cluster: StoreCluster) -> None:
         """Secrets stay when Certificates go, and would be filled again if they went first."""
         requested = self.objects(cluster)
+        names, namespace = _certified_secrets(requested), cluster.metadata.namespace
+        found = [await self._kube.get(SECRET, name, namespace) for name in names]
+        ours = {secret["metadata"]["uid"] for secret in found if secret and await self._ours(cluster, secret)}
         for kind in (CERTIFICATE, ISSUER):
             for subject in requested:
                 if subject["kind"] == kind.name:
-                    await self._kube.delete(kind, subject["metadata"]["name"], cluster.metadata.namespace)
-        for subject in requested:
-            if subject["kind"] == CERTIFICATE.name:
-                await self._kube.delete(SECRET, subject["spec"]["secretName"], cluster.metadata.namespace)
+                    await self._applier.delete(subject)
+        for name in names:
+            secret = await self._kube.get(SECRET, name, namespace)
+            if secret is not None and secret["metadata"]["uid"] in ours:
+                await self._kube.delete_exactly(secret)
+
+    async def _ours(self, cluster: StoreCluster, secret: Object) -> bool:
+        """Whether a Secret was made for this StoreCluster, by cert-manager or by the operator itself."""
+        metadata = secret["metadata"]
+        ours = {"metadata": metadata_of(cluster, metadata["name"])}
+        owner = (metadata.get("annotations") or {}).get(OWNER_ANNOTATION)
+        if owner is not None or not _issued(secret):
+            return owner == cluster.metadata.uid or owned(secret, ours)
+        # Certificates of earlier releases did not say whose their Secrets are.
+        certificate = await self._kube.get(CERTIFICATE, metadata["name"], metadata["namespace"])
+        return certificate is not None and owned(certificate, ours)
 
     async def _why_not(self, cluster: StoreCluster) -> str:
         found = await self._kube.get(CERTIFICATE, tls_secret(cluster), cluster.metadata.namespace)
         conditions = (found or {}).get("status", {}).get("conditions", ())
         told = [str(entry.get("message", "")) for entry in conditions]
         return "; ".join(filter(None, told)) or "it has not looked at the Certificate; is it running?"
+
+
+def _certified_secrets(requested: Iterable[Object]) -> list[str]:
+    """The Secrets that cert-manager fills; each is named as its Certificate."""
+    return [subject["spec"]["secretName"] for subject in requested if subject["kind"] == CERTIFICATE.name]
+
+
+def _issued(secret: Object) -> bool:
+    """Whether cert-manager wrote a Secret for the Certificate of the same name."""
+    metadata = secret["metadata"]
+    return bool((metadata.get("annotations") or {}).get(_CERTIFICATE_NAME) == metadata["name"])

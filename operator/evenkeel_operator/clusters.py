@@ -7,12 +7,12 @@ Looking at one is a list of steps, each of which finds out by itself whether the
     children    certificates, Secrets, Services, budget, StatefulSet; pods that leave stay while they hold something
     rollout     a pod that is not as wanted goes, if no other is away
     cordons     stores on nodes that take no more pods lead nothing
-    volumes     claims grow to what is wanted
+    volumes     claims of stores that were emptied and are gone are deleted, the others grow to what is wanted
     tell        its status
 
 and when it is deleted:
 
-    wait        for its tables, which go first
+    wait        for its tables, for kept data of deleted ones, and while it is paused; stores go on running
     dismiss     the controller, then the pods
     clean       keys in etcd, volumes, Secrets in other namespaces
     release     the finalizer
@@ -27,65 +27,79 @@ from typing import Final
 
 import msgspec
 
-from evenkeel.controller.tables import PAUSED_ANNOTATION, released
+from evenkeel.controller.dropped import kept_tables
+from evenkeel.controller.tables import cluster_paused, pause_of, released
+from evenkeel.controller.troubles import helpless_trouble
 from evenkeel.errors import (
     ApiForbiddenError,
     CertificateMissingError,
+    ClusterMismatchError,
     EvenkeelError,
     FencedError,
+    ForeignObjectError,
     InvalidInputError,
     KubernetesError,
+    MalformedRecordError,
     MetastoreError,
 )
 from evenkeel.kube.client import Kube
 from evenkeel.kube.kinds import (
+    NAMESPACE,
     NODE,
-    PERSISTENT_VOLUME_CLAIM,
     POD,
-    SECRET,
     STATEFUL_SET,
     STORE_CLUSTER,
     TABLE,
     Object,
     kind_of,
 )
-from evenkeel.metastore.api import Delete, Txn
+from evenkeel.metastore.api import Delete, KeyValue, Metastore, Txn
 from evenkeel.metastore.epoch import FencedMetastore, acquire_epoch
 from evenkeel.model.conditions import Reason, timestamp
-from evenkeel.model.quantities import Quantity
 from evenkeel.model.storecluster import StoreCluster, StoreClusterSpec, StoreClusterStatus
+from evenkeel.model.table import Table
 from evenkeel.protocol.keys import Keys
+from evenkeel.protocol.records import TableRecord, TableState, decode
+from evenkeel.reconcile.dropped import kept_for
 from evenkeel.reconcile.partitions import Trouble
+from evenkeel.reconcile.wish import table_key
 from evenkeel_operator.authority import token
 from evenkeel_operator.cache import Cache, Key, key_of
 from evenkeel_operator.certificates import CertificateSource, Shown, seed_name
+from evenkeel_operator.client_secrets import ClientSecrets
 from evenkeel_operator.conditions import PodFacts, described, pod_problem, ready_pod, troubled
 from evenkeel_operator.controllers import Controllers
 from evenkeel_operator.cordons import EXTEND_SECONDS, Cordons, on_closed_nodes
-from evenkeel_operator.kube.apply import Applied, Applier
+from evenkeel_operator.kube.apply import Applied, Applier, owned
 from evenkeel_operator.manifests import secrets, stores
-from evenkeel_operator.manifests.names import STORE_CLUSTER_LABEL, client_secret, selector_of, store_name
-from evenkeel_operator.manifests.pod import CLAIM
+from evenkeel_operator.manifests.names import (
+    STORE_CLUSTER_LABEL,
+    metadata_of,
+    selector_of,
+    store_name,
+    store_number,
+    written_object,
+)
 from evenkeel_operator.manifests.settings import PodSettings
 from evenkeel_operator.metastores import Credentials, Metastores
 from evenkeel_operator.reading import FINALIZER, Reader
-from evenkeel_operator.resources import claim, release, status_document, unreadable_cluster
+from evenkeel_operator.resources import claim, deleted_table, release, status_document, unreadable_cluster
 from evenkeel_operator.rollout import next_to_replace, outdated
-from evenkeel_operator.scaling import idle_stores, stores_to_run
+from evenkeel_operator.scaling import Census, idle_stores, take_census
 from evenkeel_operator.statuses import Statuses
+from evenkeel_operator.volumes import Volumes
 from evenkeel_operator.zones import found_zones, with_zones, zones_from
 
-__all__ = ["CLIENTS_ANNOTATION", "ClusterKeeper"]
+__all__ = ["ClusterKeeper"]
 
 log = logging.getLogger(__name__)
-
-CLIENTS_ANNOTATION: Final = "evenkeel.dev/client-namespaces"
-"""Where a StoreCluster's client Secret was put: Secrets are never listed, so this is how they are found again."""
 
 _SOON: Final = 2.0
 _REPLACING: Final = 5.0
 """How soon to look again at pods that are to be replaced: nobody tells when their budget allows it."""
 _RESYNC: Final = 300.0
+_FOREGROUND: Final = "foregroundDeletion"
+"""The finalizer by which the garbage collector deletes all children first, however often they are made again."""
 _UNREACHABLE_SECONDS: Final = 60.0
 """For so long a StoreCluster that is being deleted waits for an etcd that does not answer, if its pods are gone."""
 
@@ -121,7 +135,9 @@ class ClusterKeeper:
         self._controllers = controllers
         self._today = today
         self._applier = Applier(kube, wrote=self._wrote)
+        self._clients = ClientSecrets(kube, cache, self._applier)
         self._cordons = Cordons()
+        self._volumes = Volumes(kube, cache)
         self._facts: dict[Key, PodFacts] = {}
         self._zones: dict[Key, dict[str, str]] = {}
         self._seen: dict[Key, _Seen] = {}
@@ -166,8 +182,8 @@ class ClusterKeeper:
 
     def _steps(self, cluster: StoreCluster) -> Iterator[Callable[[StoreCluster], Awaitable[float | None]]]:
         yield self._controllers.ensure
-        if not _paused(cluster):
-            yield from (self._bring_about, self._hand_over, self._grow)
+        if not cluster_paused(cluster):
+            yield from (self._bring_about, self._hand_over, self._volumes.grow)
 
     async def _attempt(self, step: Awaitable[float | None], troubles: list[Trouble]) -> float:
         """In how many seconds to look again; what fails keeps no other step from being taken."""
@@ -178,7 +194,7 @@ class ClusterKeeper:
         except KubernetesError as error:
             troubles.append(_refusal(error))
         except MetastoreError as error:
-            troubles.append(Trouble(Reason.METASTORE_UNREACHABLE, str(error)))
+            troubles.append(helpless_trouble(error))
         except InvalidInputError as error:
             troubles.append(Trouble(Reason.SPEC_INVALID, str(error)))
         except CertificateMissingError as error:
@@ -188,9 +204,9 @@ class ClusterKeeper:
     async def _bring_about(self, cluster: StoreCluster) -> float:
         """Apply everything; in how many seconds to look again."""
         access, credentials = await self._metastores.for_pods(cluster)
-        live = self._cache.get(STATEFUL_SET, cluster.metadata.namespace, cluster.metadata.name)
-        _check_owner(cluster, live)
-        await self._remember_clients(cluster)
+        live = self._own_set(cluster)
+        await self._clients.keep(cluster)
+        await self._certificates.check(cluster)
         for wanted in self._certificates.objects(cluster):
             await self._apply(cluster, wanted)
         shown = await self._certificates.shown(cluster)
@@ -198,13 +214,20 @@ class ClusterKeeper:
             await self._apply(cluster, wanted)
         for wanted in (stores.service_account(cluster), stores.service(cluster)):
             await self._apply(cluster, wanted)
-        replicas = await self._replicas(cluster, live)
+        replicas, census = await self._replicas(cluster, live)
+        await self._volumes.check(cluster, replicas)
+        await self._volumes.own(cluster)
+        emptied = census.emptied(replicas) if census is not None else {}
+        await self._volumes.mark(cluster, replicas=replicas, emptied=emptied)
         wanted = stores.stateful_set(
             cluster, self._settings, access, replicas=replicas, live=live, revision=shown.revision
         )
-        await self._apply(cluster, wanted, live)
+        await self._apply(cluster, wanted, live, watched=True)
         idle = self._idle(cluster, replicas)
         await self._apply(cluster, stores.budget(cluster, idle=len(idle)))
+        if census is not None:
+            pods = {pod["metadata"]["name"] for pod in self._pods(cluster)}
+            await self._volumes.delete_emptied(cluster, census, pods=pods)
         if await self._replace(cluster, live, idle):
             return _REPLACING
         return _SOON if replicas > cluster.spec.stores else _RESYNC
@@ -216,8 +239,10 @@ class ClusterKeeper:
             cluster, token=token(self._seed, seed_name(cluster)), authority=shown.authority
         )
 
-    async def _apply(self, cluster: StoreCluster, wanted: Object, live: Object | None = None) -> None:
-        done = await self._applier.apply(wanted, live)
+    async def _apply(
+        self, cluster: StoreCluster, wanted: Object, live: Object | None = None, *, watched: bool = False
+    ) -> None:
+        done = await self._applier.apply(wanted, live, watched=watched)
         if done is not Applied.UNCHANGED:
             metadata = wanted["metadata"]
             log.info(
@@ -230,21 +255,39 @@ class ClusterKeeper:
         if kind_of(subject) == STATEFUL_SET:
             self._cache.put(STATEFUL_SET, subject)
 
-    async def _replicas(self, cluster: StoreCluster, live: Object | None) -> int:
-        """How many pods there have to be; never fewer than are there while nobody knows what they hold."""
-        running = live["spec"].get("replicas", 1) if live is not None else 0
-        if running <= cluster.spec.stores:
-            return cluster.spec.stores
-        metastore, keys = await self._metastores.of(cluster), _keys(cluster)
+    async def _replicas(self, cluster: StoreCluster, live: Object | None) -> tuple[int, Census | None]:
+        """How many pods there have to be; never fewer than may hold something.
+
+        The StatefulSet itself does not count against that: somebody may have scaled it, or deleted it, by hand.
+        """
+        running = int(live["spec"].get("replicas", 1)) if live is not None else 0
+        highest = max(running, self._volumes.highest(cluster))
+        marked = max(self._volumes.of(cluster), default=-1) >= cluster.spec.stores
+        if highest <= cluster.spec.stores and not marked:
+            return cluster.spec.stores, None
+        if not self._controllers.following(_key(cluster)):
+            # Nobody follows etcd yet, or it is another one, or it is being adopted: until the leaders have published
+            # which replicas there are, it says of every store that it may go.
+            return max(highest, cluster.spec.stores), None
         try:
-            known = await metastore.range(keys.all_stores())
-            named = await metastore.range(keys.assignments())
-            enough = stores_to_run(cluster, running, stores=known.kvs, assignments=named.kvs, keys=keys)
+            metastore = await self._metastores.of(cluster)
+            census = await take_census(metastore, cluster, highest)
+            enough = census.to_run()
+            epoch = await metastore.get(_keys(cluster).epoch)
         except EvenkeelError as error:
-            log.warning("%s keeps its %d pods for now: %s", cluster.key, running, error)
-            return int(running)
+            log.warning("%s keeps its %d pods for now: %s", cluster.key, highest, error)
+            return max(highest, cluster.spec.stores), None
         # A store that is wanted again since we began may have been given something.
-        return enough if self._newest(cluster) else int(running)
+        if not self._newest(cluster) or not self._still_follows(cluster, epoch):
+            return max(highest, cluster.spec.stores), None
+        return enough, census
+
+    def _still_follows(self, cluster: StoreCluster, epoch: KeyValue | None) -> bool:
+        """Whether what was read just now is of the etcd that is followed: one that was emptied has no epoch."""
+        key = _key(cluster)
+        held = self._controllers.epoch(key)
+        ours = held is not None and epoch is not None and epoch.mod_revision == held.mod_revision
+        return ours and self._controllers.following(key)
 
     def _newest(self, cluster: StoreCluster) -> bool:
         subject = self._cache.get(STORE_CLUSTER, *_key(cluster)) or {"metadata": {}}
@@ -274,32 +317,6 @@ class ClusterKeeper:
             await self._cordons.keep(metastore, _keys(cluster), closed)
         return EXTEND_SECONDS if closed else _RESYNC
 
-    async def _remember_clients(self, cluster: StoreCluster) -> None:
-        """Write down which namespaces get a Secret, and take it from those that shall have none any more."""
-        metadata = cluster.metadata
-        wanted = sorted(set(cluster.spec.client_namespaces) - {metadata.namespace})
-        written = _client_namespaces(cluster)
-        for namespace in sorted(set(written) - set(wanted)):
-            await self._kube.delete(SECRET, client_secret(cluster), namespace)
-        if wanted != written:
-            value = ",".join(wanted) or None
-            patch = {"metadata": {"annotations": {CLIENTS_ANNOTATION: value}}}
-            after = await self._kube.merge(STORE_CLUSTER, metadata.name, metadata.namespace, patch)
-            self._cache.put(STORE_CLUSTER, after)
-
-    async def _grow(self, cluster: StoreCluster) -> None:
-        """Ask for larger volumes where larger ones are wanted; a StatefulSet cannot do it by itself."""
-        wanted = cluster.spec.storage.size
-        for found in self._claims(cluster):
-            asked = found["spec"].get("resources", {}).get("requests", {}).get("storage", "0")
-            if Quantity(str(asked)).value < wanted.value:
-                name, namespace = found["metadata"]["name"], found["metadata"]["namespace"]
-                patch = {"spec": {"resources": {"requests": {"storage": str(wanted)}}}}
-                self._cache.put(
-                    PERSISTENT_VOLUME_CLAIM, await self._kube.merge(PERSISTENT_VOLUME_CLAIM, name, namespace, patch)
-                )
-                log.info("volume %s/%s grows from %s to %s", namespace, name, asked, wanted)
-
     # Telling
 
     def seen_as(self, cluster: StoreCluster) -> StoreCluster:
@@ -327,7 +344,7 @@ class ClusterKeeper:
         subject = self._cache.get(STORE_CLUSTER, *key)
         if subject is None:
             return
-        self._facts[key] = msgspec.structs.replace(self._look_at_pods(cluster), paused=_paused(cluster))
+        self._facts[key] = msgspec.structs.replace(self._look_at_pods(cluster), paused=cluster_paused(cluster))
         if troubles:
             facts = self._facts[key]
             self._facts[key] = msgspec.structs.replace(facts, troubles=(*troubles, *facts.troubles))
@@ -363,11 +380,9 @@ class ClusterKeeper:
         self._statuses.set(subject, status)
 
     def _pods(self, cluster: StoreCluster) -> list[Object]:
-        return _labelled(self._cache.all(POD, cluster.metadata.namespace), cluster)
-
-    def _claims(self, cluster: StoreCluster) -> list[Object]:
-        found = _labelled(self._cache.all(PERSISTENT_VOLUME_CLAIM, cluster.metadata.namespace), cluster)
-        return [one for one in found if one["metadata"]["name"].startswith(f"{CLAIM}-{cluster.metadata.name}-")]
+        """The pods of its stores; a pod of others may have the same labels, but not the same name."""
+        found = _labelled(self._cache.all(POD, cluster.metadata.namespace), cluster)
+        return [pod for pod in found if store_number(cluster, pod["metadata"]["name"]) is not None]
 
     # Parting
 
@@ -381,48 +396,142 @@ class ClusterKeeper:
         """Go on with the end of a StoreCluster; the watches tell when there is more to do."""
         if FINALIZER not in cluster.metadata.finalizers:
             return None
-        if await self._has_tables(cluster, subject):
+        if await self._has_tables(cluster, subject) or await self._keeps_data(cluster, subject):
             return 10 * _SOON
         await self._controllers.dismiss(_key(cluster))
-        name, namespace = cluster.metadata.name, cluster.metadata.namespace
+        if await self._held_by_pause(cluster):
+            words = "its deletion waits because it is paused: resume it to have its pods, volumes and keys deleted"
+            self._complain(subject, Trouble(Reason.PAUSED, words))
+            return 10 * _SOON
+        name = cluster.metadata.name
         if self._own_set(cluster) is not None or self._pods(cluster):
-            await self._kube.delete(STATEFUL_SET, name, namespace)
+            await self._applier.delete(written_object(STATEFUL_SET, metadata_of(cluster, name)))
             if not released(cluster):
                 return _SOON
         if not await self._clean(cluster) and not released(cluster):
             return _SOON
-        for found in self._claims(cluster):
-            await self._kube.delete(PERSISTENT_VOLUME_CLAIM, found["metadata"]["name"], namespace)
-        for elsewhere in _client_namespaces(cluster):
-            await self._kube.delete(SECRET, client_secret(cluster), elsewhere)
+        await self._volumes.delete_all(cluster)
+        await self._clients.delete(cluster)
         await self._certificates.clean(cluster)
         await release(self._kube, self._cache, STORE_CLUSTER, _key(cluster))
         log.info("StoreCluster %s is gone", cluster.key)
         return None
 
+    async def _held_by_pause(self, cluster: StoreCluster) -> bool:
+        """Whether nothing may be deleted now. The end of a namespace is not held up: it takes all volumes anyway."""
+        return cluster_paused(cluster) and not released(cluster) and not await self._namespace_ends(cluster)
+
+    async def _keeps_data(self, cluster: StoreCluster, subject: Object) -> bool:
+        """Whether data of deleted tables is kept; released StoreClusters and the end of a namespace do not wait."""
+        if released(cluster):
+            return False
+        kept = await self._kept(cluster, subject)
+        if not kept or await self._namespace_ends(cluster):
+            return False
+        await self._ensure_controller(cluster)
+        named = ", ".join(f"{name} until {until or 'it is purged'}" for name, until in sorted(kept.items())[:5])
+        words = (
+            f"data of deleted tables is kept: {named}; `kubectl evenkeel undelete` restores and `kubectl evenkeel "
+            f"purge` removes it, `kubectl evenkeel release storecluster/{cluster.metadata.name}` deletes everything now"
+        )
+        if not self._controllers.following(_key(cluster)):
+            words += "; this is what the status says: the etcd that was followed does not confirm it now"
+        reason = Reason.TABLES_REMAIN
+        if cluster_paused(cluster):
+            reason, words = Reason.PAUSED, f"its deletion waits because it is paused: resume it; {words}"
+        await self._stay(cluster, subject, Trouble(reason, words))
+        return True
+
+    async def _kept(self, cluster: StoreCluster, subject: Object) -> dict[str, str]:
+        """By table, until when its data is kept; empty where it is until it is purged.
+
+        The status counts too: etcd may not answer, or be another one, which knows of nothing that was kept.
+        """
+        statuses = (subject.get("status") or {}, self._statuses.of(subject))
+        listed = [found for status in statuses for found in status.get("dropped", ())]
+        kept = {f"{found['table']}.{found['uid']}": str(found.get("keptUntil") or "") for found in listed}
+        try:
+            records = await kept_tables(await self._metastores.of(cluster), _keys(cluster))
+        except (MetastoreError, InvalidInputError) as error:
+            log.warning("which data of %s is kept is known by its status alone: %s", cluster.key, error)
+            records = []
+        for key, record in records:
+            until = record.dropped.until if record.dropped is not None else None
+            kept[key] = timestamp(datetime.fromtimestamp(until, UTC)) if until is not None else ""
+        return kept
+
+    async def _stay(self, cluster: StoreCluster, subject: Object, trouble: Trouble) -> None:
+        """Say what the deletion waits for, and keep the stores running: data that is kept can be restored."""
+        try:
+            self._reader.read(StoreCluster, subject)
+        except InvalidInputError:
+            self._complain(subject, trouble)
+            return
+        troubles = [trouble]
+        held = cluster_paused(cluster) or _FOREGROUND in cluster.metadata.finalizers
+        if not held and not await self._namespace_ends(cluster):
+            await self._attempt(self._bring_about(cluster), troubles)
+        self._tell(cluster, troubles)
+
+    async def _ensure_controller(self, cluster: StoreCluster) -> None:
+        """Have a controller where etcd can be reached; where it cannot, the deletion goes on as far as it may."""
+        try:
+            await self._controllers.ensure(cluster)
+        except InvalidInputError as error:
+            log.warning("%s has no controller: %s", cluster.key, error)
+
+    async def _namespace_ends(self, cluster: StoreCluster) -> bool:
+        try:
+            found = await self._kube.get(NAMESPACE, cluster.metadata.namespace)
+        except ApiForbiddenError as error:
+            log.warning("whether the namespace %s is being deleted is not known: %s", cluster.metadata.namespace, error)
+            return False
+        return found is None or "deletionTimestamp" in found["metadata"]
+
     async def _has_tables(self, cluster: StoreCluster, subject: Object) -> bool:
-        """Whether tables are left. They are dropped by stores, so where pods were taken away first nobody waits."""
+        """Whether tables are left. Stores confirm drops, so where pods were taken away first nobody waits for that."""
         owned = self._cache.owned(TABLE, cluster.metadata.namespace, cluster.metadata.name)
         tables = [table for table in owned if FINALIZER in table["metadata"].get("finalizers", ())]
-        wanted = [table for table in tables if "deletionTimestamp" not in table["metadata"]]
-        if wanted:
+        if not tables:
+            return False
+        await self._ensure_controller(cluster)
+        if wanted := [table for table in tables if "deletionTimestamp" not in table["metadata"]]:
             names = ", ".join(table["metadata"]["name"] for table in wanted[:5])
             words = f"the StoreCluster goes when its tables have gone: delete {names}"
-            self._complain(subject, Trouble(Reason.TABLES_REMAIN, words))
+            await self._stay(cluster, subject, Trouble(Reason.TABLES_REMAIN, words))
+            return True
         live = self._own_set(cluster)
-        nobody = live is None or "deletionTimestamp" in live["metadata"] or released(cluster)
-        if tables and not wanted and nobody:
+        if live is None or "deletionTimestamp" in live["metadata"] or released(cluster):
             for table in tables:
-                await release(self._kube, self._cache, TABLE, key_of(table))
-        elif tables and not wanted:
-            await self._controllers.ensure(cluster)
-        return bool(tables)
+                if await self._has_nothing_to_keep(cluster, deleted_table(self._reader, table)):
+                    await release(self._kube, self._cache, TABLE, key_of(table))
+        return True
+
+    async def _has_nothing_to_keep(self, cluster: StoreCluster, table: Table) -> bool:
+        """Whether a deleted Table may go without its stores. Where data is to be kept, the controller notes it first.
+
+        That takes etcd alone: without the one that was followed nothing can be noted, and the Table waits.
+        """
+        if released(cluster) or await self._namespace_ends(cluster):
+            return True
+        if kept_for(table.spec, now=0.0).until == 0.0 and not pause_of(table, cluster):
+            return True
+        if not self._controllers.following(_key(cluster)):
+            return False
+        try:
+            metastore, keys = await self._metastores.of(cluster), _keys(cluster)
+            ready, epoch = await _is_ready(metastore, keys, table), await metastore.get(keys.epoch)
+        except (MetastoreError, InvalidInputError, MalformedRecordError) as error:
+            log.warning("Table %s waits, because its data may have to be kept: %s", table.key, error)
+            return False
+        return not ready and self._still_follows(cluster, epoch)
 
     async def _clean(self, cluster: StoreCluster) -> bool:
         """Remove all keys of a StoreCluster whose stores are gone; False where that has to wait."""
         key, keys, now = _key(cluster), _keys(cluster), self._today()
         try:
             metastore = await self._metastores.of(cluster)
+            await self._check_followed(cluster, metastore)
             epoch = await acquire_epoch(metastore, keys.epoch, "cleaning")
             await metastore.txn(Txn((epoch.compare,), (Delete(keys.root, prefix=True),)))
         except (MetastoreError, InvalidInputError) as error:
@@ -432,12 +541,19 @@ class ClusterKeeper:
             log.warning("StoreCluster %s goes, though its keys in etcd may stay: %s", cluster.key, error)
         return True
 
+    async def _check_followed(self, cluster: StoreCluster, metastore: Metastore) -> None:
+        """ClusterMismatchError where another etcd answers: its keys of the same name may be somebody else's."""
+        status = (self._cache.get(STORE_CLUSTER, *_key(cluster)) or {}).get("status") or {}
+        followed = (status.get("metastore") or {}).get("clusterId", "")
+        answers = f"{await metastore.cluster_id():x}"
+        if followed not in ("", answers):
+            raise ClusterMismatchError(f"etcd cluster {answers} answers, but {followed} was followed")
+
     def _own_set(self, cluster: StoreCluster) -> Object | None:
-        return self._cache.get(STATEFUL_SET, cluster.metadata.namespace, cluster.metadata.name)
-
-
-def _paused(cluster: StoreCluster) -> bool:
-    return cluster.spec.paused or cluster.metadata.annotations.get(PAUSED_ANNOTATION) == "true"
+        """The StatefulSet, unless it belongs to somebody else, such as a StoreCluster of that name that was deleted."""
+        name, namespace = cluster.metadata.name, cluster.metadata.namespace
+        found = self._cache.get(STATEFUL_SET, namespace, name)
+        return found if found is not None and owned(found, {"metadata": metadata_of(cluster, name)}) else None
 
 
 def _key(cluster: StoreCluster) -> Key:
@@ -448,8 +564,12 @@ def _keys(cluster: StoreCluster) -> Keys:
     return Keys(namespace=cluster.metadata.namespace, store_cluster=cluster.metadata.name)
 
 
-def _client_namespaces(cluster: StoreCluster) -> list[str]:
-    return [name for name in cluster.metadata.annotations.get(CLIENTS_ANNOTATION, "").split(",") if name]
+async def _is_ready(metastore: Metastore, keys: Keys, table: Table) -> bool:
+    """Whether the metastore has a record of a table that has data; none of one that is being created or dropped."""
+    restored = await metastore.get(keys.restored(table_key(table)))
+    key = table_key(table) if restored is None else decode(str, restored.value, key=restored.key)
+    record = await metastore.get(keys.table(key))
+    return record is not None and decode(TableRecord, record.value, key=record.key).state is TableState.READY
 
 
 def _labelled(subjects: Iterator[Object], cluster: StoreCluster) -> list[Object]:
@@ -457,16 +577,9 @@ def _labelled(subjects: Iterator[Object], cluster: StoreCluster) -> list[Object]
     return [one for one in subjects if one["metadata"].get("labels", {}).get(STORE_CLUSTER_LABEL) == name]
 
 
-def _check_owner(cluster: StoreCluster, live: Object | None) -> None:
-    """A StatefulSet of a StoreCluster that was deleted goes first; its successor makes its own."""
-    owners = live["metadata"].get("ownerReferences", ()) if live is not None else ()
-    if live is not None and all(owner.get("uid") != cluster.metadata.uid for owner in owners):
-        raise KubernetesError(
-            f"{kind_of(live).name} {cluster.key} belongs to somebody else: delete it, or choose another name"
-        )
-
-
 def _refusal(error: KubernetesError) -> Trouble:
+    if isinstance(error, ForeignObjectError):
+        return Trouble(Reason.FOREIGN_OBJECT, str(error))
     if isinstance(error, ApiForbiddenError):
         return Trouble(Reason.FORBIDDEN, f"the operator lacks a permission: {error}")
     return Trouble(Reason.API_REFUSED, str(error))

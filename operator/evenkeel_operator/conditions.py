@@ -6,16 +6,25 @@ for as long as what it says of the whole stays the same, whoever says it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import msgspec
 from pydantic import ValidationError
 
 from evenkeel.kube.kinds import Object
-from evenkeel.model.conditions import Condition, ConditionType, Reason, condition, merge_conditions
+from evenkeel.model.conditions import (
+    STALLING,
+    Condition,
+    Reason,
+    condition,
+    merge_conditions,
+    readable_at,
+    with_kstatus,
+)
 from evenkeel.model.storecluster import StoreCluster, StoreClusterStatus
 from evenkeel.reconcile.partitions import Trouble
+from evenkeel.versions import FIRST
 
 __all__ = ["PodFacts", "described", "pod_problem", "ready_pod", "troubled"]
 
@@ -50,17 +59,21 @@ def described(
             "ready_stores": facts.ready,
             "selector": facts.selector,
             "zones_from": facts.zones_from,
-            "conditions": conditions,
+            "conditions": readable_at(status.version, with_kstatus(conditions, now=now)),
         }
     )
 
 
 def _conditions(
-    cluster: StoreCluster, facts: PodFacts, told: dict[ConditionType, Condition], *, now: str
+    cluster: StoreCluster, facts: PodFacts, told: Mapping[str, Condition], *, now: str
 ) -> Iterable[Condition]:
     generation = cluster.metadata.generation
     ready = told.get("Ready")
-    if facts.ready < cluster.spec.stores and (ready is None or ready.status == "True"):
+    refused = next((trouble for trouble in facts.troubles if trouble.reason in STALLING), None)
+    if refused is not None and (ready is None or ready.status == "True"):
+        words = f"generation {generation} is not carried out: {refused.message}"
+        yield condition("Ready", False, refused.reason, words, now=now, generation=generation)
+    elif facts.ready < cluster.spec.stores and (ready is None or ready.status == "True"):
         words = f"{facts.ready} of {cluster.spec.stores} pods are ready"
         yield condition(
             "Ready", False, Reason.STORES_NOT_READY, _joined(words, facts.waiting), now=now, generation=generation
@@ -80,16 +93,24 @@ def _conditions(
         yield condition("Progressing", False, Reason.PAUSED, words, now=now, generation=generation)
 
 
-def troubled(status: Object, troubles: Iterable[Trouble], *, generation: int, now: str) -> Object:
-    """A status of whatever kind, as it is, with what is wrong; what was true of the object otherwise stays told."""
+def troubled(
+    status: Object, troubles: Iterable[Trouble], *, generation: int, now: str, version: int | None = None
+) -> Object:
+    """A status of whatever kind, as it is, with why this generation is not Ready; other conditions stay as they are.
+
+    `version` is the cluster version of its StoreCluster; a StoreCluster's status has it already.
+    """
+    version = status.get("version", FIRST) if version is None else version
     found = list(troubles)
     before = [entry for entry in map(_read, status.get("conditions", ())) if entry is not None]
     words = _joined(*(trouble.message for trouble in found))
-    wrong = [condition("Degraded", True, found[0].reason, words, now=now, generation=generation)]
-    if all(entry.type != "Ready" for entry in before):
-        wrong.append(condition("Ready", False, found[0].reason, words, now=now, generation=generation))
+    wrong = [
+        condition("Degraded", True, found[0].reason, words, now=now, generation=generation),
+        condition("Ready", False, found[0].reason, words, now=now, generation=generation),
+    ]
     merged = [
-        entry.model_dump(mode="json", by_alias=True, exclude_none=True) for entry in merge_conditions(before, wrong)
+        entry.model_dump(mode="json", by_alias=True, exclude_none=True)
+        for entry in readable_at(version, with_kstatus(merge_conditions(before, wrong), now=now))
     ]
     return {**status, "observedGeneration": generation, "conditions": merged}
 

@@ -87,6 +87,10 @@ class Controllers:
         """Every key that says who holds or will hold a partition of the StoreCluster's; None where nobody watches."""
         return self._running[key].controller.assignments() if key in self._running else None
 
+    def following(self, key: Key) -> bool:
+        """Whether the StoreCluster's own etcd is followed, so that what it does not name is not there."""
+        return key in self._running and self._running[key].controller.assignments() is not None
+
     def epoch(self, key: Key) -> Epoch | None:
         """What writes for a StoreCluster have to compare; None where nobody is in charge of it yet."""
         return self._running[key].controller.epoch if key in self._running else None
@@ -94,6 +98,10 @@ class Controllers:
     def problems(self) -> dict[Key, str]:
         """By StoreCluster: why its controller can do nothing at the moment."""
         return {key: found.controller.problem for key, found in self._running.items() if found.controller.problem}
+
+    def dropped(self) -> int:
+        """How many deleted tables there are whose data is kept."""
+        return sum(found.controller.dropped for found in self._running.values())
 
     def busy(self) -> int:
         """How many have something to look at now."""

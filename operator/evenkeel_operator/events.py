@@ -13,6 +13,7 @@ from evenkeel.errors import KubernetesError
 from evenkeel.kube.client import FIELD_MANAGER, Kube
 from evenkeel.kube.kinds import EVENT, Object
 from evenkeel.metastore.clock import Clock, SystemClock
+from evenkeel.model.conditions import REPEATING
 
 __all__ = ["Happening", "Recorder", "turned"]
 
@@ -40,8 +41,11 @@ def turned(before: Object, after: Object) -> Iterator[Happening]:
     new = {
         condition["type"]: condition
         for condition in (after.get("status") or {}).get("conditions", ())
-        if _verdict(known.get(condition["type"], {})) != _verdict(condition)
+        if condition["type"] not in REPEATING and _verdict(known.get(condition["type"], {})) != _verdict(condition)
     }
+    if after.get("kind") == "PartitionAssignment":
+        # The Table says it of all its partitions.
+        new.pop("Ready", None)
     if "Balanced" in new and "Progressing" in new and new["Balanced"]["reason"] == new["Progressing"]["reason"]:
         # Two sides of the same thing, in the same words.
         del new["Progressing"]

@@ -77,10 +77,13 @@ class Metastores:
 
     def own(self) -> EtcdMetastore:
         """The operator's own etcd."""
-        settings = self._own
-        if self._authority is not None:
-            settings = self._settings("own", issued_credentials(self._authority, "operator", now=self._today()), ())
-        return self._connected(settings)
+        return self._connected(self.own_settings())
+
+    def own_settings(self) -> EtcdSettings:
+        """How the operator reaches its own etcd."""
+        if self._authority is None:
+            return self._own
+        return self._settings("own", issued_credentials(self._authority, "operator", now=self._today()), ())
 
     async def of(self, cluster: StoreCluster) -> EtcdMetastore:
         """The etcd of a StoreCluster; InvalidInputError where what it names is not there."""

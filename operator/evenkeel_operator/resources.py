@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final, TypeVar
 
@@ -14,17 +15,18 @@ from evenkeel.controller.resources import Status, WithStatus
 from evenkeel.errors import ApiConflictError, InvalidInputError, KubernetesError
 from evenkeel.kube.client import Kube
 from evenkeel.kube.kinds import REBALANCE_PLAN, RESOURCE_KINDS, STORE_CLUSTER, TABLE, Kind, Object
-from evenkeel.model.base import ObjectMeta
+from evenkeel.model.base import ObjectMeta, struck_off
 from evenkeel.model.loading import Resource
 from evenkeel.model.partitionassignment import PartitionAssignment
+from evenkeel.model.quantities import Duration
 from evenkeel.model.rebalanceplan import RebalancePlan
 from evenkeel.model.storecluster import MetastoreOverride, StoreCluster, StoreClusterSpec, StoreClusterStatus
-from evenkeel.model.table import Table, TableSpec
+from evenkeel.model.table import DEFAULT_UNDELETE_FOR, Table, TableSpec
 from evenkeel_operator.cache import Cache, Key
 from evenkeel_operator.reading import FINALIZER, Reader
 from evenkeel_operator.statuses import Statuses
 
-__all__ = ["KubeResources", "claim", "release", "status_document", "unreadable_cluster"]
+__all__ = ["KubeResources", "claim", "deleted_table", "release", "status_document", "unreadable_cluster"]
 
 log = logging.getLogger(__name__)
 
@@ -139,10 +141,12 @@ class KubeResources:
         metadata = subject["metadata"]
         if FINALIZER not in metadata.get("finalizers", ()):
             return None
+        if "deletionTimestamp" in metadata:
+            return deleted_table(self._reader, subject)
         try:
             return self._reader.read(Table, subject)
         except InvalidInputError:
-            return _unreadable(subject) if "deletionTimestamp" in metadata else None
+            return None
 
     # Writing
 
@@ -182,6 +186,23 @@ class KubeResources:
             self._cache.remove(REBALANCE_PLAN, subject)
         except KubernetesError as error:
             self._put_off(plan.spec.table, error)
+
+    async def create(self, table: Table) -> None:
+        """Make a Table again that was deleted; its finalizer and its data follow as with any other."""
+        try:
+            self._cache.put(TABLE, await self._kube.create(table.document()))
+        except ApiConflictError:
+            log.debug("Table %s is there already", table.metadata.name)
+
+    async def strike_off(self, annotation: str, entry: str) -> None:
+        """Take an entry off an annotation of the StoreCluster."""
+        subject = self._cache.get(STORE_CLUSTER, self._namespace, self._name)
+        if subject is None:
+            return
+        metadata = subject["metadata"]
+        left = struck_off((metadata.get("annotations") or {}).get(annotation, ""), entry) or None
+        patch = {"metadata": {"resourceVersion": metadata["resourceVersion"], "annotations": {annotation: left}}}
+        self._cache.put(STORE_CLUSTER, await self._kube.merge(STORE_CLUSTER, self._name, self._namespace, patch))
 
     async def gone(self, table: Table) -> None:
         """Nothing is left of a table: let the resource go; those made for it follow by their owner."""
@@ -252,11 +273,31 @@ def _child(kind: Kind, resource: PartitionAssignment | RebalancePlan, table: Obj
     return {"apiVersion": kind.api_version, "kind": kind.name, "metadata": metadata, "spec": spec}
 
 
+def deleted_table(reader: Reader, subject: Object) -> Table:
+    """A Table that is being deleted, whether or not its spec can be read."""
+    try:
+        return reader.read(Table, subject)
+    except InvalidInputError:
+        return _unreadable(subject)
+
+
 def _unreadable(subject: Object) -> Table:
     """A table that is to be dropped, whatever its spec says: who it is, is all that takes."""
-    known: dict[str, Any] = {"store_cluster": subject["spec"].get("storeCluster", ""), "paused": False}
+    # Whoever wrote Retain meant it, whatever else is wrong with the spec.
+    policy = "Retain" if subject["spec"].get("deletionPolicy") == "Retain" else "Delete"
+    known: dict[str, Any] = {
+        "store_cluster": subject["spec"].get("storeCluster", ""),
+        "paused": False,
+        "deletion_policy": policy,
+        "undelete_for": _undelete_for(subject["spec"].get("undeleteFor")),
+    }
     spec = TableSpec.model_construct(**known)
     return Table.model_construct(metadata=_parting(subject), spec=spec, status=None)
+
+
+def _undelete_for(written: Any) -> Duration:
+    readable = isinstance(written, str) and re.fullmatch(Duration.PATTERN, written)
+    return Duration(written) if readable else DEFAULT_UNDELETE_FOR
 
 
 def unreadable_cluster(subject: Object) -> StoreCluster:
@@ -265,7 +306,8 @@ def unreadable_cluster(subject: Object) -> StoreCluster:
         metastore = MetastoreOverride.model_validate_json(msgspec.json.encode(subject["spec"].get("metastore")))
     except ValidationError:
         metastore = None
-    known: dict[str, Any] = {"stores": 1, "metastore": metastore}
+    paused = subject["spec"].get("paused") is True
+    known: dict[str, Any] = {"stores": 1, "metastore": metastore, "paused": paused}
     spec = StoreClusterSpec.model_construct(**known)
     return StoreCluster.model_construct(metadata=_parting(subject), spec=spec, status=None)
 

@@ -2,6 +2,9 @@
 
 Whoever sets a status reads it back at once, long before it is written: what is decided next rests on what was decided
 last, and times of conditions do not jump.
+
+CRDs of the first release list the types of conditions that they know, and the API server refuses a status with any
+other one. Such a status is written once more without those conditions: a Ready that was published would stay for ever.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -17,6 +21,7 @@ from evenkeel.errors import KubernetesError
 from evenkeel.kube.client import Kube
 from evenkeel.kube.kinds import Object, kind_of
 from evenkeel.metastore.clock import Clock, SystemClock
+from evenkeel.model.conditions import FIRST_TYPES
 from evenkeel_operator.cache import Cache
 
 __all__ = ["Statuses"]
@@ -26,6 +31,7 @@ log = logging.getLogger(__name__)
 _EVERY: Final = 1.0
 _RETRY: Final = 5.0
 _AT_ONCE: Final = 8
+_INVALID: Final = 422
 _NONE: Final[Object] = {}
 """Always the same, so that an object without a status is seen to have stayed as it was."""
 
@@ -62,6 +68,8 @@ class Statuses:
         self._news = asyncio.Event()
         self.written = 0
         """How many have been written so far."""
+        self._warned = False
+        """Whether it was logged that the CRDs refuse conditions."""
 
     def of(self, subject: Object) -> Object:
         """The status that an object has, or is about to have."""
@@ -107,14 +115,28 @@ class Statuses:
         await self._news.wait()
         timer.cancel()
 
+    async def _send(self, entry: _Waiting) -> Object | None:
+        """Write a status, or what CRDs of the first release take of it; None where the object is gone."""
+        kind, metadata = kind_of(entry.subject), entry.subject["metadata"]
+        put = partial(self._kube.set_status, kind, metadata["name"], metadata["namespace"], uid=metadata["uid"])
+        try:
+            return await put(status=entry.status)
+        except KubernetesError as error:
+            known = _known_to_first_crds(entry.status)
+            if error.status != _INVALID or known == entry.status:
+                raise
+            after = await put(status=known)
+            if not self._warned:
+                self._warned = True
+                log.warning("statuses are written without the conditions that the CRDs refuse, update these: %s", error)
+            return after
+
     async def _write(self, entry: _Waiting) -> None:
         kind, metadata = kind_of(entry.subject), entry.subject["metadata"]
         uid = metadata["uid"]
         before = self._cache.get(kind, metadata["namespace"], metadata["name"]) or entry.subject
         try:
-            after = await self._kube.set_status(
-                kind, metadata["name"], metadata["namespace"], uid=uid, status=entry.status
-            )
+            after = await self._send(entry)
         except KubernetesError as error:
             log.warning("the status of %s %s/%s waits: %s", kind.name, metadata["namespace"], metadata["name"], error)
             entry.due = self._clock.now() + _RETRY
@@ -131,3 +153,10 @@ class Statuses:
             del self._waiting[uid]
         elif uid in self._waiting:
             self._waiting[uid].due = self._again[uid]
+
+
+def _known_to_first_crds(status: Object) -> Object:
+    conditions = status.get("conditions")
+    if conditions is None:
+        return status
+    return {**status, "conditions": [entry for entry in conditions if entry["type"] in FIRST_TYPES]}

@@ -14,7 +14,9 @@ from evenkeel.kube.client import Kube
 from evenkeel.kube.kinds import STORE_CLUSTER, TABLE, Object
 from evenkeel.model.conditions import Reason, timestamp
 from evenkeel.model.table import Table
+from evenkeel.reconcile.dropped import RESTORE_ANNOTATION
 from evenkeel.reconcile.partitions import Trouble
+from evenkeel.versions import FIRST
 from evenkeel_operator.cache import Cache, Key
 from evenkeel_operator.conditions import troubled
 from evenkeel_operator.reading import FINALIZER, Reader
@@ -58,7 +60,9 @@ class TableKeeper:
             return
         if (trouble := self._trouble(subject, cluster)) is not None:
             generation, now = subject["metadata"].get("generation", 0), timestamp(self._today())
-            self._statuses.set(subject, troubled(self._statuses.of(subject), [trouble], generation=generation, now=now))
+            version = FIRST if cluster is None else self._statuses.of(cluster).get("version", FIRST)
+            status = troubled(self._statuses.of(subject), [trouble], generation=generation, now=now, version=version)
+            self._statuses.set(subject, status)
         elif FINALIZER not in subject["metadata"].get("finalizers", ()):
             await claim(self._kube, self._cache, TABLE, subject)
 
@@ -71,7 +75,9 @@ class TableKeeper:
         if cluster is None:
             words = f"there is no StoreCluster {wanted} in namespace {subject['metadata']['namespace']}; create it"
             return Trouble(Reason.STORE_CLUSTER_MISSING, words)
-        if "deletionTimestamp" in cluster["metadata"]:
+        restored = RESTORE_ANNOTATION in (subject["metadata"].get("annotations") or {})
+        if "deletionTimestamp" in cluster["metadata"] and not restored:
+            # Data that is kept holds up the deletion, and can be restored until then.
             return Trouble(Reason.STORE_CLUSTER_MISSING, f"the StoreCluster {wanted} is being deleted")
         return None
 

@@ -147,6 +147,7 @@ class Term:
         return {
             "store_clusters": self._cache.count(STORE_CLUSTER),
             "tables": self._cache.count(TABLE),
+            "dropped_tables": self._controllers.dropped(),
             "queued": len(self._table_queue) + len(self._cluster_queue),
             "waiting_statuses": len(self._statuses),
             "written_statuses": self._statuses.written,

@@ -26,8 +26,14 @@ class VitalsReport(msgspec.Struct, frozen=True, kw_only=True):
     leader: str
     etcd: str
     """Empty where it answers, else why not."""
+    etcd_full: str
+    """Why it refuses writes for lack of space; empty where it does not."""
+    etcd_reliefs: int
+    """How often space was freed in it."""
     api_server: str
     """Empty where it answers, else why not."""
+    crds: str | None
+    """Empty where they match the operator, else what to do; None where nobody knows."""
     seconds_since_watch_event: float | None
     seconds_since_sweep: float | None
     oldest_seconds: float
@@ -44,7 +50,10 @@ class Vitals:
         self.leading = False
         self.leader = ""
         self.etcd = "not asked yet"
+        self.etcd_full = ""
+        self.etcd_reliefs = 0
         self.api_server = "not asked yet"
+        self.crds: str | None = None
         self.events: Counter[Kind] = Counter()
         self.requests: Counter[tuple[str, str, int]] = Counter()
         """By verb, plural and answer."""
@@ -74,7 +83,10 @@ class Vitals:
             leading=self.leading,
             leader=self.leader,
             etcd=self.etcd,
+            etcd_full=self.etcd_full,
+            etcd_reliefs=self.etcd_reliefs,
             api_server=self.api_server,
+            crds=self.crds,
             seconds_since_watch_event=None if self._watched is None else self._now() - self._watched,
             seconds_since_sweep=None if self._swept is None else self._now() - self._swept,
             oldest_seconds=self.oldest() if self.leading else 0.0,

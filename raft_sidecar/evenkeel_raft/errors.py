@@ -8,7 +8,7 @@
         ├── CorruptLogError        what was durable is damaged; names file and offset
         ├── RecordRefusedError     a record does not follow from what the log holds; nothing was written
         ├── DiskFullError          there is no room; nothing was written, and the log goes on when there is
-        └── LogFailedError         the disk failed; final for this process
+        └── LogFailedError         the disk failed, or the log met a bug of its own; final for this process
 
 The raft core stands alone and has errors of its own.
 """

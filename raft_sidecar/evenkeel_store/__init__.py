@@ -9,11 +9,14 @@ Rows:
     database      one DuckDB file
     journal       heads and tokens in that file, one row for each transaction
     groups        a group while the process runs
+    logtime       what time it is for a group, whatever wall clocks say                                 no IO
+    ages          how long a leader has seen what waits to expire, before log time is kept             no IO
     drafts        entries of one group on their way into a transaction
     engine        all groups: opening, applying, restoring, destroying
     folding       recent rows merged into the partitions' tables
     snapshots     a group as Parquet files, and back
-    upkeep        folding and hashes, behind the writers' back
+    upkeep        folding, hashes and sizes, behind the writers' back
+    sizing        how many bytes a snapshot of a group would have
     directory     where the files are
     machine       the state machine's half of the socket: an event loop, a thread that applies, threads that copy
 

@@ -5,7 +5,8 @@ is durable as failed, and leaves the database unusable until it is opened again.
 (`checkpoint`), at moments when nothing is at stake, and the automatic ones are only there should we never get to it.
 
 A database whose file is damaged is put aside, for people to look at, and begun anew: the sidecar is told, and fills the
-groups from their leaders.
+groups from their leaders. That must not happen to a database of a newer release, which an older one cannot read either:
+a file beside it names the format, and a newer one is refused before the database is opened.
 """
 
 from __future__ import annotations
@@ -17,13 +18,18 @@ from pathlib import Path
 from typing import Final
 
 import duckdb
+import msgspec
 import pyarrow as pa
 from duckdb import DuckDBPyConnection as Cursor
 
+from evenkeel.errors import UnsupportedVersionError
+from evenkeel.wire.directory import replace_file
 from evenkeel_store.watermark import Watermark
 
 __all__ = ["Cursor", "Database", "insert", "is_damage", "is_fatal", "run"]
 
+_FORMAT: Final = 1
+"""Of the tables and of what is in them: raised with a change that the release before cannot read or must not write."""
 _DAMAGED: Final = (
     "corrupt",
     "checksum",
@@ -67,10 +73,31 @@ def insert(cursor: Cursor, table: str, incoming: pa.Table) -> None:
         cursor.execute(f"INSERT INTO {table} SELECT * FROM incoming")
 
 
+def _check_format(database: Path) -> None:
+    """Refuse a database of a newer format; where no format is noted, it is of the first release."""
+    note = database.with_name(f"{database.name}.format")
+    try:
+        found = msgspec.json.decode(note.read_bytes(), type=dict[str, int])["format"]
+    except FileNotFoundError:
+        with contextlib.suppress(OSError):  # the disk is full: the next start notes it
+            replace_file(note, msgspec.json.encode({"format": _FORMAT}))
+        return
+    except (OSError, ValueError, RecursionError, KeyError) as error:
+        raise UnsupportedVersionError(
+            f"{note} does not name the format of the database: {error}; give the store an empty volume"
+        ) from error
+    if found > _FORMAT:
+        raise UnsupportedVersionError(
+            f"{database} has format {found}, and this release reads up to {_FORMAT}: run the newer release, or give "
+            "the store an empty volume, and its replicas are filled from their leaders"
+        )
+
+
 class Database:
     """The file, opened. `damage` says why an earlier file was put aside; empty where all was well."""
 
     def __init__(self, path: Path, *, memory: str = "", threads: int = 0, wal_limit: int = 64 << 20) -> None:
+        _check_format(path)
         self._path = path
         self._wal = path.with_name(f"{path.name}.wal")
         self._config: dict[str, str | bool | int | float | list[str]] = {"temp_directory": str(path.with_name("spill"))}

@@ -3,8 +3,8 @@
 A draft is what the group will be if the transaction succeeds: head, tokens, and the rows to add to the log. Nothing of
 the group itself is touched before.
 
-`AddColumns` and `Expire` stand alone, each in a transaction of its own: the first because tables change under it, the
-second so that a step forgets before it remembers.
+`AddColumns`, `Expire` and a group's first `LogTime` stand alone, each in a transaction of its own: `AddColumns` because
+tables change under it, the others so that a step forgets before it remembers.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from evenkeel_store.entries import (
     Expire,
     Fence,
     Hash,
+    LogTime,
     Pin,
     Present,
     Unpin,
@@ -39,8 +40,8 @@ from evenkeel_store.entries import (
     Write,
     decode_entry,
 )
-from evenkeel_store.groups import Group
-from evenkeel_store.heads import ENDED_KEPT, Head, PinnedAt, Step, with_stamp
+from evenkeel_store.groups import Group, Stamps
+from evenkeel_store.heads import ENDED_KEPT, MAX_PIN_MILLISECONDS, Head, PinnedAt, Step, advanced, with_stamp
 from evenkeel_store.layout import DELETED, LOG_HEAD, PUT, Layout, physical_schema
 from evenkeel_store.tokens import TokenUse
 
@@ -57,10 +58,9 @@ class Logged(NamedTuple):
     entry: Entry
     body: memoryview
 
-    @property
-    def alone(self) -> bool:
-        """Whether it takes a transaction of its own."""
-        return isinstance(self.entry, AddColumns | Expire)
+    def stands_alone(self, head: Head) -> bool:
+        """Whether it takes a transaction of its own in a group with this head."""
+        return isinstance(self.entry, AddColumns | Expire) or (isinstance(self.entry, LogTime) and not head.time)
 
 
 class Work:
@@ -117,7 +117,7 @@ class Work:
             self._logged.popleft()
         part: list[Logged] = []
         for logged in self._logged:
-            if logged.alone:
+            if logged.stands_alone(self.group.head):
                 return ([logged], logged.at) if not part else (part, logged.at - 1)
             part.append(logged)
         return part, self._last
@@ -137,6 +137,8 @@ class Draft:
     def __init__(self, group: Group) -> None:
         self.group = group
         self.head = group.head
+        self.time = group.head.time
+        self.stamps = Stamps()
         self.tokens = group.tokens.draft()
         self.pieces: list[Piece] = []
         self.written = 0
@@ -157,7 +159,8 @@ class Draft:
         match logged.entry:
             case Upsert() | Append() | Delete() | Conditional() as write:
                 self._write(logged.at, write, logged.body, look)
-            case Pin(name, expires) if name not in self.head.ended:
+            case Pin(name) as asked if name not in self.head.ended:
+                expires = self._expiry(asked)
                 at = self.head.pins.get(name, PinnedAt(logged.at, expires))
                 pin = PinnedAt(at.index, max(at.expires, expires))
                 self._change(pins={**self.head.pins, name: pin})
@@ -165,6 +168,8 @@ class Draft:
                 self._change(pins={known: pin for known, pin in self.head.pins.items() if known != name})
             case Pin():
                 pass
+            case LogTime(at):
+                self._stamped(at)
             case Hash():
                 self.hashes.append(logged.at)
             case Compare() as compare:
@@ -175,7 +180,7 @@ class Draft:
     def step(self, applied: int) -> Step:
         """Return what the transaction does to the group."""
         changed = self.head is not self.group.head
-        return Step(self.group.number, applied, self.tokens.uses, self.head if changed else None)
+        return Step(self.group.number, applied, self.tokens.uses, self.head if changed else None, time=self.time)
 
     def take_pieces(self) -> list[Piece]:
         """Hand over the rows that are not in the database yet."""
@@ -183,10 +188,22 @@ class Draft:
         self.written += sum(piece.rows.num_rows for piece in pieces)
         return pieces
 
+    def _stamped(self, at: int) -> int:
+        """When an entry was logged, by log time where that is kept."""
+        if self.time:
+            at = self.time = advanced(self.time, at)
+        self.stamps = Stamps(self.stamps.number + 1, at)
+        return at
+
+    def _expiry(self, pin: Pin) -> int:
+        at = self._stamped(pin.at)
+        return at + min(max(0, pin.expires - pin.at), MAX_PIN_MILLISECONDS) if self.time else pin.expires
+
     def _change(self, **fields: object) -> None:
         self.head = msgspec.structs.replace(self.head, **fields)
 
     def _write(self, index: int, write: Write, body: memoryview, look: Look) -> None:
+        at = self._stamped(write.at)
         if write.writer and not self.tokens.is_new(write.writer, write.sequence):
             return
         op = DELETED if isinstance(write, Delete) or (isinstance(write, Conditional) and write.op == "delete") else PUT
@@ -195,9 +212,9 @@ class Draft:
         if not result:
             self.pieces.append(Piece(index, op, _whole(self.layout, batch, op)))
             if self.head.changes:
-                self.head = with_stamp(self.head, at=write.at, index=index)
+                self.head = with_stamp(self.head, at=at, index=index)
         if write.writer:
-            self.tokens.use(TokenUse(write.writer, write.sequence, result, write.at))
+            self.tokens.use(TokenUse(write.writer, write.sequence, result, at))
 
     def _obstacle(self, write: Conditional, batch: pa.RecordBatch, look: Look) -> str:
         """Why a conditional write is not carried out; empty if it is."""

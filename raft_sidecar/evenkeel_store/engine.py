@@ -27,11 +27,12 @@ from evenkeel.rows.schema import RowSchema
 from evenkeel.wire.messages import Applied, Apply, Failed, Opened
 from evenkeel_store.database import Cursor, Database, insert, is_damage, is_fatal, run
 from evenkeel_store.drafts import Draft, Logged, Piece, Work, expired, log_rows
-from evenkeel_store.entries import AddColumns, Compare, Expire
+from evenkeel_store.entries import AddColumns, Compare, Expire, LogTime
 from evenkeel_store.groups import Group
 from evenkeel_store.heads import Head, Step
 from evenkeel_store.journal import Journal, KeptGroup
 from evenkeel_store.layout import Layout, signature
+from evenkeel_store.logtime import begin, within_bounds
 
 __all__ = ["Engine", "Request"]
 
@@ -241,11 +242,12 @@ class Engine:
         """Bring every one of these groups further, or stop it."""
         try:
             parts = [(work, *work.next_part()) for work in works]
-            together = [part for part in parts if not (part[1] and part[1][0].alone)]
+            alone = [bool(part) and part[0].stands_alone(work.group.head) for work, part, _ in parts]
+            together = [part for part, is_alone in zip(parts, alone, strict=True) if not is_alone]
             if together:
                 self._apply_together(together)
-            for work, logged, _ in parts:
-                if logged and logged[0].alone:
+            for (work, logged, _), is_alone in zip(parts, alone, strict=True):
+                if is_alone:
                     self._apply_alone(work, logged[0])
         except (duckdb.Error, OSError, _FlushedError) as error:
             self._recover(error)
@@ -281,6 +283,7 @@ class Engine:
         for draft, _ in drafts:
             # Before anybody can see that they are applied: what is not counted is not looked for.
             draft.group.count(draft.written)
+            draft.group.note_stamps(draft.stamps)
             self.tally["applied_rows"] += draft.written
         self._written(steps)
         self.tally["transactions"] += 1
@@ -332,12 +335,15 @@ class Engine:
     def _apply_alone(self, work: Work, logged: Logged) -> None:
         if isinstance(logged.entry, Expire):
             self._expire(work.group, logged.at, logged.entry)
+        elif isinstance(logged.entry, LogTime):
+            self._commit([begin(work.group, logged.at, logged.entry.at)])
         elif isinstance(logged.entry, AddColumns):
             self._add_columns(work.group, logged.at, logged.entry)
 
     def _expire(self, group: Group, index: int, entry: Expire) -> None:
-        silent = group.tokens.silent_since(entry.writers)
-        self._commit([Step(group.number, index, head=expired(group.head, entry), forgotten_writers=silent)])
+        time, due = within_bounds(group.head, entry)
+        silent = group.tokens.silent_since(due.writers)
+        self._commit([Step(group.number, index, head=expired(group.head, due), forgotten_writers=silent, time=time)])
 
     def _add_columns(self, group: Group, index: int, entry: AddColumns) -> None:
         head, old = group.head, group.layout

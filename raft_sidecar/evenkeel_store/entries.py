@@ -9,8 +9,9 @@ The schema of a batch is the table's, as of the version its head names (`evenkee
 and `append`, primary keys for `delete`.
 
 A token, (writer, sequence), lets an entry be applied once however often it is logged. A writer counts its sequence up;
-what is older than the last 1,024 of a writer is refused, for nobody can tell any more whether it was applied. Times are
-those of whoever proposed, in milliseconds: replicas compare them with each other and never with a clock of their own.
+what is older than the last 1,024 of a writer is refused, for nobody can tell any more whether it was applied. Times
+(`at` and others) are log times in milliseconds, stamped by the leader that proposed (`logtime`): replicas compare them
+with each other and never with a clock of their own.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ __all__ = [
     "Expire",
     "Fence",
     "Hash",
+    "LogTime",
     "Pin",
     "Present",
     "Stage",
@@ -139,6 +141,13 @@ class Expire(Struct, tag="expire", array_like=True, frozen=True):
     pins: int = 0
     writers: int = 0
     changes: int = 0
+    at: int = 0
+
+
+class LogTime(Struct, tag="log_time", array_like=True, frozen=True):
+    """Keep log time; the first such entry of a group begins it. Replicas of the first release do not know it."""
+
+    at: Annotated[int, Meta(ge=1)]
 
 
 class Stage(Struct, tag="stage", array_like=True, frozen=True):
@@ -150,7 +159,21 @@ class Commit(Struct, tag="commit", array_like=True, frozen=True):
 
 
 Write = Upsert | Append | Delete | Conditional
-Entry = Upsert | Append | Delete | Conditional | AddColumns | Pin | Unpin | Hash | Compare | Expire | Stage | Commit
+Entry = (
+    Upsert
+    | Append
+    | Delete
+    | Conditional
+    | AddColumns
+    | Pin
+    | Unpin
+    | Hash
+    | Compare
+    | Expire
+    | LogTime
+    | Stage
+    | Commit
+)
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(Entry)
@@ -172,5 +195,7 @@ def decode_entry(data: bytes) -> tuple[Entry, memoryview]:
         end = _LENGTH.size + length
         entry: Entry = _decoder.decode(memoryview(data)[_LENGTH.size : end])
     except (struct.error, ValueError) as error:
-        raise StateMachineError(f"an entry that no version of this store wrote: {error}") from error
+        raise StateMachineError(
+            f"cannot read an entry: {error}; if a newer release wrote it, run that one; otherwise the log is damaged"
+        ) from error
     return entry, memoryview(data)[end + -end % _ALIGNMENT :]

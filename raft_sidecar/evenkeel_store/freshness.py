@@ -1,7 +1,8 @@
 """From which applied index on a read may be answered.
 
 A read that must see everything acknowledged before it began needs an answer of the sidecar's that was asked for after
-it began. Reads that wait while one is under way share the next one, so a hundred readers cost two questions.
+it began. Reads that wait while one is under way share the next one, so a hundred readers cost two questions. A question
+that the sidecar does not answer in time is asked again: one lost answer must not block every later read of the group.
 
 What was answered last also says how old the rows are at most: at the moment the question was asked, nothing past its
 answer was acknowledged to anybody. That is what reads with a bound on their age go by.
@@ -15,11 +16,13 @@ from typing import Final, NamedTuple
 
 from evenkeel.errors import UnavailableError
 from evenkeel.metastore.clock import Clock
-from evenkeel.wire.messages import ReadAt, ReadOutcome
+from evenkeel.wire.messages import ReadAt, ReadOutcome, Unavailable
 
 __all__ = ["ReadIndexes"]
 
 _RETRY_SECONDS: Final = 0.05
+_ANSWER_SECONDS: Final = 2.0
+"""The deadline of one question. A leader answers within a round trip; a follower gives up after an election timeout."""
 
 
 class _Confirmed(NamedTuple):
@@ -43,7 +46,7 @@ class ReadIndexes:
         """Return an index asked for from now on; `UnavailableError` where nobody could say in time."""
         current = self._under_way.get(group)
         if current is None or current.done():
-            current = self._under_way[group] = _begin(self._question(group))
+            current = self._under_way[group] = _begin(self._question(group, give_up=self._clock.now() + self._patience))
             return await asyncio.shield(current)
         following = self._next.get(group)
         if following is None:
@@ -62,22 +65,37 @@ class ReadIndexes:
         self._confirmed.clear()
 
     async def _after(self, group: int, current: asyncio.Task[int]) -> int:
+        give_up = self._clock.now() + self._patience
         await asyncio.wait({current})
         # From here on others wait for the next one.
         self._under_way[group] = self._next.pop(group)
-        return await self._question(group)
+        return await self._question(group, give_up=give_up)
 
-    async def _question(self, group: int) -> int:
-        give_up = self._clock.now() + self._patience
+    async def _question(self, group: int, *, give_up: float) -> int:
         while True:
             asked_at = self._clock.now()
-            outcome = await self._ask(group)
+            outcome = await self._answer(group)
             if isinstance(outcome, ReadAt):
                 self._confirmed[group] = _Confirmed(asked_at, outcome.index)
                 return outcome.index
-            if asked_at >= give_up:
-                raise UnavailableError(f"nobody could say within {self._patience:g} s who leads: try again")
+            if self._clock.now() >= give_up:
+                raise UnavailableError(f"no leader confirmed the read within {self._patience:g} s; retry later")
             await self._clock.sleep(_RETRY_SECONDS)
+
+    async def _answer(self, group: int) -> ReadOutcome:
+        """Ask once; no answer within the deadline counts as `Unavailable`."""
+        asking = asyncio.ensure_future(self._ask(group))
+        deadline = self._clock.call_at(self._clock.now() + _ANSWER_SECONDS, lambda: _cancel(asking))
+        try:
+            await asyncio.wait({asking})
+        finally:
+            deadline.cancel()
+            asking.cancel()
+        return Unavailable() if asking.cancelled() else asking.result()
+
+
+def _cancel(asking: asyncio.Future[ReadOutcome]) -> None:
+    asking.cancel()
 
 
 def _begin(question: Coroutine[None, None, int]) -> asyncio.Task[int]:

@@ -11,18 +11,35 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
-from evenkeel_store.heads import Step
+from evenkeel_store.heads import MAX_PIN_MILLISECONDS, Step
 from evenkeel_store.journal import KeptGroup
 from evenkeel_store.layout import Layout
 from evenkeel_store.tokens import Tokens
 
-__all__ = ["HASHES_KEPT", "Group"]
+__all__ = ["HASHES_KEPT", "Group", "SizeSample", "Stamps"]
 
 HASHES_KEPT: Final = 100
+
+
+class SizeSample(NamedTuple):
+    """How many bytes of a snapshot a row takes."""
+
+    width: float
+    rows: int
+    """How many there were."""
+    written: int
+    """How many had been written by then."""
+
+
+class Stamps(NamedTuple):
+    """Stamps of entries applied by this process: how many, and the last."""
+
+    number: int = 0
+    last: int = 0
 
 
 class Group:
@@ -37,12 +54,19 @@ class Group:
         """How many are in its own table."""
         self.folded_to = 0
         """Nothing that was written past this index is in its own table."""
+        self.size: int | None = None
+        """About how many bytes a snapshot of it would have; None before it was measured."""
+        self.samples: dict[str, SizeSample] = {}
+        """What its size rests on, by kind of rows."""
+        self.written = 0
+        """Rows written since the process began."""
         self.hashes: dict[int, str] = {}
         """By index, the last ones."""
         self.differs = ""
         """How its rows differ from the leader's, when they were last compared; empty where they are the same."""
         self.verdict = ""
         """Where it is led here: what asking all replicas said against its rows."""
+        self.stamps = Stamps()
         self.layout: Layout | None = None
         """None where there are no rows yet, and while they move."""
         self._held: dict[object, int] = {}
@@ -71,7 +95,7 @@ class Group:
                 if self.tokens.is_new(use.writer, use.sequence):
                     self.tokens.use(use)
             head = self.head if step.head is None else step.head
-            self.head = msgspec.structs.replace(head, applied=step.applied)
+            self.head = msgspec.structs.replace(head, applied=step.applied, time=step.time or head.time)
             self.layout = self._lay_out(self.layout)
 
     def _lay_out(self, known: Layout | None) -> Layout | None:
@@ -127,6 +151,19 @@ class Group:
             return self.head.applied, sorted(pinned | set(self._held.values()))
 
     @property
+    def newest(self) -> int:
+        """Log time at the applied index; where the log does not keep it yet, the newest stamp there is, or 0."""
+        head = self.head
+        if head.time:
+            return head.time
+        return max(self.tokens.newest, head.stamps[-1][0] if head.stamps else 0)
+
+    @property
+    def pinned_after(self) -> int:
+        """A log time that was past when the last of the pins was taken; 0 where there is none."""
+        return max(0, max((pin.expires for pin in self.head.pins.values()), default=0) - MAX_PIN_MILLISECONDS)
+
+    @property
     def doubt(self) -> str:
         """Why its rows may not be what they should be; empty where nothing is known against them."""
         return self.verdict or self.differs
@@ -149,6 +186,11 @@ class Group:
     def is_as_at(self, index: int) -> bool:
         """Whether its own table has what was written up to an index that is applied, and nothing else."""
         return self.unfolded == 0 and self.folded_to <= index
+
+    def note_stamps(self, stamps: Stamps) -> None:
+        """Know of stamps that were applied."""
+        if stamps.number:
+            self.stamps = Stamps(self.stamps.number + stamps.number, stamps.last)
 
     def count(self, rows: int) -> None:
         """Know that so many rows came to the log, or left it."""

@@ -15,15 +15,29 @@ from evenkeel.protocol.keys import table_name
 from evenkeel.rows.schema import RowSchema
 from evenkeel_store.tokens import TokenUse
 
-__all__ = ["ENDED_KEPT", "MAX_STAMPS", "Head", "PinnedAt", "Step", "with_stamp"]
+__all__ = [
+    "ENDED_KEPT",
+    "MAX_PIN_MILLISECONDS",
+    "MAX_STAMPS",
+    "STEP_MILLISECONDS",
+    "Head",
+    "PinnedAt",
+    "Step",
+    "advanced",
+    "with_stamp",
+]
 
 MAX_STAMPS: Final = 256
 ENDED_KEPT: Final = 256
+MAX_PIN_MILLISECONDS: Final = 86_400_000
+"""The longest a pin can be asked for."""
+STEP_MILLISECONDS: Final = 3_600_000
+"""The furthest that one entry moves log time."""
 _STAMP_MILLISECONDS: Final = 10_000
 
 
 class PinnedAt(Struct, array_like=True, frozen=True, gc=False):
-    """A pin: the index it keeps readable, and until when by the clocks of leaders."""
+    """A pin: the index it keeps readable, and until when by log time."""
 
     index: int
     expires: int
@@ -46,8 +60,10 @@ class Head(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ended: tuple[str, ...] = ()
     """Names of pins that expired last. They are not given again: whoever still reads would see two moments."""
     fences: dict[str, int] = {}
+    time: int = 0
+    """Log time in milliseconds (`logtime`); 0 until the group's log has begun to keep it."""
     stamps: tuple[tuple[int, int], ...] = ()
-    """(milliseconds, index) now and then, by which a leader finds what is older than the retention of changes."""
+    """(log time, index) now and then, by which a leader finds what is older than the retention of changes."""
     rows: int = 0
     """Number in the names of its tables."""
     log: int = 0
@@ -77,6 +93,13 @@ class Step(Struct, array_like=True, frozen=True):
     """Whether nothing that was there before counts: a new replica, or a restored one."""
     ends: bool = False
     """Whether the group is gone."""
+    time: int = 0
+    """Log time after it; 0 where it is what it was, or what the head says."""
+
+
+def advanced(time: int, stamp: int) -> int:
+    """Return log time after an entry with this stamp: never less, and the same where the stamp is too far ahead."""
+    return stamp if time < stamp <= time + STEP_MILLISECONDS else time
 
 
 def with_stamp(head: Head, *, at: int, index: int) -> Head:

@@ -1,22 +1,25 @@
-"""What a leader does of its own accord: log columns that were added, and let go what has expired.
+"""What a leader does of its own accord: log columns that were added, keep log time, and let go what has expired.
 
-Times come from entries (whoever proposed them had a clock) and are compared with the leader's clock here alone. What
-replicas then do rests on the entry, so that they all do it at the same index, whatever their own clocks say.
+What has expired is decided by log time (`logtime`), before that by what the leader has seen (`ages`), and by the leader
+alone. What replicas then do rests on the entry, so that they all do it at the same index.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
+from weakref import WeakKeyDictionary
 
 from evenkeel.errors import StoreError
 from evenkeel.metastore.clock import Clock, SystemClock
 from evenkeel.routing.routes import KnownTable
-from evenkeel_store.entries import Expire, encode_entry
+from evenkeel_store.ages import Ages
+from evenkeel_store.entries import Expire, LogTime, encode_entry
 from evenkeel_store.groups import Group
 from evenkeel_store.heads import Head
+from evenkeel_store.logtime import beginning, is_pending, tick_milliseconds
 from evenkeel_store.service import Service
 
 __all__ = ["Housekeeper", "due"]
@@ -28,7 +31,7 @@ WRITER_SECONDS: Final = 86_400.0
 
 
 def due(head: Head, silent: Iterable[str], *, now: int, table: KnownTable | None, writers_before: int) -> Expire | None:
-    """What has expired by now; None where nothing has."""
+    """What has expired by now, a log time; None where nothing has."""
     pins = now if any(pin.expires <= now for pin in head.pins.values()) else 0
     writers = writers_before if any(True for _ in silent) else 0
     changes = 0
@@ -36,17 +39,28 @@ def due(head: Head, silent: Iterable[str], *, now: int, table: KnownTable | None
         oldest = now - round(table.retention * 1000)
         # A stamp says when its index was logged: everything up to it is at least as old.
         changes = max((index for at, index in head.stamps if at <= oldest), default=0)
-    expire = Expire(pins, writers, changes if changes > head.forgotten else 0)
-    return None if expire == Expire() else expire
+    expire = Expire(pins, writers, changes if changes > head.forgotten else 0, now)
+    return None if expire == Expire(at=now) else expire
 
 
 class Housekeeper:
     """Looks after the groups that are led here, now and then and when something changes."""
 
-    def __init__(self, service: Service, *, clock: Clock | None = None, writer_seconds: float = WRITER_SECONDS) -> None:
+    def __init__(
+        self,
+        service: Service,
+        *,
+        clock: Clock | None = None,
+        writer_seconds: float = WRITER_SECONDS,
+        keeps_time: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`keeps_time` says whether every store knows `LogTime` entries."""
         self._service = service
+        self._keeps_time = keeps_time
         self._clock = clock or SystemClock()
         self._writer_seconds = writer_seconds
+        self._ages: WeakKeyDictionary[Group, Ages] = WeakKeyDictionary()
+        """Of groups that are led here and do not keep log time yet."""
         self._stirred: set[int] = set()
         self._wake = asyncio.Event()
 
@@ -87,14 +101,56 @@ class Housekeeper:
             known = self._service.routes.table(group.head.table)
             if known is not None and _wants_columns(group.head, known):
                 await self._service.add_columns(group, known)
-            before = self._service.now() - round(self._writer_seconds * 1000)
-            silent = await self._service.machine.look(lambda _: group.tokens.silent_since(before))
-            expire = due(group.head, silent, now=self._service.now(), table=known, writers_before=before)
-            if expire is not None:
-                await self._service.propose(group, encode_entry(expire))
+            if group.head.time:
+                self._ages.pop(group, None)
+                entry = await self._expire(group, known) or self._tick(group)
+            else:
+                entry = await self._begin_time(group) if self._keeps_time() else await self._expire_seen(group, known)
+            if entry is not None:
+                await self._service.propose(group, encode_entry(entry))
         except StoreError as error:
             # Another leader, or the next look, will do it.
             log.info("housekeeping is put off: %s", error, extra=group.head.fields())
+
+    async def _expire(self, group: Group, known: KnownTable | None) -> Expire | None:
+        if not is_pending(group):
+            return None
+        now = self._service.stamp(group)
+        before = now - round(self._writer_seconds * 1000)
+        silent = await self._service.machine.look(lambda _: group.tokens.silent_since(before))
+        return due(group.head, silent, now=now, table=known, writers_before=before)
+
+    def _tick(self, group: Group) -> LogTime | None:
+        """Move log time while something waits to expire and nobody writes."""
+        now = self._service.stamp(group)
+        return LogTime(now) if now - group.head.time >= tick_milliseconds(group.number) and is_pending(group) else None
+
+    # Before log time is kept
+
+    async def _begin_time(self, group: Group) -> LogTime:
+        await self._service.catch_up(group)
+        ages = await self._look_at_ages(group)
+        return LogTime(beginning(ages.bounds(), reading=self._service.stamp(group)))
+
+    async def _expire_seen(self, group: Group, known: KnownTable | None) -> Expire | None:
+        if not is_pending(group):
+            self._ages.pop(group, None)
+            return None
+        if self._due(group, known, await self._look_at_ages(group)) is None:
+            return None
+        # What other leaders logged may have lower stamps than what is applied here.
+        await self._service.catch_up(group)
+        return self._due(group, known, await self._look_at_ages(group))
+
+    def _due(self, group: Group, known: KnownTable | None, ages: Ages) -> Expire | None:
+        retention = None if known is None else known.retention
+        return ages.due(group.head, writer_seconds=self._writer_seconds, retention=retention)
+
+    async def _look_at_ages(self, group: Group) -> Ages:
+        ages = self._ages.setdefault(group, Ages())
+        head, uses = await self._service.machine.look(lambda _: (group.head, group.tokens.last_uses()))
+        ages.look(head, uses, now=self._clock.now())
+        return ages
 
 
 def _wants_columns(head: Head, known: KnownTable) -> bool:

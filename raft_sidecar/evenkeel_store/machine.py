@@ -49,6 +49,7 @@ from evenkeel_store.engine import Engine, Request
 from evenkeel_store.groups import Group
 from evenkeel_store.journal import KeptGroup
 from evenkeel_store.layout import Layout
+from evenkeel_store.logtime import LogClocks
 from evenkeel_store.pace import Pace
 from evenkeel_store.reading import Rows
 from evenkeel_store.snapshots import SnapshotFiles, fill_log, load_tables, read_files, write_files
@@ -119,18 +120,22 @@ class Machine:
         self._hosted: dict[tuple[str, int], int] = {}
         self._roles: dict[int, Role] = {}
         self._waiting: dict[int, list[tuple[int, asyncio.Future[None]]]] = {}
+        self.log_clocks = LogClocks() if clock is None else LogClocks(clock.now)
         self.upkeep = Upkeep(
             self.engine,
             self.rows,
             full=self.directory.full,
             report=self.report,
             doubted=self._doubted,
+            measured=self._measured,
             clock=self._clock,
         )
         self.on_role: Callable[[int], None] = lambda group: None
         """Called when a group's role is told."""
         self.on_doubt: Callable[[Group], None] = lambda group: None
         """Called when something else is known against a group's rows, and when the sidecar has to be told again."""
+        self.on_size: Callable[[Group], None] = lambda group: None
+        """Called when a group's size has changed noticeably, and after it was opened."""
 
     @property
     def volume(self) -> str:
@@ -203,14 +208,24 @@ class Machine:
         if is_fatal(error):
             self._spawn(self.look(Engine.reopen))
         elif is_damage(error):
-            self._spawn(self.look(lambda engine: engine.mark_damaged(group, str(error).partition("\n")[0])))
+            self._spawn(self._mark_damaged(group, str(error).partition("\n")[0]))
+
+    async def _mark_damaged(self, group: int, why: str) -> None:
+        """Serve a group's rows no more, and tell the sidecar, which else finds out when it next asks."""
+        await self.look(lambda engine: engine.mark_damaged(group, why))
+        known = self.engine.groups.get(group)
+        if known is not None:
+            self.on_doubt(known)
 
     def _doubted(self, group: Group) -> None:
         self.on_doubt(group)
 
+    def _measured(self, group: Group) -> None:
+        self.on_size(group)
+
     async def condemn(self, group: int, why: str) -> None:
         """Rely on a group's rows no more."""
-        await self.look(lambda engine: engine.mark_damaged(group, why))
+        await self._mark_damaged(group, why)
         self.tally["condemnations"] += 1
 
     # What the sidecar asks
@@ -268,15 +283,23 @@ class Machine:
             # Replaced, never changed: threads of the Flight server look at it.
             self._hosted = {**self._hosted, (request.table, request.partition): group}
         answer(body)
+        self._observe_time(group)
         known = self.engine.groups.get(group)
-        if known is not None and known.doubt and not known.head.damage:
+        if known is None:
+            return
+        if known.doubt and not known.head.damage:
             self.on_doubt(known)
+        if known.size is not None:
+            self.on_size(known)
+        else:
+            self.upkeep.measure_soon(known)
 
     def _closed(self, group: int, replica: int, answer: _Answer, body: StoreSays) -> None:
         if isinstance(body, Done) and self._replicas.get(group) == replica:
             del self._replicas[group]
             self._hosted = {place: number for place, number in self._hosted.items() if number != group}
             self._roles.pop(group, None)
+            self.log_clocks.forget(group)
             for _, future in self._waiting.pop(group, []):
                 future.cancel()
         answer(body)
@@ -361,8 +384,14 @@ class Machine:
 
     def _after_round(self, groups: set[int]) -> None:
         for group in groups:
+            self._observe_time(group)
             self._wake(group)
         self.upkeep.applied(groups)
+
+    def _observe_time(self, group: int) -> None:
+        known = self.engine.groups.get(group)
+        if known is not None:
+            self.log_clocks.observe(known)
 
     def _wake(self, group: int) -> None:
         applied = self.applied(group)
@@ -437,7 +466,9 @@ class Machine:
         kept = KeptGroup(msgspec.structs.replace(files.kept.head, **own), files.kept.uses)
         await self.look(lambda engine: engine.adopt(number, replica, kept, partial(fill_log, files)))
         self.tally["restores"] += 1
+        self._observe_time(number)
         self.on_doubt(self.engine.groups[number])
+        self.upkeep.measure_soon(self.engine.groups[number])
         return Applied(request.index)
 
 

@@ -82,6 +82,7 @@ class Service:
         self._clock = clock or SystemClock()
         self.reads = ReadIndexes(self._read_index, clock=self._clock, patience=patience)
         machine.on_doubt = self.tell_doubt
+        machine.on_size = self.tell_size
 
     # Finding
 
@@ -89,6 +90,8 @@ class Service:
         """Return a partition that is here, or raise where it is instead."""
         known = self.routes.table(named)
         key = self._key(named, known)
+        if self.routes.dropped(key):
+            raise TableDroppedError(f"table {table_name(key)} was deleted; undelete it to read its data")
         group = self.machine.hosted(key, partition)
         if group is not None:
             return group
@@ -105,7 +108,8 @@ class Service:
         if "." in named:
             return named
         # Without the metastore, what is here is known all the same.
-        return next((key for key in self.machine.hosted_tables() if table_name(key) == named), named)
+        here = (key for key in self.machine.hosted_tables() if table_name(key) == named)
+        return next((key for key in here if not self.routes.dropped(key)), named)
 
     def redirect(self, key: str, partition: int, why: str, *, hint: str = "") -> NotLeaderError:
         """Return the error that sends a client to whoever leads, as far as is known."""
@@ -218,7 +222,11 @@ class Service:
         if known is not None and (head.schema is None or known.schema.version > head.schema.version):
             await self.add_columns(group, known)
         else:
-            await self._until_applied(group, await self.reads.index(group.number))
+            await self.catch_up(group)
+
+    async def catch_up(self, group: Group) -> None:
+        """Wait until everything is applied here that was logged before."""
+        await self._until_applied(group, await self.reads.index(group.number))
 
     async def add_columns(self, group: Group, known: KnownTable) -> None:
         """Have a table's columns logged, and wait for them."""
@@ -229,11 +237,22 @@ class Service:
         """Take note of an error that somebody met while reading."""
         self.machine.report(group.number, error)
 
+    # Time
+
+    def stamp(self, group: Group) -> int:
+        """Return log time for a new entry."""
+        return self.machine.log_clocks.stamp(group, wall=self.now())
+
+    def time_of_day(self, group: Group, log_time: int) -> int:
+        """Return when, by this machine's clock, a log time was or will be reached while the partition is led."""
+        now = self.now()
+        return now + log_time - self.machine.log_clocks.read(group, wall=now)
+
     # Barriers
 
     async def pin(self, group: Group, name: str, seconds: float) -> tuple[PinnedAt, bool]:
         """Keep rows readable; returns the pin, and whether it is a new one."""
-        now = self.now()
+        now = self.stamp(group)
         committed = await self.propose(group, encode_entry(Pin(name, now + round(seconds * 1000), now)))
         await self._until_applied(group, committed.index)
         pinned = group.head.pins.get(name)
@@ -290,7 +309,12 @@ class Service:
 
     def tell_doubt(self, group: Group) -> None:
         """Let the sidecar know what is known against a group's rows, for all who look at its status."""
-        self._sidecar.doubt(group.number, group.head.replica, group.doubt)
+        self._sidecar.doubt(group.number, group.head.replica, group.head.damage or group.doubt)
+
+    def tell_size(self, group: Group) -> None:
+        """Let the sidecar know how large a group is, for plans and their progress."""
+        if group.size is not None:
+            self._sidecar.size(group.number, group.head.replica, group.size)
 
 
 def too_large(limit: int = MAX_ENTRY_BYTES) -> TooLargeError:

@@ -31,12 +31,14 @@ from evenkeel_store.journal import KeptGroup, decode_kept, encode_kept
 from evenkeel_store.layout import Layout
 from evenkeel_store.pace import Pace
 
-__all__ = ["SnapshotFiles", "fill_log", "load_tables", "read_files", "write_files"]
+__all__ = ["STEP_ROWS", "SnapshotFiles", "copy_rows", "fill_log", "load_tables", "read_files", "write_files"]
 
-_FORMAT: Final = 2
+_FORMAT: Final = 3
+_WITHOUT_LOG_TIME: Final = 2
+"""What the first release reads: it would not keep log time, and forget tokens at other indexes than the others."""
 _COPY: Final = "(FORMAT parquet, PARQUET_VERSION v2, COMPRESSION zstd, ROW_GROUP_SIZE 122880)"
 """The second version's encodings leave so little to compress that it is all together a third cheaper."""
-_STEP_ROWS: Final = 122_880
+STEP_ROWS: Final = 122_880
 """What DuckDB keeps together, so that a step reads nothing that another one reads as well."""
 _MOST_STEPS: Final = 256
 
@@ -80,12 +82,18 @@ def _parts(cursor: Cursor, layout: Layout) -> Iterator[tuple[str, str]]:
 def _ranges(cursor: Cursor, table: str) -> Iterator[range]:
     [(last,)] = cursor.execute(f"SELECT max(rowid) FROM {table}").fetchall()
     end = 0 if last is None else last + 1
-    step = _STEP_ROWS * max(1, -(-end // (_STEP_ROWS * _MOST_STEPS)))
+    step = STEP_ROWS * max(1, -(-end // (STEP_ROWS * _MOST_STEPS)))
     return (range(start, start + step) for start in range(0, max(1, end), step))
 
 
 def _kind(table: str) -> str:
     return table.partition("_")[0]
+
+
+def copy_rows(cursor: Cursor, query: str, file: Path) -> int:
+    """Write what a query finds to a file of a snapshot; returns how many rows there are."""
+    [(rows,)] = cursor.execute(f"COPY ({query}) TO {_quoted(file)} {_COPY}").fetchall()
+    return int(rows)
 
 
 def write_files(cursor: Cursor, layout: Layout | None, kept: KeptGroup, directory: Path, *, pace: Pace) -> list[str]:
@@ -96,14 +104,16 @@ def write_files(cursor: Cursor, layout: Layout | None, kept: KeptGroup, director
     checksums: dict[str, str] = {}
 
     def write(name: str, query: str) -> None:
-        run(cursor, f"COPY ({query}) TO {_quoted(directory / name)} {_COPY}")
+        copy_rows(cursor, query, directory / name)
         checksums[name] = _checksum(directory / name)
 
     for name, query in _parts(cursor, layout) if layout is not None else ():
         pace.step(partial(write, name, query))
     (directory / "state").write_bytes(encode_kept(kept))
     checksums["state"] = _checksum(directory / "state")
-    (directory / "about").write_bytes(msgspec.json.encode(_About(_FORMAT, kept.head.applied, checksums)))
+    (directory / "about").write_bytes(
+        msgspec.json.encode(_About(_FORMAT if kept.head.time else _WITHOUT_LOG_TIME, kept.head.applied, checksums))
+    )
     return ["about", *checksums]
 
 
@@ -127,8 +137,9 @@ def _read_about(directory: Path) -> _About:
         about = msgspec.json.decode((directory / "about").read_bytes(), type=_About)
     except (OSError, ValueError) as error:
         raise StateMachineError(f"snapshot in {directory}: cannot read `about`: {error}") from error
-    if about.format != _FORMAT:
-        raise StateMachineError(f"snapshot in {directory}: format {about.format}, and this store reads {_FORMAT}")
+    if about.format not in (_WITHOUT_LOG_TIME, _FORMAT):
+        reads = f"this store reads {_WITHOUT_LOG_TIME} and {_FORMAT}"
+        raise StateMachineError(f"snapshot in {directory}: format {about.format}, and {reads}: run a newer release")
     return about
 
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from msgspec import Struct
 
 from evenkeel_store.entries import TOKENS_KEPT
 
-__all__ = ["TokenDraft", "TokenUse", "Tokens"]
+__all__ = ["LastUse", "TokenDraft", "TokenUse", "Tokens"]
 
 
 class TokenUse(Struct, array_like=True, frozen=True, gc=False):
@@ -22,6 +23,16 @@ class TokenUse(Struct, array_like=True, frozen=True, gc=False):
     sequence: int
     result: str
     at: int
+
+
+class LastUse(NamedTuple):
+    """A writer's last token. Every further one changes it, whatever its stamp."""
+
+    at: int
+    kept: int
+    """How many of its tokens are kept."""
+    oldest: int
+    """The lowest of those."""
 
 
 class _Writer:
@@ -55,6 +66,8 @@ class Tokens:
 
     def __init__(self, uses: Iterable[TokenUse] = ()) -> None:
         self._writers: dict[str, _Writer] = {}
+        self.newest = 0
+        """The newest time at which one was used."""
         for use in uses:
             self.use(use)
 
@@ -74,10 +87,25 @@ class Tokens:
     def use(self, use: TokenUse) -> None:
         """Take note of a token, and forget the oldest of its writer where there are too many."""
         self._writers.setdefault(use.writer, _Writer()).use(use.sequence, use.result, use.at)
+        self.newest = max(self.newest, use.at)
 
     def silent_since(self, time: int) -> list[str]:
         """Name the writers whose last token is not younger than a time."""
         return [name for name, writer in self._writers.items() if writer.last <= time]
+
+    def used_after(self, time: int) -> list[str]:
+        """Name the writers whose last token is younger than a time."""
+        return [name for name, writer in self._writers.items() if writer.last > time]
+
+    def times(self) -> list[int]:
+        """Return when each writer used its last token."""
+        return [writer.last for writer in self._writers.values()]
+
+    def last_uses(self) -> dict[str, LastUse]:
+        """Return the last token of each writer."""
+        return {
+            name: LastUse(writer.last, len(writer.results), writer.oldest[0]) for name, writer in self._writers.items()
+        }
 
     def forget(self, writers: Iterable[str]) -> None:
         """Forget writers."""

@@ -15,6 +15,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final
 
 import duckdb
@@ -26,6 +27,7 @@ from evenkeel_store.entries import Compare
 from evenkeel_store.folding import FOLD_ROWS, fold
 from evenkeel_store.groups import Group
 from evenkeel_store.reading import Rows, state_hash
+from evenkeel_store.sizing import Sizing
 
 __all__ = ["FOLD_SECONDS", "Upkeep"]
 
@@ -53,17 +55,22 @@ class Upkeep:
         full: Callable[[], str],
         report: Callable[[int, BaseException], None],
         doubted: Callable[[Group], None],
+        measured: Callable[[Group], None],
         clock: Clock,
     ) -> None:
         """`full` says why nothing may be written; `report` is told what errors groups met.
 
-        `doubted` is told of groups that were compared, where that changed what is known against their rows.
+        `doubted` is called with groups that were compared, where that changed what is known against their rows, and
+        `measured` with groups whose size has changed.
         """
         self._engine = engine
         self._rows = rows
         self._full = full
         self._report = report
         self._doubted = doubted
+        self._measured = measured
+        self._sizing = Sizing(engine.database, full=full)
+        self._unmeasured: dict[int, Group] = {}
         self._clock = clock
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fold")
         self._running: asyncio.Task[None] | None = None
@@ -119,6 +126,7 @@ class Upkeep:
     async def _run(self) -> None:
         while True:
             await self._sleep(FOLD_SECONDS)
+            await self._measure_all()
             if self._fold_now.is_set():
                 self._fold_now.clear()
                 await self.fold(FOLD_ROWS)
@@ -163,16 +171,47 @@ class Upkeep:
         if self._full():
             return
         try:
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._fold, group)
+            folded = await asyncio.get_running_loop().run_in_executor(self._thread, self._fold, group)
         except duckdb.Error as error:
             self._report(group.number, error)
+        else:
+            await self._measure(group, folded)
 
-    def _fold(self, group: Group) -> None:
-        engine = self._engine
+    def _fold(self, group: Group) -> int:
+        engine, folded = self._engine, 0
         with engine.tables_lock, contextlib.closing(engine.database.cursor()) as cursor:
             if engine.groups.get(group.number) is group:
-                engine.tally["folded_rows"] += fold(engine.database, cursor, group)
+                folded = fold(engine.database, cursor, group)
+                engine.tally["folded_rows"] += folded
                 engine.tally["folds"] += 1
+        return folded
+
+    # Measuring
+
+    def measure_soon(self, group: Group) -> None:
+        """Find out how large a group is that was just opened, or has other rows now."""
+        self._unmeasured[group.number] = group
+        group.size = None
+        group.samples.clear()
+
+    async def _measure_all(self) -> None:
+        while self._unmeasured and not self._fold_now.is_set():
+            _, group = self._unmeasured.popitem()
+            await self._measure(group)
+
+    async def _measure(self, group: Group, written: int = 0) -> None:
+        if group.head.damage or self._engine.groups.get(group.number) is not group:
+            return
+        try:
+            measure = partial(self._sizing.measure, group, written=written)
+            changed = await asyncio.get_running_loop().run_in_executor(self._thread, measure)
+        except duckdb.Error as error:
+            self._report(group.number, error)
+        except OSError as error:
+            log.warning("the size of the rows cannot be sampled: %s", error, extra=group.head.fields())
+        else:
+            if changed:
+                self._measured(group)
 
     # Reading through
 

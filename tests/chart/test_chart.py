@@ -14,6 +14,7 @@ import yaml
 from e2e.cluster.binaries import find, lacking
 from e2e.cluster.layers import leave_out
 from evenkeel.kube.kinds import CERTIFICATE, ISSUER
+from evenkeel.model.crd import SCHEMA_ANNOTATION, schema_hashes
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel_operator.manifests.settings import CertManagerSettings
 from evenkeel_operator.manifests.stores import service
@@ -144,6 +145,7 @@ def test_crds_are_those_of_the_models(helm: Path) -> None:
     files = [yaml.safe_load(file.read_text()) for file in (ROOT / "crds").glob("*.yaml")]
     assert {name: crd["spec"] for name, crd in found.items()} == {f["metadata"]["name"]: f["spec"] for f in files}
     assert all(crd["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep" for crd in found.values())
+    assert {n: crd["metadata"]["annotations"][SCHEMA_ANNOTATION] for n, crd in found.items()} == dict(schema_hashes())
 
 
 def test_one_namespace_takes_no_cluster_wide_grant(helm: Path) -> None:
@@ -271,3 +273,13 @@ def test_cert_manager_signs_for_etcd(helm: Path) -> None:
     [role] = [o for o in of_kind(objects, "ClusterRole") if o["metadata"]["name"] == "evenkeel-system"]
     assert any("certificates" in rule["resources"] for rule in role["rules"])
     assert not any(of_kind(render(helm, {}), kind.name) for kind in (CERTIFICATE, ISSUER))
+
+
+def test_a_full_etcd_is_not_restarted(helm: Path) -> None:
+    """`/health` fails while the quota is used up, and restarting members frees no space."""
+    [etcd] = of_kind(render(helm, NAMED["bundled"]), "StatefulSet")
+    [container] = etcd["spec"]["template"]["spec"]["containers"]
+    paths = {
+        probe: container[probe]["httpGet"]["path"] for probe in ("startupProbe", "livenessProbe", "readinessProbe")
+    }
+    assert paths == {"startupProbe": "/livez", "livenessProbe": "/livez", "readinessProbe": "/readyz"}

@@ -23,7 +23,6 @@ from evenkeel.model.crd import FACES
 from evenkeel.model.loading import load_yaml
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.model.table import Table, TableStatus
-from evenkeel.protocol.records import GroupLoad
 from tests.controller.support import KEYS, Scene, store_cluster, table
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -155,6 +154,7 @@ async def test_status_is_all_at_a_glance(scene: Scene, session: LocalSession, ca
 
 async def test_delete_waits_until_nothing_is_left(scene: Scene, session: LocalSession, capsys: Capture) -> None:
     """Or does not, where that is not wanted."""
+    await scene.change(undeleteFor="0s")
     await verbs.delete(session, "table", "orders", wait=False)
     assert "is being deleted" in capsys.readouterr().out
     await scene.pass_time(1)
@@ -201,7 +201,7 @@ async def test_wait(scene: Scene, session: LocalSession, capsys: Capture) -> Non
     await scene.pass_time(3)
     with pytest.raises(InvalidInputError, match=r"does not hold after 0 s: .*replicas 9 need 9 stores"):
         await verbs.wait_for(session, "orders", "Balanced", within=0)
-    with pytest.raises(InvalidInputError, match=r"--for: got 'Rady'; allowed: one of Ready, Progressing"):
+    with pytest.raises(InvalidInputError, match=r"--for: got 'Rady'; allowed: one of Ready, Available, Progressing"):
         await verbs.wait_for(session, "orders", "Rady", within=5)
 
 
@@ -224,9 +224,8 @@ async def test_partitions(scene: Scene, session: LocalSession, capsys: Capture) 
 
 
 async def test_plan_changes_nothing(scene: Scene, session: LocalSession, capsys: Capture) -> None:
-    """Moves with sizes and reasons, and a line that sums them up, with a time where throttles are known."""
-    groups = tuple(GroupLoad(p, True, 2048, 0) for p in range(8))
-    await scene.report("main-0", tables={await scene.key(): groups})
+    """Moves with sizes and reasons, and a line that sums them up, with a time where rates or throttles are known."""
+    await scene.report_sizes("main-0", await scene.key(), dict.fromkeys(range(8), 2048))
     revision = (await scene.metastore.range("/")).revision
     await tables.plan(session, "orders", {"replicas": 4}, TABLE)
     *moves, summary = capsys.readouterr().out.splitlines()
@@ -239,7 +238,7 @@ async def test_plan_changes_nothing(scene: Scene, session: LocalSession, capsys:
     await scene.change(movement={"bytesPerSecond": "1Ki"})
     await scene.pass_time(3)
     await tables.plan(session, "orders", {"replicas": 4}, TABLE)
-    assert "about 4s at the present throttles" in capsys.readouterr().out
+    assert "16.0 KiB to copy in about 4s" in capsys.readouterr().out
 
 
 async def test_plan_as_data(session: LocalSession, capsys: Capture) -> None:

@@ -395,6 +395,30 @@ async def test_a_leader_that_moved_is_found(orders: AsyncTableClient, stores: li
     assert 0 in written.indexes
 
 
+async def test_a_leader_key_that_is_withdrawn(orders: AsyncTableClient, stores: list[Store]) -> None:
+    """The metastore names no leader: the client asks the replicas, and one of them leads or knows who does."""
+    peers = tuple(Peer(store.name, "v", 1) for store in reversed(stores))
+    for store in stores:
+        for partition in range(4):
+            store.routes.put(KEYS.partition("orders.1", partition).stable, encode(Stable(peers)))
+            store.routes.remove(KEYS.leader("orders.1", partition))
+    written = await orders.upsert(rows(100))
+    assert sorted(written.indexes) == [0, 1, 2, 3]
+    assert await orders.count() == 100
+
+
+async def test_no_leader_until_the_deadline(stores: list[Store]) -> None:
+    """Nobody leads and no replica is known: the error names the partition, and says where to look."""
+    for store in stores:
+        store.routes.remove(KEYS.leader("orders.1", 0))
+        store.routes.remove(KEYS.partition("orders.1", 0).stable)
+    async with AsyncClient([stores[0].address], deadline=0.5) as client:
+        with pytest.raises(
+            UnavailableError, match=r"partition 0 of table orders has no leader.* conditions of the Table"
+        ):
+            await client.table("orders").scan()
+
+
 async def test_unknown_outcomes_are_written_once(orders: AsyncTableClient, stores: list[Store]) -> None:
     """A batch whose answer was lost is sent again under its token: the row's changes tell of one write."""
     for store in stores:

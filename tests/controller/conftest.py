@@ -6,10 +6,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from evenkeel.versions import SUPPORTED
 from tests.controller.support import Scene
 
 
 @pytest.fixture
-async def scene() -> AsyncIterator[Scene]:
-    async with Scene() as found:
+async def scene(request: pytest.FixtureRequest) -> AsyncIterator[Scene]:
+    async with Scene(versions=getattr(request, "param", SUPPORTED)) as found:
         yield found

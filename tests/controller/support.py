@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
 from evenkeel.controller.controller import Controller
+from evenkeel.errors import NoSpaceError
 from evenkeel.local.resources import ROOT, ClusterResources, LocalResources
 from evenkeel.metastore.api import Compare, Delete, Get, KeyValue, Op, Put, Txn, TxnResult
 from evenkeel.metastore.clock import VirtualClock
@@ -20,10 +22,11 @@ from evenkeel.model.storecluster import StoreCluster
 from evenkeel.model.table import Table
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.partition import PartitionView, read_partition
-from evenkeel.protocol.records import Leader, LeaderOrder, StoreLoad, StoreRecord, decode, encode, voters
+from evenkeel.protocol.records import Leader, LeaderOrder, LoadSlice, StoreLoad, StoreRecord, decode, encode, voters
 from evenkeel.protocol.sidecar import switch_txn
 from evenkeel.protocol.table_life import confirm_drop
 from evenkeel.reconcile.wish import table_key
+from evenkeel.versions import SUPPORTED, VersionRange
 
 KEYS = Keys(namespace="default", store_cluster="main")
 BEGIN = 1_700_000_000.0
@@ -36,8 +39,16 @@ class CountingMetastore(MemoryMetastore):
     def __init__(self, clock: VirtualClock) -> None:
         super().__init__(clock=clock)
         self.writes: Counter[str] = Counter()
+        self.why_full = ""
+        """Why every write is refused for lack of space, if so."""
+
+    async def full(self) -> str:
+        return self.why_full
 
     async def txn(self, txn: Txn) -> TxnResult:
+        # Resources are in the same metastore here; on Kubernetes statuses are not in etcd.
+        if self.why_full and any(isinstance(op, Put) and op.key.startswith(KEYS.root) for op in txn.success):
+            raise NoSpaceError(self.why_full)
         result = await super().txn(txn)
         if result.succeeded:
             self.writes.update(_kind(op) for op in txn.success if not isinstance(op, Get))
@@ -52,13 +63,17 @@ def _kind(op: Op) -> str:
 class Scene:
     """A StoreCluster `main`, its stores' registrations, and the controller."""
 
-    def __init__(self, stores: int = 4) -> None:
+    def __init__(self, stores: int = 4, *, versions: VersionRange | None = SUPPORTED) -> None:
+        """`versions` is what the first stores announce; None as those of the first release."""
         self.clock = VirtualClock()
+        self.wall_ahead = 0.0
+        """By how many seconds the controller's wall clock is wrong."""
         self.metastore = CountingMetastore(self.clock)
         self.resources = LocalResources(self.metastore)
         self.controller = self.make_controller("first")
         self.task: asyncio.Task[None] | None = None
         self._stores = stores
+        self._versions = versions
         self._leases: dict[str, MemoryLease] = {}
 
     def make_controller(self, holder: str) -> Controller:
@@ -72,12 +87,12 @@ class Scene:
         )
 
     def today(self) -> float:
-        return BEGIN + self.clock.now()
+        return BEGIN + self.clock.now() + self.wall_ahead
 
     async def __aenter__(self) -> Self:
         await self.apply(store_cluster(self._stores))
         for number in range(self._stores):
-            await self.come(f"main-{number}")
+            await self.come(f"main-{number}", versions=self._versions)
         self.start()
         await self.rest()
         return self
@@ -137,10 +152,10 @@ class Scene:
 
     # Stores
 
-    async def come(self, name: str, *, volume: str = "") -> None:
+    async def come(self, name: str, *, volume: str = "", versions: VersionRange | None = SUPPORTED) -> None:
         lease = await self.metastore.lease(3600 * 24)
         self._leases[name] = lease
-        record = StoreRecord(volume=volume or f"v-{name}")
+        record = StoreRecord(volume=volume or f"v-{name}", versions=versions)
         await self.put(KEYS.store(name), encode(record), lease=lease.id)
 
     async def go(self, name: str) -> None:
@@ -149,6 +164,11 @@ class Scene:
     async def report(self, store: str, **load: Any) -> None:
         value = {"replicas": 1, "leading": 1, "log_bytes": 0, "bytes_per_second": 0, **load}
         await self.put(KEYS.load(store), encode(StoreLoad(**value)))
+
+    async def report_sizes(self, store: str, table: str, sizes: Mapping[int, int]) -> None:
+        """Report the sizes of a store's replicas, all of one slice."""
+        value = encode(LoadSlice(tuple(sizes.items())))
+        await self.put(KEYS.load_slice(store, table, next(iter(sizes))), value)
 
     async def put(self, key: str, value: bytes, *, lease: int = 0) -> None:
         await self.metastore.txn(Txn(success=(Put(key, value, lease),)))
@@ -242,8 +262,10 @@ class Scene:
 
 
 def told(status: Any) -> dict[str, tuple[str, str]]:
-    """Of a status, by type: whether each condition holds, and why."""
-    return {} if status is None else {entry.type: (entry.status, entry.reason) for entry in status.conditions}
+    """Of a status, by type: whether each condition holds, and why; beside those that follow from the others."""
+    conditions = () if status is None else status.conditions
+    derived = ("Reconciling", "Stalled")
+    return {entry.type: (entry.status, entry.reason) for entry in conditions if entry.type not in derived}
 
 
 def store_cluster(stores: int, more: str = "") -> str:

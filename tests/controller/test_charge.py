@@ -12,10 +12,11 @@ import pytest
 
 from evenkeel.controller.ground import Ground
 from evenkeel.controller.statuses import SETTLE_SECONDS, STATUS_SECONDS, StatusWriter
-from evenkeel.errors import AuthenticationError, ClusterMismatchError, FencedError, MetastoreError, UnreachableError
+from evenkeel.errors import AuthenticationError, FencedError, MetastoreError, UnreachableError
 from evenkeel.local.resources import ClusterResources
 from evenkeel.metastore.api import KeyValue, Snapshot, Txn, TxnResult, WatchBatch
 from evenkeel.metastore.epoch import acquire_epoch
+from evenkeel.model.conditions import Reason, condition, merge_conditions
 from evenkeel.model.table import Table
 from evenkeel.protocol.records import StoreState, decode
 from tests.controller.support import KEYS, Scene, table, told
@@ -74,7 +75,7 @@ async def test_a_controller_at_rest_writes_nothing(scene: Scene) -> None:
 
 
 async def test_a_controller_at_rest_hardly_asks(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Table and stores are looked at once per sweep, and all that is asked for is who is in charge."""
+    """Table and stores are looked at once per sweep; all that is asked for is who is in charge, and of which etcd."""
     await scene.make_table()
     asked = Counter[str]()
     get, range_ = scene.metastore.get, scene.metastore.range
@@ -91,7 +92,7 @@ async def test_a_controller_at_rest_hardly_asks(scene: Scene, monkeypatch: pytes
     monkeypatch.setattr(scene.metastore, "range", counted_range)
     await scene.pass_time(300, step=1)
     own = {key: times for key, times in asked.items() if key.startswith(KEYS.root)}
-    assert own == {KEYS.epoch: 10 + 10}
+    assert own == {KEYS.epoch: 10 + 10, KEYS.adoption: 10}
 
 
 async def test_a_burst_of_events_is_few_statuses(scene: Scene) -> None:
@@ -182,9 +183,8 @@ async def test_a_controller_that_slept_through_its_deposition_writes_nothing(sce
     scene.task = None
 
 
-async def test_a_status_that_is_the_same_is_not_even_sent(scene: Scene) -> None:
-    """An API server would drop it, and be asked for it all the same."""
-    await scene.make_table()
+async def a_writer(scene: Scene) -> tuple[StatusWriter, list[str]]:
+    """What writes statuses, in place of the controller's own, and the names of the resources whose were sent."""
     await scene.stop()
     resources = ClusterResources(scene.resources, "main")
     sent: list[str] = []
@@ -195,7 +195,32 @@ async def test_a_status_that_is_the_same_is_not_even_sent(scene: Scene) -> None:
     resources.set_status = set_status  # type: ignore[method-assign]
     ground = Ground(scene.metastore, keys=KEYS, clock=scene.clock, today=scene.today)
     ground.epoch = await acquire_epoch(scene.metastore, KEYS.epoch, "tests")
-    writer, found = StatusWriter(resources, ground), await scene.table()
+    await ground.check_version()
+    return StatusWriter(resources, ground), sent
+
+
+@pytest.mark.parametrize("holds", [False, None])
+async def test_a_status_that_stops_being_ready_is_written_at_once(scene: Scene, holds: bool | None) -> None:
+    """Whoever relies on Ready learns of it without the moment that other changes wait for."""
+    await scene.make_table()
+    writer, sent = await a_writer(scene)
+    found = await scene.table()
+    assert found.status is not None
+    ready = condition("Ready", holds, Reason.NO_QUORUM, now="2026-01-01T00:00:00Z", generation=1)
+    status = found.status.model_copy(update={"conditions": merge_conditions(found.status.conditions, [ready])})
+    assert await writer.write(found, status) == 0
+    assert sent == ["orders"]
+    scene.clock.advance(STATUS_SECONDS)
+    again = found.model_copy(update={"status": status})
+    assert await writer.write(again, found.status) == SETTLE_SECONDS
+    assert sent == ["orders"]
+
+
+async def test_a_status_that_is_the_same_is_not_even_sent(scene: Scene) -> None:
+    """An API server would drop it, and be asked for it all the same."""
+    await scene.make_table()
+    writer, sent = await a_writer(scene)
+    found = await scene.table()
     assert found.status is not None
     assert await writer.write(found, found.status) == 0
     assert sent == []
@@ -211,7 +236,7 @@ async def test_a_status_that_is_the_same_is_not_even_sent(scene: Scene) -> None:
     assert sent == ["orders"]
 
 
-@pytest.mark.parametrize("why", [UnreachableError, AuthenticationError, ClusterMismatchError])
+@pytest.mark.parametrize("why", [UnreachableError, AuthenticationError])
 async def test_without_the_metastore_statuses_say_so(scene: Scene, why: type[MetastoreError]) -> None:
     """Where resources can be reached, all of them say what is wrong; when it is over they say that too."""
     await scene.make_table()
@@ -247,7 +272,7 @@ async def test_without_resources_nothing_is_changed(scene: Scene) -> None:
 @pytest.mark.parametrize("why", [UnreachableError, AuthenticationError])
 async def test_a_controller_that_begins_while_nothing_answers(scene: Scene, why: type[MetastoreError]) -> None:
     """It takes charge when it can."""
-    await scene.make_table()
+    await scene.make_table(table(more=", undeleteFor: 0s"))
     await scene.stop()
     scene.controller = scene.make_controller("late")
     with away(scene, "/", why=why):
@@ -257,3 +282,19 @@ async def test_a_controller_that_begins_while_nothing_answers(scene: Scene, why:
     await scene.resources.delete(Table, "orders")
     await scene.pass_time(1)
     assert await scene.kvs(KEYS.tombstone(""))
+
+
+async def test_a_full_metastore_shows_in_every_status(scene: Scene) -> None:
+    """Also where nothing is to be written; what is wrong stays told until there is space, and no longer."""
+    await scene.make_table()
+    scene.metastore.why_full = "etcd has used up its space quota"
+    await scene.pass_time(40, step=1)
+    for status in ((await scene.cluster()).status, (await scene.table()).status):
+        assert told(status)["Degraded"] == ("True", "MetastoreFull")
+    written = dict(scene.metastore.writes)
+    await scene.pass_time(60, step=1)
+    assert dict(scene.metastore.writes) == written, "it is told once, not again and again"
+    scene.metastore.why_full = ""
+    await scene.pass_time(40, step=1)
+    for status in ((await scene.cluster()).status, (await scene.table()).status):
+        assert told(status)["Degraded"][0] == "False"

@@ -6,9 +6,9 @@ import pytest
 
 from evenkeel.controller import stores
 from evenkeel.errors import UnreachableError
-from evenkeel.metastore.api import Snapshot
+from evenkeel.metastore.api import Delete, Snapshot, Txn
 from evenkeel.model.storecluster import StoreCluster, StoreDrain
-from evenkeel.protocol.records import StoreState, decode
+from evenkeel.protocol.records import StoreSettings, StoreState, decode
 from tests.controller.support import KEYS, Scene, store_cluster, table, told
 
 FAST = ", movement: {lostAfter: 2m}"
@@ -50,6 +50,22 @@ async def test_a_lost_stores_replicas_are_made_anew_when_each_tables_time_is_up(
     await arrive_all(scene, "fast")
     await scene.pass_time(485, step=1)
     assert any([(await scene.view(p)).pending for p in range(8)])
+
+
+async def test_a_wall_clock_that_jumps_gives_nobody_up(scene: Scene) -> None:
+    """Days by the time of day are no time: what counts is what the controller's monotonic clock has measured."""
+    await scene.make_table(table(more=FAST))
+    for days in (2, -3):
+        await scene.go("main-3")
+        await scene.pass_time(5, step=1)
+        scene.wall_ahead += days * 86_400.0
+        await scene.pass_time(110, step=1)
+        assert not await given_up(scene, "main-3")
+        await scene.come("main-3")
+        await scene.pass_time(5, step=1)
+    await scene.go("main-3")
+    await scene.pass_time(125, step=1)
+    assert await given_up(scene, "main-3")
 
 
 async def test_a_store_that_returns_costs_nothing(scene: Scene) -> None:
@@ -134,6 +150,22 @@ async def test_a_drained_store_is_emptied_and_its_progress_told(scene: Scene) ->
     assert await scene.arrive() > 0
 
 
+async def test_the_bytes_of_a_drain_are_those_of_all_its_replicas(scene: Scene) -> None:
+    """While the size of one is unknown, what is left is too; what there was to leave is remembered."""
+    await scene.make_table()
+    key, sizes = await scene.key(), dict.fromkeys(range(8), 1000)
+    await scene.report_sizes("main-0", key, sizes)
+    await scene.annotate(StoreCluster, "main", drain="main-2")
+    await scene.pass_time(3)
+    [drain] = await drains(scene)
+    whole = 1000 * drain.replicas_left
+    assert (drain.bytes_left, drain.bytes_total) == (whole, whole)
+    await scene.report_sizes("main-0", key, {0: 1000})
+    await scene.pass_time(40, step=1)
+    [drain] = await drains(scene)
+    assert (drain.bytes_left, drain.bytes_total) == (None, whole)
+
+
 async def test_what_holds_a_drain_up_is_told(scene: Scene) -> None:
     """A store that cannot be emptied says why."""
     await scene.make_table(table(replicas=4))
@@ -143,6 +175,29 @@ async def test_what_holds_a_drain_up_is_told(scene: Scene) -> None:
     [drain] = await drains(scene)
     assert (drain.replicas_left, drain.percentage) == (8, 0)
     assert "replicas 4 need 4 stores but only 3 are usable: main-2 is draining" in drain.reason
+    assert told((await scene.cluster()).status)["Ready"] == ("True", "AsExpected")
+
+
+async def test_scaling_down_below_what_a_table_needs_is_refused(scene: Scene) -> None:
+    """Within seconds the StoreCluster is not Ready in its generation; the table is served, and all is well again."""
+    await scene.make_table(table(replicas=4))
+    await scene.apply(store_cluster(3))
+    await scene.pass_time(5)
+    cluster = await scene.cluster()
+    assert cluster.status is not None
+    assert (told(cluster.status)["Ready"], cluster.status.observed_generation) == (
+        ("False", "NoFeasiblePlacement"),
+        cluster.metadata.generation,
+    )
+    conditions = await scene.conditions()
+    assert (conditions["Available"], conditions["Ready"]) == (("True", "AsExpected"), ("False", "NoFeasiblePlacement"))
+    await scene.change(replicas=3)
+    await scene.pass_time(5)
+    status = (await scene.cluster()).status
+    assert (told(status)["Ready"], told(status)["Progressing"]) == (("True", "AsExpected"), ("True", "Rebalancing"))
+    await scene.change(replicas=4)
+    await scene.pass_time(3)
+    assert told((await scene.cluster()).status)["Ready"] == ("False", "NoFeasiblePlacement")
 
 
 async def test_scaling_down_drains_then_forgets(scene: Scene) -> None:
@@ -207,3 +262,30 @@ async def test_a_bug_in_looking_at_stores_is_told(scene: Scene, monkeypatch: pyt
     await scene.pass_time(3)
     assert told((await scene.cluster()).status)["Degraded"] == ("True", "InternalError")
     assert await scene.arrive() == 8
+
+
+async def test_throttles_and_thresholds_are_published_for_running_stores(scene: Scene) -> None:
+    """They are a key of the metastore: written when the spec changes, and again when somebody has removed it."""
+
+    async def published() -> StoreSettings | None:
+        kv = await scene.metastore.get(KEYS.settings)
+        return None if kv is None else decode(StoreSettings, kv.value, key=kv.key)
+
+    await scene.make_table()
+    assert await published() == StoreSettings()
+    handling = "{retriesBeforeDegraded: 2, longestRetry: 5s, stalledAfter: 1m, stepDownWhenStalled: true}"
+    throttles = "{bytesPerSecond: 10M, maxConcurrentMoves: 7}"
+    await scene.apply(store_cluster(4, more=f", throttles: {throttles}, failureHandling: {handling}"))
+    await scene.pass_time(5)
+    wanted = StoreSettings(
+        bytes_per_second=1e7,
+        snapshots_at_once=7,
+        degraded_after=2,
+        longest_retry_seconds=5.0,
+        stalled_seconds=60.0,
+        step_down_when_stalled=True,
+    )
+    assert await published() == wanted
+    await scene.metastore.txn(Txn(success=(Delete(KEYS.settings),)))
+    await scene.pass_time(5)
+    assert await published() == wanted

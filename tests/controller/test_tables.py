@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from evenkeel import driver
 from evenkeel.controller import tables
 from evenkeel.local.resources import ROOT
 from evenkeel.metastore.api import Delete, Put, Txn
-from evenkeel.model.conditions import timestamp
 from evenkeel.model.partitionassignment import PartitionAssignment
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.model.table import Table
@@ -24,6 +22,7 @@ from tests.controller.support import KEYS, Scene, store_cluster, table, told
 
 WELL = {
     "Ready": ("True", "AsExpected"),
+    "Available": ("True", "AsExpected"),
     "Progressing": ("False", "AsExpected"),
     "Balanced": ("True", "AsExpected"),
     "Degraded": ("False", "AsExpected"),
@@ -44,7 +43,7 @@ async def test_a_table_is_created_and_described(scene: Scene) -> None:
     """It is there as soon as its YAML is, ready once it is led, and its partitions can be looked at."""
     await scene.apply(table(partitions=70))
     await scene.pass_time(0.5)
-    assert await scene.conditions() == WELL | {"Ready": ("False", "Reconciling")}
+    assert await scene.conditions() == WELL | dict.fromkeys(("Ready", "Available"), ("False", "Reconciling"))
     await scene.arrive()
     await scene.pass_time(3)
     assert await scene.conditions() == WELL
@@ -112,7 +111,7 @@ async def test_leaders_are_called_to_their_places(scene: Scene) -> None:
 
 async def test_a_table_is_dropped(scene: Scene) -> None:
     """It goes when every store has confirmed; then nothing is left of it, in keys or in resources."""
-    await scene.make_table()
+    await scene.make_table(table(more=", undeleteFor: 0s"))
     await scene.make_table(name="other")
     await scene.resources.delete(Table, "orders")
     await scene.pass_time(1)
@@ -131,7 +130,7 @@ async def test_a_table_is_dropped(scene: Scene) -> None:
 
 async def test_a_dropped_table_does_not_wait_for_a_store_that_was_taken_away(scene: Scene) -> None:
     """A store that is away when its table goes, and is then scaled away, keeps nobody waiting."""
-    await scene.make_table()
+    await scene.make_table(table(more=", undeleteFor: 0s"))
     await scene.go("main-3")
     await scene.pass_time(1)
     await scene.resources.delete(Table, "orders")
@@ -145,15 +144,12 @@ async def test_a_dropped_table_does_not_wait_for_a_store_that_was_taken_away(sce
 
 
 async def release(scene: Scene) -> None:
-    """Delete the table, at this moment of the scene, and wait for nobody."""
-    moment = timestamp(datetime.fromtimestamp(scene.today(), UTC))
+    """Delete the table, and wait for nobody; its deletion has the real time of day, which is not the scene's."""
     await scene.resources.delete(Table, "orders")
-    await scene.resources.change(
-        Table, "orders", lambda document: document["metadata"].update(deletionTimestamp=moment)
-    )
     await scene.annotate(Table, "orders", release="true")
 
 
+@pytest.mark.parametrize("scene", [None], indirect=True, ids=["nothing-is-kept"])
 async def test_a_released_table_does_not_wait_for_silence(scene: Scene) -> None:
     """A store that is away keeps nobody waiting then; those that answer do, for as long as they may take."""
     await scene.make_table()
@@ -169,6 +165,7 @@ async def test_a_released_table_does_not_wait_for_silence(scene: Scene) -> None:
     assert [kv.key for kv in await scene.kvs(KEYS.root) if "orders" in kv.key] == []
 
 
+@pytest.mark.parametrize("scene", [None], indirect=True, ids=["nothing-is-kept"])
 async def test_a_released_table_waits_half_a_minute_at_most(scene: Scene) -> None:
     """A store that answers, but never drops it, holds it up no longer."""
     await scene.make_table()
@@ -247,6 +244,7 @@ async def test_what_cannot_be_had_is_said_and_the_last_good_state_stays(scene: S
     await scene.change(**spec)
     await scene.pass_time(3)
     assert await scene.conditions() == WELL | {
+        "Ready": ("False", reason),
         "Progressing": ("False", reason),
         "Balanced": ("False", reason),
         "Degraded": ("True", reason),

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
 from evenkeel.controller.controller import Controller
 from evenkeel.local.resources import ClusterResources, LocalResources
 from evenkeel.model.loading import load_yaml
 from evenkeel.model.storecluster import StoreCluster
-from evenkeel.model.table import Table
+from evenkeel.model.table import Table, TableStatus
 from evenkeel.protocol.keys import Keys
 from tests.controller.support import store_cluster, table, told
 from tests.protocol.support import KEYS
 from tests.raft_agent.cluster import Cluster
+
+WITHIN: Final = 10.0
+"""Seconds from a failure to the status that tells of it."""
 
 
 class Whole(Cluster):
@@ -55,6 +58,19 @@ class Whole(Cluster):
                 return
         raise AssertionError(f"not balanced in {seconds:g} s: {await self.conditions()}")
 
+    async def outage(self, reason: str) -> None:
+        """Wait until the table is not Ready for this reason, for as long as that may take."""
+        for _ in range(round(WITHIN)):
+            await self.pass_time(1)
+            if (await self.conditions())["Ready"] == ("False", reason):
+                return
+        raise AssertionError(f"not {reason} after {WITHIN:g} s: {await self.conditions()}")
+
+    async def status(self, name: str = "orders") -> TableStatus:
+        status = (await self.resources.need(Table, name)).status
+        assert status is not None
+        return status
+
     async def change(self, kind: Any, name: str, **spec: Any) -> None:
         await self.resources.change(kind, name, lambda document: document["spec"].update(spec))
 
@@ -86,7 +102,7 @@ async def whole(stores: int, text: str) -> AsyncIterator[Whole]:
 
 async def test_a_tables_life() -> None:
     """Created, spread over more stores, led evenly, drained, and dropped to the last replica."""
-    async with whole(3, table(partitions=6)) as cluster:
+    async with whole(3, table(partitions=6, more=", undeleteFor: 0s")) as cluster:
         assert await cluster.held() == {"main-0": 6, "main-1": 6, "main-2": 6}
         for number in (3, 4):
             cluster.add(f"main-{number}")
@@ -106,6 +122,30 @@ async def test_a_tables_life() -> None:
         assert set((await cluster.held()).values()) == {0}
 
 
+async def test_a_deleted_table_and_back() -> None:
+    """Its replicas stay on disk, leave a store that goes, serve again when it is restored, and go in the end."""
+    async with whole(4, table(partitions=6, more=", undeleteFor: 10m")) as cluster:
+        key = f"orders.{(await cluster.resources.need(Table, 'orders')).metadata.uid}"
+        await cluster.resources.delete(Table, "orders")
+        await cluster.pass_time(20)
+        assert await cluster.resources.get(Table, "orders") is None
+        assert sum((await cluster.held()).values()) == 18
+        await cluster.change(StoreCluster, "main", stores=3)
+        await cluster.pass_time(60)
+        assert await cluster.held() == {"main-0": 6, "main-1": 6, "main-2": 6, "main-3": 0}
+        asked = {"evenkeel.dev/undelete": key}
+        await cluster.resources.change(
+            StoreCluster, "main", lambda document: document["metadata"].setdefault("annotations", {}).update(asked)
+        )
+        await cluster.pass_time(5)
+        await cluster.balanced()
+        await cluster.resources.delete(Table, "orders")
+        await cluster.pass_time(500)
+        assert sum((await cluster.held()).values()) == 18
+        await cluster.pass_time(200)
+        assert set((await cluster.held()).values()) == {0}
+
+
 async def test_a_store_dies_for_good() -> None:
     """Its replicas are made anew after `lostAfter`; when it returns, wiped, it is filled again."""
     async with whole(4, table(partitions=6, more=", movement: {lostAfter: 1m}")) as cluster:
@@ -120,3 +160,44 @@ async def test_a_store_dies_for_good() -> None:
         await cluster.pass_time(10)
         await cluster.balanced()
         assert sorted((await cluster.held()).values()) == [4, 4, 5, 5]
+
+
+async def test_two_of_three_stores_die() -> None:
+    """Whoever led: no partition has a quorum. With one store back all are served again."""
+    async with whole(3, table(partitions=6)) as cluster:
+        for name in ("main-0", "main-1"):
+            await cluster[name].kill()
+        await cluster.outage("NoQuorum")
+        assert (await cluster.status()).leaderless == 6
+        cluster["main-1"].start()
+        await cluster.pass_time(10)
+        assert (await cluster.conditions())["Ready"] == ("True", "AsExpected")
+
+
+async def test_stores_come_back_without_a_quorum() -> None:
+    """All stores were killed, and only one that led comes back: it withdraws what its predecessor reported."""
+    async with whole(3, table(partitions=6)) as cluster:
+        for store in cluster.stores.values():
+            await store.kill()
+        await cluster.outage("NoQuorum")
+        for name in ("main-0", "main-1", "main-2"):
+            cluster[name].start()
+            await cluster.pass_time(5)
+            ready = (await cluster.conditions())["Ready"]
+            assert ready == (("False", "NoQuorum") if name == "main-0" else ("True", "AsExpected"))
+
+
+async def test_a_sole_replica_comes_back_empty() -> None:
+    """Its store is registered again, under the same name, on another volume: the rows are gone, and that is said."""
+    async with whole(1, table(partitions=2, replicas=1)) as cluster:
+        disk = cluster["main-0"].disk
+        await cluster["main-0"].kill()
+        cluster["main-0"].wipe()
+        cluster["main-0"].start()
+        await cluster.outage("DataLost")
+        await cluster["main-0"].kill()
+        cluster["main-0"].disk = disk
+        await cluster.pass_time(10)
+        cluster["main-0"].start()
+        await cluster.pass_time(10)
+        assert (await cluster.conditions())["Ready"] == ("True", "AsExpected")

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from evenkeel.metastore.api import Delete, Put, Txn
+from evenkeel.metastore.mvcc import Mvcc
 from evenkeel.protocol.configuration import Configuration
 from evenkeel.protocol.records import ReplicaId, StoreState, encode
 from tests.explorer import raft
 from tests.explorer.raft import Entry
-from tests.explorer.world import KEYS, Action, Operator, Store, World
+from tests.explorer.world import KEYS, TABLE, Action, Operator, Store, World
 
 BUDGETED = frozenset(
     (
@@ -29,6 +30,9 @@ BUDGETED = frozenset(
         "mute",
         "glimpse",
         "lag",
+        "backup",
+        "replace",
+        "readopt",
     )
 )
 
@@ -39,6 +43,7 @@ def actions(world: World) -> Iterator[Action]:
         for index, wish in enumerate(world.scenario.wishes):
             if wish != world.wish and world.wish.voters is not None and index:
                 yield ("wish", str(index))
+    yield from _metastore_actions(world)
     leaderless = not any(in_charge(world, operator) for operator in world.operators.values())
     for operator in world.operators.values():
         if not operator.epoch_mod and not operator.waiting and (leaderless or world.spend("takeover")):
@@ -50,6 +55,21 @@ def actions(world: World) -> Iterator[Action]:
             yield from _store_actions(world, store)
         elif not world.declared_lost(store.name):
             yield ("declare", store.name)
+
+
+def _metastore_actions(world: World) -> Iterator[Action]:
+    """Etcd is replaced by an empty one, or by one from a backup; the user has it adopted, or just asks for it.
+
+    Not before a majority of the group has started: what was never there cannot be found on the stores.
+    """
+    if world.spend("backup") and world.planned:
+        yield ("backup", "all")
+    if world.spend("replace") and world.planned and can_lose(world, ""):
+        yield ("replace", "empty")
+        if world.backup is not None:
+            yield ("replace", "older")
+    if not world.asked or (world.spend("readopt") and world.planned and can_lose(world, "")):
+        yield ("readopt", "all")
 
 
 def _store_actions(world: World, store: Store) -> Iterator[Action]:
@@ -66,7 +86,7 @@ def _store_actions(world: World, store: Store) -> Iterator[Action]:
                 yield (kind, name)
         if world.spend("crash"):
             yield ("crash", name)
-        if world.declared_lost(store.name):
+        if world.declared_lost(store.name) and world.registered(name):
             yield ("undeclare", name)
         if store.leader is not None and world.spend("write") and _takes_writes(store):
             yield ("write", name)
@@ -144,15 +164,27 @@ def committed_configuration(world: World) -> tuple[int, Configuration] | None:
 
 def act(world: World, kind: str, name: str) -> None:
     """Do one of the above."""
-    if kind in BUDGETED and kind in world.budget:
+    if kind in BUDGETED and world.spend(kind):
         world.budget[kind] -= 1
     if kind == "wish":
         world.wish = world.scenario.wishes[int(name)]
+    elif kind in ("backup", "replace", "readopt"):
+        _act_on_metastore(world, kind, name)
     elif kind == "halt":
         operator = world.operators[name]
         operator.boot, operator.waiting, operator.epoch_mod = operator.boot + 1, 0, 0
     else:
         _act_on_store(world, kind, world.stores[name])
+
+
+def _act_on_metastore(world: World, kind: str, how: str) -> None:
+    if kind == "backup":
+        world.backup = world.metastore.clone()
+    elif kind == "readopt":
+        world.request, world.asked = world.request + 1, True
+    else:
+        other = world.backup if how == "older" else None
+        world.replace_metastore(Mvcc(keep_history=False) if other is None else other.clone())
 
 
 _FLAGS = {
@@ -172,15 +204,17 @@ def _act_on_store(world: World, kind: str, store: Store) -> None:
             store.lost = kind == "lose"
         case "restart":
             store.start_process()
-            world.register(store)
+            if not store.refusing:
+                world.register(store)
         case "wipe":
             _stop(store)
             if store.replica is not None:
                 world.wiped |= {store.replica.id}
             store.replica = None
+            store.refusing = False
             store.mount(int(store.volume.split("-")[1]) + 1)
         case "declare":
-            state = StoreState(volume=world.registered(store.name), replace=True)
+            state = StoreState(volume=world.registered(store.name), replace_in=(TABLE,))
             world.run(Txn(success=(Put(KEYS.store_state(store.name), encode(state)),)))
         case "undeclare":
             world.run(Txn(success=(Delete(KEYS.store_state(store.name)),)))

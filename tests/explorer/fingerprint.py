@@ -29,7 +29,7 @@ def fingerprint(world: World) -> int:
         tuple(sorted(_flight(flight, world, rank) for flight in world.flights)),
         world.wish,
         tuple(sorted(world.budget.items())),
-        world.trigger,
+        world.trigger, world.planned, world.request, world.asked,
     ))  # fmt: skip
 
 
@@ -49,12 +49,13 @@ def _store(store: Store, world: World, rank: dict[int, int]) -> tuple[object, ..
     agent, me = store.agent, store.replica
     view, compared = agent.view, agent.lock_compared
     return (
-        store.volume, store.lost, agent.held, store.up, store.paused, store.cut, store.blank, bool(store.waiting),
+        store.volume, store.lost, store.refusing, agent.held, store.up, store.paused, store.cut, store.blank,
+        bool(store.waiting),
         agent.waiting, store.watched < world.watch_revision, agent.seen < agent.need,
         0 if agent.table is None else rank[agent.table.mod_revision],
         me is not None and agent.cleared == me.id,
         me is not None and me.leading and agent.read_term == me.term,
-        rank[agent.lock_mod],
+        rank[agent.lock_mod], rank[agent.seeding],
         None if compared is None else tuple(rank[mod] for mod in compared),
         None if view is None else _view(view, rank),
         tuple((_view(past.view, rank), past.revision < agent.seen) for past in to_show(world, store)),
@@ -88,7 +89,7 @@ def _ranks(world: World) -> dict[int, int]:
         revisions.update(int(token) for token, _ in _TOKEN.findall(kv.value) if token)
     for store in world.stores.values():
         agent = store.agent
-        revisions.update((agent.lock_mod, *(agent.lock_compared or ())))
+        revisions.update((agent.lock_mod, agent.seeding, *(agent.lock_compared or ())))
         revisions.update(agent.view.mods() if agent.view is not None else ())
         for past in to_show(world, store):
             revisions.update(past.view.mods())

@@ -79,11 +79,16 @@ def _check_data(world: World) -> None:
 
 def _check_keys(world: World) -> None:
     record, _ = world.record()
-    if record is None or record.state is not TableState.READY:
+    if record is None or record.state is not TableState.READY or not world.asked or not world.adopted():
         return
     view = world.view()
+    if record.adopted and view.stable is None:
+        world.trigger = 0
+        require(view.pending is None and view.lock is None, "a change without stable")
+        return
     require(view.trigger >= world.trigger, lambda: f"trigger went back from {world.trigger} to {view.trigger}")
     world.trigger = view.trigger
+    world.planned = max(world.planned, view.trigger)
     require(view.stable is not None and bool(view.stable.peers), "a ready table's stable is missing or empty")
     if view.pending is not None:
         _check_pending(view)

@@ -20,9 +20,19 @@ from evenkeel.protocol.configuration import Configuration, is_majority
 from evenkeel.protocol.keys import PartitionKeys
 from evenkeel.protocol.leader import Action, GroupView, Propose, Write
 from evenkeel.protocol.partition import Case, Decision, PartitionView
-from evenkeel.protocol.records import Peer, Pending, ReplicaId, Retarget, TargetPeer, encode, shape, voters
+from evenkeel.protocol.records import (
+    Peer,
+    Pending,
+    ReplicaId,
+    Retarget,
+    TargetPeer,
+    encode,
+    shape,
+    voters,
+)
 from evenkeel_raft.agent.partition import PartitionAgent, SeenTable
 from tests.explorer import operators, sidecars
+from tests.explorer.metastore_mutations import ADOPTED, creates_anew, opens_at_once, seeds_at_once
 from tests.explorer.world import PARTITION, Scenario, Store, Wish, World
 
 Patch = contextlib.AbstractContextManager[object]
@@ -305,6 +315,7 @@ THERE_AND_BACK = Scenario(
     budget={"wish": 2},
 )
 
+
 MUTATIONS = (
     Mutation(
         name="23776",
@@ -551,6 +562,30 @@ MUTATIONS = (
         name="read-by-parts",
         says="a replica is deleted by keys read at different revisions, after the leader was asked",
         patch=_destroy_by_parts,
+    ),
+    Mutation(
+        name="seed-unproven",
+        says="a leader records its configuration as stable without proving that it still leads",
+        patch=_swap(leader, "_seed", seeds_at_once),
+        scenario=ADOPTED,
+    ),
+    Mutation(
+        name="floor",
+        says="plans of an adopted metastore begin with number one again",
+        patch=lambda: mock.patch.object(operators, "plan_floor", return_value=0),
+        scenario=ADOPTED,
+    ),
+    Mutation(
+        name="genesis-again",
+        says="a table whose metastore is empty is created anew, although stores have its data",
+        patch=lambda: mock.patch.object(operators, "_adopt", creates_anew),
+        scenario=ADOPTED,
+    ),
+    Mutation(
+        name="older-keys",
+        says="stores are let into a metastore from a backup as it is",
+        patch=lambda: mock.patch.object(operators, "_adopt", opens_at_once),
+        scenario=ADOPTED,
     ),
 )
 

@@ -8,7 +8,7 @@ import msgspec
 
 from evenkeel.metastore.api import Compare, Put, Txn, TxnResult
 from evenkeel.protocol import partition, plan, table_life
-from evenkeel.protocol.records import Peer, Retarget, TableRecord, TableState, encode, shape
+from evenkeel.protocol.records import Adoption, Peer, Retarget, TableRecord, TableState, encode, shape
 from tests.explorer.world import KEYS, PARTITION, RECORD, TABLE, Action, InFlight, Operator, Wish, World, target_of
 
 Step = tuple[str, Txn]
@@ -49,6 +49,10 @@ def on_result(world: World, operator: Operator, flight: InFlight, result: TxnRes
 def next_step(world: World, operator: Operator) -> Step | None:
     """One transaction towards what the user wants, from what the metastore says at this revision."""
     epoch = Compare(KEYS.epoch, "mod", "=", operator.epoch_mod)
+    if not world.asked:
+        return None  # the StoreCluster's status names another metastore
+    if world.request and world.adoption() != str(world.request):
+        return _adopt(world, epoch)
     record, mod = world.record()
     if record is None:
         return _without_table(world, epoch)
@@ -61,12 +65,37 @@ def next_step(world: World, operator: Operator) -> Step | None:
     return _create(world, epoch) if record.state is TableState.CREATING else _rebalance(world, epoch)
 
 
+def _adopt(world: World, epoch: Compare) -> Step | None:
+    """Take the table's record from the user, then let stores follow; one that is being dropped goes on with that."""
+    request = str(world.request)
+    if not world.adopted() and world.metastore.get(KEYS.tombstone(TABLE)) is None:
+        kv = world.metastore.get(RECORD)
+        voters, learners = world.wish.voters or world.scenario.wishes[0].voters, world.wish.learners
+        record = TableRecord(
+            partitions=1,
+            replicas=1,
+            consensus_size=1,
+            retarget=world.scenario.mode,
+            spec=msgspec.Raw(encode(Wish(voters, learners))),
+        )
+        floor = plan_floor(world)
+        return "adopt", table_life.adopt(
+            record, kv, request=request, plan_floor=floor, keys=KEYS, table=TABLE, epoch=epoch
+        )
+    return "open", Txn((epoch,), (Put(KEYS.adoption, encode(Adoption("1", request))),))
+
+
+def plan_floor(world: World) -> int:
+    """What every number of a plan has to exceed, as far as statuses tell."""
+    return world.planned + 1000
+
+
 def _without_table(world: World, epoch: Compare) -> Step | None:
     tombstone = world.metastore.get(KEYS.tombstone(TABLE))
     if tombstone is not None:
         txn = table_life.bury(tombstone, gone=lambda store, volume: gone_for_good(world, store, volume), epoch=epoch)
         return None if txn is None else ("bury", txn)
-    if world.wish.voters is None or world.trigger:
+    if world.wish.voters is None or world.planned:
         return None
     record = TableRecord(
         partitions=1, replicas=1, consensus_size=1, retarget=world.scenario.mode, spec=msgspec.Raw(encode(world.wish))
@@ -79,7 +108,7 @@ def gone_for_good(world: World, store: str, volume: str) -> bool:
 
     That a store is lost is no reason: it may return with all it held.
     """
-    return world.registered(store) != volume or (world.stores[store].lost and world.declared_lost(store))
+    return world.registered(store) not in ("", volume) or (world.stores[store].lost and world.declared_lost(store))
 
 
 def _drop(world: World, record: TableRecord, epoch: Compare) -> Step:
@@ -141,7 +170,10 @@ def make_plan(world: World, n: int) -> plan.Plan:
 
 def _rebalance(world: World, epoch: Compare) -> Step | None:
     newest = newest_plan(world)
-    assert newest is not None
+    if newest is None:
+        record, _ = world.record()
+        assert record is not None
+        return None if world.view().stable is None else ("plan", _plan_txn(world, record.plan_floor + 1, epoch))
     n = newest.n
     wanted = world.derived("wanted", lambda: shape(_wanted(world, n).target(0)))
     if shape(newest.target(0)) != wanted:

@@ -9,7 +9,8 @@ from tests.explorer.world import Scenario, Wish
 
 FAULTS = {
     "wish": 3, "write": 3, "compact": 2, "crash": 2, "pause": 2, "cut": 2, "wipe": 1, "lose": 1, "declare": 2,
-    "takeover": 2, "halt": 1, "blank": 1, "vanish": 2, "mute": 2, "glimpse": 4, "lag": 2,
+    "takeover": 2, "halt": 1, "blank": 1, "vanish": 2, "mute": 2, "glimpse": 4, "lag": 2, "backup": 1,
+    "replace": 2, "readopt": 1,
 }  # fmt: skip
 
 
@@ -38,7 +39,8 @@ def _wish(rng: random.Random, stores: tuple[str, ...]) -> Wish:
     return Wish(tuple(names[:count]), tuple(names[count:]))
 
 
-EVERYTHING = dict.fromkeys(FAULTS, 1)
+EVERYTHING = dict.fromkeys(FAULTS.keys() - {"backup", "replace", "readopt"}, 1)
+"""What is exhausted everywhere; another metastore has scenarios of its own."""
 
 
 def _small(stores: str, *wishes: Wish, mode: Retarget = Retarget.ADJUST, ready: bool = True) -> Scenario:
@@ -56,5 +58,13 @@ SMALL = {
     "queue": _small("ab", Wish(("a",)), Wish(("a", "b")), Wish(("a",), ("b",)), mode=Retarget.QUEUE),
     "create": _small("ab", Wish(("a", "b")), Wish(("a",)), ready=False),
     "drop": _small("ab", Wish(("a", "b")), Wish(None)),
+    "another metastore": Scenario(
+        stores=("a", "b"), wishes=(Wish(("a",)), Wish(("b",))), budget={"wish": 1, "replace": 1, "crash": 1, "mute": 1}
+    ),
+    "adopted in place": Scenario(
+        stores=("a", "b"),
+        wishes=(Wish(("a",)), Wish(("a", "b"))),
+        budget={"wish": 1, "readopt": 1, "cut": 1, "mute": 1},
+    ),
 }
 """Small enough to be searched through entirely, up to so many departures from the usual schedule."""

@@ -15,7 +15,9 @@ from tests.explorer.fingerprint import fingerprint
 from tests.explorer.invariants import Violation
 from tests.explorer.world import Action, InFlight, Operator, Scenario, Store, World, target_of
 
-_STORE_STEPS = frozenset(("deliver", "read", "start", "lead", "check", "delete", "wreck", "confirm", "timeout"))
+_STORE_STEPS = frozenset(
+    ("deliver", "read", "start", "lead", "check", "delete", "wreck", "confirm", "timeout", "adopt")
+)
 _OPERATOR_STEPS = frozenset(("operate", "give-up", "takeover"))
 
 
@@ -160,7 +162,7 @@ def settle(world: World, rng: random.Random, trace: list[Action]) -> None:
         _do(world, ("land", str(flight.number)), trace)
     world.budget = {}
     for action in list(faults.actions(world)):
-        if action[0] in ("resume", "mend", "unblank", "restart", "declare"):
+        if action[0] in ("resume", "mend", "unblank", "restart", "declare", "readopt"):
             _do(world, action, trace)
     if world.wish.voters is not None and not target_of(world.wish, world.volumes(), world.scenario.stores)[1]:
         _do(world, ("wish", str(_sensible_wish(world))), trace)
@@ -188,6 +190,8 @@ def _helps(world: World, action: Action) -> bool:
     if action[0] in ("timeout", "give-up"):
         sender = world.stores.get(action[1]) or world.operators[action[1]]
         return all(flight.number != sender.waiting for flight in world.flights)
+    if action[0] == "readopt":
+        return not world.asked
     if action[0] == "takeover":
         return not any(faults.in_charge(world, operator) for operator in world.operators.values())
     return action[0] != "elect" or not _has_leader(world)
@@ -264,10 +268,11 @@ def replay(failure: Failure) -> str | None:
 
 
 _EAGER = (
-    "land", "deliver", "read", "start", "replicate", "lead", "elect", "check", "delete", "wreck", "confirm", "timeout",
-    "give-up", "takeover", "operate", "declare", "undeclare", "resume", "mend", "unblank", "restart", "wish",
+    "land", "adopt", "deliver", "read", "start", "replicate", "lead", "elect", "check", "delete", "wreck", "confirm",
+    "timeout", "give-up", "takeover", "operate", "declare", "undeclare", "resume", "mend", "unblank", "restart", "wish",
+    "readopt",
 )  # fmt: skip
-_LAZY = (*_EAGER[1:14], "operate", "land", *_EAGER[15:])
+_LAZY = (*_EAGER[1:15], "operate", "land", *_EAGER[16:])
 SCHEDULES = {"eager": _EAGER, "lazy": _LAZY}
 """Two ways things usually go: transactions land at once, or as late as possible."""
 

@@ -20,6 +20,10 @@ def actions(world: World, store: Store) -> Iterator[Action]:
     name = store.name
     if not store.running:
         return
+    if store.refusing:
+        if may_adopt(world, store):
+            yield ("adopt", name)
+        return
     if store.waiting:
         yield ("timeout", name)
     if store.watched < world.watch_revision:
@@ -34,6 +38,11 @@ def actions(world: World, store: Store) -> Iterator[Action]:
         elif store.agent.may_lead(store.leader.term) and store.agent.lead(group_view(world, store)) is not None:
             yield ("lead", name)
     yield from _deletions(world, store)
+
+
+def may_adopt(world: World, store: Store) -> bool:
+    """Whether the store may follow the metastore that answers, although it followed another one."""
+    return world.adoption() != ""
 
 
 def _glimpses(world: World, store: Store) -> Iterator[Action]:
@@ -92,6 +101,10 @@ def act(world: World, kind: str, store: Store) -> None:
     match kind:
         case "deliver":
             _watch(world, store)
+        case "adopt":
+            store.refusing = False
+            world.forget_metastore(store)
+            world.register(store)
         case "read":
             assert store.leader is not None
             read_as_leader(world, store)
@@ -187,7 +200,8 @@ def _lead(world: World, store: Store) -> None:
         case leader.Write(what, txn) as write:
             store.agent.sent(write)
             world.send(store, what, txn)
-        case leader.Propose(_, configuration):
+        case leader.Propose(_, configuration) as propose:
+            store.agent.proposed(propose)
             raft.append(me, Entry(me.term, configuration))
         case leader.Transfer(to):
             elect(world, to)

@@ -12,6 +12,7 @@ from evenkeel.metastore.mvcc import Mvcc
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.partition import PartitionView, read_partition
 from evenkeel.protocol.records import (
+    Adoption,
     ReplicaId,
     Retarget,
     StoreRecord,
@@ -76,12 +77,15 @@ class Store:
     """A store: its disk, its process, and its sidecar's agent, which is the real one."""
 
     __slots__ = (
-        "agent", "blank", "boot", "cut", "lost", "name", "paused", "remembered", "replica", "up", "waiting", "watched",
+        "agent", "blank", "boot", "cut", "lost", "name", "paused", "refusing", "remembered", "replica", "up",
+        "waiting", "watched",
     )  # fmt: skip
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.lost = False
+        self.refusing = False
+        """Whether the volume has followed another metastore than the one that answers."""
         self.replica: Replica | None = None
         self.boot = 0
         self.cut = False
@@ -156,8 +160,9 @@ class World:
     """The whole state; `sidecars`, `operators` and `faults` add what happens in it."""
 
     __slots__ = (
-        "budget", "cache", "cached_at", "committed", "flights", "flown", "metastore", "operators", "past", "scenario",
-        "stores", "terms", "trigger", "watch_revision", "wiped", "wish", "writes",
+        "asked", "backup", "budget", "cache", "cached_at", "committed", "flights", "flown", "metastore", "operators",
+        "past", "planned", "request", "scenario", "stores", "terms", "trigger", "watch_revision", "wiped",
+        "wish", "writes",
     )  # fmt: skip
 
     def __init__(self, scenario: Scenario) -> None:
@@ -179,6 +184,13 @@ class World:
         self.wiped: frozenset[ReplicaId] = frozenset()
         """Replicas that a fault took away, as opposed to those the protocol deleted."""
         self.trigger = 0
+        self.planned = 0
+        """The newest plan that was handled, as the Table's status remembers it."""
+        self.request = 0
+        """Adoptions that the user has asked for."""
+        self.asked = True
+        """Whether the last one is of the metastore that answers now."""
+        self.backup: Mvcc | None = None
         self.writes = 0
         self.cache: dict[str, object] = {}
         self.cached_at = 0
@@ -193,6 +205,7 @@ class World:
         twin.operators = {name: operator.clone() for name, operator in self.operators.items()}
         twin.flights = list(self.flights)
         twin.flown, twin.wish, twin.writes, twin.trigger = self.flown, self.wish, self.writes, self.trigger
+        twin.planned, twin.request, twin.asked, twin.backup = self.planned, self.request, self.asked, self.backup
         twin.budget = dict(self.budget)
         twin.watch_revision, twin.past = self.watch_revision, self.past
         twin.committed, twin.terms, twin.wiped = dict(self.committed), dict(self.terms), self.wiped
@@ -258,10 +271,9 @@ class World:
     # -- stores ------------------------------------------------------------------------------------------------------
 
     def registered(self, name: str) -> str:
-        """The volume the store announced last."""
+        """The volume the store announced last; none where this metastore does not know it."""
         kv = self.metastore.get(KEYS.store(name))
-        assert kv is not None
-        return decode(StoreRecord, kv.value, key=kv.key).volume
+        return "" if kv is None else decode(StoreRecord, kv.value, key=kv.key).volume
 
     def declared_lost(self, name: str) -> bool:
         """Whether the operator has given up on the store as it was announced last."""
@@ -272,14 +284,15 @@ class World:
         return self.derived("volumes", self._read_volumes)
 
     def _read_volumes(self) -> dict[str, str]:
-        return {name: self.registered(name) for name in self.stores if not self._replaced(name)}
+        found = {name: self.registered(name) for name in self.stores if not self._replaced(name)}
+        return {name: volume for name, volume in found.items() if volume}
 
     def _replaced(self, name: str) -> bool:
         kv = self.metastore.get(KEYS.store_state(name))
         if kv is None:
             return False
         state = decode(StoreState, kv.value, key=kv.key)
-        return state.replace and state.volume == self.registered(name)
+        return state.given_up(TABLE) and state.volume == self.registered(name)
 
     def replicas(self) -> Iterator[Replica]:
         """Replicas of processes that run."""
@@ -293,6 +306,37 @@ class World:
         if origin == target:
             return store.replica if store.running else None
         return store.replica if store.reachable and self.stores[origin[0]].reachable else None
+
+    # -- another metastore -------------------------------------------------------------------------------------------
+
+    def replace_metastore(self, other: Mvcc) -> None:
+        """Another metastore answers from now on: nobody trusts it, and what was on its way is lost."""
+        self.metastore, self.asked = other, False
+        self.cache, self.cached_at = {}, 0
+        self.watch_revision, self.past = other.revision, ()
+        self.flights = []
+        for store in self.stores.values():
+            store.refusing = True
+            self.forget_metastore(store)
+        for operator in self.operators.values():
+            operator.boot, operator.waiting, operator.epoch_mod = operator.boot + 1, 0, 0
+
+    def forget_metastore(self, store: Store) -> None:
+        """The store's sidecar begins anew, without what it knew of any metastore."""
+        store.agent.restart()
+        store.watched = store.waiting = 0
+        store.remembered = None
+
+    def adopted(self) -> bool:
+        """Whether the table was taken over in the adoption that the user asked for last, if there was one."""
+        record, _ = self.record()
+        taken = record is not None and record.adopted == str(self.request)
+        return not self.request or taken or self.adoption() == str(self.request)
+
+    def adoption(self) -> str:
+        """The adoption for which the metastore says that stores may follow it."""
+        kv = self.metastore.get(KEYS.adoption)
+        return "" if kv is None else decode(Adoption, kv.value, key=kv.key).request
 
     def spend(self, kind: str) -> bool:
         """Whether the budget allows this once more."""

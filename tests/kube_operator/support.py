@@ -62,12 +62,17 @@ class FakeKube:
         await self._called(f"apply {subject['kind']}{' by force' if force else ''}")
         key = self._key(subject)
         live = self.objects.get(key)
+        asked = subject["metadata"].get("uid")
+        if asked is not None and (live is None or live["metadata"].get("uid") != asked):
+            raise ApiConflictError("that is another object", status=409)
         if live is not None and live.get("theirs") and not force:
             raise ApiConflictError("somebody else has set a field", status=409)
         if live is not None and {k: v for k, v in live.items() if k != "metadata"} == {
             k: v for k, v in subject.items() if k != "metadata"
         }:
             return Answer(200, copy.deepcopy(live))
+        if live is not None:
+            subject = {**subject, "metadata": {**live["metadata"], **subject["metadata"]}}
         return Answer(201 if live is None else 200, self._keep(key, subject))
 
     async def merge(self, kind: Kind, name: str, namespace: str, patch: Object) -> Object:
@@ -75,7 +80,16 @@ class FakeKube:
         await self._called(f"merge {kind.name} {name}")
         key = (kind, namespace, name)
         live = self.objects[key]
-        after = self._keep(key, {**live, "metadata": {**live["metadata"], **patch["metadata"]}})
+        if (
+            patch["metadata"].get("resourceVersion", live["metadata"]["resourceVersion"])
+            != live["metadata"]["resourceVersion"]
+        ):
+            raise ApiConflictError("it has changed", status=409)
+        metadata = {**live["metadata"], **patch["metadata"]}
+        if "annotations" in patch["metadata"]:
+            merged = {**live["metadata"].get("annotations", {}), **patch["metadata"]["annotations"]}
+            metadata["annotations"] = {name: value for name, value in merged.items() if value is not None}
+        after = self._keep(key, {**live, "metadata": metadata})
         if "deletionTimestamp" in after["metadata"] and not after["metadata"].get("finalizers"):
             del self.objects[key]
         return after
@@ -83,6 +97,14 @@ class FakeKube:
     async def delete(self, kind: Kind, name: str, namespace: str = "", *, grace: int | None = None) -> bool:
         await self._called(f"delete {kind.name} {name}")
         return self.objects.pop((kind, namespace, name), None) is not None
+
+    async def delete_exactly(self, subject: Object) -> bool:
+        await self._called(f"delete {subject['kind']} {subject['metadata']['name']}")
+        live, metadata = self.objects.get(self._key(subject)), subject["metadata"]
+        same = live is not None and all(live["metadata"][name] == metadata[name] for name in ("uid", "resourceVersion"))
+        if same:
+            del self.objects[self._key(subject)]
+        return same
 
     async def evict(self, pod: Object) -> bool:
         await self._called(f"evict {pod['metadata']['name']}")
@@ -94,6 +116,11 @@ class FakeKube:
         if live is None or live["metadata"]["uid"] != uid:
             return None
         return self._keep((kind, namespace, name), {**live, "status": status})
+
+    def add_fields(self, kind: Kind, name: str, namespace: str = "shop", **fields: Any) -> str:
+        """Change an object as somebody else does; returns its version."""
+        live = self.objects[kind, namespace, name]
+        return str(self._keep((kind, namespace, name), {**live, **fields})["metadata"]["resourceVersion"])
 
     def skip_to(self, version: int) -> None:
         """Give only newer versions from now on."""

@@ -6,12 +6,15 @@ import copy
 from typing import Any, cast
 
 import pytest
+from msgspec import json
 
-from evenkeel.errors import ApiConflictError
+from evenkeel.errors import ForeignObjectError
 from evenkeel.kube.client import Kube
-from evenkeel.kube.kinds import SERVICE
+from evenkeel.kube.kinds import SECRET, SERVICE, Kind, Object, kind_of
 from evenkeel_operator.kube.apply import APPLIED_ANNOTATION, Applied, Applier, covers, stamped
-from evenkeel_operator.manifests import stores
+from evenkeel_operator.manifests import certificates, secrets, stores
+from evenkeel_operator.manifests.names import labels_of
+from evenkeel_operator.manifests.settings import CertManagerSettings, MetastoreAccess, PodSettings
 from tests.kube_operator.support import FakeKube, store_cluster
 
 WANTED = stores.service(store_cluster())
@@ -41,7 +44,7 @@ async def test_created_updated_unchanged() -> None:
     applier = Applier(cast(Kube, kube))
     assert await applier.apply(WANTED) is Applied.CREATED
     assert await applier.apply(WANTED) is Applied.UNCHANGED
-    assert kube.calls == ["apply Service"]
+    assert kube.calls == ["get Service main", "create Service"]
     other = copy.deepcopy(WANTED)
     other["spec"]["ports"] = []
     assert await applier.apply(other) is Applied.UPDATED
@@ -56,8 +59,9 @@ async def test_what_is_seen_to_differ_is_applied() -> None:
     assert live is not None
     assert await applier.apply(WANTED, live) is Applied.UNCHANGED
     live["spec"]["publishNotReadyAddresses"] = False
-    await applier.apply(WANTED, live)
-    assert kube.calls.count("apply Service") == 2
+    live["metadata"]["resourceVersion"] = kube.add_fields(SERVICE, "main", spec=live["spec"])
+    assert await applier.apply(WANTED, live) is Applied.UPDATED
+    assert kube.calls[-1] == "apply Service by force"
 
 
 async def test_a_field_that_is_no_longer_wanted_is_removed() -> None:
@@ -79,8 +83,8 @@ def test_the_digest_is_of_the_content() -> None:
     assert digests[0] == digests[1]
 
 
-async def test_our_own_object_is_taken_back() -> None:
-    """Fields that somebody set in what we made are overruled."""
+async def test_fields_that_others_set_in_our_objects_are_overruled() -> None:
+    """An object that we own is brought back to what is wanted, whoever changed it."""
     kube = FakeKube()
     kube.add(SERVICE, "main", theirs=True)
     kube.objects[SERVICE, "shop", "main"]["metadata"] |= {
@@ -91,10 +95,109 @@ async def test_our_own_object_is_taken_back() -> None:
     assert kube.calls[-1] == "apply Service by force"
 
 
-async def test_somebody_elses_object_is_not() -> None:
-    """An object of the same name that we did not make stays as it is."""
-    kube = FakeKube()
-    kube.add(SERVICE, "main", theirs=True)
-    with pytest.raises(ApiConflictError):
+CLUSTER = store_cluster(clientNamespaces=["jobs"])
+MADE = [
+    stores.service_account(CLUSTER),
+    stores.service(CLUSTER),
+    stores.budget(CLUSTER),
+    stores.stateful_set(
+        CLUSTER, PodSettings(image="store:1"), MetastoreAccess(endpoints=("http://etcd:2379",)), replicas=3
+    ),
+    secrets.metastore_copy(CLUSTER, {"username": "u"}),
+    secrets.store_certificate(CLUSTER, authority="a", certificate="c", key="k"),
+    *secrets.client_secrets(CLUSTER, token="t"),
+    secrets.etcd_certificate("etcd-tls", "shop", labels=labels_of(CLUSTER), authority="a", certificate="c", key="k"),
+    *certificates.requested(CLUSTER, CertManagerSettings()),
+]
+
+
+def _owner_of(subject: Object) -> Object:
+    metadata = subject["metadata"]
+    return {name: metadata[name] for name in ("labels", "annotations", "ownerReferences") if name in metadata}
+
+
+@pytest.mark.parametrize("wanted", MADE, ids=lambda wanted: f"{wanted['kind']} {wanted['metadata']['name']}")
+@pytest.mark.parametrize("how", ["unmarked", "of another StoreCluster", "copied labels"])
+async def test_objects_of_others_are_neither_changed_nor_deleted(wanted: Object, how: str) -> None:
+    """Whatever kind it is, an object of that name that was not made for this owner stays byte for byte as it is."""
+    kube, metadata = FakeKube(), wanted["metadata"]
+    theirs = kube.add(kind_of(wanted), metadata["name"], metadata["namespace"], data={"theirs": "x"})
+    key = (kind_of(wanted), metadata["namespace"], metadata["name"])
+    if how == "of another StoreCluster":
+        text = json.encode(_owner_of(wanted)).replace(b'"u1"', b'"u2"').replace(b'"shop/etcd-tls"', b'"other/etcd-tls"')
+        kube.objects[key]["metadata"] |= json.decode(text)
+    elif how == "copied labels":
+        kube.objects[key]["metadata"] |= {"labels": metadata["labels"]}
+    theirs = copy.deepcopy(kube.objects[key])
+    applier = Applier(cast(Kube, kube))
+    words = f"{wanted['kind']} {metadata['namespace']}/{metadata['name']} exists already.*; rename or delete it"
+    for _ in range(2):
+        with pytest.raises(ForeignObjectError, match=words):
+            await applier.apply(wanted)
+        assert not await applier.delete(wanted)
+        applier.forget()
+    assert kube.objects[key] == theirs
+    assert {call.split()[0] for call in kube.calls} == {"get"}
+
+
+class Contested(FakeKube):
+    """Somebody else makes an object of the same name right after it was looked for."""
+
+    async def get(self, kind: Kind, name: str, namespace: str = "") -> Object | None:
+        found = await super().get(kind, name, namespace)
+        if found is None:
+            self.add(kind, name, namespace, data={"theirs": "x"})
+        return found
+
+
+async def test_an_object_that_appears_in_between_is_not_merged_into() -> None:
+    """Creating fails where somebody was faster; the next look finds whose the object is."""
+    kube = Contested()
+    with pytest.raises(ForeignObjectError):
         await Applier(cast(Kube, kube)).apply(WANTED)
-    assert "apply Service by force" not in kube.calls
+    assert kube.objects[SERVICE, "shop", "main"]["data"] == {"theirs": "x"}
+
+
+async def test_an_object_that_is_exchanged_in_between_is_not_merged_into() -> None:
+    """An update names the uid of the object that was found to be ours."""
+    kube = FakeKube()
+    applier = Applier(cast(Kube, kube))
+    await applier.apply(WANTED)
+    ours = kube.objects[SERVICE, "shop", "main"]
+
+    async def exchanged(kind: Kind, name: str, namespace: str = "") -> Object | None:
+        found = copy.deepcopy(kube.objects[kind, namespace, name])
+        kube.add(kind, name, namespace, data={"theirs": "x"})
+        return found
+
+    kube.get = exchanged  # type: ignore[method-assign]
+    other = copy.deepcopy(WANTED)
+    other["spec"]["ports"] = []
+    assert ours["metadata"]["uid"] != f"uid-{ours['metadata']['name']}"
+    with pytest.raises(ForeignObjectError):
+        await applier.apply(other)
+    assert kube.objects[SERVICE, "shop", "main"]["data"] == {"theirs": "x"}
+
+
+@pytest.mark.parametrize("wanted", MADE, ids=lambda wanted: f"{wanted['kind']} {wanted['metadata']['name']}")
+async def test_what_we_made_is_updated_and_deleted(wanted: Object) -> None:
+    """Every object that the operator makes carries the mark by which it is recognized."""
+    kube = FakeKube()
+    applier = Applier(cast(Kube, kube))
+    assert await applier.apply(wanted) is Applied.CREATED
+    changed = copy.deepcopy(wanted)
+    changed["changed"] = True
+    assert await applier.apply(changed) is Applied.UPDATED
+    assert await applier.delete(wanted)
+    assert kube.objects == {}
+
+
+async def test_what_the_previous_release_made_is_recognized() -> None:
+    """It marked Secrets in clients' namespaces by labels and a digest alone."""
+    kube, wanted = FakeKube(), secrets.client_secrets(CLUSTER, token="t")[1]
+    made = kube.add(SECRET, "main-client", "jobs", data={})["metadata"]
+    made |= {"labels": wanted["metadata"]["labels"], "annotations": {APPLIED_ANNOTATION: "0"}}
+    kube.objects[SECRET, "jobs", "main-client"]["metadata"] = made | {
+        "managedFields": [{"manager": "evenkeel-operator", "operation": "Apply"}]
+    }
+    assert await Applier(cast(Kube, kube)).apply(wanted) is Applied.UPDATED

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from evenkeel.errors import CertificateMissingError
-from evenkeel.kube.kinds import CERTIFICATE, ISSUER, SECRET
+from evenkeel.errors import CertificateMissingError, ForeignObjectError
+from evenkeel.kube.kinds import CERTIFICATE, SECRET
 from evenkeel_operator.authority import Authority
 from evenkeel_operator.certificates import CertManager, NoCertificates, OwnAuthorities, seed_name
 from evenkeel_operator.manifests.settings import CertManagerSettings
@@ -26,6 +26,13 @@ class Kube(FakeKube):
         """As cert-manager fills the Secret."""
         encoded = {name.replace("_", "."): b64encode(text.encode()).decode() for name, text in data.items()}
         self.add(SECRET, "main-tls", data=encoded)
+
+    def issue(self, name: str) -> None:
+        """As cert-manager makes a Secret for a Certificate, with what its `secretTemplate` says."""
+        template = self.objects.get((CERTIFICATE, "shop", name), {"spec": {}})["spec"].get("secretTemplate", {})
+        self.add(SECRET, name, data={})
+        annotations = {**template.get("annotations", {}), "cert-manager.io/certificate-name": name}
+        self.objects[SECRET, "shop", name]["metadata"]["annotations"] = annotations
 
 
 def cert_manager(kube: Kube, settings: CertManagerSettings | None = None) -> CertManager:
@@ -99,13 +106,77 @@ async def test_nothing_is_left() -> None:
     kube = Kube()
     source = cert_manager(kube)
     for one in source.objects(CLUSTER):
-        kube.add(CERTIFICATE if one["kind"] == "Certificate" else ISSUER, one["metadata"]["name"])
-    kube.fill(tls_crt="certificate", ca_crt="authority")
-    kube.add(SECRET, "main-ca")
+        await kube.create(one)
+    for name in ("main-tls", "main-ca"):
+        kube.issue(name)
+    await source.check(CLUSTER)
     await source.clean(CLUSTER)
     assert kube.objects == {}
-    kinds = [call.split()[1] for call in kube.calls]
+    kinds = [call.split()[1] for call in kube.calls if call.startswith("delete ")]
     assert kinds.index("Secret") > max(index for index, kind in enumerate(kinds) if kind == "Certificate")
+
+
+async def test_secrets_of_others_are_neither_overwritten_nor_deleted() -> None:
+    """cert-manager would overwrite any Secret of that name, so it is not even asked to."""
+    kube = Kube()
+    kube.add(SECRET, "main-ca", data={"theirs": "x"})
+    source = cert_manager(kube)
+    with pytest.raises(ForeignObjectError, match=r"Secret shop/main-ca exists already.*rename or delete it"):
+        await source.check(CLUSTER)
+    await source.clean(CLUSTER)
+    assert kube.objects[SECRET, "shop", "main-ca"]["data"] == {"theirs": "x"}
+
+
+@pytest.mark.parametrize("gone", [False, True])
+async def test_secrets_of_others_certificates_stay(gone: bool) -> None:
+    """A user's own Certificate of that name, there or deleted since: its Secret has a key that nobody else has."""
+    kube = Kube()
+    kube.add(CERTIFICATE, "main-ca", spec={"secretName": "main-ca", "isCA": True})
+    kube.issue("main-ca")
+    if gone:
+        del kube.objects[CERTIFICATE, "shop", "main-ca"]
+    source = cert_manager(kube)
+    with pytest.raises(ForeignObjectError, match=r"Secret shop/main-ca exists already"):
+        await source.check(CLUSTER)
+    await source.clean(CLUSTER)
+    assert (SECRET, "shop", "main-ca") in kube.objects
+
+
+async def test_secrets_of_a_store_cluster_of_the_same_name() -> None:
+    """They were made for another one: neither used nor deleted."""
+    kube = Kube()
+    for one in cert_manager(kube).objects(store_cluster(uid="before")):
+        await kube.create(one)
+    kube.issue("main-tls")
+    with pytest.raises(ForeignObjectError):
+        await cert_manager(kube).check(CLUSTER)
+    await cert_manager(kube).clean(CLUSTER)
+    assert {(SECRET, "shop", "main-tls"), (CERTIFICATE, "shop", "main-tls")} <= kube.objects.keys()
+
+
+async def test_secrets_of_earlier_releases() -> None:
+    """Their Certificates, which are the StoreCluster's, did not say whose the Secrets are."""
+    kube = Kube()
+    source = cert_manager(kube)
+    for one in source.objects(CLUSTER):
+        one["spec"].pop("secretTemplate", None)
+        await kube.create(one)
+    kube.issue("main-tls")
+    await source.check(CLUSTER)
+    await source.clean(CLUSTER)
+    assert kube.objects == {}
+
+
+async def test_a_clean_up_that_was_interrupted() -> None:
+    """The Certificates are gone already; the Secrets still say whose they are."""
+    kube = Kube()
+    source = cert_manager(kube)
+    for one in source.objects(CLUSTER):
+        await kube.create(one)
+    kube.issue("main-tls")
+    del kube.objects[CERTIFICATE, "shop", "main-tls"]
+    await source.clean(CLUSTER)
+    assert kube.objects == {}
 
 
 async def test_our_own_follow_from_the_calendar() -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 
-from evenkeel.errors import ApiForbiddenError, EvenkeelError
-from evenkeel.kube.client import Answer, Kube
+from evenkeel.errors import ApiForbiddenError, EvenkeelError, UnreachableError
+from evenkeel.kube.client import Kube
 from evenkeel.kube.kinds import (
+    NAMESPACE,
     PERSISTENT_VOLUME_CLAIM,
     POD,
     SERVICE,
@@ -18,22 +20,24 @@ from evenkeel.kube.kinds import (
     Kind,
     Object,
 )
-from evenkeel.metastore.api import Put, Txn
+from evenkeel.metastore.api import Delete, Put, Txn
 from evenkeel.metastore.clock import VirtualClock
+from evenkeel.metastore.epoch import Epoch, acquire_epoch
 from evenkeel.metastore.memory import MemoryMetastore
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.protocol.keys import Keys
-from evenkeel.protocol.records import StoreRecord, StoreState, encode
+from evenkeel.protocol.records import Peer, Stable, StoreRecord, StoreState, encode
 from evenkeel_operator.cache import Cache
 from evenkeel_operator.certificates import NoCertificates
 from evenkeel_operator.clusters import ClusterKeeper
 from evenkeel_operator.controllers import Controllers
-from evenkeel_operator.manifests.names import STORE_CLUSTER_LABEL
+from evenkeel_operator.manifests.names import OWNER_ANNOTATION, STORE_CLUSTER_LABEL
 from evenkeel_operator.manifests.settings import MetastoreAccess, PodSettings
 from evenkeel_operator.metastores import Credentials, Metastores
 from evenkeel_operator.reading import FINALIZER, Reader
 from evenkeel_operator.resources import KubeResources
 from evenkeel_operator.statuses import Statuses
+from evenkeel_operator.volumes import EMPTIED_ANNOTATION
 from tests.kube_operator.support import FakeKube
 
 KEY = ("shop", "main")
@@ -47,9 +51,9 @@ class TellingKube(FakeKube):
         super().__init__()
         self.before_applying: dict[str, Callable[[], None]] = {}
 
-    async def apply(self, subject: Object, *, force: bool = False) -> Answer:
-        self.before_applying.pop(subject["kind"], lambda: None)()
-        return await super().apply(subject, force=force)
+    async def get(self, kind: Kind, name: str, namespace: str = "") -> Object | None:
+        self.before_applying.pop(kind.name, lambda: None)()
+        return await super().get(kind, name, namespace)
 
 
 class Nobody:
@@ -57,6 +61,8 @@ class Nobody:
 
     def __init__(self, metastore: MemoryMetastore) -> None:
         self._metastore = metastore
+        self.follows = True
+        self.held: Epoch | None = None
 
     async def of(self, cluster: StoreCluster) -> MemoryMetastore:
         return self._metastore
@@ -74,7 +80,11 @@ class Nobody:
 
     def assignments(self, key: object) -> None: ...
 
-    def epoch(self, key: object) -> None: ...
+    def following(self, key: object) -> bool:
+        return self.follows
+
+    def epoch(self, key: object) -> Epoch | None:
+        return self.held
 
 
 class Scene:
@@ -84,7 +94,7 @@ class Scene:
         self.kube, self.cache, self.metastore = kube or TellingKube(), Cache(), MemoryMetastore()
         self.statuses = Statuses(cast(Kube, self.kube), self.cache, clock=VirtualClock())
         self.reader = Reader(self.statuses)
-        nobody = Nobody(self.metastore)
+        nobody = self.nobody = Nobody(self.metastore)
         self.keeper = ClusterKeeper(
             cast(Kube, self.kube),
             self.cache,
@@ -120,7 +130,30 @@ class Scene:
             state = StoreState(volume="v", draining=True, record=StoreRecord(volume="v"))
             await self.metastore.txn(Txn(success=(Put(KEYS.store_state(f"main-{number}"), encode(state)),)))
 
+    def claim(self, number: int, *, owner: str | None = "uid-main", **annotations: str) -> Object:
+        """The claim of a store, as the watch tells of it."""
+        size = {"resources": {"requests": {"storage": "1Gi"}}}
+        made = self.kube.add(PERSISTENT_VOLUME_CLAIM, f"data-main-{number}", spec=size)
+        whose = {OWNER_ANNOTATION: owner} if owner is not None else {}
+        made["metadata"] |= {"labels": {STORE_CLUSTER_LABEL: "main"}, "annotations": {**whose, **annotations}}
+        kept = self.kube._keep((PERSISTENT_VOLUME_CLAIM, "shop", f"data-main-{number}"), made)
+        self.cache.put(PERSISTENT_VOLUME_CLAIM, kept)
+        return kept
+
+    @property
+    def claims(self) -> dict[str, str]:
+        """By name of the claim, the mark that its store was emptied."""
+        found = {name: o for (kind, _, name), o in self.kube.objects.items() if kind == PERSISTENT_VOLUME_CLAIM}
+        return {name: o["metadata"]["annotations"].get(EMPTIED_ANNOTATION, "") for name, o in sorted(found.items())}
+
+    async def hold(self, number: int) -> None:
+        """Let a partition be on a store."""
+        stable = Put(KEYS.partition("t.1", 0).stable, encode(Stable((Peer(f"main-{number}", "v", 1),))))
+        await self.metastore.txn(Txn(success=(stable,)))
+
     async def look(self) -> float | None:
+        if self.nobody.held is None:
+            self.nobody.held = await acquire_epoch(self.metastore, KEYS.epoch, "tests")
         return await self.keeper.look(KEY)
 
     @property
@@ -141,6 +174,19 @@ async def test_stores_that_were_emptied_go() -> None:
     scene.change(stores=3)
     await scene.look()
     assert scene.replicas == 4, "main-3 is there, and was not told to be emptied"
+
+
+async def test_no_store_goes_by_the_word_of_another_etcd() -> None:
+    """One that is empty names nobody: that says nothing of what stores hold."""
+    scene = Scene(stores=5)
+    await scene.look()
+    scene.nobody.follows = False
+    scene.change(stores=3)
+    await scene.look()
+    assert scene.replicas == 5
+    scene.nobody.follows = True
+    await scene.look()
+    assert scene.replicas == 3
 
 
 async def test_stores_that_are_wanted_again_in_the_middle_of_a_look_stay() -> None:
@@ -172,7 +218,7 @@ class Rigid(TellingKube):
     """Has volumes that do not grow."""
 
     async def merge(self, kind: Kind, name: str, namespace: str, patch: Object) -> Object:
-        if kind == PERSISTENT_VOLUME_CLAIM:
+        if kind == PERSISTENT_VOLUME_CLAIM and "spec" in patch:
             raise ApiForbiddenError("only dynamically provisioned pvc can be resized", status=403)
         return await super().merge(kind, name, namespace, patch)
 
@@ -237,3 +283,123 @@ async def test_what_cannot_be_read_leaves_in_force_what_could() -> None:
     assert after.spec == before.spec
     scene.change(metadata={"uid": "another"})
     assert await resources.store_cluster() is None
+
+
+# Volumes
+
+
+async def leaving(*, claims: int = 5) -> Scene:
+    """A StoreCluster that was scaled from five stores to three, before the operator has looked at it."""
+    scene = Scene(stores=5)
+    await scene.look()
+    scene.see()
+    for number in range(claims):
+        scene.claim(number)
+    await scene.empty(3, 4)
+    scene.change(stores=3)
+    return scene
+
+
+async def test_claims_of_emptied_stores_are_marked_and_then_deleted() -> None:
+    """Marked while the metastore says that they were emptied; deleted when their pods are gone."""
+    scene = await leaving()
+    pod = scene.kube.add(POD, "main-3", spec={}, status={})
+    pod["metadata"]["labels"] = {STORE_CLUSTER_LABEL: "main"}
+    scene.cache.put(POD, pod)
+    await scene.look()
+    assert scene.replicas == 3
+    assert scene.claims == {"data-main-0": "", "data-main-1": "", "data-main-2": "", "data-main-3": "v"}
+    scene.cache.remove(POD, pod)
+    await scene.look()
+    assert [*scene.claims] == ["data-main-0", "data-main-1", "data-main-2"]
+
+
+async def test_a_registered_store_keeps_its_claim() -> None:
+    """Its process may still run, though the pod is not seen any more."""
+    scene = await leaving()
+    await scene.metastore.txn(Txn(success=(Put(KEYS.store("main-3"), encode(StoreRecord(volume="v"))),)))
+    await scene.look()
+    assert "data-main-3" in scene.claims
+    assert "data-main-4" not in scene.claims
+
+
+async def test_a_store_that_holds_something_keeps_pod_and_claim() -> None:
+    """Though the StatefulSet was scaled by hand, so that its pod is away."""
+    scene = await leaving()
+    await scene.hold(3)
+    live = scene.kube.objects[STATEFUL_SET, *KEY]
+    live["spec"]["replicas"] = 0
+    live["metadata"]["resourceVersion"] = "1000"
+    scene.see()
+    await scene.look()
+    assert scene.replicas == 4
+    assert scene.claims["data-main-3"] == ""
+
+
+@pytest.mark.parametrize("how", ["an empty metastore", "an unreachable metastore", "a StatefulSet that was deleted"])
+async def test_without_a_word_of_the_metastore_no_claim_is_deleted(how: str) -> None:
+    """A metastore that was lost knows no store; that is no confirmation that volumes are empty."""
+    scene = await leaving()
+    if how == "an empty metastore":
+        await scene.metastore.txn(Txn(success=(Delete(KEYS.root, prefix=True),)))
+    elif how == "an unreachable metastore":
+
+        async def unreachable(*_: object, **__: object) -> None:
+            raise UnreachableError("no endpoint answers")
+
+        scene.metastore.range = unreachable  # type: ignore[method-assign, assignment]
+    else:
+        scene.cache.remove(STATEFUL_SET, scene.cache.get(STATEFUL_SET, *KEY) or {})
+        del scene.kube.objects[STATEFUL_SET, *KEY]
+        await scene.hold(4)
+    for _ in range(3):
+        with contextlib.suppress(EvenkeelError):
+            await scene.look()
+        scene.keeper.forget_applied()
+    assert len(scene.claims) == 5
+    if how != "an empty metastore":
+        assert scene.replicas == 5
+
+
+async def test_a_store_that_returns_loses_its_mark() -> None:
+    """Before its pod is made: what it is given from then on must not be deleted by the mark of before."""
+    scene = await leaving()
+    scene.claim(3, **{EMPTIED_ANNOTATION: "v"})
+    stale = scene.cache.get(PERSISTENT_VOLUME_CLAIM, "shop", "data-main-3")
+    scene.change(stores=5)
+    await scene.look()
+    assert scene.replicas == 5
+    assert scene.claims["data-main-3"] == ""
+    assert stale is not None
+    assert not await scene.kube.delete_exactly(stale), "an operator that was replaced in between deletes nothing"
+
+
+async def test_nothing_of_a_paused_store_cluster_is_deleted() -> None:
+    """Neither claims of emptied stores, nor anything when it is deleted; `release` and a namespace's end go on."""
+    scene = await leaving()
+    scene.change(paused=True)
+    await scene.look()
+    assert set(scene.claims.values()) == {""}
+    scene.change(metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
+    scene.kube.add(NAMESPACE, "shop", "")
+    await scene.look()
+    told = scene.statuses.of(scene.cache.get(STORE_CLUSTER, *KEY) or {})["conditions"]
+    assert [entry["reason"] for entry in told if entry["type"] == "Degraded"] == ["Paused"]
+    assert len(scene.claims) == 5
+    assert (STATEFUL_SET, *KEY) in scene.kube.objects
+    scene.kube.objects[NAMESPACE, "", "shop"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    await scene.look()
+    assert (STATEFUL_SET, *KEY) not in scene.kube.objects
+
+
+async def test_claims_of_a_store_cluster_of_the_same_name() -> None:
+    """They are neither used nor deleted, whatever their labels say; those of earlier releases are taken over."""
+    scene = Scene(stores=1)
+    scene.claim(0, owner="another")
+    with pytest.raises(EvenkeelError, match=r"PersistentVolumeClaim shop/data-main-0 exists already"):
+        await scene.look()
+    assert (STATEFUL_SET, *KEY) not in scene.kube.objects
+    scene.claim(0, owner=None)
+    await scene.look()
+    found = scene.kube.objects[PERSISTENT_VOLUME_CLAIM, "shop", "data-main-0"]
+    assert found["metadata"]["annotations"][OWNER_ANNOTATION] == "uid-main"

@@ -124,3 +124,17 @@ async def test_a_lease_that_is_let_go_is_taken_at_once() -> None:
     assert waiting.done()
     await first.release()
     assert scene.spec["holderIdentity"] == "b", "what another has is not ours to let go"
+
+
+async def test_a_lease_of_another_program_is_left_alone() -> None:
+    """It is neither taken when it has run out nor changed; a Lease of an earlier release is recognized."""
+    scene = Scene()
+    theirs = scene.kube.add(LEASE, "lease", "own", spec={"holderIdentity": "", "leaseDurationSeconds": 1})
+    waiting = asyncio.create_task(scene.candidate("a").acquire())
+    await scene.pass_time(30)
+    assert not waiting.done()
+    assert scene.kube.objects[LEASE, "own", "lease"] == theirs
+    scene.kube.objects[LEASE, "own", "lease"]["metadata"]["managedFields"] = [{"manager": "evenkeel-operator"}]
+    await scene.pass_time(5)
+    assert waiting.done()
+    assert scene.spec["holderIdentity"] == "a"

@@ -43,7 +43,7 @@ def test_programs_understand_their_arguments(settings: PodSettings) -> None:
     """What pods are told is what the programs take, once Kubernetes has filled in names."""
     keys = frozenset({"ca.crt", "tls.crt", "tls.key"})
     access = MetastoreAccess(endpoints=("https://etcd:2379",), secret="main-metastore", keys=keys, server_name="etcd")
-    raft, store = containers(pod(settings, access, throttles={"bytesPerSecond": "10M", "maxConcurrentMoves": 7}))
+    raft, store = containers(pod(settings, access))
     known = {"POD_NAME": "main-0", "POD_UID": "pod-uid", "NODE_NAME": "node-1"}
     raft_options = parse_raft_options(filled(raft, known), {})
     store_options = parse_store_options(filled(store, known), {})
@@ -53,11 +53,19 @@ def test_programs_understand_their_arguments(settings: PodSettings) -> None:
     assert str(raft_options.advertise) == "main-0.main.shop.svc:7400"
     assert raft_options.socket == store_options.socket
     assert (raft_options.node, raft_options.pod) == ("node-1", "pod-uid")
-    assert (raft_options.host.bytes_per_second, raft_options.host.snapshots_at_once) == (10_000_000, 7)
     assert (raft_options.tls is not None, store_options.tls is not None) == (settings.tls, settings.tls)
     assert raft_options.flight.startswith("grpc+tls://" if settings.tls else "grpc://main-0")
     assert raft_options.etcd == store_options.etcd
     assert str(store_options.etcd.cert).startswith("/etc/evenkeel/metastore/")
+
+
+def test_changed_throttles_and_thresholds_replace_no_pod() -> None:
+    """Running sidecars read them from the metastore, so the template is the same."""
+    changed = pod(
+        throttles={"bytesPerSecond": "10M", "maxConcurrentMoves": 7},
+        failureHandling={"retriesBeforeDegraded": 3, "stalledAfter": "5s", "stepDownWhenStalled": True},
+    )
+    assert changed == pod()
 
 
 def filled(container: dict[str, Any], known: dict[str, str]) -> list[str]:
@@ -165,7 +173,7 @@ def test_the_set_comes_up_at_once_and_keeps_its_volumes() -> None:
     """Stores start together; volumes outlive the set, and go with stores that were emptied."""
     spec = stores.stateful_set(store_cluster(), SETTINGS, ACCESS, replicas=4)["spec"]
     assert (spec["podManagementPolicy"], spec["replicas"]) == ("Parallel", 4)
-    assert spec["persistentVolumeClaimRetentionPolicy"] == {"whenDeleted": "Retain", "whenScaled": "Delete"}
+    assert spec["persistentVolumeClaimRetentionPolicy"] == {"whenDeleted": "Retain", "whenScaled": "Retain"}
     [claim] = spec["volumeClaimTemplates"]
     assert claim["spec"]["resources"]["requests"]["storage"] == "10Gi"
     assert "storageClassName" not in claim["spec"]

@@ -60,6 +60,7 @@ def test_metrics_of_the_page() -> None:
     vitals.saw_event(TABLE)
     vitals.saw_request("GET", TABLE, 200)
     vitals.swept(missed=0)
+    vitals.crds = ""
     families = prometheus.text_string_to_metric_families(Metrics(vitals, dict).render().decode())
     there = {f"{family.name}_total" if family.type == "counter" else family.name for family in families}
     assert there == set(re.findall(r"`(evenkeel_operator_\w+)`", PAGE))

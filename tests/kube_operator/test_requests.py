@@ -15,7 +15,6 @@ from evenkeel.kube.client import Kube
 from evenkeel.kube.kinds import STORE_CLUSTER, TABLE, Kind, Object
 from evenkeel.model.loading import Resource, load_yaml, parse
 from evenkeel.model.table import Table
-from evenkeel.protocol.records import GroupLoad
 from evenkeel_operator import reading
 from evenkeel_operator.cache import Cache
 from evenkeel_operator.reading import FINALIZER, Reader
@@ -121,8 +120,7 @@ async def test_a_table_that_grows_is_not_told_all_the_time(scene: KubeScene) -> 
     await scene.make_table()
     scene.kube.calls.clear()
     for size, told in ((1000, 1), (1200, 0), (1249, 0), (1300, 1)):
-        group = GroupLoad(0, leading=True, log_bytes=size, bytes_per_second=0)
-        await scene.report("main-0", tables={await scene.key(): (group,)})
+        await scene.report_sizes("main-0", await scene.key(), dict.fromkeys(range(8), size))
         await scene.pass_time(40, step=1)
         assert Counter(scene.kube.calls)["status Table orders"] == told
         scene.kube.calls.clear()

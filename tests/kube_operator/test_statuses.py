@@ -6,21 +6,38 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import cast
 
+import pytest
 import pytest_asyncio
 
+from evenkeel.errors import KubernetesError
 from evenkeel.kube.client import Kube
-from evenkeel.kube.kinds import TABLE, Object
+from evenkeel.kube.kinds import TABLE, Kind, Object
 from evenkeel.metastore.clock import VirtualClock
 from evenkeel_operator.cache import Cache
 from evenkeel_operator.statuses import Statuses
 from tests.kube_operator.support import FakeKube, turns
 
 
+class OlderCrds(FakeKube):
+    """An API server whose CRDs list the types of conditions that they allow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.allowed = {"Ready", "Progressing", "Balanced", "Degraded", "Accepted", "Approved"}
+
+    async def set_status(self, kind: Kind, name: str, namespace: str, *, uid: str, status: Object) -> Object | None:
+        refused = {entry["type"] for entry in status.get("conditions", ())} - self.allowed
+        if refused:
+            await self._called(f"refused {kind.name} {name}")
+            raise KubernetesError(f"status.conditions[1].type: Unsupported value: {sorted(refused)}", status=422)
+        return await super().set_status(kind, name, namespace, uid=uid, status=status)
+
+
 class Scene:
     """An API server in memory, and time that stands still."""
 
     def __init__(self) -> None:
-        self.kube = FakeKube()
+        self.kube = OlderCrds()
         self.clock = VirtualClock()
         self.cache = Cache()
         self.told: list[tuple[Object, Object]] = []
@@ -110,3 +127,44 @@ async def test_another_object_of_the_name_keeps_its_status(scene: Scene) -> None
     assert scene.written() is None
     assert len(scene.statuses) == 0
     assert scene.told == []
+
+
+def told(**conditions: str) -> Object:
+    return {"moving": 1, "conditions": [{"type": kind, "status": status} for kind, status in conditions.items()]}
+
+
+async def test_crds_of_the_first_release_get_the_conditions_they_know(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They refuse a whole status for one condition; Ready has to be true all the same, and the log says it once."""
+    scene.statuses.set(scene.subject, told(Ready="True"))
+    await turns()
+    for moving in range(2):
+        scene.clock.advance(2)
+        wanted = told(Ready="False", Available="False", Stalled="True", MetastoreMismatch="False")
+        scene.statuses.set(scene.seen(), wanted | {"moving": moving})
+        await turns()
+        assert scene.written() == told(Ready="False") | {"moving": moving}
+        assert len(scene.statuses) == 0
+    assert scene.kube.calls.count("refused Table orders") == 2
+    assert [entry.levelname for entry in caplog.records] == ["WARNING"]
+    assert "Unsupported value" in caplog.text
+
+
+async def test_newer_crds_get_all_of_it_as_soon_as_they_are_there(scene: Scene) -> None:
+    """What was left out differs from what is wanted, so the next look writes it."""
+    scene.statuses.set(scene.subject, told(Ready="False", Stalled="True"))
+    await turns()
+    scene.kube.allowed |= {"Stalled"}
+    scene.clock.advance(2)
+    scene.statuses.set(scene.seen(), told(Ready="False", Stalled="True"))
+    await turns()
+    assert scene.written() == told(Ready="False", Stalled="True")
+
+
+async def test_a_status_that_is_refused_for_another_reason_waits(scene: Scene) -> None:
+    """Leaving conditions out would not help: it is written later, and not twice at once."""
+    scene.kube.allowed = set()
+    scene.statuses.set(scene.subject, told(Ready="False"))
+    await turns()
+    assert (scene.kube.calls, len(scene.statuses), scene.written()) == (["refused Table orders"], 1, None)

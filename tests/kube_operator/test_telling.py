@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+import msgspec
 import pytest
 
 from evenkeel.kube.kinds import TABLE, Object
 from evenkeel.metastore.api import KeyValue
-from evenkeel.model.conditions import Reason, condition
-from evenkeel.model.storecluster import StoreClusterStatus
+from evenkeel.model.conditions import FIRST_TYPES, Reason, condition
+from evenkeel.model.storecluster import StoreCluster, StoreClusterStatus
 from evenkeel.protocol.keys import Keys
-from evenkeel.protocol.records import Peer, Stable, StoreRecord, StoreState, encode
+from evenkeel.protocol.records import Peer, Stable, StoreLoad, StoreRecord, StoreState, encode
 from evenkeel.reconcile.partitions import Trouble
 from evenkeel_operator.conditions import PodFacts, described, pod_problem, ready_pod, troubled
 from evenkeel_operator.events import turned
-from evenkeel_operator.scaling import idle_stores, stores_to_run
+from evenkeel_operator.scaling import Census, idle_stores
 from evenkeel_operator.vitals import Vitals
 from evenkeel_operator.zones import found_zones, with_zones, zones_from
 from tests.kube_operator.support import store_cluster
@@ -62,20 +64,38 @@ def test_troubles_of_both_are_told() -> None:
 
 
 def test_trouble_leaves_the_rest_of_a_status() -> None:
-    """A spec that cannot be read says nothing against what runs."""
+    """A spec that cannot be read is not Ready in its generation, which says nothing against what is served."""
     ready = {
         "type": "Ready", "status": "True", "reason": "AsExpected", "message": "", "lastTransitionTime": OLD,
         "observedGeneration": 1,
     }  # fmt: skip
-    status = {"moving": 0, "conditions": [ready]}
-    after = troubled(status, [Trouble(Reason.SPEC_INVALID, "what")], generation=2, now=NOW)
+    available = {**ready, "type": "Available"}
+    status = {"moving": 0, "conditions": [ready, available]}
+    after = troubled(status, [Trouble(Reason.SPEC_INVALID, "what")], generation=2, now=NOW, version=2)
     assert after["moving"] == 0
     assert after["observedGeneration"] == 2
     by_type = {entry["type"]: entry for entry in after["conditions"]}
-    assert by_type["Ready"] == ready
+    assert by_type["Available"] == available
+    assert (by_type["Ready"]["status"], by_type["Ready"]["observedGeneration"]) == ("False", 2)
+    assert (by_type["Stalled"]["status"], by_type["Reconciling"]["status"]) == ("True", "False")
     assert by_type["Degraded"]["reason"] == "SpecInvalid"
-    fresh = troubled({}, [Trouble(Reason.SPEC_INVALID, "what")], generation=1, now=NOW)
-    assert {entry["type"]: entry["status"] for entry in fresh["conditions"]} == {"Degraded": "True", "Ready": "False"}
+    fresh = troubled({"version": 2}, [Trouble(Reason.SPEC_INVALID, "what")], generation=1, now=NOW)
+    assert {entry["type"] for entry in fresh["conditions"] if entry["status"] == "True"} == {"Degraded", "Stalled"}
+
+
+def test_operators_of_the_first_release_can_read_conditions() -> None:
+    """Below version 2 there are only the types that they know, whatever the operator adds."""
+    troubles = [Trouble(Reason.SPEC_INVALID, "what")]
+    for version in (None, 1):
+        status = {} if version is None else {"version": version}
+        found = troubled(status, troubles, generation=1, now=NOW)
+        assert {entry["type"] for entry in found["conditions"]} == {"Degraded", "Ready"}
+    facts = PodFacts(troubles=tuple(troubles))
+    for version, types in ((1, FIRST_TYPES), (2, FIRST_TYPES | {"Reconciling", "Stalled"})):
+        said_now = said(degraded=True).model_copy(update={"version": version})
+        after = described(store_cluster(), said_now, facts, before=None, now=NOW)
+        assert {entry.type for entry in after.conditions} <= types
+        assert ("Stalled" in {entry.type for entry in after.conditions}) == (version == 2)
 
 
 def pod(**status: Any) -> Object:
@@ -124,9 +144,9 @@ def with_conditions(*entries: tuple[str, str, str]) -> Object:
 def test_conditions_that_turn_are_events() -> None:
     """Each once, as a warning where it is bad; what stays the same is none."""
     before = with_conditions(("Ready", "True", "AsExpected"), ("Degraded", "False", "AsExpected"))
-    after = with_conditions(("Ready", "True", "AsExpected"), ("Degraded", "True", "QuorumLost"))
+    after = with_conditions(("Ready", "True", "AsExpected"), ("Degraded", "True", "NoQuorum"))
     [event] = turned(before, after)
-    assert (event.warning, event.reason) == (True, "QuorumLost")
+    assert (event.warning, event.reason) == (True, "NoQuorum")
     assert list(turned(after, after)) == []
     [back] = turned(after, before)
     assert (back.warning, back.reason) == (False, "Degraded")
@@ -193,6 +213,19 @@ def stable(*numbers: int) -> KeyValue:
     return KeyValue(KEYS.partition("t.1", 0).stable, encode(Stable(peers)), 1, 1, 1)
 
 
+def census(
+    cluster: StoreCluster, highest: int, stores: Iterable[KeyValue], *named: KeyValue, loads: Iterable[KeyValue] = ()
+) -> Census:
+    return Census(
+        cluster=cluster,
+        highest=highest,
+        keys=KEYS,
+        stores={kv.key: kv for kv in stores},
+        named=tuple(kv.value for kv in named),
+        loads={kv.key: kv for kv in loads},
+    )
+
+
 @pytest.mark.parametrize(
     ("draining", "held", "expected"),
     [
@@ -207,12 +240,26 @@ def stable(*numbers: int) -> KeyValue:
 def test_pods_go_when_they_hold_nothing(draining: set[int], held: tuple[int, ...], expected: int) -> None:
     """From the last one down, and none before it was told to be emptied: a plan might still name it."""
     known = [state(number, draining=number in draining) for number in range(5)]
-    assert stores_to_run(store_cluster(), 5, stores=known, assignments=[stable(*held)], keys=KEYS) == expected
+    assert census(store_cluster(), 5, known, stable(*held)).to_run() == expected
 
 
 def test_a_store_that_never_came_up_can_go() -> None:
     """Nobody knows it, so nothing is on it."""
-    assert stores_to_run(store_cluster(), 5, stores=[], assignments=[], keys=KEYS) == 3
+    found = census(store_cluster(), 5, [])
+    assert found.to_run() == 3
+    assert found.emptied(3) == {}, "but that alone is no word that its volume may go: the metastore may be a new one"
+
+
+def test_a_pod_stays_until_its_store_has_deleted_its_replicas() -> None:
+    """No partition names it, but it still reports a replica, which it will delete when the leader has confirmed."""
+    load = StoreLoad(replicas=1, leading=0, log_bytes=0, bytes_per_second=0)
+    states = [state(number, draining=True) for number in (3, 4)]
+    reported = KeyValue(KEYS.load("main-4"), encode(load), 1, 1, 1)
+    found = census(store_cluster(), 5, states, loads=[reported])
+    assert found.to_run() == 5
+    gone = KeyValue(KEYS.load("main-4"), encode(msgspec.structs.replace(load, replicas=0)), 1, 1, 1)
+    found = census(store_cluster(), 5, states, loads=[gone])
+    assert (found.to_run(), found.emptied(3)) == (3, {3: "v3", 4: "v4"})
 
 
 def test_stores_that_are_away_and_hold_nothing() -> None:
@@ -226,7 +273,7 @@ def test_similar_names_are_not_taken_for_each_other() -> None:
     cluster = store_cluster(stores=1)
     known = [state(1, draining=True)]
     other = KeyValue(KEYS.partition("t.1", 0).stable, encode(Stable((Peer("main-10", "v", 1),))), 1, 1, 1)
-    assert stores_to_run(cluster, 2, stores=known, assignments=[other], keys=KEYS) == 1
+    assert census(cluster, 2, known, other).to_run() == 1
 
 
 def test_vitals_judge() -> None:

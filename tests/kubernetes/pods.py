@@ -13,13 +13,14 @@ from typing import Any
 
 import msgspec
 
-from evenkeel.errors import KubernetesError
+from evenkeel.errors import ApiConflictError, KubernetesError
 from evenkeel.kube.client import Kube
 from evenkeel.kube.kinds import PERSISTENT_VOLUME_CLAIM, POD, POD_DISRUPTION_BUDGET, STATEFUL_SET, Kind, Object
 from evenkeel.metastore.etcd import EtcdMetastore
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import StoreRecord
 from evenkeel_operator.conditions import ready_pod
+from evenkeel_operator.manifests.names import MANAGED
 from evenkeel_raft.agent.agent import Agent
 from evenkeel_raft.agent.context import StoreIdentity
 from evenkeel_raft.agent.settings import AgentSettings
@@ -86,6 +87,10 @@ class Pods:
         self.nodes = nodes
         self._stores: dict[str, _Store] = {}
         self._disks: dict[str, Disk] = {}
+        self._bound: dict[str, str] = {}
+        """By pod, the uid of the claim that its disk belongs to."""
+        self._retention: dict[str, str] = {}
+        """By StatefulSet, what becomes of the claims of pods that are scaled away."""
 
     async def run(self) -> None:
         """Be a controller and a kubelet until cancelled."""
@@ -93,6 +98,7 @@ class Pods:
             while True:
                 with contextlib.suppress(KubernetesError):
                     await self._look()
+                    await self._see_off()
                 self.network.tick()
                 await asyncio.sleep(0.02)
         finally:
@@ -109,12 +115,14 @@ class Pods:
         await self._stores.pop(name).stop(kill=True)
 
     async def _look(self) -> None:
-        sets = await self.kube.list(STATEFUL_SET, self.namespace)
+        sets = await self.kube.list(STATEFUL_SET, self.namespace, selector=MANAGED)
         pods = {pod["metadata"]["name"]: pod for pod in (await self.kube.list(POD, self.namespace)).items}
         wanted: dict[str, Object] = {}
         for found in sets.items:
             if "deletionTimestamp" not in found["metadata"]:
                 wanted |= {f"{found['metadata']['name']}-{i}": found for i in range(found["spec"]["replicas"])}
+            policy = found["spec"].get("persistentVolumeClaimRetentionPolicy", {})
+            self._retention[found["metadata"]["name"]] = policy.get("whenScaled", "Retain")
         for name in pods.keys() - wanted.keys():
             await self._remove(name)
         for name in sorted(wanted.keys() - pods.keys()):
@@ -123,12 +131,21 @@ class Pods:
             if name in self._stores and self._stores[name].pod != pod["metadata"]["uid"]:
                 await self._stores.pop(name).stop()
             if name in wanted and name not in self._stores and name not in self.held:
-                disk = self._disks.setdefault(name, Disk(f"{name}-{next(_volumes)}"))
-                self._stores[name] = _Store(self, pod, disk)
+                self._stores[name] = _Store(self, pod, await self._disk(name))
             if name in wanted:
                 await self._report(pod)
         for found in sets.items:
             await self._tell(found, pods)
+
+    async def _disk(self, name: str) -> Disk:
+        """The disk that a pod's claim stands for: another claim, though it has the same name, is another disk."""
+        claim = await self.kube.get(PERSISTENT_VOLUME_CLAIM, f"data-{name}", self.namespace)
+        assert claim is not None
+        bound = self._bound.get(name)
+        if bound is not None and bound != claim["metadata"]["uid"]:
+            self.wipe(name)
+        self._bound[name] = claim["metadata"]["uid"]
+        return self._disks.setdefault(name, Disk(f"{name}-{next(_volumes)}"))
 
     async def _create(self, name: str, owner: Object) -> None:
         template: dict[str, Any] = owner["spec"]["template"]
@@ -147,17 +164,18 @@ class Pods:
         self.made += 1
         await self.kube.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod_spec})
         claim = owner["spec"]["volumeClaimTemplates"][0]
-        claimed = {"name": f"data-{name}", "namespace": self.namespace, "labels": claim["metadata"]["labels"]}
-        with contextlib.suppress(KubernetesError):
-            await self.kube.create(
-                {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": claimed, "spec": claim["spec"]}
-            )
+        claimed = {**claim["metadata"], "name": f"data-{name}", "namespace": self.namespace}
+        written = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": claimed, "spec": claim["spec"]}
+        with contextlib.suppress(ApiConflictError):
+            await self.kube.create(written)
 
     async def _remove(self, name: str) -> None:
         if name in self._stores:
             self.stopped.append(name)
             await self._stores.pop(name).stop()
         await self.kube.delete(POD, name, self.namespace, grace=0)
+        if self._retention.get(name.rpartition("-")[0]) == "Delete":
+            await self.kube.delete(PERSISTENT_VOLUME_CLAIM, f"data-{name}", self.namespace)
 
     async def _report(self, pod: Object) -> None:
         store = self._stores.get(pod["metadata"]["name"])
@@ -176,7 +194,7 @@ class Pods:
         told = {"replicas": len(mine), "observedGeneration": found["metadata"]["generation"]}
         await self._set(STATEFUL_SET, found, {**told, "updateRevision": _revision(found)})
         budget = await self.kube.get(POD_DISRUPTION_BUDGET, name, namespace)
-        if budget is None:
+        if budget is None or "maxUnavailable" not in budget["spec"]:
             return
         healthy, expected = len([pod for pod in mine if ready_pod(pod)]), found["spec"]["replicas"]
         desired = expected - budget["spec"]["maxUnavailable"]
@@ -198,7 +216,15 @@ class Pods:
         if any(before.get(name) != value for name, value in status.items()):
             await self.kube.set_status(kind, metadata["name"], self.namespace, uid=metadata["uid"], status=status)
 
+    async def _see_off(self) -> None:
+        """Let claims go that are being deleted and that no pod uses, as their protection's controller does."""
+        for claim in (await self.kube.list(PERSISTENT_VOLUME_CLAIM, self.namespace)).items:
+            name, metadata = claim["metadata"]["name"].removeprefix("data-"), claim["metadata"]
+            if "deletionTimestamp" in metadata and name not in self._stores:
+                patch = {"metadata": {"finalizers": None}}
+                await self.kube.merge(PERSISTENT_VOLUME_CLAIM, metadata["name"], self.namespace, patch)
+
     async def claims(self) -> list[str]:
-        """The volume claims that are not on their way out; nobody is here who would see them off."""
+        """The volume claims that are not on their way out."""
         found = (await self.kube.list(PERSISTENT_VOLUME_CLAIM, self.namespace)).items
         return sorted(c["metadata"]["name"] for c in found if "deletionTimestamp" not in c["metadata"])

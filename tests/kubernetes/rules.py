@@ -175,13 +175,28 @@ TABLES = [
     ),
 ]
 
+_METASTORE = "the metastore cannot change after creation, except its endpoints together with adoptMetastore"
 STORE_CLUSTERS = [
     Case(
         "StoreCluster",
-        "the metastore cannot change after creation",
+        _METASTORE,
         before=_stores(metastore=METASTORE),
         accepted=_stores(metastore=METASTORE, maxReplicasPerStore=5),
         refused=_stores(metastore=OTHER_METASTORE),
+    ),
+    Case(
+        "StoreCluster",
+        _METASTORE,
+        before=_stores(metastore=METASTORE, adoptMetastore="1"),
+        accepted=_stores(metastore=OTHER_METASTORE, adoptMetastore="2"),
+        refused=_stores(metastore=OTHER_METASTORE, adoptMetastore="1"),
+    ),
+    Case(
+        "StoreCluster",
+        _METASTORE,
+        before=_stores(metastore=METASTORE),
+        accepted=_stores(metastore=OTHER_METASTORE, adoptMetastore="2"),
+        refused=_stores(adoptMetastore="2"),
     ),
     Case(
         "StoreCluster",

@@ -104,6 +104,15 @@ async def trouble(world: World, reason: str) -> str:
     return str(told["message"])
 
 
+async def refused_and_served(world: World, reason: str) -> Any:
+    """Wait for a table that is not Ready in its newest generation, stalled, and read and written as before."""
+    await world.condition(TABLE, "orders", "Ready", status="False", reason=reason)
+    await world.condition(TABLE, "orders", "Stalled", reason=reason)
+    found = await world.condition(TABLE, "orders", "Available")
+    assert found["status"]["observedGeneration"] == found["metadata"]["generation"]
+    return found
+
+
 async def test_another_default_without_a_policy(world: World) -> None:
     """The condition names the column and what it has to be; the table serves on, and is well when it is put back."""
     world.start()
@@ -111,7 +120,7 @@ async def test_another_default_without_a_policy(world: World) -> None:
     await change(world, schema=schema({**AMOUNT, "default": "1.00"}))
     message = await trouble(world, "SpecInvalid")
     assert 'spec.schema.columns[1].default: got "1.00"; allowed: "0.00"' in message
-    await world.condition(TABLE, "orders", "Ready")
+    await refused_and_served(world, "SpecInvalid")
     tables = Keys(namespace=world.namespace, store_cluster="main").table("")
     [record] = (await world.metastore.range(tables)).kvs
     assert b'"default":"0.00"' in record.value
@@ -127,7 +136,7 @@ async def test_more_replicas_than_stores(world: World) -> None:
     await change(world, replicas=5)
     message = await trouble(world, "NoFeasiblePlacement")
     assert "replicas 5 need 5 stores" in message
-    found = await world.condition(TABLE, "orders", "Ready")
+    found = await refused_and_served(world, "NoFeasiblePlacement")
     assert found["status"]["replicas"] == 3
 
 
@@ -139,5 +148,5 @@ async def test_a_class_that_cannot_be_imported(world: World) -> None:
     await change(world, rebalancer={"mode": "UserDefined", "class": "nowhere.to_be:Found"})
     message = await trouble(world, "RebalancerFailed")
     assert "nowhere" in message
-    found = await world.condition(TABLE, "orders", "Ready")
+    found = await refused_and_served(world, "RebalancerFailed")
     assert found["status"]["replicas"] == 3

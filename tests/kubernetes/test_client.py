@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from evenkeel.kube.kinds import POD, Object
+import pytest
+
+from evenkeel.errors import ApiConflictError, KubernetesError
+from evenkeel.kube.kinds import NAMESPACE, POD, SECRET, Object
 from tests.kubernetes.world import World
 
 
@@ -27,3 +30,24 @@ async def test_an_eviction_is_meant_for_one_pod(world: World) -> None:
     assert await world.kube.evict(pod)
     assert await world.get(POD, "main-0") is None
     assert await world.kube.evict(pod)
+
+
+async def test_a_patch_of_a_version_that_has_passed(world: World) -> None:
+    """It is a conflict in a namespace of any name; an invalid patch is none, though both are answered with 422."""
+    namespace = world.namespace.replace("test", "orders")
+    await world.kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+    try:
+        metadata = {"name": "main-0", "namespace": namespace}
+        made = await world.kube.create({"apiVersion": "v1", "kind": "Secret", "metadata": metadata})
+        label = {"op": "add", "path": "/metadata/labels", "value": {"seen": "yes"}}
+        await world.kube.patch(made, label)
+        with pytest.raises(ApiConflictError):
+            await world.kube.patch(made, label)
+        newest = await world.kube.get(SECRET, "main-0", namespace)
+        assert newest is not None
+        with pytest.raises(KubernetesError, match="config key") as refused:
+            await world.kube.patch(newest, {"op": "add", "path": "/data", "value": {"a b": "eA=="}})
+        assert not isinstance(refused.value, ApiConflictError)
+        assert await world.kube.set_status(NAMESPACE, namespace, "", uid="another", status={}) is None
+    finally:
+        await world.kube.delete(NAMESPACE, namespace)

@@ -100,6 +100,23 @@ def test_rule_of_the_models(case: Case) -> None:
         check(case.refused, case.refused_name)
 
 
+def test_a_new_object_is_not_current(kubectl: Kubectl, namespace: str) -> None:
+    """Nobody has seen it: kstatus compares its generation with the one observed, and waits."""
+    case = next(case for case in CASES if case.kind == "Table")
+    spec = {
+        "storeCluster": "main",
+        "partitions": 1,
+        "replicas": 1,
+        "schema": {"columns": [{"name": "id", "type": "int64"}]},
+    }
+    submit(kubectl, "create", body(case, spec, name="unseen"), namespace=namespace)
+    [found] = [
+        item for item in kubectl.items("tables", f"--namespace={namespace}") if item["metadata"]["name"] == "unseen"
+    ]
+    assert (found["status"], found["metadata"]["generation"]) == ({"observedGeneration": 0}, 1)
+    assert parse(found).status is None
+
+
 def test_unknown_fields_are_named(kubectl: Kubectl, namespace: str) -> None:
     """A misspelt field is refused by its name."""
     case = CASES[0]

@@ -75,7 +75,7 @@ async def test_what_the_chart_grants_is_enough(kubectl: Kubectl, world: World, t
     served, own = granted(kubectl, world.namespace)
     grant(kubectl, world.namespace, served, renamed(own))
     world.start(kubeconfig=kubeconfig(kubectl, world.namespace, tmp_path))
-    await make_table(world)
+    await make_table(world, undeleteFor="0s")
     await world.run("scale", "table/orders", "--replicas=1")
     await world.condition(TABLE, "orders", "Balanced")
     made = world.pods.made

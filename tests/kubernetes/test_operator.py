@@ -6,15 +6,12 @@ What takes more than a few seconds is for `make test-process`.
 from __future__ import annotations
 
 import base64
-from pathlib import Path
 
 import pytest
 
 from evenkeel.kube.kinds import (
-    CONFIG_MAP,
     EVENT,
     PERSISTENT_VOLUME_CLAIM,
-    POD,
     POD_DISRUPTION_BUDGET,
     REBALANCE_PLAN,
     SECRET,
@@ -24,12 +21,7 @@ from evenkeel.kube.kinds import (
     TABLE,
     Object,
 )
-from evenkeel.metastore.api import Delete, Put, Txn
-from evenkeel.metastore.server import EtcdServer, find_etcd
-from evenkeel.protocol.keys import Keys
-from evenkeel_operator.manifests.settings import CertManagerSettings, PodSettings
-from tests.kubernetes.world import World, make_table, partitions_of, store_cluster, table
-from tests.metastore.support import FAST_ELECTIONS
+from tests.kubernetes.world import World, make_table, partitions_of, store_cluster, table, uids
 
 
 async def replicas_of(world: World, name: str = "orders") -> int:
@@ -132,8 +124,11 @@ async def test_a_store_that_leaves_is_emptied_first(world: World) -> None:
     await world.until("the StatefulSet is smaller", smaller)
     assert not await world.is_named("main-3")
     await world.condition(TABLE, "orders", "Balanced")
-    retention = (await world.get(STATEFUL_SET, "main") or {})["spec"]["persistentVolumeClaimRetentionPolicy"]
-    assert retention == {"whenDeleted": "Retain", "whenScaled": "Delete"}
+
+    async def three_claims() -> bool:
+        return await world.pods.claims() == ["data-main-0", "data-main-1", "data-main-2"]
+
+    await world.until("the operator deletes the claim of the store that left", three_claims)
 
 
 @pytest.mark.processes
@@ -162,9 +157,9 @@ async def test_scaling_up_in_the_middle_of_scaling_down(world: World) -> None:
 
 
 async def test_a_deleted_table_leaves_nothing(world: World) -> None:
-    """A Table stays until its stores have dropped it; then no key of it is left."""
+    """A Table that wants nothing kept stays until its stores have dropped it; then no key of it is left."""
     world.start()
-    await make_table(world)
+    await make_table(world, undeleteFor="0s")
     await world.run("delete", "table/orders", "--timeout=60s")
     assert [key for key in await world.keys() if "orders" in key] == []
 
@@ -175,7 +170,7 @@ async def test_a_deleted_store_cluster_leaves_nothing(world: World) -> None:
     other = f"{world.namespace}-clients"
     await world.run("create", "namespace", other)
     world.start()
-    await world.apply(store_cluster(clientNamespaces=[other]), table())
+    await world.apply(store_cluster(clientNamespaces=[other]), table(undeleteFor="0s"))
     await world.condition(TABLE, "orders", "Balanced")
     secret = await world.kube.get(SECRET, "main-client", other)
     assert secret is not None
@@ -201,7 +196,7 @@ async def test_a_deleted_store_cluster_leaves_nothing(world: World) -> None:
 async def test_tables_do_not_trap_a_namespace(world: World) -> None:
     """Where pods were taken away first, as a namespace's end does, tables and StoreCluster go without them."""
     world.start()
-    await make_table(world)
+    await make_table(world, undeleteFor="0s")
     world.pods.held.update({"main-0", "main-1", "main-2"})
     for name in ("main-0", "main-1", "main-2"):
         await world.pods.kill(name)
@@ -349,11 +344,6 @@ async def test_pods_are_replaced_one_by_one(world: World) -> None:
     assert world.pods.fewest_ready == 2
 
 
-async def uids(world: World) -> dict[str, str]:
-    pods = (await world.kube.list(POD, world.namespace)).items
-    return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in pods}
-
-
 @pytest.mark.processes
 async def test_a_wiped_volume_gets_a_new_replica(world: World) -> None:
     """A pod that comes back with an empty volume holds its partitions again, as another replica."""
@@ -449,79 +439,3 @@ async def test_a_changed_child_is_put_right(world: World) -> None:
         return bool((await world.get(STATEFUL_SET, "main") or {})["spec"]["replicas"] == 3)
 
     await world.until("three replicas again", back)
-
-
-async def test_somebody_elses_service_is_not_taken(world: World) -> None:
-    """A Service of the same name that we did not make stays as it is, and the status names it."""
-    theirs = {"selector": {"app": "theirs"}, "ports": [{"port": 80}]}
-    await world.apply({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "main"}, "spec": theirs})
-    world.start()
-    await world.apply(store_cluster())
-    found = await world.condition(STORE_CLUSTER, "main", "Degraded", reason="ApiRefused")
-    assert "services/main" in str(found["status"]["conditions"])
-    assert (await world.get(SERVICE, "main") or {})["spec"]["selector"] == {"app": "theirs"}
-
-
-@pytest.mark.processes
-async def test_etcd_away_and_back(world: World, tmp_path: Path) -> None:
-    """Without etcd the status says so and nothing ends; with it, everything goes on."""
-    server = EtcdServer(tmp_path / "own-etcd", binary=find_etcd(), fsync=False, extra_args=FAST_ELECTIONS)
-    async with server:
-        world.etcd = world.pods.etcd = server.endpoint
-        operator = world.start()
-        await make_table(world)
-        await server.terminate()
-        await world.run("scale", "table/orders", "--replicas=1")
-        await world.condition(TABLE, "orders", "Degraded", reason="MetastoreUnreachable")
-
-        async def noticed() -> bool:
-            return "etcd" in operator.vitals.unready()
-
-        await world.until("the operator is not ready", noticed)
-        assert operator.vitals.unhealthy() == ""
-        await server.start()
-        await world.condition(TABLE, "orders", "Degraded", status="False")
-        await world.condition(TABLE, "orders", "Ready")
-
-
-@pytest.mark.processes
-async def test_a_malformed_key_is_told(world: World) -> None:
-    """StoreCluster and Table name it, and nothing ends; once it is gone, so is the trouble."""
-    operator = world.start()
-    await make_table(world)
-    key = Keys(namespace=world.namespace, store_cluster="main").store_state("main-9")
-    await world.metastore.txn(Txn(success=(Put(key, b"nothing"),)))
-    for kind, name in ((STORE_CLUSTER, "main"), (TABLE, "orders")):
-        found = await world.condition(kind, name, "Degraded", reason="MalformedRecord")
-        assert key in str(found["status"]["conditions"])
-    assert operator.vitals.unhealthy() == ""
-    await world.metastore.txn(Txn(success=(Delete(key),)))
-    for kind, name in ((STORE_CLUSTER, "main"), (TABLE, "orders")):
-        await world.condition(kind, name, "Degraded", status="False")
-
-
-async def test_a_cluster_without_cert_manager(world: World) -> None:
-    """Who asks for its certificates where it is not installed is told so, and nothing ends."""
-    world.start(pods=PodSettings(image="store:1", lease_seconds=2), cert_manager=CertManagerSettings())
-    await world.apply(store_cluster())
-    found = await world.condition(STORE_CLUSTER, "main", "Degraded", reason="ApiRefused")
-    assert "cert-manager.io" in str(found["status"]["conditions"])
-    assert await world.get(STATEFUL_SET, "main") is None
-
-
-async def test_etcd_is_noted_as_formed(world: World) -> None:
-    """Once etcd has answered, its members can read so; what else is in the ConfigMap stays."""
-    note = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": "etcd"},
-        "data": {"etcd.yaml": "name: etcd-0"},
-    }
-    await world.apply(note)
-    world.start(etcd_note="etcd")
-
-    async def noted() -> bool:
-        return "formed" in (await world.get(CONFIG_MAP, "etcd") or {})["data"]
-
-    await world.until("etcd is noted as formed", noted)
-    assert (await world.get(CONFIG_MAP, "etcd") or {})["data"] == {"etcd.yaml": "name: etcd-0", "formed": "true"}

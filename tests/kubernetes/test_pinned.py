@@ -70,7 +70,8 @@ async def test_a_pin_that_cannot_be_says_why(world: World) -> None:
     found = await world.condition(PARTITION_ASSIGNMENT, "orders-0", "Accepted", status="False")
     assert "store main-9, which does not exist" in str(found["status"]["conditions"])
     assert await placed(world) == before
-    await world.condition(TABLE, "orders", "Ready")
+    await world.condition(TABLE, "orders", "Ready", status="False")
+    await world.condition(TABLE, "orders", "Available")
 
 
 @pytest.mark.processes

@@ -62,7 +62,7 @@ async def test_what_there_is(world: World) -> None:
     head, row, stores = (await plugged(world, "status")).splitlines()
     assert head.split()[:3] == ["NAME", "READY", "PARTITIONS"]
     assert row.split()[:4] == ["orders", "True", "4", "3/3"]
-    assert stores == "storecluster main: 3/3 stores, 1 tables, 12 replicas"
+    assert stores == "storecluster main: 3/3 stores, 1 tables, 12 replicas, version 2"
     told = json.loads(await plugged(world, "status", "--output", "json"))
     assert [found["metadata"]["name"] for found in told["tables"]] == ["orders"]
     lines = (await plugged(world, "partitions", "table/orders")).splitlines()
@@ -161,7 +161,7 @@ async def test_a_plan_is_approved(world: World) -> None:
 async def test_a_table_that_cannot_go_is_released(world: World) -> None:
     """A store that will never say that it dropped a table holds it up until nobody waits for it any more."""
     world.start()
-    await make_table(world)
+    await make_table(world, undeleteFor="0s")
     assert "is not being deleted" in await refused(world, "release", "table/orders")
     await world.pods.kill("main-1")
     await world.run("delete", "table/orders", "--wait=false")

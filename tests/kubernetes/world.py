@@ -12,7 +12,7 @@ from e2e.cluster.kubectl import Kubectl, holds
 from evenkeel.errors import ApiUnreachableError
 from evenkeel.kube.access import load_configuration
 from evenkeel.kube.client import Kube
-from evenkeel.kube.kinds import PARTITION_ASSIGNMENT, STORE_CLUSTER, TABLE, Kind, Object
+from evenkeel.kube.kinds import PARTITION_ASSIGNMENT, POD, STORE_CLUSTER, TABLE, Kind, Object
 from evenkeel.metastore.etcd import EtcdMetastore
 from evenkeel.process.flags import Endpoint
 from evenkeel.protocol.keys import Keys
@@ -225,4 +225,10 @@ async def make_table(world: World, stores: int = 3, **spec: Any) -> None:
     await world.condition(TABLE, "orders", "Ready")
 
 
-__all__ = ["World", "holds", "make_table", "partitions_of", "store_cluster", "table", "world"]
+async def uids(world: World) -> dict[str, str]:
+    """The uid of every pod, by name."""
+    pods = (await world.kube.list(POD, world.namespace)).items
+    return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in pods}
+
+
+__all__ = ["World", "holds", "make_table", "partitions_of", "store_cluster", "table", "uids", "world"]

@@ -10,6 +10,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,7 @@ from evenkeel.local.layout import Layout, Ports, ProcessInfo, Running, StorePort
 HOLD = """
 import sys
 from pathlib import Path
+from typing import Any
 from evenkeel.local.layout import Layout, Running
 layout = Layout(Path(sys.argv[1]))
 with layout.held():
@@ -203,6 +205,26 @@ def test_a_lock_of_a_directory_that_was_wiped(layout: Layout) -> None:
     done.set()
     thread.join()
     assert not layout.is_held()
+
+
+@pytest.mark.parametrize("step", ["touch", "mkdir", "open"])
+def test_a_wipe_between_two_steps_of_a_start(layout: Layout, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """A start during another process's wipe makes the directory again instead of failing."""
+    layout.make()
+    wiped: list[Path] = []
+
+    def wipe_first(path: Path, *arguments: Any, **options: Any) -> Any:
+        if path.parent == layout.root and not wiped:
+            wiped.append(path)
+            layout._remove()
+        return original(path, *arguments, **options)
+
+    original = getattr(Path, step)
+    monkeypatch.setattr(Path, step, wipe_first)
+    with layout.held():
+        assert wiped
+        assert layout.logs.is_dir()
+        assert layout.stores.is_dir()
 
 
 def test_processes_of_one_who_was_killed_are_waited_for(layout: Layout) -> None:

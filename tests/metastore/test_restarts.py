@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from evenkeel.errors import UnreachableError
+from evenkeel.errors import ClusterMismatchError, UnreachableError
 from evenkeel.metastore.api import Metastore
 from evenkeel.metastore.etcd import EtcdMetastore
 from evenkeel.metastore.server import EtcdServer
@@ -125,3 +125,19 @@ async def test_lease_survives_a_restart(new_server: Callable[..., EtcdServer]) -
         assert await lease.refresh()
         await lease.revoke()
         assert await store.get("a") is None
+
+
+async def test_another_etcd_is_refused_until_the_old_one_is_forgotten(new_server: Callable[..., EtcdServer]) -> None:
+    """An empty one at the same address: no request goes to it before the caller, who knows better, says so."""
+    first = new_server()
+    async with EtcdMetastore(settings_for(first.endpoint)) as store:
+        async with first:
+            await store.txn(put("/a"))
+            known = await store.cluster_id()
+        async with new_server(ports=(first.client_port, first.peer_port)):
+            with pytest.raises(ClusterMismatchError):
+                await store.get("/a")
+            await store.forget()
+            assert await store.get("/a") is None
+            assert await store.cluster_id() != known
+            await store.txn(put("/b"))

@@ -9,8 +9,12 @@ from typing import Any
 import pytest
 import yaml
 
-from evenkeel.model.crd import FACES, crd, main, render
+from evenkeel.model.conditions import Condition
+from evenkeel.model.crd import FACES, SCHEMA_ANNOTATION, crd, main, render, schema_hashes
 from evenkeel.model.loading import KINDS
+from evenkeel.model.partitionassignment import PartitionStatus, PeerStatus
+from evenkeel.model.rebalanceplan import RebalancePlanStatus
+from evenkeel.model.storecluster import StoreClusterStatus
 
 FOLDER = Path(__file__).parents[2] / "crds"
 
@@ -92,14 +96,14 @@ def test_bounded_specs(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_status(kind: str) -> None:
-    """Status is a subresource with observedGeneration and conditions merged by type, and no defaults."""
+    """Status is a subresource with observedGeneration, 0 until an operator writes it, and conditions merged by type."""
     [version] = crd(kind)["spec"]["versions"]
     assert version["subresources"]["status"] == {}
     status = schema(kind)["properties"]["status"]
-    assert "observedGeneration" in status["properties"]
+    assert status["default"] == {"observedGeneration": 0}
     conditions = status["properties"]["conditions"]
     assert (conditions["x-kubernetes-list-type"], conditions["x-kubernetes-list-map-keys"]) == ("map", ["type"])
-    assert not [path for path, node in nodes(status) if "default" in node]
+    assert not [path for path, node in nodes(status) if "default" in node and node is not status]
 
 
 @pytest.mark.parametrize(("kind", "path"), [("Table", ".spec.replicas"), ("StoreCluster", ".spec.stores")])
@@ -150,3 +154,28 @@ def test_rules_of_the_api_server() -> None:
         "!has(self.consensusSize) || (self.consensusSize % 2 == 1 && self.consensusSize <= self.replicas)",
     ):
         assert rule in rules
+
+
+@pytest.mark.parametrize("kind", list(FACES))
+def test_statuses_have_no_enums(kind: str) -> None:
+    """A newer operator writes to older CRDs too."""
+    found = [path for path, node in nodes(schema(kind)["properties"]["status"]) if "enum" in node]
+    assert found == []
+
+
+def test_what_a_newer_operator_wrote_can_be_read() -> None:
+    """A stage, a role, a state or a type of condition that this release does not know."""
+    when = "2026-01-01T00:00:00Z"
+    assert Condition(type="Blessed", status="Maybe", reason="New", last_transition_time=when).type == "Blessed"
+    assert PartitionStatus.model_validate({"partition": 0, "stage": "Joint"}).stage == "Joint"
+    assert PeerStatus.model_validate({"store": "a", "role": "Witness"}).role == "Witness"
+    assert RebalancePlanStatus.model_validate({"state": "Rehearsed"}).state == "Rehearsed"
+    assert StoreClusterStatus.model_validate({"zonesFrom": "Racks"}).zones_from == "Racks"
+
+
+def test_the_hash_follows_the_content() -> None:
+    """By it an operator recognizes the definitions of its own release."""
+    hashes = schema_hashes()
+    assert set(hashes) == {f"{face.plural}.evenkeel.dev" for face in FACES.values()}
+    assert len(set(hashes.values())) == len(FACES)
+    assert crd("Table")["metadata"]["annotations"] == {SCHEMA_ANNOTATION: hashes["tables.evenkeel.dev"]}

@@ -55,6 +55,16 @@ def test_metastore_endpoints(endpoint: str) -> None:
     assert problem.startswith(f'spec.metastore.endpoints[0]: got "{endpoint}"; allowed: an etcd endpoint such as')
 
 
+def test_failure_handling() -> None:
+    """Thresholds have defaults; one that would report everything at once as a failure is refused."""
+    handling = cluster().spec.failure_handling
+    assert (handling.retries_before_degraded, handling.stalled_after.seconds) == (6, 30)
+    [problem] = refused(
+        "StoreCluster", "main", {"stores": 1, "storage": {"size": "1Gi"}, "failureHandling": {"stalledAfter": "100ms"}}
+    )
+    assert problem == 'spec.failureHandling.stalledAfter: got "100ms"; allowed: a duration of at least 1s'
+
+
 def test_overrides() -> None:
     """Overrides and caps are laid over what was discovered; what they do not name stays."""
     main = cluster(

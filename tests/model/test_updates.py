@@ -108,8 +108,19 @@ def test_volumes_only_grow() -> None:
     assert refused(old, resource("StoreCluster", storage={"size": "10Gi", "className": "fast"})) == [
         'spec.storage.className: got "fast"; allowed: null, because it cannot change after creation'
     ]
-    [problem] = refused(old, resource("StoreCluster", metastore={"endpoints": ["https://e:2379"]}))
-    assert problem.startswith("spec.metastore.endpoints: got")
+
+
+def test_another_metastore() -> None:
+    """Endpoints change only together with the etcd cluster that is to be adopted there."""
+    here, there = ({"endpoints": [f"https://{name}:2379"]} for name in ("here", "there"))
+    old = resource("StoreCluster", metastore=here, adoptMetastore="1")
+    validate_update(old, resource("StoreCluster", metastore=there, adoptMetastore="2"))
+    for adopted in ({}, {"adoptMetastore": "1"}):
+        [problem] = refused(old, resource("StoreCluster", metastore=there, **adopted))
+        assert problem.startswith("spec.metastore.endpoints: got")
+        assert "unless a new `adoptMetastore` names the etcd cluster" in problem
+    [problem] = refused(resource("StoreCluster"), resource("StoreCluster", metastore=here, adoptMetastore="2"))
+    assert problem.endswith("allowed: null, because it cannot change after creation")
 
 
 def test_approval_is_final() -> None:

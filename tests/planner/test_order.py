@@ -1,4 +1,4 @@
-"""Changes are ordered so that no store is ever above its cap or its disk."""
+"""Changes are ordered so that no store is ever above its cap."""
 
 from __future__ import annotations
 
@@ -98,20 +98,6 @@ def test_a_store_above_its_cap_gains_nothing_but_may_lose() -> None:
     assert answer.waves == ((0, 1), (2,))
 
 
-def test_bytes_are_counted_like_replicas() -> None:
-    """A replica waits for disk space even where counts are unlimited."""
-    stores = StoresView.of(
-        StoreView(name="a"), StoreView(name="b", disk_capacity=100, disk_used_by_others=40), StoreView(name="c")
-    )
-    answer = ordered([["a"], ["b"]], [["b"], ["c"]], stores, sizes=[50, 20])
-    assert answer.waves == ((1,), (0,))
-    too_large = ordered([["a"]], [["b"]], stores, sizes=[61])
-    assert too_large.blocked[0].reason == (
-        "partition 0 waits for room on b: it has 60 bytes left and the replica needs 61, and nothing is going to leave"
-        " it; give b 1 bytes more or add a store"
-    )
-
-
 def test_what_is_under_way_takes_its_room_until_it_ends() -> None:
     """Pending and planned stores count beside stable ones."""
     begun = {0: Underway(occupied=frozenset("ab"), final=("b",))}
@@ -144,7 +130,7 @@ def test_nonsense_is_refused() -> None:
 
 @pytest.mark.parametrize("seed", range(600))
 def test_no_step_of_a_random_order_exceeds_a_limit_and_all_that_can_finish_does(seed: int) -> None:
-    """Replaying the waves, every store stays within count and disk, and no other order finishes more."""
+    """Replaying the waves, every store stays within its cap, and no other order finishes more."""
     scene = Scene(random.Random(seed))
     answer = scene.order()
     scene.replay(answer)
@@ -166,39 +152,29 @@ class Scene:
         for _ in range(rng.randint(2, 7)):
             self.before.append(rng.sample(self.names, rng.randint(1, 2)))
             self.after.append(rng.sample(self.names, rng.randint(1, 2)))
-        self.sizes = [rng.randint(1, 3) for _ in self.before]
         self.underway = {p: self._begun(rng, p) for p in range(len(self.before)) if rng.random() < 0.15}
         self.max_concurrent = rng.choice([None, 1, 2])
-        self.caps = {name: self._limit(rng, name, [1] * len(self.sizes)) for name in self.names}
-        self.disks = {name: self._limit(rng, name, self.sizes) for name in self.names}
+        self.caps = {name: self._limit(rng, name) for name in self.names}
 
     def _begun(self, rng: random.Random, p: int) -> Underway:
         final = self.after[p] if rng.random() < 0.5 else rng.sample(self.names, rng.randint(1, 2))
         return Underway(occupied=frozenset({*self.before[p], *final}), final=tuple(final))
 
-    def _limit(self, rng: random.Random, name: str, sizes: list[int]) -> int:
-        old = sum(size for p, size in enumerate(sizes) if name in self.occupied(p))
-        new = sum(size for row, size in zip(self.after, sizes, strict=True) if name in row)
+    def _limit(self, rng: random.Random, name: str) -> int:
+        old = sum(name in self.occupied(p) for p in range(len(self.before)))
+        new = sum(name in row for row in self.after)
         return max(old, new) - rng.choice([0, 0, 0, 0, 0, 1]) + rng.choice([0, 0, 0, 1, 5])
 
     def occupied(self, p: int) -> Iterable[str]:
         return self.underway[p].occupied if p in self.underway else self.before[p]
 
     def order(self) -> Order:
-        stores = StoresView.of(
-            *(StoreView(name=n, capacity=max(0, self.caps[n]), disk_capacity=self.disks[n]) for n in self.names)
-        )
-        options = {"underway": self.underway, "sizes": self.sizes, "max_concurrent": self.max_concurrent}
+        stores = StoresView.of(*(StoreView(name=n, capacity=max(0, self.caps[n])) for n in self.names))
+        options = {"underway": self.underway, "max_concurrent": self.max_concurrent}
         return ordered(self.before, self.after, stores, **options)
 
-    def used(self, sets: list[Iterable[str]]) -> tuple[Counter[str], Counter[str]]:
-        count: Counter[str] = Counter()
-        size: Counter[str] = Counter()
-        for p, names in enumerate(sets):
-            for name in names:
-                count[name] += 1
-                size[name] += self.sizes[p]
-        return count, size
+    def used(self, sets: list[Iterable[str]]) -> Counter[str]:
+        return Counter(name for names in sets for name in names)
 
     def replay(self, answer: Order) -> None:
         """Begin wave after wave; the room taken is largest when a wave has begun and nothing of it has ended."""
@@ -218,10 +194,9 @@ class Scene:
         assert all(set(now[p]) == set(self.after[p]) for p in range(len(now)) if p not in blocked)
 
     def check_growth(self, now: list[Iterable[str]], begun: list[Iterable[str]]) -> None:
-        (count, size), (held, bytes_held) = self.used(begun), self.used(now)
+        count, held = self.used(begun), self.used(now)
         for name in self.names:
             assert count[name] <= max(self.caps[name], held[name])
-            assert size[name] <= max(self.disks[name], bytes_held[name])
 
     def fewest_blocked(self) -> int:
         """By trying every order, one change at a time, after what is under way has ended."""
@@ -244,6 +219,5 @@ class Scene:
         return len(goal) - most(same)
 
     def fits(self, now: list[Iterable[str]], p: int) -> bool:
-        count, size = self.used(now)
-        gains = set(self.after[p]) - set(now[p])
-        return all(count[n] < self.caps[n] and size[n] + self.sizes[p] <= self.disks[n] for n in gains)
+        count = self.used(now)
+        return all(count[n] < self.caps[n] for n in set(self.after[p]) - set(now[p]))

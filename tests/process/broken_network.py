@@ -31,7 +31,8 @@ async def test_packets_are_lost(new_cluster: NewCluster) -> None:
             await cluster.reconcile(replicas)
             await cluster.until_settled()
             await load.goes_on()
-    assert firewall.dropped() > 100
+        while firewall.dropped() <= 100:  # on a busy machine the moves alone may send few packets
+            await load.goes_on()
     await finish(cluster, load)
 
 

@@ -12,6 +12,7 @@ import os
 import shutil
 import signal
 import sys
+import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +22,6 @@ from typing import Any, Final, Self
 import msgspec
 
 from evenkeel.driver import drive, read_at_one_revision
-from evenkeel.metastore.api import Delete, Put, Txn
 from evenkeel.metastore.binary import find_etcd
 from evenkeel.metastore.epoch import Epoch, acquire_epoch
 from evenkeel.metastore.etcd import EtcdMetastore
@@ -29,10 +29,13 @@ from evenkeel.metastore.server import EtcdServer, die_with_parent, free_port
 from evenkeel.metastore.settings import EtcdSettings
 from evenkeel.model.views import TableView
 from evenkeel.protocol.keys import Keys
-from evenkeel.protocol.records import Leader, Retarget, StoreRecord, StoreState, TableRecord, decode, encode, shape
+from evenkeel.protocol.records import Leader, Retarget, StoreRecord, TableRecord, decode, shape
+from evenkeel.reconcile.known import read_stores
 from evenkeel.reconcile.snapshot import TableSnapshot, read_table
+from evenkeel.reconcile.stores import StoreWish, judge_stores
 from evenkeel.reconcile.table import Outcome, drop_table, reconcile_table
 from evenkeel.reconcile.wish import TableWish
+from tests.reconcile.support import store_cluster
 
 KEYS: Final = Keys(namespace="default", store_cluster="main")
 TABLE: Final = "orders.1"
@@ -50,6 +53,8 @@ class StoreProcesses:
         self.endpoints = endpoints
         self.front, self.http = free_port(), free_port()
         self.peers = free_port()
+        self.python = sys.executable
+        """The interpreter, and with it the release, of its next processes."""
         self.group: int | None = None
         """The group of users its processes run as, where a firewall is to know them by it."""
         self.sidecar: Process | None = None
@@ -85,7 +90,7 @@ class StoreProcesses:
     async def _launch(self, what: str, module: str, *arguments: str) -> Process:
         with (self.directory / f"{what}.log").open("ab") as log:
             return await asyncio.create_subprocess_exec(
-                *die_with_parent([sys.executable, "-m", module, *arguments]),
+                *die_with_parent([self.python, "-m", module, *arguments]),
                 stdout=log,
                 stderr=log,
                 process_group=0,
@@ -100,7 +105,9 @@ class StoreProcesses:
                     os.kill(process.pid, what)
 
     async def end(self, what: signal.Signals = signal.SIGKILL) -> None:
-        """End both processes: the state machine first, as Kubernetes does."""
+        """End both processes: killed at once, as by a power cut; else the state machine first, as Kubernetes does."""
+        if what is signal.SIGKILL:
+            self.send(what)
         for process in (self.machine, self.sidecar):
             await end(process, what)
         self.machine = self.sidecar = None
@@ -163,6 +170,7 @@ class ProcessCluster:
         self.flags = flags
         self.etcd = EtcdServer(directory / "etcd", binary=find_etcd())
         self.stores: dict[str, StoreProcesses] = {}
+        self._draining: list[str] = []
         self._count = stores
         self._own_groups = own_groups
         self.metastore: EtcdMetastore
@@ -230,14 +238,18 @@ class ProcessCluster:
         await drive(requests, metastore=self.metastore, epoch=self.epoch)
         return await self.metastore.get(KEYS.tombstone(TABLE)) is None
 
-    async def mark(self, store: str, **state: Any) -> None:
-        """Say what the operator decided about a store; nothing: it serves."""
-        key = KEYS.store_state(store)
-        if not state:
-            await self.metastore.txn(Txn(success=(Delete(key),)))
-            return
-        record = StoreState(volume=await self.volume(store), **state)
-        await self.metastore.txn(Txn(success=(Put(key, encode(record)),)))
+    async def drain(self, name: str) -> None:
+        """Let a user ask for a store to be emptied, as well as those before it, and the operator decide."""
+        self._draining.append(name)
+        while not await self._judge_stores():
+            pass  # a store registered, or went, since it was read: the operator judges again as well
+
+    async def _judge_stores(self) -> bool:
+        found = await self.metastore.range(KEYS.all_stores())
+        wish = StoreWish(cluster=store_cluster(drain=",".join(self._draining)))
+        known = read_stores(found.kvs, KEYS)
+        txns = judge_stores(known, wish, keys=KEYS, now=time.time(), anew=False, epoch=self.epoch.compare)
+        return all([(await self.metastore.txn(txn)).succeeded for txn in list(txns)])
 
     async def volume(self, store: str) -> str:
         """The volume under which a store is registered; empty where it is not."""
@@ -250,10 +262,9 @@ class ProcessCluster:
         return decode(Leader, kv.value, key=kv.key).store if kv is not None else ""
 
     async def retire(self, name: str) -> None:
-        """Stop a store in good order, and forget it."""
+        """Stop a store in good order."""
         store = self.stores.pop(name)
         await store.end(signal.SIGTERM)
-        await self.mark(name)
 
     # Waiting
 

@@ -58,6 +58,33 @@ async def test_one_process_of_a_store(new_cluster: NewCluster, which: str) -> No
     await finish(cluster, load)
 
 
+async def test_an_idle_leader_that_is_left_alone_steps_down(new_cluster: NewCluster) -> None:
+    """Its group sleeps, and both other stores are killed: it leads no more, says why, and nobody is sent to it."""
+    cluster = await new_cluster(stores=3, partitions=1)
+    await cluster.reconcile(3)
+    await cluster.until_settled()
+    left = await leader(cluster)
+
+    async def asleep() -> bool:
+        status = await left.status()
+        return status is not None and status["awake"] == 0
+
+    await cluster.until(asleep)
+    await asyncio.gather(*(store.end() for store in cluster.stores.values() if store is not left))
+
+    async def stepped_down() -> bool:
+        status = await left.status()
+        return status is not None and status["replicas"][0]["role"] != "leader" and not await cluster.leader()
+
+    await cluster.until(stepped_down, within=20)
+
+    async def told() -> bool:
+        status = await left.status()
+        return status is not None and "a majority of the voters" in str(status["problems"])
+
+    await cluster.until(told)
+
+
 async def test_stores_end_in_good_order(new_cluster: NewCluster) -> None:
     """Each store in turn gets SIGTERM, its state machine first: both end with 0, soon, and clients hardly notice."""
     cluster = await new_cluster(stores=3, partitions=3)

@@ -6,6 +6,7 @@ The first tests share a cluster of three stores, each with a table of its own; t
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -15,16 +16,19 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import flight
 
 from evenkeel.cli import local
 from evenkeel.client import Client
 from evenkeel.local.layout import Layout
+from evenkeel_raft.host.settings import HostSettings
 from tests.repository.tree import ROOT
 
 COMMAND = Path(sys.executable).parent / "evenkeel"
@@ -87,6 +91,10 @@ class Here:
 
     def client(self) -> Client:
         return Client([store["flight"] for store in self.json("local", "status")["stores"] if store["flight"]])
+
+    def kept(self) -> set[str]:
+        """The deleted tables whose data is kept; other tests delete some as well."""
+        return {one["table"] for one in self.json("dropped")}
 
     def count(self, name: str) -> int:
         [row] = self.json("sql", f"select count(*) n from {name}")
@@ -177,6 +185,37 @@ def test_shells_complete_names(here: Here, typed: str, found: list[str]) -> None
     assert (done.stdout.split(), done.stderr) == (found, "")
 
 
+def test_partitions_keep_log_time(here: Here) -> None:
+    """From the cluster version on that allows it, on every replica; and over a restart of all of them."""
+    here.make("timed")
+
+    def times() -> list[int]:
+        """Log times of all replicas that have applied everything, or nothing while some have not."""
+        found = []
+        for store in here.json("local", "status")["stores"]:
+            with contextlib.closing(flight.connect(store["flight"])) as client:
+                [answer] = client.do_action(flight.Action("status", json.dumps({"table": "timed"}).encode()))
+                found += json.loads(answer.body.to_pybytes())["groups"]
+        latest = {
+            group["partition"]: max(g["applied"] for g in found if g["partition"] == group["partition"])
+            for group in found
+        }
+        whole = len(found) == 12 and all(group["applied"] == latest[group["partition"]] for group in found)
+        return [group.get("log_time", 0) for group in sorted(found, key=lambda g: g["partition"])] if whole else []
+
+    until(lambda: times() and all(times()))
+    before = times()
+    assert len(set(before)) <= 4, "replicas of a partition agree"
+    now = time.time() * 1000
+    assert all(abs(now - at) < 600_000 for at in before), "it begins with the time of day"
+    here.run("local", "down")
+    here.run("local", "up")
+    here.run("wait", "table/timed", "--timeout", "90")
+    with here.client() as client:
+        client.table("timed").upsert(ROWS)
+    until(lambda: times() and all(after >= at for after, at in zip(times(), before, strict=True)))
+
+
 def test_restart_with_data(here: Here) -> None:
     """Down stops every process; up goes on where it was, on the same ports, with every row."""
     here.make("kept")
@@ -208,6 +247,40 @@ def test_a_killed_store_is_missed_and_returns(here: Here) -> None:
     until(lambda: not here.json("get", "sc/main")["status"].get("lost"), within=90)
 
 
+def test_kill_is_as_hard_as_a_power_cut(here: Here) -> None:
+    """No leadership is handed over: writers wait until the others, hearing nothing, have elected a leader."""
+    here.make("cut")
+    until(lambda: here.json("partitions", "cut")[0]["leader"])
+    victim = here.json("partitions", "cut")[0]["leader"]
+    acknowledged, stopped = [time.monotonic()], threading.Event()
+
+    def write() -> None:
+        with here.client() as client:
+            table = client.table("cut")
+            while not stopped.is_set():
+                table.upsert(ROWS)
+                acknowledged.append(time.monotonic())
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    try:
+        until(lambda: len(acknowledged) > 20)
+        began = time.monotonic()
+        here.run("local", "kill", victim)
+        until(lambda: here.json("local", "status")["stores"][int(victim[-1])]["state"] == "down")
+        written = len(acknowledged)
+        until(lambda: len(acknowledged) > written + 20)
+    finally:
+        stopped.set()
+        writing.join()
+        here.run("local", "kill", victim, "--undo")
+    gaps = [after - before for before, after in itertools.pairwise(acknowledged) if after > began]
+    settings = HostSettings()
+    heartbeat = settings.tick_seconds * settings.raft.heartbeat_ticks
+    assert max(gaps) >= settings.election_seconds - heartbeat, "leadership was handed over"
+    until(lambda: not here.json("get", "sc/main")["status"].get("lost"), within=90)
+
+
 def test_scaling_out_and_in_again(here: Here) -> None:
     """A fourth store takes its share; when it is to go it is emptied, stopped, and its data is gone."""
     here.make("wide")
@@ -221,48 +294,32 @@ def test_scaling_out_and_in_again(here: Here) -> None:
 
 
 def test_changed_throttles_hold_at_once(here: Here) -> None:
-    """Stores are started anew with them, one after the other, while the table is read and written."""
+    """Running sidecars take them up: no process is started anew."""
     here.make("steady")
+    before = processes(here)
     cluster = here.json("get", "sc/main")
-    cluster["spec"]["throttles"] = {"bytesPerSecond": "50Mi"}
+    cluster["spec"]["throttles"] = {"bytesPerSecond": "50Mi", "maxConcurrentMoves": 3}
+    cluster["spec"]["failureHandling"] = {"stepDownWhenStalled": True, "stalledAfter": "5s"}
     del cluster["status"]
     here.run("apply", "-f", "-", given=json.dumps(cluster))
-
-    def told() -> list[bool]:
-        return [b"--bytes-per-second" in command(here, f"main-{number} raft") for number in range(3)]
-
-    seen, stopped = [told()], threading.Event()
-
-    def watch() -> None:
-        while not stopped.wait(0.01):
-            if (now := told()) != seen[-1]:
-                seen.append(now)
-
-    watching = threading.Thread(target=watch)
-    watching.start()
-    try:
-        with here.client() as client:
-            table, number = client.table("steady"), 1000
-            until_all = time.monotonic() + 90
-            while not all(seen[-1]):
-                assert time.monotonic() < until_all, seen
-                number += 1
-                table.upsert([{"id": number, "word": "meanwhile"}])
-            assert table.count() == 100 + number - 1000
-    finally:
-        stopped.set()
-        watching.join()
-    assert [sum(one) for one in seen] == list(range(sum(seen[0]), 4))
-    assert sum(seen[0]) <= 1
+    expected = (float(50 << 20), 3.0)
+    until(lambda: all(throttles(here, f"main-{number}") == expected for number in range(3)))
+    assert processes(here) == before
 
 
-def command(here: Here, process: str) -> bytes:
-    """What a process of the cluster's was told; nothing while there is none."""
+def processes(here: Here) -> dict[str, int | None]:
+    """Process ids by name."""
     running = here.layout.running()
     assert running is not None
-    with contextlib.suppress(KeyError, OSError):
-        return Path(f"/proc/{running.processes[process].pid}/cmdline").read_bytes()
-    return b""
+    return {name: info.pid for name, info in running.processes.items()}
+
+
+def throttles(here: Here, store: str) -> tuple[float, float]:
+    """What a store's sidecar keeps to, as its metrics say: bytes per second, and snapshots at once."""
+    port = here.layout.ports().stores[store].http
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        lines = dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines() if line[0] != "#")
+    return tuple(float(lines[f"evenkeel_raft_{name}"]) for name in ("bytes_per_second", "snapshots_at_once"))  # type: ignore[return-value]
 
 
 def test_examples(here: Here) -> None:
@@ -298,9 +355,19 @@ def test_plans_approvals_and_leaders(here: Here) -> None:
 
 def test_tables_and_store_clusters_go(here: Here) -> None:
     """A dropped table leaves nothing on any store; a StoreCluster without tables takes its processes along."""
-    here.make("short")
+    here.make("short", more="undeleteFor: 0s")
     here.run("delete", "table/short")
     assert "allowed: one that there is" in here.run("get", "table/short", code=1)
+    here.make("long")
+    assert "its data is kept for 24h" in here.run("delete", "table/long")
+    until(lambda: "long" in here.kept())
+    assert "undeleted" in here.run("undelete", "long")
+    here.run("wait", "table/long", "--timeout", "90")
+    assert here.count("long") == 100
+    here.run("delete", "table/long")
+    until(lambda: "long" in here.kept())
+    assert "purged" in here.run("purge", "table/long")
+    assert "long" not in here.kept()
     here.run("local", "up", "--name", "other", "--stores", "1")
     assert here.layout.store("other-0").exists()
     here.run("delete", "storecluster/other")

@@ -49,7 +49,7 @@ async def test_every_store_is_replaced(new_cluster: NewCluster) -> None:
         for number in (1, 2, 3):
             await cluster.add(f"s{number + 3}")
             await cluster.until_registered(4)
-            await cluster.mark(f"s{number}", draining=True)
+            await cluster.drain(f"s{number}")
             await cluster.reconcile(3)
             await cluster.until_settled()
             await load.goes_on()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -236,11 +238,10 @@ def filled(**known: bool | int | str) -> GroupView:
     [
         (moving(), filled(committed_in_term=False)),
         (moving(), msgspec.structs.replace(filled(), newest=Configuration(peers("a1 b1 c1")))),
-        (stored(), group("a1 b1 c1")),
         (stored(pending="a1 b1 d2"), group("a1 b1 c1")),
         (stored(stable="a1 b1 c1"), group("a1 b1 c1")),
     ],
-    ids=["nothing committed in its term", "an entry in progress", "no stable", "pending without stable", "all done"],
+    ids=["nothing committed in its term", "an entry in progress", "pending without stable", "all done"],
 )
 @pytest.mark.parametrize("mode", Retarget)
 def test_nothing_to_do(store: Mvcc, view: GroupView, mode: Retarget) -> None:
@@ -262,6 +263,42 @@ def test_nothing_to_do(store: Mvcc, view: GroupView, mode: Retarget) -> None:
 def test_staging(store: Mvcc, view: GroupView, expected: str) -> None:
     """Exactly the newcomers of head(pending) are being filled; without pending, nobody is."""
     assert told(decide(store, view)) == expected
+
+
+def seeding(view: GroupView, *, record: int = 9) -> Action | None:
+    """What a leader does where a ready table, whose record is of this revision, has no stable."""
+    table = Compare(KEYS.table(TABLE), "mod", "=", record)
+    return next_action(read(stored()), view, keys=PARTITION, mode=Retarget.ADJUST, table=table)
+
+
+def applying(configuration: Configuration, **known: Any) -> GroupView:
+    return msgspec.structs.replace(group("a1 b1 c1"), applied=configuration, newest=configuration, **known)
+
+
+def test_a_lost_stable_is_published_after_an_entry_proves_who_leads() -> None:
+    """The token of another metastore goes, so do learners being filled; then what raft runs is recorded."""
+    members = peers("a1 b1 c1")
+    foreign = Configuration(members, staged=peers("d7"), token=4711)
+    assert seeding(applying(foreign)) == Propose("seed", Configuration(members, token=9))
+    logged = Configuration(members, token=9)
+    assert seeding(applying(logged, seeding=9, commit_known=False)) is None
+    write = seeding(applying(logged, seeding=9))
+    assert isinstance(write, Write)
+    assert [op.key for op in write.txn.success] == [PARTITION.stable]
+    assert {compare.key for compare in write.txn.compares} >= {PARTITION.stable, KEYS.table(TABLE)}
+
+
+def test_a_token_that_is_right_by_chance_proves_nothing() -> None:
+    """An entry of another metastore's time has it too: two more are logged, which cannot be mistaken for it."""
+    members = peers("a1 b1 c1")
+    assert seeding(applying(Configuration(members, token=9))) == Propose("seed", Configuration(members))
+    assert seeding(applying(Configuration(members))) == Propose("seed", Configuration(members, token=9))
+
+
+def test_a_joint_group_whose_stable_is_lost_leaves_joint_first() -> None:
+    """It was to be carried out to its end, lock or no lock."""
+    joint = Configuration(peers("a1 b1 d2"), outgoing=peers("a1 b1 c1"), token=4711)
+    assert seeding(applying(joint)) == Propose("leave", Configuration(peers("a1 b1 d2"), token=4711))
 
 
 def test_staging_keeps_the_token() -> None:

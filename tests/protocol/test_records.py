@@ -61,13 +61,13 @@ RECORD = TableRecord(
         (Tombstone((("s", "v"),)), '{"waiting":[["s","v"]]}'),
         (StoreRecord(volume="v", zone="z"), '{"volume":"v","zone":"z"}'),
         (StoreState(volume="v", lost_since=3.5), '{"volume":"v","lost_since":3.5}'),
-        (LeaderOrder("s", 9.5), '{"store":"s","expires":9.5}'),
+        (LeaderOrder("s", 9.5), '{"store":"s","expires":9.5,"seconds":60.0}'),
         (Drain(pod="u"), '{"pod":"u"}'),
         (
             StoreLoad(
-                replicas=1, leading=1, log_bytes=20, bytes_per_second=3, tables={"t": (GroupLoad(7, True, 20, 3),)}
+                replicas=1, leading=1, log_bytes=20, bytes_per_second=3, tables={"t": (GroupLoad(7, True, 20, 3, 50),)}
             ),
-            '{"replicas":1,"leading":1,"log_bytes":20,"bytes_per_second":3,"tables":{"t":[[7,true,20,3]]}}',
+            '{"replicas":1,"leading":1,"log_bytes":20,"bytes_per_second":3,"tables":{"t":[[7,true,20,3,50]]}}',
         ),
         (
             PlanHead(n=1, hash="h", inputs=9, basis="b", slices=1, counts=PlanCounts(partitions=2, moves=3, leaders=1)),
@@ -126,7 +126,7 @@ def test_malformed_partition_keys(key: str, value: bytes, kind: str) -> None:
     message = str(caught.value)
     assert message.startswith(f"metastore key {key!r} holds ")
     assert f"which is not a {kind}: " in message
-    assert message.endswith("restore the key from a backup, or delete it if nothing uses it")
+    assert message.endswith("correct it with `etcdctl put`, or delete the key if nothing uses it")
 
 
 @pytest.mark.parametrize("pending", [Pending(()), Pending(((),)), Pending((peers("a1"), ()))], ids=str)

@@ -30,6 +30,7 @@ from evenkeel_raft.core.messages import (
     HeartbeatResponse,
     InstallSnapshot,
     Message,
+    SnapshotRequest,
     VoteRequest,
 )
 from evenkeel_raft.core.types import (
@@ -300,6 +301,37 @@ def repair_drops_log(patch: Patch) -> None:
     _handle(patch, InstallSnapshot, replacing)
 
 
+def repair_without_looking(patch: Patch) -> None:
+    """A leader asks for any state there is, and takes it for its log's."""
+
+    def asking(r: state.Raft) -> None:
+        ask_for_state(r)
+        for message in r.messages:
+            if isinstance(message, SnapshotRequest):
+                message.index = 1
+
+    def taking(r: state.Raft, m: InstallSnapshot) -> None:
+        if m.repair:
+            follower._refill(r.log, m.meta)
+        else:
+            on_install_snapshot(r, m)
+
+    ask_for_state, on_install_snapshot = leader.ask_for_state, follower.on_install_snapshot
+    patch.setattr(leader, "ask_for_state", asking)
+    _handle(patch, InstallSnapshot, taking)
+
+
+def repairer_taken_for_leader(patch: Patch) -> None:
+    """Who sends a leader its state is followed."""
+
+    def following(r: state.Raft, m: InstallSnapshot) -> None:
+        m.repair = False
+        on_install_snapshot(r, m)
+
+    on_install_snapshot = follower.on_install_snapshot
+    _handle(patch, InstallSnapshot, following)
+
+
 def hard_state_before_entries(patch: Patch) -> None:
     """A torn write keeps a commit index without the entries it speaks of."""
 
@@ -325,6 +357,18 @@ def failed_sync_reported(patch: Patch) -> None:
 
 
 # Of liveness
+
+
+def tick_takes_read_round(patch: Patch) -> None:
+    """A heartbeat at a tick begins a round of reads, and nobody answers those that the leader's own word proves."""
+    tick = leader.tick_leader
+
+    def silent(r: state.Raft) -> None:
+        with patch.context() as meanwhile:
+            meanwhile.setattr(leader, "answer_reads", lambda r: None)
+            tick(r)
+
+    patch.setattr(leader, "tick_leader", silent)
 
 
 def probe_never_repeated(patch: Patch) -> None:
@@ -370,6 +414,44 @@ def late_answer_wakes(patch: Patch) -> None:
 def any_answer_is_late(patch: Patch) -> None:
     """A leader sleeps on although somebody says that it cannot."""
     patch.setattr(leader, "is_late_answer", lambda r, m: isinstance(m, HeartbeatResponse))
+
+
+def state_news_taken_for_delivered(patch: Patch) -> None:
+    """A member falls asleep although its leader does not know that there is a state: it was said before, in vain."""
+    on_heartbeat = follower.on_heartbeat
+
+    def trusting(r: state.Raft, m: Heartbeat) -> None:
+        m.stateless = None
+        on_heartbeat(r, m)
+
+    _handle(patch, Heartbeat, trusting)
+
+
+def sleeping_leader_not_called(patch: Patch) -> None:
+    """A state machine comes back while the leader sleeps, and nobody says so."""
+    patch.setattr(follower, "call_leader", lambda r: None)
+    patch.setattr(election, "call_leader", lambda r: None)
+
+
+def leader_never_asks(patch: Patch) -> None:
+    """A leader without a state waits for a voter to hand over to, of which there is none."""
+    patch.setattr(leader, "ask_for_state", lambda r: None)
+
+
+def snapshot_index_ignored(patch: Patch) -> None:
+    """A leader that is behind where a member's log begins sends it snapshots all the same."""
+    on_snapshot_request = leader.on_snapshot_request
+
+    def ignoring(r: state.Raft, m: SnapshotRequest) -> None:
+        m.index = 0
+        on_snapshot_request(r, m)
+
+    patch.setattr(leader, "on_snapshot_request", ignoring)
+
+
+def sleeps_without_quorum(patch: Patch) -> None:
+    """A leader that is cut off from everybody falls asleep as a leader."""
+    patch.setattr(leader, "quorum_without", lambda r, lost: True)
 
 
 def learner_refuses_vote(patch: Patch) -> None:

@@ -6,6 +6,7 @@ import inspect
 
 import pytest
 from msgspec import Struct
+from msgspec.structs import replace
 
 from evenkeel_raft.core.errors import InvariantError
 from tests.raft import mutations
@@ -29,6 +30,8 @@ READS = Mix(clients=16, partition_every=300, skew=1.9, delay=1, election_ticks=5
 UNREST = Mix(stores=5, voters=5, partition_every=200, crash_every=200, loss=0.1)
 CHURN = Mix(stores=6, churn_every=200)
 
+ONE_VOTER = Mix(stores=3, voters=1, learners=1, crash_every=300, store_damage=1.0, compact_every=15, checkpoint=1.0)
+
 CAUGHT_BY_SIMULATION = [
     Case(mutations.ack_before_durable, Mix(disk_delay=10)),
     Case(mutations.leader_counts_itself_early, Mix(disk_delay=10)),
@@ -48,6 +51,14 @@ CAUGHT_BY_SIMULATION = [
         Mix(churn_every=100, apply_delay=30, apply_sticks=0.1, partition_every=200, transfer_every=100),
     ),
     Case(mutations.snapshot_with_oldest_conf, Mix(stores=6, churn_every=200, compact_every=50)),
+    Case(mutations.leader_never_asks, ONE_VOTER),
+    Case(mutations.repair_without_looking, replace(ONE_VOTER, apply_sticks=0.5, clients=16)),
+    Case(mutations.repairer_taken_for_leader, ONE_VOTER),
+    Case(
+        mutations.snapshot_index_ignored,
+        Mix(crash_every=100, store_damage=1.0, compact_every=20, checkpoint=1.0, apply_sticks=0.2, transfer_every=100),
+    ),
+    Case(mutations.sleeps_without_quorum, Mix(quiesce_every=20, partition_every=200)),
     Case(mutations.learners_counted, Mix(learners=1, churn_every=200, partition_every=200, crash_every=300)),
     Case(mutations.applied_before_durable, Mix(disk_delay=30, crash_every=100, checkpoint=1.0), first=2),
     Case(mutations.minority_decides, Mix(stores=4, voters=4)),
@@ -61,7 +72,11 @@ CAUGHT_BY_SIMULATION = [
     Case(mutations.rejection_below_match, Mix(loss=0.2)),
     Case(mutations.probe_never_repeated, Mix(loss=0.2, crash_every=300), first=2),
     Case(mutations.silent_below_commit, Mix(stores=6, churn_every=200, compact_every=50, loss=0.1), first=3),
+    Case(mutations.tick_takes_read_round, Mix(stores=1, voters=1, take_late=0.5, one_read=True)),
+    Case(mutations.tick_takes_read_round, Mix(stores=1, voters=1, take_late=0.5, clients=1)),
     Case(mutations.never_wakes, Mix(quiesce_every=40, crash_every=200), first=2),
+    Case(mutations.state_news_taken_for_delivered, Mix(learners=1, quiesce_every=20, store_gone_every=100, delay=15)),
+    Case(mutations.sleeping_leader_not_called, Mix(learners=2, quiesce_every=20, store_gone_every=100)),
     Case(
         mutations.learner_refuses_vote,
         Mix(voters=2, churn_every=150, partition_every=200, crash_every=200, apply_delay=20),
@@ -81,6 +96,7 @@ CAUGHT_BY_SCENARIO: dict[Mutation, str] = {
     mutations.candidate_asks_early: "candidate_durable",
     mutations.any_answer_is_late: "quiesce",
     mutations.late_answer_wakes: "quiesce",
+    mutations.leader_never_asks: "leader_repair",
     mutations.learner_refuses_vote: "learner_votes",
     mutations.never_wakes: "quiesce",
     mutations.old_term_committed_by_counting: "commit_old_term",
@@ -90,6 +106,9 @@ CAUGHT_BY_SCENARIO: dict[Mutation, str] = {
     mutations.rejection_below_match: "next_above_match",
     mutations.repair_drops_log: "damaged_store",
     mutations.silent_below_commit: "append_below_snapshot",
+    mutations.sleeps_without_quorum: "quiesce_waits",
+    mutations.snapshot_index_ignored: "snapshot_request_index",
+    mutations.tick_takes_read_round: "read_single_voter",
     mutations.unapplied_conf_ignored: "unapplied_conf",
     mutations.votes_tell_no_commit: "removed_voter_blocks",
 }

@@ -16,6 +16,7 @@ from evenkeel_raft.core.messages import (
     HeartbeatResponse,
     InstallSnapshot,
     Message,
+    ReadRequest,
     VoteRequest,
     VoteResponse,
 )
@@ -330,14 +331,80 @@ def test_a_follower_does_not_sleep_on_news_of_its_state() -> None:
     node.on_persisted(out.append.token)
     assert node.take().restore is not None
     node.on_applied(9)
-    sleep = Heartbeat(1, 0, 1, 2, 2, 9, 5, True)
-    node.step(sleep)
-    [answer] = node.take().messages
-    assert isinstance(answer, HeartbeatResponse)
-    assert (answer.context, answer.stateless, node.quiesced) == (5, False, False)
-    node.step(sleep)
+    node.step(Heartbeat(1, 0, 1, 2, 2, 9, 4, False, 9, True))
+    assert len(node.take().messages) == 1
+    unaware = Heartbeat(1, 0, 1, 2, 2, 9, 5, True, 9, True)
+    for _ in range(2):  # the answer may have been lost, or may have come too late to count
+        node.step(unaware)
+        [answer] = node.take().messages
+        assert isinstance(answer, HeartbeatResponse)
+        assert (answer.context, answer.stateless, node.quiesced) == (5, False, False)
+    node.step(Heartbeat(1, 0, 1, 2, 2, 9, 6, True, 9, False))
     assert node.take().messages == []
     assert node.quiesced
+
+
+def test_a_follower_sleeps_with_a_leader_that_does_not_say_what_it_believes() -> None:
+    """Leaders of the release before do not; a group must come to rest under them."""
+    node = Node(group=1, replica=2, random=random.Random(1), meta=genesis(Conf(voters=(1, 2, 3))))
+    node.step(Heartbeat(1, 0, 1, 2, 2, 1, 5, True))
+    assert node.take().messages == []
+    assert node.quiesced
+
+
+def test_a_follower_tells_such_a_leader_of_its_state_before_it_sleeps() -> None:
+    """What it said last was that the state machine is away, or restores; nobody else would say that it is back."""
+    node = Node(group=1, replica=2, random=random.Random(1), meta=genesis(Conf(voters=(1, 2, 3))))
+    silent = Heartbeat(1, 0, 1, 2, 2, 1, 5, False)
+    calling = Heartbeat(1, 0, 1, 2, 2, 1, 6, True)
+    node.detach()
+    node.step(silent)
+    assert len(node.take().messages) == 1
+    node.attach(1)
+    node.step(calling)
+    [answer] = node.take().messages
+    assert isinstance(answer, HeartbeatResponse)
+    assert (answer.context, answer.stateless, node.quiesced) == (6, False, False)
+    node.step(calling)
+    assert node.take().messages == []
+    assert node.quiesced
+
+
+@pytest.mark.parametrize("conf", [Conf(voters=(1, 2, 3)), Conf(voters=(1, 3), learners=(2,))], ids=["voter", "learner"])
+def test_a_state_machine_that_comes_back_calls_the_sleeping_leader(conf: Conf) -> None:
+    """The leader fell asleep while it was away, and would take the member for one without a state for ever."""
+    node = Node(group=1, replica=2, random=random.Random(1), meta=genesis(conf), applied=None)
+    node.step(Heartbeat(1, 0, 1, 2, 2, 1, 5, True, 1, True))
+    assert node.take().messages == []
+    assert node.quiesced
+    node.attach(1)
+    calls = [message for message in node.take().messages if isinstance(message, ReadRequest)]
+    assert [(call.receiver, call.context) for call in calls] == [(1, 0)]
+
+
+def test_a_learner_calls_a_leader_that_it_does_not_hear() -> None:
+    """It may not stand, and the leader may sleep; its first call may have been lost."""
+    meta = genesis(Conf(voters=(1, 3), learners=(2,)))
+    node = Node(group=1, replica=2, random=random.Random(1), meta=meta)
+    node.step(Heartbeat(1, 0, 1, 2, 2, 1, 5, False, 1, False))
+    for _ in range(20):
+        node.tick()
+    assert [type(message) for message in node.take().messages[1:]] == [ReadRequest]
+
+
+@pytest.mark.parametrize("behind", [0, 1], ids=["same term", "earlier term"])
+def test_a_removed_learner_does_not_wake_its_group(behind: int) -> None:
+    """It does not know that it was removed, and calls until it is deleted. A member that calls does wake the leader."""
+    node = single()
+    assert node.quiesce()
+    node.step(ReadRequest(1, 0, 9, 1, node.term - behind, 0))
+    assert node.quiesced
+    assert node.take().messages == []
+    node = _leader_of_two(Settings())
+    node.step(HeartbeatResponse(1, 0, 2, 1, node.term, 0, 2))
+    assert node.quiesce()
+    node.step(ReadRequest(1, 0, 2, 1, node.term - behind, 0))
+    assert not node.quiesced
 
 
 def test_no_promise_outlives_its_term() -> None:
@@ -439,12 +506,20 @@ def test_a_follower_knows_what_it_lacks_from_the_first_heartbeat_on() -> None:
     assert follower.lags
 
 
-def test_a_heartbeat_of_the_release_before_is_understood() -> None:
-    """It does not say how far the leader is."""
-    heartbeat = Heartbeat(1, 0, 1, 2, 2, 1, 0, False, 9)
-    *before, _ = msgspec.msgpack.decode(msgspec.msgpack.encode(heartbeat))
+@pytest.mark.parametrize(("fields", "committed"), [(-1, 9), (-2, 0)])
+def test_a_heartbeat_of_a_release_before_is_understood(fields: int, committed: int) -> None:
+    """It does not say what the leader believes of the member, or how far the leader is."""
+    heartbeat = Heartbeat(1, 0, 1, 2, 2, 1, 0, False, 9, True)
+    before = msgspec.msgpack.decode(msgspec.msgpack.encode(heartbeat))[:fields]
     decoded = msgspec.msgpack.decode(msgspec.msgpack.encode(before), type=AnyMessage)
-    assert decoded == msgspec.structs.replace(heartbeat, committed=0)
+    assert decoded == msgspec.structs.replace(heartbeat, committed=committed, stateless=None)
+
+
+def test_a_message_of_a_release_after_is_understood() -> None:
+    """What it says beyond what is known here is passed over."""
+    heartbeat = Heartbeat(1, 0, 1, 2, 2, 1, 0, False, 9, True)
+    after = [*msgspec.msgpack.decode(msgspec.msgpack.encode(heartbeat)), "more"]
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(after), type=AnyMessage) == heartbeat
 
 
 def test_a_damaged_state_machine_is_not_restored_past_the_durable_log() -> None:

@@ -92,7 +92,7 @@ def _body(m: Message) -> str:  # noqa: PLR0912  one case per kind of message
         case CommitNotice():
             detail = f"commit={m.commit}"
         case InstallSnapshot():
-            detail = f"at={m.meta.index}/{m.meta.term} {show_conf(m.meta.conf)}"
+            detail = f"at={m.meta.index}/{m.meta.term} {show_conf(m.meta.conf)}" + " repair" * m.repair
         case SnapshotRequest():
             detail = f"from={m.index}"
         case ReadRequest():

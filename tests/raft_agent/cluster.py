@@ -69,7 +69,6 @@ class StoreProcess:
             clock=self._cluster.clock,
             chance=random.Random(number),
             settings=self.settings,
-            today=self._cluster.clock.now,
         )
         self.task = asyncio.ensure_future(self.agent.run())
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 
-from evenkeel.errors import ClusterMismatchError, RefusedError, UnreachableError
-from evenkeel.metastore.api import KeyValue, Lease, Snapshot, Txn, TxnResult, WatchBatch
+from evenkeel.errors import ClusterMismatchError, NoSpaceError, RefusedError, UnreachableError
+from evenkeel.metastore.api import KeyValue, Lease, Put, Snapshot, Txn, TxnResult, WatchBatch
 from evenkeel.metastore.memory import MemoryMetastore
 
 
@@ -27,6 +27,8 @@ class FlakyMetastore:
         """Which transactions wait for `release` before they are carried out."""
         self.refuse: Callable[[Txn], bool] = lambda _: False
         """Which transactions are not acceptable."""
+        self.space = True
+        """Whether writes are accepted; an etcd whose quota is used up still answers reads and keeps leases alive."""
         self._released = asyncio.Event()
         self.holding = 0
         self.txns: list[Txn] = []
@@ -75,6 +77,7 @@ class FlakyMetastore:
     async def txn(self, txn: Txn) -> TxnResult:
         self._answer()
         self.txns.append(txn)
+        self._check_space(txn)
         if self.hold(txn):
             self.holding += 1
             await self._released.wait()
@@ -96,9 +99,22 @@ class FlakyMetastore:
                 raise ClusterMismatchError("another etcd cluster answers than before")
             yield batch
 
+    def _check_space(self, txn: Txn) -> None:
+        if not self.space and any(isinstance(op, Put) for op in (*txn.success, *txn.failure)):
+            raise NoSpaceError("etcd has used up its quota")
+
     async def lease(self, ttl: float) -> Lease:
         self._answer()
+        if not self.space:
+            raise NoSpaceError("etcd has used up its quota")
         return _FlakyLease(await self._behind.lease(ttl), self)
+
+    async def forget(self) -> None:
+        await self._behind.forget()
+
+    async def full(self) -> str:
+        self._answer()
+        return await self._behind.full()
 
     async def cluster_id(self) -> int:
         self._answer()

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from evenkeel.protocol.configuration import Configuration
 from evenkeel.protocol.leader import GroupView
-from evenkeel.protocol.records import ReplicaId
+from evenkeel.protocol.records import ReplicaId, StoreSettings
 from evenkeel.protocol.replica import Start, leader_excludes
+from evenkeel.versions import FIRST, SUPPORTED, VersionRange
 from evenkeel_raft.agent.groups import GroupReport, MetastoreMark, Partition
 from evenkeel_raft.agent.transfers import successors
 from evenkeel_raft.net.identity import Address
@@ -148,6 +149,7 @@ class Disk:
         self.replicas: dict[Partition, Replica] = {}
         self.held: dict[Partition, int] = {}
         self.mark: MetastoreMark | None = None
+        self.version = FIRST
 
 
 class ModelGroups:
@@ -159,16 +161,22 @@ class ModelGroups:
         self.disk = disk
         self.up = True
         self.on_change: Callable[[Partition], None] = lambda _: None
+        self.on_machine: Callable[[], None] = lambda: None
+        self.machine: VersionRange | None = SUPPORTED
         self.reluctant = False
         self.peers: dict[str, Address] = {}
         self.limits: dict[str, float] = {}
+        self.throttles: StoreSettings | None = None
         self.awake: set[Partition] = set()
         self.marks: list[MetastoreMark] = []
         self.destroyed: list[tuple[Partition, ReplicaId]] = []
         self.asked: list[tuple[Partition, ReplicaId, tuple[str, ...]]] = []
         self.refuse_proposals = False
+        self.ahead = 0
         self.problems: dict[Partition, str] = {}
         self.proposed: dict[Partition, int] = {}
+        self.sizes: dict[Partition, int] = {}
+        self.copied = (0, 0.0)
         self.starting = asyncio.Event()
         """Cleared, it keeps starts from finishing."""
         self.starting.set()
@@ -196,11 +204,24 @@ class ModelGroups:
         self.disk.mark = mark
         self.marks.append(mark)
 
+    @property
+    def version(self) -> int:
+        return self.disk.version
+
+    def set_version(self, version: int) -> None:
+        self.disk.version = version
+
+    def machine_supports(self) -> VersionRange | None:
+        return self.machine
+
     def set_peers(self, peers: Mapping[str, Address]) -> None:
         self.peers = dict(peers)
 
     def limit_copies(self, limits: Mapping[str, float]) -> None:
         self.limits = dict(limits)
+
+    def throttle(self, settings: StoreSettings | None) -> None:
+        self.throttles = settings
 
     async def start(self, partition: Partition, start: Start) -> None:
         await self.starting.wait()
@@ -243,6 +264,14 @@ class ModelGroups:
             commit_known=applied.is_quorum(knowing),
         )
 
+    def led_elsewhere(self, partition: Partition) -> bool:
+        me, leader = self.disk.replicas.get(partition), self.network.leader(partition)
+        return me is not None and leader is not None and leader.id != me.id
+
+    def leading_term(self, partition: Partition) -> int:
+        me = self.disk.replicas.get(partition)
+        return me.term if me is not None and me.leading and self.up else 0
+
     def _answering(self, me: Replica, members: Iterable[ReplicaId], partition: Partition) -> Iterator[ReplicaId]:
         for member in members:
             other = self.network.reach(me.id, member, partition)
@@ -282,6 +311,12 @@ class ModelGroups:
                 return leader_excludes(replica, applied=applied, newest=newest, committed_in_term=sure)
         return False
 
+    def clock_ahead(self) -> int:
+        return self.ahead
+
+    def received(self) -> tuple[int, float]:
+        return self.copied
+
     def reports(self) -> Mapping[Partition, GroupReport]:
         return {partition: self._report(partition, replica) for partition, replica in self.disk.replicas.items()}
 
@@ -296,5 +331,6 @@ class ModelGroups:
             proposed_bytes=self.proposed.get(partition, 0),
             filling={peer.store: 0.0 for peer in staged if view is not None and peer.id not in view.caught_up},
             problem=self.problems.get(partition, ""),
+            bytes=self.sizes.get(partition),
             alone=(applied := replica.applied()) is not None and applied.voter_ids() == {replica.id},
         )

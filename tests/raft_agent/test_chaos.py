@@ -48,6 +48,16 @@ class Chaos:
             store.way.unblind()
             store.way.drop = store.way.lose_answer = lambda _: False
 
+    async def leave_one(self) -> None:
+        """Kill all stores, and start one that was reported to lead: it has no quorum, and nothing else is wrong."""
+        await self.end()
+        await self._cluster.pass_time(5)
+        reports = [self._cluster.reported(partition) for partition in PARTITIONS]
+        for store in self._cluster.stores.values():
+            await store.kill()
+        alone = self._chance.choice(sorted({report.store for report in reports if report is not None} or set(NAMES)))
+        self._cluster[alone].start()
+
     async def retarget(self) -> None:
         partition = self._chance.choice(PARTITIONS)
         members = self._chance.sample(NAMES, self._chance.choice([1, 3, 3, 4]))
@@ -131,6 +141,18 @@ def reported_rightly(cluster: Cluster) -> Callable[[Partition], bool]:
     return rightly
 
 
+def misleading(cluster: Cluster) -> list[tuple[Partition, Leader]]:
+    """Reports that name a store which runs and does not lead: clients and the operator believe them."""
+    found = [(partition, cluster.reported(partition)) for partition in PARTITIONS]
+    return [
+        (partition, leader)
+        for partition, leader in found
+        if leader is not None
+        and cluster[leader.store].task is not None
+        and cluster[leader.store].groups.leading(partition) is None
+    ]
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_the_last_target_is_reached(seed: int) -> None:
     """Stores die, are cut off, lose etcd, requests and answers, and the user changes their mind all the while."""
@@ -140,6 +162,8 @@ async def test_the_last_target_is_reached(seed: int) -> None:
         await cluster.until(lambda: all(cluster.settled("a b c", partition) for partition in PARTITIONS))
         chaos = Chaos(cluster, seed)
         await chaos.go_on(60)
+        await chaos.leave_one()
+        await cluster.until(lambda: misleading(cluster) == [], seconds=20)
         await chaos.end()
         await cluster.until(
             lambda: all(cluster.settled(row, partition) for partition, row in chaos.rows.items()), seconds=240

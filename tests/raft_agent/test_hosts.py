@@ -171,3 +171,19 @@ async def test_a_drop_leaves_nothing(new_stores: Callable[..., Awaitable[Stores]
     await stores.hosts.until(lambda: stores.mvcc.get(KEYS.tombstone(ORDERS.table)).value == b'{"waiting":[]}')  # type: ignore[union-attr]
     assert stores.holders() == set()
     assert [await stores.hosts[name].state() for name in "abc"] == [{}, {}, {}]
+
+
+async def test_no_report_stays_when_every_state_machine_is_gone(new_stores: Callable[..., Awaitable[Stores]]) -> None:
+    """The sidecars pass leadership around, and none of them serves: the report of the last that did has to go."""
+    stores = await new_stores("a", "b", "c")
+    await stores.create("a b c", Retarget.ADJUST)
+    key = KEYS.leader(*ORDERS)
+    await stores.hosts.until(lambda: stores.mvcc.get(key) is not None)
+    for name in "abc":
+        await stores.hosts[name].stop_machine()
+    deadline = stores.hosts.clock.now() + 8
+    await stores.hosts.until(lambda: stores.mvcc.get(key) is None or stores.hosts.clock.now() > deadline)
+    assert stores.mvcc.get(key) is None
+    for name in "abc":
+        await stores.hosts[name].start_machine()
+    await stores.hosts.until(lambda: stores.mvcc.get(key) is not None)

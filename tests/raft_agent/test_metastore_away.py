@@ -174,3 +174,20 @@ async def test_a_key_that_makes_no_sense_stops_its_partition_alone() -> None:
         await cluster.retarget("b c d")
         await cluster.until(lambda: cluster.settled("b c d"))
         assert leader.agent.status().problems == {}
+
+
+async def test_a_metastore_without_space_costs_no_registration() -> None:
+    """Leases live on, sessions go on, and what waits to be written is written when there is space."""
+    async with await ready("a b c d", "a b c") as cluster:
+        await cluster.retarget("a b d")
+        sessions = {name: store.agent.status().counters.sessions for name, store in cluster.stores.items()}
+        for store in cluster.stores.values():
+            store.way.space = False
+        await cluster.pass_time(60)
+        assert {kv.key for kv in cluster.mvcc.range(KEYS.stores()).kvs} == {KEYS.store(name) for name in "abcd"}
+        assert {store.agent.status().state for store in cluster.stores.values()} == {AgentState.FOLLOWING}
+        assert cluster.leader() != ""
+        for store in cluster.stores.values():
+            store.way.space = True
+        await cluster.until(lambda: cluster.settled("a b d"))
+        assert {name: store.agent.status().counters.sessions for name, store in cluster.stores.items()} == sessions

@@ -282,6 +282,23 @@ async def test_a_thousand_new_leaders_read_together() -> None:
         assert len([txn for txn in made if writes("leaders")(txn)]) <= len(orphans) / 60 + 4
 
 
+@pytest.mark.parametrize("mode", [Retarget.ADJUST, Retarget.CANCEL])
+async def test_a_new_target_does_not_wait_for_what_the_last_one_failed_at(mode: Retarget) -> None:
+    """Replicas that are not wanted any more are filled for another second at the most, whatever failed before."""
+    async with await ready("a b c d e", "a b c", mode) as cluster:
+        cluster.network.held = {"d"}
+        await cluster.retarget("a b c d")
+        leader = cluster[cluster.leader()]
+        await cluster.until(lambda: leader.groups.leading(P0).applied.staged != ())  # type: ignore[union-attr]
+        leader.groups.refuse_proposals = True
+        await cluster.retarget("a b c e")
+        await cluster.until(lambda: leader.agent.status().counters.failures["propose"] > 8, seconds=300)
+        leader.groups.refuse_proposals = False
+        await cluster.retarget("a b c")
+        await cluster.pass_time(1)
+        assert leader.groups.leading(P0).applied.staged == ()  # type: ignore[union-attr]
+
+
 async def test_other_stores_partitions_are_skipped() -> None:
     """Nothing is kept, read or started of partitions that do not name the store."""
     async with Cluster("a b c d") as cluster:

@@ -13,7 +13,7 @@ KEY = KEYS.leader_target(*P0)
 
 async def order(cluster: Cluster, store: str, *, seconds: float = 60.0, partition: Partition = P0) -> None:
     key = KEYS.leader_target(*partition)
-    await cluster.put(key, LeaderOrder(store, cluster.clock.now() + seconds))
+    await cluster.put(key, LeaderOrder(store, cluster.clock.now() + seconds, seconds))
 
 
 def other(cluster: Cluster) -> str:
@@ -49,6 +49,20 @@ async def test_an_order_that_cannot_be_followed_expires() -> None:
         assert cluster.now(KEY) is not None
         await cluster.until(lambda: cluster.now(KEY) is None, seconds=6)
         assert cluster.leader() == leader
+
+
+async def test_wall_clocks_need_not_agree() -> None:
+    """An order whose time of day is long past, or far ahead, is followed, and expires, like any other."""
+    async with await ready("a b c d", "a b c") as cluster:
+        for days in (-2, 2):
+            to = other(cluster)
+            await cluster.put(KEY, LeaderOrder(to, cluster.clock.now() + days * 86_400))
+            await cluster.until(lambda to=to: cluster.leader() == to, seconds=1)  # type: ignore[misc]
+            await cluster.until(lambda: cluster.now(KEY) is None, seconds=1)
+            await cluster.put(KEY, LeaderOrder("d", cluster.clock.now() + days * 86_400))
+            await cluster.pass_time(55)
+            assert cluster.now(KEY) is not None
+            await cluster.until(lambda: cluster.now(KEY) is None, seconds=6)
 
 
 async def test_an_order_waits_for_its_store_to_answer() -> None:

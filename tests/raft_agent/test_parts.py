@@ -11,7 +11,7 @@ from evenkeel.metastore.clock import VirtualClock
 from evenkeel.protocol.records import StoreRecord, StoreState, encode
 from evenkeel_raft.agent.attempts import Attempts
 from evenkeel_raft.agent.mirror import Mirror
-from evenkeel_raft.agent.settings import AgentSettings
+from evenkeel_raft.agent.settings import AgentSettings, Tuning
 from evenkeel_raft.agent.stores import Stores
 from evenkeel_raft.agent.work import Work
 from evenkeel_raft.net.identity import Address
@@ -63,7 +63,7 @@ def test_a_listing_tells_what_is_gone() -> None:
 def test_waits_double_with_jitter_up_to_a_limit() -> None:
     """From 200 ms on, never longer than the limit, and never exactly as long as everybody else's."""
     clock = VirtualClock()
-    attempts = Attempts(Work(clock), clock=clock, chance=random.Random(1), settings=AgentSettings())
+    attempts = Attempts(Work(clock), clock=clock, chance=random.Random(1), tuning=Tuning(AgentSettings()))
     waits: list[float] = []
     for _ in range(12):
         attempts.put_off(P0, "no luck")

@@ -6,6 +6,7 @@ import asyncio
 
 from evenkeel.metastore.api import Delete, Put, Txn
 from evenkeel.protocol.records import StoreRecord, decode, encode
+from evenkeel.versions import SUPPORTED
 from evenkeel_raft.agent.settings import AgentSettings
 from evenkeel_raft.agent.status import AgentState
 from tests.protocol.support import KEYS
@@ -27,9 +28,9 @@ async def test_the_record_is_bound_to_a_lease_that_is_refreshed() -> None:
         first = cluster.now(KEY)
         await cluster.pass_time(60)
         assert cluster.now(KEY) == first, "refreshing writes nothing"
-        assert registered(cluster) == StoreRecord(volume="a-1", address="10.0.0.0:7000")
+        assert registered(cluster) == StoreRecord(volume="a-1", address="10.0.0.0:7000", versions=SUPPORTED)
         await cluster["a"].kill()
-        await cluster.pass_time(5)
+        await cluster.pass_time(3)
         assert registered(cluster) is not None
         await cluster.pass_time(6)
         assert registered(cluster) is None

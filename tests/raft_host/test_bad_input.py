@@ -9,6 +9,7 @@ from functools import partial
 import msgspec
 import pytest
 
+from evenkeel.errors import MalformedRecordError, UnsupportedVersionError
 from evenkeel.protocol.configuration import Configuration
 from evenkeel.protocol.keys import group_number
 from evenkeel.protocol.replica import Start
@@ -109,4 +110,36 @@ async def test_a_bug_in_one_group_stops_that_group_alone(new_cluster: NewCluster
     broken._stir()
     replica_of(store)._stir()
     await cluster.until(lambda: "stopped" in store.host.reports()[other].problem)
+    await cluster.write(x="1")
+
+
+async def test_a_volume_of_another_cluster_version_is_refused(new_cluster: NewCluster) -> None:
+    """A volume remembers the cluster version; a release that does not support it refuses before it opens the log."""
+    cluster = await new_cluster("a")
+    await cluster.begin("a")
+    assert cluster["a"].host.version == 1
+    volume = cluster["a"].directory / "raft" / "log" / "volume.json"
+    told: list[int] = []
+
+    def tell(version: int) -> None:
+        told.append(msgspec.json.decode(volume.read_bytes())["format"])
+
+    cluster["a"].host._machine.set_cluster_version = tell  # type: ignore[method-assign]
+    cluster["a"].host.set_version(1)
+    cluster["a"].host.set_version(2)
+    assert told == [1, 2], "the first release refuses the volume before the state machine writes what it cannot read"
+    await cluster["a"].stop()
+    await cluster["a"].start()
+    assert cluster["a"].host.version == 2
+    await cluster["a"].stop()
+    note = cluster["a"].directory / "raft" / "version.json"
+    for text, error in (
+        ('{"version": 9}', r"the volume in .* has cluster version 9, and this release supports 1 to 2: run a newer"),
+        ("{}", r"version.json does not name a cluster version"),
+    ):
+        note.write_text(text)
+        with pytest.raises((UnsupportedVersionError, MalformedRecordError), match=error):
+            await run(cluster["a"], name="a", cluster="c")
+    note.unlink()
+    await cluster["a"].start()
     await cluster.write(x="1")

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from evenkeel.protocol.records import Peer, Role
+from evenkeel.protocol.records import Peer, Role, StoreSettings
 from evenkeel.protocol.replica import Start
 from evenkeel.wire.messages import Failed, SnapshotTaken
 from evenkeel_raft.agent.configurations import member
@@ -111,6 +111,30 @@ async def test_a_table_is_copied_within_its_limit(new_cluster: NewCluster, monke
     await cluster.equal("ad", VALUES)
 
 
+async def test_throttles_change_while_a_snapshot_is_sent_and_are_kept(
+    new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new rate holds for a copy under way; the next process begins with the last it was told."""
+    monkeypatch.setattr(filler, "make_manifest", partial(make_manifest, chunk_bytes=1 << 12))
+    cluster = await beyond_the_log(new_cluster, "d", "e")
+    leader = cluster["a"].host
+    leader.throttle(StoreSettings(bytes_per_second=1.0, snapshots_at_once=3))
+    await stage(cluster, learner(cluster["d"]))
+    began = cluster.clock.now()
+    await cluster.until(lambda: cluster.clock.now() > began + 20)
+    assert leader.reports()[ORDERS].filling["d"] < 1
+    await cluster["a"].stop()
+    await cluster["a"].start()
+    leader = cluster["a"].host
+    assert (leader.peers.budget.rate, leader.snapshots_at_once) == (1.0, 3)
+    leader.throttle(None)
+    assert (leader.peers.budget.rate, leader.snapshots_at_once) == (None, 1)
+    await cluster.equal("ad", VALUES)
+    await cluster["a"].stop()
+    await cluster["a"].start()
+    assert cluster["a"].host.peers.budget.rate is None
+
+
 async def test_a_member_that_never_answers_shows(new_cluster: NewCluster) -> None:
     """It is reported as empty, for no transfer would tell of it; once it answers, only a transfer does."""
     cluster = await new_cluster("a", "d", settings=ONE_AT_A_TIME)
@@ -151,6 +175,26 @@ async def test_a_snapshot_called_off_leaves_nothing(new_cluster: NewCluster) -> 
     assert len(outbox(leader)) == 1
     leader.machine.release()
     await cluster.until(lambda: not outbox(leader))
+
+
+async def test_a_superseded_member_is_sent_nothing_more(
+    new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a throttle holds the copy up: what waits for its turn is not sent once nobody wants it."""
+    monkeypatch.setattr(filler, "make_manifest", partial(make_manifest, chunk_bytes=1 << 12))
+    cluster = await beyond_the_log(new_cluster, "d")
+    leader = cluster["a"].host
+    leader.throttle(StoreSettings(bytes_per_second=1000.0, snapshots_at_once=3))
+    await stage(cluster, learner(cluster["d"]))
+    await cluster.until(lambda: leader.tally.snapshot_bytes)
+    began = cluster.clock.now()
+    await stage(cluster)
+    await cluster.until(lambda: cluster.clock.now() > began + 1)
+    sent = leader.tally.snapshot_bytes
+    assert leader.tally.wasted_bytes == sent
+    leader.throttle(None)
+    await cluster.until(lambda: cluster.clock.now() > began + 30)
+    assert leader.tally.snapshot_bytes == sent
 
 
 @pytest.mark.parametrize("names", [["a\0b"], ["../../x"], [""], ["rows", "rows"], ["none"], ["."], ["x" * 300]])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import pytest
 
@@ -12,6 +13,7 @@ from evenkeel.protocol.records import Role
 from evenkeel.protocol.replica import Start
 from evenkeel.wire.messages import Drained, ReadAt, Unknown
 from evenkeel_raft.agent.groups import Partition
+from evenkeel_raft.core.messages import Message
 from tests.raft_host.support import ORDERS, Cluster, Member
 from tests.raft_host.test_state_machines import pass_time, problem, replica_of
 
@@ -134,6 +136,37 @@ async def test_a_store_that_hangs_does_not_lead(new_cluster: NewCluster) -> None
     await stays_leader(cluster, first)
 
 
+async def test_nobody_leads_while_every_store_hangs(new_cluster: NewCluster) -> None:
+    """A leader whose state machine does not answer, and that nobody can relieve, leads nothing the agent may report."""
+    cluster = await new_cluster("a", "b", "c")
+    await cluster.begin("a", "b", "c")
+    await cluster.until(lambda: not any(member.host.awake for member in cluster.members.values()))
+    for member in cluster.members.values():
+        member.machine.hold = {"open", "apply"}
+    await cluster.until(lambda: all(member.host.machine_silent for member in cluster.members.values()))
+    assert all(member.view is None for member in cluster.members.values())
+    assert {problem(member) for member in cluster.members.values()} == {"the state machine does not answer"}
+    for member in cluster.members.values():
+        member.machine.release()
+    await cluster.until(lambda: any(member.view is not None for member in cluster.members.values()))
+    await cluster.write(x="1")
+    assert {problem(member) for member in cluster.members.values()} == {""}
+
+
+async def test_nobody_leads_while_every_store_stands_still(new_cluster: NewCluster) -> None:
+    """The same where entries are to be applied: then nothing else is asked of the state machine."""
+    cluster = await new_cluster("a", "b", "c")
+    await cluster.begin("a", "b", "c")
+    for member in cluster.members.values():
+        member.machine.hold = {"open", "apply"}
+    writing = asyncio.ensure_future(cluster.write(x="1"))
+    await cluster.until(lambda: all(member.view is None for member in cluster.members.values()))
+    for member in cluster.members.values():
+        member.machine.release()
+    await cluster.until(lambda: any(member.view is not None for member in cluster.members.values()))
+    await writing
+
+
 async def test_leadership_of_a_sleeping_group_can_be_handed_over(new_cluster: NewCluster) -> None:
     """However long it slept: members that nobody asks are not taken for silent ones, to whom nothing is given."""
     cluster = await new_cluster("a", "b", "c")
@@ -177,6 +210,34 @@ async def test_a_learner_that_restarts_wakes_its_group(new_cluster: NewCluster) 
     await cluster.until(lambda: replica_of(learner).applier.attached)
     await cluster.until(lambda: replica_of(learner).node.leader)
     assert isinstance(await cluster.read_index(learner), ReadAt)
+
+
+async def test_a_removed_learner_does_not_keep_its_group_awake(
+    new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It missed that it was removed, and calls the leader until it is deleted."""
+    cluster = await new_cluster("a", "b", "c", "d")
+    voters = [cluster[name] for name in "abc"]
+    await cluster.begin("a", "b", "c")
+    learner = cluster["d"]
+    await learner.host.start(ORDERS, Start(learner.peer(2, Role.LEARNER)))
+    await cluster.change(*(voter.peer() for voter in voters), learner.peer(2, Role.LEARNER), token=3)
+    await cluster.write(x="1")
+    await cluster.equal("abcd", {"x": "1"})
+    for voter in voters:
+        monkeypatch.setattr(voter.host.peers, "send", partial(send_except, learner.name, voter.host.peers.send))
+    await cluster.change(*(voter.peer() for voter in voters), token=4)
+    await cluster.until(lambda: not any(voter.host.awake for voter in voters))
+    assert replica_of(learner).node.leader
+    assert learner.host.awake
+    for _ in range(100):
+        await pass_time(cluster, 0.1)
+        assert not any(voter.host.awake for voter in voters)
+
+
+def send_except(missed: str, send: Callable[[str, Message], None], store: str, message: Message) -> None:
+    if store != missed:
+        send(store, message)
 
 
 async def test_a_leader_lost_while_its_group_falls_asleep_is_missed(new_cluster: NewCluster) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Self
+
+from msgspec import Struct
 
 from evenkeel_raft.core.types import EMPTY_META, Conf, Entry, HardState, SnapshotMeta
 from evenkeel_raft.log.rebuild import Recovered
@@ -37,7 +39,15 @@ class Model:
     metastore: Metastore | None = None
 
     def copy(self) -> Self:
-        return deepcopy(self)
+        groups = {number: replace(group, entries=dict(group.entries)) for number, group in self.groups.items()}
+        return replace(self, groups=groups, retired=dict(self.retired))
+
+    def after(self, records: Sequence[Record]) -> Self:
+        """Return what follows from these records."""
+        then = self.copy()
+        for record in records:
+            then.apply(record)
+        return then
 
     def apply(self, record: Record) -> None:
         match record:
@@ -45,7 +55,7 @@ class Model:
                 self.groups[group] = Replica(replica, generation, label)
                 self.retired.pop(group, None)
             case Destroyed(group, replica):
-                del self.groups[group]
+                self.groups.pop(group, None)  # the record that began it may have been dropped before it was written
                 self.retired[group] = replica
             case Append():
                 self._append(self.groups[record.group], record)
@@ -62,9 +72,10 @@ class Model:
             group.meta, group.entries = record.snapshot, {}
         if record.hard_state is not None:
             group.hard_state = record.hard_state
-        for entry in record.entries:
-            group.entries = {index: old for index, old in group.entries.items() if index < entry.index}
-            group.entries[entry.index] = entry
+        if record.entries:
+            first = record.entries[0].index
+            group.entries = {index: old for index, old in group.entries.items() if index < first}
+            group.entries.update({entry.index: entry for entry in record.entries})
 
     def equals(self, found: Recovered) -> bool:
         return self == from_recovered(found)
@@ -86,26 +97,45 @@ def from_recovered(found: Recovered) -> Model:
     return Model(groups, dict(found.retired), found.metastore)
 
 
+class Habits(Struct, frozen=True):
+    """How often a sidecar does what. Chances per record, but for `commit`, the chance that a commit index rises."""
+
+    groups: int = 4
+    payload: int = 60
+    entries: tuple[int, ...] = (0, 1, 1, 2, 5)
+    same_group: float = 0.0  # that a record is of the same group as the one before
+    election: float = 0.15
+    truncation: float = 0.25
+    commit: float = 1.0
+    snapshot: float = 0.07
+    compaction: float = 0.22
+    destruction: float = 0.03
+    long: int = 40  # entries from which on a log is committed and compacted all the time
+
+
 class Writer:
     """Draws records that a correct sidecar might write next."""
 
-    def __init__(self, rng: Random, *, groups: int = 4, payload: int = 60) -> None:
+    def __init__(self, rng: Random, *, groups: int = 4, payload: int = 60, habits: Habits | None = None) -> None:
         self.rng = rng
-        self.groups = groups
-        self.payload = payload
+        self.habits = habits or Habits(groups=groups, payload=payload)
         self.model = Model()  # with everything drawn, durable or not
+        self._number = 0
 
-    def draw(self) -> Record:
-        record = self._draw()
+    def draw(self, durable: Model | None = None) -> Record:
+        """Draw a record; `durable` is what the log holds, if not all that was drawn."""
+        record = self._draw(self.model if durable is None else durable)
         self.model.apply(record)
         return record
 
     def round(self) -> list[Record]:
         return [self.draw() for _ in range(self.rng.choice([0, 1, 1, 2, 3, 6]))]
 
-    def _draw(self) -> Record:
-        rng = self.rng
-        number = rng.randrange(self.groups)
+    def _draw(self, durable: Model) -> Record:
+        rng, habits = self.rng, self.habits
+        if rng.random() >= habits.same_group:
+            self._number = rng.randrange(habits.groups)
+        number = self._number
         group = self.model.groups.get(number)
         if rng.random() < 0.03:
             seen = self.model.metastore.revision if self.model.metastore else 0
@@ -114,32 +144,49 @@ class Writer:
             replica = self.model.retired.get(number, 0) + rng.randint(1, 3)
             return Created(number, replica, rng.choice([0, 0, 2]), rng.randbytes(rng.randrange(5)))
         kind = rng.random()
-        if kind < 0.03:
+        if kind < habits.destruction:
             return Destroyed(number, group.replica)
-        if kind < 0.25 and group.entries:
-            index = rng.choice(sorted(group.entries))
-            return Compacted(number, group.replica, group.generation, self._meta(index, group.entries[index].term))
-        return self._append(number, group)
+        if kind < habits.destruction + habits.compaction or len(group.entries) > habits.long:
+            choice = _compactable(group, group if durable is self.model else durable.groups.get(number))
+            if choice:
+                index = rng.choice(choice)
+                return Compacted(number, group.replica, group.generation, self._meta(index, group.entries[index].term))
+        return self._append(number, group, settled=group == durable.groups.get(number))
 
-    def _append(self, number: int, group: Replica) -> Append:
-        rng, old = self.rng, group.hard_state
-        term = old.term + (rng.random() < 0.15)
+    def _append(self, number: int, group: Replica, *, settled: bool) -> Append:
+        rng, habits, old = self.rng, self.habits, group.hard_state
+        term = old.term + (rng.random() < habits.election)
         begin, last, commit = group.meta.index, group.last, old.commit
         snapshot = None
-        if rng.random() < 0.07:
+        if rng.random() < habits.snapshot:
             snapshot = self._meta(rng.randint(max(begin, commit) + 1, last + 5), term)
             begin = last = commit = snapshot.index
-        first = rng.randint(max(begin, commit) + 1, last + 1) if rng.random() < 0.25 else last + 1
-        count = rng.choice([0, 1, 1, 2, 5])
+        first = rng.randint(max(begin, commit) + 1, last + 1) if rng.random() < habits.truncation else last + 1
         entries = [
-            Entry(index, term, 0, rng.randbytes(rng.randrange(self.payload))) for index in range(first, first + count)
+            Entry(index, term, 0, rng.randbytes(rng.randrange(habits.payload) * rng.choice((1,) * 19 + (15,))))
+            for index in range(first, first + rng.choice(habits.entries))
         ]
-        hard_state = None
-        if term > old.term or snapshot is not None or rng.random() < 0.3:
+        hard_state, long = None, len(group.entries) > habits.long
+        if term > old.term or snapshot is not None or rng.random() < 0.3 or long:
             vote = old.vote if term == old.term and old.vote else rng.randrange(4)
-            hard_state = HardState(term, vote, rng.randint(commit, entries[-1].index if entries else last))
-        generation = group.generation + (rng.random() < 0.02)
+            most = entries[-1].index if entries else last
+            rises = rng.random() < habits.commit or long
+            hard_state = HardState(term, vote, rng.randint(commit, most) if rises else commit)
+        # A replica has one generation for as long as its process runs, and so do all records that wait for it.
+        generation = group.generation + (settled and rng.random() < 0.02)
         return Append(number, group.replica, generation, snapshot, entries, hard_state)
 
     def _meta(self, index: int, term: int) -> SnapshotMeta:
         return SnapshotMeta(index, term, Conf(voters=(1, 2, 3), token=self.rng.randrange(99), info={1: b"store"}))
+
+
+def _compactable(group: Replica, durable: Replica | None) -> list[int]:
+    """Return the indexes up to which a log can be compacted.
+
+    A compaction overtakes what waits to be written, so it speaks of what is durable and cannot be replaced any more.
+    """
+    if durable is None or durable.replica != group.replica:
+        return []
+    if durable is group:
+        return sorted(group.entries)
+    return [index for index in sorted(durable.entries) if group.meta.index < index <= durable.hard_state.commit]

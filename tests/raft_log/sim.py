@@ -29,6 +29,12 @@ class SimFile:
         for sector in range(offset // SECTOR, (offset + len(data) - 1) // SECTOR + 1):
             self.dirty.setdefault(sector, []).append(bytes(self.cache[sector * SECTOR : (sector + 1) * SECTOR]))
 
+    def clone(self) -> SimFile:
+        twin = SimFile(0)
+        twin.cache, twin.durable = bytearray(self.cache), bytearray(self.durable)
+        twin.dirty = {sector: list(versions) for sector, versions in self.dirty.items()}
+        return twin
+
     def sync(self) -> None:
         for sector, versions in self.dirty.items():
             self._keep(sector, versions[-1])
@@ -81,6 +87,10 @@ class SimDisk:
         except CrashError:
             self.files[name].write(offset, data)
             raise
+        except OSError:
+            if len(data) // 2:
+                self.files[name].write(offset, data[: len(data) // 2])
+            raise
         self.files[name].write(offset, data)
         self.written += len(data)
 
@@ -125,6 +135,14 @@ class SimDisk:
 
     def used(self) -> int:
         return sum(len(file.cache) for file in self.files.values())
+
+    def clone(self) -> SimDisk:
+        """Return a disk in the same state, on which nothing fails."""
+        twin = SimDisk()
+        twin.files = {name: file.clone() for name, file in self.files.items()}
+        twin._deleted = {name: file.clone() for name, file in self._deleted.items()}
+        twin._renamed = dict(self._renamed)
+        return twin
 
     def crash(self, rng: Random) -> None:
         """Lose the power: of what was not synced any part survives, of deletions and renames any."""

@@ -7,7 +7,8 @@ from random import Random
 import pytest
 
 from evenkeel_raft.core.types import HardState
-from evenkeel_raft.errors import CorruptLogError
+from evenkeel_raft.errors import CorruptLogError, LogFailedError
+from evenkeel_raft.log.extents import Extents
 from evenkeel_raft.log.frames import HEADER_BYTES
 from evenkeel_raft.log.records import Created, Destroyed, Metastore, Record
 from evenkeel_raft.log.wal import LogSettings, SharedLog
@@ -167,6 +168,63 @@ def test_no_live_bytes_remain_of_nothing(log: SharedLog) -> None:
     index = log._index
     assert index.live == sum(segment.live for segment in index.segments)
     assert index.live == index.metastore.size + sum(group.identity.size for group in index.groups.values())
+
+
+def collect_all(log: SharedLog, disk: SimDisk, *, first: int = 1) -> None:
+    """Append to another group until every segment that is in use now is freed."""
+    newest = log._index.segments[-1].number
+    steady(log, 9, rounds=800, disk=disk, first=first, keep=0)
+    assert log._index.segments[0].number > newest
+
+
+def test_what_a_later_append_of_the_round_truncated_stays_dead(log: SharedLog, disk: SimDisk) -> None:
+    """An old leader's append and a new leader's shorter one, which begins below it, may share a round."""
+    write(log, Created(1, 1, 0), Created(9, 1, 0), append(1, 1, 4))
+    write(log, append(1, 5, 20), append(1, 3, 3, term=2))
+    collect_all(log, disk)
+    found = open_log(disk, SETTINGS)[1].groups[1]
+    assert [(entry.index, entry.term) for entry in found.entries] == [(1, 1), (2, 1), (3, 2)]
+    collect_all(log, disk, first=801)
+
+
+def test_copies_that_their_own_round_truncates_stay_dead(disk: SimDisk) -> None:
+    """The collector copies entries into the same round as the append that replaces what is before them."""
+    log, _ = open_log(disk, LogSettings(segment_bytes=SEGMENT, round_bytes=600))
+    write(log, Created(1, 1, 0), Created(9, 1, 0), append(1, 1, 4))
+    write(log, append(1, 5, 20))
+    index = 0
+    while not log.stats().moved_bytes:
+        index += 1
+        write(log, append(9, index, index, size=300), compacted(9, index))
+    # Entries 1 to 4 were copied, and the next round will have copies of the others.
+    write(log, append(1, 3, 3, term=2))
+    assert [round_ for _, _, round_, _ in log._index.groups[1].entries] == [log.stats().rounds - 1, log.stats().rounds]
+    collect_all(log, disk, first=index + 1)
+    found = open_log(disk, SETTINGS)[1].groups[1]
+    assert [(entry.index, entry.term) for entry in found.entries] == [(1, 1), (2, 1), (3, 2)]
+
+
+@pytest.mark.parametrize(
+    ("ranges", "reason"),
+    [
+        ([(5, 21)], "entries 5 to 20 of group 1 are not live"),
+        ([], r"they have \d+ bytes, and \d+ were found"),
+    ],
+    ids=["more", "less"],
+)
+def test_a_collector_that_errs_writes_nothing(
+    log: SharedLog, disk: SimDisk, monkeypatch: pytest.MonkeyPatch, ranges: list[tuple[int, int]], reason: str
+) -> None:
+    """It says what is wrong with its copies, and the disk holds what it held."""
+    write(log, Created(1, 1, 0), Created(9, 1, 0), append(1, 1, 4))
+    write(log, append(1, 5, 20), append(1, 3, 3, term=2))
+    monkeypatch.setattr(Extents, "inside", lambda _self, first, _last, *, round_: ranges if first == 5 else [])
+    with pytest.raises(LogFailedError, match=f"rounds 1 to .* cannot be copied: {reason}. Nothing was written"):
+        steady(log, 9, rounds=800, disk=disk)
+    found = open_log(disk, SETTINGS)[1]
+    assert [entry.index for entry in found.groups[1].entries] == [1, 2, 3]
+    with pytest.raises(LogFailedError, match="a bug of the log: report it"):
+        log.tidy()
 
 
 def test_damage_found_while_collecting_is_final(log: SharedLog, disk: SimDisk) -> None:

@@ -1,6 +1,7 @@
 """Whatever the moment of a crash, and whatever of the unsynced writes survives it: what was acknowledged is there.
 
-A round is there as a whole or not at all, and only the one under way may be either.
+A round is there as a whole or not at all, and only the one under way may be either. Random lives are in `walk.py`; here
+are crashes at every place of one life, and lives that shrink.
 """
 
 from __future__ import annotations
@@ -33,7 +34,6 @@ class Life:
         self.disk = SimDisk()
         self.writer = Writer(rng)
         self.acknowledged = Model()
-        self.crashes = 0
         self.log, found = open_log(self.disk)
         assert self.acknowledged.equals(found)
 
@@ -55,7 +55,6 @@ class Life:
 
     def crash(self) -> None:
         """Lose the power, perhaps several times, also in the middle of the recovery."""
-        self.crashes += 1
         self.disk.crash(self.rng)
         while self.rng.random() < 0.3:
             self.disk.before = at_operation(self.rng.randrange(6), CrashError())
@@ -73,33 +72,6 @@ class Life:
         # Nothing else appears later: what was read is what the next crash leaves.
         assert from_recovered(open_log(self.disk)[1]) == recovered
         self.log, _ = open_log(self.disk)
-
-
-def live(seed: int, *, rounds: int) -> Life:
-    """Write, tidy, restart and crash at random."""
-    life = Life(Random(seed))
-    rng = life.rng
-    for _ in range(rounds):
-        if rng.random() < 0.15:
-            life.disk.before = at_operation(rng.randrange(8), CrashError())
-        try:
-            life.write()
-            if rng.random() < 0.3:
-                life.log.tidy()
-            if rng.random() < 0.05:
-                life.reopen(clean=rng.random() < 0.5)
-        except CrashError:
-            life.crash()
-    return life
-
-
-@pytest.mark.parametrize("seed", range(24))
-def test_random_lives(seed: int) -> None:
-    """Hundreds of rounds over a few reused segments, with a crash every few of them."""
-    life = live(seed, rounds=150)
-    assert life.crashes > 5
-    life.disk.crash(life.rng)
-    assert life.acknowledged.equals(open_log(life.disk)[1])
 
 
 def test_crash_at_every_operation() -> None:

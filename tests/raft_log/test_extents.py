@@ -59,8 +59,7 @@ def test_extents_follow_the_definition(steps: list[tuple[str, int, int]]) -> Non
         elif reference.rounds:
             first, end, round_ = reference.ranges()[pick % len(reference.ranges())]
             size = end - first + pick
-            ranges = list(extents.inside(first, end - 1, round_=round_))
-            assert (ranges[0][0], ranges[-1][1]) == (first, end)
+            assert extents.size_of(first, end) > 0
             dropped = extents.move(first, end, round_=number, size=size)
             reference.rounds |= dict.fromkeys(range(first, end), number)
             live[number] = size
@@ -71,5 +70,19 @@ def test_extents_follow_the_definition(steps: list[tuple[str, int, int]]) -> Non
         assert {round_ for round_, size in live.items() if size} == set(reference.rounds.values())
         flat = [(index, round_) for first, end, round_, _ in extents for index in range(first, end)]
         assert flat == sorted(reference.rounds.items())
+        low, high = sorted((1 + pick % (last + 6), 1 + (7 * pick + count) % (last + 6)))
+        for round_ in live:
+            inside = [index for begin, end in extents.inside(low, high, round_=round_) for index in range(begin, end)]
+            assert inside == [index for index, held in flat if held == round_ and low <= index <= high]
         assert sum(live.values()) == sum(size for *_, size in extents)
         assert all(size >= 0 for size in live.values())
+
+
+def test_sizes_are_of_whole_extents() -> None:
+    """A range that begins or ends inside an extent, or beyond all of them, has no size."""
+    extents = Extents()
+    extents.append(1, 5, round_=1, size=40)
+    extents.append(5, 7, round_=2, size=25)
+    assert [extents.size_of(*range_) for range_ in ((1, 5), (5, 7), (1, 7))] == [40, 25, 65]
+    for first, end in ((1, 4), (2, 5), (1, 6), (5, 8), (7, 9), (0, 5), (9, 9)):
+        assert not extents.size_of(first, end)

@@ -7,13 +7,14 @@ from pathlib import Path
 from random import Random
 from zlib import crc32
 
+import msgspec
 import pytest
 
 from evenkeel_raft.errors import CorruptLogError, LogInUseError, NewerFormatError, WrongVolumeError
 from evenkeel_raft.log.disk import FileDisk
 from evenkeel_raft.log.frames import FORMAT, Layout
 from evenkeel_raft.log.records import Created
-from evenkeel_raft.log.volume import VOLUME_FILE, open_volume
+from evenkeel_raft.log.volume import VOLUME_FILE, close_to_first_release, open_volume
 from evenkeel_raft.log.wal import SharedLog
 from tests.raft_log.sim import CrashError, SimDisk, at_operation
 from tests.raft_log.support import VOLUME, open_log, write
@@ -59,8 +60,8 @@ def test_a_newer_format_is_refused() -> None:
     """Wherever it shows first, whatever else that format says."""
     disk = SimDisk()
     log, _ = open_log(disk)
-    rewrite(disk, VOLUME_FILE, b'{"format": 2, "name": "something new"}')
-    with pytest.raises(NewerFormatError, match=r"volume\.json: the log has format 2, and this version reads up to 1"):
+    rewrite(disk, VOLUME_FILE, b'{"format": 3, "name": "something new"}')
+    with pytest.raises(NewerFormatError, match=r"volume\.json: the log has format 3, and this version reads up to 2"):
         open_log(disk)
 
     rewrite(disk, VOLUME_FILE, f'{{"format": {FORMAT}, "volume": "{VOLUME}"}}'.encode())
@@ -68,6 +69,17 @@ def test_a_newer_format_is_refused() -> None:
     disk.write("00000000.log", 0, newer_header(Layout(b"x" * 16).header(segment=1, size=1, first_round=1, floor=1)))
     with pytest.raises(NewerFormatError, match=r"00000000\.log: the log has format 2"):
         open_log(disk)
+
+
+def test_a_log_that_is_closed_to_the_first_release_is_opened(tmp_path: Path) -> None:
+    """It is the same volume, in a format that the first release refuses."""
+    log, before = SharedLog.open(FileDisk(tmp_path))
+    close_to_first_release(tmp_path, before.volume)
+    log.close()
+    assert msgspec.json.decode((tmp_path / VOLUME_FILE).read_bytes()) == {"format": 2, "volume": before.volume}
+    log, after = SharedLog.open(FileDisk(tmp_path), volume=before.volume)
+    log.close()
+    assert after.volume == before.volume
 
 
 def newer_header(header: bytes) -> bytes:

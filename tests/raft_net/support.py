@@ -7,6 +7,7 @@ import contextlib
 import random
 import socket
 import struct
+import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,7 @@ class Store:
         tls: TlsFiles | None = None,
         rate: float | None = None,
         table_of: Callable[[int], str] = lambda group: "",
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self.name = name
         self.me = Identity(cluster, name, volume or f"vol-{name}")
@@ -110,6 +112,7 @@ class Store:
             tls=tls,
             bytes_per_second=rate,
             table_of=table_of,
+            wall=wall,
         )
 
     async def start(self, port: int = 0) -> Store:
@@ -147,6 +150,12 @@ class Raw:
     async def hear(self) -> Any:
         (length,) = struct.unpack("<I", await self.reader.readexactly(4))
         return msgspec.msgpack.decode(await self.reader.readexactly(length))
+
+    async def hear_more_than_alive(self) -> Any:
+        """What comes next beside signs of life and questions for the time."""
+        while (heard := await self.hear())[0] == "alive":
+            pass
+        return heard
 
     async def ended(self) -> None:
         with contextlib.suppress(ConnectionError):

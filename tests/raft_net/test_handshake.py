@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 
+import msgspec
 import pytest
 
+from evenkeel.versions import VersionRange
 from evenkeel.wire.frames import Reason
 from evenkeel_raft.net.frames import VERSION, Hello
 from evenkeel_raft.net.handshake import greeting, judge_answer, judge_hello
@@ -43,6 +45,19 @@ def test_wrong_hello_is_refused_by_either_end(hello: Hello, reason: Reason, said
         assert refusal is not None
         assert refusal.reason == reason
         assert re.search(said, refusal.detail)
+
+
+def test_a_store_that_does_not_support_the_cluster_version_is_refused() -> None:
+    """One of the first release, which says nothing, too; in a cluster of its time it is welcome."""
+    for hello in (GOOD, msgspec.structs.replace(GOOD, supported=VersionRange(3, 4))):
+        for refusal in (
+            judge_hello(hello, me=ME, peers=PEERS, version=2),
+            judge_answer(hello, me=ME, peers=PEERS, dialled="store-1", version=2),
+        ):
+            assert refusal is not None
+            assert refusal.reason == Reason.VERSION
+            assert re.search("cluster version is 2, and store-1 supports (1|3 to 4): run", refusal.detail)
+    assert judge_hello(GOOD, me=ME, peers=PEERS, version=1) is None
 
 
 def test_other_store_at_the_address() -> None:

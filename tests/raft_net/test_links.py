@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from evenkeel.metastore.clock import VirtualClock
+from evenkeel.versions import VersionRange
 from evenkeel.wire.frames import Reason
 from evenkeel_raft.core import messages as raft
 from evenkeel_raft.core.types import CONF, NORMAL, Conf, Entry, SnapshotMeta
@@ -23,6 +24,7 @@ NewProxy = Callable[[int], Awaitable[Proxy]]
 SAMPLES: dict[object, object] = {
     int: 1 << 62,
     bool: True,
+    bool | None: True,
     list[Entry]: [Entry(10, 3, NORMAL, b"x"), Entry(11, 3, CONF, b"")],
     SnapshotMeta: SnapshotMeta(8, 2, Conf((1, 2), (1,), (3,), (), 5, True, {1: b"store"})),
 }
@@ -160,7 +162,7 @@ async def test_new_connection_replaces_a_dead_one(new_store: NewStore, new_proxy
     assert [await two.handler.up.get(), await two.handler.down.get(), await two.handler.up.get()] == ["store-1"] * 3
     assert two.peers.drops == {Reason.REPLACED: 1}
     two.peers.send("store-1", small(5))
-    assert await second.hear() == ["batch", [[11, 5, 0, 1, 2, 3, 4]]]
+    assert await second.hear_more_than_alive() == ["batch", [[11, 5, 0, 1, 2, 3, 4]]]
     await first.close()
     await second.close()
 
@@ -178,7 +180,7 @@ async def test_what_waited_for_a_lost_connection_is_dropped(new_store: NewStore)
     assert (await second.hear())[0] == "hello"
     assert two.peers.undelivered == {"disconnected": 1}
     two.peers.send("store-1", small(5))
-    assert await second.hear() == ["batch", [[11, 5, 0, 1, 2, 3, 4]]]
+    assert await second.hear_more_than_alive() == ["batch", [[11, 5, 0, 1, 2, 3, 4]]]
     await first.close()
     await second.close()
 
@@ -204,6 +206,25 @@ async def test_forgotten_peer_is_hung_up_on(new_store: NewStore) -> None:
     await turns(lambda: two.peers.drops[Reason.UNKNOWN_PEER] >= 2)
     two.peers.send("store-1", small(1))
     assert two.peers.undelivered == {"unknown-peer": 1}
+
+
+@pytest.mark.parametrize("dialled", [False, True])
+async def test_links_end_when_the_version_rises(
+    new_store: NewStore, monkeypatch: pytest.MonkeyPatch, dialled: bool
+) -> None:
+    """A store whose hello does not include the new cluster version is hung up on, whoever dialled; others are not."""
+    with monkeypatch.context() as patch:
+        patch.setattr("evenkeel_raft.net.handshake.SUPPORTED", VersionRange())
+        one, two = await pair(new_store)
+    three = await new_store("store-3")
+    introduce(one, two, three)
+    store, other = (one, two) if dialled else (two, one)
+    assert await store.handler.up.get() == "store-3"
+    store.peers.set_version(2)
+    assert await store.handler.down.get() == other.name
+    assert store.peers.drops == {Reason.VERSION: 1}
+    assert store.peers.connected("store-3")
+    assert await store.handler.up.get() == other.name, "what supports it by now is talked to again"
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,11 @@ def install(group: int = 7, index: int = 9) -> InstallSnapshot:
     return InstallSnapshot(group, 0, 1, 2, 3, SnapshotMeta(index, 3, Conf((1, 2))))
 
 
+def repair(index: int = 9, term: int = 3) -> InstallSnapshot:
+    """A member's state for its leader."""
+    return InstallSnapshot(7, 0, 1, 2, term, SnapshotMeta(index, 3, Conf((1, 2))), True)
+
+
 class Source:
     """A snapshot to send."""
 
@@ -87,6 +92,19 @@ async def test_snapshot_arrives(stores: tuple[Store, Store], source: Source, for
     assert progress == sorted(progress)
     assert (progress[0], progress[-1]) == (0, source.manifest.size)
     assert partials(receiver) == []
+
+
+async def test_what_comes_in_is_measured(stores: tuple[Store, Store], source: Source) -> None:
+    """Bytes, and the time in which they came: nothing is added while nothing comes."""
+    one, two = stores
+    assert (two.peers.received.bytes, two.peers.received.seconds) == (0, 0.0)
+    await source.send(one, "store-2")
+    meter = two.peers.received
+    assert meter.bytes == source.manifest.size
+    seconds = meter.seconds
+    assert 0.0 < seconds < 60.0
+    await asyncio.sleep(0)
+    assert (meter.seconds, one.peers.received.bytes) == (seconds, 0)
 
 
 async def test_many_at_once(stores: tuple[Store, Store], tmp_path: Path) -> None:
@@ -295,6 +313,39 @@ async def test_newer_snapshot_supersedes(new_store: NewStore, tmp_path: Path) ->
     assert message.meta.index == 12
     newer.assert_equals(directory)
     assert partials(two) == []
+
+
+@pytest.mark.parametrize("index", [9, 12], ids=["same index", "later index"])
+async def test_a_second_members_snapshot_does_not_replace_the_first(
+    new_store: NewStore, tmp_path: Path, index: int
+) -> None:
+    """A leader that lost its state receives one member's to its end: another member's files do not continue it."""
+    first, second = Source(tmp_path / "first"), Source(tmp_path / "second", seed=1)
+    one, two = await new_store("store-1", rate=100_000.0), await new_store("store-2")
+    three = await new_store("store-3")
+    introduce(one, two, three)
+    sending = first.send(one, "store-2", message=repair())
+    await turns(lambda: two.peers.receiving(7, 2, term=3))
+    taken = Sent(Outcome.DECLINED, "another member's snapshot is on its way")
+    assert await second.send(three, "store-2", message=repair(index=index)) == taken
+    assert not sending.done()
+    assert not two.peers.receiving(7, 2, term=4)
+    one.peers.budget.set_rate(None)
+    assert await sending == STORED
+    assert two.peers.drops == {}
+    assert not two.peers.receiving(7, 2, term=3)
+
+
+async def test_a_members_snapshot_of_a_new_term_replaces_the_one_before(new_store: NewStore, tmp_path: Path) -> None:
+    """What was announced in an earlier term is of no use when it has arrived."""
+    first, second = Source(tmp_path / "first"), Source(tmp_path / "second", seed=1)
+    one, two = await new_store("store-1", rate=100_000.0), await new_store("store-2")
+    three = await new_store("store-3")
+    introduce(one, two, three)
+    sending = first.send(one, "store-2", message=repair())
+    await turns(lambda: two.peers.receiving(7, 2, term=3))
+    assert await second.send(three, "store-2", message=repair(term=4)) == STORED
+    assert await sending == Sent(Outcome.DECLINED, "a newer snapshot is on its way")
 
 
 async def test_the_same_snapshot_offered_again_takes_over(new_store: NewStore, source: Source) -> None:

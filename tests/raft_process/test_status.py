@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import prometheus_client.parser as prometheus
 
 from evenkeel.errors import DisconnectedError
 from evenkeel.protocol.configuration import Configuration
-from evenkeel.protocol.records import ReplicaId
+from evenkeel.protocol.records import ReplicaId, StoreLoad, decode
 from evenkeel.protocol.replica import Start
 from evenkeel_raft.agent.groups import Partition
 from evenkeel_raft.errors import DiskFullError
 from evenkeel_raft.process.metrics import Metrics
 from evenkeel_raft.process.status import SidecarStatus, encode, status_of, unready
+from tests.protocol.support import KEYS
 from tests.raft_host.support import ORDERS
 from tests.raft_process.support import Sidecar
 
@@ -163,3 +166,28 @@ async def test_problems_of_the_agent_are_there_too(sidecar: Sidecar) -> None:
 
 async def _cannot(partition: Partition, replica: ReplicaId) -> None:
     raise DisconnectedError("nobody there")
+
+
+async def test_wall_clocks_that_differ(sidecar: Sidecar) -> None:
+    """Status, metrics and the store's report say how far a clock is off, and that it is well once it is set right."""
+    cluster = sidecar.cluster
+    await cluster.until(lambda: sidecar.agent.status().state == "following" and sidecar.host.peers.skews())
+    assert (await look(sidecar)).clock_ahead == 0
+
+    async def reported() -> int:
+        kv = await sidecar.metastore.get(KEYS.load("a"))
+        return decode(StoreLoad, kv.value, key=kv.key).clock_ahead if kv is not None else 0
+
+    sidecar.store.clock_ahead = 2 * 86_400.0
+    await cluster.until(lambda: sidecar.host.clock_ahead() == 2 * 86_400)
+    status = await look(sidecar)
+    assert (status.clock_ahead, status.clock_skews) == (172_800, {"b": -172_800.0})
+    text = Metrics(sidecar.host, sidecar.agent).render().decode()
+    assert 'evenkeel_raft_clock_skew_seconds{peer="b"} -172800.0' in text
+    assert "evenkeel_raft_clock_ahead_seconds 172800.0" in text
+    for expected, ahead in ((172_800, 2 * 86_400.0), (0, 0.0)):
+        sidecar.store.clock_ahead = ahead
+        async with asyncio.timeout(60):
+            while await reported() != expected:
+                until = cluster.clock.now() + 1
+                await cluster.until(lambda until=until: cluster.clock.now() > until)  # type: ignore[misc]

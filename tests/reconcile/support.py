@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from evenkeel.metastore.api import Compare, Put, Txn
+from evenkeel.metastore.api import Compare, Delete, Put, Txn
 from evenkeel.metastore.mvcc import Mvcc
 from evenkeel.model.loading import parse
 from evenkeel.model.storecluster import StoreCluster
@@ -19,9 +19,10 @@ from evenkeel.protocol.sidecar import switch_txn
 from evenkeel.rebalancers.api import RebalanceResult
 from evenkeel.rebalancers.process import Limits
 from evenkeel.rebalancers.runner import rebalance_sync
+from evenkeel.reconcile.known import read_stores
 from evenkeel.reconcile.requests import Carry, Commit, Found, Place, Read, Request, Requests
 from evenkeel.reconcile.snapshot import TableSnapshot, read_table
-from evenkeel.reconcile.stores import DRAIN_ANNOTATION
+from evenkeel.reconcile.stores import DRAIN_ANNOTATION, StoreWish, judge_stores
 from evenkeel.reconcile.table import Outcome, reconcile_table
 from evenkeel.reconcile.wish import TableWish
 
@@ -42,6 +43,7 @@ class Cluster:
         self.metastore = Mvcc()
         self.requests = 0
         self.placements = 0
+        self.now = 1000.0
         self.before: Callable[[int], None] = lambda _: None
         self.epoch = self.take_epoch()
         for number in range(stores):
@@ -103,6 +105,26 @@ class Cluster:
     def reconcile(self, wish: TableWish) -> Outcome:
         return self.drive(reconcile_table(wish, keys=KEYS, table=TABLE, epoch=self.epoch))
 
+    def judge(self, wish: StoreWish | None = None, *, after: float = 0.0) -> None:
+        """Let time pass, and let the operator decide about stores."""
+        self.now += after
+        known = read_stores(self.metastore.range(KEYS.all_stores()).kvs, KEYS)
+        txns = judge_stores(known, wish or StoreWish(), keys=KEYS, now=self.now, anew=False, epoch=self.epoch)
+        for txn in list(txns):
+            assert self.metastore.txn(txn).succeeded
+
+    def drain(self, name: str) -> None:
+        """Let a user ask for a store to be emptied."""
+        self.judge(StoreWish(cluster=store_cluster(drain=name)))
+
+    def give_up(self, name: str, *tables: str) -> None:
+        """End a store's lease, and let the time for which these tables wait for it pass."""
+        wish = StoreWish(lost_after=dict.fromkeys(tables or (TABLE,), 60.0))
+        self.judge(wish)
+        self.metastore.txn(Txn(success=(Delete(KEYS.store(name)),)))
+        self.judge(wish)
+        self.judge(wish, after=61.0)
+
     def finish(self, partition: int) -> None:
         """What the partition's leader would do in the end: the switch."""
         view, keys = self.snapshot().partition(partition), KEYS.partition(TABLE, partition)
@@ -158,8 +180,9 @@ def store_cluster(
 
 
 def conditions(status: Any) -> dict[str, tuple[str, str]]:
-    """Of a status, by type: whether each condition holds, and why."""
-    return {entry.type: (entry.status, entry.reason) for entry in status.conditions}
+    """Of a status, by type: whether each condition holds, and why; beside those that follow from the others."""
+    derived = ("Reconciling", "Stalled")
+    return {entry.type: (entry.status, entry.reason) for entry in status.conditions if entry.type not in derived}
 
 
 def message(status: Any, kind: str) -> str:

@@ -7,10 +7,19 @@ from typing import Any
 import pytest
 
 from evenkeel.metastore.api import KeyValue
-from evenkeel.model.conditions import Reason
-from evenkeel.model.storecluster import StoreCluster, StoreClusterStatus
+from evenkeel.model.conditions import (
+    Reason,
+    condition,
+    condition_of,
+    merge_conditions,
+    projected,
+    with_kstatus,
+)
+from evenkeel.model.storecluster import MetastoreStatus, StoreCluster, StoreClusterStatus
 from evenkeel.protocol.records import StoreLoad, StoreRecord, StoreState, encode
-from evenkeel.reconcile.cluster_status import cluster_status, troubled_cluster_status
+from evenkeel.reconcile.adoption import MetastoreSeen
+from evenkeel.reconcile.cluster_status import Held, cluster_status, troubled_cluster_status
+from evenkeel.reconcile.cluster_version import Versions
 from evenkeel.reconcile.known import read_stores
 from evenkeel.reconcile.partitions import Trouble
 from tests.reconcile.support import KEYS, conditions, message, store_cluster
@@ -21,6 +30,9 @@ WELL = {
     "Progressing": ("False", "AsExpected"),
     "Degraded": ("False", "AsExpected"),
 }
+
+FULL = {"orders.1": Trouble(Reason.NO_FEASIBLE_PLACEMENT, "no store has room")}
+"""Why a table cannot be placed."""
 
 
 def keys(
@@ -41,7 +53,12 @@ def keys(
 
 def look(cluster: StoreCluster, kvs: list[KeyValue], *, now: str = FIRST, **known: Any) -> StoreClusterStatus:
     stores = read_stores(kvs, KEYS)
-    return cluster_status(cluster, stores, **{"loads": {}, "held": {}, "tables": 2, **known}, now=now)
+    return cluster_status(
+        cluster,
+        stores,
+        **{"loads": {}, "held": {}, "tables": 2, "versions": Versions(version=1, supported=1), **known},
+        now=now,
+    )
 
 
 def seen(cluster: StoreCluster, status: StoreClusterStatus) -> StoreCluster:
@@ -89,11 +106,81 @@ def test_draining_is_measured_by_what_was_there(left: int, percentage: int) -> N
     """How empty a store is follows from how many it held when it was first seen; it may also get fuller."""
     cluster = store_cluster(3, drain="s-1")
     kvs = keys("s-0", "s-2", "s-1", s_1=StoreState(volume="v", draining=True))
-    first = look(cluster, kvs, held={"s-1": 12}, held_up="no store has room")
-    assert first.drains[0].reason == "no store has room"
-    second = look(seen(cluster, first), kvs, held={"s-1": left})
+    first = look(cluster, kvs, held={"s-1": Held(12, None, frozenset(FULL))}, held_up=FULL)
+    assert first.drains[0].reason == "table orders: no store has room"
+    assert conditions(first)["Ready"] == ("True", "AsExpected")
+    second = look(seen(cluster, first), kvs, held={"s-1": Held(left)})
     assert [(drain.replicas_left, drain.percentage) for drain in second.drains] == [(left, percentage)]
     assert conditions(second)["Progressing"][0] == ("True" if left else "False")
+
+
+def scaled_down(*, tables: frozenset[str], held_up: dict[str, Trouble], **known: Any) -> StoreClusterStatus:
+    """Three stores of which two are wanted; the third holds replicas of tables."""
+    kvs = keys("s-0", "s-1", "s-2", s_2=StoreState(volume="v", draining=True), **known)
+    return look(store_cluster(2, generation=4), kvs, held={"s-2": Held(12, None, tables)}, held_up=held_up)
+
+
+def test_a_store_that_can_never_leave() -> None:
+    """The spec is not Ready in its generation: a table has no other place, and somebody has to change something."""
+    status = scaled_down(tables=frozenset(FULL), held_up=FULL)
+    no = ("False", "NoFeasiblePlacement")
+    assert (conditions(status)["Ready"], conditions(status)["Degraded"]) == (no, ("True", no[1]))
+    assert (status.observed_generation, status.drains[0].reason) == (4, "table orders: no store has room")
+    assert message(status, "Ready") == (
+        "generation 4 is not carried out: store s-2 cannot be emptied: table orders: no store has room; change the "
+        "table, or raise spec.stores again"
+    )
+    assert stalled(status) == ("True", "NoFeasiblePlacement")
+
+
+def test_a_store_that_is_on_its_way_out() -> None:
+    """Neither a table that is not on it, nor one that waits for stores which are coming, holds it up for good."""
+    coming = {"orders.1": Trouble(Reason.STORES_NOT_READY, "1 of 2 stores are registered")}
+    for tables, held_up in ((frozenset[str](("others.1",)), FULL), (frozenset(coming), coming)):
+        status = scaled_down(tables=tables, held_up=held_up)
+        assert (conditions(status)["Ready"], stalled(status)) == (("True", "AsExpected"), ("False", "AsExpected"))
+        assert conditions(status)["Progressing"] == ("True", "Rebalancing")
+
+
+def test_what_is_refused_is_stalled_whatever_else_is_wrong() -> None:
+    """A store that is lost, or pods that wait, do not hide that the spec is not carried out."""
+    refused, others = look(store_cluster(2), keys("s-0", "s-1")).conditions, Reason.STORES_LOST
+    wrong = {"Ready": Reason.SPEC_INVALID, "Degraded": others}
+    told = [condition(kind, kind == "Degraded", why, now=FIRST, generation=1) for kind, why in wrong.items()]  # type: ignore[arg-type]
+    found = with_kstatus(merge_conditions(refused, told), now=FIRST)
+    assert stalled(StoreClusterStatus(conditions=found)) == ("True", "SpecInvalid")
+
+
+def stalled(status: StoreClusterStatus) -> tuple[str, str]:
+    found = condition_of(status.conditions, "Stalled")
+    assert found is not None
+    return found.status, found.reason
+
+
+@pytest.mark.parametrize(
+    ("request_", "known", "why"),
+    [
+        ("ff@1", None, "but etcd cluster aa answers and is followed"),
+        ("ff", MetastoreStatus(cluster_id="aa", revision=10), "but etcd cluster aa answers and is followed"),
+        ("aa@99", MetastoreStatus(cluster_id="aa", revision=10), "but etcd cluster aa has not reached that revision"),
+        ("ff@1", MetastoreStatus(cluster_id="aa", revision=10, adopted="ff@1"), ""),
+        (None, MetastoreStatus(cluster_id="aa", revision=10), ""),
+    ],
+)
+def test_a_metastore_that_is_not_there_to_adopt(request_: str | None, known: MetastoreStatus | None, why: str) -> None:
+    """The spec is refused with a remedy, unless the request was carried out before; looking later writes nothing."""
+    spec: dict[str, Any] = {"adoptMetastore": request_} if request_ else {}
+    cluster = seen(store_cluster(1, **spec), StoreClusterStatus(metastore=known))
+    status = look(cluster, keys("s-0"), metastore=MetastoreSeen("aa", 17))
+    assert conditions(status)["MetastoreMismatch"] == ("False", "AsExpected")
+    if not why:
+        assert (conditions(status)["Ready"], stalled(status)[0]) == (("True", "AsExpected"), "False")
+        return
+    assert (conditions(status)["Ready"], stalled(status)) == (("False", "SpecInvalid"), ("True", "SpecInvalid"))
+    assert f"is not carried out: spec.adoptMetastore names {request_}, {why}" in message(status, "Ready")
+    assert "remove spec.adoptMetastore, or bring up the etcd cluster that it names" in message(status, "Ready")
+    later = look(seen(cluster, status), keys("s-0"), metastore=MetastoreSeen("aa", 18), now=LATER)
+    assert later == status
 
 
 def test_draining_goes_on_from_where_it_was() -> None:
@@ -102,10 +189,40 @@ def test_draining_goes_on_from_where_it_was() -> None:
     kvs = keys("s-0", "s-2", "s-1", s_1=StoreState(volume="v", draining=True))
     shown = []
     for left in (40, 30, 20, 10):
-        cluster = seen(cluster, look(cluster, kvs, held={"s-1": left}))
+        cluster = seen(cluster, look(cluster, kvs, held={"s-1": Held(left)}))
         assert cluster.status is not None
         shown.append(cluster.status.drains[0].percentage)
     assert shown == [0, 25, 50, 75]
+
+
+def test_bytes_tell_when_a_store_is_empty() -> None:
+    """At the rate since it began to drain; by replicas where no sizes are known; unknown at first."""
+    for bytes_, known in (((4000, 1000, 1000), 4000), ((None, None, None), None)):
+        cluster = store_cluster(3, drain="s-1")
+        kvs = keys("s-0", "s-2", "s-1", s_1=StoreState(volume="v", draining=True))
+        shown = []
+        for left, size, now in zip((40, 20, 20), bytes_, (FIRST, LATER, "2026-01-01T00:01:05Z"), strict=True):
+            cluster = seen(cluster, look(cluster, kvs, held={"s-1": Held(left, size)}, now=now))
+            assert cluster.status is not None
+            shown.append(cluster.status.drains[0])
+        assert [(drain.bytes_left, drain.bytes_total) for drain in shown] == [(size, known) for size in bytes_]
+        assert {drain.started_at for drain in shown} == {FIRST}
+        minutes = projected(FIRST, LATER, done=3, left=1) if known else projected(FIRST, LATER, done=1, left=1)
+        assert [drain.expected_at for drain in shown] == [None, minutes, minutes]
+
+
+def test_a_drain_that_gets_no_further_has_no_end_in_sight() -> None:
+    """The time at which it was to be empty is dropped once it has passed, and there again when replicas leave."""
+    cluster = store_cluster(3, drain="s-1")
+    kvs = keys("s-0", "s-2", "s-1", s_1=StoreState(volume="v", draining=True))
+    shown = []
+    for left, now in ((40, FIRST), (20, LATER), (20, "2026-01-01T00:02:00Z"), (20, "2026-01-01T05:00:00Z")):
+        cluster = seen(cluster, look(cluster, kvs, held={"s-1": Held(left)}, now=now))
+        assert cluster.status is not None
+        shown.append(cluster.status.drains[0].expected_at)
+    assert shown == [None, "2026-01-01T00:02:00Z", None, None]
+    status = look(cluster, kvs, held={"s-1": Held(10)}, now="2026-01-01T06:00:00Z")
+    assert status.drains[0].expected_at == "2026-01-01T08:00:00Z"
 
 
 def test_a_damaged_key_is_named() -> None:
@@ -130,5 +247,18 @@ def test_when_nothing_can_be_read() -> None:
     before = look(cluster, keys("s-0"))
     trouble = Trouble(Reason.METASTORE_UNREACHABLE, "no etcd endpoint answers")
     status = troubled_cluster_status(seen(cluster, before), trouble, now=LATER)
-    assert conditions(status) == WELL | {"Degraded": ("True", "MetastoreUnreachable")}
+    assert conditions(status) == WELL | {
+        "Ready": ("Unknown", "MetastoreUnreachable"),
+        "Degraded": ("True", "MetastoreUnreachable"),
+    }
     assert status.ready_stores == 1
+
+
+def test_wall_clocks_that_differ() -> None:
+    """Degraded names the stores, by how much, and what to do; the stores are ready all the same."""
+    ahead = StoreLoad(replicas=5, leading=1, log_bytes=0, bytes_per_second=0, clock_ahead=172_800)
+    status = look(store_cluster(2), keys("s-0", "s-1"), loads={"s-1": ahead})
+    assert conditions(status) == WELL | {"Degraded": ("True", "ClockSkew")}
+    assert message(status, "Degraded") == (
+        "wall clocks differ from most stores': s-1 (+172800 s); check NTP on their nodes"
+    )

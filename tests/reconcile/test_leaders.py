@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from evenkeel.metastore.api import Delete, Put, Txn
-from evenkeel.protocol.records import Drain, Leader, LeaderOrder, PlanState, StoreState, decode
+from evenkeel.protocol.records import Drain, Leader, LeaderOrder, decode
 from evenkeel.reconcile.leaders import (
     AT_ONCE,
     EXPIRE_SECONDS,
@@ -95,14 +95,13 @@ def test_nobody_is_asked_who_cannot(why: str) -> None:
     cluster = Led()
     wanted = cluster.rows[3][0]
     cluster.lead(3, cluster.rows[3][1])
-    volume = wanted.replace("s", "v")
     match why:
         case "lost":
             cluster.metastore.txn(Txn(success=(Delete(KEYS.store(wanted)),)))
         case "draining":
-            cluster.put(KEYS.store_state(wanted), StoreState(volume=volume, draining=True))
+            cluster.drain(wanted)
         case "given up":
-            cluster.put(KEYS.store_state(wanted), StoreState(volume=volume, replace_in=(TABLE,)))
+            cluster.give_up(wanted)
         case "moving":
             cluster.reconcile(wish(5))
         case "no voter":
@@ -117,10 +116,9 @@ def test_a_plan_that_waits_orders_nobody() -> None:
     """Leaders are part of what is approved; what a user has chosen since counts all the same."""
     cluster = Led()
     cluster.lead(3, cluster.rows[3][1])
-    plan = cluster.snapshot().plan
-    assert plan is not None
-    waits = msgspec.structs.replace(plan.head, state=PlanState.AWAITING_APPROVAL)
-    cluster.put(KEYS.plan_head(TABLE), waits)
+    assert cluster.order() == {3: cluster.rows[3][0]}
+    cluster.metastore.txn(Txn(success=(Delete(KEYS.leader_target(TABLE, 3)),)))
+    assert cluster.reconcile(msgspec.structs.replace(wish(5), manual=True)).awaiting_approval
     assert cluster.order() == {}
     assert cluster.order({5: cluster.rows[5][2]}) == {5: cluster.rows[5][2]}
 

@@ -12,14 +12,14 @@ from evenkeel.model.conditions import Reason
 from evenkeel.model.rebalanceplan import RebalancePlan, RebalancePlanSpec, RebalancePlanStatus, WhatIf
 from evenkeel.model.table import Table
 from evenkeel.model.views import Move, StoresView, StoreView
-from evenkeel.protocol.records import GroupLoad, StoreLoad, StoreRecord
+from evenkeel.protocol.records import StoreRecord
 from evenkeel.reconcile.moves import moves_of, spelled
 from evenkeel.reconcile.partitions import Trouble
 from evenkeel.reconcile.plan_status import (
+    CopyCosts,
     dry_run_status,
     failed_plan_status,
     owned_metadata,
-    partition_bytes,
     plan_object,
     plan_status,
 )
@@ -49,7 +49,8 @@ class Scene(Cluster):
         return plan_object(self.table, plan)
 
     def status(self, found: RebalancePlan, *, now: str = FIRST, **known: Any) -> RebalancePlanStatus:
-        given: dict[str, Any] = {"table": self.table, "cluster": store_cluster(), "loads": {}, **known}
+        given: dict[str, Any] = {"table": self.table, "cluster": store_cluster(), "filling": {}, **known}
+        given.setdefault("costs", CopyCosts({}, {}))
         return plan_status(found, self.snapshot(), **given, now=now)
 
     def preview(self, wanted: Table, what_if: WhatIf | None = None) -> Preview:
@@ -68,9 +69,8 @@ def seen(found: RebalancePlan, status: RebalancePlanStatus, **spec: Any) -> Reba
     return found.model_copy(update={"status": status, "spec": found.spec.model_copy(update=spec)})
 
 
-def loads(size: int) -> dict[str, StoreLoad]:
-    groups = tuple(GroupLoad(p, True, size, 0) for p in range(PARTITIONS))
-    return {"s0": StoreLoad(replicas=70, leading=70, log_bytes=0, bytes_per_second=0, tables={TABLE: groups})}
+def costs(size: int, **rates: int) -> CopyCosts:
+    return CopyCosts(dict.fromkeys(range(PARTITIONS), size), rates)
 
 
 # Plans
@@ -90,7 +90,7 @@ def test_a_plan_is_an_object_of_its_number() -> None:
     assert (status.totals.partitions, status.totals.moves) == (PARTITIONS, 2 * PARTITIONS)
     assert len(status.moves) == 100
     assert (status.moves[0].source, status.moves[0].reason) == ("", "replicas 3 -> 5")
-    assert conditions(status) == {"Approved": ("True", "AsExpected")}
+    assert conditions(status) == {"Ready": ("False", "Rebalancing"), "Approved": ("True", "AsExpected")}
 
 
 def test_totals_stay_as_they_were_when_the_plan_was_made() -> None:
@@ -98,10 +98,10 @@ def test_totals_stay_as_they_were_when_the_plan_was_made() -> None:
     scene = Scene()
     scene.change(replicas=5)
     found = scene.object()
-    before = scene.status(found, loads=loads(100))
+    before = scene.status(found, costs=costs(100))
     for partition in range(35):
         scene.finish(partition)
-    after = scene.status(seen(found, before), loads=loads(999), now=LATER)
+    after = scene.status(seen(found, before), costs=costs(100, s0=5), now=LATER)
     assert (after.totals, after.moves, after.hash) == (before.totals, before.moves, before.hash)
     assert after.progress is not None
     assert (after.state, after.progress.percentage) == ("Running", 50)
@@ -144,33 +144,122 @@ def test_approval() -> None:
     scene.change(replicas=5, approval="Manual")
     found = scene.object()
     waits = scene.status(found)
-    assert (waits.state, conditions(waits)) == ("AwaitingApproval", {"Approved": ("False", "AwaitingApproval")})
+    no = ("False", "AwaitingApproval")
+    assert (waits.state, conditions(waits)) == ("AwaitingApproval", {"Ready": no, "Approved": no})
     assert "evenkeel approve plan/orders-2" in message(waits, "Approved")
     wrong = scene.status(seen(found, waits, approved_hash="0" * 32))
-    assert conditions(wrong) == {"Approved": ("False", "SpecInvalid")}
+    assert conditions(wrong) == dict.fromkeys(("Ready", "Approved"), ("False", "SpecInvalid"))
     assert f"allowed: {waits.hash}" in message(wrong, "Approved")
     right = seen(found, waits, approved_hash=waits.hash)
     scene.reconcile(wish_of(scene.table, plans=[right]))
     approved = scene.status(right)
-    assert (approved.state, conditions(approved)) == ("Running", {"Approved": ("True", "Approved")})
+    assert (approved.state, conditions(approved)) == (
+        "Running",
+        {"Ready": ("False", "Rebalancing"), "Approved": ("True", "Approved")},
+    )
 
 
 @pytest.mark.parametrize(
-    ("movement", "throttles", "seconds"),
+    ("movement", "throttles", "rates", "seconds"),
     [
-        ({}, {}, 0),
-        ({"bytesPerSecond": "1k"}, {}, 3),
-        ({}, {"bytesPerSecond": "1k"}, 3),
-        ({"bytesPerSecond": "100"}, {"bytesPerSecond": "1k"}, 28),
+        ({}, {}, {}, None),
+        ({"bytesPerSecond": "1k"}, {}, {}, 3),
+        ({}, {"bytesPerSecond": "1k"}, {}, 3),
+        ({"bytesPerSecond": "100"}, {"bytesPerSecond": "1k"}, {}, 28),
+        ({}, {}, {"s0": 700}, 4),
+        ({}, {"bytesPerSecond": "1k"}, {"s0": 700}, 4),
+        ({}, {"bytesPerSecond": "100"}, {"s0": 700}, 28),
+        ({}, {}, {"s0": 10**6, "s1": 10**6, "s2": 10**6, "s3": 10**6, "s4": 28}, 100),
     ],
 )
-def test_bytes_and_time(movement: dict[str, str], throttles: dict[str, str], seconds: int) -> None:
-    """What is copied is counted where sizes are known, and timed where there are throttles: the slower one counts."""
+def test_bytes_and_time(
+    movement: dict[str, str], throttles: dict[str, str], rates: dict[str, int], seconds: int | None
+) -> None:
+    """What is copied is counted where sizes are known, and timed as stores copy, or as they may: the slowest counts."""
     scene = Scene(movement=movement)
     scene.change(replicas=5, movement=movement)
-    status = scene.status(scene.object(), loads=loads(100), cluster=store_cluster(throttles=throttles))
+    status = scene.status(scene.object(), costs=costs(100, **rates), cluster=store_cluster(throttles=throttles))
     assert (status.totals.bytes, status.totals.seconds) == (100 * 2 * PARTITIONS, seconds)
     assert status.moves[0].bytes == 100
+
+
+def test_what_nobody_knows_is_not_told() -> None:
+    """A plan of unknown size does not claim to copy nothing in no time."""
+    scene = Scene()
+    scene.change(replicas=5)
+    status = scene.status(scene.object(), cluster=store_cluster(throttles={"bytesPerSecond": "1k"}))
+    assert (status.totals.bytes, status.totals.seconds, status.moves[0].bytes) == (None, None, None)
+
+
+def test_sizes_that_become_known_are_added() -> None:
+    """Once, when all are known, and only while the plan is carried out: afterwards tables have other sizes."""
+    scene = Scene()
+    scene.change(replicas=5)
+    found = scene.object()
+    first = scene.status(found)
+    part = scene.status(seen(found, first), costs=CopyCosts({0: 100}, {}))
+    assert (part.totals, part.moves) == (first.totals, first.moves)
+    known = scene.status(seen(found, part), costs=costs(100, s0=700))
+    assert (known.totals.bytes, known.totals.seconds, known.moves[0].bytes) == (100 * 2 * PARTITIONS, 4, 100)
+    grown = scene.status(seen(found, known), costs=costs(200, s0=700))
+    assert (grown.totals, grown.moves) == (known.totals, known.moves)
+    for partition in range(PARTITIONS):
+        scene.finish(partition)
+    done = scene.status(seen(found, first), costs=costs(100))
+    assert (done.state, done.totals) == ("Done", first.totals)
+
+
+def test_a_time_that_has_passed_is_not_expected() -> None:
+    """A plan that gets no further has no end in sight, until it gets further again."""
+    scene = Scene()
+    scene.change(replicas=5)
+    found = scene.object()
+    first = scene.status(found)
+    for partition in range(35):
+        scene.finish(partition)
+    shown = []
+    for now in (LATER, "2026-01-01T00:01:59Z", "2026-01-01T00:02:00Z", "2026-01-01T05:00:00Z"):
+        first = scene.status(seen(found, first), now=now)
+        assert first.progress is not None
+        shown.append(first.progress.expected_at)
+    assert shown == ["2026-01-01T00:02:00Z", "2026-01-01T00:02:00Z", None, None]
+    scene.finish(35)
+    again = scene.status(seen(found, first), now="2026-01-01T05:00:00Z").progress
+    assert again is not None
+    assert again.expected_at is not None
+    assert again.expected_at > "2026-01-01T05:00:00Z"
+
+
+def test_a_part_of_the_bytes_is_not_told_as_all() -> None:
+    """Where one partition's size is unknown, so is the plan's; moves whose sizes are known have them."""
+    scene = Scene()
+    scene.change(replicas=5)
+    known = costs(100, s0=700)
+    status = scene.status(scene.object(), costs=CopyCosts({0: 100}, known.rates))
+    assert (status.totals.bytes, status.totals.seconds) == (None, None)
+    assert (status.moves[0].bytes, status.moves[-1].bytes) == (100, None)
+
+
+def test_bytes_make_the_progress() -> None:
+    """What is copied counts, also of copies under way; the time that is left follows from the rate since the start."""
+    scene = Scene()
+    scene.change(replicas=5)
+    found, total = scene.object(), 100 * 2 * PARTITIONS
+    first = scene.status(found, costs=costs(100))
+    assert first.progress is not None
+    assert (first.progress.bytes_done, first.progress.bytes_total, first.progress.percentage) == (0, total, 0)
+    assert first.progress.expected_at is None
+    filling = {partition: {f"s{number}": 0.25 for number in range(5)} for partition in range(PARTITIONS)}
+    second = scene.status(seen(found, first), costs=costs(100), filling=filling, now=LATER)
+    assert second.progress is not None
+    assert (second.progress.bytes_done, second.progress.bytes_total) == (total // 4, total)
+    assert (second.progress.percentage, second.progress.expected_at) == (25, "2026-01-01T00:04:00Z")
+    assert scene.status(seen(found, second), costs=costs(100), filling=filling, now=LATER) == second
+    for partition in range(PARTITIONS):
+        scene.finish(partition)
+    last = scene.status(seen(found, second), costs=costs(100), now=LATER)
+    assert last.progress is not None
+    assert (last.progress.bytes_done, last.progress.percentage, last.progress.expected_at) == (total, 100, None)
 
 
 def test_a_tables_limit_is_in_its_record() -> None:
@@ -183,7 +272,7 @@ def test_moves_are_kept_as_lines() -> None:
     """They are text in etcd, and read back as they were."""
     scene = Scene()
     scene.change(replicas=4)
-    scene.put(KEYS.store_state("s0"), {"volume": "v0", "draining": True})
+    scene.drain("s0")
     scene.reconcile(wish_of(scene.table))
     plan = scene.snapshot().plan
     assert plan is not None
@@ -280,10 +369,9 @@ def test_a_dry_run_shows_what_would_happen() -> None:
         metadata=owned_metadata(scene.table, "what-if"), spec=RebalancePlanSpec(table="orders", dry_run=True)
     )
     preview = scene.preview(table(replicas=5))
-    sizes = partition_bytes(loads(10), TABLE)
-    status = dry_run_status(found, preview, table=scene.table, cluster=None, sizes=sizes, now=FIRST)
+    status = dry_run_status(found, preview, table=scene.table, cluster=None, costs=costs(10), now=FIRST)
     assert (status.state, status.totals.moves, status.totals.bytes) == ("DryRun", 2 * PARTITIONS, 20 * PARTITIONS)
-    assert conditions(status) == {"Accepted": ("True", "AsExpected")}
+    assert conditions(status) == dict.fromkeys(("Ready", "Accepted"), ("True", "AsExpected"))
     failed = failed_plan_status(found, Trouble(Reason.NO_FEASIBLE_PLACEMENT, "too many"), now=FIRST)
     assert (failed.state, message(failed, "Accepted")) == ("Failed", "too many")
 

@@ -11,8 +11,21 @@ from evenkeel.metastore.api import Delete, KeyValue, Put, Txn
 from evenkeel.model.conditions import Reason
 from evenkeel.model.partitionassignment import PeerStatus
 from evenkeel.model.table import Table, TableStatus
-from evenkeel.protocol.records import GroupLoad, Leader, Lock, Planned, PlanState, StoreLoad, TableState, encode
-from evenkeel.reconcile.partitions import Trouble, partition_statuses, problems_of, read_loads
+from evenkeel.protocol.records import (
+    Leader,
+    Lock,
+    Peer,
+    Pending,
+    Planned,
+    PlanState,
+    Stable,
+    StoreLoad,
+    StoreRecord,
+    TableState,
+    encode,
+)
+from evenkeel.reconcile.partitions import Trouble, partition_statuses, problems_of
+from evenkeel.reconcile.reports import Reports
 from evenkeel.reconcile.status import table_status, troubled_status
 from evenkeel.reconcile.wish import wish_of
 from tests.reconcile.support import KEYS, PARTITIONS, TABLE, Cluster, conditions, message, table
@@ -21,6 +34,7 @@ FIRST, LATER = "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"
 IMPOSSIBLE = Trouble(Reason.NO_FEASIBLE_PLACEMENT, "not enough stores")
 WELL = {
     "Ready": ("True", "AsExpected"),
+    "Available": ("True", "AsExpected"),
     "Progressing": ("False", "AsExpected"),
     "Balanced": ("True", "AsExpected"),
     "Degraded": ("False", "AsExpected"),
@@ -52,11 +66,31 @@ class Scene(Cluster):
         assert stable is not None
         self.put(KEYS.leader(TABLE, partition), Leader(store=store or stable.peers[0].store, term=3))
 
+    def lead_from(self, store: str) -> None:
+        """Have a store lead everything that it has a replica of."""
+        for partition in range(PARTITIONS):
+            if store in self.holders(partition):
+                self.lead(partition, store)
+
+    def holders(self, partition: int) -> list[str]:
+        stable = self.snapshot().partition(partition).stable
+        assert stable is not None
+        return [peer.store for peer in stable.peers]
+
+    def lose(self, *stores: str) -> None:
+        """Let leases of stores end."""
+        for store in stores:
+            self.metastore.txn(Txn(success=(Delete(KEYS.store(store)),)))
+
+    def come_back(self, store: str, volume: str) -> None:
+        self.put(KEYS.store(store), StoreRecord(volume=volume))
+
     def look(self, now: str = FIRST, **known: Any) -> TableStatus:
         """Fold the status, and keep it."""
         snapshot = self.snapshot()
         partitions = partition_statuses(snapshot, self.loads)
-        status = table_status(self.table, snapshot, partitions, loads=self.loads, now=now, **known)
+        given: dict[str, Any] = {"sizes": {}, **known}
+        status = table_status(self.table, snapshot, partitions, loads=self.loads, now=now, **given)
         self.table = self.table.model_copy(update={"status": status})
         return status
 
@@ -99,7 +133,11 @@ def test_times_stay_where_nothing_changed() -> None:
     scene.change(replicas=5)
     scene.carry(max_concurrent=20)
     status = scene.look(LATER)
-    assert times(status) == {"Ready": FIRST, "Progressing": LATER, "Balanced": LATER, "Degraded": FIRST}
+    assert {kind for kind, time in times(status).items() if time == LATER} == {
+        "Progressing",
+        "Balanced",
+        "Reconciling",
+    }
     assert {entry.observed_generation for entry in status.conditions} == {2}
 
 
@@ -127,7 +165,7 @@ def test_a_rebalance() -> None:
 def test_progress_counts_what_the_plan_changes() -> None:
     """A plan that concerns few partitions is not nearly done before it has begun."""
     scene = Scene()
-    scene.put(KEYS.store_state("s0"), {"volume": "v0", "draining": True})
+    scene.drain("s0")
     scene.carry()
     status = scene.look()
     assert status.progress is not None
@@ -139,12 +177,13 @@ def test_a_table_that_is_created() -> None:
     """Before it is there, and until every partition has its first leader, it is on its way, and nothing is wrong."""
     scene = Scene(led=False)
     scene.put(KEYS.table(TABLE), wish_of(scene.table).record)
-    creating = {"Ready": ("False", "Reconciling"), "Progressing": ("True", "Reconciling")}
+    unserved = dict.fromkeys(("Ready", "Available"), ("False", "Reconciling"))
+    creating = {**unserved, "Progressing": ("True", "Reconciling")}
     assert conditions(scene.look()) == WELL | creating | {"Balanced": ("False", "Reconciling")}
     ready = msgspec.structs.replace(wish_of(scene.table).record, state=TableState.READY)
     scene.put(KEYS.table(TABLE), ready)
     status = scene.look()
-    assert conditions(status) == WELL | {"Ready": ("False", "Reconciling")}
+    assert conditions(status) == WELL | unserved
     assert (status.leaderless, status.stuck) == (PARTITIONS, ())
 
 
@@ -155,21 +194,142 @@ def test_partitions_that_lose_their_leader() -> None:
     scene.metastore.txn(Txn(success=(Delete(KEYS.leader(TABLE, 3)),)))
     scene.look(LATER)
     status = scene.look("2026-01-01T00:02:00Z")
-    assert conditions(status) == WELL | {"Ready": ("False", "QuorumLost"), "Degraded": ("True", "QuorumLost")}
+    unserved = dict.fromkeys(("Ready", "Available"), ("False", "NoLeader"))
+    assert conditions(status) == WELL | unserved | {"Degraded": ("True", "NoLeader")}
     assert [(entry.partition, entry.stage, entry.since) for entry in status.stuck] == [(3, "Leaderless", LATER)]
 
 
 def test_a_leader_whose_store_is_away_leads_nothing() -> None:
-    """The key of a store that died stays until somebody else leads, and counts for nothing."""
+    """The key of a store that died stays until another store leads, and counts for nothing."""
     scene = Scene()
     scene.look()
-    scene.lead(3, "s0")
+    scene.lead_from("s0")
     scene.metastore.txn(Txn(success=(Delete(KEYS.store("s0")),)))
     status = scene.look()
-    assert partition_statuses(scene.snapshot(), {})[3].leader == ""
-    assert conditions(status)["Degraded"] == ("True", "QuorumLost")
+    shown = partition_statuses(scene.snapshot(), {})
+    assert all((entry.leader == "") == ("s0" in scene.holders(entry.partition)) for entry in shown)
+    assert conditions(status)["Degraded"] == ("True", "NoLeader")
     assert "stores that hold replicas are away: s0" in message(status, "Degraded")
     assert status.under_replicated > 0
+
+
+def test_two_of_three_stores_are_away() -> None:
+    """Whoever led, the partition has no quorum; the status names the stores to start, and is well with them."""
+    scene = Scene(3)
+    scene.lead_from("s0")
+    scene.look(FIRST)
+    scene.lose("s0", "s1")
+    status = scene.look(LATER)
+    assert conditions(status)["Ready"] == ("False", "NoQuorum")
+    assert conditions(status)["Degraded"] == ("True", "NoQuorum")
+    assert status.leaderless == PARTITIONS
+    assert "away or run on other volumes: s0, s1; start these stores again" in message(status, "Ready")
+    assert {entry.stage for entry in partition_statuses(scene.snapshot(), {})} == {"Leaderless"}
+    scene.come_back("s0", "v0")
+    scene.come_back("s1", "v1")
+    assert conditions(scene.look()) == WELL
+
+
+def test_a_sole_replica_comes_back_empty() -> None:
+    """Its store is registered and the key names it, but the volume that held the data is gone."""
+    scene = Scene(1, replicas=1)
+    scene.look(FIRST)
+    scene.lose("s0")
+    assert conditions(scene.look(LATER))["Ready"] == ("False", "NoQuorum")
+    scene.come_back("s0", "v9")
+    status = scene.look(LATER)
+    assert conditions(status)["Ready"] == ("False", "DataLost")
+    assert (status.leaderless, status.stuck[0].stage) == (PARTITIONS, "Leaderless")
+    assert "delete the table and load its rows again" in message(status, "Ready")
+    scene.come_back("s0", "v0")
+    assert conditions(scene.look(LATER)) == WELL
+
+
+def test_a_majority_that_comes_back_empty_is_no_quorum() -> None:
+    """The data is not lost while a replica has it, but nobody can confirm a write."""
+    scene = Scene(3)
+    scene.lead_from("s0")
+    scene.look()
+    scene.come_back("s0", "v8")
+    scene.come_back("s1", "v9")
+    assert conditions(scene.look())["Ready"] == ("False", "NoQuorum")
+
+
+def test_all_replicas_are_damaged() -> None:
+    """Their stores are there and none can serve: the leader has withdrawn its report."""
+    scene = Scene(3)
+    scene.look()
+    scene.metastore.txn(Txn(success=(Delete(KEYS.leader(TABLE, 4)),)))
+    sick = load(problems={f"{TABLE}/4": "bad block"}, damaged=(f"{TABLE}/4",))
+    scene.loads = {"s0": sick, "s1": sick}
+    assert conditions(scene.look())["Ready"] == ("False", "NoLeader")
+    scene.loads["s2"] = sick
+    status = scene.look()
+    assert conditions(status)["Ready"] == ("False", "ReplicaDamaged")
+    assert "no replica can serve, those on these stores are damaged: s0, s1, s2" in message(status, "Ready")
+    scene.lead(4)
+    scene.loads = {}
+    assert conditions(scene.look()) == WELL
+
+
+class Moving(Scene):
+    """A table of one replica per partition, and partition 0 on its way from s0 to s1."""
+
+    def __init__(self, *, locked: bool) -> None:
+        super().__init__(3, replicas=1)
+        self.look()
+        before, after = (Peer(store=f"s{n}", volume=f"v{n}", replica=n + 1) for n in range(2))
+        keys = KEYS.partition(TABLE, 0)
+        self.put(keys.stable, Stable((before,)))
+        self.put(keys.pending, Pending(((after,),)))
+        if locked:
+            self.put(keys.lock, Lock(token=1, term=3))
+        self.metastore.txn(Txn(success=(Delete(KEYS.leader(TABLE, 0)),)))
+
+    def stuck(self) -> str:
+        """Why partition 0 cannot be read or written."""
+        return next(entry.reason for entry in self.look().stuck if entry.partition == 0)
+
+
+@pytest.mark.parametrize("dead", ["s0", "s1"])
+def test_a_joint_configuration_needs_both_majorities(dead: str) -> None:
+    """The store that is missing is named, whichever side it is on, and not the one that is there."""
+    scene = Moving(locked=True)
+    scene.lose(dead)
+    assert scene.stuck() == f"too few voters are left, these stores are away or run on other volumes: {dead}"
+
+
+def test_a_target_that_is_still_being_filled_has_no_say() -> None:
+    """Before the lock the group is what stable says: its voter is there, and an election is all that is missing."""
+    scene = Moving(locked=False)
+    scene.lose("s1")
+    assert scene.stuck() == "no replica leads, though a majority of the voters is there: s0"
+
+
+def test_data_is_not_lost_while_a_locked_target_has_it() -> None:
+    """A replica has caught up before its change is locked; one of a change that is not locked may be empty."""
+    scene = Moving(locked=True)
+    scene.come_back("s0", "v9")
+    assert scene.stuck() == "too few voters are left, these stores are away or run on other volumes: s0"
+    scene.come_back("s1", "v8")
+    assert scene.stuck().startswith("no replica is left, these stores run on other volumes")
+    unlocked = Moving(locked=False)
+    unlocked.come_back("s0", "v9")
+    assert unlocked.stuck().startswith("no replica is left, these stores run on other volumes")
+
+
+def test_the_worst_outage_is_the_reason() -> None:
+    """A partition whose data is lost goes before one that waits for a store; both are in Degraded."""
+    scene = Scene(3, replicas=1)
+    scene.look()
+    scene.come_back("s0", "v9")
+    scene.lose("s1")
+    status = scene.look()
+    assert (conditions(status)["Ready"], conditions(status)["Degraded"]) == (
+        ("False", "DataLost"),
+        ("True", "DataLost"),
+    )
+    assert "too few voters are left" in message(status, "Degraded")
 
 
 def test_a_lost_store_degrades_also_while_replicas_are_made_anew() -> None:
@@ -180,8 +340,7 @@ def test_a_lost_store_degrades_also_while_replicas_are_made_anew() -> None:
         assert stable is not None
         scene.lead(partition, next(peer.store for peer in stable.peers if peer.store != "s0"))
     scene.look()
-    scene.metastore.txn(Txn(success=(Delete(KEYS.store("s0")),)))
-    scene.put(KEYS.store_state("s0"), {"volume": "v0", "replace": True})
+    scene.give_up("s0")
     scene.carry()
     status = scene.look()
     assert status.moving > 0
@@ -191,18 +350,22 @@ def test_a_lost_store_degrades_also_while_replicas_are_made_anew() -> None:
 
 
 def test_a_spec_that_cannot_be_had() -> None:
-    """The table is as good as before, is not balanced, and says why."""
+    """The table is served as before, is not Ready for this generation, and says why."""
     scene = Scene()
     scene.look()
     scene.change(replicas=9)
     status = scene.look(trouble=IMPOSSIBLE)
     no = ("False", "NoFeasiblePlacement")
     assert conditions(status) == WELL | {
+        "Ready": no,
         "Progressing": no,
         "Balanced": no,
         "Degraded": ("True", "NoFeasiblePlacement"),
     }
     assert message(status, "Degraded") == "not enough stores"
+    assert message(status, "Ready") == (
+        "generation 2 is not carried out: not enough stores; the table is served as it was before"
+    )
     assert (status.observed_generation, status.replicas) == (2, 3)
 
 
@@ -213,10 +376,10 @@ def test_the_worst_comes_first_and_nothing_is_left_out() -> None:
     scene.metastore.txn(Txn(success=(Delete(KEYS.leader(TABLE, 3)),)))
     scene.loads = {"s1": load(problems={f"{TABLE}/4": "it gets no fuller", "other.1/5": "not ours"})}
     status = scene.look(trouble=IMPOSSIBLE)
-    assert conditions(status)["Degraded"] == ("True", "QuorumLost")
-    assert message(status, "Degraded") == (
-        "1 partitions have no leader; not enough stores; 1 partitions do not get on; partition 4: s1: it gets no fuller"
-    )
+    assert conditions(status)["Degraded"] == ("True", "NoLeader")
+    words = message(status, "Degraded")
+    assert words.startswith(f"1 of {PARTITIONS} partitions cannot be read or written: no replica leads, ")
+    assert words.endswith("; not enough stores; 1 partitions do not get on; partition 4: s1: it gets no fuller")
     assert [entry.partition for entry in status.stuck] == [3, 4]
 
 
@@ -251,6 +414,15 @@ def test_a_table_that_cannot_be_created() -> None:
     status = scene.look(trouble=IMPOSSIBLE)
     assert conditions(status)["Ready"] == ("False", "NoFeasiblePlacement")
     assert conditions(status)["Balanced"] == ("False", "NoFeasiblePlacement")
+
+
+def test_the_number_of_the_plan_outlives_the_metastore() -> None:
+    """It is what tells a table whose keys are lost from one that was never created."""
+    scene = Scene()
+    assert scene.look().plan == 1
+    for key in (KEYS.table(TABLE), *KEYS.of_table(TABLE)):
+        scene.metastore.txn(Txn(success=(Delete(key, prefix=True),)))
+    assert scene.look(trouble=IMPOSSIBLE).plan == 1
 
 
 @pytest.mark.parametrize("when", ["at rest", "under way", "not created"])
@@ -291,12 +463,19 @@ def load(**fields: Any) -> StoreLoad:
     return StoreLoad(replicas=1, leading=1, log_bytes=10, bytes_per_second=0, **fields)
 
 
-def test_the_size_is_what_leaders_report() -> None:
-    """One copy of each partition is counted."""
-    scene = Scene()
-    groups = (GroupLoad(0, True, 100, 0), GroupLoad(1, False, 50, 0))
-    scene.loads = {"s0": load(tables={TABLE: groups}), "s1": load(tables={TABLE: groups[1:], "other.1": groups})}
-    assert scene.look().bytes == 100
+def test_the_size_is_that_of_one_copy() -> None:
+    """Every partition counts once, whether or not somebody leads it."""
+    sizes = dict.fromkeys(range(PARTITIONS), 100) | {0: 50}
+    assert Scene(led=False).look(sizes=sizes).bytes == 100 * PARTITIONS - 50
+
+
+def test_a_part_of_the_size_is_not_the_size() -> None:
+    """While the size of a partition is unknown, that of the table is absent: it does not seem to shrink."""
+    scene, sizes = Scene(), dict.fromkeys(range(PARTITIONS), 100)
+    assert scene.look(sizes={0: 100}).bytes is None
+    assert scene.look(sizes=sizes).bytes == 100 * PARTITIONS
+    del sizes[PARTITIONS - 1]
+    assert scene.look(sizes=sizes).bytes is None
 
 
 def test_reports_that_make_no_sense_are_passed_over() -> None:
@@ -305,7 +484,7 @@ def test_reports_that_make_no_sense_are_passed_over() -> None:
         "s0": b"nonsense",
         "s1": encode(load(filling={f"{TABLE}/x": {"s2": 0.5}}, problems={TABLE: "?", f"{TABLE}/2": "full"})),
     }
-    loads = read_loads([KeyValue(KEYS.load(name), value, 1, 1, 1) for name, value in values.items()], KEYS)
+    loads = Reports(KEYS, [KeyValue(KEYS.load(name), value, 1, 1, 1) for name, value in values.items()]).all()
     assert list(loads) == ["s1"]
     assert problems_of(loads, TABLE) == {2: "s1: full"}
     scene = Scene()
@@ -343,7 +522,11 @@ def test_what_cannot_be_read_leaves_the_rest_as_it_was() -> None:
     before = scene.look(FIRST)
     trouble = Trouble(Reason.MALFORMED_RECORD, "key x holds nonsense")
     status = troubled_status(scene.table, trouble, now=LATER)
-    assert conditions(status) == WELL | {"Degraded": ("True", "MalformedRecord")}
+    assert conditions(status) == WELL | {
+        "Ready": ("False", "MalformedRecord"),
+        "Available": ("Unknown", "MalformedRecord"),
+        "Degraded": ("True", "MalformedRecord"),
+    }
     assert status.partitions == before.partitions
     assert troubled_status(Table.model_validate(scene.table.model_dump() | {"status": None}), trouble, now=LATER)
 

@@ -11,12 +11,15 @@ import pytest
 from evenkeel.errors import InvalidInputError, PlanningError
 from evenkeel.metastore.api import Delete, Op, Put, Txn
 from evenkeel.model.views import Assignment, Choice
+from evenkeel.protocol.keys import table_name
 from evenkeel.protocol.partition import Case
-from evenkeel.protocol.records import Leader, PlanState, StoreRecord, StoreState, TableState, shape
+from evenkeel.protocol.records import Dropped, Leader, PlanState, StoreRecord, TableRecord, TableState, decode, shape
 from evenkeel.protocol.table_life import confirm_drop, mark_dropping
+from evenkeel.reconcile.dropped import keep_table, restore_table
+from evenkeel.reconcile.stores import StoreWish
 from evenkeel.reconcile.table import carry_on, drop_table, reconcile_table
 from evenkeel.reconcile.wish import TableWish
-from tests.reconcile.support import KEYS, PARTITIONS, TABLE, Cluster, Killed, wish
+from tests.reconcile.support import KEYS, PARTITIONS, TABLE, Cluster, Killed, store_cluster, wish
 
 
 def assert_handled(cluster: Cluster) -> None:
@@ -61,7 +64,7 @@ def test_a_plan_is_not_made_anew_while_what_it_rests_on_is_the_same() -> None:
     assert before is not None
     assert before.head.basis == cluster.snapshot().basis(wish().basis())
     assert before.head.basis != cluster.snapshot().basis(wish(5).basis())
-    cluster.put(KEYS.store_state("s0"), StoreState(volume="v0", draining=True))
+    cluster.drain("s0")
     assert before.head.basis != cluster.snapshot().basis(wish().basis())
 
 
@@ -192,9 +195,9 @@ def test_a_lost_stores_replicas_of_one_table_alone_are_replaced() -> None:
     """A store may be given up for a table whose time is up, and waited for by the others."""
     cluster = Cluster()
     cluster.reconcile(wish())
-    cluster.put(KEYS.store_state("s2"), StoreState(volume="v2", replace_in=("another.1",)))
+    cluster.give_up("s2", "another.1")
     assert cluster.reconcile(wish()).plan == 1
-    cluster.put(KEYS.store_state("s2"), StoreState(volume="v2", replace_in=("another.1", TABLE)))
+    cluster.give_up("s2", "another.1", TABLE)
     assert cluster.reconcile(wish()).cases[Case.STARTED] == 42
 
 
@@ -202,8 +205,7 @@ def test_overrides_reach_the_plan_through_the_stores_state() -> None:
     """What the operator laid over a store's record counts, as long as it speaks of the same volume."""
     cluster = Cluster()
     cluster.reconcile(wish())
-    heavy = StoreRecord(volume="v0", weight=0.0)
-    cluster.put(KEYS.store_state("s0"), StoreState(volume="v0", record=heavy))
+    cluster.judge(StoreWish(cluster=store_cluster(overrides=[{"name": "s0", "weight": 0.0}])))
     cluster.reconcile(wish())
     plan = cluster.snapshot().plan
     assert plan is not None
@@ -215,11 +217,10 @@ def test_overrides_reach_the_plan_through_the_stores_state() -> None:
 def test_a_silent_store_is_no_reason_to_ask_anew() -> None:
     """That a store is lost for a while changes nothing a plan rests on."""
     cluster = Cluster()
-    record = StoreRecord(volume="v2")
-    cluster.put(KEYS.store_state("s2"), StoreState(volume="v2", record=record))
+    cluster.judge()
     cluster.reconcile(wish())
-    cluster.put(KEYS.store_state("s2"), StoreState(volume="v2", record=record, lost_since=5.0))
     cluster.metastore.txn(Txn(success=(Delete(KEYS.store("s2")),)))
+    cluster.judge()
     asked, revision = cluster.placements, cluster.metastore.revision
     cluster.reconcile(wish())
     assert (cluster.placements, cluster.metastore.revision) == (asked, revision)
@@ -260,7 +261,7 @@ def test_users_choices_reach_the_plan(mode: str) -> None:
     cluster = Cluster()
     cluster.reconcile(wish())
     chosen = {p: Choice(stores=("s2", "s3", "s4")) for p in range(PARTITIONS)}
-    cluster.put(KEYS.store_state("s1"), StoreState(volume="v1", replace=True))
+    cluster.give_up("s1")
     outcome = cluster.reconcile(msgspec.structs.replace(wish(), mode=mode, choices={0: chosen[0]}))
     assert outcome.plan == 2
     outcome = cluster.reconcile(msgspec.structs.replace(wish(), mode=mode, choices=chosen))
@@ -358,7 +359,7 @@ def test_the_reasons_of_moves_are_kept_with_the_plan() -> None:
     """Whoever reads plan 2 later finds why each partition moved."""
     cluster = Cluster()
     cluster.reconcile(wish())
-    cluster.put(KEYS.store_state("s0"), StoreState(volume="v0", draining=True))
+    cluster.drain("s0")
     cluster.reconcile(wish())
     plan = cluster.snapshot().plan
     assert plan is not None
@@ -432,7 +433,7 @@ def test_a_lost_stores_replicas_go_elsewhere() -> None:
     cluster.reconcile(three)
     cluster.put(KEYS.store("s9"), StoreRecord(volume="v9"))
     cluster.reconcile(queued)
-    cluster.put(KEYS.store_state("s4"), StoreState(volume="v4", replace=True))
+    cluster.give_up("s4")
     outcome = cluster.reconcile(queued)
     snapshot = cluster.snapshot()
     assert outcome.cases[Case.ADJUSTED] > 0
@@ -444,11 +445,12 @@ def test_a_lost_stores_replicas_go_elsewhere() -> None:
 def test_a_store_that_does_not_answer_keeps_its_replicas() -> None:
     """When a store's lease ends nothing moves: only a decision, after `lostAfter`, replaces its replicas."""
     cluster = Cluster()
+    cluster.judge()
     cluster.reconcile(wish())
     cluster.metastore.txn(Txn(success=(Delete(KEYS.store("s2")),)))
     outcome = cluster.reconcile(wish())
     assert (outcome.plan, outcome.moves) == (1, None)
-    cluster.put(KEYS.store_state("s2"), StoreState(volume="v2", replace=True))
+    cluster.give_up("s2")
     assert cluster.reconcile(wish()).cases[Case.STARTED] == 42
 
 
@@ -503,6 +505,35 @@ def test_nobody_waits_for_a_store_that_was_taken_away() -> None:
     for gone, done in (("s0", False), ("s1", True)):
         requests = drop_table(keys=KEYS, table=TABLE, epoch=cluster.epoch, retired={gone}.__contains__)
         assert cluster.drive(requests) is done
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_a_table_that_is_restored_meanwhile_is_not_dropped(step: int) -> None:
+    """Its time is over just when a user restores it: whichever commits first counts."""
+    cluster = Cluster(stores=3)
+    cluster.reconcile(wish())
+    keep_for_a_day = keep_table(Dropped(since=0.0, until=1.0), keys=KEYS, table=TABLE, epoch=cluster.epoch)
+    assert cluster.drive(keep_for_a_day) is True
+    newer, uid = f"{table_name(TABLE)}.newer", TABLE.partition(".")[2]
+    before, refused = cluster.requests, list[str]()
+
+    def restore(requests: int) -> None:
+        if requests == before + step:
+            try:
+                cluster.drive(restore_table(wish(), keys=KEYS, table=newer, uid=uid, epoch=cluster.epoch))
+            except InvalidInputError as error:
+                refused.append(str(error))
+
+    cluster.before = restore
+    cluster.drive(drop_table(keys=KEYS, table=TABLE, epoch=cluster.epoch, only_kept=True))
+    found = cluster.metastore.get(KEYS.table(TABLE))
+    if step == 1:
+        assert found is not None
+        assert decode(TableRecord, found.value, key=found.key).restored == newer
+        assert cluster.metastore.get(KEYS.tombstone(TABLE)) is None
+    else:
+        assert "is being dropped" in refused[0]
+        assert found is None
 
 
 def test_drops_a_table_and_leaves_nothing() -> None:

@@ -34,7 +34,8 @@ def prose(page: Path) -> str:
 def test_the_interface_is_whole() -> None:
     """Every target that people and other tools rely on exists."""
     promised = (
-        "demo test test-process test-spark soak explore e2e bench lint format crds images binaries lock docs clean help"
+        "demo test test-process test-spark soak walk-log explore e2e bench lint format crds images binaries lock docs "
+        "clean help"
     )
     assert {*promised.split(), "cluster-up", "cluster-down"} <= TARGETS
 

@@ -13,7 +13,17 @@ from evenkeel.metastore.api import Delete, Put, Snapshot, Txn
 from evenkeel.metastore.clock import VirtualClock
 from evenkeel.metastore.memory import MemoryMetastore
 from evenkeel.protocol.keys import Keys
-from evenkeel.protocol.records import Leader, Peer, Stable, StoreRecord, TableRecord, TableState, encode
+from evenkeel.protocol.records import (
+    Dropped,
+    Leader,
+    Peer,
+    Stable,
+    StoreRecord,
+    TableRecord,
+    TableState,
+    decode,
+    encode,
+)
 from evenkeel.routing.following import follow
 from evenkeel.routing.routes import RoutingTable
 from tests.wire.support import turns
@@ -27,6 +37,24 @@ SPEC: dict[str, Any] = {
         "primaryKey": ["id"],
     },
 }
+
+
+def test_a_deleted_table_whose_data_is_kept(routes: RoutingTable) -> None:
+    """It is neither found nor listed, also where another of its name came after it; restored, it is as before."""
+    kept = encode(msgspec.structs.replace(decode(TableRecord, record(), key=""), dropped=Dropped(since=1.0)))
+    routes.put(KEYS.table("orders.1"), record())
+    routes.put(KEYS.table("orders.1"), kept)
+    assert routes.dropped("orders.1")
+    assert [routes.table("orders"), routes.table("orders.1"), *routes.tables()] == [None, None]
+    routes.put(KEYS.table("orders.2"), record())
+    assert getattr(routes.table("orders"), "key", "") == "orders.2"
+    routes.remove(KEYS.table("orders.2"))
+    routes.put(KEYS.table("orders.1"), record())
+    assert getattr(routes.table("orders"), "key", "") == "orders.1"
+    assert not routes.dropped("orders.1")
+    routes.put(KEYS.table("orders.1"), kept)
+    routes.remove(KEYS.table("orders.1"))
+    assert not routes.dropped("orders.1")
 
 
 def record(**spec: Any) -> bytes:

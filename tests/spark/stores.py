@@ -82,7 +82,7 @@ class Stores:
 
         async def look() -> None:
             for store in self.stores:
-                store.now += round(seconds * 1000)
+                store.clock.advance(seconds)
                 await store.house.look(store.machine.open_groups())
                 await store.settled()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,8 @@ class TableCluster(ProcessCluster):
         """`machine_flags` are for every table store."""
         super().__init__(directory, **options)
         self.machine_flags = machine_flags
+        self.python = sys.executable
+        """What stores run that are added."""
 
     def log(self) -> str:
         """The last of what all processes said."""
@@ -60,6 +63,7 @@ class TableCluster(ProcessCluster):
         store = TableStore(name, self.directory / name, (self.etcd.endpoint,), ())
         store.flags = ("--flight", store.address, *self.flags, *flags)
         store.machine_flags = self.machine_flags
+        store.python = self.python
         self.stores[name] = store
         await store.start()
         return store

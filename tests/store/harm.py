@@ -7,7 +7,7 @@ from pathlib import Path
 
 import duckdb
 
-__all__ = ["flip", "flip_rows"]
+__all__ = ["flip", "flip_blocks", "flip_rows"]
 
 _HEADERS, _BLOCK = 3 * 4096, 256 << 10
 """Of a DuckDB file."""
@@ -40,3 +40,12 @@ def flip_rows(path: Path) -> None:
         ]
     assert blocks, "no row is in a block of its own"
     flip(_HEADERS + max(blocks) * _BLOCK + 1000)(path)
+
+
+def flip_blocks(path: Path) -> None:
+    """Change a byte in every page of a database's data, as a bad disk would."""
+    data = bytearray(path.read_bytes())
+    for place in range(_HEADERS + _BLOCK, len(data), 4096):
+        data[place + 99] ^= 0xFF
+    with path.open("r+b") as stream:
+        stream.write(data)

@@ -16,6 +16,7 @@ from evenkeel_store.entries import (
     Expire,
     Fence,
     Hash,
+    LogTime,
     Pin,
     Present,
     Unpin,
@@ -24,6 +25,8 @@ from evenkeel_store.entries import (
     encode_entry,
 )
 from tests.store.support import KEYED, WIDER, columns, conditional, delete, upsert
+
+HOUR = 3_600_000
 
 
 class Model:
@@ -41,6 +44,7 @@ class Model:
         self.changes: list[tuple[int, int, int, int]] = []
         self.keeping = False
         self.forgotten = 0
+        self.time = 0
 
     def apply(self, data: bytes, rows: list[dict[str, Any]]) -> None:
         """Apply one entry, given its rows as they were before they were encoded."""
@@ -52,7 +56,10 @@ class Model:
                 if changes and not self.keeping:
                     self.forgotten = self.applied
                 self.keeping = changes
-            case Pin(name, expires) if name not in self.ended:
+            case LogTime(at):
+                self._keep_time(at)
+            case Pin(name, expires, at) if name not in self.ended:
+                expires = self._stamped(at) + expires - at if self.time else expires
                 index, until, kept = self.pins.get(name, (self.applied, expires, dict(self.rows)))
                 self.pins[name] = (index, max(until, expires), kept)
             case Unpin(name):
@@ -64,7 +71,25 @@ class Model:
             case Upsert() | Delete() | Conditional():
                 self._write(entry, rows)
 
+    def _stamped(self, at: int) -> int:
+        """When an entry was logged: by log time, where that is kept, which no stamp moves back or by over an hour."""
+        if not self.time:
+            return at
+        if 0 < at - self.time <= HOUR:
+            self.time = at
+        return self.time
+
+    def _keep_time(self, at: int) -> None:
+        if self.time:
+            self._stamped(at)
+            return
+        self.time = at
+        self.times = {writer: min(time, at) for writer, time in self.times.items()}
+
     def _expire(self, entry: Expire) -> None:
+        if self.time:
+            late = max(0, entry.at - self._stamped(entry.at))
+            entry = Expire(entry.pins - late, entry.writers - late, entry.changes)
         self.ended |= {name for name, pin in self.pins.items() if pin[1] <= entry.pins}
         self.pins = {name: pin for name, pin in self.pins.items() if name not in self.ended}
         silent = {writer for writer, time in self.times.items() if time <= entry.writers}
@@ -74,13 +99,14 @@ class Model:
             self.forgotten = max(self.forgotten, min(entry.changes, self.applied - 1))
 
     def _write(self, entry: Upsert | Delete | Conditional, rows: list[dict[str, Any]]) -> None:
+        at = self._stamped(entry.at)
         token = (entry.writer, entry.sequence)
         if entry.writer and token in self.tokens:
             return
         ok = not isinstance(entry, Conditional) or self._holds(entry.condition, {row["id"] for row in rows})
         if entry.writer:
             self.tokens[token] = ok
-            self.times[entry.writer] = max(self.times.get(entry.writer, 0), entry.at)
+            self.times[entry.writer] = max(self.times.get(entry.writer, 0), at)
         gone = isinstance(entry, Delete)
         for place, row in enumerate(rows if ok else []):
             self.rows.pop(row["id"], None)
@@ -121,9 +147,10 @@ def random_log(chance: random.Random) -> Iterator[tuple[bytes, list[dict[str, An
         writer = chance.choice(["", "a", "b"])
         token = (writer, max(1, index - chance.choice([0, 0, 0, 7])) if writer else 0)
         schema = WIDER if wide else KEYED
-        match chance.randrange(20):
+        at = index + chance.choice([0, 0, 0, 0, -20, 2 * HOUR])
+        match chance.randrange(21):
             case 0 | 1 | 2:
-                yield delete([row["id"] for row in rows], schema, token=token, at=index), rows
+                yield delete([row["id"] for row in rows], schema, token=token, at=at), rows
             case 3 | 4 | 5:
                 conditions: list[Condition] = [Absent(), Present(), Fence("f", chance.randrange(1, index))]
                 yield (
@@ -131,15 +158,17 @@ def random_log(chance: random.Random) -> Iterator[tuple[bytes, list[dict[str, An
                     rows[:1],
                 )
             case 6 | 7:
-                yield encode_entry(Pin(chance.choice("pqrstuvwxyz"), index + chance.randrange(30), index)), []
+                yield encode_entry(Pin(chance.choice("pqrstuvwxyz"), at + chance.randrange(30), at)), []
             case 8:
                 yield encode_entry(Unpin(chance.choice("pqr"))), []
             case 9:
-                yield encode_entry(Expire(index, max(0, index - 15), chance.randrange(index))), []
+                yield encode_entry(Expire(at, max(0, at - 15), chance.randrange(index), at)), []
             case 10:
                 yield encode_entry(Hash()), []
             case 11:
+                yield encode_entry(LogTime(max(1, at if at < HOUR else index))), []
+            case 12:
                 wide = wide or chance.random() < 0.5
                 yield columns(WIDER if wide else KEYED, changes=chance.random() < 0.6), []
             case _:
-                yield upsert(rows, chance.choice([KEYED, schema]), token=token, at=index), rows
+                yield upsert(rows, chance.choice([KEYED, schema]), token=token, at=at), rows

@@ -54,7 +54,15 @@ ORDERS: list[dict[str, Any]] = [
 class Store:
     """One store in this process."""
 
-    def __init__(self, directory: Path, *, name: str = "main-0", patience: float = 10.0, **server: Any) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        name: str = "main-0",
+        patience: float = 10.0,
+        keeps_time: bool = False,
+        **server: Any,
+    ) -> None:
         directory.mkdir(exist_ok=True)
         self.name = name
         self.clock = VirtualClock()
@@ -64,7 +72,7 @@ class Store:
         self.machine = Machine(directory / "data", clock=self.clock)
         self.end = StoreEnd(directory / "raft.sock", volume="", machine=self.machine)
         self.service = Service(self.machine, self.end, self.routes, store=name, now=lambda: self.now, patience=patience)
-        self.house = Housekeeper(self.service, clock=self.clock)
+        self.house = Housekeeper(self.service, clock=self.clock, keeps_time=lambda: keeps_time)
         self._server_options = server
         self._running: asyncio.Task[None] | None = None
 

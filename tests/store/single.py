@@ -70,6 +70,7 @@ class Sidecar:
         """How many answers to proposals get lost: these are logged all the same."""
         self.readable = True
         self.doubts: dict[int, m.Doubt] = {}
+        self.sizes: dict[int, int] = {}
         self.questions = 0
         self.proposals = 0
         self.applying = True
@@ -111,6 +112,9 @@ class Sidecar:
 
     def doubt(self, group: int, replica: int, doubt: m.Doubt) -> None:
         self.doubts[group] = doubt
+
+    def size(self, group: int, replica: int, size: int) -> None:
+        self.sizes[group] = size
 
     def drain(self, answer: Callable[[m.Drained], None]) -> None:
         self.drained.set()

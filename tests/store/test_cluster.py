@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import resource
 import signal
 import time
@@ -18,7 +19,8 @@ import pytest
 from evenkeel.client import Client
 from evenkeel.errors import NotLeaderError
 from evenkeel.metastore.api import Put, Txn
-from evenkeel.protocol.records import LeaderOrder, StoreLoad, decode, encode
+from evenkeel.protocol.records import ClusterVersion, LeaderOrder, LoadSlice, StoreLoad, decode, encode
+from evenkeel.reconcile.reports import Reports
 from tests.process.cluster import KEYS, TABLE, StoreProcesses, end
 from tests.store.cluster import TableCluster, TableStore
 
@@ -156,6 +158,43 @@ async def test_damaged_log_of_a_database_is_noticed_and_healed(new_cluster: Call
     assert "transactions are gone, and have to be applied again" in victim.log()
 
 
+@pytest.mark.parametrize("both", [False, True], ids=["the store", "the store and its sidecar"])
+async def test_only_voter_that_lost_its_database_gets_it_from_the_learner(
+    new_cluster: Callable[..., Any], both: bool
+) -> None:
+    """Two replicas are a voter and a learner: the voter's log no longer goes back to the start, and all is there."""
+    cluster: TableCluster = await new_cluster(stores=2, partitions=1, flags=("--keep-log-bytes", "2000"))
+    await cluster.reconcile(2)
+    await cluster.until_settled()
+    for sequence in range(30):
+        await cluster.write(batch(0, sequence), writer="w", sequence=sequence + 1)
+    await cluster.hashes(0)
+    view = (await cluster.snapshot()).partition(0)
+    assert view.stable is not None
+    assert [peer.role.value for peer in view.stable.peers] == ["voter", "learner"]
+    victim = cluster.stores[await cluster.likely_leader(0)]
+
+    async def compacted() -> bool:
+        return "evenkeel_raft_compactions_total 0" not in (await asyncio.to_thread(victim.read, "/metrics")).decode()
+
+    await cluster.until(compacted)
+    assert victim.machine is not None
+    await (victim.end() if both else end(victim.machine, signal.SIGKILL))
+    lost = list((victim.directory / "tables").glob("tables.duckdb*"))
+    assert lost
+    for path in lost:
+        path.unlink()
+    await (victim.start() if both else victim.start_machine())
+    await cluster.write(batch(1, 0), writer="w", sequence=31)
+    written = [batch(0, sequence) for sequence in range(30)] + [batch(1, 0)]
+    assert await all_rows(cluster) == sorted(row for rows in written for row in rows.column("id").to_pylist())
+    assert await cluster.likely_leader(0) == victim.name
+    hashes = await cluster.hashes(0)
+    assert len(hashes) == 2
+    assert len(set(hashes.values())) == 1
+    assert b"evenkeel_raft_snapshots_restored_total 1" in await asyncio.to_thread(victim.read, "/metrics")
+
+
 async def _with_a_wrong_row(cluster: TableCluster, *, leads: bool) -> StoreProcesses:
     """Ten rows on three stores, of which one that leads, or does not, has one row other than it was written."""
     await cluster.reconcile(3)
@@ -212,8 +251,8 @@ async def test_replica_with_a_wrong_row_heals_by_itself(new_cluster: Callable[..
 
     async def healed() -> bool:
         for name in cluster.stores:
-            found = (await cluster.metastore.range(KEYS.load(name))).kvs
-            told.update(*(decode(StoreLoad, kv.value, key=kv.key).problems.values() for kv in found))
+            kv = await cluster.metastore.get(KEYS.load(name))
+            told.update(() if kv is None else decode(StoreLoad, kv.value, key=kv.key).problems.values())
         return "is built anew" in cluster.log() and len(set((await cluster.hashes(0)).values())) == 1
 
     await cluster.until(healed, within=120)
@@ -245,3 +284,26 @@ async def _lead_again(cluster: TableCluster, store: str) -> None:
         return await cluster.leader(0) == store
 
     await cluster.until(led)
+
+
+async def test_stores_report_how_much_data_they_have(new_cluster: Callable[..., Any]) -> None:
+    """The size of a partition's rows gets from each store's database to the metastore, whatever its log keeps."""
+    cluster: TableCluster = await new_cluster(partitions=1)
+    await cluster.reconcile(3)
+    await cluster.until_settled()
+    for sequence in range(3):
+        numbers = range(sequence * 2_000, sequence * 2_000 + 2_000)
+        texts = [random.Random(number).randbytes(500).hex() for number in numbers]
+        await cluster.write(pa.record_batch({"id": numbers, "customer": texts}), writer="w", sequence=sequence)
+    await cluster.metastore.txn(Txn(success=(Put(KEYS.version, encode(ClusterVersion(2))),)))
+    expected, reported = 3 * 2_000 * 500, {}
+
+    async def all_have() -> bool:
+        for name in cluster.stores:
+            kv = await cluster.metastore.get(KEYS.load_slice(name, TABLE, 0))
+            reported[name] = dict(decode(LoadSlice, kv.value, key=kv.key).sizes)[0] if kv is not None else 0
+        return all(0.8 < size / expected < 1.3 for size in reported.values())
+
+    await cluster.until(all_have)
+    kvs = (await cluster.metastore.range(KEYS.load(""))).kvs
+    assert Reports(KEYS, kvs).sizes(TABLE) == {0: max(reported.values())}

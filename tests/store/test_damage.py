@@ -121,8 +121,8 @@ async def _until_said(cluster: TableCluster, victim: StoreProcesses, said: str, 
 
 
 async def _problems(cluster: TableCluster, store: str) -> str:
-    found = (await cluster.metastore.range(KEYS.load(store))).kvs
-    return "\n".join(text for kv in found for text in decode(StoreLoad, kv.value, key=kv.key).problems.values())
+    kv = await cluster.metastore.get(KEYS.load(store))
+    return "" if kv is None else "\n".join(decode(StoreLoad, kv.value, key=kv.key).problems.values())
 
 
 async def _is_whole(cluster: TableCluster, written: list[int]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from evenkeel.errors import UnavailableError
+from evenkeel.errors import UnavailableError, UnsupportedVersionError
 from evenkeel.wire.flight import ReadRequest
 from evenkeel.wire.messages import Applied, Failed
 from evenkeel_store import engine
@@ -109,6 +109,25 @@ def test_harmed_file_is_put_aside(tmp_path: Path, place: int) -> None:
     with database.cursor() as cursor:
         assert cursor.execute("SELECT count(*) FROM duckdb_tables()").fetchall() == [(0,)]
     database.close()
+
+
+def test_a_database_of_a_newer_release_is_refused(tmp_path: Path) -> None:
+    """By name, before it is opened: it must not be put aside as damaged because nobody here can read it."""
+    file, note = tmp_path / "tables.duckdb", tmp_path / "tables.duckdb.format"
+    Database(file).close()
+    for text, why in (
+        ('{"format": 9}', "has format 9, and this release reads up to 1: run the"),
+        ("?", "does not name"),
+    ):
+        note.write_text(text)
+        before = file.read_bytes()
+        with pytest.raises(UnsupportedVersionError, match=why):
+            Database(file)
+        assert file.read_bytes() == before
+        assert not file.with_name("tables.duckdb.damaged").exists()
+    note.unlink()
+    Database(file).close()
+    assert note.read_text() == '{"format":1}', "a database of the first release has no note until it is opened here"
 
 
 def test_harmed_log_of_the_database(tmp_path: Path) -> None:

@@ -261,3 +261,11 @@ async def test_verdict_is_the_leaders_to_give(scene: Scene) -> None:
     await scene.look()
     assert scene.group.doubt == ""
     await turns(lambda: scene.told == Doubt(""))
+
+
+async def test_the_sidecar_hears_of_damage_at_once(scene: Scene) -> None:
+    """It need not wait until it asks: whoever met a bad block, the replica must not go on leading."""
+    await scene.begin("main-1")
+    await scene.store.machine.condemn(scene.group.number, "bad block")
+    await turns(lambda: scene.told.detail == "bad block")
+    assert scene.damage == "bad block"

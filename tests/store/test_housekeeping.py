@@ -18,10 +18,18 @@ TABLE = KnownTable(key="orders.1", schema=KEYED, changes=True, retention=100.0)
     [
         (Head(replica=1), [], None),
         (Head(replica=1, pins={"p": PinnedAt(3, 500_001)}), [], None),
-        (Head(replica=1, pins={"p": PinnedAt(3, 500_000), "q": PinnedAt(3, 9**9)}), [], Expire(pins=500_000)),
-        (Head(replica=1), ["w"], Expire(writers=77)),
+        (
+            Head(replica=1, pins={"p": PinnedAt(3, 500_000), "q": PinnedAt(3, 9**9)}),
+            [],
+            Expire(pins=500_000, at=500_000),
+        ),
+        (Head(replica=1), ["w"], Expire(writers=77, at=500_000)),
         (Head(replica=1, changes=True, stamps=((400_001, 5),)), [], None),
-        (Head(replica=1, changes=True, stamps=((399_000, 5), (400_000, 8), (400_001, 9))), [], Expire(changes=8)),
+        (
+            Head(replica=1, changes=True, stamps=((399_000, 5), (400_000, 8), (400_001, 9))),
+            [],
+            Expire(changes=8, at=500_000),
+        ),
         (Head(replica=1, changes=True, stamps=((399_000, 5),), forgotten=5), [], None),
         (Head(replica=1, changes=False, stamps=((399_000, 5),)), [], None),
     ],

@@ -9,13 +9,14 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from evenkeel.errors import InvalidInputError
 from evenkeel.metastore.clock import VirtualClock
 from evenkeel.wire.messages import Applied, Apply, Done, Failed, LoggedEntry, Open, Opened, Restore, SnapshotTaken
 from evenkeel_store.engine import Request
-from evenkeel_store.entries import Expire, Fence, Hash, Pin, encode_entry
+from evenkeel_store.entries import Expire, Fence, Hash, LogTime, Pin, encode_entry
 from evenkeel_store.layout import Layout
 from evenkeel_store.machine import Machine
 from evenkeel_store.pace import Pace
@@ -251,6 +252,23 @@ async def test_snapshot_is_the_group(start: Callable[..., Asking], tmp_path: Pat
     assert await one.machine.until_hashed(GROUP, 7) == await two.machine.until_hashed(GROUP, 7)
 
 
+@pytest.mark.parametrize("kept", [False, True])
+async def test_snapshot_with_log_time(start: Callable[..., Asking], tmp_path: Path, kept: bool) -> None:
+    """A snapshot keeps log time, in a format that the first release refuses; one without is in the format of that."""
+    one, two = start("one"), start("two")
+    await asyncio.gather(one.open(), two.open())
+    began = encode_entry(LogTime(70) if kept else Hash())
+    await one.apply(1, columns(), upsert([A], token=("w", 1), at=50), began, upsert([B], token=("w", 2), at=80))
+    await one.snapshot(tmp_path / "snapshot")
+    about = msgspec.json.decode((tmp_path / "snapshot" / "about").read_bytes())
+    assert about["format"] == (3 if kept else 2)
+    assert await two.ask("restore", Restore(str(tmp_path / "snapshot"), 4)) == Applied(4)
+    for store in (one, two):
+        group = store.machine.engine.groups[GROUP]
+        assert group.head.time == (80 if kept else 0)
+        assert [use.at for use in group.tokens.all()] == [80, 80]
+
+
 @pytest.mark.parametrize("schema", [KEYED, PLAIN, None])
 async def test_snapshot_of_nothing(start: Callable[..., Asking], tmp_path: Path, schema: Any) -> None:
     """A group without rows, and one without columns, can be taken elsewhere too."""
@@ -347,7 +365,7 @@ async def test_steps_of_a_snapshot(
     start: Callable[..., Asking], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A table goes in several files, each a step of its own when it is written and when it is loaded, rows complete."""
-    monkeypatch.setattr("evenkeel_store.snapshots._STEP_ROWS", 10)
+    monkeypatch.setattr("evenkeel_store.snapshots.STEP_ROWS", 10)
     steps: list[object] = []
     doing = Pace.step
 
@@ -374,7 +392,7 @@ async def test_steps_are_not_too_many(
     start: Callable[..., Asking], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A large table has larger steps, not more and more files."""
-    monkeypatch.setattr("evenkeel_store.snapshots._STEP_ROWS", 10)
+    monkeypatch.setattr("evenkeel_store.snapshots.STEP_ROWS", 10)
     monkeypatch.setattr("evenkeel_store.snapshots._MOST_STEPS", 3)
     store = start()
     await store.open()

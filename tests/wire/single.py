@@ -51,6 +51,9 @@ class Single:
     def doubt(self, group: int, replica: int, doubt: m.Doubt) -> None:
         pass
 
+    def size(self, group: int, replica: int, size: int) -> None:
+        pass
+
     def drain(self, answer: Callable[[m.Drained], None]) -> None:
         self.leading = False
         self.drained.set()

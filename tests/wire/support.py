@@ -40,6 +40,7 @@ class Sidecar:
         self.proposals: asyncio.Queue[tuple[int, int, bytes, Callable[[m.ProposeOutcome], None]]] = asyncio.Queue()
         self.reads: asyncio.Queue[tuple[int, int, Callable[[m.ReadOutcome], None]]] = asyncio.Queue()
         self.doubts: asyncio.Queue[tuple[int, int, m.Doubt]] = asyncio.Queue()
+        self.sizes: asyncio.Queue[tuple[int, int, int]] = asyncio.Queue()
         self.drains: asyncio.Queue[Callable[[m.Drained], None]] = asyncio.Queue()
 
     def connected(self, hello: m.Hello) -> None:
@@ -57,6 +58,9 @@ class Sidecar:
 
     def doubt(self, group: int, replica: int, doubt: m.Doubt) -> None:
         self.doubts.put_nowait((group, replica, doubt))
+
+    def size(self, group: int, replica: int, size: int) -> None:
+        self.sizes.put_nowait((group, replica, size))
 
     def drain(self, answer: Callable[[m.Drained], None]) -> None:
         self.drains.put_nowait(answer)

@@ -40,7 +40,7 @@ GARBAGE = [
 async def test_session_in_bytes(raw: Raw, listening: SidecarEnd, sidecar: Sidecar) -> None:
     """A store that only knows msgpack and the documentation gets along."""
     raw.say(HELLO)
-    assert await raw.hear() == [0, 0, 0, ["hello", 1, "vol-1", 0]]
+    assert await raw.hear() == [0, 0, 0, ["hello", 1, "vol-1", 0, True, [1, 2], 1]]
     opened = listening.open(4, 9, table="orders.1", partition=2)
     number, group, replica, body = await raw.hear()
     assert (group, replica, body) == (4, 9, ["open", "orders.1", 2])

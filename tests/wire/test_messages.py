@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenkeel.errors import FrameError
+from evenkeel.versions import VersionRange
 from evenkeel.wire import messages as m
 from evenkeel.wire.codec import Codec
 from evenkeel.wire.frames import Reason
 
 SIDECAR: list[tuple[m.SidecarSays, list[Any]]] = [
-    (m.Hello(1, "vol-1"), ["hello", 1, "vol-1", 0]),
+    (m.Hello(1, "vol-1", 0, True, VersionRange(1, 2), 2), ["hello", 1, "vol-1", 0, True, [1, 2], 2]),
     (m.Refused("version", "why"), ["refused", "version", "why"]),
     (m.Open("orders.1", 4), ["open", "orders.1", 4]),
     (m.Apply(5, 7, [m.LoggedEntry(6, b"x")]), ["apply", 5, 7, [[6, b"x"]]]),
@@ -24,6 +25,7 @@ SIDECAR: list[tuple[m.SidecarSays, list[Any]]] = [
     (m.Close(), ["close"]),
     (m.Destroy(), ["destroy"]),
     (m.Role(False, 3, "store-2"), ["role", False, 3, "store-2"]),
+    (m.Version(2), ["version", 2]),
     (m.Committed(6, 2), ["committed", 6, 2]),
     (m.NotLeader("store-2"), ["not_leader", "store-2"]),
     (m.Unknown(), ["unknown"]),
@@ -34,7 +36,7 @@ SIDECAR: list[tuple[m.SidecarSays, list[Any]]] = [
     (m.Drained(1), ["drained", 1]),
 ]
 STORE: list[tuple[m.StoreSays, list[Any]]] = [
-    (m.Hello(1, "", 1 << 20), ["hello", 1, "", 1 << 20]),
+    (m.Hello(1, "", 1 << 20), ["hello", 1, "", 1 << 20, False, [1, 1], 1]),
     (m.Opened(4, "ok"), ["opened", 4, "ok", ""]),
     (m.Applied(7), ["applied", 7]),
     (m.SnapshotTaken(7, ["a", "b"]), ["snapshot_taken", 7, ["a", "b"]]),
@@ -43,6 +45,7 @@ STORE: list[tuple[m.StoreSays, list[Any]]] = [
     (m.Propose(b"x"), ["propose", b"x"]),
     (m.ReadIndex(), ["read_index"]),
     (m.Doubt("it differs", True), ["doubt", "it differs", True]),
+    (m.Size(5000), ["size", 5000]),
     (m.Drain(), ["drain"]),
 ]
 
@@ -71,7 +74,7 @@ def test_tables_are_complete() -> None:
 
 def test_arrays_may_grow() -> None:
     """A newer hello with more in it is still read, and one with less takes the defaults."""
-    newer = msgspec.msgpack.encode([0, 0, 0, ["hello", 2, "v", 7, {"and": "more"}]])
+    newer = msgspec.msgpack.encode([0, 0, 0, ["hello", 2, "v", 7, False, [1, 1], 1, {"and": "more"}]])
     older = msgspec.msgpack.encode([0, 0, 0, ["hello", 0]])
     assert m.SIDECAR_CODEC.decode(newer).body == m.Hello(2, "v", 7)
     assert m.SIDECAR_CODEC.decode(older).body == m.Hello(0)

@@ -13,12 +13,13 @@ import pytest
 
 from evenkeel.errors import DisconnectedError, HandshakeError, InvalidInputError, StateMachineError
 from evenkeel.metastore.clock import VirtualClock
+from evenkeel.versions import SUPPORTED
 from evenkeel.wire import messages as m
 from evenkeel.wire import unix as unix_sockets
 from evenkeel.wire.frames import Reason
 from evenkeel.wire.sidecar_end import SidecarEnd
 from evenkeel.wire.store_end import StoreEnd
-from tests.wire.support import Machine, NoJitter, Sidecar, turns
+from tests.wire.support import Machine, NoJitter, Raw, Sidecar, turns
 
 Connect = Callable[..., tuple[StoreEnd, asyncio.Task[None]]]
 
@@ -28,7 +29,7 @@ async def test_hellos_carry_volume_and_credit(
 ) -> None:
     """Both ends know of each other after one frame each."""
     connect(machine, volume="", credit=77)
-    assert await sidecar.hello.get() == m.Hello(m.VERSION, "", 77)
+    assert await sidecar.hello.get() == m.Hello(m.VERSION, "", 77, supported=SUPPORTED)
     assert await machine.volume.get() == "vol-1"
     assert listening.connected
 
@@ -145,6 +146,38 @@ async def test_doubts(listening: SidecarEnd, sidecar: Sidecar, machine: Machine,
     end.doubt(4, 9, "")
     assert await sidecar.doubts.get() == (4, 9, m.Doubt("it differs", True))
     assert await sidecar.doubts.get() == (4, 9, m.Doubt(""))
+
+
+async def test_sizes(listening: SidecarEnd, sidecar: Sidecar, machine: Machine, connect: Connect) -> None:
+    """They are told in their order and not answered; without a sidecar they are lost."""
+    end, _ = connect(machine)
+    end.size(4, 9, 1)
+    await machine.volume.get()
+    end.size(4, 9, 5000)
+    assert await sidecar.sizes.get() == (4, 9, 5000)
+
+
+async def test_an_older_sidecar_is_told_no_sizes(
+    listening: SidecarEnd,
+    sidecar: Sidecar,
+    machine: Machine,
+    connect: Connect,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It does not know the message, and would hang up."""
+    send: Callable[..., None] = SidecarEnd._send
+
+    def older(end: SidecarEnd, *said: Any) -> None:
+        *place, body = said
+        send(end, *place, m.Hello(body.version, body.volume) if isinstance(body, m.Hello) else body)
+
+    monkeypatch.setattr(SidecarEnd, "_send", older)
+    end, _ = connect(machine)
+    await machine.volume.get()
+    end.size(4, 9, 5000)
+    end.doubt(4, 9, "it differs")
+    assert await sidecar.doubts.get() == (4, 9, m.Doubt("it differs"))
+    assert sidecar.sizes.empty()
 
 
 async def test_applies_wait_for_credit(
@@ -414,3 +447,44 @@ def test_path_length(tmp_path: Path, bytes_long: int) -> None:
         with pytest.raises(InvalidInputError, match=r"108 bytes long.*at most 107.*shorter") as refused:
             make()
         assert str(path) in str(refused.value)
+
+
+async def test_the_cluster_version_reaches_the_store(
+    listening: SidecarEnd, sidecar: Sidecar, machine: Machine, connect: Connect
+) -> None:
+    """With the hello, and whenever it rises."""
+    end, _ = connect(machine)
+    await sidecar.hello.get()
+    await machine.volume.get()
+    assert end.cluster_version == 1
+    listening.set_cluster_version(2)
+    await turns(lambda: end.cluster_version == 2)
+
+
+async def test_a_first_release_store_is_told_of_no_version(listening: SidecarEnd, sidecar: Sidecar, raw: Raw) -> None:
+    """It would hang up on a kind of message that it does not know; past version 1 it is refused by name."""
+    raw.say([0, 0, 0, ["hello", 1, "vol-1", 100]])
+    assert (await raw.hear())[3][:3] == ["hello", 1, "vol-1"]
+    listening.set_cluster_version(2)
+    listening.role(4, 9, leader=True, term=3)
+    assert (await raw.hear())[3] == ["role", True, 3, ""]
+    await raw.close()
+    again = await Raw.connect(listening.path)
+    again.say([0, 0, 0, ["hello", 1, "vol-1", 100]])
+    assert (await again.hear())[3] == [
+        "refused",
+        "version",
+        "the cluster version is 2, and the store supports 1: run a release of the store that supports it",
+    ]
+    await again.close()
+
+
+async def test_a_store_refuses_a_newer_cluster(
+    listening: SidecarEnd, sidecar: Sidecar, machine: Machine, connect: Connect
+) -> None:
+    """A sidecar that speaks the same socket may follow a cluster version that this store does not know."""
+    _, running = connect(machine)
+    await sidecar.hello.get()
+    listening.set_cluster_version(99)
+    with pytest.raises(HandshakeError, match="the cluster version is 99, and this store supports 1 to 2"):
+        await running

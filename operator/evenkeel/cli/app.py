@@ -20,13 +20,14 @@ from evenkeel.cli.place import Place, Program, cluster_place, command, local_pla
 from evenkeel.errors import InvalidInputError
 
 if TYPE_CHECKING:
+    from evenkeel.cli import dropped as kept
     from evenkeel.cli import releasing, session, tables, verbs, verifying
     from evenkeel.cli import sql as queries
     from evenkeel.cli import validate as checking
 else:
-    checking, queries, releasing, session, tables, verbs, verifying = (
+    checking, kept, queries, releasing, session, tables, verbs, verifying = (
         Later(f"evenkeel.cli.{name}")
-        for name in ("validate", "sql", "releasing", "session", "tables", "verbs", "verifying")
+        for name in ("validate", "dropped", "sql", "releasing", "session", "tables", "verbs", "verifying")
     )
 
 __all__ = ["app", "plugin"]
@@ -285,6 +286,42 @@ def verify(
     """Compare the rows of all replicas; exits with 1 unless they are the same."""
     name, cluster = session.in_session(place, lambda found: tables.whereabouts(found, table))
     raise typer.Exit(0 if verifying.verify_table(name, place, cluster, output, deadline=timeout, heal=heal) else 1)
+
+
+DroppedName = Annotated[
+    str,
+    typer.Argument(help="The deleted table, as in orders; or orders.UID where several had that name.", metavar="TABLE"),
+]
+
+
+@command(HERE, THERE)
+def dropped(output: Printed = Output.TABLE, *, place: Place) -> None:
+    """List deleted tables whose data is kept."""
+    session.in_session(place, lambda found: kept.dropped(found, output))
+
+
+@command(HERE, THERE)
+def undelete(
+    table: DroppedName,
+    wait: Annotated[bool, typer.Option(help="Return when the table is there again.")] = True,
+    output: Printed = Output.TABLE,
+    *,
+    place: Place,
+) -> None:
+    """Restore a deleted table with its data."""
+    session.in_session(place, lambda found: kept.undelete(found, table, output, wait=wait))
+
+
+@command(HERE, THERE)
+def purge(
+    table: DroppedName,
+    wait: Annotated[bool, typer.Option(help="Return when all stores have removed it.")] = True,
+    output: Printed = Output.TABLE,
+    *,
+    place: Place,
+) -> None:
+    """Remove the data of a deleted table now; it cannot be undeleted afterwards."""
+    session.in_session(place, lambda found: kept.purge(found, table, output, wait=wait))
 
 
 # Stores

@@ -8,7 +8,7 @@ from typing import Final
 
 from evenkeel.cli.printing import Listing, span
 from evenkeel.errors import InvalidInputError
-from evenkeel.model.conditions import Conditions, parse_timestamp
+from evenkeel.model.conditions import REPEATING, Conditions, parse_timestamp
 from evenkeel.model.loading import Resource
 from evenkeel.model.partitionassignment import PartitionAssignment
 from evenkeel.model.rebalanceplan import RebalancePlan, RebalancePlanStatus
@@ -24,7 +24,7 @@ _NAMES: Final[dict[str, type[Resource]]] = {
     **dict.fromkeys(("rebalanceplan", "rebalanceplans", "ekp", "rp", "plan", "plans"), RebalancePlan),
 }
 _HEADS: Final[dict[type[Resource], tuple[str, ...]]] = {
-    StoreCluster: ("NAME", "READY", "STORES", "TABLES", "REPLICAS", "LOST", "AGE"),
+    StoreCluster: ("NAME", "READY", "STORES", "TABLES", "REPLICAS", "VERSION", "LOST", "AGE"),
     Table: ("NAME", "READY", "PARTITIONS", "REPLICAS", "MOVING", "LEADERLESS", "PLAN", "PROGRESS", "AGE"),
     PartitionAssignment: ("NAME", "TABLE", "FROM", "PARTITIONS", "MOVING", "LEADERLESS", "AGE"),
     RebalancePlan: ("NAME", "TABLE", "NUMBER", "STATE", "MOVES", "PROGRESS", "AGE"),
@@ -75,7 +75,7 @@ def notes_of(resource: Resource, program: str = "evenkeel") -> Iterator[str]:
     if resource.metadata.deletion_timestamp:
         yield "it is being deleted"
     for entry in conditions_of(resource):
-        if entry.reason not in _USUAL and entry.message:
+        if entry.type not in REPEATING and entry.reason not in _USUAL and entry.message:
             yield f"{entry.type} is {entry.status}, {entry.reason}: {_first_line(resource, entry.message, program)}"
 
 
@@ -98,14 +98,14 @@ def _cells(resource: Resource) -> Sequence[object]:
         case RebalancePlan(status=status, spec=spec):
             plan = status or RebalancePlanStatus()
             progress = f"{plan.progress.percentage}%" if plan.progress is not None else "-"
-            return (spec.table, spec.number or "-", plan.state, plan.totals.moves, progress)
+            return (spec.table, spec.number or "-", plan.state or "-", plan.totals.moves, progress)
 
 
 def _store_cluster(cluster: StoreCluster) -> Sequence[object]:
     status = cluster.status or StoreClusterStatus()
     stores = f"{status.ready_stores}/{cluster.spec.stores}"
     lost = ",".join(status.lost) or "-"
-    return (_holds(status.conditions, "Ready"), stores, status.tables, status.replicas, lost)
+    return (_holds(status.conditions, "Ready"), stores, status.tables, status.replicas, status.version or "-", lost)
 
 
 def _table(table: Table) -> Sequence[object]:

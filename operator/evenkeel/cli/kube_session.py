@@ -129,7 +129,10 @@ class KubeSession:
         finally:
             await self.kube.delete(REBALANCE_PLAN, name, self.namespace)
         if status.state == "Failed":
-            raise InvalidInputError("; ".join(one.message for one in status.conditions) or "there is no such plan")
+            raise InvalidInputError(
+                "; ".join(dict.fromkeys(one.message for one in status.conditions if one.message))
+                or "there is no such plan"
+            )
         return await self._previewed(table, status)
 
     async def _answer(self, name: str) -> RebalancePlanStatus:

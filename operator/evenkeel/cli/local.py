@@ -31,7 +31,7 @@ from evenkeel.model.base import API_VERSION
 from evenkeel.model.loading import parse
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.reconcile.known import read_stores
-from evenkeel.reconcile.partitions import read_loads
+from evenkeel.reconcile.reports import Reports
 
 __all__ = ["down", "kill", "logs", "status", "up"]
 
@@ -192,7 +192,7 @@ async def status(session: LocalSession, output: Output, *, watch: bool) -> None:
 async def _rows(session: LocalSession, cluster: StoreCluster, running: Running) -> list[dict[str, Any]]:
     keys, ports, down = session.keys(cluster.metadata.name), session.layout.ports().stores, asked_to_be_down(cluster)
     known = read_stores((await session.metastore.range(keys.all_stores())).kvs, keys)
-    loads = read_loads((await session.metastore.range(keys.load(""))).kvs, keys)
+    loads = Reports(keys, (await session.metastore.range(keys.load(""))).kvs).all()
     wanted = {f"{cluster.metadata.name}-{number}" for number in range(cluster.spec.stores)}
 
     def state(name: str) -> str:

@@ -23,9 +23,9 @@ from evenkeel.model.table import Table
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import PlanState, StoreRecord, decode
 from evenkeel.rebalancers.process import FOLDERS
-from evenkeel.reconcile.partitions import read_loads
-from evenkeel.reconcile.plan_status import partition_bytes, plan_totals
+from evenkeel.reconcile.plan_status import CopyCosts, plan_totals
 from evenkeel.reconcile.planning import preview_table
+from evenkeel.reconcile.reports import Reports
 from evenkeel.reconcile.what_if import imagined_stores, imagined_table
 from evenkeel.reconcile.wish import table_key, wish_of
 
@@ -46,10 +46,19 @@ class LocalSession:
         """The keys of one StoreCluster."""
         return Keys(namespace=NAMESPACE, store_cluster=store_cluster)
 
+    async def key_of(self, table: Table) -> str:
+        """The key of a table's data, which a restored one has from the Table that was deleted."""
+        kv = await self.metastore.get(self.keys(table.spec.store_cluster).restored(table_key(table)))
+        return table_key(table) if kv is None else decode(str, kv.value, key=kv.key)
+
     async def preview(self, table: Table, what_if: WhatIf) -> PreviewedPlan:
         """What would be planned, computed here."""
         name, cluster = table.metadata.name, await self.resources.get(StoreCluster, table.spec.store_cluster)
-        imagined, keys, key = imagined_table(table, what_if), self.keys(table.spec.store_cluster), table_key(table)
+        imagined, keys, key = (
+            imagined_table(table, what_if),
+            self.keys(table.spec.store_cluster),
+            await self.key_of(table),
+        )
         requests = preview_table(
             wish_of(imagined, await self.resources.assignments(name)),
             keys=keys,
@@ -57,12 +66,13 @@ class LocalSession:
             imagine=lambda stores: imagined_stores(stores, what_if, store_cluster=table.spec.store_cluster),
         )
         preview = await drive(requests, metastore=self.metastore, epoch=Epoch("", "preview", 0))
-        sizes = partition_bytes(read_loads((await self.metastore.range(keys.load(""))).kvs, keys), key)
+        reports = Reports(keys, (await self.metastore.range(keys.load(""))).kvs)
+        costs = CopyCosts(reports.sizes(key), reports.rates())
         newest = preview.newest
         moves = [
             PreviewedMove(
                 *(move.partition, move.source, move.target),
-                sizes.get(move.partition) if move.target is not None else 0,
+                costs.sizes.get(move.partition) if move.target is not None else 0,
                 move.reason,
             )
             for move in preview.moves
@@ -72,7 +82,7 @@ class LocalSession:
             hash=preview.plan.head.hash,
             same_as=newest.n if newest is not None else None,
             awaits_approval=newest is not None and newest.state is PlanState.AWAITING_APPROVAL,
-            totals=plan_totals(preview.plan, preview.moves, sizes, table=imagined, cluster=cluster),
+            totals=plan_totals(preview.plan, preview.moves, costs, table=imagined, cluster=cluster),
             moves=moves,
         )
 

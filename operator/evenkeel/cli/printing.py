@@ -46,7 +46,6 @@ _STYLES = {
     "False": "yellow",
     "CatchingUp": "yellow",
     "Locked": "yellow",
-    "Joint": "yellow",
     "Waiting": "yellow",
     "Running": "yellow",
     "AwaitingApproval": "yellow",

@@ -21,7 +21,6 @@ from evenkeel.model.table import Table
 from evenkeel.reconcile.explain import explain_partition
 from evenkeel.reconcile.leaders import LEADERS_ANNOTATION, parse_leaders, spell_leaders
 from evenkeel.reconcile.stores import DRAIN_ANNOTATION
-from evenkeel.reconcile.wish import table_key
 
 if TYPE_CHECKING:
     from evenkeel.cli.local_session import LocalSession
@@ -128,7 +127,7 @@ async def explain(session: LocalSession, what: str, partition: int, output: Outp
     name = _table_name(what)
     table = await session.resources.need(Table, name)
     status = await _partition(session, name, partition)
-    keys, key = session.keys(table.spec.store_cluster), table_key(table)
+    keys, key = session.keys(table.spec.store_cluster), await session.key_of(table)
     kvs = (await session.metastore.range(keys.plans(key))).kvs
     told = explain_partition(kvs, partition, keys=keys, table=key)
     data = {
@@ -201,7 +200,7 @@ def _summary(name: str, preview: PreviewedPlan, program: str) -> str:
     if not totals.partitions and not totals.leader_moves:
         return "nothing would move"
     bytes_ = f", {size(totals.bytes)} to copy" if totals.bytes else ""
-    seconds = f", about {span(totals.seconds)} at the present throttles" if totals.seconds else ""
+    seconds = f" in about {span(totals.seconds)}" if totals.seconds else ""
     counted = f"{totals.moves} moves of {totals.partitions} partitions, {totals.leader_moves} other leaders"
     if same is not None:
         return f"left of plan {same}: {counted}{bytes_}{seconds}"
@@ -215,7 +214,7 @@ async def approve(session: Session, what: str, output: Output = Output.TABLE, *,
         raise InvalidInputError(f"plan: got {what!r}; allowed: a plan, as in plan/orders-7")
     found = await session.resources.need(RebalancePlan, name)
     if found.status is None or found.status.state != "AwaitingApproval":
-        state = found.status.state if found.status is not None else "Computing"
+        state = (found.status.state if found.status is not None else None) or "unknown"
         raise InvalidInputError(
             f"plan {name}: its state is {state}; allowed: AwaitingApproval, or there is nothing to do"
         )

@@ -70,7 +70,10 @@ async def status(session: Session, output: Output, *, watch: bool) -> None:
         unusual = [(one, note) for one in (*clusters, *tables) for note in notes_of(one, session.program)]
         notes = [f"{what_is(type(one), one.metadata.name)}: {note}" for one, note in unusual]
         rows = listing(StoreCluster, clusters).rows
-        stores = [f"storecluster {row[0]}: {row[2]} stores, {row[3]} tables, {row[4]} replicas" for row in rows]
+        stores = [
+            f"storecluster {name}: {stores} stores, {tables} tables, {replicas} replicas, version {version}"
+            for name, _, stores, tables, replicas, version, *_ in rows
+        ]
         data = {
             "storeClusters": [cluster.document() for cluster in clusters],
             "tables": [table.document() for table in tables],
@@ -84,11 +87,20 @@ async def status(session: Session, output: Output, *, watch: bool) -> None:
 async def delete(session: LocalSession, what: str, name: str, output: Output = Output.TABLE, *, wait: bool) -> None:
     """Delete a resource; a table goes when no store holds anything of it."""
     kind, name = (kind_of(what), name) if name else split_name(what)
+    kept = _kept(await session.resources.get(Table, name)) if kind is Table else ""
     await session.resources.delete(kind, name)
     while wait and await session.resources.get(kind, name) is not None:  # noqa: ASYNC110 - another process removes it
         await asyncio.sleep(_POLL_SECONDS)
     result = "deleted" if wait else "is being deleted"
-    tell(f"{what_is(kind, name)} {result}", output, kind=kind.__name__, name=name, result=result)
+    tell(f"{what_is(kind, name)} {result}{kept}", output, kind=kind.__name__, name=name, result=result)
+
+
+def _kept(table: Table | None) -> str:
+    """What becomes of a table's data."""
+    if table is None or (table.spec.deletion_policy == "Delete" and not table.spec.undelete_for.seconds):
+        return ""
+    retained = table.spec.deletion_policy == "Retain"
+    return f"; its data is kept {'until it is purged' if retained else f'for {table.spec.undelete_for}'}"
 
 
 async def scale(session: LocalSession, what: str, output: Output = Output.TABLE, *, replicas: int) -> None:

@@ -188,13 +188,15 @@ class Trying:
             return False
 
     def _choose(self, route: Route, partition: int, *, anywhere: bool, turn: int) -> str:
-        if anywhere:
-            found = self._routes.anywhere(route, partition)
-            if found:
-                return found[turn % len(found)]
-        elif address := self._routes.address(route, partition):
-            return address
-        raise UnavailableError(f"nobody is known to lead partition {partition} of table {route.name}")
+        """Pick a store; where no leader is known, replicas in turn, for they may know who leads."""
+        address = "" if anywhere else self._routes.address(route, partition)
+        found = [address] if address else self._routes.anywhere(route, partition)
+        if found:
+            return found[turn % len(found)]
+        raise UnavailableError(
+            f"partition {partition} of table {route.name} has no leader, and no address of a replica is known; retry "
+            "later, or look at the conditions of the Table"
+        )
 
     def _corrected(self, route: Route, partition: int, error: StoreError) -> bool:
         """Whether the store itself said whom to ask instead."""

@@ -17,14 +17,15 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from evenkeel.controller.dropped import DroppedKeeper
 from evenkeel.controller.ground import Ground
 from evenkeel.controller.resources import Resources
-from evenkeel.controller.statuses import StatusWriter
+from evenkeel.controller.statuses import StatusWriter, readable
 from evenkeel.controller.stores import StoreKeeper
 from evenkeel.controller.tables import TableKeeper
-from evenkeel.controller.troubles import HELPLESS
+from evenkeel.controller.troubles import HELPLESS, helpless_trouble
 from evenkeel.controller.worklist import Worklist
-from evenkeel.errors import EvenkeelError, FencedError
+from evenkeel.errors import ClusterMismatchError, EvenkeelError, FencedError
 from evenkeel.metastore.api import Event, KeyValue, Metastore
 from evenkeel.metastore.clock import Clock, SystemClock
 from evenkeel.metastore.epoch import Epoch, acquire_epoch
@@ -44,6 +45,8 @@ SWEEP_SECONDS: Final = 30.0
 RETRY_SECONDS: Final = 2.0
 REPORT_SECONDS: Final = 2.0
 """How soon a look follows what is only worth one for the figures in a status."""
+IDENTITY_SECONDS: Final = 2.0
+"""For so long a metastore that was the right one counts as such."""
 AT_ONCE: Final = 8
 """Tables that are looked at side by side."""
 STORES: Final = ""
@@ -63,7 +66,7 @@ class Controller:
         clock: Clock | None = None,
         today: Callable[[], float] = time.time,
     ) -> None:
-        """`today` tells seconds since 1970, which is what keys and statuses show; `clock` everything else."""
+        """`today` tells seconds since 1970, for what people read; `clock` everything else."""
         self._resources = resources
         self._holder = holder
         self._clock = clock or SystemClock()
@@ -71,8 +74,15 @@ class Controller:
         statuses = StatusWriter(resources, self._ground)
         self._tables = TableKeeper(resources, self._ground, statuses)
         self._stores = StoreKeeper(resources, self._ground, statuses)
+        self._dropped = DroppedKeeper(resources, self._ground)
         self._work = Worklist(self._clock, before_all=STORES)
         self._hear_all = False
+        self._mismatched = False
+        """Whether another metastore has answered since this controller took charge."""
+        self._told: tuple[Reason, bool] | None = None
+        """Why nothing can be done, as statuses have it, and whether it has come to what a user can do about it."""
+        self._identity: tuple[str | None, bool] | None = None
+        self._identity_until = float("-inf")
         self.problem = ""
         """Why nothing can be done at the moment, if so."""
 
@@ -82,13 +92,21 @@ class Controller:
         return self._work.at_rest
 
     @property
+    def dropped(self) -> int:
+        """How many deleted tables there are whose data is kept."""
+        return len(self._dropped.kept)
+
+    @property
     def epoch(self) -> Epoch | None:
         """What every write for this StoreCluster compares; None until it is taken."""
         return self._ground.epoch
 
     def assignments(self) -> Iterable[KeyValue] | None:
-        """Every key that says who holds or will hold a partition, as last seen; None where nobody watches."""
-        return self._ground.mirror.assignments() if self._ground.mirror.filled else None
+        """Every key that says who holds or will hold a partition, as last seen.
+
+        None where nobody watches, or where the metastore does not name all replicas since it was adopted.
+        """
+        return self._ground.mirror.assignments() if self._ground.complete else None
 
     async def run(self) -> None:
         """Look, and look again whenever something was heard; FencedError when another controller is in charge."""
@@ -104,10 +122,14 @@ class Controller:
             if (fenced := group.subgroup(FencedError)) is not None:
                 raise _first(fenced) from None
             raise
+        finally:
+            self._ground.mirror.forget()
 
     async def _take_charge(self) -> None:
         while self._ground.epoch is None:
             try:
+                await self._check_identity()
+                await self._ground.check_version()
                 self._ground.epoch = await acquire_epoch(self._ground.metastore, self._ground.keys.epoch, self._holder)
             except HELPLESS as error:
                 await self._put_off(error)
@@ -134,6 +156,7 @@ class Controller:
         metastore, root = self._ground.metastore, self._ground.keys.root
         while True:
             try:
+                await self._check_identity()
                 snapshot = await metastore.range(root)
                 self._ground.reports.fill(snapshot.kvs)
                 self._ground.mirror.fill(snapshot)
@@ -153,16 +176,30 @@ class Controller:
         match kind:
             case "epoch":
                 self._ground.judge_epoch(event.kv)
-            case "stores" | "stores.state" | "drains":
+            case "stores" | "stores.state" | "drains" | "version":
                 self.hear()
+            case "settings" | "adoption":
+                self._work.add(STORES)
             case "load":
-                named = map(table_name, self._ground.reports.take(event.key, event.kv))
-                for moving in self._tables.moving.intersection(named):
-                    self._work.add(moving, after=REPORT_SECONDS)
+                news = self._ground.reports.take(event.key, event.kv)
+                for table in map(table_name, news.damaged):
+                    self._work.add(table)
+                moving = self._tables.moving.intersection(map(table_name, news.named))
+                for table in moving.union(map(table_name, news.problems)):
+                    self._work.add(table, after=REPORT_SECONDS)
             case _ if table:
                 self._work.add(table)
+                self._hear_of_dropped(kind, rest.partition("/")[0], event)
                 if self._stores.draining and kind == "partition.assignments.stable":
                     self._work.add(STORES, after=REPORT_SECONDS)
+
+    def _hear_of_dropped(self, kind: str, key: str, event: Event) -> None:
+        """A deleted table is looked at by its key: that of its name may have been made again meanwhile."""
+        kept = kind == "tables" and event.kv is not None and b'"dropped"' in event.kv.value
+        if kept or kind == "tables.dropped" or key in self._dropped.kept:
+            self._work.add(key)
+            if kind == "tables":
+                self._work.add(STORES)
 
     async def _sweep(self) -> None:
         """Look at everything from time to time, tables one after the other rather than all at once."""
@@ -174,6 +211,8 @@ class Controller:
             except HELPLESS as error:
                 await self._put_off(error)
                 continue
+            for key in self._dropped.kept:
+                self._work.add(key)
             for at, table in enumerate(tables):
                 self._work.add(table.metadata.name, after=SWEEP_SECONDS * at / len(tables))
 
@@ -193,19 +232,49 @@ class Controller:
             if again:
                 self._work.add(name, after=again)
 
+    async def _check_identity(self) -> None:
+        """ClusterMismatchError where another metastore answers than before."""
+        cluster = await self._resources.store_cluster()
+        known = (cluster.spec.adopt_metastore, cluster.status is None) if cluster is not None else None
+        if self._identity == known and self._clock.now() < self._identity_until and not self._ground.adopting:
+            return
+        await self._ground.check_identity(cluster)
+        if self._mismatched:
+            raise FencedError("another etcd has answered meanwhile: what is known of it counts for nothing; begin anew")
+        self._identity, self._identity_until = known, self._clock.now() + IDENTITY_SECONDS
+
     async def _look(self, name: str) -> float:
         """Look at a table, or at the stores; every line that is logged meanwhile says of what."""
         with about(store_cluster=self._ground.keys.root.strip("/").partition("/")[2]):
+            await self._check_identity()
             if name == STORES:
                 return await self._look_at_stores()
-            with about(table=name):
-                return await self._tables.look(name)
+            with about(table=table_name(name)):
+                return await self._look_at_table(name)
+
+    async def _look_at_table(self, name: str) -> float:
+        """Look at a table, or at a deleted one by its key; at the stores again where it newly holds one up, or no more.
+
+        The StoreCluster's status says so.
+        """
+        before = self._held_up()
+        again = await (self._dropped if "." in name else self._tables).look(name)
+        if self._stores.draining and self._held_up() != before:
+            self._work.add(STORES)
+        return again
+
+    def _held_up(self) -> dict[str, Trouble]:
+        """By the key of a table, why it cannot be placed as wanted; deleted ones included."""
+        return {**self._tables.held_up, **self._dropped.held_up}
 
     async def _look_at_stores(self) -> float:
         everything, self._hear_all = self._hear_all, False
         try:
-            again = await self._stores.look(self._tables.held_up.values())
+            kept = await self._dropped.find()
+            again = await self._stores.look(self._dropped, self._held_up())
             if everything:
+                for key in kept:
+                    self._work.add(key)
                 for table in await self._resources.tables():
                     self._work.add(table.metadata.name)
         except HELPLESS:
@@ -225,21 +294,49 @@ class Controller:
         await self._clock.sleep(RETRY_SECONDS)
 
     async def _unreachable(self, error: EvenkeelError) -> None:
-        """Say once that nothing can be done."""
-        if not self.problem:
+        """Say once that nothing can be done; what another metastore says is judged by `check_identity`."""
+        self._identity_until = float("-inf")
+        if isinstance(error, ClusterMismatchError):
+            self._mismatched = self._ground.epoch is not None
+            if await self._remembered():
+                await self._ground.metastore.forget()
+        trouble = helpless_trouble(error)
+        told = (trouble.reason, "adoptMetastore" in trouble.message)
+        if not self.problem or told != self._told:
             log.warning("nothing is changed for now: %s", error)
-            self.problem = str(error)
-            await self._tell(Trouble(Reason.METASTORE_UNREACHABLE, str(error)))
+            self.problem, self._told = str(error), told
+            await self._tell(trouble)
+
+    async def _remembered(self) -> bool:
+        """Have the status remember what was seen of the metastore; False where it cannot be written now.
+
+        It is all that a successor judges by. Noted only from time to time, its revision would be one that a recent
+        backup has reached.
+        """
+        try:
+            cluster = await self._resources.store_cluster()
+            if cluster is not None and cluster.status is not None:
+                noted = self._ground.remembered(cluster)
+                if noted != cluster.status.metastore:
+                    await self._resources.set_status(cluster, cluster.status.model_copy(update={"metastore": noted}))
+        except ClusterMismatchError:
+            return True  # the status is in this metastore too, as in a local cluster
+        except EvenkeelError as error:
+            log.warning("what was seen of etcd is not noted yet: %s", error)
+            return False
+        return True
 
     async def _tell(self, trouble: Trouble) -> None:
         """Write to every status what concerns all, where statuses can be written."""
-        now = self._ground.now()
+        now, version = self._ground.now(), self._ground.newest_version
         try:
             cluster = await self._resources.store_cluster()
             if cluster is not None:
-                await self._resources.set_status(cluster, troubled_cluster_status(cluster, trouble, now=now))
+                version = max(version, cluster.status.version if cluster.status is not None else 0)
+                told = troubled_cluster_status(cluster, trouble, now=now)
+                await self._resources.set_status(cluster, readable(told, version))
             for table in await self._resources.tables():
-                await self._resources.set_status(table, troubled_status(table, trouble, now=now))
+                await self._resources.set_status(table, readable(troubled_status(table, trouble, now=now), version))
         except EvenkeelError as error:
             log.warning("statuses cannot be written either: %s", error)
 

@@ -50,6 +50,10 @@ class Mirror:
         """Whether somebody watches."""
         return self._revision is not None
 
+    def shows(self, revision: int) -> bool:
+        """Whether all changes up to a revision are here."""
+        return self._revision is not None and self._revision >= revision
+
     # Filling
 
     def fill(self, snapshot: Snapshot) -> None:
@@ -100,7 +104,7 @@ class Mirror:
         deadline = self._clock.now() + PATIENCE_SECONDS
         while self._revision is not None and self._revision < revision and self._clock.now() < deadline:
             await self._next(deadline)
-        return self._revision is not None and self._revision >= revision
+        return self.shows(revision)
 
     async def follow(self, revision: int) -> None:
         """Let the watch come up to a revision, for as long as it gets on.
@@ -129,14 +133,19 @@ class Mirror:
             self._waiting.discard(waiting)
 
     def read(self, prefixes: Iterable[str]) -> Found:
-        """Everything under prefixes of tables' keys, and all stores."""
+        """Everything under prefixes of tables' keys, or the plans of all tables, and all stores."""
         assert self._revision is not None
         kvs: dict[str, KeyValue] = {}
         for prefix in prefixes:
             group = self._group(prefix)
-            if group[0] not in _STORES:
+            if prefix == self._keys.all_plans():
+                kvs |= self._all_of(group[0])
+            elif group[0] not in _STORES:
                 kvs |= self._groups.get(group, {})
         return Found(self._revision, kvs, self.stores())
+
+    def _all_of(self, kind: str) -> dict[str, KeyValue]:
+        return {key: kv for group, kvs in self._groups.items() if group[0] == kind for key, kv in kvs.items()}
 
     def stores(self) -> KnownStores:
         """All stores."""
@@ -144,6 +153,14 @@ class Mirror:
             kvs = (kv for kind in _STORES for kv in self._groups.get((kind, ""), {}).values())
             self._stores = read_stores(kvs, self._keys)
         return self._stores
+
+    def all_of(self, kind: str) -> Iterable[KeyValue]:
+        """Every key of a kind, of whatever table."""
+        return [kv for (found, _), kvs in self._groups.items() if found == kind for kv in kvs.values()]
+
+    def count(self, kind: str, table: str) -> int:
+        """How many keys of a kind a table has."""
+        return len(self._groups.get((kind, table), {}))
 
     def assignments(self) -> Iterable[KeyValue]:
         """Every key that says who holds or will hold a partition."""

@@ -12,12 +12,13 @@ from evenkeel.errors import EvenkeelError
 from evenkeel.model.rebalanceplan import RebalancePlan, RebalancePlanStatus, WhatIf
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.model.table import Table
+from evenkeel.reconcile.partitions import fillings_of
 from evenkeel.reconcile.plan_status import (
     KEPT_PLANS,
+    CopyCosts,
     dry_run_status,
     failed_plan_status,
     idle_plan_status,
-    partition_bytes,
     plan_name,
     plan_object,
     plan_status,
@@ -69,8 +70,15 @@ class PlanKeeper:
         self, found: RebalancePlan, table: Table, cluster: StoreCluster | None, snapshot: TableSnapshot
     ) -> RebalancePlanStatus:
         if not found.spec.dry_run:
-            loads, now = self._ground.reports.of(snapshot.table), self._ground.now()
-            return plan_status(found, snapshot, table=table, cluster=cluster, loads=loads, now=now)
+            return plan_status(
+                found,
+                snapshot,
+                table=table,
+                cluster=cluster,
+                costs=self._costs(snapshot.table),
+                filling=fillings_of(self._ground.reports.of(snapshot.table), snapshot.table),
+                now=self._ground.now(),
+            )
         if found.status is not None and found.status.observed_generation >= found.metadata.generation:
             return found.status
         return await self._dry_run(found, table, cluster, snapshot)
@@ -83,7 +91,7 @@ class PlanKeeper:
         try:
             imagined = imagined_table(table, what_if)
             requests = preview_table(
-                wish_of(imagined, await self._resources.assignments(name)),
+                wish_of(imagined, await self._resources.assignments(name), version=await self._ground.check_version()),
                 keys=self._ground.keys,
                 table=snapshot.table,
                 imagine=lambda stores: imagined_stores(stores, what_if, store_cluster=table.spec.store_cluster),
@@ -91,8 +99,11 @@ class PlanKeeper:
             preview = await self._ground.drive(requests)
         except EvenkeelError as error:
             return failed_plan_status(found, trouble_of(error), now=self._ground.now())
-        sizes = partition_bytes(self._ground.reports.of(snapshot.table), snapshot.table)
-        return dry_run_status(found, preview, table=imagined, cluster=cluster, sizes=sizes, now=self._ground.now())
+        costs, now = self._costs(snapshot.table), self._ground.now()
+        return dry_run_status(found, preview, table=imagined, cluster=cluster, costs=costs, now=now)
+
+    def _costs(self, table: str) -> CopyCosts:
+        return CopyCosts(self._ground.reports.sizes(table), self._ground.reports.rates())
 
 
 def _over(found: RebalancePlan, snapshot: TableSnapshot) -> bool:

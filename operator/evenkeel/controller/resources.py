@@ -66,6 +66,14 @@ class Resources(Protocol):
         """Take away an object of a plan that is long over."""
         ...
 
+    async def create(self, table: Table) -> None:
+        """Make a Table again that was deleted; nothing happens where there is one of that name."""
+        ...
+
+    async def strike_off(self, annotation: str, entry: str) -> None:
+        """Take an entry off an annotation of the StoreCluster that lists some, separated by commas."""
+        ...
+
     async def gone(self, table: Table) -> None:
-        """Nothing is left of a table that is being deleted: let the resource go, and those made for it."""
+        """Nothing is left of a table that is being deleted, or only what is kept: let the resource go, and its own."""
         ...

@@ -1,5 +1,7 @@
 """Statuses are written where they changed, a moment after they did, and each at most every few seconds.
 
+A resource that stops being Ready does not wait for that moment.
+
 They are for people and for programs that wait; a table of a thousand partitions on the move changes hundreds of times
 a second. What changes seldom changes once more in a moment: whoever waits for that writes once.
 """
@@ -10,8 +12,9 @@ from typing import Final
 
 from evenkeel.controller.ground import Ground
 from evenkeel.controller.resources import Resources, Status, WithStatus
+from evenkeel.model.conditions import readable_at
 
-__all__ = ["SETTLE_SECONDS", "STATUS_SECONDS", "StatusWriter"]
+__all__ = ["SETTLE_SECONDS", "STATUS_SECONDS", "StatusWriter", "readable"]
 
 STATUS_SECONDS: Final = 2.0
 SETTLE_SECONDS: Final = 1.0
@@ -35,11 +38,13 @@ class StatusWriter:
     async def write(self, resource: WithStatus, status: Status, *, first_at_once: bool = True) -> float:
         """Write a status where it changed; returns in how many seconds to come again, where it is too early."""
         key = (resource.kind, resource.key, resource.metadata.uid)
+        status = readable(status, self._ground.newest_version)
         if status == resource.status:
             self._changed.pop(key, None)
             return 0.0
         now = self._ground.clock.now()
-        early = self._due(key, now, at_once=first_at_once and resource.status is None) - now
+        urgent = _is_ready(resource.status) and not _is_ready(status)
+        early = self._due(key, now, at_once=urgent or (first_at_once and resource.status is None)) - now
         if early > 0:
             return early
         await self._ground.check()
@@ -53,3 +58,14 @@ class StatusWriter:
     def _due(self, key: _Key, now: float, *, at_once: bool) -> float:
         settled = now if at_once else self._changed.setdefault(key, now) + SETTLE_SECONDS
         return max(settled, self._written.get(key, float("-inf")) + STATUS_SECONDS)
+
+
+def readable(status: Status, version: int) -> Status:
+    """A status as every operator of a StoreCluster of this cluster version can read it."""
+    kept = readable_at(version, status.conditions)
+    return status if len(kept) == len(status.conditions) else status.model_copy(update={"conditions": kept})
+
+
+def _is_ready(status: Status | None) -> bool:
+    conditions = status.conditions if status is not None else ()
+    return any(entry.type == "Ready" and entry.status == "True" for entry in conditions)

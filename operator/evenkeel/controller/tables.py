@@ -15,23 +15,26 @@ from evenkeel.controller.resources import Resources
 from evenkeel.controller.statuses import StatusWriter
 from evenkeel.controller.troubles import HELPLESS, trouble_of
 from evenkeel.errors import EvenkeelError, FencedError, MalformedRecordError
-from evenkeel.model.conditions import Reason, parse_timestamp
+from evenkeel.model.conditions import Reason
 from evenkeel.model.partitionassignment import PartitionAssignment, PartitionAssignmentSpec, PartitionStatus
 from evenkeel.model.rebalanceplan import RebalancePlan
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.model.table import Table
 from evenkeel.model.views import SLICE, slice_name
 from evenkeel.process.subject import note
+from evenkeel.protocol.keys import table_name
+from evenkeel.reconcile.dropped import RESTORE_ANNOTATION, keep_table, kept_for, restore_table
 from evenkeel.reconcile.leaders import chosen_leaders, order_leaders
 from evenkeel.reconcile.partitions import Trouble, partition_statuses, slice_status
 from evenkeel.reconcile.plan_status import owned_metadata
 from evenkeel.reconcile.snapshot import TableSnapshot
 from evenkeel.reconcile.status import table_status, troubled_status
 from evenkeel.reconcile.stores import leaving
-from evenkeel.reconcile.table import Outcome, carry_on, drop_table, reconcile_table
+from evenkeel.reconcile.table import Outcome, adopt_table, carry_on, drop_table, reconcile_table
 from evenkeel.reconcile.wish import table_key, wish_of
+from evenkeel.versions import Feature, supports
 
-__all__ = ["PAUSED_ANNOTATION", "RELEASE_ANNOTATION", "TableKeeper", "pause_of", "released"]
+__all__ = ["PAUSED_ANNOTATION", "RELEASE_ANNOTATION", "TableKeeper", "cluster_paused", "pause_of", "released"]
 
 log = logging.getLogger(__name__)
 
@@ -39,13 +42,19 @@ PAUSED_ANNOTATION: Final = "evenkeel.dev/paused"
 """On a Table or a StoreCluster: `true` has the same effect as `spec.paused`, and is no change of the spec."""
 RELEASE_ANNOTATION: Final = "evenkeel.dev/release"
 """On a Table or a StoreCluster that is being deleted: `true` lets it go, whoever has not given up its data yet."""
+_AGAIN_SECONDS: Final = 5.0
 _GRACE_SECONDS: Final = 30.0
-"""So long after its deletion stores that answer are still waited for."""
+"""So long after a deleted table is released stores that answer are still waited for."""
 
 
 def released(resource: Table | StoreCluster) -> bool:
     """Whether nobody is to be waited for."""
     return resource.metadata.annotations.get(RELEASE_ANNOTATION) == "true"
+
+
+def cluster_paused(cluster: StoreCluster) -> bool:
+    """Whether nothing new is to be begun on any table."""
+    return cluster.spec.paused or cluster.metadata.annotations.get(PAUSED_ANNOTATION) == "true"
 
 
 def pause_of(table: Table, cluster: StoreCluster | None) -> str:
@@ -54,7 +63,7 @@ def pause_of(table: Table, cluster: StoreCluster | None) -> str:
         return "spec.paused is true"
     if table.metadata.annotations.get(PAUSED_ANNOTATION) == "true":
         return f"paused by the annotation {PAUSED_ANNOTATION}"
-    if cluster is not None and (cluster.spec.paused or cluster.metadata.annotations.get(PAUSED_ANNOTATION) == "true"):
+    if cluster is not None and cluster_paused(cluster):
         return f"StoreCluster {cluster.metadata.name} is paused"
     return ""
 
@@ -80,16 +89,19 @@ class TableKeeper:
         self._plans = PlanKeeper(resources, ground, statuses)
         self.moving: set[str] = set()
         """Tables with replicas on their way: what stores report of them is worth a look."""
-        self.held_up: dict[str, str] = {}
-        """By table, why it cannot be placed as wanted."""
+        self.held_up: dict[str, Trouble] = {}
+        """By the key of a table, why it cannot be placed as wanted."""
         self._told: dict[str, int] = {}
         """By table, the plan that was logged last."""
+        self._released: dict[str, float] = {}
+        """By table that is released: when that was first seen, by the clock."""
 
     def forget(self, name: str) -> None:
         """There is no such table any more."""
         self.moving.discard(name)
-        self.held_up.pop(name, None)
+        self.held_up = {key: trouble for key, trouble in self.held_up.items() if table_name(key) != name}
         self._told.pop(name, None)
+        self._released.pop(name, None)
 
     async def look(self, name: str) -> float:
         """Go as far as is possible now; returns in how many seconds to look again, or 0."""
@@ -109,7 +121,7 @@ class TableKeeper:
             return await self._statuses.write(table, status)
 
     async def _keep(self, table: Table) -> float:
-        name, key = table.metadata.name, table_key(table)
+        name, key = table.metadata.name, await self._ground.key_of(table)
         cluster = await self._resources.store_cluster()
         scene = _Scene(
             table=table,
@@ -118,34 +130,66 @@ class TableKeeper:
             plans=await self._resources.plans(name),
             paused=pause_of(table, cluster),
         )
+        if not scene.paused:
+            key = await self._restore(key, scene)
         trouble, outcome = (None, Outcome()) if scene.paused else await self._reconcile(key, scene)
         self._tell(name, outcome)
         snapshot = await self._ground.snapshot(key)
         if not scene.paused:
-            chosen, now, epoch = chosen_leaders(table), self._ground.today(), self._ground.held.compare
+            chosen, now, epoch = chosen_leaders(table), self._ground.steady(), self._ground.held.compare
             await self._ground.commit_all(order_leaders(snapshot, chosen, now=now, epoch=epoch))
         if trouble is None and outcome.blocked:
             trouble = _blocked(outcome)
-        self._note(name, trouble)
+        self._note(key, trouble)
         return await self._describe(scene, snapshot, blocked=outcome.blocked, trouble=trouble)
+
+    async def _restore(self, key: str, scene: _Scene) -> str:
+        """Take over the data of a deleted Table, where that is asked for; returns the key of the table's data."""
+        uid = scene.table.metadata.annotations.get(RESTORE_ANNOTATION, "")
+        ground = self._ground
+        if not uid or key != table_key(scene.table):
+            return key
+        if await ground.get(ground.keys.table(key)) is not None:
+            log.warning("%s is ignored: the table has data of its own", RESTORE_ANNOTATION)
+            return key
+        version, epoch = await ground.check_version(), ground.held.compare
+        wish = wish_of(scene.table, scene.assignments, scene.plans, version=version)
+        restored = await ground.drive(restore_table(wish, keys=ground.keys, table=key, uid=uid, epoch=epoch))
+        log.info("the data of the deleted table %s is restored", restored)
+        return restored
 
     async def _reconcile(self, key: str, scene: _Scene) -> tuple[Trouble | None, Outcome]:
         """Bring the table to what is wanted; where that cannot be, say why and go on with what was decided last."""
         keys, epoch = self._ground.keys, self._ground.held.compare
-        wish = wish_of(scene.table, scene.assignments, scene.plans)
+        version = await self._ground.check_version()
+        wish = wish_of(scene.table, scene.assignments, scene.plans, version=version)
         if scene.cluster is None:
             return Trouble(Reason.STORE_CLUSTER_MISSING, "there is no such StoreCluster; create it"), Outcome()
         try:
-            return None, await self._ground.drive(reconcile_table(wish, keys=keys, table=key, epoch=epoch))
+            steps = reconcile_table(wish, keys=keys, table=key, epoch=epoch, adopting=self._ground.adopting)
+            return None, await self._ground.place(steps)
         except MalformedRecordError:
             raise
         except EvenkeelError as error:
-            trouble = trouble_of(error)
+            trouble = await self._explained(trouble_of(error), scene.cluster)
         return trouble, await self._ground.drive(carry_on(wish, keys=keys, table=key, epoch=epoch))
 
+    async def _explained(self, trouble: Trouble, cluster: StoreCluster) -> Trouble:
+        """A placement that is not feasible may be once the stores are there that the StoreCluster asks for."""
+        there, wanted = len((await self._ground.stores()).registered), cluster.spec.stores
+        if trouble.reason is not Reason.NO_FEASIBLE_PLACEMENT or there >= wanted:
+            return trouble
+        return Trouble(Reason.STORES_NOT_READY, f"{there} of {wanted} stores are registered, so far {trouble.message}")
+
     async def _drop(self, table: Table) -> float:
-        keys, key = self._ground.keys, table_key(table)
+        keys, key = self._ground.keys, await self._ground.key_of(table)
         cluster = await self._resources.store_cluster()
+        if request := self._ground.adopting:
+            # Before all else: stores are let in, and versions rise, only when every table is taken over.
+            epoch = self._ground.held.compare
+            await self._ground.drive(adopt_table(wish_of(table), keys=keys, table=key, epoch=epoch, request=request))
+        if (waiting := await self._keep_data(key, table, cluster)) is not None:
+            return waiting
         known = (await self._ground.stores()).names
 
         grace = self._grace_of(table) if released(table) else 0.0
@@ -161,10 +205,35 @@ class TableKeeper:
             return 0.0
         return grace
 
+    async def _keep_data(self, key: str, table: Table, cluster: StoreCluster | None) -> float | None:
+        """Let a Table go whose data is kept; None where there is nothing to keep, otherwise when to look again."""
+        ground, paused = self._ground, pause_of(table, cluster)
+        now = ground.steady()
+        dropped = kept_for(table.spec, now=now)
+        if dropped.until is not None and dropped.until <= now and not paused:
+            return None
+        if not supports(await ground.check_version(), Feature.KEEP_DROPPED):
+            return None if released(table) else await self._await_update(table)
+        if not await ground.drive(keep_table(dropped, keys=ground.keys, table=key, epoch=ground.held.compare)):
+            return None
+        await self._resources.gone(table)
+        self.forget(table.metadata.name)
+        until = "it is purged" if dropped.until is None else str(table.spec.undelete_for) + " are over"
+        log.info("table %s is deleted; its data is kept until %s", key, until)
+        return 0.0
+
+    async def _await_update(self, table: Table) -> float:
+        words = (
+            "its deletion waits until all stores run this release: those of the previous one cannot keep the data of "
+            "deleted tables; to have it removed at once, release the table"
+        )
+        status = troubled_status(table, Trouble(Reason.VERSION_UNSUPPORTED, words), now=self._ground.now())
+        return max(_AGAIN_SECONDS, await self._statuses.write(table, status))
+
     def _grace_of(self, table: Table) -> float:
-        """Seconds for which stores that answer are still waited for."""
-        deleted = parse_timestamp(table.metadata.deletion_timestamp or "").timestamp()
-        return max(0.0, deleted + _GRACE_SECONDS - self._ground.today())
+        """Seconds for which stores that answer are still waited for, whatever wall clocks say of the deletion."""
+        now = self._ground.clock.now()
+        return max(0.0, self._released.setdefault(table.metadata.name, now) + _GRACE_SECONDS - now)
 
     def _tell(self, name: str, outcome: Outcome) -> None:
         """Have every further line name the plan, and say once which it is."""
@@ -175,11 +244,11 @@ class TableKeeper:
             self._told[name] = outcome.plan
             log.info("plan %d is carried out", outcome.plan)
 
-    def _note(self, name: str, trouble: Trouble | None) -> None:
+    def _note(self, key: str, trouble: Trouble | None) -> None:
         if trouble is not None:
-            self.held_up[name] = trouble.message
+            self.held_up[key] = trouble
         else:
-            self.held_up.pop(name, None)
+            self.held_up.pop(key, None)
 
     # Statuses
 
@@ -189,7 +258,16 @@ class TableKeeper:
         table, now = scene.table, self._ground.now()
         loads = self._ground.reports.of(snapshot.table)
         partitions = partition_statuses(snapshot, loads, blocked=blocked)
-        status = table_status(table, snapshot, partitions, loads=loads, trouble=trouble, paused=scene.paused, now=now)
+        status = table_status(
+            table,
+            snapshot,
+            partitions,
+            loads=loads,
+            sizes=self._ground.reports.sizes(snapshot.table),
+            trouble=trouble,
+            paused=scene.paused,
+            now=now,
+        )
         (self.moving.add if status.moving else self.moving.discard)(table.metadata.name)
         again = [
             await self._statuses.write(table, status),

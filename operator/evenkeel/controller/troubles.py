@@ -9,23 +9,40 @@ from evenkeel.errors import (
     FencedError,
     InvalidInputError,
     MalformedRecordError,
+    MetastoreLossError,
+    NoSpaceError,
     PlanningError,
     RebalancerError,
     UnreachableError,
+    UnsupportedVersionError,
 )
 from evenkeel.model.conditions import Reason
 from evenkeel.reconcile.partitions import Trouble
 
-__all__ = ["HELPLESS", "trouble_of"]
+__all__ = ["HELPLESS", "helpless_trouble", "trouble_of"]
 
-HELPLESS = (UnreachableError, AuthenticationError, ClusterMismatchError)
-"""With these nothing can be done for any table: etcd does not answer, does not let us in, or is another one."""
+HELPLESS = (UnreachableError, AuthenticationError, ClusterMismatchError, UnsupportedVersionError)
+"""With these nothing can be done for any table: etcd does not answer, does not let us in, or is another one, or the
+cluster is of a version that this release does not support."""
 _REASONS: tuple[tuple[type[EvenkeelError], Reason], ...] = (
+    (MetastoreLossError, Reason.METASTORE_MISMATCH),
     (PlanningError, Reason.NO_FEASIBLE_PLACEMENT),
     (RebalancerError, Reason.REBALANCER_FAILED),
     (InvalidInputError, Reason.SPEC_INVALID),
     (MalformedRecordError, Reason.MALFORMED_RECORD),
 )
+
+
+def helpless_trouble(error: EvenkeelError) -> Trouble:
+    """Why nothing can be done for any table."""
+    reason = Reason.METASTORE_UNREACHABLE
+    if isinstance(error, NoSpaceError):
+        reason = Reason.METASTORE_FULL
+    elif isinstance(error, ClusterMismatchError):
+        reason = Reason.METASTORE_MISMATCH
+    elif isinstance(error, UnsupportedVersionError):
+        reason = Reason.VERSION_UNSUPPORTED
+    return Trouble(reason, str(error))
 
 
 def trouble_of(error: Exception) -> Trouble:

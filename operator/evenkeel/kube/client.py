@@ -36,6 +36,7 @@ _JSON: Final = "application/json"
 _APPLY: Final = "application/apply-patch+yaml"
 _MERGE: Final = "application/merge-patch+json"
 _JSON_PATCH: Final = "application/json-patch+json"
+_INVALID: Final = 422
 _TOO_MANY: Final = 429
 _ERRORS: Final = {403: ApiForbiddenError, 404: ApiNotFoundError, 409: ApiConflictError}
 
@@ -136,12 +137,8 @@ class Kube:
         path, query = kind.path(namespace, name, "status"), {"fieldManager": self._manager}
         try:
             return (await self._send("PATCH", kind, path, query=query, body=patch, content=_JSON_PATCH)).body
-        except ApiNotFoundError:
+        except (ApiNotFoundError, ApiConflictError):
             return None
-        except KubernetesError as error:
-            if error.status == 422 and "test" in str(error):
-                return None
-            raise
 
     async def delete(self, kind: Kind, name: str, namespace: str = "", *, grace: int | None = None) -> bool:
         """Begin to delete an object, in the background; whether there was one. `grace` is in seconds."""
@@ -151,6 +148,25 @@ class Kube:
         except ApiNotFoundError:
             return False
         return True
+
+    async def delete_exactly(self, subject: Object) -> bool:
+        """Begin to delete an object only if it is still exactly this one; False where it is gone or has changed."""
+        kind, metadata = kind_of(subject), subject["metadata"]
+        preconditions = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
+        options = {"propagationPolicy": "Background", "preconditions": preconditions}
+        try:
+            await self._send("DELETE", kind, kind.path(_namespace(subject), metadata["name"]), body=options)
+        except (ApiNotFoundError, ApiConflictError):
+            return False
+        return True
+
+    async def patch(self, subject: Object, *operations: Object) -> Object:
+        """Apply JSON patch operations to exactly this version of an object; ApiConflictError where it has changed."""
+        kind, metadata = kind_of(subject), subject["metadata"]
+        version = {"op": "test", "path": "/metadata/resourceVersion", "value": metadata["resourceVersion"]}
+        path, query = kind.path(_namespace(subject), metadata["name"]), {"fieldManager": self._manager}
+        body = [version, *operations]
+        return (await self._send("PATCH", kind, path, query=query, body=body, content=_JSON_PATCH)).body
 
     async def evict(self, pod: Object) -> bool:
         """Have a pod end, and no successor of its name, if its budget allows that now; whether it does, or is gone."""
@@ -233,6 +249,8 @@ class Kube:
             ) from error
         finally:
             self._counted(verb, kind, status)
+        if status == _INVALID and content == _JSON_PATCH and _failed_test(text):
+            raise ApiConflictError(f"{verb} {path}: the object has changed", status=status)
         if status >= 300:
             raise _ERRORS.get(status, KubernetesError)(f"{verb} {path}: {_words(text)}", status=status)
         return Answer(status, msgspec.json.decode(text) if text else {})
@@ -240,6 +258,17 @@ class Kube:
 
 def _namespace(subject: Object) -> str:
     return str(subject["metadata"].get("namespace", ""))
+
+
+def _failed_test(text: bytes) -> bool:
+    """Whether a JSON patch was refused because one of its `test` operations failed.
+
+    The API server answers 422 for that and for an invalid object alike. Only the latter has causes, one per field.
+    """
+    try:
+        return "causes" not in msgspec.json.decode(text).get("details", {})
+    except (msgspec.DecodeError, AttributeError, TypeError):
+        return False
 
 
 def _words(text: bytes) -> str:

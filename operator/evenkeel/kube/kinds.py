@@ -13,9 +13,11 @@ from evenkeel.model.table import Table
 __all__ = [
     "CERTIFICATE",
     "CONFIG_MAP",
+    "CUSTOM_RESOURCE_DEFINITION",
     "EVENT",
     "ISSUER",
     "LEASE",
+    "NAMESPACE",
     "NODE",
     "PARTITION_ASSIGNMENT",
     "PERSISTENT_VOLUME_CLAIM",
@@ -66,9 +68,13 @@ class Kind(NamedTuple):
 
 CERTIFICATE: Final = Kind("cert-manager.io/v1", "Certificate", "certificates")
 CONFIG_MAP: Final = Kind("v1", "ConfigMap", "configmaps")
+CUSTOM_RESOURCE_DEFINITION: Final = Kind(
+    "apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions", namespaced=False
+)
 EVENT: Final = Kind("v1", "Event", "events")
 ISSUER: Final = Kind("cert-manager.io/v1", "Issuer", "issuers")
 LEASE: Final = Kind("coordination.k8s.io/v1", "Lease", "leases")
+NAMESPACE: Final = Kind("v1", "Namespace", "namespaces", namespaced=False)
 NODE: Final = Kind("v1", "Node", "nodes", namespaced=False)
 PERSISTENT_VOLUME_CLAIM: Final = Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims")
 POD: Final = Kind("v1", "Pod", "pods")
@@ -88,9 +94,11 @@ _KINDS: Final = {
     for kind in (
         CERTIFICATE,
         CONFIG_MAP,
+        CUSTOM_RESOURCE_DEFINITION,
         EVENT,
         ISSUER,
         LEASE,
+        NAMESPACE,
         NODE,
         PERSISTENT_VOLUME_CLAIM,
         POD,

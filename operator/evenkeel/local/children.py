@@ -56,9 +56,8 @@ class Child:
         process = self._process
         if process is None or process.returncode is not None:
             return
-        with contextlib.suppress(ProcessLookupError):
-            process.send_signal(how)
-            process.send_signal(signal.SIGCONT)
+        self.send(how)
+        self.send(signal.SIGCONT)
         try:
             async with asyncio.timeout(_PATIENCE):
                 await process.wait()
@@ -66,6 +65,13 @@ class Child:
             log.warning("%s does not stop and is killed", self.name)
             process.kill()
             await process.wait()
+
+    def send(self, what: signal.Signals) -> None:
+        """Send a signal to the process, if it runs."""
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                # `Process.send_signal` polls first, and would take the exit status from the task that waits for it.
+                os.kill(self._process.pid, what)
 
     async def _keep(self) -> None:
         wait = _RESTART_SECONDS

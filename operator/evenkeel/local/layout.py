@@ -101,15 +101,21 @@ class Layout:
     def make(self) -> None:
         """Make the directories; InvalidInputError where somebody else has some of these names already."""
         try:
-            self.root.mkdir(parents=True, exist_ok=True)
-            self._check_ours()
-            self._lock.touch()
-            for path in (self.logs, self.stores):
-                path.mkdir(exist_ok=True)
+            self._make()
         except OSError as error:
-            raise InvalidInputError(
-                f"{self.root} cannot hold a cluster: {error.strerror}; name another directory with --dir"
-            ) from error
+            raise self._unusable(error) from error
+
+    def _make(self) -> None:
+        self.root.mkdir(parents=True, exist_ok=True)
+        self._check_ours()
+        self._lock.touch()
+        for path in (self.logs, self.stores):
+            path.mkdir(exist_ok=True)
+
+    def _unusable(self, error: OSError) -> InvalidInputError:
+        return InvalidInputError(
+            f"{self.root} cannot hold a cluster: {error.strerror}; name another directory with --dir"
+        )
 
     @property
     def is_made(self) -> bool:
@@ -190,16 +196,23 @@ class Layout:
         """Return the lock's file, locked."""
         until = time.monotonic() + _PROBE_SECONDS
         while True:
-            self.make()
-            file = self._lock.open("r+b")
-            # Who has wiped the directory held a lock that is nobody's any more.
-            if _locked(file.fileno(), fcntl.LOCK_EX) and _is(file, self._lock):
-                return file
-            file.close()
-            if time.monotonic() > until:
-                running = self._read_running()
-                who = f", as process {running.pid}" if running is not None else ""
-                raise InvalidInputError(f"the cluster in {self.root} runs already{who}")
+            late = time.monotonic() > until
+            try:
+                self._make()
+                file = self._lock.open("r+b")
+            except OSError as error:
+                # Another process that wipes the cluster can remove a directory between any two steps.
+                if late or not isinstance(error, FileNotFoundError):
+                    raise self._unusable(error) from error
+            else:
+                # A lock on a file that was removed with its directory protects nothing.
+                if _locked(file.fileno(), fcntl.LOCK_EX) and _is(file, self._lock):
+                    return file
+                file.close()
+                if late:
+                    running = self._read_running()
+                    who = f", as process {running.pid}" if running is not None else ""
+                    raise InvalidInputError(f"the cluster in {self.root} runs already{who}")
             time.sleep(0.02)
 
     def is_held(self) -> bool:

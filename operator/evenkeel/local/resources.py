@@ -15,9 +15,11 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
+from evenkeel.controller.dropped import kept_tables
 from evenkeel.controller.resources import Status
 from evenkeel.errors import InvalidInputError
 from evenkeel.metastore.api import Delete, KeyValue, Metastore, Put, Txn, unchanged
+from evenkeel.model.base import struck_off
 from evenkeel.model.conditions import timestamp
 from evenkeel.model.loading import Resource, parse
 from evenkeel.model.partitionassignment import PartitionAssignment
@@ -25,6 +27,7 @@ from evenkeel.model.rebalanceplan import RebalancePlan
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.model.table import Table
 from evenkeel.model.updates import validate_update
+from evenkeel.protocol.keys import Keys
 
 __all__ = ["NAMESPACE", "ROOT", "Applied", "ClusterResources", "LocalResources"]
 
@@ -146,6 +149,11 @@ class LocalResources:
         if kind is StoreCluster and (tables := await self.tables(name)):
             named = ", ".join(table.metadata.name for table in tables[:5])
             raise InvalidInputError(f"StoreCluster {name} holds tables ({named}): delete these first")
+        if kind is StoreCluster and (kept := await self._kept(name)):
+            named = ", ".join(kept[:5])
+            raise InvalidInputError(
+                f"StoreCluster {name} holds data of deleted tables ({named}): undelete or purge these first"
+            )
         key = _key(kind, name)
         while (kv := await self._metastore.get(key)) is not None:
             if kind not in _SLOW_TO_GO:
@@ -156,6 +164,10 @@ class LocalResources:
             document["metadata"].setdefault("deletionTimestamp", _now())
             if await self._put(key, kv, document):
                 return
+
+    async def _kept(self, store_cluster: str) -> list[str]:
+        found = await kept_tables(self._metastore, Keys(namespace=NAMESPACE, store_cluster=store_cluster))
+        return [kept.key for kept in found]
 
     async def set_status(self, resource: Resource, status: Status) -> None:
         """Write a status; nothing happens where the resource is gone."""
@@ -247,6 +259,22 @@ class ClusterResources:
     async def remove(self, plan: RebalancePlan) -> None:
         """Take away an object of a plan."""
         await self._all.remove(plan)
+
+    async def create(self, table: Table) -> None:
+        """Make a Table again that was deleted."""
+        if await self._all.get(Table, table.metadata.name) is None:
+            await self._all.apply(table)
+
+    async def strike_off(self, annotation: str, entry: str) -> None:
+        """Take an entry off an annotation of the StoreCluster."""
+
+        def edit(document: dict[str, Any]) -> None:
+            annotations = document["metadata"].get("annotations", {})
+            left = struck_off(annotations.get(annotation, ""), entry)
+            annotations.pop(annotation, None)
+            annotations.update({annotation: left} if left else {})
+
+        await self._all.change(StoreCluster, self._name, edit)
 
     async def gone(self, table: Table) -> None:
         """Nothing is left of a table: let its resources go."""

@@ -2,39 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import signal
-from typing import Final, NamedTuple
+from typing import Final
 
 from evenkeel.local.children import Child
 from evenkeel.local.layout import Layout, ProcessInfo, StorePorts
 from evenkeel.model.storecluster import StoreCluster
 
-__all__ = ["LOOPBACK", "Asked", "StorePair", "asked_of"]
+__all__ = ["LOOPBACK", "StorePair", "engine_flags"]
 
 LOOPBACK: Final = "127.0.0.1"
 _LEAST_MEMORY: Final = 256 << 20
 
 
-class Asked(NamedTuple):
-    """What a StoreCluster asks of the processes themselves, as flags: they are started anew when it changes."""
-
-    sidecar: tuple[str, ...]
-    engine: tuple[str, ...]
-
-
-def asked_of(cluster: StoreCluster) -> Asked:
-    """Return what processes are told."""
-    throttles = cluster.spec.throttles
-    rate = throttles.bytes_per_second
-    return Asked(
-        sidecar=(
-            *("--snapshots-at-once", str(throttles.max_concurrent_moves)),
-            *(("--bytes-per-second", str(rate.units)) if rate is not None else ()),
-        ),
-        engine=("--heal", "no") if cluster.spec.healing == "Manual" else (),
-    )
+def engine_flags(cluster: StoreCluster) -> tuple[str, ...]:
+    """Return the flags of a store's process that follow from the StoreCluster: it is restarted when they change."""
+    return ("--heal", "no") if cluster.spec.healing == "Manual" else ()
 
 
 class StorePair:
@@ -47,13 +33,12 @@ class StorePair:
             *("--store", name, "--store-cluster", cluster.metadata.name, "--etcd-endpoints", etcd),
             *("--socket", str(layout.socket(name)), "--log-format", "console"),
         )
-        self.asked = asked_of(cluster)
+        self.flags = engine_flags(cluster)
         self.sidecar = Child(
             f"{name} raft",
             "evenkeel_raft.process.main",
             (
                 *common,
-                *self.asked.sidecar,
                 *("--data", str(self._data / "raft"), "--flight", f"grpc://{LOOPBACK}:{ports.flight}"),
                 *("--listen", f"{LOOPBACK}:{ports.peers}", "--http", f"{LOOPBACK}:{ports.http}"),
             ),
@@ -66,7 +51,7 @@ class StorePair:
                 *common,
                 *("--data", str(self._data / "store"), "--memory", str(_memory(cluster))),
                 *("--listen", f"{LOOPBACK}:{ports.flight}", "--http", f"{LOOPBACK}:{ports.store_http}"),
-                *self.asked.engine,
+                *self.flags,
             ),
             log=layout.log(f"{name}.store"),
         )
@@ -81,10 +66,17 @@ class StorePair:
         await self.sidecar.start()
         await self.engine.start()
 
-    async def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+    async def stop(self) -> None:
         """End both; the store first, so that it can hand over through its sidecar."""
-        await self.engine.stop(how)
-        await self.sidecar.stop(how)
+        await self.engine.stop()
+        await self.sidecar.stop()
+
+    async def kill(self) -> None:
+        """Kill both at once, as a power cut would: a sidecar that outlives its store hands leadership over."""
+        pair = (self.sidecar, self.engine)
+        for child in pair:
+            child.send(signal.SIGKILL)
+        await asyncio.gather(*(child.stop(signal.SIGKILL) for child in pair))
 
     def wipe(self) -> None:
         """Remove the data of a store that is gone for good."""

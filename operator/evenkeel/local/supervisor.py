@@ -19,14 +19,15 @@ from pathlib import Path
 from typing import Final
 
 from evenkeel.controller.controller import Controller
-from evenkeel.errors import EvenkeelError, UnreachableError
+from evenkeel.errors import EvenkeelError, FencedError, NoSpaceError, UnreachableError
 from evenkeel.local.children import outlive
 from evenkeel.local.layout import Layout, ProcessInfo, Running, StorePorts
 from evenkeel.local.resources import NAMESPACE, ClusterResources, LocalResources
-from evenkeel.local.stores import LOOPBACK, StorePair, asked_of
+from evenkeel.local.stores import LOOPBACK, StorePair, engine_flags
 from evenkeel.metastore.api import Delete, Metastore, Txn
 from evenkeel.metastore.binary import find_etcd
 from evenkeel.metastore.etcd import EtcdMetastore
+from evenkeel.metastore.maintenance import Maintenance, ReliefPace
 from evenkeel.metastore.server import EtcdServer, free_port
 from evenkeel.metastore.settings import EtcdSettings
 from evenkeel.model.storecluster import StoreCluster
@@ -43,6 +44,7 @@ log = logging.getLogger(__name__)
 DOWN_ANNOTATION: Final = "evenkeel.dev/down"
 """On a StoreCluster: names of stores whose processes are to be down, separated by commas (`evenkeel local kill`)."""
 _LOOK_SECONDS: Final = 1.0
+_RELIEF_SECONDS: Final = 5.0
 _ETCD_ARGUMENTS: Final = (
     "--auto-compaction-mode=periodic",
     "--auto-compaction-retention=30m",
@@ -73,6 +75,7 @@ class Supervisor:
             try:
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(_keep_etcd(etcd))
+                    tasks.create_task(_relieve_etcd(etcd))
                     tasks.create_task(self._listen(LocalResources(metastore)))
                     tasks.create_task(self._keep(metastore, etcd))
             finally:
@@ -135,7 +138,7 @@ class Supervisor:
 
     async def _renew(self, cluster: StoreCluster, etcd: str, metastore: Metastore) -> None:
         """Start one store anew whose processes were told something else, while all others are there."""
-        outdated = [name for name in self._of(cluster) if self._stores[name].asked != asked_of(cluster)]
+        outdated = [name for name in self._of(cluster) if self._stores[name].flags != engine_flags(cluster)]
         if not outdated:
             return
         keys = _keys(cluster)
@@ -150,7 +153,7 @@ class Supervisor:
 
     async def _bring_down(self, cluster: StoreCluster) -> None:
         down = sorted(self._of(cluster) & asked_to_be_down(cluster))
-        await asyncio.gather(*(self._stores[name].stop(signal.SIGKILL) for name in down))
+        await asyncio.gather(*(self._stores[name].kill() for name in down))
         for name in down:
             del self._stores[name]
 
@@ -192,9 +195,11 @@ class Supervisor:
         name = cluster.metadata.name
         running = self._controllers.get(name)
         if running is not None:
-            if running.done():
+            if not running.done():
+                return
+            if not isinstance(running.exception(), FencedError):
                 running.result()
-            return
+            log.warning("the controller of StoreCluster %s begins anew: %s", name, running.exception())
         controller = Controller(
             metastore,
             keys=_keys(cluster),
@@ -233,6 +238,26 @@ async def _keep_etcd(etcd: EtcdServer) -> None:
                 await etcd.start()
             except EvenkeelError as error:
                 log.warning("%s", error)
+
+
+async def _relieve_etcd(etcd: EtcdServer) -> None:
+    """Where etcd has used up its quota, free space: nobody else would, and every change would wait for it."""
+    pace = ReliefPace()
+    while True:
+        await asyncio.sleep(_RELIEF_SECONDS)
+        if not pace.due():
+            continue
+        try:
+            async with Maintenance(etcd.settings()) as maintenance:
+                raised = await maintenance.relieve()
+        except NoSpaceError as error:
+            raised = True
+            log.warning("etcd still refuses writes: %s", error)
+        except EvenkeelError as error:
+            raised = False
+            log.warning("whether etcd has space cannot be told: %s", error)
+        if raised:
+            pace.attempted()
 
 
 def _keys(cluster: StoreCluster) -> Keys:

@@ -128,6 +128,10 @@ class Opener:
         if refused == self.metadata:
             self._token = ""
 
+    def forget_cluster(self) -> None:
+        """Take the cluster that answers next for the one to work with."""
+        self._cluster_id = 0
+
     def unreachable(self, why: str = "") -> UnreachableError:
         """The error that names each endpoint, what it failed with, and what to check."""
         tried = "; ".join(

@@ -65,6 +65,11 @@ class Link:
         except TimeoutError:
             raise self._opener.unreachable() from None
 
+    def drop(self) -> None:
+        """Let the next request open another connection."""
+        if self._connection is not None:
+            self._retire(self._connection)
+
     async def close(self) -> None:
         """Close all connections; requests under way fail."""
         self._closed = True

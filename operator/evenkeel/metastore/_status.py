@@ -16,11 +16,24 @@ from evenkeel.errors import (
     CompactedError,
     LeaseNotFoundError,
     MetastoreError,
+    NoSpaceError,
     RefusedError,
 )
 
-__all__ = ["certainly_not_applied", "is_stale_token", "is_transient", "reason", "refuses_certificate", "translate"]
+__all__ = [
+    "NO_SPACE",
+    "certainly_not_applied",
+    "is_stale_token",
+    "is_transient",
+    "reason",
+    "refuses_certificate",
+    "translate",
+]
 
+NO_SPACE = (
+    "etcd has used up its space quota and refuses writes (alarm NOSPACE); reads go on. Free space: `etcdctl compact "
+    "REVISION`, `etcdctl defrag --cluster`, `etcdctl alarm disarm`; if that does not last, raise its quota"
+)
 _TRANSIENT = {
     rpc.StatusCode.UNAVAILABLE,
     rpc.StatusCode.DEADLINE_EXCEEDED,
@@ -82,5 +95,5 @@ def translate(error: Any) -> MetastoreError:
     if error.code() in (rpc.StatusCode.INVALID_ARGUMENT, rpc.StatusCode.OUT_OF_RANGE):
         return RefusedError(f"etcd refuses the request: {details}")
     if "database space exceeded" in details:
-        return MetastoreError(f"etcd is full ({details}): compact, defragment and disarm its alarm")
+        return NoSpaceError(NO_SPACE)
     return MetastoreError(f"etcd: {error.code().name}: {details}")

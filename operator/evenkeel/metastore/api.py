@@ -186,6 +186,14 @@ class Metastore(Protocol):
         """
         ...
 
+    async def forget(self) -> None:
+        """Work with whatever etcd answers next: the caller judges by its own memory whether it is the right one."""
+        ...
+
+    async def full(self) -> str:
+        """Why it refuses every write for lack of space; empty if it does not, or if we may not ask."""
+        ...
+
     async def close(self) -> None:
         """Release connections; the instance cannot be used afterwards."""
         ...

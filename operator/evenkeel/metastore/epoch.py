@@ -107,6 +107,14 @@ class FencedMetastore:
         """The identity of the etcd cluster."""
         return await self._metastore.cluster_id()
 
+    async def forget(self) -> None:
+        """Work with whatever etcd answers next."""
+        await self._metastore.forget()
+
+    async def full(self) -> str:
+        """Why it refuses every write for lack of space."""
+        return await self._metastore.full()
+
     async def close(self) -> None:
         """Close the metastore behind it."""
         await self._metastore.close()

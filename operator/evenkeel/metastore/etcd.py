@@ -18,7 +18,7 @@ from typing import Any
 import grpc
 from aetcd import rpc
 
-from evenkeel.errors import ClusterMismatchError, CompactedError, LeaseNotFoundError
+from evenkeel.errors import AuthenticationError, ClusterMismatchError, CompactedError, LeaseNotFoundError
 from evenkeel.metastore._codec import (
     decode_kv,
     decode_txn,
@@ -32,6 +32,7 @@ from evenkeel.metastore._codec import (
 )
 from evenkeel.metastore._connection import Connection, Opener
 from evenkeel.metastore._link import Link, Method
+from evenkeel.metastore._status import NO_SPACE
 from evenkeel.metastore._watch import Watch
 from evenkeel.metastore.api import KeyValue, Snapshot, Txn, TxnResult, WatchBatch
 from evenkeel.metastore.settings import EtcdSettings
@@ -93,6 +94,20 @@ class EtcdMetastore:
         """The identity of this etcd cluster: another or a fresh one answers another number."""
         deadline = asyncio.get_running_loop().time() + self._settings.request_timeout
         return (await self._link.connection(deadline)).cluster_id
+
+    async def forget(self) -> None:
+        """Work with whatever etcd answers next: the caller judges by its own memory whether it is the right one."""
+        self._newest = 0
+        self._opener.forget_cluster()
+        self._link.drop()
+
+    async def full(self) -> str:
+        """Why etcd refuses every write for lack of space; empty if it does not, or if we may not ask."""
+        try:
+            answer = await self._link.call(_alarm, rpc.AlarmRequest(alarm=rpc.NOSPACE), repeatable=True)
+        except AuthenticationError:
+            return ""
+        return NO_SPACE if answer.alarms else ""
 
     async def close(self) -> None:
         """Release connections and end all watches; the instance cannot be used afterwards."""
@@ -187,6 +202,10 @@ def _grant(connection: Connection) -> Any:
 
 def _revoke(connection: Connection) -> Any:
     return connection.lease.LeaseRevoke
+
+
+def _alarm(connection: Connection) -> Any:
+    return connection.maintenance.Alarm
 
 
 def _keep_alive(connection: Connection) -> Any:

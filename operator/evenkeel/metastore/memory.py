@@ -69,6 +69,13 @@ class MemoryMetastore:
         """The number given when it was made."""
         return self._cluster_id
 
+    async def forget(self) -> None:
+        """Memory is always the same."""
+
+    async def full(self) -> str:
+        """Memory has no quota."""
+        return ""
+
     async def compact(self, revision: int) -> None:
         """Forget history up to `revision`, as etcd does on its own schedule."""
         self._do(lambda: self._mvcc.compact(revision))

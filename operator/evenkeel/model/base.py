@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
@@ -24,6 +24,7 @@ __all__ = [
     "API_VERSION",
     "GROUP",
     "MISSING",
+    "UNSEEN",
     "VERSION",
     "Count",
     "DnsName",
@@ -37,6 +38,7 @@ __all__ = [
     "Violation",
     "cel",
     "enforce",
+    "struck_off",
 ]
 
 GROUP = "evenkeel.dev"
@@ -44,6 +46,7 @@ VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 
 ALLOWED = "x-evenkeel-allowed"
+VALUES = "x-evenkeel-values"
 """Schema key with the words an error message uses for what a field may hold; never part of a CRD."""
 
 DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
@@ -96,6 +99,14 @@ class Model(BaseModel):
     model_config = ConfigDict(**_COMMON, extra="forbid")
 
 
+def known_values(*values: str) -> Any:
+    """Of a text in a status: what this release writes there.
+
+    It is no enum, neither in the CRD nor for whoever reads it: a newer operator may write others.
+    """
+    return Field(max_length=64, json_schema_extra={VALUES: list(values)})
+
+
 class StatusModel(BaseModel):
     """Part of what the operator writes: unknown fields come from a newer operator and are ignored."""
 
@@ -132,6 +143,10 @@ Text = Annotated[str, Field(max_length=1024)]
 Count = Annotated[int, Field(ge=0, le=2**53)]
 LabelValue = Annotated[str, Field(max_length=253)]
 Labels = Annotated[dict[str, LabelValue], Field(max_length=64)]
+
+
+UNSEEN: Final = {"observedGeneration": 0}
+"""The status of an object that no operator has seen: no generation is 0."""
 
 
 class ObjectMeta(Model):
@@ -179,3 +194,8 @@ class ResourceBase(Model):
         """The object as plain data, holding what was written and no defaults."""
         written = self.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_unset=True)
         return {"apiVersion": self.api_version, "kind": self.kind, **written}
+
+
+def struck_off(listed: str, entry: str) -> str:
+    """A list separated by commas, without one of its entries."""
+    return ",".join(name for name in (one.strip() for one in listed.split(",")) if name and name != entry)

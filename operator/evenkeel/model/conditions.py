@@ -2,6 +2,9 @@
 
 A condition keeps its `lastTransitionTime` for as long as its status stays the same, whatever happens to reason and
 message, and says which generation of the spec it speaks of: a `Ready` that has not seen the newest spec says so.
+
+`Reconciling` and `Stalled` are for kstatus, which Flux and others use: True means InProgress and Failed. At most one of
+them is True. They follow from the other conditions (`with_kstatus`), so they never contradict them.
 """
 
 from __future__ import annotations
@@ -9,13 +12,17 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal, get_args
 
 from pydantic import Field
 
-from evenkeel.model.base import Count, StatusModel
+from evenkeel.model.base import Count, StatusModel, known_values
+from evenkeel.versions import Feature, supports
 
 __all__ = [
+    "FIRST_TYPES",
+    "REPEATING",
+    "STALLING",
     "Condition",
     "ConditionType",
     "Conditions",
@@ -23,14 +30,34 @@ __all__ = [
     "Reason",
     "Timestamp",
     "condition",
+    "condition_of",
     "merge_conditions",
     "parse_timestamp",
     "projected",
+    "readable_at",
     "timestamp",
+    "unless_past",
+    "with_kstatus",
 ]
 
-ConditionType = Literal["Ready", "Progressing", "Balanced", "Degraded", "Accepted", "Approved"]
-"""Ready, Progressing, Balanced and Degraded on everything that runs; Accepted and Approved on what a user proposes."""
+ConditionType = Literal[
+    "Ready",
+    "Available",
+    "Progressing",
+    "Balanced",
+    "Degraded",
+    "Accepted",
+    "Approved",
+    "Reconciling",
+    "Stalled",
+    "MetastoreMismatch",
+]
+"""Ready, Reconciling and Stalled on everything; Progressing and Degraded on what runs; Available and Balanced on
+tables; Accepted and Approved on what a user proposes; MetastoreMismatch on StoreClusters."""
+
+FIRST_TYPES: Final = frozenset(("Ready", "Progressing", "Balanced", "Degraded", "Accepted", "Approved"))
+"""The types that the first release knows: its CRDs refuse a status with a condition of any other type, and its operator
+cannot read an object that has one."""
 
 _LONGEST_MESSAGE = 4096
 
@@ -54,26 +81,57 @@ class Reason(enum.StrEnum):
     NO_FEASIBLE_PLACEMENT = "NoFeasiblePlacement"
     REBALANCER_FAILED = "RebalancerFailed"
     METASTORE_UNREACHABLE = "MetastoreUnreachable"
+    METASTORE_FULL = "MetastoreFull"
+    METASTORE_MISMATCH = "MetastoreMismatch"
+    METASTORE_ADOPTING = "MetastoreAdopting"
+    METASTORE_ADOPTED = "MetastoreAdopted"
+    VERSION_UNSUPPORTED = "VersionUnsupported"
     MALFORMED_RECORD = "MalformedRecord"
     INTERNAL_ERROR = "InternalError"
     STORES_NOT_READY = "StoresNotReady"
     STORES_LOST = "StoresLost"
-    QUORUM_LOST = "QuorumLost"
+    NO_QUORUM = "NoQuorum"
+    NO_LEADER = "NoLeader"
+    DATA_LOST = "DataLost"
     CATCH_UP_FAILING = "CatchUpFailing"
     REPLICA_DAMAGED = "ReplicaDamaged"
+    CLOCK_SKEW = "ClockSkew"
     VOLUME_UNBOUND = "VolumeUnbound"
     CERTIFICATE_MISSING = "CertificateMissing"
     TABLES_REMAIN = "TablesRemain"
     FORBIDDEN = "Forbidden"
     API_REFUSED = "ApiRefused"
+    FOREIGN_OBJECT = "ForeignObject"
+
+
+REPEATING: Final = frozenset(("Available", "Reconciling", "Stalled"))
+"""Conditions that repeat for programs what Ready, Progressing and Degraded tell people."""
+STALLING: Final = frozenset(
+    (
+        Reason.SPEC_INVALID,
+        Reason.SPEC_IGNORED,
+        Reason.NO_FEASIBLE_PLACEMENT,
+        Reason.REBALANCER_FAILED,
+        Reason.VERSION_UNSUPPORTED,
+        Reason.MALFORMED_RECORD,
+        Reason.INTERNAL_ERROR,
+        Reason.FORBIDDEN,
+        Reason.API_REFUSED,
+        Reason.FOREIGN_OBJECT,
+        Reason.NO_QUORUM,
+        Reason.DATA_LOST,
+        Reason.REPLICA_DAMAGED,
+    )
+)
+"""Reasons not to be Ready that do not pass by themselves: somebody has to change something."""
 
 
 class Condition(StatusModel):
     """One condition; at most one of each type per object."""
 
-    type: ConditionType
+    type: Annotated[str, known_values(*get_args(ConditionType))]
     """What it is about."""
-    status: Literal["True", "False", "Unknown"]
+    status: Annotated[str, known_values("True", "False", "Unknown")]
     """Whether it holds."""
     reason: Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z]([A-Za-z0-9_]*[A-Za-z0-9])?$")]
     """One CamelCase word for programs."""
@@ -98,14 +156,21 @@ class Progress(StatusModel):
     """How far a rebalance is."""
 
     moves_done: Count = 0
+    """Partitions that are where the plan wants them."""
     moves_total: Count = 0
+    """Partitions that the plan changes."""
     bytes_done: Count = 0
+    """Bytes that were copied, as far as the sizes of partitions are known."""
     bytes_total: Count = 0
+    """Bytes to copy in all."""
     percentage: Annotated[int, Field(ge=0, le=100)] = 0
     """Of the bytes, or of the moves where nothing has to be copied. 100 only when all is done."""
     started_at: Timestamp | None = None
     expected_at: Timestamp | None = None
-    """When it will be done at the present rate; absent while no rate is known."""
+    """When it will be done at the rate measured since it started.
+
+    Absent while nothing was measured, and once the time has passed without progress.
+    """
 
     @classmethod
     def of(
@@ -147,6 +212,11 @@ def projected(started: str, now: str, *, done: int, left: int) -> str:
     return timestamp(moment + max(needed, timedelta(seconds=1)))
 
 
+def unless_past(moment: str | None, now: str) -> str | None:
+    """An expected time, or None once it has passed: what was expected then did not happen."""
+    return moment if moment is not None and moment > now else None
+
+
 def condition(
     kind: ConditionType,
     holds: bool | None,
@@ -176,3 +246,51 @@ def merge_conditions(old: Iterable[Condition], new: Iterable[Condition]) -> tupl
         time = {"last_transition_time": before.last_transition_time} if before is not None and stays else {}
         merged[now.type] = now.model_copy(update=time)
     return tuple(merged.values())
+
+
+def condition_of(conditions: Iterable[Condition], kind: ConditionType) -> Condition | None:
+    """The condition of a type, if there is one."""
+    return next((entry for entry in conditions if entry.type == kind), None)
+
+
+def readable_at(version: int, conditions: Iterable[Condition]) -> tuple[Condition, ...]:
+    """The conditions that every operator of a StoreCluster of this cluster version can read."""
+    known = supports(version, Feature.CONDITION_TYPES)
+    return tuple(entry for entry in conditions if known or entry.type in FIRST_TYPES)
+
+
+def with_kstatus(conditions: Iterable[Condition], *, now: str) -> tuple[Condition, ...]:
+    """The conditions of an object, with the Reconciling and Stalled that follow from them."""
+    known = tuple(conditions)
+    stalled = _stalled(known)
+    reconciling = None if stalled is not None else _reconciling(known)
+    derived = [_derived("Reconciling", reconciling, known, now=now), _derived("Stalled", stalled, known, now=now)]
+    return merge_conditions(known, derived)
+
+
+def _derived(kind: ConditionType, cause: Condition | None, known: tuple[Condition, ...], *, now: str) -> Condition:
+    """True for the same reason as its cause; False without one."""
+    if cause is not None:
+        return cause.model_copy(update={"type": kind, "status": "True", "last_transition_time": now})
+    generation = max((entry.observed_generation for entry in known), default=0)
+    return condition(kind, False, Reason.AS_EXPECTED, now=now, generation=generation)
+
+
+def _stalled(conditions: tuple[Condition, ...]) -> Condition | None:
+    """The condition that says why the object will not become Ready by itself."""
+    ready, degraded = condition_of(conditions, "Ready"), condition_of(conditions, "Degraded")
+    if ready is None or ready.status == "True":
+        return None
+    causes = (degraded, ready) if degraded is not None and degraded.status == "True" else (ready,)
+    return next((cause for cause in causes if cause.reason in STALLING), None)
+
+
+def _reconciling(conditions: tuple[Condition, ...]) -> Condition | None:
+    """The condition that says what is under way, or waited for, on the way to the spec."""
+    ready, progressing = condition_of(conditions, "Ready"), condition_of(conditions, "Progressing")
+    balanced = condition_of(conditions, "Balanced")
+    if progressing is not None and progressing.status == "True":
+        return progressing
+    if ready is not None and ready.status != "True":
+        return ready
+    return balanced if balanced is not None and balanced.status == "False" else None

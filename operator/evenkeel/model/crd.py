@@ -7,18 +7,24 @@ form; what a field may hold is the same in both, because both come from one mode
 
 from __future__ import annotations
 
+import hashlib
+import json
 import sys
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 
-from evenkeel.model.base import DNS_LABEL, GROUP, VERSION
+from evenkeel.model.base import DNS_LABEL, GROUP, UNSEEN, VALUES, VERSION
 from evenkeel.model.loading import KINDS
 from evenkeel.model.schema import Node, schema_of
 
-__all__ = ["crd", "main", "render"]
+__all__ = ["SCHEMA_ANNOTATION", "crd", "main", "render", "schema_hashes"]
+
+SCHEMA_ANNOTATION = "evenkeel.dev/schema-hash"
+"""On a definition: a hash of its content, by which an operator recognizes the one it comes with."""
 
 
 class Column(NamedTuple):
@@ -58,6 +64,7 @@ FACES: dict[str, Face] = {
             Column("Ready", _condition("Ready")),
             Column("Stores", ".spec.stores", "integer"),
             Column("Up", ".status.readyStores", "integer"),
+            Column("Version", ".status.version", "integer"),
             Column("Tables", ".status.tables", "integer"),
             Column("Replicas", ".status.replicas", "integer", 1),
             Column("Zones", ".status.zonesFrom", "string", 1),
@@ -139,12 +146,25 @@ def crd(kind: str) -> dict[str, Any]:
         "shortNames": [face.short],
         "categories": ["evenkeel"],
     }
+    spec = {"group": GROUP, "scope": "Namespaced", "names": names, "versions": [version]}
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{face.plural}.{GROUP}"},
-        "spec": {"group": GROUP, "scope": "Namespaced", "names": names, "versions": [version]},
+        "metadata": {"name": f"{face.plural}.{GROUP}", "annotations": {SCHEMA_ANNOTATION: _hash(spec)}},
+        "spec": spec,
     }
+
+
+def _hash(spec: Mapping[str, Any]) -> str:
+    encoded = json.dumps(spec, sort_keys=True).encode()
+    return hashlib.blake2b(encoded, digest_size=8).hexdigest()
+
+
+@cache
+def schema_hashes() -> Mapping[str, str]:
+    """By name, the hash of each definition that this release comes with."""
+    found = (crd(kind)["metadata"] for kind in FACES)
+    return {metadata["name"]: metadata["annotations"][SCHEMA_ANNOTATION] for metadata in found}
 
 
 def _root(kind: str) -> dict[str, Any]:
@@ -160,7 +180,8 @@ def _root(kind: str) -> dict[str, Any]:
             "kind": {"type": "string"},
             "metadata": {"type": "object", "properties": {"name": name}},
             "spec": _structural(schema["properties"]["spec"], defaults=True),
-            "status": _structural(schema["properties"]["status"], defaults=False),
+            # Without a status kstatus takes an object for current, though no operator has seen it.
+            "status": {**_structural(schema["properties"]["status"], defaults=False), "default": dict(UNSEEN)},
         },
     }
     rules = schema.get("x-kubernetes-validations")
@@ -194,6 +215,8 @@ def _structural(node: Node, *, defaults: bool) -> dict[str, Any]:
     out = {key: node[key] for key in _KEPT if key in node}
     if "const" in node:
         out["enum"] = [node["const"]]
+    if VALUES in node:
+        out["description"] = " ".join(filter(None, (node.get("description"), _known(node[VALUES]))))
     if node.get("type") == "integer":
         out["format"] = "int32" if node.get("maximum", 0) < 2**31 else "int64"
     if node.get("type") == "array":
@@ -211,6 +234,10 @@ def _structural(node: Node, *, defaults: bool) -> dict[str, Any]:
     if defaults and node.get("default", "") != "":
         out["default"] = _default(out) if "properties" in out else node["default"]
     return out
+
+
+def _known(values: Sequence[str]) -> str:
+    return f"One of {', '.join(values)}; a newer release may write others."
 
 
 def _default(node: Node) -> dict[str, Any]:

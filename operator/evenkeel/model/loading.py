@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from evenkeel.errors import InvalidInputError, Problem
-from evenkeel.model.base import API_VERSION, Path
+from evenkeel.model.base import API_VERSION, UNSEEN, Path
 from evenkeel.model.explain import explain, show, spell, suggestion
 from evenkeel.model.partitionassignment import PartitionAssignment
 from evenkeel.model.rebalanceplan import RebalancePlan
@@ -69,8 +69,9 @@ def read_yaml(text: str, source: str = "input") -> Loaded:
 
 
 def parse(data: Mapping[str, Any], source: str = "object") -> Resource:
-    """One resource from plain data."""
-    return _resource(Document(0, dict(data), {}), source)
+    """One resource from plain data; the status that the API server gives a new object is none."""
+    written = {name: value for name, value in data.items() if name != "status" or value != UNSEEN}
+    return _resource(Document(0, written, {}), source)
 
 
 def _refuse_repetition(resource: Resource, document: Document, first: dict[tuple[str, str], int], source: str) -> None:

@@ -22,6 +22,7 @@ from evenkeel.model.base import (
     Violation,
     cel,
     enforce,
+    known_values,
 )
 from evenkeel.model.conditions import Conditions
 from evenkeel.model.table import MAX_PARTITIONS, MAX_REPLICAS
@@ -122,7 +123,7 @@ class PeerStatus(StatusModel):
     """One replica."""
 
     store: StoreName
-    role: Literal["Voter", "Learner"]
+    role: Annotated[str, known_values("Voter", "Learner")]
     replica: Count = 0
     """Its id, unique per addition."""
 
@@ -143,7 +144,8 @@ class PartitionStatus(StatusModel):
     leader: Annotated[str, Field(max_length=63)] = ""
     """The store that leads; empty where nobody does."""
     term: Count = 0
-    stage: Literal["Stable", "CatchingUp", "Locked", "Joint", "Waiting", "Leaderless"] = "Stable"
+    stage: Annotated[str, known_values("Stable", "CatchingUp", "Locked", "Waiting", "Leaderless")] = "Stable"
+    """How far a change of its peers is."""
     progress: Annotated[int, Field(ge=0, le=100)] = 100
     """Per cent of the copying that is done."""
     reason: Annotated[str, Field(max_length=1024)] = ""

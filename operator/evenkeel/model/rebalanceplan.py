@@ -23,6 +23,7 @@ from evenkeel.model.base import (
     Violation,
     cel,
     enforce,
+    known_values,
 )
 from evenkeel.model.conditions import Conditions, Progress
 from evenkeel.model.table import MAX_PARTITIONS, MAX_REPLICAS
@@ -118,10 +119,13 @@ class PlanTotals(StatusModel):
     moves: Count = 0
     """Replicas that are copied, added or removed."""
     leader_moves: Count = 0
-    bytes: Count = 0
-    """Bytes to copy."""
-    seconds: Count = 0
-    """How long it takes at the present throttles."""
+    bytes: Count | None = None
+    """Bytes to copy; absent unless stores report the sizes of all partitions that are copied."""
+    seconds: Count | None = None
+    """How long copying takes at the rates measured on the stores, at most those of the throttles.
+
+    Absent where neither is known.
+    """
 
 
 class PlannedMove(StatusModel):
@@ -132,7 +136,8 @@ class PlannedMove(StatusModel):
     """Empty where a replica is added."""
     target: Annotated[str, Field(max_length=63)] = ""
     """Empty where a replica is removed."""
-    bytes: Count = 0
+    bytes: Count | None = None
+    """Bytes to copy; absent where that is not known."""
     reason: Annotated[str, Field(max_length=256)] = ""
 
 
@@ -142,7 +147,10 @@ class RebalancePlanStatus(StatusModel):
     observed_generation: Count = 0
     """The `metadata.generation` this status speaks of."""
     conditions: Conditions = ()
-    state: Literal["Computing", "AwaitingApproval", "Running", "Done", "Superseded", "DryRun", "Failed"] = "Computing"
+    state: (
+        Annotated[str, known_values("AwaitingApproval", "Running", "Done", "Superseded", "DryRun", "Failed")] | None
+    ) = None
+    """Absent while there is no plan: the operator has not seen the object yet, or its table is missing."""
     hash: Annotated[str, Field(max_length=128)] = ""
     """Of all targets: another plan has another hash."""
     totals: PlanTotals = PlanTotals()

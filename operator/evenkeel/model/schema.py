@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from evenkeel.model.base import ALLOWED, Path
+from evenkeel.model.base import ALLOWED, VALUES, Path
 
 __all__ = ["Node", "allowed", "at", "free_form", "schema_of"]
 
@@ -81,6 +81,8 @@ def allowed(schema: Node) -> str:
     """What the field may hold, in words."""
     if ALLOWED in schema:
         return str(schema[ALLOWED])
+    if VALUES in schema:
+        return _one_of(schema[VALUES])
     if "enum" in schema or "const" in schema:
         return _one_of([str(value) for value in schema.get("enum", [schema.get("const")])])
     describe = _DESCRIBE.get(str(schema.get("type")))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, ClassVar, Literal, Self
 
 import msgspec
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from evenkeel.model.base import (
     ALLOWED,
@@ -19,14 +19,17 @@ from evenkeel.model.base import (
     Violation,
     cel,
     enforce,
+    known_values,
 )
 from evenkeel.model.conditions import Conditions, Timestamp
-from evenkeel.model.quantities import Quantity, Rate
+from evenkeel.model.quantities import Duration, Quantity, Rate
 from evenkeel.model.views import StoreView
 
 __all__ = [
     "ContainerResources",
+    "DroppedTable",
     "MetastoreOverride",
+    "MetastoreStatus",
     "StoreCluster",
     "StoreClusterSpec",
     "StoreClusterStatus",
@@ -99,7 +102,7 @@ class MetastoreOverride(Model):
         ],
         Field(min_length=1, max_length=16),
     ]
-    """Client addresses of its members."""
+    """Client addresses of its members. They change only together with `adoptMetastore`."""
     secret_name: DnsName | None = None
     """Secret with `username` and `password`, or `ca.crt`, `tls.crt` and `tls.key`, or both."""
 
@@ -111,6 +114,28 @@ class Throttles(Model):
     """Most bytes a store sends or receives for moves; unlimited where it is left out."""
     max_concurrent_moves: Annotated[int, Field(ge=1, le=1000)] = 4
     """Most replicas a store fills at the same time."""
+
+
+def _at_least_a_second(length: Duration) -> Duration:
+    if length.seconds < 1:
+        enforce([Violation((), str(length), "a duration of at least 1s")])
+    return length
+
+
+Patience = Annotated[Duration, AfterValidator(_at_least_a_second)]
+
+
+class FailureHandling(Model):
+    """When a failure is reported, and what is done about it; stores take up changes without a restart."""
+
+    retries_before_degraded: Annotated[int, Field(ge=1, le=1000)] = 6
+    """Attempts that fail in a row before the partition counts as stuck and its Table as Degraded."""
+    longest_retry: Patience = Duration("30s")
+    """Longest wait between two attempts; the first is 200ms, and it doubles. Retries never end."""
+    stalled_after: Patience = Duration("30s")
+    """How long a replica may be copied without progress before that is reported as a failure."""
+    step_down_when_stalled: bool = False
+    """True: a leader whose copy makes no progress lets another voter lead, which may do better."""
 
 
 class StoreOverride(Model):
@@ -139,6 +164,8 @@ class StoreClusterSpec(Model):
     """Node label whose value is a store's zone."""
     metastore: MetastoreOverride | None = None
     throttles: Throttles = Throttles()
+    """Limits for copying; stores take up changes without a restart."""
+    failure_handling: FailureHandling = FailureHandling()
     max_replicas_per_store: Replicas | None = None
     """Most replicas of all tables together on one store; unlimited where it is left out."""
     overrides: Annotated[
@@ -155,6 +182,18 @@ class StoreClusterSpec(Model):
     """Namespaces that also get the Secret `<name>-client`, so that jobs there can mount it."""
     healing: Literal["Auto", "Manual"] = "Auto"
     """Auto builds a replica anew that has other rows than most; Manual only says so, and waits for `verify --heal`."""
+    adopt_metastore: (
+        Annotated[
+            str,
+            Field(
+                pattern=r"^[0-9a-f]{1,16}(@[0-9]{1,18})?$",
+                max_length=64,
+                json_schema_extra={ALLOWED: "an etcd cluster's id as the condition MetastoreMismatch shows it"},
+            ),
+        ]
+        | None
+    ) = None
+    """A new, emptied or restored etcd cluster to use: `<id>` or `<id>@<revision>`. Each value is carried out once."""
     paused: bool = False
     """True stops every change to pods and every new plan; what is running goes on serving."""
 
@@ -163,8 +202,10 @@ class StoreClusterSpec(Model):
             "x-kubernetes-validations": [
                 cel(
                     "has(self.metastore) == has(oldSelf.metastore)"
-                    " && (!has(self.metastore) || self.metastore.endpoints == oldSelf.metastore.endpoints)",
-                    "the metastore cannot change after creation",
+                    " && (!has(self.metastore) || self.metastore.endpoints == oldSelf.metastore.endpoints"
+                    " || has(self.adoptMetastore) && (!has(oldSelf.adoptMetastore)"
+                    " || self.adoptMetastore != oldSelf.adoptMetastore))",
+                    "the metastore cannot change after creation, except its endpoints together with adoptMetastore",
                     field=".metastore",
                 )
             ]
@@ -191,11 +232,53 @@ class StoreDrain(StatusModel):
 
     store: str
     replicas_left: Count = 0
-    bytes_left: Count = 0
+    """Replicas that are still to leave it."""
+    bytes_left: Count | None = None
+    """Their bytes; absent unless stores report the sizes of all of them."""
+    bytes_total: Count | None = None
+    """The most that was to leave it."""
     percentage: Annotated[int, Field(ge=0, le=100)] = 0
+    """Of the replicas, how many have left."""
+    started_at: Timestamp | None = None
+    """When it was first seen draining."""
     expected_at: Timestamp | None = None
+    """When it will be empty at the rate measured since then.
+
+    Absent while nothing was measured, and once the time has passed without progress.
+    """
     reason: Annotated[str, Field(max_length=1024)] = ""
     """What holds it up, if anything does."""
+
+
+class DroppedTable(StatusModel):
+    """A deleted Table whose data is kept."""
+
+    table: str
+    """The name of the Table."""
+    uid: str
+    """The uid of the Table, which restoring and purging name."""
+    deleted_at: Timestamp
+    kept_until: Timestamp | None = None
+    """When the data is removed; absent where it stays until it is purged."""
+    bytes: Count | None = None
+    """Size of one copy of its data; absent unless stores report the sizes of all its partitions."""
+    plan: Count = 0
+    """Its newest plan."""
+    spec: Annotated[str, Field(max_length=16384)] | None = None
+    """Its spec as JSON, from which the table comes back where an empty etcd is adopted; absent where it is too long."""
+
+
+class MetastoreStatus(StatusModel):
+    """The etcd that is followed."""
+
+    cluster_id: Annotated[str, Field(max_length=16)] = ""
+    """Its cluster id, in hexadecimal digits."""
+    revision: Count = 0
+    """A revision that it has reached; noted from time to time."""
+    went_back: bool | None = None
+    """True once it was found at an earlier revision: it is not used again, whatever it reaches, until it is adopted."""
+    adopted: Annotated[str, Field(max_length=64)] = ""
+    """The value of `spec.adoptMetastore` that was carried out last."""
 
 
 class StoreClusterStatus(StatusModel):
@@ -214,12 +297,20 @@ class StoreClusterStatus(StatusModel):
     """Tables that live here."""
     replicas: Count = 0
     """Replicas of all tables."""
-    zones_from: Literal["Nodes", "Overrides", "None"] | None = None
+    zones_from: Annotated[str, known_values("Nodes", "Overrides", "None")] | None = None
     """Where zones come from: None means that replicas cannot be spread over zones."""
+    version: Count = 0
+    """The cluster version: what all parts of the cluster may write and send. It rises by itself and never falls."""
+    supported_version: Count = 0
+    """The newest cluster version that the operator and all stores support."""
+    metastore: MetastoreStatus | None = None
+    """The etcd that is followed; with another one nothing is changed until it is adopted."""
     lost: Annotated[tuple[str, ...], Field(max_length=100)] = ()
     """Stores without a sign of life, the first 100."""
     drains: Annotated[tuple[StoreDrain, ...], Field(max_length=100)] = ()
     """Stores that are being emptied, the first 100."""
+    dropped: Annotated[tuple[DroppedTable, ...], Field(max_length=100)] = ()
+    """Deleted tables whose data is kept, the newest 100."""
 
 
 class StoreCluster(ResourceBase):

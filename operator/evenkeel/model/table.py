@@ -26,6 +26,7 @@ from evenkeel.model.views import Mode, Placement, TableView
 
 __all__ = [
     "BUNDLED_CONFIG",
+    "DEFAULT_UNDELETE_FOR",
     "MAX_PARTITIONS",
     "MAX_REPLICAS",
     "RebalancerSpec",
@@ -35,6 +36,8 @@ __all__ = [
     "TableStatus",
 ]
 
+DEFAULT_UNDELETE_FOR = Duration("24h")
+"""A day: a mistake is usually noticed on the next morning, and disks are not full of deleted tables for longer."""
 MAX_PARTITIONS = 1_000_000
 MAX_REPLICAS = 99
 
@@ -171,6 +174,12 @@ class TableSpec(Model):
     """Manual: a plan waits until its RebalancePlan is approved by its hash."""
     paused: bool = False
     """True stops new plans; moves under way are finished."""
+    deletion_policy: Literal["Delete", "Retain"] = "Delete"
+    """What becomes of the data when the Table is deleted. Delete: it is removed after `undeleteFor`. Retain: it stays
+    until somebody purges it."""
+    undelete_for: Duration = DEFAULT_UNDELETE_FOR
+    """How long the data of a deleted Table is kept and can be restored, under `deletionPolicy: Delete`. 0s removes it
+    at once."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -247,10 +256,11 @@ class TableStatus(StatusModel):
     """Of the plan that is being carried out."""
     stuck: Annotated[tuple[StuckPartition, ...], Field(max_length=20)] = ()
     """Partitions that do not get on, and why; the first 20."""
-    bytes: Count = 0
-    """Size of one copy of the table, when the status was written; a quarter more or less is not told by itself."""
-    schema_version: Count = 0
-    """How often columns were added."""
+    bytes: Count | None = None
+    """Size of the data of one copy, in bytes of a snapshot; absent unless stores report the sizes of all partitions.
+
+    A change of less than a quarter is not written by itself.
+    """
 
 
 class Table(ResourceBase):

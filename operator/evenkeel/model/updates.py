@@ -15,7 +15,7 @@ from evenkeel.model.explain import show, spell
 from evenkeel.model.loading import Resource
 from evenkeel.model.partitionassignment import PartitionAssignment
 from evenkeel.model.rebalanceplan import RebalancePlan
-from evenkeel.model.storecluster import StoreCluster
+from evenkeel.model.storecluster import StoreCluster, StoreClusterSpec
 from evenkeel.model.table import Table, TableSpec
 
 __all__ = ["validate_table_update", "validate_update"]
@@ -90,8 +90,20 @@ def _store_cluster(old: StoreCluster, new: StoreCluster) -> Iterator[Violation]:
             ("spec", "storage", "size"), after.size, f"{before.size} or more, because volumes cannot shrink"
         )
     yield from _fixed(("spec", "storage", "className"), before.class_name, after.class_name)
-    endpoints = [None if c.spec.metastore is None else c.spec.metastore.endpoints for c in (old, new)]
-    yield from _fixed(("spec", "metastore", "endpoints"), *endpoints)
+    yield from _metastore(old.spec, new.spec)
+
+
+def _metastore(old: StoreClusterSpec, new: StoreClusterSpec) -> Iterator[Violation]:
+    before, after = (None if spec.metastore is None else spec.metastore.endpoints for spec in (old, new))
+    adopts = new.adopt_metastore is not None and new.adopt_metastore != old.adopt_metastore
+    if before == after or (before is not None and after is not None and adopts):
+        return
+    path = ("spec", "metastore", "endpoints")
+    if before is None or after is None:
+        yield from _fixed(path, before, after)
+    else:
+        words = f"{show(before)}, unless a new `adoptMetastore` names the etcd cluster at the new endpoints"
+        yield Violation(path, after, words)
 
 
 def _plan(old: RebalancePlan, new: RebalancePlan) -> Iterator[Violation]:

@@ -55,10 +55,6 @@ class StoreView(msgspec.Struct, frozen=True, kw_only=True):
     """Most replicas of all tables together that the store may hold; None is unlimited."""
     used_by_others: int = 0
     """Replicas of other tables that count against `capacity`."""
-    disk_capacity: int | None = None
-    """Bytes of all tables together that the store may hold; None is unlimited."""
-    disk_used_by_others: int = 0
-    """Bytes of other tables that count against `disk_capacity`."""
     live: bool = True
     """False once the store is lost for longer than `lostAfter`: its replicas are re-placed."""
     draining: bool = False

@@ -1,4 +1,4 @@
-"""In which order a plan is carried out, so that no store is ever above its cap or its disk.
+"""In which order a plan is carried out, so that no store is ever above its cap.
 
 While a partition changes, its stores count twice over: everything stable, pending and planned names is taken, and only
 the end of the change gives back what it leaves. `order` answers with waves. The first may begin now; each further one
@@ -10,13 +10,13 @@ A store that is above its cap already (the cap was lowered, say) gains nothing u
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from evenkeel.errors import PlanningError
-from evenkeel.model.views import Assignment, StoresView, StoreView, TableView
+from evenkeel.model.views import Assignment, StoresView, TableView
 from evenkeel.planner.changes import changed_partitions
 from evenkeel.planner.rules import cap
 from evenkeel.planner.sequence import Change, Room, safe_sequence
@@ -59,15 +59,11 @@ def order(
     table: TableView,
     stores: StoresView,
     underway: Mapping[int, Underway] | None = None,
-    sizes: Sequence[int] | None = None,
     max_concurrent: int | None = None,
 ) -> Order:
-    """Divide the changes from `stable` (and what is under way) to `target` into waves that always fit.
-
-    `sizes` are bytes per replica, partition by partition; without them only counts are limited.
-    """
+    """Divide the changes from `stable` (and what is under way) to `target` into waves that always fit."""
     _check(target, stable, max_concurrent)
-    scene = _Scene(target, stable=stable, table=table, stores=stores, underway=underway or {}, sizes=sizes)
+    scene = _Scene(target, stable=stable, table=table, stores=stores, underway=underway or {})
     changes = scene.changes()
     positions, stuck = safe_sequence(changes, scene.room(finished=True))
     sequence = [changes[at] for at in positions]
@@ -93,8 +89,8 @@ def _waves(scene: _Scene, sequence: list[Change], slots: int) -> tuple[tuple[int
     waves = [wave]
     while True:
         for change in wave:
-            room.add(change.gains, change.size, sign=-1)
-            room.add(change.leaves, change.size)
+            room.add(change.gains, sign=-1)
+            room.add(change.leaves)
         if not rest:
             return tuple(tuple(change.partition for change in wave) for wave in waves)
         wave, rest = _pack(rest, room.copy(), slots=slots, now={})
@@ -110,7 +106,7 @@ def _pack(
     `now` has the changes of partitions under way. They need no slot, and no further room on stores they occupy already;
     but whoever comes earlier in the sequence may count on their leaving such a store, and has to be covered.
     """
-    reserved = Room(np.zeros_like(room.replicas), np.zeros_like(room.bytes))
+    reserved = Room(np.zeros_like(room.replicas))
     wave: list[Change] = []
     withheld: list[Change] = []
     for at, change in enumerate(sequence):
@@ -119,11 +115,11 @@ def _pack(
         step = now.get(change.partition, change)
         returning = set(change.gains) - set(step.gains)
         if (slots > 0 or step is not change) and room.fits(step, reserved) and room.covers(returning, reserved):
-            room.add(step.gains, step.size, sign=-1)
+            room.add(step.gains, sign=-1)
             slots -= step is change
             wave.append(change)
         else:
-            reserved.add(change.gains, change.size)
+            reserved.add(change.gains)
             withheld.append(change)
     return wave, withheld
 
@@ -139,16 +135,14 @@ class _Scene:
         table: TableView,
         stores: StoresView,
         underway: Mapping[int, Underway],
-        sizes: Sequence[int] | None,
     ) -> None:
         self.underway = underway
         self._target = target
         self._stable = stable
-        self._sizes = np.zeros(stable.partitions, dtype=np.int64) if sizes is None else np.array(sizes, dtype=np.int64)
         begun = (name for change in underway.values() for name in (*change.occupied, *change.final))
         # Of many stores a table is on few, and the others limit nothing.
         concerned = {*stable.stores, *target.stores, *begun}
-        self._limits = {store.name: _Limits.of(store, table) for store in stores.stores if store.name in concerned}
+        self._caps = {store.name: cap(store, table) for store in stores.stores if store.name in concerned}
         self._names = sorted(concerned)
         self._number = {name: i for i, name in enumerate(self._names)}
 
@@ -173,67 +167,38 @@ class _Scene:
 
     def _change(self, partition: int, names: Iterable[str]) -> Change:
         base, goal = self._numbers(names), self._numbers(self._target.stores_of(partition))
-        return Change(
-            partition=partition,
-            gains=tuple(sorted(goal - base)),
-            leaves=tuple(sorted(base - goal)),
-            size=int(self._sizes[partition]),
-        )
+        return Change(partition=partition, gains=tuple(sorted(goal - base)), leaves=tuple(sorted(base - goal)))
 
     def room(self, *, finished: bool) -> Room:
         """What every store has left, before or after everything under way has ended."""
-        nothing = _Limits(replicas=_UNLIMITED, bytes=_UNLIMITED)
-        limits = [self._limits.get(name, nothing) for name in self._names]
-        room = Room(
-            np.array([limit.replicas for limit in limits], dtype=np.int64),
-            np.array([limit.bytes for limit in limits], dtype=np.int64),
-        )
+        room = Room(np.array([self._cap(name) for name in self._names], dtype=np.int64))
         held = np.array([*(self._number[name] for name in self._stable.stores), 0])[self._stable.rows]
         present = self._stable.rows >= 0
         np.subtract.at(room.replicas, held[present], 1)
-        np.subtract.at(room.bytes, held[present], np.broadcast_to(self._sizes[:, None], held.shape)[present])
         for p, begun in self.underway.items():
             names = begun.final if finished else begun.occupied
-            room.add(sorted(self._numbers(self._stable.stores_of(p))), int(self._sizes[p]))
-            room.add(sorted(self._numbers(names)), int(self._sizes[p]), sign=-1)
+            room.add(sorted(self._numbers(self._stable.stores_of(p))))
+            room.add(sorted(self._numbers(names)), sign=-1)
         return room
+
+    def _cap(self, name: str) -> int:
+        most = self._caps.get(name)
+        return _UNLIMITED if most is None else most
 
     def explain(self, sequence: list[Change], stuck: list[Change]) -> tuple[Blocked, ...]:
         """Say of every change that cannot be made which store lacks room, and what would help."""
         room = self.room(finished=True)
         for change in sequence:
-            room.add(change.gains, change.size, sign=-1)
-            room.add(change.leaves, change.size)
+            room.add(change.gains, sign=-1)
+            room.add(change.leaves)
         return tuple(Blocked(partition=change.partition, reason=self._why(change, room, stuck)) for change in stuck)
 
     def _why(self, change: Change, room: Room, stuck: list[Change]) -> str:
-        store = next(store for store in change.gains if room.replicas[store] < 1 or room.bytes[store] < change.size)
+        store = next(store for store in change.gains if room.replicas[store] < 1)
         name = self._names[store]
-        limits = self._limits[name]
-        if room.replicas[store] < 1:
-            state = f"it holds {limits.replicas - room.replicas[store]} of at most {limits.replicas} replicas"
-            remedy = f"raise the cap of {name} by {1 - room.replicas[store]}"
-        else:
-            state = f"it has {max(0, room.bytes[store])} bytes left and the replica needs {change.size}"
-            remedy = f"give {name} {change.size - room.bytes[store]} bytes more"
+        most = self._cap(name)
+        state = f"it holds {most - room.replicas[store]} of at most {most} replicas"
+        remedy = f"raise the cap of {name} by {1 - room.replicas[store]}"
         leaving = next((other.partition for other in stuck if store in other.leaves), None)
         waits = "nothing is going to leave it" if leaving is None else f"partition {leaving} cannot leave it either"
         return f"partition {change.partition} waits for room on {name}: {state}, and {waits}; {remedy} or add a store"
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Limits:
-    """What one store may hold of this table."""
-
-    replicas: int
-    bytes: int
-
-    @classmethod
-    def of(cls, store: StoreView, table: TableView) -> _Limits:
-        """The store's own limits less what others use, and the table's."""
-        replicas = cap(store, table)
-        free = None if store.disk_capacity is None else store.disk_capacity - store.disk_used_by_others
-        return cls(
-            replicas=_UNLIMITED if replicas is None else replicas,
-            bytes=_UNLIMITED if free is None else free,
-        )

@@ -25,46 +25,37 @@ _REMEMBERED = 256
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """One partition's change: the stores it gains and leaves, and the bytes of one replica."""
+    """One partition's change: the stores it gains and leaves."""
 
     partition: int
     gains: tuple[int, ...]
     leaves: tuple[int, ...]
-    size: int = 0
 
 
 @dataclass(frozen=True)
 class Room:
-    """What each store has left, in replicas and in bytes; below zero where it holds more than it may."""
+    """How many replicas each store has room for; below zero where it holds more than it may."""
 
     replicas: NDArray[np.int64]
-    bytes: NDArray[np.int64]
 
     def copy(self) -> Room:
         """An independent copy."""
-        return Room(self.replicas.copy(), self.bytes.copy())
+        return Room(self.replicas.copy())
 
     def fits(self, change: Change, reserved: Room) -> bool:
         """Whether all its gains fit at once, beside what is reserved."""
-        return all(
-            self.replicas[store] - reserved.replicas[store] >= 1
-            and self.bytes[store] - reserved.bytes[store] >= change.size
-            for store in change.gains
-        )
+        return all(self.replicas[store] - reserved.replicas[store] >= 1 for store in change.gains)
 
     def covers(self, stores: Iterable[int], reserved: Room) -> bool:
         """Whether there is room for all that is reserved on these stores."""
         return all(
-            reserved.replicas[store] == 0
-            or (self.replicas[store] >= reserved.replicas[store] and self.bytes[store] >= reserved.bytes[store])
-            for store in stores
+            reserved.replicas[store] == 0 or self.replicas[store] >= reserved.replicas[store] for store in stores
         )
 
-    def add(self, stores: Sequence[int], size: int, *, sign: int = 1) -> None:
+    def add(self, stores: Sequence[int], *, sign: int = 1) -> None:
         """Give back (or, with sign -1, take) one replica's room on each of the stores."""
         for store in stores:
             self.replicas[store] += sign
-            self.bytes[store] += sign * size
 
 
 def safe_sequence(changes: Sequence[Change], room: Room) -> tuple[list[int], list[int]]:
@@ -109,13 +100,12 @@ class _Table:
         self._stores = stores
         self._gainer, self._gained = _flat([change.gains for change in changes])
         self._leaver, self._left = _flat([change.leaves for change in changes])
-        self._size = np.array([change.size for change in changes], dtype=np.int64)[self._gainer]
 
     def take(self, state: _State, position: int) -> None:
         """Make one change from beginning to end."""
         change = self._changes[position]
-        state.room.add(change.gains, change.size, sign=-1)
-        state.room.add(change.leaves, change.size)
+        state.room.add(change.gains, sign=-1)
+        state.room.add(change.leaves)
         state.waiting[position] = False
         state.order.append(position)
 
@@ -127,12 +117,9 @@ class _Table:
 
     def _contested(self, state: _State) -> NDArray[np.bool_]:
         """Stores without room for all that is still to come."""
-        open_gains = state.waiting[self._gainer]
-        stores = self._gained[open_gains]
-        replicas = np.bincount(stores, minlength=self._stores)
-        size = np.zeros(self._stores, dtype=np.int64)
-        np.add.at(size, stores, self._size[open_gains])
-        return (state.room.replicas < replicas) | (state.room.bytes < size)
+        wanted = self._gained[state.waiting[self._gainer]]
+        contested: NDArray[np.bool_] = state.room.replicas < np.bincount(wanted, minlength=self._stores)
+        return contested
 
     def _without(self, state: _State, hindrance: NDArray[np.bool_]) -> NDArray[np.intp]:
         """Waiting changes none of whose gains is hindered."""
@@ -141,8 +128,7 @@ class _Table:
 
     def candidates(self, state: _State) -> list[int]:
         """What could be made next, whoever leaves the most contested stores first."""
-        short = (state.room.replicas[self._gained] < 1) | (state.room.bytes[self._gained] < self._size)
-        possible = self._without(state, short)
+        possible = self._without(state, state.room.replicas[self._gained] < 1)
         relief = np.bincount(self._leaver[self._contested(state)[self._left]], minlength=len(self._changes))
         ordered: list[int] = possible[np.argsort(-relief[possible], kind="stable")].tolist()
         return ordered

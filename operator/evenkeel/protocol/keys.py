@@ -8,12 +8,16 @@ speak of many. `<table>` is `<name>.<uid>`: a table dropped and created again ne
 from __future__ import annotations
 
 import hashlib
+from typing import Final
 
 import msgspec
 
 from evenkeel.errors import InvalidInputError
 
-__all__ = ["Keys", "PartitionKeys", "group_number", "table_name"]
+__all__ = ["LOAD_SLICE", "Keys", "PartitionKeys", "group_number", "table_name"]
+
+LOAD_SLICE: Final = 1024
+"""Partitions of a table whose sizes a store reports in one key: some 20 kB where it has a replica of all of them."""
 
 
 def table_name(table: str) -> str:
@@ -38,7 +42,7 @@ class PartitionKeys(msgspec.Struct, frozen=True, gc=False):
 class Keys:
     """All keys of one StoreCluster."""
 
-    __slots__ = ("epoch", "root")
+    __slots__ = ("adoption", "epoch", "root", "settings", "version")
 
     def __init__(self, *, namespace: str, store_cluster: str) -> None:
         for field, value in (("namespace", namespace), ("store_cluster", store_cluster)):
@@ -46,6 +50,10 @@ class Keys:
                 raise InvalidInputError(f"{field}: got {value!r}; allowed: a name without '/'")
         self.root = f"/evenkeel/{namespace}/{store_cluster}/"
         self.epoch = f"{self.root}epoch"
+        self.settings = f"{self.root}settings"
+        self.version = f"{self.root}version"
+        """The cluster version; absent means version 1."""
+        self.adoption = f"{self.root}adoption"
 
     def partition(self, table: str, partition: int) -> PartitionKeys:
         """The five keys one partition's transaction compares."""
@@ -88,6 +96,10 @@ class Keys:
         """Present from the drop until every store has confirmed it."""
         return f"{self.root}tables.dropped/{table}"
 
+    def restored(self, table: str) -> str:
+        """Which table's data a Table has that was restored; `table` is made of the uid that it has now."""
+        return f"{self.root}restored/{table}"
+
     def plan_head(self, table: str) -> str:
         """The newest plan."""
         return f"{self.root}plans/{table}/head"
@@ -103,6 +115,10 @@ class Keys:
     def plans(self, table: str) -> str:
         """Prefix of everything about the table's plans."""
         return f"{self.root}plans/{table}/"
+
+    def all_plans(self) -> str:
+        """Prefix of all tables' plans: `<table>/` follows."""
+        return f"{self.root}plans/"
 
     def all_stores(self) -> str:
         """Prefix of stores' identities and of what was decided about them."""
@@ -153,8 +169,17 @@ class Keys:
         return f"{self.drains()}{store}"
 
     def load(self, store: str) -> str:
-        """What the store reports of its replicas."""
+        """What the store reports of itself and its replicas; sizes of replicas aside."""
         return f"{self.root}load/{store}"
+
+    def load_slice(self, store: str, table: str, partition: int) -> str:
+        """What the store reports of the sizes of the table's partitions around this one."""
+        return f"{self.load(store)}/{table}/{partition // LOAD_SLICE:03}"
+
+    def load_owner(self, key: str) -> tuple[str, str]:
+        """Return the store and the table whose report a key under `load/` is; no table where it is about the store."""
+        store, _, rest = key.removeprefix(self.load("")).partition("/")
+        return store, rest.rpartition("/")[0]
 
     def rebalancer_context(self, table: str) -> str:
         """What the table's rebalancer saved."""

@@ -9,6 +9,12 @@ The stages of one change, each of which may be interrupted and taken up by any l
     leave       end joint; by a leader that stays, so an outgoing one hands over inside joint and never leaves
     switch      record the applied configuration as stable, once a quorum knows that it is committed
 
+One more stage begins where a ready table has no stable, which is so only after the metastore was adopted:
+
+    seed        end joint, unstage everyone, log the configuration once more with the record's mod revision as its
+                token; when that is committed, record it as stable. The entry proves that this leader led after it saw
+                that stable is missing: one that was deposed long ago could record a configuration long gone.
+
 Nothing here decides by what was done before, only by what is: the metastore's keys, the newest configuration, and who
 answers. That is why a crash needs no recovery of its own.
 """
@@ -24,7 +30,7 @@ from evenkeel.protocol.configuration import Configuration, is_majority
 from evenkeel.protocol.keys import PartitionKeys
 from evenkeel.protocol.partition import PartitionView
 from evenkeel.protocol.records import Peer, ReplicaId, Retarget, Role, voters
-from evenkeel.protocol.sidecar import lock_txn, may_unlock, promote_txn, switch_txn, unlock_txn
+from evenkeel.protocol.sidecar import lock_txn, may_unlock, promote_txn, seed_txn, switch_txn, unlock_txn
 
 __all__ = ["Action", "GroupView", "Propose", "Transfer", "Write", "next_action", "ready_to_change"]
 
@@ -49,6 +55,8 @@ class GroupView(msgspec.Struct, frozen=True, kw_only=True):
     """Mod revision of the lock this leader put in this term, 0 if none or if a later transaction's outcome is open."""
     lock_outstanding: bool = False
     """Whether the outcome of a lock transaction of its own is open."""
+    seeding: int = 0
+    """Mod revision of the table's record for which this leader logged its configuration anew in this term."""
 
 
 class Write(msgspec.Struct, frozen=True):
@@ -79,8 +87,10 @@ def next_action(
 ) -> Action | None:
     """The one thing to do now, or None when there is nothing to do or something must arrive first."""
     applied = group.applied
-    if not group.committed_in_term or group.newest != applied or view.stable is None:
+    if not group.committed_in_term or group.newest != applied:
         return None
+    if view.stable is None:
+        return _seed(group, keys=keys, table=table) if view.pending is None and view.lock is None else None
     if applied.joint:
         return _in_joint(group)
     if view.pending is not None and view.pending_mod == applied.token:
@@ -96,6 +106,20 @@ def next_action(
     if view.pending is None or not ready_to_change(view.pending.head, group):
         return _release(view, group, keys=keys, table=table)
     return _change(view, group, view.pending.head, keys=keys, table=table)
+
+
+def _seed(group: GroupView, *, keys: PartitionKeys, table: Compare) -> Action | None:
+    """Publish the configuration that raft runs, once it is certain that this leader knows it."""
+    applied, token = group.applied, table.operand
+    assert isinstance(token, int)
+    if applied.joint:
+        return _in_joint(group)
+    if applied.token != token or applied.staged or group.seeding != token:
+        # One that has this token already, from another metastore, would not be told from the entry to be logged.
+        return Propose("seed", Configuration(applied.peers, token=token if applied.token != token else 0))
+    if not group.commit_known:
+        return None
+    return Write("seed", seed_txn(applied.peers, keys=keys, table=table))
 
 
 def _in_joint(group: GroupView) -> Action | None:

@@ -17,12 +17,17 @@ from typing import TypeVar
 import msgspec
 
 from evenkeel.errors import MalformedRecordError
+from evenkeel.versions import FIRST, VersionRange
 
 __all__ = [
+    "Adoption",
+    "ClusterVersion",
     "Drain",
+    "Dropped",
     "GroupLoad",
     "Leader",
     "LeaderOrder",
+    "LoadSlice",
     "Lock",
     "Peer",
     "Pending",
@@ -38,6 +43,7 @@ __all__ = [
     "Stable",
     "StoreLoad",
     "StoreRecord",
+    "StoreSettings",
     "StoreState",
     "TableRecord",
     "TableState",
@@ -45,6 +51,7 @@ __all__ = [
     "Tombstone",
     "decode",
     "encode",
+    "read_version",
     "shape",
     "voters",
 ]
@@ -159,6 +166,17 @@ class TableState(enum.StrEnum):
     DROPPING = "dropping"
 
 
+class Dropped(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A table whose Table was deleted and whose data is kept: nobody is served, but replicas are looked after."""
+
+    since: float
+    """When that was, in seconds since 1970."""
+    until: float | None = None
+    """When the data is removed; None where somebody has to ask for it (`deletionPolicy: Retain`)."""
+    undelete_for: str = "24h"
+    """`undeleteFor` of the Table, which a restored one gets again."""
+
+
 class TableRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The Table's spec as far as the metastore's readers need it."""
 
@@ -171,6 +189,20 @@ class TableRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Most bytes of it that a store copies for moves; None where only the store's own limit counts."""
     spec: msgspec.Raw = msgspec.Raw(b"{}")
     """The whole spec as the user wrote it, for those who need more (schema, rebalancer, placement)."""
+    dropped: Dropped | None = None
+    """There once the Table was deleted, for as long as the data is kept."""
+    restored: str = ""
+    """The key of the Table that has this data now, `<name>.<uid>`, where it was restored under another uid."""
+    adopted: str = ""
+    """The adoption in which this record was made anew; the table's leaders publish what they run (`table_life`)."""
+    plan_floor: int = 0
+    """Plans have higher numbers than this: numbers up to here may have been given to replicas before."""
+
+
+class ClusterVersion(msgspec.Struct, frozen=True):
+    """What all parts of the StoreCluster may write and send; see `evenkeel.versions`."""
+
+    version: int = FIRST
 
 
 class Tombstone(msgspec.Struct, frozen=True):
@@ -192,6 +224,13 @@ class StoreRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     weight: float = 1.0
     capacity: int | None = None
     labels: dict[str, str] = {}
+    versions: VersionRange | None = None
+    """The cluster versions that its sidecar and its state machine can both work with."""
+
+    @property
+    def supported(self) -> VersionRange:
+        """The same, also of a store of the first release, which announces none."""
+        return self.versions or VersionRange()
 
 
 class StoreState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -199,8 +238,6 @@ class StoreState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     volume: str
     lost_since: float | None = None
-    replace: bool = False
-    """True: the store's replicas of all tables are to be re-placed."""
     replace_in: tuple[str, ...] = ()
     """Tables whose own `lostAfter` has passed: the store's replicas of these are to be re-placed."""
     draining: bool = False
@@ -210,7 +247,33 @@ class StoreState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def given_up(self, table: str) -> bool:
         """Whether nobody waits for the store's replicas of the table any more."""
-        return self.replace or table in self.replace_in
+        return table in self.replace_in
+
+
+class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings that every store of the StoreCluster takes up while it runs; written in full, defaults included."""
+
+    bytes_per_second: float | None = None
+    """Limit for snapshots in and out of one store; None is no limit."""
+    snapshots_at_once: int = 4
+    """Snapshots that a store makes and sends at the same time."""
+    degraded_after: int = 6
+    """Attempts that fail in a row before a partition has a problem."""
+    longest_retry_seconds: float = 30.0
+    """Upper bound of the wait between two attempts."""
+    stalled_seconds: float = 30.0
+    """How long a replica may be filled without progress before that is a problem."""
+    step_down_when_stalled: bool = False
+    """Whether a leader that cannot fill a replica lets another voter lead."""
+
+
+class Adoption(msgspec.Struct, frozen=True):
+    """Stores may follow this metastore in place of the one they followed: a user has said so."""
+
+    cluster: str
+    """The id of the etcd cluster that is meant, in hexadecimal digits."""
+    request: str
+    """The request as the user wrote it; a store follows each only once."""
 
 
 class LeaderOrder(msgspec.Struct, frozen=True):
@@ -218,7 +281,9 @@ class LeaderOrder(msgspec.Struct, frozen=True):
 
     store: str
     expires: float
-    """Seconds since 1970, by the clock of whoever ordered: minutes ahead, so that clocks need not agree closely."""
+    """Seconds since 1970, by the clock of whoever ordered; only sidecars of the first release go by it."""
+    seconds: float = 60.0
+    """For how long it holds, from the moment at which a sidecar sees it: wall clocks need not agree."""
 
 
 class Drain(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -229,13 +294,22 @@ class Drain(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class GroupLoad(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One replica of a store in its report: `[partition, leading, log bytes, bytes per second]`."""
+    """One replica in a store's report of the older form: `[partition, leading, log bytes, bytes per second, bytes]`."""
 
     partition: int
     leading: bool
     log_bytes: int
     bytes_per_second: int
     """Proposed here since the last report; nothing where the replica does not lead."""
+    bytes: int | None = None
+    """Of its data: what a copy of it sends. None where its state machine does not tell."""
+
+
+class LoadSlice(msgspec.Struct, frozen=True):
+    """The sizes of a store's replicas of neighbouring partitions of one table."""
+
+    sizes: tuple[tuple[int, int], ...]
+    """Partition and bytes of its data (what a copy of it sends), where the state machine tells; two digits count."""
 
 
 class StoreLoad(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -246,12 +320,20 @@ class StoreLoad(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     log_bytes: int
     bytes_per_second: int
     tables: dict[str, tuple[GroupLoad, ...]] = {}
+    """The older form only: everything in one value. The newer form has `LoadSlice`s in keys of their own."""
     filling: dict[str, dict[str, float]] = {}
-    """By `<table>/<partition>` that is led here: the stores whose replicas are being filled, and how far (0 to 1)."""
+    """By `<table>/<partition>` that is led here: the stores whose replicas are being filled, and how far (0 to 1).
+
+    Of very many, those that are furthest.
+    """
     problems: dict[str, str] = {}
     """By `<table>/<partition>`: why it does not get on; of very many, the first."""
+    copied_per_second: int | None = None
+    """Bytes per second in which replicas were last copied to this store; None where none was."""
     damaged: tuple[str, ...] = ()
     """Those whose rows here are damaged, or not as other replicas have them."""
+    clock_ahead: int = 0
+    """Seconds that the store's wall clock is ahead of most stores', behind where negative; 0 while it is close."""
 
 
 class PlanState(enum.StrEnum):
@@ -310,6 +392,11 @@ _encoder = msgspec.json.Encoder()
 _decoders: dict[type, msgspec.json.Decoder[object]] = {}
 
 
+def read_version(value: bytes | None, *, key: str) -> int:
+    """The cluster version that its key, or the absence of its key, stands for."""
+    return FIRST if value is None else decode(ClusterVersion, value, key=key).version
+
+
 def encode(record: object) -> bytes:
     """The record as it is stored."""
     return _encoder.encode(record)
@@ -326,5 +413,5 @@ def decode(kind: type[T], value: bytes, *, key: str) -> T:
         shown = value[:80].decode(errors="replace")
         raise MalformedRecordError(
             f"metastore key {key!r} holds {shown!r}, which is not a {kind.__name__}: {error}; "
-            "restore the key from a backup, or delete it if nothing uses it"
+            "correct it with `etcdctl put`, or delete the key if nothing uses it"
         ) from error

@@ -11,6 +11,7 @@ change. The lock freezes pending from before the first raft entry that a switch 
                                                                   removed when used; lock removed
     promote   compares stable, pending == token, planned,         pending := steps(stable, planned) or nothing;
               lock absent                                         planned removed
+    seed      compares stable, pending, lock absent               stable := applied
 
 All compare the table's record too, and on failure read the keys again in the same round trip.
 """
@@ -25,7 +26,7 @@ from evenkeel.protocol.partition import PartitionView
 from evenkeel.protocol.records import Lock, Peer, Pending, Stable, encode
 from evenkeel.protocol.steps import pending_of
 
-__all__ = ["lock_txn", "may_unlock", "promote_txn", "switch_txn", "unlock_txn"]
+__all__ = ["lock_txn", "may_unlock", "promote_txn", "seed_txn", "switch_txn", "unlock_txn"]
 
 
 def lock_txn(view: PartitionView, *, keys: PartitionKeys, term: int, table: Compare) -> Txn:
@@ -104,6 +105,12 @@ def promote_txn(view: PartitionView, *, keys: PartitionKeys, table: Compare) -> 
     queue = pending_of(view.stable.peers, view.planned.peers)
     pending: Op = Put(keys.pending, encode(queue)) if queue is not None else Delete(keys.pending)
     return _txn(keys, table, compares, (pending, Delete(keys.planned)))
+
+
+def seed_txn(applied: Sequence[Peer], *, keys: PartitionKeys, table: Compare) -> Txn:
+    """Publish what raft runs, where the metastore has nothing of the partition."""
+    compares = (_is(keys.stable, 0), _is(keys.pending, 0), _is(keys.lock, 0))
+    return _txn(keys, table, compares, (Put(keys.stable, encode(Stable(tuple(sorted(applied))))),))
 
 
 def _is(key: str, mod_revision: int) -> Compare:

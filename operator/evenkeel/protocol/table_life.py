@@ -5,6 +5,14 @@ Creating: the record says `creating`, a plan is written like any other, the stab
 every key of the table and leaves a tombstone, which goes when every volume has confirmed that it holds nothing
 of the table, or is gone for good.
 
+Keeping: the record says `dropped`, and everything else stays as it is; nobody is served, but replicas are still moved
+off stores that leave. Restoring: another Table, of the same name and another uid, takes the data over; `restored/` says
+so. A kept table whose time is over is dropped as above.
+
+Adopting: the metastore was replaced, or restored from an older state, and the stores have the table's data. One
+transaction removes whatever is there of the table but its rebalancer's memory, and writes the record anew, as `ready`.
+A ready table without stable keys exists in no other case, and their leaders then publish what raft runs (`leader`).
+
 Each function gives the next transactions from what is there, so that a crash anywhere is resumed by calling it again.
 Sidecars act on `ready` tables only and compare the record in all they write.
 """
@@ -19,10 +27,21 @@ from evenkeel.errors import PlanningError
 from evenkeel.metastore.api import Compare, Delete, KeyValue, Op, Put, Txn, absent, unchanged
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.plan import Plan
-from evenkeel.protocol.records import Stable, TableRecord, TableState, Tombstone, decode, encode, voters
+from evenkeel.protocol.records import Dropped, Stable, TableRecord, TableState, Tombstone, decode, encode, voters
 from evenkeel.protocol.steps import assign_ids
 
-__all__ = ["announce", "bury", "confirm_drop", "drop", "genesis", "make_ready", "mark_dropping"]
+__all__ = [
+    "adopt",
+    "announce",
+    "bury",
+    "confirm_drop",
+    "drop",
+    "genesis",
+    "keep",
+    "make_ready",
+    "mark_dropping",
+    "restore",
+]
 
 _BATCH = 60
 """Stable and trigger of this many partitions, with their comparisons, stay within etcd's limit."""
@@ -33,6 +52,27 @@ def announce(record: TableRecord, *, keys: Keys, table: str, epoch: Compare) -> 
     creating = msgspec.structs.replace(record, state=TableState.CREATING)
     compares = (epoch, absent(keys.table(table)), absent(keys.tombstone(table)))
     return Txn(compares, (Put(keys.table(table), encode(creating)),))
+
+
+def adopt(
+    record: TableRecord,
+    before: KeyValue | None,
+    *,
+    request: str,
+    plan_floor: int,
+    keys: Keys,
+    table: str,
+    epoch: Compare,
+) -> Txn:
+    """Take the table's record from the user and the rest from its stores, whatever the metastore says of it.
+
+    `before` is the record as it is; it gets another mod revision, so nothing that rests on the old keys can land.
+    """
+    made = msgspec.structs.replace(record, state=TableState.READY, adopted=request, plan_floor=plan_floor)
+    deletes = tuple(Delete(prefix, prefix=True) for prefix in keys.of_table(table))
+    compares = (epoch, unchanged(keys.table(table), before), absent(keys.tombstone(table)))
+    restored = (Put(keys.restored(made.restored), encode(table)),) if made.restored else ()
+    return Txn(compares, (*deletes, Put(keys.table(table), encode(made)), *restored))
 
 
 def genesis(
@@ -72,10 +112,32 @@ def _to_state(record: KeyValue, state: TableState, *, keys: Keys, table: str, ep
     return Txn((epoch, unchanged(keys.table(table), record)), (Put(keys.table(table), encode(now)),))
 
 
+def keep(record: KeyValue, dropped: Dropped, *, keys: Keys, table: str, epoch: Compare) -> Txn:
+    """Serve nobody any more, and keep all data."""
+    before = decode(TableRecord, record.value, key=record.key)
+    after = msgspec.structs.replace(before, dropped=dropped, restored="")
+    deletes = (Delete(keys.restored(before.restored)),) if before.restored else ()
+    return Txn((epoch, unchanged(record.key, record)), (Put(record.key, encode(after)), *deletes))
+
+
+def restore(record: KeyValue, *, keys: Keys, table: str, epoch: Compare) -> Txn:
+    """Give the data of a kept table to the Table whose key is `table`, which has none of its own."""
+    before = decode(TableRecord, record.value, key=record.key)
+    after = msgspec.structs.replace(before, dropped=None, restored=table)
+    source = record.key.removeprefix(keys.table(""))
+    compares = (epoch, unchanged(record.key, record), absent(keys.table(table)), absent(keys.restored(table)))
+    return Txn(compares, (Put(record.key, encode(after)), Put(keys.restored(table), encode(source))))
+
+
 def drop(record: KeyValue, volumes: Collection[tuple[str, str]], *, keys: Keys, table: str, epoch: Compare) -> Txn:
     """Remove every key of a `dropping` table at once; `volumes` are all (store, volume) that may hold data."""
     deletes = tuple(Delete(prefix, prefix=True) for prefix in keys.of_table(table))
-    singles = (Delete(keys.rebalancer_context(table)), Delete(keys.table(table)))
+    restored = decode(TableRecord, record.value, key=record.key).restored
+    singles = (
+        Delete(keys.rebalancer_context(table)),
+        Delete(keys.table(table)),
+        *((Delete(keys.restored(restored)),) if restored else ()),
+    )
     tombstone = Put(keys.tombstone(table), encode(Tombstone(tuple(sorted(volumes)))))
     return Txn((epoch, unchanged(keys.table(table), record)), (*deletes, *singles, tombstone))
 

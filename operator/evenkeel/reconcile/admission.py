@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import msgspec
 
-from evenkeel.model.views import Assignment, TableView
+from evenkeel.model.views import Assignment, StoresView, TableView
 from evenkeel.planner.order import Underway, order
 from evenkeel.protocol.partition import PartitionView, previous
 from evenkeel.protocol.plan import Plan
 from evenkeel.protocol.records import Role
 from evenkeel.reconcile.snapshot import TableSnapshot
 
-__all__ = ["Admission", "admit"]
+__all__ = ["Admission", "admit", "arrived"]
 
 
 class Admission(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,19 +28,27 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
     """Partition -> why no order of moves gets it to its target."""
 
 
-def admit(snapshot: TableSnapshot, plan: Plan, *, table: TableView, max_concurrent: int | None) -> Admission:
+def arrived(snapshot: TableSnapshot, plan: Plan, *, partitions: int) -> list[bool]:
+    """Whether each partition is where the plan wants it."""
+    views = (snapshot.partition(partition) for partition in range(partitions))
+    return [view.pending is None and view.trigger >= plan.n for view in views]
+
+
+def admit(
+    snapshot: TableSnapshot, plan: Plan, *, table: TableView, stores: StoresView, max_concurrent: int | None
+) -> Admission:
     """Divide the table's partitions for this moment."""
     views = [snapshot.partition(partition) for partition in range(table.partitions)]
-    arrived = [view.pending is None and view.trigger >= plan.n for view in views]
-    if all(arrived):
+    there = arrived(snapshot, plan, partitions=table.partitions)
+    if all(there):
         return Admission(partitions=list(range(table.partitions)), withheld=0, blocked={})
     target = [[peer.store for peer in plan.target(partition)] for partition in range(table.partitions)]
-    stable = [target[p] if arrived[p] else _stable(view) for p, view in enumerate(views)]
+    stable = [target[p] if there[p] else _stable(view) for p, view in enumerate(views)]
     ordered = order(
         Assignment.of(target, voters=table.consensus_size),
         stable=Assignment.of(stable, voters=table.consensus_size),
         table=table,
-        stores=snapshot.stores,
+        stores=stores,
         underway={p: _underway(view) for p, view in enumerate(views) if view.pending is not None},
         max_concurrent=max_concurrent,
     )

@@ -5,17 +5,39 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from evenkeel.model.conditions import Condition, Reason, condition, merge_conditions
-from evenkeel.model.storecluster import StoreCluster, StoreClusterStatus, StoreDrain
+from evenkeel.model.conditions import (
+    STALLING,
+    Condition,
+    Reason,
+    condition,
+    merge_conditions,
+    projected,
+    unless_past,
+    with_kstatus,
+)
+from evenkeel.model.storecluster import DroppedTable, StoreCluster, StoreClusterStatus, StoreDrain
+from evenkeel.protocol.keys import table_name
 from evenkeel.protocol.records import StoreLoad
+from evenkeel.reconcile.adoption import MetastoreSeen, metastore_status, metastore_words, not_adopted
+from evenkeel.reconcile.cluster_version import Versions
 from evenkeel.reconcile.known import KnownStores
 from evenkeel.reconcile.partitions import Trouble
 from evenkeel.reconcile.stores import leaving
 
-__all__ = ["cluster_status", "troubled_cluster_status"]
+__all__ = ["Held", "cluster_status", "troubled_cluster_status"]
 
 _SHOWN = 100
 _NAMED = 5
+
+
+class Held(NamedTuple):
+    """What is still to leave a store."""
+
+    replicas: int = 0
+    bytes: int | None = None
+    """None unless stores report the sizes of all of them."""
+    tables: frozenset[str] = frozenset()
+    """The keys of the tables that they belong to."""
 
 
 class _Facts(NamedTuple):
@@ -26,6 +48,11 @@ class _Facts(NamedTuple):
     known: KnownStores
     ready: int
     """Stores that are wanted and registered."""
+    versions: Versions
+    skewed: Mapping[str, int]
+    """By store whose wall clock is off most others': by how many seconds it is ahead."""
+    refused: Trouble | None
+    """Why the spec is not carried out, and will not be unless somebody changes something."""
 
 
 def cluster_status(
@@ -33,20 +60,25 @@ def cluster_status(
     known: KnownStores,
     *,
     loads: Mapping[str, StoreLoad],
-    held: Mapping[str, int],
-    held_up: str = "",
+    held: Mapping[str, Held],
+    held_up: Mapping[str, Trouble] | None = None,
     tables: int,
+    versions: Versions,
+    dropped: tuple[DroppedTable, ...] = (),
+    metastore: MetastoreSeen | None = None,
+    left_to_adopt: int = 0,
     now: str,
 ) -> StoreClusterStatus:
     """What is true of the stores at the moment `now`.
 
-    `held` is how many replicas partitions name on each store that is to be
-    emptied, and `held_up` what keeps them from leaving.
+    `held` is what partitions name on each store that is to be emptied. `held_up` says by the key of a table why its
+    replicas cannot be placed as wanted.
     """
     going = leaving(cluster, known.names)
     before = cluster.status or StoreClusterStatus()
     draining = sorted(name for name, state in known.states.items() if state.draining)
     drains = {drain.store: drain for drain in before.drains}
+    kept = {name: _kept_by(left, held_up or {}) for name, left in sorted(held.items())}
     status = StoreClusterStatus(
         observed_generation=cluster.metadata.generation,
         stores=len(known.names),
@@ -55,43 +87,110 @@ def cluster_status(
         tables=tables,
         replicas=sum(load.replicas for load in loads.values()),
         zones_from=before.zones_from,
+        version=versions.version,
+        supported_version=versions.supported,
+        metastore=before.metastore if metastore is None else metastore_status(cluster, metastore),
         lost=tuple(sorted(known.lost - going))[:_SHOWN],
-        drains=tuple(_drain(name, held.get(name, 0), drains.get(name), held_up) for name in draining)[:_SHOWN],
+        dropped=dropped[:_SHOWN],
+        drains=tuple(
+            _drain(name, held.get(name, Held()), drains.get(name), kept.get(name, ()), now)
+            for name in draining[:_SHOWN]
+        ),
     )
-    facts = _Facts(cluster, status, known, ready=len(known.registered.keys() - going))
-    told = _conditions(facts, now=now)
-    return status.model_copy(update={"conditions": merge_conditions(before.conditions, told)})
+    facts = _Facts(
+        cluster,
+        status,
+        known,
+        ready=len(known.registered.keys() - going),
+        versions=versions,
+        skewed={name: load.clock_ahead for name, load in sorted(loads.items()) if load.clock_ahead},
+        refused=_refused(cluster, {name: kept[name] for name in kept if name in going}, metastore),
+    )
+    found = _conditions(facts, now=now)
+    if metastore is not None:
+        found.append(_metastore_condition(cluster, metastore, left=left_to_adopt, now=now))
+    told = merge_conditions(before.conditions, found)
+    return status.model_copy(update={"conditions": with_kstatus(told, now=now)})
 
 
 def troubled_cluster_status(cluster: StoreCluster, trouble: Trouble, *, now: str) -> StoreClusterStatus:
     """The status of before, with what is wrong: for when what the metastore says cannot be read."""
-    before = cluster.status or StoreClusterStatus()
-    generation = cluster.metadata.generation
-    wrong = condition("Degraded", True, trouble.reason, trouble.message, now=now, generation=generation)
-    return before.model_copy(update={"conditions": merge_conditions(before.conditions, [wrong])})
+    before, generation = cluster.status or StoreClusterStatus(), cluster.metadata.generation
+    wrong = [
+        condition("Ready", None, trouble.reason, trouble.message, now=now, generation=generation),
+        condition("Degraded", True, trouble.reason, trouble.message, now=now, generation=generation),
+    ]
+    if trouble.reason is Reason.METASTORE_MISMATCH:
+        wrong.append(
+            condition("MetastoreMismatch", True, trouble.reason, trouble.message, now=now, generation=generation)
+        )
+    conditions = with_kstatus(merge_conditions(before.conditions, wrong), now=now)
+    return before.model_copy(update={"conditions": conditions})
 
 
-def _drain(name: str, left: int, before: StoreDrain | None, held_up: str) -> StoreDrain:
-    """How empty the store is, by how many it held when it was first seen draining."""
-    if not left:
+def _metastore_condition(cluster: StoreCluster, seen: MetastoreSeen, *, left: int, now: str) -> Condition:
+    words = metastore_words(cluster, seen, left=left)
+    return condition("MetastoreMismatch", *words, now=now, generation=cluster.metadata.generation)
+
+
+def _kept_by(left: Held, held_up: Mapping[str, Trouble]) -> tuple[Trouble, ...]:
+    """Why replicas of tables cannot leave a store, table by table."""
+    found = [(f"table {table_name(key)}: ", held_up[key]) for key in sorted(left.tables) if key in held_up]
+    # The planner's errors name the table themselves.
+    return tuple(Trouble(why.reason, table + why.message.removeprefix(table)) for table, why in found)
+
+
+def _refused(
+    cluster: StoreCluster, departing: Mapping[str, tuple[Trouble, ...]], metastore: MetastoreSeen | None
+) -> Trouble | None:
+    """Why the spec is not carried out: a metastore that is not there to adopt, or stores that can never be emptied.
+
+    A store that a user wants to be emptied by an annotation is not part of the spec.
+    """
+    if metastore is not None and (why := not_adopted(cluster, metastore)):
+        return Trouble(Reason.SPEC_INVALID, why)
+    for name, troubles in departing.items():
+        for trouble in troubles:
+            if trouble.reason in STALLING:
+                remedy = "change the table, or raise spec.stores again"
+                return Trouble(trouble.reason, f"store {name} cannot be emptied: {trouble.message}; {remedy}")
+    return None
+
+
+def _drain(name: str, left: Held, before: StoreDrain | None, kept_by: tuple[Trouble, ...], now: str) -> StoreDrain:
+    """How empty the store is, by what it held when it was first seen draining."""
+    if not left.replicas:
         return StoreDrain(store=name, percentage=100)
-    done = before.percentage if before is not None and before.percentage < 100 else 0
-    most = max(left, round(before.replicas_left * 100 / (100 - done)) if before is not None else 0)
-    return StoreDrain(store=name, replicas_left=left, percentage=100 * (most - left) // most, reason=held_up[:1024])
+    if before is None or before.percentage == 100:
+        before = StoreDrain(store=name, started_at=now)
+    most = max(left.replicas, round(before.replicas_left * 100 / (100 - before.percentage)))
+    total = before.bytes_total if left.bytes is None else max(left.bytes, before.bytes_total or 0)
+    drain = StoreDrain(
+        store=name,
+        replicas_left=left.replicas,
+        bytes_left=left.bytes,
+        bytes_total=total,
+        percentage=100 * (most - left.replicas) // most,
+        started_at=before.started_at or now,
+        reason="; ".join(trouble.message for trouble in kept_by)[:1024],
+    )
+    return drain.model_copy(update={"expected_at": _empty_at(drain, before, most - left.replicas, now)})
+
+
+def _empty_at(drain: StoreDrain, before: StoreDrain, gone: int, now: str) -> str | None:
+    """When the store will be empty at the rate since it began to drain, in bytes or else in replicas."""
+    if (before.replicas_left, before.bytes_left) == (drain.replicas_left, drain.bytes_left):
+        return unless_past(before.expected_at, now)
+    copied = (drain.bytes_total or 0) - (drain.bytes_left or 0)
+    done, left = (copied, drain.bytes_left) if copied and drain.bytes_left else (gone, drain.replicas_left)
+    return projected(drain.started_at or now, now, done=done, left=left) if done else None
 
 
 def _conditions(facts: _Facts, *, now: str) -> list[Condition]:
-    status, wanted = facts.status, facts.cluster.spec.stores
-    emptying = [drain.store for drain in status.drains if drain.percentage < 100]
-    ready = facts.ready >= wanted
+    emptying = [drain.store for drain in facts.status.drains if drain.percentage < 100]
     troubles = list(_troubles(facts))
     told = (
-        (
-            "Ready",
-            ready,
-            Reason.AS_EXPECTED if ready else Reason.STORES_NOT_READY,
-            f"{facts.ready} of {wanted} stores are registered",
-        ),
+        ("Ready", *_ready(facts)),
         (
             "Progressing",
             bool(emptying),
@@ -109,16 +208,45 @@ def _conditions(facts: _Facts, *, now: str) -> list[Condition]:
     return [condition(*entry, now=now, generation=generation) for entry in told]  # type: ignore[arg-type]
 
 
+def _ready(facts: _Facts) -> tuple[bool, Reason, str]:
+    """As many stores as are wanted are registered, and nothing of the spec is refused."""
+    if facts.refused is not None:
+        generation = facts.cluster.metadata.generation
+        return False, facts.refused.reason, f"generation {generation} is not carried out: {facts.refused.message}"
+    wanted = facts.cluster.spec.stores
+    ready = facts.ready >= wanted
+    reason = Reason.AS_EXPECTED if ready else Reason.STORES_NOT_READY
+    return ready, reason, f"{facts.ready} of {wanted} stores are registered"
+
+
 def _troubles(facts: _Facts) -> Iterator[Trouble]:
     if facts.known.problems:
         first = next(iter(facts.known.problems.values()))
         yield Trouble(Reason.MALFORMED_RECORD, first)
-    if not facts.status.lost:
-        return
-    lost = facts.status.lost
-    given_up = [name for name in lost if facts.known.states[name].replace or facts.known.states[name].replace_in]
-    elsewhere = f"; replicas of {_named(given_up)} are made anew elsewhere" if given_up else ""
-    yield Trouble(Reason.STORES_LOST, f"lost: {_named(lost)}{elsewhere}")
+    if facts.versions.problem:
+        yield Trouble(Reason.SPEC_INVALID, facts.versions.problem)
+    if facts.refused is not None:
+        yield facts.refused
+    yield from _unsupported(facts)
+    if lost := facts.status.lost:
+        given_up = [name for name in lost if facts.known.states[name].replace_in]
+        elsewhere = f"; replicas of {_named(given_up)} are made anew elsewhere" if given_up else ""
+        yield Trouble(Reason.STORES_LOST, f"lost: {_named(lost)}{elsewhere}")
+    if facts.skewed:
+        clocks = _named(f"{name} ({ahead:+d} s)" for name, ahead in facts.skewed.items())
+        yield Trouble(Reason.CLOCK_SKEW, f"wall clocks differ from most stores': {clocks}; check NTP on their nodes")
+
+
+def _unsupported(facts: _Facts) -> Iterator[Trouble]:
+    version, registered = facts.versions.version, facts.known.registered
+    foreign = sorted(name for name, record in registered.items() if not record.supported.includes(version))
+    if foreign:
+        supported = registered[foreign[0]].supported
+        yield Trouble(
+            Reason.VERSION_UNSUPPORTED,
+            f"the cluster version is {version}, which these stores do not support: {_named(foreign)} ({supported}); "
+            "run a release there that supports it",
+        )
 
 
 def _named(names: Iterable[str]) -> str:

@@ -52,6 +52,11 @@ class KnownStores:
         kept = {name: state.record for name, state in self.states.items() if state.record is not None}
         return {**kept, **self.registered}
 
+    @cached_property
+    def capped(self) -> bool:
+        """Whether any store has a cap, which all tables share."""
+        return any(view.capacity is not None for view in self._views.values())
+
     # As a table's rebalancer sees them
 
     def view(self, name: str, record: StoreRecord, table: str) -> StoreView:

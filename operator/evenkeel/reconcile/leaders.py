@@ -64,7 +64,7 @@ def order_leaders(snapshot: TableSnapshot, chosen: Mapping[int, str], *, now: fl
         key = keys.leader_target(table, partition)
         if room <= 0 or wanted is None or wanted == leader or wanted not in usable or key in snapshot.kvs:
             continue
-        order = LeaderOrder(wanted, now + EXPIRE_SECONDS)
+        order = LeaderOrder(wanted, now + EXPIRE_SECONDS, EXPIRE_SECONDS)
         guards = (epoch, absent(key), unchanged(keys.table(table), snapshot.record_kv))
         yield Txn(guards, (Put(key, encode(order)),))
         room -= 1

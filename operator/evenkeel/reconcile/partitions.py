@@ -8,9 +8,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from evenkeel.errors import MalformedRecordError
-from evenkeel.metastore.api import KeyValue
-from evenkeel.model.conditions import Condition, Reason, condition, merge_conditions
+from evenkeel.model.conditions import Condition, Reason, condition, merge_conditions, with_kstatus
 from evenkeel.model.partitionassignment import (
     PartitionAssignment,
     PartitionAssignmentStatus,
@@ -19,18 +17,18 @@ from evenkeel.model.partitionassignment import (
 )
 from evenkeel.model.table import Table
 from evenkeel.model.views import SLICE
-from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.partition import PartitionView
-from evenkeel.protocol.records import Leader, Peer, PlanState, Role, StoreLoad, decode
+from evenkeel.protocol.records import Leader, Peer, PlanState, Role, StoreLoad
+from evenkeel.reconcile.outages import answering_leaders, outages_of
 from evenkeel.reconcile.snapshot import TableSnapshot
 from evenkeel.reconcile.wish import USERS_CHOOSE
 
-__all__ = ["Trouble", "damages_of", "partition_statuses", "problems_of", "read_loads", "slice_status"]
+__all__ = ["Trouble", "damages_of", "fillings_of", "partition_statuses", "problems_of", "slice_status"]
 
 _LONGEST_REASON = 1024
 _REMEMBERED = 16_384
 T = TypeVar("T")
-Stage = Literal["Stable", "CatchingUp", "Locked", "Joint", "Waiting", "Leaderless"]
+Stage = Literal["Stable", "CatchingUp", "Locked", "Waiting", "Leaderless"]
 
 
 class Trouble(msgspec.Struct, frozen=True):
@@ -40,17 +38,6 @@ class Trouble(msgspec.Struct, frozen=True):
     message: str
 
 
-def read_loads(kvs: Iterable[KeyValue], keys: Keys) -> dict[str, StoreLoad]:
-    """What stores report, by store; a report that cannot be read tells nothing."""
-    found: dict[str, StoreLoad] = {}
-    for kv in kvs:
-        try:
-            found[kv.key.removeprefix(keys.load(""))] = decode(StoreLoad, kv.value, key=kv.key)
-        except MalformedRecordError:
-            continue
-    return found
-
-
 def partition_statuses(
     snapshot: TableSnapshot, loads: Mapping[str, StoreLoad], *, blocked: Mapping[int, str] | None = None
 ) -> list[PartitionStatus]:
@@ -58,14 +45,21 @@ def partition_statuses(
     record = snapshot.record
     if record is None:
         return []
-    leaders = _leaders(snapshot)
-    filling = dict(_of_table((load.filling for load in loads.values()), snapshot.table))
+    leaders = answering_leaders(snapshot)
+    outages = outages_of(snapshot, (p for p in range(record.partitions) if p not in leaders), loads)
+    filling = fillings_of(loads, snapshot.table)
     table = snapshot.table
-    problems = {**(blocked or {}), **problems_of(loads, table), **damages_of(loads, table)}
+    down = {partition: outage.cause for partition, outage in outages.items()}
+    problems = {**(blocked or {}), **down, **problems_of(loads, table), **damages_of(loads, table)}
     return [
         _partition(snapshot, p, leaders.get(p), filling.get(p, {}), problems.get(p, ""))
         for p in range(record.partitions)
     ]
+
+
+def fillings_of(loads: Mapping[str, StoreLoad], table: str) -> dict[int, dict[str, float]]:
+    """By partition, the stores whose replicas are being filled, and how far (0 to 1) each is."""
+    return dict(_of_table((load.filling for load in loads.values()), table))
 
 
 def problems_of(loads: Mapping[str, StoreLoad], table: str) -> dict[int, str]:
@@ -94,12 +88,6 @@ def _of_table(reports: Iterable[Mapping[str, T]], table: str) -> Iterator[tuple[
             owner, _, partition = name.rpartition("/")
             if owner == table and partition.isdecimal():
                 yield int(partition), value
-
-
-def _leaders(snapshot: TableSnapshot) -> dict[int, Leader]:
-    """Who leads, where that is a store that lives: the key of a store that died stays until somebody else leads."""
-    registered = snapshot.registered
-    return {partition: leader for partition, leader in snapshot.leaders.items() if leader.store in registered}
 
 
 def _partition(
@@ -173,27 +161,46 @@ def slice_status(
     own = tuple(partitions[first : first + SLICE])
     before = assignment.status.conditions if assignment.status is not None else ()
     verdict = _verdict(table, assignment, trouble=trouble, now=now)
-    kept = [entry for entry in before if entry.type == "Accepted"] if verdict else []
+    kept = [entry for entry in before if verdict is not None or entry.type != "Accepted"]
+    told = [_slice_ready(assignment, own, verdict, now=now), *([verdict] if verdict is not None else [])]
     return PartitionAssignmentStatus(
         observed_generation=assignment.metadata.generation,
-        conditions=merge_conditions(kept, verdict),
+        conditions=with_kstatus(merge_conditions(kept, told), now=now),
         partitions=own,
         moving=sum(bool(status.pending or status.planned) for status in own),
         leaderless=sum(not status.leader for status in own),
     )
 
 
-def _verdict(table: Table, assignment: PartitionAssignment, *, trouble: Trouble | None, now: str) -> list[Condition]:
+def _slice_ready(
+    assignment: PartitionAssignment, own: tuple[PartitionStatus, ...], verdict: Condition | None, *, now: str
+) -> Condition:
+    """Whether the user's choices are accepted and in place, and every partition is led."""
+    generation = assignment.metadata.generation
+    if verdict is not None and verdict.status != "True":
+        return condition("Ready", False, Reason(verdict.reason), verdict.message, now=now, generation=generation)
+    unled = sum(not status.leader for status in own)
+    if unled:
+        words = f"{unled} of {len(own)} partitions have no leader; see the Table"
+        return condition("Ready", False, Reason.NO_LEADER, words, now=now, generation=generation)
+    moving = sum(bool(status.pending or status.planned) for status in own)
+    if verdict is not None and moving:
+        words = f"{moving} of {len(own)} partitions move"
+        return condition("Ready", False, Reason.REBALANCING, words, now=now, generation=generation)
+    return condition("Ready", True, Reason.AS_EXPECTED, now=now, generation=generation)
+
+
+def _verdict(table: Table, assignment: PartitionAssignment, *, trouble: Trouble | None, now: str) -> Condition | None:
     """Whether the user's word counts; nothing where there is none."""
     if not assignment.spec.partitions:
-        return []
+        return None
     generation, mode = assignment.metadata.generation, table.spec.rebalancer.mode
     if mode not in USERS_CHOOSE:
         words = (
             f"spec.partitions is ignored, because table {table.metadata.name} has mode {mode}, where a rebalancer "
             "decides; set its rebalancer.mode to SemiAuto or Customized, or take the partitions out"
         )
-        return [condition("Accepted", False, Reason.SPEC_IGNORED, words, now=now, generation=generation)]
+        return condition("Accepted", False, Reason.SPEC_IGNORED, words, now=now, generation=generation)
     if trouble is not None:
-        return [condition("Accepted", False, trouble.reason, trouble.message, now=now, generation=generation)]
-    return [condition("Accepted", True, Reason.AS_EXPECTED, now=now, generation=generation)]
+        return condition("Accepted", False, trouble.reason, trouble.message, now=now, generation=generation)
+    return condition("Accepted", True, Reason.AS_EXPECTED, now=now, generation=generation)

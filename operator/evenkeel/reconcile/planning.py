@@ -18,6 +18,7 @@ from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.plan import Plan, make_plan, write_plan
 from evenkeel.protocol.records import PlanCounts, PlanHead, PlanState, TableState, TargetPeer, encode, shape
 from evenkeel.rebalancers.api import RebalanceResult
+from evenkeel.reconcile.caps import count_others
 from evenkeel.reconcile.moves import spelled
 from evenkeel.reconcile.refusal import refuse
 from evenkeel.reconcile.requests import Commit, Place, Requests
@@ -126,6 +127,7 @@ def _same_target(one: tuple[TargetPeer, ...], other: tuple[TargetPeer, ...], lea
 
 def _ask(snapshot: TableSnapshot, wish: TableWish, stores: StoresView) -> Requests[_Wanted]:
     """What plan n+1 would be on these stores, its moves, and what the rebalancer wants to remember."""
+    stores = yield from count_others(stores, keys=snapshot.keys, table=snapshot.table)
     partitions = wish.record.partitions
     before, current = snapshot.previous(partitions), snapshot.current(partitions)
     placed: RebalanceResult = yield Place(

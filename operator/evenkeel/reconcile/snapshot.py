@@ -78,7 +78,10 @@ class TableSnapshot:
             return self.plan.n + 1
         written = self._under(self.keys.plans(self.table))
         numbers = [int(key.split("/")[-2]) for key in written if key.split("/")[-2].isdigit()]
-        return 1 + max([0, *numbers, *(self.partition(p).trigger for p in range(self._partitions))])
+        views = [self.partition(p) for p in range(self._partitions)]
+        ids = [peer.replica for view in views for peer in view.peers()]
+        floor = 0 if self.record is None else self.record.plan_floor
+        return 1 + max([floor, *numbers, *ids, *(view.trigger for view in views)])
 
     @property
     def _partitions(self) -> int:

@@ -2,11 +2,13 @@
 
 Conditions keep their times for as long as their status stays the same: `now` shows only where something changed.
 
-    Ready         every partition can be read and written
+    Ready         the spec is accepted, and every partition can be read and written
+    Available     every partition can be read and written, whatever becomes of the spec
     Progressing   replicas are on their way, or are about to be
     Balanced      everything is where the newest spec wants it
     Degraded      something is wrong, and says what: without a leader, a spec that cannot be had, stores lost, rows
                   that are damaged or differ
+    Reconciling, Stalled   for kstatus; they follow from the others
 """
 
 from __future__ import annotations
@@ -14,16 +16,30 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from evenkeel.model.conditions import Condition, Progress, Reason, condition, merge_conditions, projected
+from pydantic import ValidationError
+
+from evenkeel.model.conditions import (
+    Condition,
+    ConditionType,
+    Progress,
+    Reason,
+    condition,
+    merge_conditions,
+    projected,
+    unless_past,
+    with_kstatus,
+)
 from evenkeel.model.partitionassignment import PartitionStatus
-from evenkeel.model.table import StuckPartition, Table, TableStatus
+from evenkeel.model.table import StuckPartition, Table, TableSpec, TableStatus
 from evenkeel.protocol.partition import PartitionView
 from evenkeel.protocol.plan import Plan
-from evenkeel.protocol.records import PlanState, StoreLoad, TableState, shape
-from evenkeel.reconcile.partitions import Trouble, damages_of, problems_of
+from evenkeel.protocol.records import PlanState, StoreLoad, TableRecord, TableState, shape
+from evenkeel.reconcile.outages import OUTAGES, Outage, outages_of
+from evenkeel.reconcile.partitions import Trouble, damages_of, fillings_of, problems_of
+from evenkeel.reconcile.sizes import total_size
 from evenkeel.reconcile.snapshot import TableSnapshot
 
-__all__ = ["plan_progress", "table_status", "troubled_status"]
+__all__ = ["Copies", "plan_progress", "table_status", "troubled_status"]
 
 _STUCK_SHOWN = 20
 _STORES_SHOWN = 5
@@ -39,14 +55,17 @@ class _Facts(NamedTuple):
     awaiting: bool
     paused: str
     """Why nothing new is begun; empty where that is not so."""
-    was_ready: bool
-    """Whether there was a time when every partition had a leader."""
+    outages: tuple[Outage, ...]
+    """Of the partitions that cannot be read or written, except where they wait for their first leader."""
     lost: tuple[str, ...]
     """Stores that hold replicas and give no sign of life."""
     problems: Mapping[int, str]
     damages: Mapping[int, str]
     """Those of the problems that are about rows."""
     trouble: Trouble | None
+    generation: int
+    unapplied: bool
+    """Whether the spec was changed while nothing is carried out."""
 
     @property
     def unfinished(self) -> bool:
@@ -65,13 +84,14 @@ def table_status(
     partitions: list[PartitionStatus],
     *,
     loads: Mapping[str, StoreLoad],
+    sizes: Mapping[int, int],
     trouble: Trouble | None = None,
     paused: str = "",
     now: str,
 ) -> TableStatus:
     """The table's status at the moment `now`."""
     before, plan = table.status, snapshot.plan
-    damages, was_ready = damages_of(loads, snapshot.table), _was_ready(before)
+    damages, outages = damages_of(loads, snapshot.table), _outages(snapshot, partitions, loads, before)
     problems = {**problems_of(loads, snapshot.table), **damages}
     live = set(snapshot.registered)
     status = TableStatus(
@@ -82,48 +102,96 @@ def table_status(
         moving=sum(bool(entry.pending or entry.planned) for entry in partitions),
         leaderless=sum(not entry.leader for entry in partitions),
         under_replicated=sum(_live(entry, live) < table.spec.replicas for entry in partitions),
-        plan=plan.n if plan is not None else 0,
+        plan=_newest_plan(plan, before),
         plan_hash=plan.head.hash if plan is not None else "",
-        progress=_table_progress(snapshot, before, now=now),
-        stuck=tuple(_stuck(partitions, problems, before, was_ready=was_ready, now=now))[:_STUCK_SHOWN],
-        bytes=_bytes(loads, snapshot.table),
-        schema_version=before.schema_version if before is not None else 0,
+        progress=_table_progress(snapshot, before, copies=Copies(sizes, fillings_of(loads, snapshot.table)), now=now),
+        stuck=tuple(_stuck(partitions, problems, before, outages=outages, now=now))[:_STUCK_SHOWN],
+        bytes=total_size(sizes, range(len(partitions))),
     )
     facts = _Facts(
         status=status,
         created=snapshot.record is not None and snapshot.record.state is TableState.READY,
         awaiting=plan is not None and plan.head.state is PlanState.AWAITING_APPROVAL,
         paused=paused,
-        was_ready=was_ready,
+        outages=tuple(outages.values()),
         lost=tuple(sorted({peer.store for entry in partitions for peer in entry.stable} - live)),
         problems=problems,
         damages=damages,
         trouble=trouble,
+        generation=table.metadata.generation,
+        unapplied=bool(paused) and _unapplied(table, snapshot.record),
     )
-    conditions = _conditions(facts, now=now, generation=table.metadata.generation)
-    merged = merge_conditions(before.conditions if before is not None else (), conditions)
+    conditions = _conditions(facts, now=now)
+    merged = with_kstatus(merge_conditions(before.conditions if before is not None else (), conditions), now=now)
     told = status.model_copy(update={"conditions": merged})
     return before if before is not None and _only_grown(before, told) else told
 
 
+def _newest_plan(plan: Plan | None, before: TableStatus | None) -> int:
+    """The number of the newest plan; the one that was known where the metastore lost it.
+
+    Nothing else tells then that the table has data, and must not be created a second time.
+    """
+    if plan is not None:
+        return plan.n
+    return before.plan if before is not None else 0
+
+
 def _only_grown(before: TableStatus, after: TableStatus) -> bool:
     """Whether nothing is new but a size that has hardly changed: a table that is written to grows all the time."""
-    little = abs(after.bytes - before.bytes) * _LITTLE <= before.bytes
+    little = after.bytes is not None and before.bytes is not None
+    little = little and abs((after.bytes or 0) - (before.bytes or 0)) * _LITTLE <= (before.bytes or 0)
     return little and after.model_copy(update={"bytes": before.bytes}) == before
 
 
 def troubled_status(table: Table, trouble: Trouble, *, now: str) -> TableStatus:
-    """The status of before, with what is wrong: for when what the metastore says cannot be read."""
-    before = table.status or TableStatus()
-    generation = table.metadata.generation
-    wrong = condition("Degraded", True, trouble.reason, trouble.message, now=now, generation=generation)
-    return before.model_copy(update={"conditions": merge_conditions(before.conditions, [wrong])})
+    """The status of before, with what is wrong: for when what the metastore says cannot be read.
+
+    Whether the table serves is then unknown. It is not Ready where its own keys are the problem. Where the metastore
+    does not answer, that is unknown too, and the spec has not been looked at.
+    """
+    before, generation = table.status or TableStatus(), table.metadata.generation
+    unseen = trouble.reason is Reason.METASTORE_UNREACHABLE
+    ready = None if unseen else False
+    told: tuple[tuple[ConditionType, bool | None], ...] = (("Ready", ready), ("Available", None), ("Degraded", True))
+    wrong = [
+        condition(kind, holds, trouble.reason, trouble.message, now=now, generation=generation) for kind, holds in told
+    ]
+    conditions = with_kstatus(merge_conditions(before.conditions, wrong), now=now)
+    observed = before.observed_generation if unseen else generation
+    return before.model_copy(update={"observed_generation": observed, "conditions": conditions})
 
 
-def _was_ready(before: TableStatus | None) -> bool:
+def _unapplied(table: Table, record: TableRecord | None) -> bool:
+    """Whether the metastore has another spec than the resource, beside the pause itself."""
+    if record is None:
+        return True
+    try:
+        applied = TableSpec.model_validate_json(bytes(record.spec))
+    except ValidationError:
+        return True
+    return applied.model_copy(update={"paused": table.spec.paused}) != table.spec
+
+
+def _outages(
+    snapshot: TableSnapshot,
+    partitions: list[PartitionStatus],
+    loads: Mapping[str, StoreLoad],
+    before: TableStatus | None,
+) -> dict[int, Outage]:
+    """By partition, why nobody leads it; nothing where a new table waits for its first elections."""
+    found = outages_of(snapshot, (entry.partition for entry in partitions if not entry.leader), loads)
+    if _was_available(before):
+        return found
+    return {partition: outage for partition, outage in found.items() if outage.reason is not Reason.NO_LEADER}
+
+
+def _was_available(before: TableStatus | None) -> bool:
+    """Whether there was a time when every partition had a leader; Ready is of a status without Available."""
     conditions = before.conditions if before is not None else ()
     return any(
-        entry.type == "Ready" and (entry.status == "True" or entry.reason == Reason.QUORUM_LOST) for entry in conditions
+        entry.type in ("Ready", "Available") and (entry.status != "False" or entry.reason in OUTAGES)
+        for entry in conditions
     )
 
 
@@ -135,35 +203,67 @@ def _voters(entry: PartitionStatus) -> int:
     return sum(peer.role == "Voter" for peer in entry.stable)
 
 
-def _bytes(loads: Mapping[str, StoreLoad], table: str) -> int:
-    """Of one copy, by what leaders report."""
-    groups = (group for load in loads.values() for group in load.tables.get(table, ()))
-    return sum(group.log_bytes for group in groups if group.leading)
-
-
 # Progress
 
 
-def _table_progress(snapshot: TableSnapshot, before: TableStatus | None, *, now: str) -> Progress | None:
+def _table_progress(
+    snapshot: TableSnapshot, before: TableStatus | None, *, copies: Copies, now: str
+) -> Progress | None:
     plan = snapshot.plan
     known = before.progress if before is not None and plan is not None and before.plan == plan.n else None
-    return plan_progress(snapshot, known, now=now)
+    return plan_progress(snapshot, known, copies=copies, now=now)
 
 
-def plan_progress(snapshot: TableSnapshot, known: Progress | None, *, now: str) -> Progress | None:
-    """How many of the partitions that the newest plan changes are where it wants them; `known` is what it was."""
+class Copies(NamedTuple):
+    """What is known of the copying of a table's partitions."""
+
+    sizes: Mapping[int, int]
+    """By partition, the bytes of its data."""
+    filling: Mapping[int, Mapping[str, float]]
+    """By partition, the stores it is being copied to, and how far (0 to 1) each copy is."""
+
+    def left(self, view: PartitionView, plan: Plan, partition: int) -> int:
+        """Bytes of a partition that the plan still has copied."""
+        size, filling = self.sizes.get(partition, 0), self.filling.get(partition, {})
+        stable = view.stable.peers if view.stable is not None else ()
+        present = {(peer.store, peer.volume) for peer in stable}
+        coming = [peer.store for peer in plan.target(partition) if (peer.store, peer.volume) not in present]
+        return round(sum(size * (1.0 - min(1.0, filling.get(store, 0.0))) for store in coming))
+
+
+def plan_progress(snapshot: TableSnapshot, known: Progress | None, *, copies: Copies, now: str) -> Progress | None:
+    """How many of the partitions that the newest plan changes are where it wants them, and how many bytes.
+
+    `known` is what it was.
+    """
     plan, record = snapshot.plan, snapshot.record
     if plan is None or record is None:
         return None
-    left = sum(not _arrived(snapshot.partition(p), plan, p) for p in range(record.partitions))
+    away = [p for p in range(record.partitions) if not _arrived(snapshot.partition(p), plan, p)]
     counted = plan.head.counts.partitions if plan.head.counts is not None else record.partitions
-    total = max(left, counted)
-    progress = Progress.of(moves=(total - left, total))
+    total, left = max(len(away), counted), len(away)
+    bytes_left = sum(copies.left(snapshot.partition(p), plan, p) for p in away)
+    bytes_total = max(bytes_left, known.bytes_total if known is not None else 0)
+    progress = Progress.of(moves=(total - left, total), bytes_=(bytes_total - bytes_left, bytes_total))
     started = known.started_at if known is not None and known.started_at else now
-    expected = known.expected_at if known is not None and known.moves_done == progress.moves_done else None
-    if left and progress.moves_done and expected is None:
-        expected = projected(started, now, done=progress.moves_done, left=left)
+    as_far = known is not None and _as_far(known, progress)
+    expected = (
+        unless_past(known.expected_at, now) if known is not None and as_far else _expected(progress, started, now)
+    )
     return progress.model_copy(update={"started_at": started, "expected_at": expected if left else None})
+
+
+def _as_far(one: Progress, other: Progress) -> bool:
+    return (one.moves_done, one.bytes_done) == (other.moves_done, other.bytes_done)
+
+
+def _expected(progress: Progress, started: str, now: str) -> str | None:
+    """When all is done at the rate of bytes since the start, or of partitions where nothing is to be copied."""
+    if progress.bytes_done and progress.bytes_done < progress.bytes_total:
+        return projected(started, now, done=progress.bytes_done, left=progress.bytes_total - progress.bytes_done)
+    if progress.moves_done and progress.bytes_done >= progress.bytes_total:
+        return projected(started, now, done=progress.moves_done, left=progress.moves_total - progress.moves_done)
+    return None
 
 
 def _arrived(view: PartitionView, plan: Plan, partition: int) -> bool:
@@ -176,13 +276,13 @@ def _stuck(
     problems: Mapping[int, str],
     before: TableStatus | None,
     *,
-    was_ready: bool,
+    outages: Mapping[int, Outage],
     now: str,
 ) -> Iterator[StuckPartition]:
     known = {entry.partition: entry.since for entry in before.stuck} if before is not None else {}
     for status in partitions:
-        leaderless = "no store leads it" if was_ready and status.stage == "Leaderless" else ""
-        reason = problems.get(status.partition) or leaderless
+        outage = outages.get(status.partition)
+        reason = problems.get(status.partition) or (outage.cause if outage is not None else "")
         if reason:
             since = known.get(status.partition) or now
             yield StuckPartition(partition=status.partition, stage=status.stage, since=since, reason=reason[:1024])
@@ -191,10 +291,11 @@ def _stuck(
 # Conditions
 
 
-def _conditions(facts: _Facts, *, now: str, generation: int) -> list[Condition]:
+def _conditions(facts: _Facts, *, now: str) -> list[Condition]:
     troubles = list(_troubles(facts))
     told = (
         ("Ready", *_ready(facts)),
+        ("Available", *_available(facts)),
         ("Progressing", *_progressing(facts)),
         ("Balanced", *_balanced(facts)),
         (
@@ -204,18 +305,34 @@ def _conditions(facts: _Facts, *, now: str, generation: int) -> list[Condition]:
             "; ".join(trouble.message for trouble in troubles),
         ),
     )
-    return [condition(*entry, now=now, generation=generation) for entry in told]  # type: ignore[arg-type]
+    return [condition(*entry, now=now, generation=facts.generation) for entry in told]  # type: ignore[arg-type]
 
 
 def _ready(facts: _Facts) -> tuple[bool, Reason, str]:
+    """Available, and nothing of the spec is refused or held back."""
+    available = _available(facts)
+    held_back = f"generation {facts.generation} is not carried out"
+    if not available[0]:
+        return available
+    if facts.trouble is not None:
+        words = f"{held_back}: {facts.trouble.message}; the table is served as it was before"
+        return False, facts.trouble.reason, words
+    if facts.unapplied:
+        return False, Reason.PAUSED, f"{held_back}: {facts.paused}; the table is served as it was before"
+    return available
+
+
+def _available(facts: _Facts) -> tuple[bool, Reason, str]:
     status = facts.status
     if not facts.created:
         if facts.trouble is not None:
             return False, facts.trouble.reason, "the table cannot be created, see Degraded"
         return False, Reason.PAUSED if facts.paused else Reason.RECONCILING, facts.paused or "it is being created"
+    if facts.outages:
+        worst = next(_unavailable(facts))
+        return False, worst.reason, worst.message
     if status.leaderless:
-        reason = Reason.QUORUM_LOST if facts.was_ready else Reason.RECONCILING
-        return False, reason, f"{status.leaderless} of {status.partitions} partitions have no leader"
+        return False, Reason.RECONCILING, f"{status.leaderless} of {status.partitions} partitions have no leader yet"
     return True, Reason.AS_EXPECTED, f"{status.partitions} partitions can be read and written"
 
 
@@ -245,9 +362,8 @@ def _balanced(facts: _Facts) -> tuple[bool | None, Reason, str]:
 
 def _troubles(facts: _Facts) -> Iterator[Trouble]:
     """What is wrong, the worst first."""
-    status = facts.status
-    if status.leaderless and facts.created and facts.was_ready:
-        yield Trouble(Reason.QUORUM_LOST, f"{status.leaderless} partitions have no leader")
+    if facts.created:
+        yield from _unavailable(facts)
     if facts.trouble is not None:
         yield facts.trouble
     if facts.lost:
@@ -266,6 +382,17 @@ def _troubles(facts: _Facts) -> Iterator[Trouble]:
         yield Trouble(
             Reason.CATCH_UP_FAILING, f"{len(held_up)} partitions do not get on; partition {partition}: {problem}"
         )
+
+
+def _unavailable(facts: _Facts) -> Iterator[Trouble]:
+    """Why partitions cannot be read or written and what to do about it, the worst first."""
+    for reason in OUTAGES:
+        alike = [outage for outage in facts.outages if outage.reason is reason]
+        if alike:
+            stores = sorted({store for outage in alike for store in outage.stores})
+            shown = Outage(reason, tuple(stores[:_STORES_SHOWN]))
+            counted = f"{len(alike)} of {facts.status.partitions} partitions cannot be read or written"
+            yield Trouble(reason, f"{counted}: {shown.cause}; {shown.remedy}")
 
 
 def _progress_words(status: TableStatus) -> str:

@@ -16,11 +16,11 @@ from typing import Final
 
 import msgspec
 
-from evenkeel.metastore.api import Compare, Delete, Op, Put, Txn, unchanged
+from evenkeel.metastore.api import Compare, Delete, KeyValue, Op, Put, Txn, unchanged
 from evenkeel.model.storecluster import StoreCluster, StoreOverride
 from evenkeel.model.views import StoreView
 from evenkeel.protocol.keys import Keys
-from evenkeel.protocol.records import StoreRecord, StoreState, encode
+from evenkeel.protocol.records import StoreRecord, StoreSettings, StoreState, encode
 from evenkeel.reconcile.known import KnownStores
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "judge_stores",
     "leaving",
     "next_judgement",
+    "publish_settings",
 ]
 
 DRAIN_ANNOTATION: Final = "evenkeel.dev/drain"
@@ -92,6 +93,24 @@ def leaving(cluster: StoreCluster | None, known: Iterable[str]) -> frozenset[str
     return frozenset(name for name, at in ordinals.items() if at.isdecimal() and int(at) >= wanted)
 
 
+def publish_settings(cluster: StoreCluster, before: KeyValue | None, *, keys: Keys, epoch: Compare) -> Txn | None:
+    """The transaction that brings the key `settings` up to date; None where it is."""
+    rate, handling = cluster.spec.throttles.bytes_per_second, cluster.spec.failure_handling
+    wanted = encode(
+        StoreSettings(
+            bytes_per_second=None if rate is None else float(rate.units),
+            snapshots_at_once=cluster.spec.throttles.max_concurrent_moves,
+            degraded_after=handling.retries_before_degraded,
+            longest_retry_seconds=handling.longest_retry.seconds,
+            stalled_seconds=handling.stalled_after.seconds,
+            step_down_when_stalled=handling.step_down_when_stalled,
+        )
+    )
+    if before is not None and before.value == wanted:
+        return None
+    return Txn((epoch, unchanged(keys.settings, before)), (Put(keys.settings, wanted),))
+
+
 def judge_stores(
     known: KnownStores, wish: StoreWish, *, keys: Keys, now: float, anew: bool, epoch: Compare
 ) -> Iterator[Txn]:
@@ -120,7 +139,7 @@ def _vanished_together(known: KnownStores, now: float) -> bool:
 
 def _settled(state: StoreState) -> bool:
     """Whether the loss has been acted upon already."""
-    return state.replace or bool(state.replace_in)
+    return bool(state.replace_in)
 
 
 def _judge(name: str, known: KnownStores, wish: StoreWish, *, now: float, anew: bool) -> StoreState | None:

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
+from evenkeel.errors import MetastoreLossError
 from evenkeel.metastore.api import Compare, Put, Txn, unchanged
 from evenkeel.model.views import Move, TableView
 from evenkeel.protocol import table_life
@@ -24,14 +26,18 @@ from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.partition import Case
 from evenkeel.protocol.plan import Plan
 from evenkeel.protocol.records import PlanState, TableRecord, TableState
-from evenkeel.reconcile.admission import admit
+from evenkeel.reconcile.admission import admit, arrived
+from evenkeel.reconcile.caps import count_others
 from evenkeel.reconcile.planning import ChangedMeanwhileError, Head, commit, current_plan
 from evenkeel.reconcile.refusal import refuse
 from evenkeel.reconcile.requests import Carry, Found, Requests
 from evenkeel.reconcile.snapshot import TableSnapshot, read_table
 from evenkeel.reconcile.wish import TableWish
 
-__all__ = ["Outcome", "carry_on", "drop_table", "reconcile_table"]
+__all__ = ["Outcome", "adopt_table", "carry_on", "drop_table", "reconcile_table", "to_be_adopted"]
+
+UNKNOWN_PLANS: Final = 1000
+"""More plans than can be made before a status tells of one."""
 
 
 class Outcome(msgspec.Struct, kw_only=True):
@@ -57,18 +63,26 @@ def reconcile_table(
     keys: Keys,
     table: str,
     epoch: Compare,
+    adopting: str = "",
 ) -> Requests[Outcome]:
-    """Go as far as is possible now; call again on every change of what it rests on."""
+    """Go as far as is possible now; call again on every change of what it rests on.
+
+    `adopting` is a request to adopt the metastore that is being carried out.
+    """
     while True:
         found = yield read_table(keys, table)
         snapshot = TableSnapshot(keys, table, found)
         refuse(snapshot, wish)
         try:
-            if snapshot.record_kv is None:
+            if adopting and to_be_adopted(snapshot, wish.newest_plan, adopting):
+                yield from _adopt(snapshot, wish, adopting, epoch)
+            elif snapshot.record_kv is None:
+                _refuse_second_creation(snapshot, wish)
                 yield from commit(table_life.announce(wish.record, keys=keys, table=table, epoch=epoch))
             elif _spec_differs(snapshot, wish.record):
                 yield from _mirror(snapshot, wish.record, epoch)
             elif snapshot.record is not None and snapshot.record.state is TableState.READY:
+                _wait_for_stores(snapshot)
                 head = yield from current_plan(snapshot, wish, epoch)
                 return (yield from _carry_out(snapshot, head, wish.view, wish.max_concurrent, epoch))
             else:
@@ -76,6 +90,56 @@ def reconcile_table(
                 yield from _create(snapshot, head.plan, epoch)
         except ChangedMeanwhileError:
             continue
+
+
+def to_be_adopted(snapshot: TableSnapshot, newest_plan: int, request: str) -> bool:
+    """Whether a table has yet to be taken over: one that the metastore or the user's resources say was there."""
+    if snapshot.tombstone_kv is not None:
+        return False
+    return newest_plan > 0 if snapshot.record is None else snapshot.record.adopted != request
+
+
+def adopt_table(wish: TableWish, *, keys: Keys, table: str, epoch: Compare, request: str) -> Requests[None]:
+    """Take over a table that is about to go, so that stores can say what they have of it."""
+    while True:
+        snapshot = TableSnapshot(keys, table, (yield read_table(keys, table)))
+        if not to_be_adopted(snapshot, wish.newest_plan, request):
+            return
+        try:
+            yield from _adopt(snapshot, wish, request, epoch)
+        except ChangedMeanwhileError:
+            continue
+
+
+def _adopt(snapshot: TableSnapshot, wish: TableWish, request: str, epoch: Compare) -> Requests[None]:
+    # The last plans before the loss may be in no status, and their numbers were given to replicas.
+    floor = max(wish.newest_plan, snapshot.next_plan - 1) + UNKNOWN_PLANS
+    keys, table, before = snapshot.keys, snapshot.table, snapshot.record_kv
+    record = wish.record if snapshot.record is None else _mirrored(snapshot.record, wish.record)
+    record = msgspec.structs.replace(record, dropped=None, restored="" if wish.owner == table else wish.owner)
+    yield from commit(
+        table_life.adopt(record, before, request=request, plan_floor=floor, keys=keys, table=table, epoch=epoch)
+    )
+
+
+def _refuse_second_creation(snapshot: TableSnapshot, wish: TableWish) -> None:
+    """A table whose data is on the stores is never created anew."""
+    if wish.newest_plan:
+        raise MetastoreLossError(
+            f"etcd has nothing of table {snapshot.table}, which was there with plan {wish.newest_plan}; its data stays "
+            "on the stores: correct etcd, or set spec.adoptMetastore of the StoreCluster to the id of this one"
+        )
+
+
+def _wait_for_stores(snapshot: TableSnapshot) -> None:
+    """Plan nothing before the stores have said what they hold."""
+    assert snapshot.record is not None
+    missing = [p for p in range(snapshot.record.partitions) if snapshot.partition(p).stable is None]
+    if missing:
+        raise MetastoreLossError(
+            f"{len(missing)} partitions of table {snapshot.table}, such as {missing[0]}, have not said which replicas "
+            "they have since etcd was adopted: most of their replicas have to be there"
+        )
 
 
 def carry_on(wish: TableWish, *, keys: Keys, table: str, epoch: Compare) -> Requests[Outcome]:
@@ -98,14 +162,25 @@ def carry_on(wish: TableWish, *, keys: Keys, table: str, epoch: Compare) -> Requ
 
 def _spec_differs(snapshot: TableSnapshot, wanted: TableRecord) -> bool:
     assert snapshot.record is not None
-    state = snapshot.record.state
-    return msgspec.json.encode(msgspec.structs.replace(wanted, state=state)) != msgspec.json.encode(snapshot.record)
+    return msgspec.json.encode(_mirrored(snapshot.record, wanted)) != msgspec.json.encode(snapshot.record)
+
+
+def _mirrored(before: TableRecord, wanted: TableRecord) -> TableRecord:
+    """The record with another spec; where the table is in its life is not the spec's business."""
+    return msgspec.structs.replace(
+        wanted,
+        state=before.state,
+        dropped=before.dropped,
+        restored=before.restored,
+        adopted=before.adopted,
+        plan_floor=before.plan_floor,
+    )
 
 
 def _mirror(snapshot: TableSnapshot, wanted: TableRecord, epoch: Compare) -> Requests[None]:
     assert snapshot.record_kv is not None
     assert snapshot.record is not None
-    value = msgspec.json.encode(msgspec.structs.replace(wanted, state=snapshot.record.state))
+    value = msgspec.json.encode(_mirrored(snapshot.record, wanted))
     key = snapshot.record_kv.key
     yield from commit(Txn((epoch, unchanged(key, snapshot.record_kv)), (Put(key, value),)))
 
@@ -136,7 +211,10 @@ def _carry_out(
         head_mod=head.mod_revision,
         gone=snapshot.gone,
     )
-    admission = admit(snapshot, head.plan, table=view, max_concurrent=max_concurrent)
+    stores = snapshot.stores
+    if not all(arrived(snapshot, head.plan, partitions=view.partitions)):
+        stores = yield from count_others(stores, keys=snapshot.keys, table=snapshot.table)
+    admission = admit(snapshot, head.plan, table=view, stores=stores, max_concurrent=max_concurrent)
     run.admit({p: snapshot.partition(p) for p in admission.partitions}, revision=snapshot.revision)
     yield Carry(run)
     return Outcome(
@@ -157,21 +235,36 @@ def drop_table(
     epoch: Compare,
     retired: Callable[[str], bool] = lambda _: False,
     forced: bool = False,
+    only_kept: bool = False,
+    await_publication: bool = True,
 ) -> Requests[bool]:
     """Drop the table as far as is possible now; True when nothing of it is left.
 
     `retired` tells stores that were taken away on purpose, with their volumes: nobody waits for their word. `forced`
-    waits for nobody's.
+    waits for nobody's. `only_kept` drops nothing but a table whose data is kept: a user may restore it at any moment.
+    `await_publication` is False where all stores are there: what they have of an adopted table need not be known then.
     """
     while True:
         found: Found = yield read_table(keys, table)
         snapshot = TableSnapshot(keys, table, found)
         try:
+            if not forced and await_publication and _unseeded(snapshot):
+                return False
             if snapshot.record_kv is None:
                 return (yield from _bury(snapshot, epoch, retired, forced=forced))
+            if only_kept and (snapshot.record is None or snapshot.record.dropped is None):
+                return False
             yield from _drop(snapshot, epoch)
         except ChangedMeanwhileError:
             continue
+
+
+def _unseeded(snapshot: TableSnapshot) -> bool:
+    """Whether the metastore was adopted, and stores that have to delete something have yet to say so."""
+    record = snapshot.record
+    if record is None or record.state is not TableState.READY or not record.adopted:
+        return False
+    return any(snapshot.partition(p).stable is None for p in range(record.partitions))
 
 
 def _drop(snapshot: TableSnapshot, epoch: Compare) -> Requests[None]:

@@ -11,6 +11,8 @@ from evenkeel.model.rebalanceplan import RebalancePlan
 from evenkeel.model.table import Table
 from evenkeel.model.views import Choice, TableView
 from evenkeel.protocol.records import Retarget, TableRecord, TableState, encode
+from evenkeel.reconcile.table_record import spec_for_record
+from evenkeel.versions import FIRST
 
 __all__ = ["USERS_CHOOSE", "TableWish", "table_key", "wish_of"]
 
@@ -33,6 +35,10 @@ class TableWish(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a plan waits for its approval (`approval: Manual`); a table's first does not."""
     approvals: dict[int, str] = {}
     """By plan number, the hash that somebody approved."""
+    owner: str = ""
+    """The key of the Table itself, which is not that of its data where it was restored."""
+    newest_plan: int = 0
+    """The newest plan that the table's status and its RebalancePlans tell of; 0 for a table that never was."""
 
     def basis(self) -> bytes:
         """All of the wish that a plan rests on."""
@@ -50,12 +56,15 @@ def table_key(table: Table) -> str:
 
 
 def wish_of(
-    table: Table, assignments: Iterable[PartitionAssignment] = (), plans: Iterable[RebalancePlan] = ()
+    table: Table,
+    assignments: Iterable[PartitionAssignment] = (),
+    plans: Iterable[RebalancePlan] = (),
+    *,
+    version: int = FIRST,
 ) -> TableWish:
-    """What the user wants of the table; `assignments` and `plans` are the table's own."""
+    """What the user wants of the table; `assignments` and `plans` are the table's own, `version` is the cluster's."""
     spec = table.spec
     limit = spec.movement.bytes_per_second
-    written = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
     return TableWish(
         record=TableRecord(
             partitions=spec.partitions,
@@ -63,7 +72,7 @@ def wish_of(
             consensus_size=spec.voters,
             retarget=Retarget(spec.movement.retarget),
             bytes_per_second=limit.units if limit is not None else None,
-            spec=msgspec.Raw(msgspec.json.encode(written)),
+            spec=spec_for_record(spec, version=version),
         ),
         view=table.view(),
         mode=spec.rebalancer.mode,
@@ -71,6 +80,10 @@ def wish_of(
         max_concurrent=spec.movement.max_concurrent,
         choices=choices(assignments) if spec.rebalancer.mode in USERS_CHOOSE else {},
         manual=spec.approval == "Manual",
+        owner=table_key(table),
+        newest_plan=max(
+            [table.status.plan if table.status is not None else 0, *(plan.spec.number or 0 for plan in plans)]
+        ),
         approvals={
             plan.spec.number: plan.spec.approved_hash
             for plan in plans

@@ -7,9 +7,10 @@ import logging
 import random
 from collections.abc import Callable
 
-from evenkeel.errors import MalformedRecordError, MetastoreError
+from evenkeel.errors import ClusterMismatchError, MalformedRecordError, MetastoreError
 from evenkeel.metastore.api import KeyValue, Metastore
 from evenkeel.metastore.clock import Clock, SystemClock
+from evenkeel.protocol.records import Adoption, decode
 from evenkeel.routing.routes import RoutingTable
 from evenkeel.wire.backoff import Backoff
 
@@ -40,6 +41,10 @@ class _Follower:
         self._routes = routes
         self._changed = changed
         self._clock = clock
+        self._cluster = 0
+        self._newest = 0
+        self._doubted = False
+        """Whether another metastore has answered than before."""
 
     async def run(self, prefix: str) -> None:
         backoff = Backoff(clock=self._clock, chance=random.Random(), longest=5.0)
@@ -47,12 +52,18 @@ class _Follower:
         while True:
             try:
                 await self._follow(prefix, known, backoff)
+            except ClusterMismatchError as error:
+                self._doubted = True
+                await self._metastore.forget()
+                log.warning("routes under %s stay as they were: %s", prefix, error)
+                await backoff.wait()
             except MetastoreError as error:
                 log.warning("routes under %s are not followed: %s", prefix, error)
                 await backoff.wait()
 
     async def _follow(self, prefix: str, known: set[str], backoff: Backoff) -> None:
         snapshot = await self._metastore.range(prefix)
+        await self._check_identity(snapshot.revision)
         backoff.reset()
         found = {kv.key for kv in snapshot.kvs}
         for key in sorted(known - found):
@@ -62,6 +73,7 @@ class _Follower:
         for kv in snapshot.kvs:
             self._put(kv)
         async for batch in self._metastore.watch(prefix, after=snapshot):
+            self._newest = max(self._newest, batch.revision)
             for event in batch.events:
                 if event.kv is None:
                     known.discard(event.key)
@@ -69,6 +81,22 @@ class _Follower:
                 else:
                     known.add(event.key)
                     self._put(event.kv)
+
+    async def _check_identity(self, revision: int) -> None:
+        """Believe another metastore only once a user has had it adopted: routes of before are better than none."""
+        cluster = await self._metastore.cluster_id()
+        same = cluster == self._cluster and revision >= self._newest
+        if self._doubted and not same and not await self._adopted(cluster):
+            raise ClusterMismatchError(f"etcd cluster {cluster:x} at revision {revision} was not adopted")
+        self._doubted, self._cluster = False, cluster
+        self._newest = revision if not same else max(self._newest, revision)
+
+    async def _adopted(self, cluster: int) -> bool:
+        kv = await self._metastore.get(self._routes.keys.adoption)
+        try:
+            return kv is not None and int(decode(Adoption, kv.value, key=kv.key).cluster, 16) == cluster
+        except (MalformedRecordError, ValueError):
+            return False
 
     def _put(self, kv: KeyValue) -> None:
         try:

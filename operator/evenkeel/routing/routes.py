@@ -49,6 +49,10 @@ class Routes(Protocol):
         """Return all tables."""
         ...
 
+    def dropped(self, table: str) -> bool:
+        """Return whether a table, by its key, was deleted by its user and is kept only to be restored."""
+        ...
+
     def leader(self, table: str, partition: int) -> str:
         """Return the store that leads a partition of a table, by its key; empty where nobody is known to."""
         ...
@@ -70,22 +74,23 @@ class RoutingTable:
     """`Routes` out of the metastore's keys."""
 
     def __init__(self, keys: Keys) -> None:
-        self._keys = keys
+        self.keys = keys
         self._tables: dict[str, KnownTable] = {}
+        self._dropped: set[str] = set()
         self._leaders: dict[tuple[str, int], Leader] = {}
         self._replicas: dict[tuple[str, int], tuple[str, ...]] = {}
         self._stores: dict[str, str] = {}
 
     def prefixes(self) -> tuple[str, ...]:
         """Of the keys to feed it with."""
-        keys = self._keys
+        keys = self.keys
         return f"{keys.root}tables/", keys.stores(), keys.all_leaders(), keys.all_stable()
 
     def put(self, key: str, value: bytes) -> str:
         """Take a key in; returns the table that it speaks of, or nothing. `MalformedRecordError` where it cannot be."""
-        kind, _, rest = key.removeprefix(self._keys.root).partition("/")
+        kind, _, rest = key.removeprefix(self.keys.root).partition("/")
         if kind == "tables":
-            self._tables[rest] = _known_table(rest, decode(TableRecord, value, key=key), key)
+            self._put_table(rest, decode(TableRecord, value, key=key), key)
         elif kind == "stores":
             self._stores[rest] = decode(StoreRecord, value, key=key).flight
             return ""
@@ -98,9 +103,10 @@ class RoutingTable:
 
     def remove(self, key: str) -> str:
         """Forget a key; returns the table that it spoke of, or nothing."""
-        kind, _, rest = key.removeprefix(self._keys.root).partition("/")
+        kind, _, rest = key.removeprefix(self.keys.root).partition("/")
         if kind == "tables":
             self._tables.pop(rest, None)
+            self._dropped.discard(rest)
         elif kind == "stores":
             # Its registration has ended, which says nothing about the store: it keeps its address.
             return ""
@@ -109,6 +115,14 @@ class RoutingTable:
         else:
             self._replicas.pop(_place(rest, key), None)
         return rest.partition("/")[0]
+
+    def _put_table(self, table: str, record: TableRecord, key: str) -> None:
+        if record.dropped is not None:
+            self._tables.pop(table, None)
+            self._dropped.add(table)
+            return
+        self._tables[table] = _known_table(table, record, key)
+        self._dropped.discard(table)
 
     # What users see
 
@@ -121,6 +135,10 @@ class RoutingTable:
     def tables(self) -> Iterable[KnownTable]:
         """Return all tables."""
         return list(self._tables.values())
+
+    def dropped(self, table: str) -> bool:
+        """Return whether a table, by its key, was deleted by its user and is kept only to be restored."""
+        return table in self._dropped
 
     def leader(self, table: str, partition: int) -> str:
         """Return the store that leads a partition of a table, by its key; empty where nobody is known to."""

@@ -276,6 +276,8 @@ class GroupStatus(_Answer, frozen=True):
     unfolded: int
     first_change: int | None = None
     """The first index from which on changes are kept; None where none are."""
+    log_time: int = 0
+    """In milliseconds, at the applied index; 0 where the partition does not keep it yet."""
     pins: dict[str, int] = {}
     hashes: dict[int, str] = {}
     damage: str = ""

@@ -13,6 +13,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
+from evenkeel.versions import FIRST, VersionRange
 from evenkeel.wire.codec import Codec, kinds_of
 from evenkeel.wire.pieces import LARGE_BYTES, NOTHING, Bytes, Pieces
 
@@ -49,12 +50,14 @@ __all__ = [
     "Restore",
     "Role",
     "SidecarSays",
+    "Size",
     "Snapshot",
     "SnapshotTaken",
     "StoreSays",
     "TooLarge",
     "Unavailable",
     "Unknown",
+    "Version",
     "apply_payload",
     "propose_payload",
 ]
@@ -70,12 +73,17 @@ MAX_PROPOSED_BYTES: Final = 64 << 20
 class Hello(Struct, tag="hello", array_like=True, frozen=True):
     """Who is there. A store without a volume of its own yet says "" and takes the sidecar's.
 
-    `credit` is the store's: how many bytes of entries it is ready to have unanswered.
+    `version` is the socket's. `credit` is the store's: how many bytes of entries it is ready to have unanswered.
+    `sizes` is the sidecar's: whether it takes `Size`, which a sidecar of an older release does not know. `supported`
+    are the cluster versions that this end can work with, and `cluster` is the present one, by the sidecar.
     """
 
     version: int
     volume: str = ""
     credit: int = 0
+    sizes: bool = False
+    supported: VersionRange = VersionRange()
+    cluster: int = FIRST
 
 
 class Refused(Struct, tag="refused", array_like=True, frozen=True):
@@ -139,6 +147,12 @@ class Role(Struct, tag="role", array_like=True, frozen=True):
     hint: str = ""
 
 
+class Version(Struct, tag="version", array_like=True, frozen=True):
+    """The cluster version from now on. Of no group, not answered; only for stores that support a later one than 1."""
+
+    cluster: int
+
+
 # The store answers
 
 
@@ -197,6 +211,14 @@ class Doubt(Struct, tag="doubt", array_like=True, frozen=True):
     unfit: bool = False
 
 
+class Size(Struct, tag="size", array_like=True, frozen=True, gc=False):
+    """About how many bytes a snapshot of the group would have now. Not answered, and optional: a store tells it when
+    it has changed noticeably, and after the group was opened.
+    """
+
+    bytes: int
+
+
 class Drain(Struct, tag="drain", array_like=True, frozen=True):
     """The store is about to stop: hand over what is led here. Of no group."""
 
@@ -251,10 +273,10 @@ ProposeOutcome = Committed | NotLeader | Unknown | Busy | TooLarge
 ReadOutcome = ReadAt | Unavailable
 
 _SIDECAR_SAYS: Final = (
-    *(Hello, Refused, Open, Apply, Snapshot, Restore, Close, Destroy, Role),
+    *(Hello, Refused, Open, Apply, Snapshot, Restore, Close, Destroy, Role, Version),
     *(Committed, NotLeader, Unknown, Busy, TooLarge, ReadAt, Unavailable, Drained),
 )
-_STORE_SAYS: Final = (Hello, Opened, Applied, SnapshotTaken, Done, Failed, Propose, ReadIndex, Doubt, Drain)
+_STORE_SAYS: Final = (Hello, Opened, Applied, SnapshotTaken, Done, Failed, Propose, ReadIndex, Doubt, Size, Drain)
 
 SidecarSays = (
     Hello
@@ -266,6 +288,7 @@ SidecarSays = (
     | Close
     | Destroy
     | Role
+    | Version
     | Committed
     | NotLeader
     | Unknown
@@ -275,7 +298,7 @@ SidecarSays = (
     | Unavailable
     | Drained
 )
-StoreSays = Hello | Opened | Applied | SnapshotTaken | Done | Failed | Propose | ReadIndex | Doubt | Drain
+StoreSays = Hello | Opened | Applied | SnapshotTaken | Done | Failed | Propose | ReadIndex | Doubt | Size | Drain
 
 
 class FromSidecar(Struct, array_like=True):

@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from evenkeel.errors import DisconnectedError, FrameError, InvalidInputError, StateMachineError
 from evenkeel.metastore.clock import Clock, SystemClock, Timer
+from evenkeel.versions import FIRST, SUPPORTED
 from evenkeel.wire.calls import Calls
 from evenkeel.wire.connection import FrameConnection
 from evenkeel.wire.credit import CreditQueue
@@ -47,10 +48,12 @@ from evenkeel.wire.messages import (
     Restore,
     Role,
     SidecarSays,
+    Size,
     Snapshot,
     SnapshotTaken,
     StoreSays,
     TooLarge,
+    Version,
     apply_payload,
 )
 from evenkeel.wire.unix import check_path, clear_path, widen
@@ -83,6 +86,10 @@ class SidecarHandler(Protocol):
 
     def doubt(self, group: int, replica: int, doubt: Doubt) -> None:
         """Know that a group's state may be wrong."""
+        ...
+
+    def size(self, group: int, replica: int, size: int) -> None:
+        """Know how many bytes a snapshot of a group would have."""
         ...
 
     def drain(self, answer: Callable[[Drained], None]) -> None:
@@ -127,6 +134,9 @@ class SidecarEnd:
         self._calls: Calls[StoreSays] = Calls()
         self._applies: CreditQueue[_Apply] = CreditQueue()
         self._proposed = 0
+        self._told_versions = False
+        """Whether the store understands `Version`."""
+        self.cluster_version = FIRST
 
     async def start(self) -> None:
         """Listen. A socket left behind by a dead sidecar is replaced."""
@@ -214,6 +224,13 @@ class SidecarEnd:
         if self._store is not None:
             self._send(self._store, 0, group, replica, Role(leader, term, hint))
 
+    def set_cluster_version(self, version: int) -> None:
+        """Tell the store by which version to work, now and whenever one connects."""
+        if version != self.cluster_version:
+            self.cluster_version = version
+            if self._store is not None and self._told_versions:
+                self._send(self._store, 0, 0, 0, Version(version))
+
     def _ask(
         self, group: int, replica: int, body: SidecarSays, accepts: tuple[type[_Body], type[Failed]]
     ) -> asyncio.Future[_Body]:
@@ -267,6 +284,8 @@ class SidecarEnd:
             self._handler.read_index(frame.group, frame.replica, partial(self._answer, connection, frame))
         elif isinstance(frame.body, Doubt):
             self._handler.doubt(frame.group, frame.replica, frame.body)
+        elif isinstance(frame.body, Size):
+            self._handler.size(frame.group, frame.replica, frame.body.bytes)
         elif isinstance(frame.body, Drain):
             self._handler.drain(partial(self._answer, connection, frame))
         else:
@@ -297,7 +316,9 @@ class SidecarEnd:
             return
         self._store, self._calls, self._applies = connection, Calls(), CreditQueue(hello.credit)
         self._proposed = 0
-        self._send(connection, 0, 0, 0, Hello(VERSION, self._volume))
+        self._told_versions = hello.supported.newest > FIRST
+        ours = Hello(VERSION, self._volume, sizes=True, supported=SUPPORTED, cluster=self.cluster_version)
+        self._send(connection, 0, 0, 0, ours)
         self._handler.connected(hello)
 
     def _refusal(self, hello: Hello) -> Refused | None:
@@ -306,6 +327,12 @@ class SidecarEnd:
                 Reason.VERSION,
                 f"the sidecar speaks version {VERSION} of the state-machine socket and the store version "
                 f"{hello.version}: run both from one release",
+            )
+        if not hello.supported.includes(self.cluster_version):
+            return Refused(
+                Reason.VERSION,
+                f"the cluster version is {self.cluster_version}, and the store supports {hello.supported}: run a "
+                "release of the store that supports it",
             )
         if hello.volume not in ("", self._volume):
             return Refused(

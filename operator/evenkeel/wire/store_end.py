@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 
 from evenkeel.errors import FrameError, HandshakeError
 from evenkeel.metastore.clock import Clock, SystemClock
+from evenkeel.versions import FIRST, SUPPORTED
 from evenkeel.wire.backoff import Backoff, Chance
 from evenkeel.wire.calls import Calls
 from evenkeel.wire.connection import FrameConnection
@@ -49,12 +50,14 @@ from evenkeel.wire.messages import (
     Restore,
     Role,
     SidecarSays,
+    Size,
     Snapshot,
     SnapshotTaken,
     StoreSays,
     TooLarge,
     Unavailable,
     Unknown,
+    Version,
     propose_payload,
 )
 from evenkeel.wire.unix import check_path, widen
@@ -126,12 +129,15 @@ class StoreEnd:
         check_path(path)
         self.path = path
         self.drops: Drops = Drops() if drops is None else drops
-        self._hello = Hello(VERSION, volume, credit)
+        self._hello = Hello(VERSION, volume, credit, supported=SUPPORTED)
+        self.cluster_version = FIRST
+        """What all parts of the cluster can read, by the sidecar's last word; see `evenkeel.versions`."""
         self._machine = machine
         self._backoff = Backoff(clock=clock or SystemClock(), chance=chance or random.Random())
         self._sidecar: FrameConnection | None = None
         self._calls: Calls[SidecarSays] = Calls()
         self._proposed = 0
+        self._takes_sizes = False
         self._ended: asyncio.Future[None] | None = None
         self._refused: HandshakeError | None = None
 
@@ -201,6 +207,11 @@ class StoreEnd:
         if self._sidecar is not None:
             self._send(self._sidecar, 0, group, replica, Doubt(detail, unfit))
 
+    def size(self, group: int, replica: int, size: int) -> None:
+        """Tell about how many bytes a snapshot of a group would have; lost where no sidecar is there that takes it."""
+        if self._sidecar is not None and self._takes_sizes:
+            self._send(self._sidecar, 0, group, replica, Size(size))
+
     def drain(self) -> asyncio.Future[Drained]:
         """Ask for all leaderships to be handed over; done when they are, or the sidecar is gone."""
         return self._ask(0, 0, Drain(), (Drained,), lost=Drained())
@@ -265,9 +276,22 @@ class StoreEnd:
                 machine.destroy(group, replica, answer)
             case Role():
                 machine.role(group, replica, frame.body)
+            case Version(cluster):
+                self._set_version(connection, cluster)
             case _:
                 return False
         return True
+
+    def _set_version(self, connection: FrameConnection, version: int) -> bool:
+        """Whether the store can work by this cluster version; it hangs up for good where it cannot."""
+        if SUPPORTED.includes(version):
+            self.cluster_version = version
+            return True
+        detail = (
+            f"the cluster version is {version}, and this store supports {SUPPORTED}: run a release that supports it"
+        )
+        self._refuse(connection, Reason.VERSION, detail)
+        return False
 
     def _answer(self, connection: FrameConnection, frame: FromSidecar) -> Callable[[StoreSays], None]:
         return partial(self._send, connection, frame.id, frame.group, frame.replica)
@@ -283,8 +307,11 @@ class StoreEnd:
                 f"{body.version}: run both from one release"
             )
             return self._refuse(connection, Reason.VERSION, detail)
-        self._hello = Hello(VERSION, body.volume, self._hello.credit)
+        if not self._set_version(connection, body.cluster):
+            return None
+        self._hello = Hello(VERSION, body.volume, self._hello.credit, supported=SUPPORTED)
         self._sidecar, self._calls, self._proposed = connection, Calls(), 0
+        self._takes_sizes = body.sizes
         self._backoff.reset()
         return self._machine.connected(body.volume)
 

@@ -20,6 +20,8 @@ from evenkeel.errors import ApiConflictError, KubernetesError, LeaseNotFoundErro
 from evenkeel.kube.client import Kube
 from evenkeel.kube.kinds import LEASE, Object
 from evenkeel.metastore.clock import Clock, SystemClock
+from evenkeel_operator.kube.apply import foreign, made_by_us
+from evenkeel_operator.manifests.names import MANAGED
 
 __all__ = ["LeaseLock"]
 
@@ -102,6 +104,8 @@ class LeaseLock:
         """Take or renew the Lease; False where that is not possible now."""
         try:
             self._look(await self._kube.get(LEASE, self._name, self._namespace))
+            if self._seen is not None and not _ours(self._seen):
+                raise foreign(self._seen, remedy="rename or delete it, or install the operator under another name")
             if self.holder not in ("", self._identity) and not self._expired():
                 return False
             written = self._written()
@@ -134,7 +138,8 @@ class LeaseLock:
             "leaseTransitions": 0,
         }
         if self._seen is None:
-            metadata = {"name": self._name, "namespace": self._namespace}
+            label, _, value = MANAGED.partition("=")
+            metadata = {"name": self._name, "namespace": self._namespace, "labels": {label: value}}
             return {"apiVersion": LEASE.api_version, "kind": LEASE.name, "metadata": metadata, "spec": spec}
         before = self._seen["spec"]
         if before.get("holderIdentity") == self._identity:
@@ -151,3 +156,9 @@ def _cancel(task: asyncio.Task[bool]) -> None:
 
 def _version(lease: Object) -> str:
     return str(lease["metadata"].get("resourceVersion", ""))
+
+
+def _ours(lease: Object) -> bool:
+    """Whether an operator made the Lease; releases before the label are recognized by the field manager."""
+    label, _, value = MANAGED.partition("=")
+    return (lease["metadata"].get("labels") or {}).get(label) == value or made_by_us(lease)

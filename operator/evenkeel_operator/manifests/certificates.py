@@ -1,6 +1,7 @@
 """What cert-manager is asked for: a certificate for stores, and an authority to sign it where no other is named.
 
-The authority is the StoreCluster's own: what one cluster's stores show means nothing to another's.
+The authority is the StoreCluster's own: what one cluster's stores show means nothing to another's. cert-manager writes
+into each Secret whose it is (`secretTemplate`): a Secret has no ownerReference, and others may ask for one of its name.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any, Final
 from evenkeel.kube.kinds import CERTIFICATE, ISSUER, Object
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel_operator.manifests.names import (
+    OWNER_ANNOTATION,
     authority_name,
     metadata_of,
     store_hosts,
@@ -39,6 +41,7 @@ def _authority(cluster: StoreCluster) -> list[Object]:
         "isCA": True,
         "commonName": f"evenkeel {cluster.metadata.name}"[:64],
         "secretName": name,
+        "secretTemplate": _secret_template(cluster),
         "duration": _LONG,
         "privateKey": {"algorithm": "ECDSA", "size": 256, "rotationPolicy": "Never"},
         "issuerRef": {"kind": ISSUER.name, "name": beginning},
@@ -55,6 +58,7 @@ def _store_certificate(cluster: StoreCluster, issuer: dict[str, str]) -> Object:
     addresses = [host for host in hosts if _is_address(host)]
     spec: dict[str, Any] = {
         "secretName": tls_secret(cluster),
+        "secretTemplate": _secret_template(cluster),
         "dnsNames": [host for host in hosts if host not in addresses],
         "ipAddresses": addresses,
         "usages": ["digital signature", "server auth", "client auth"],
@@ -62,6 +66,10 @@ def _store_certificate(cluster: StoreCluster, issuer: dict[str, str]) -> Object:
         "issuerRef": issuer,
     }
     return written_object(CERTIFICATE, metadata_of(cluster, tls_secret(cluster)), spec=spec)
+
+
+def _secret_template(cluster: StoreCluster) -> dict[str, Any]:
+    return {"annotations": {OWNER_ANNOTATION: cluster.metadata.uid}}
 
 
 def _is_address(host: str) -> bool:

@@ -10,6 +10,7 @@ from evenkeel.model.storecluster import StoreCluster
 __all__ = [
     "FLIGHT_PORT",
     "MANAGED",
+    "OWNER_ANNOTATION",
     "PEERS_PORT",
     "RAFT_HTTP_PORT",
     "STORE_CLUSTER_LABEL",
@@ -25,6 +26,7 @@ __all__ = [
     "store_hosts",
     "store_name",
     "store_names",
+    "store_number",
     "tls_secret",
     "written_object",
 ]
@@ -32,6 +34,9 @@ __all__ = [
 STORE_CLUSTER_LABEL: Final = "evenkeel.dev/store-cluster"
 MANAGED: Final = "app.kubernetes.io/managed-by=evenkeel-operator"
 """Selects whatever the operator made."""
+
+OWNER_ANNOTATION: Final = "evenkeel.dev/owner"
+"""Whose an object is that cannot have an ownerReference: the uid of a StoreCluster, or the operator's release."""
 
 PEERS_PORT: Final = 7400
 FLIGHT_PORT: Final = 7410
@@ -42,6 +47,12 @@ STORE_HTTP_PORT: Final = 7490
 def store_name(cluster: StoreCluster, number: int) -> str:
     """A store's name, which is its pod's."""
     return f"{cluster.metadata.name}-{number}"
+
+
+def store_number(cluster: StoreCluster, store: str) -> int | None:
+    """The number in a store's name; None where it is no name of a store of this cluster."""
+    digits = store.removeprefix(f"{cluster.metadata.name}-")
+    return int(digits) if digits.isdecimal() and store == store_name(cluster, int(digits)) else None
 
 
 def store_names(cluster: StoreCluster) -> list[str]:

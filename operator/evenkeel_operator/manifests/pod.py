@@ -67,8 +67,7 @@ def pod_spec(cluster: StoreCluster, settings: PodSettings, metastore: MetastoreA
 
 def _raft(cluster: StoreCluster, settings: PodSettings, metastore: MetastoreAccess) -> Container:
     scheme = "grpc+tls" if settings.tls else "grpc"
-    host, throttles = host_of(cluster, "$(POD_NAME)"), cluster.spec.throttles
-    rate = throttles.bytes_per_second
+    host = host_of(cluster, "$(POD_NAME)")
     arguments = [
         *_common(cluster, settings, metastore, data="raft"),
         f"--listen=0.0.0.0:{PEERS_PORT}",
@@ -79,8 +78,6 @@ def _raft(cluster: StoreCluster, settings: PodSettings, metastore: MetastoreAcce
         "--pod=$(POD_UID)",
         f"--lease-seconds={settings.lease_seconds:g}",
         *((f"--tls-ca={_TLS}/ca.crt", *_certificate()) if settings.tls else ()),
-        f"--snapshots-at-once={throttles.max_concurrent_moves}",
-        *((f"--bytes-per-second={rate.units}",) if rate is not None else ()),
         *_share_of_memory("--keep-logs-bytes", _LOGS_SHARE, cluster.spec.resources.raft),
     ]
     return {

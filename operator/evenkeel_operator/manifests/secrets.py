@@ -13,6 +13,7 @@ from evenkeel.kube.kinds import SECRET, Object
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel_operator.manifests.names import (
     FLIGHT_PORT,
+    OWNER_ANNOTATION,
     client_secret,
     host_of,
     labels_of,
@@ -23,7 +24,7 @@ from evenkeel_operator.manifests.names import (
     written_object,
 )
 
-__all__ = ["client_secrets", "etcd_certificate", "metastore_copy", "store_certificate"]
+__all__ = ["client_metadata", "client_secrets", "etcd_certificate", "metastore_copy", "store_certificate"]
 
 
 def client_secrets(cluster: StoreCluster, *, token: str, authority: str = "") -> list[Object]:
@@ -39,11 +40,21 @@ def client_secrets(cluster: StoreCluster, *, token: str, authority: str = "") ->
     }
     own = metadata_of(cluster, client_secret(cluster))
     elsewhere = [
-        {"name": client_secret(cluster), "namespace": namespace, "labels": labels_of(cluster)}
+        client_metadata(cluster, namespace)
         for namespace in cluster.spec.client_namespaces
         if namespace != cluster.metadata.namespace
     ]
     return [_secret(metadata, data) for metadata in (own, *elsewhere)]
+
+
+def client_metadata(cluster: StoreCluster, namespace: str) -> Object:
+    """Metadata of the Secret in a client's namespace, where an ownerReference cannot reach."""
+    return {
+        "name": client_secret(cluster),
+        "namespace": namespace,
+        "labels": labels_of(cluster),
+        "annotations": {OWNER_ANNOTATION: cluster.metadata.uid},
+    }
 
 
 def store_certificate(cluster: StoreCluster, *, authority: str, certificate: str, key: str) -> Object:
@@ -62,7 +73,9 @@ def etcd_certificate(
 ) -> Object:
     """What the members of our own etcd show to each other and to their clients."""
     data = {"ca.crt": authority, "tls.crt": certificate, "tls.key": key}
-    return _secret({"name": name, "namespace": namespace, "labels": dict(labels)}, data, kind="kubernetes.io/tls")
+    owner = {OWNER_ANNOTATION: f"{namespace}/{name}"}
+    metadata = {"name": name, "namespace": namespace, "labels": dict(labels), "annotations": owner}
+    return _secret(metadata, data, kind="kubernetes.io/tls")
 
 
 def _secret(metadata: Object, data: Mapping[str, str], *, kind: str = "Opaque") -> Object:

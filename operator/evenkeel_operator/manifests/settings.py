@@ -20,7 +20,7 @@ class PodSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Whether no two stores of a cluster may be on one node; otherwise they only rather are not."""
     tls: bool = True
     log_level: str = "info"
-    lease_seconds: float = 10.0
+    lease_seconds: float = 6.0
     """After which a silent store is no longer registered."""
     grace_seconds: int = 60
     """How long a pod may take to hand over and stop."""

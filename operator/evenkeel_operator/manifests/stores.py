@@ -8,6 +8,7 @@ from evenkeel.kube.kinds import POD_DISRUPTION_BUDGET, SERVICE, SERVICE_ACCOUNT,
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel_operator.manifests.names import (
     FLIGHT_PORT,
+    OWNER_ANNOTATION,
     PEERS_PORT,
     RAFT_HTTP_PORT,
     STORE_HTTP_PORT,
@@ -83,8 +84,8 @@ def stateful_set(
         # Pods are replaced by `evenkeel_operator.rollout`, which knows who else is away.
         "updateStrategy": {"type": "OnDelete"},
         "revisionHistoryLimit": 3,
-        # A store that was scaled away has been emptied; who deletes the set may not have meant the data.
-        "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Delete"},
+        # Claims are deleted by `evenkeel_operator.volumes`, which knows what is on them; a StatefulSet does not.
+        "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Retain"},
         "selector": {"matchLabels": selector_of(cluster)},
         "template": {
             "metadata": {"labels": labels_of(cluster), **({"annotations": annotations} if annotations else {})},
@@ -100,7 +101,11 @@ def _claim(cluster: StoreCluster) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
-        "metadata": {"name": CLAIM, "labels": labels_of(cluster)},
+        "metadata": {
+            "name": CLAIM,
+            "labels": labels_of(cluster),
+            "annotations": {OWNER_ANNOTATION: cluster.metadata.uid},
+        },
         "spec": {
             "accessModes": ["ReadWriteOnce"],
             "resources": {"requests": {"storage": str(storage.size)}},

@@ -46,7 +46,8 @@ async def prepare(name: str, folder: Path, endpoints: Sequence[str]) -> Config:
             return config
         print(
             f"{name} has no data, though this etcd has been formed: it waits for others that have some. If none has, "
-            f"restore a backup, or delete `{FORMED}` from the ConfigMap to begin with an empty one",
+            f"bring back a volume, or delete `{FORMED}` from the ConfigMap to begin with an empty etcd, and have it "
+            "adopted (spec.adoptMetastore)",
             file=sys.stderr,
             flush=True,
         )

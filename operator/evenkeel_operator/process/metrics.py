@@ -17,6 +17,7 @@ _PREFIX: Final = "evenkeel_operator_"
 _GAUGES: Final = {
     "store_clusters": "StoreClusters that are served.",
     "tables": "Tables that are served.",
+    "dropped_tables": "Deleted tables whose data is kept.",
     "queued": "Objects that wait to be looked at, or are looked at.",
     "waiting_statuses": "Statuses that wait to be written.",
     "controllers": "Controllers that run, one for each StoreCluster.",
@@ -49,7 +50,9 @@ class Metrics(Collector):
         for name, about, value in (
             ("leading", "1 if this replica leads.", report.leading),
             ("etcd_reachable", "1 if etcd answers.", not report.etcd),
+            ("etcd_full", "1 if etcd refuses writes for lack of space.", bool(report.etcd_full)),
             ("api_server_reachable", "1 if the API server answers.", not report.api_server),
+            ("crds_match", "1 if the CRDs are of this release.", None if report.crds is None else not report.crds),
             ("oldest_queued_seconds", "How long the longest-waiting object has waited.", report.oldest_seconds),
             ("last_watch_event_seconds", "How long ago a watch told something.", report.seconds_since_watch_event),
             ("last_sweep_seconds", "How long ago everything was listed.", report.seconds_since_sweep),
@@ -57,6 +60,9 @@ class Metrics(Collector):
         ):
             if value is not None:
                 yield GaugeMetricFamily(_PREFIX + name, about, value=float(value))
+        yield CounterMetricFamily(
+            _PREFIX + "etcd_reliefs", "Times space was freed in the bundled etcd.", value=float(report.etcd_reliefs)
+        )
         figures = self._figures()
         for name, about in _GAUGES.items():
             yield GaugeMetricFamily(_PREFIX + name, about, value=figures.get(name, 0.0))

@@ -16,12 +16,14 @@ from typing import Final
 
 import msgspec
 
-from evenkeel.errors import EvenkeelError, KubernetesError
+from evenkeel.errors import ClusterMismatchError, EvenkeelError, KubernetesError
 from evenkeel.kube.access import load_configuration
 from evenkeel.kube.client import Kube
 from evenkeel.kube.kinds import CONFIG_MAP
+from evenkeel.metastore.maintenance import Maintenance, ReliefPace
 from evenkeel.process.http import Answer, HttpServer
 from evenkeel_operator.authority import Authority
+from evenkeel_operator.definitions import check_definitions
 from evenkeel_operator.kube.lease import LeaseLock
 from evenkeel_operator.metastores import Metastores
 from evenkeel_operator.process.member import FORMED
@@ -37,6 +39,8 @@ log = logging.getLogger(__name__)
 
 _BETWEEN_TERMS: Final = 2.0
 _PING_SECONDS: Final = 10.0
+_RELIEF_SECONDS: Final = 10.0
+_DEFINITIONS_SECONDS: Final = 300.0
 _OWN_ETCD: Final = "metastore"
 
 
@@ -93,6 +97,8 @@ class Operator:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._ping_etcd(metastores))
                 tasks.create_task(self._note_etcd(kube))
+                tasks.create_task(self._check_definitions(kube))
+                tasks.create_task(self._relieve_etcd(metastores))
                 await self._stand(kube, new_term)
         finally:
             await metastores.close()
@@ -154,10 +160,14 @@ class Operator:
         while True:
             try:
                 await metastores.own().get("/evenkeel/ping")
+                self.vitals.etcd_full = await metastores.own().full()
                 self.vitals.etcd = ""
                 await asyncio.sleep(_PING_SECONDS)
             except EvenkeelError as error:
                 self.vitals.etcd = str(error)
+                if isinstance(error, ClusterMismatchError):
+                    # Each StoreCluster's status tells whether it is the right one for it.
+                    await metastores.own().forget()
                 await asyncio.sleep(_BETWEEN_TERMS)
 
     async def _note_etcd(self, kube: Kube) -> None:
@@ -172,6 +182,38 @@ class Operator:
                 else:
                     return
             await asyncio.sleep(_BETWEEN_TERMS)
+
+    async def _check_definitions(self, kube: Kube) -> None:
+        """Say at the start, and once more when it changes, whether the CRDs are of this release."""
+        while True:
+            try:
+                found = await check_definitions(kube)
+            except KubernetesError as error:
+                log.info("the CRDs cannot be checked now: %s", error)
+                await asyncio.sleep(_BETWEEN_TERMS)
+                continue
+            if found and found != self.vitals.crds:
+                log.warning("%s", found)
+            self.vitals.crds = found
+            if found is None:
+                return
+            await asyncio.sleep(_DEFINITIONS_SECONDS)
+
+    async def _relieve_etcd(self, metastores: Metastores) -> None:
+        """Where the bundled etcd has used up its quota, free space; whose etcd it is otherwise has to do that."""
+        pace = ReliefPace()
+        while self._settings.etcd_note:
+            await asyncio.sleep(_RELIEF_SECONDS)
+            if not pace.due() or not self.vitals.etcd_full or not self.vitals.leading:
+                continue
+            log.warning("etcd has used up its quota: it is compacted and defragmented, one member after the other")
+            try:
+                async with Maintenance(metastores.own_settings()) as maintenance:
+                    self.vitals.etcd_reliefs += await maintenance.relieve()
+                self.vitals.etcd_full = await metastores.own().full()
+            except EvenkeelError as error:
+                log.warning("etcd still refuses writes: %s", error)
+            pace.attempted()
 
     def _figures(self) -> dict[str, float]:
         return self._term.figures() if self._term is not None else {}

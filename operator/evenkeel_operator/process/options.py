@@ -55,7 +55,7 @@ _FLAGS: Final = (
     Flag("tls", "whether stores and clients speak TLS", "yes", _YES_NO),
     Flag("certificates", "who signs for stores", "operator", ("operator", "cert-manager")),
     Flag("issuer", "KIND/NAME of cert-manager's that signs; by default an authority of each StoreCluster's own"),
-    Flag("store-lease-seconds", "seconds after which a silent store is no longer registered", "10"),
+    Flag("store-lease-seconds", "seconds after which a silent store is no longer registered", "6"),
     Flag("store-log-level", "what stores log", "info", ("debug", "info", "warning", "error")),
     *LOG_FLAGS,
 )

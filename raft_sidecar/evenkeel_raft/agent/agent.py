@@ -14,13 +14,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from evenkeel.errors import ClusterMismatchError, MetastoreError
+from evenkeel.errors import ClusterMismatchError, MetastoreError, UnsupportedVersionError
 from evenkeel.metastore.api import KeyValue, Metastore
 from evenkeel.metastore.clock import Clock, SystemClock
 from evenkeel.protocol.keys import Keys
+from evenkeel.versions import Feature
 from evenkeel.wire.backoff import Backoff, Chance
 from evenkeel_raft.agent.attempts import Attempts
 from evenkeel_raft.agent.context import Context, StoreIdentity
@@ -38,11 +38,12 @@ from evenkeel_raft.agent.registration import Registration
 from evenkeel_raft.agent.reluctance import Reluctance
 from evenkeel_raft.agent.replicas import Replicas
 from evenkeel_raft.agent.seats import Seats
-from evenkeel_raft.agent.settings import AgentSettings
+from evenkeel_raft.agent.settings import AgentSettings, Tuning
 from evenkeel_raft.agent.status import AgentState, AgentStatus
 from evenkeel_raft.agent.stores import Stores
 from evenkeel_raft.agent.tables import Tables
 from evenkeel_raft.agent.transfers import Transfers
+from evenkeel_raft.agent.version import Version
 from evenkeel_raft.agent.work import Pool, Work
 from evenkeel_raft.agent.writes import Writes
 
@@ -73,34 +74,44 @@ class Agent:
         clock: Clock | None = None,
         chance: Chance | None = None,
         settings: AgentSettings | None = None,
-        today: Callable[[], float] = time.time,
     ) -> None:
-        """`today` tells seconds since 1970, which orders expire by; `clock` everything else."""
         clock, chance, settings = clock or SystemClock(), chance or random.Random(), settings or AgentSettings()
-        work = Work(clock)
-        context = self._context = Context(metastore, keys, groups, me, clock, chance, settings, Counters(), work)
+        work, counters, version = Work(clock), Counters(), Version(keys, groups)
+        tuning = self.tuning = Tuning(settings)
+        context = self._context = Context(
+            metastore, keys, groups, me, clock, chance, settings, counters, work, tuning, version
+        )
         self._state = AgentState.CONNECTING
         self._why = "the metastore has yet to answer"
         self._stopped = asyncio.Event()
         self._pause = Backoff(clock=clock, chance=chance, first=settings.retry_seconds, longest=_LONGEST_PAUSE)
         self._writing = Pool(settings.transactions, work)
         self._changing = Pool(settings.replicas_at_once, work)
-        self._attempts = Attempts(work, clock=clock, chance=chance, settings=settings)
+        self._attempts = Attempts(work, clock=clock, chance=chance, tuning=tuning)
         self._guard = Guard(context)
+        self._reluctance = Reluctance(context)
+        self._assemble()
+        groups.on_change = work.stir
+
+    def _assemble(self) -> None:
+        """Make the parts that know what the metastore says; again for one that is adopted, as if the process began."""
+        context = self._context
+        keys, me = context.keys, context.me
         self._seats = Seats(context)
         self._tables = Tables(keys)
         self._stores = Stores(keys, me.store)
         self._writes = Writes(context)
         self._reader = Reader(context, self._on_read)
         self._registration = Registration(context, on_admitted=self._look_at_everything)
-        self._reluctance = Reluctance(context)
         transfers = Transfers(context, self._attempts)
-        self._orders = Orders(context, writes=self._writes, attempts=self._attempts, transfers=transfers, today=today)
+        self._orders = Orders(context, writes=self._writes, attempts=self._attempts, transfers=transfers)
         self._load = LoadReports(
             context,
             lease=lambda: self._registration.lease,
             problems=self._problems,
             stalled=transfers.after_stall,
+            stores=self._stores.count,
+            sliced=lambda: context.version.supports(Feature.SPLIT_LOAD),
         )
         self._replicas = Replicas(
             context, seats=self._seats, reader=self._reader, pool=self._changing, attempts=self._attempts
@@ -122,7 +133,7 @@ class Agent:
             pool=self._writing,
             attempts=self._attempts,
             transfers=transfers,
-            reports=LeaderReports(context, self._writes),
+            reports=LeaderReports(context, writes=self._writes, reader=self._reader),
             orders=self._orders,
         )
         self._following = Following(
@@ -136,12 +147,13 @@ class Agent:
             reluctance=self._reluctance,
             registration=self._registration,
         )
-        groups.on_change = work.stir
+        context.groups.on_machine = self._registration.announce
 
     # Living
 
     async def run(self) -> None:
-        """Follow the metastore and act on it."""
+        """Follow the metastore and act on it; UnsupportedVersionError where this release must not."""
+        refused: BaseException | None = None
         try:
             async with asyncio.TaskGroup() as life:
                 self._changing.open(life)
@@ -151,6 +163,10 @@ class Agent:
                 raise _StoppedError
         except* _StoppedError:
             pass
+        except* UnsupportedVersionError as errors:
+            refused = _first(errors)
+        if refused is not None:
+            raise refused
 
     def relinquish(self, why: str) -> None:
         """Lead nothing, for this reason, until `resume`."""
@@ -187,6 +203,8 @@ class Agent:
             problems=self._problems(reports),
             peers=dict(self._stores.problems),
             counters=self._context.counters,
+            version=self._context.version.current,
+            announced=self._context.version.announced,
         )
 
     # Following the metastore
@@ -198,6 +216,9 @@ class Agent:
             except* MetastoreError as errors:
                 error = _first(errors)
                 mismatch = isinstance(error, ClusterMismatchError)
+                if mismatch:
+                    # From here on the volume's own memory tells whether it is the right one.
+                    await self._context.metastore.forget()
                 self._state = AgentState.MISMATCH if mismatch else AgentState.CONNECTING
                 if self._why != str(error):
                     log.warning("nothing is changed for now: %s", error)
@@ -210,7 +231,13 @@ class Agent:
         cluster = await metastore.cluster_id()
         snapshots = {prefix: await metastore.range(prefix) for prefix in self._following.prefixes}
         revisions = [snapshot.revision for snapshot in snapshots.values()]
-        if why := self._guard.mismatch(cluster, min(revisions)):
+        self._guard.see_adoption(snapshots[self._context.keys.adoption], cluster)
+        why = self._guard.mismatch(cluster, min(revisions))
+        if self._guard.asked_to_follow:
+            # Every adoption removes what the metastore says of tables, also of one that was followed all along.
+            log.warning("this metastore is adopted, as the user asked for%s", f": {why}" if why else "")
+            self._assemble()
+        elif why:
             raise ClusterMismatchError(why)
         self._following.begin(snapshots)
         await self._guard.follow(cluster, max(revisions))
@@ -289,7 +316,7 @@ class Agent:
         if seat is None:
             return
         seat.read(found, at=revision)
-        seat.leader = found.get(keys.leader(*partition))
+        seat.leader, seat.leader_read = found.get(keys.leader(*partition)), True
         seat.look(self._tables, revision=self._seats.revision)
         if ticket.term and seat.agent.read_term != ticket.term:
             seat.agent.begin_term(ticket.term)
@@ -305,7 +332,7 @@ class Agent:
         return found
 
 
-def _first(errors: BaseExceptionGroup[MetastoreError]) -> BaseException:
+def _first(errors: BaseExceptionGroup[Exception]) -> BaseException:
     """The first error of a group, however deep."""
     error: BaseException = errors
     while isinstance(error, BaseExceptionGroup):

@@ -15,7 +15,7 @@ import msgspec
 from evenkeel.metastore.clock import Clock
 from evenkeel.wire.backoff import Chance
 from evenkeel_raft.agent.groups import Partition
-from evenkeel_raft.agent.settings import AgentSettings
+from evenkeel_raft.agent.settings import Tuning
 from evenkeel_raft.agent.work import Work
 
 __all__ = ["Attempts"]
@@ -32,11 +32,11 @@ class _Attempt(msgspec.Struct):
 class Attempts:
     """Per partition: how often in a row something had to be put off, why, and until when."""
 
-    def __init__(self, work: Work, *, clock: Clock, chance: Chance, settings: AgentSettings) -> None:
+    def __init__(self, work: Work, *, clock: Clock, chance: Chance, tuning: Tuning) -> None:
         self._work = work
         self._clock = clock
         self._chance = chance
-        self._settings = settings
+        self._tuning = tuning
         self._attempts: dict[Partition, _Attempt] = {}
 
     def due(self, partition: Partition) -> bool:
@@ -47,11 +47,12 @@ class Attempts:
     def put_off(self, partition: Partition, why: str) -> None:
         """It did not work, or nobody can tell yet: try again after a while."""
         attempt = self._attempts.setdefault(partition, _Attempt())
-        wait = min(self._settings.retry_seconds * 2 ** min(attempt.failures, 30), self._settings.longest_retry_seconds)
+        settings = self._tuning.now
+        wait = min(settings.retry_seconds * 2 ** min(attempt.failures, 30), settings.longest_retry_seconds)
         attempt.failures += 1
         attempt.why = why
         attempt.not_before = self._clock.now() + wait * self._chance.uniform(0.5, 1.0)
-        if attempt.failures == self._settings.degraded_after:
+        if attempt.failures == settings.degraded_after:
             log.warning("%s; tried %d times", why, attempt.failures, extra=partition.fields())
         self._work.stir_at(partition, attempt.not_before)
 
@@ -62,5 +63,5 @@ class Attempts:
     def problems(self) -> Iterator[tuple[Partition, str]]:
         """Partitions that have failed too often in a row, and why."""
         for partition, attempt in self._attempts.items():
-            if attempt.failures >= self._settings.degraded_after:
+            if attempt.failures >= self._tuning.now.degraded_after:
                 yield partition, f"{attempt.why} (tried {attempt.failures} times)"

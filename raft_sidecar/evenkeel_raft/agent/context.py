@@ -11,7 +11,8 @@ from evenkeel.protocol.records import StoreRecord
 from evenkeel.wire.backoff import Chance
 from evenkeel_raft.agent.counters import Counters
 from evenkeel_raft.agent.groups import Groups
-from evenkeel_raft.agent.settings import AgentSettings
+from evenkeel_raft.agent.settings import AgentSettings, Tuning
+from evenkeel_raft.agent.version import Version
 from evenkeel_raft.agent.work import Work
 
 __all__ = ["Context", "StoreIdentity"]
@@ -43,3 +44,6 @@ class Context(NamedTuple):
     settings: AgentSettings
     counters: Counters
     work: Work
+    tuning: Tuning
+    """The settings that can change while the agent runs."""
+    version: Version

@@ -28,6 +28,8 @@ class Counters(msgspec.Struct, kw_only=True):
     """Changes of partitions' keys that the watch showed."""
     skipped: int = 0
     """Those of them that were none of this store's business."""
+    report_bytes: int = 0
+    """Written to report the store's load."""
     sessions: int = 0
     """How often the metastore was listed and watched anew."""
     watch_lag: float = 0.0

@@ -5,6 +5,9 @@
     stores                   who is registered and where, and the operator's record of who was
     leader.target/           orders to hand single partitions over
     drains/<this store>      the order to lead nothing
+    settings                 throttles and thresholds of all stores
+    version                  the cluster version
+    adoption                 the user's request to follow this metastore, after which nothing known of it counts
 
 Each watch may be ahead of the others. That is safe: nothing is decided by two of them that a transaction does not
 compare.
@@ -17,7 +20,7 @@ from collections.abc import Callable, Iterable
 
 from evenkeel.errors import ClusterMismatchError, MalformedRecordError, MetastoreError
 from evenkeel.metastore.api import KeyValue, Snapshot, WatchBatch
-from evenkeel.protocol.records import Drain, decode
+from evenkeel.protocol.records import Drain, StoreSettings, decode
 from evenkeel_raft.agent.context import Context
 from evenkeel_raft.agent.drops import Drops
 from evenkeel_raft.agent.guard import Guard
@@ -68,6 +71,9 @@ class Following:
             keys.all_stores(): self._see_stores,
             keys.leader_targets(): self._see_orders,
             self._drain: self._see_drain,
+            keys.settings: self._see_settings,
+            keys.version: self._see_version,
+            keys.adoption: self._see_adoption,
         }
 
     @property
@@ -78,11 +84,13 @@ class Following:
     def begin(self, snapshots: dict[str, Snapshot]) -> None:
         """Everything as it is now, whatever was known before."""
         keys, running = self._context.keys, self._context.groups.running()
+        self._context.version.see({kv.key: kv for kv in snapshots[keys.version].kvs}.get(keys.version))
         self._tables.begin(snapshots[keys.tables()])
         self._seats.begin(snapshots[keys.assignments()], running=running)
         self._stores.begin(snapshots[keys.all_stores()])
         self._orders.begin(snapshots[keys.leader_targets()])
         self._set_drain({kv.key: kv for kv in snapshots[self._drain].kvs}.get(self._drain))
+        self._set_settings({kv.key: kv for kv in snapshots[keys.settings].kvs}.get(keys.settings))
         self._check_tables()
         self._context.groups.limit_copies(self._tables.limits())
         self._registration.see(
@@ -128,6 +136,21 @@ class Following:
             if event.key == self._drain:
                 self._set_drain(event.kv)
 
+    def _see_version(self, batch: WatchBatch) -> None:
+        for event in batch.events:
+            if event.key == self._context.keys.version:
+                self._context.version.see(event.kv)
+                self._registration.announce()
+
+    def _see_adoption(self, batch: WatchBatch) -> None:
+        """End the session where this metastore was adopted while it was followed: what is known of it is over.
+
+        One that was emptied in place looks like the one before as soon as its first table is back.
+        """
+        for event in batch.events:
+            if event.key == self._context.keys.adoption and self._guard.is_new_request(event.kv):
+                raise MetastoreError("the metastore was adopted at the user's request; following it with no memory")
+
     def _set_drain(self, kv: KeyValue | None) -> None:
         """An order for another pod of the same name is not for us."""
         try:
@@ -139,6 +162,21 @@ class Following:
             self._reluctance.add(ORDERED)
         else:
             self._reluctance.remove(ORDERED)
+
+    def _see_settings(self, batch: WatchBatch) -> None:
+        for event in batch.events:
+            if event.key == self._context.keys.settings:
+                self._set_settings(event.kv)
+
+    def _set_settings(self, kv: KeyValue | None) -> None:
+        """Take up the settings of all stores; a record that cannot be read changes nothing."""
+        try:
+            settings = None if kv is None else decode(StoreSettings, kv.value, key=kv.key)
+        except MalformedRecordError as error:
+            log.warning("the settings stay as they are: %s", error)
+            return
+        self._context.tuning.apply(settings)
+        self._context.groups.throttle(settings)
 
     def set_peers(self) -> None:
         """Tell raft where the other stores are."""

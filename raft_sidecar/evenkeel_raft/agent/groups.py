@@ -13,8 +13,9 @@ import msgspec
 from evenkeel.protocol.configuration import Configuration
 from evenkeel.protocol.keys import table_name
 from evenkeel.protocol.leader import GroupView
-from evenkeel.protocol.records import ReplicaId
+from evenkeel.protocol.records import ReplicaId, StoreSettings
 from evenkeel.protocol.replica import Start
+from evenkeel.versions import VersionRange
 from evenkeel_raft.net.identity import Address
 
 __all__ = ["GroupReport", "Groups", "MetastoreMark", "Partition"]
@@ -37,6 +38,8 @@ class MetastoreMark(NamedTuple):
 
     cluster: int
     revision: int
+    adopted: str = ""
+    """The user's request that the volume followed last, to take one metastore in place of another."""
 
 
 class GroupReport(msgspec.Struct, frozen=True, gc=False):
@@ -53,9 +56,11 @@ class GroupReport(msgspec.Struct, frozen=True, gc=False):
     problem: str = ""
     """Why the group does not get on (no quorum, a store that fails, a member that cannot be filled), if so."""
     damaged: bool = False
-    """Whether that is about the state itself: it is damaged, or not as other replicas have it."""
+    """Whether that is about the state itself: it is damaged or lost, or not as other replicas have it."""
     alone: bool = False
     """Whether nobody else votes, so that nobody else could ever lead."""
+    bytes: int | None = None
+    """Of its data: what a copy of it sends. None where its state machine does not tell."""
 
 
 class Groups(Protocol):
@@ -67,6 +72,21 @@ class Groups(Protocol):
     """
 
     on_change: Callable[[Partition], None]
+    on_machine: Callable[[], None]
+    """Called when a state machine has connected or gone."""
+
+    @property
+    def version(self) -> int:
+        """The cluster version that this volume has seen last."""
+        ...
+
+    def set_version(self, version: int) -> None:
+        """Work by this cluster version from now on, also after a restart."""
+        ...
+
+    def machine_supports(self) -> VersionRange | None:
+        """The cluster versions that the state machine can work with; None while none is connected."""
+        ...
 
     def running(self) -> Mapping[Partition, ReplicaId]:
         """The replicas of this store, durable ones only and none that is being destroyed; asked often."""
@@ -92,6 +112,13 @@ class Groups(Protocol):
         """Copy no more bytes a second of these tables than that, and of others what the store's own limit allows."""
         ...
 
+    def throttle(self, settings: StoreSettings | None) -> None:
+        """Keep to the throttles of the StoreCluster, or to the process's own where there are none (None).
+
+        A process that begins without a metastore begins with the last it knew.
+        """
+        ...
+
     async def start(self, partition: Partition, start: Start) -> None:
         """Start a replica; returns when it is durable that this volume holds it."""
         ...
@@ -102,6 +129,14 @@ class Groups(Protocol):
 
     def leading(self, partition: Partition) -> GroupView | None:
         """The group as its leader sees it; None unless this store's replica leads."""
+        ...
+
+    def led_elsewhere(self, partition: Partition) -> bool:
+        """Whether this store's replica knows of a leader on another store."""
+        ...
+
+    def leading_term(self, partition: Partition) -> int:
+        """The term in which this store's replica leads, whether or not it can serve; 0 where it does not lead."""
         ...
 
     def propose(self, partition: Partition, configuration: Configuration) -> bool:
@@ -125,6 +160,14 @@ class Groups(Protocol):
 
         False where nobody could say so within an election timeout.
         """
+        ...
+
+    def clock_ahead(self) -> int:
+        """How many seconds the store's wall clock is ahead of most stores', behind where negative; 0 if it is close."""
+        ...
+
+    def received(self) -> tuple[int, float]:
+        """Bytes of snapshots that came in since the process began, and the seconds in which any did."""
         ...
 
     def reports(self) -> Mapping[Partition, GroupReport]:

@@ -75,10 +75,12 @@ class Leading:
 
     def follow(self, seat: Seat) -> None:
         """The partition is not led here, or no longer."""
+        self._reports.withdraw(seat)
         self._set_awake(seat, False)
         self._attempts.succeeded(seat.partition)
 
     def _act(self, seat: Seat, group: GroupView) -> None:
+        self._note_target(seat)
         if not self._attempts.due(seat.partition):
             return
         match seat.agent.lead(group):
@@ -89,6 +91,18 @@ class Leading:
             case Transfer(to):
                 peer = next(peer for peer in group.applied.peers if peer.id == to)
                 self._transfers.begin(seat.partition, peer, why="change")
+
+    def _note_target(self, seat: Seat) -> None:
+        """Begin at once where the target is another one.
+
+        The waits after failures were for the target before. Until the new one is acted on, replicas that it does not
+        have are still being filled.
+        """
+        view = seat.agent.view
+        target = (0, 0) if view is None else (view.pending_mod, view.planned_mod)
+        if target != seat.target:
+            seat.target = target
+            self._attempts.succeeded(seat.partition)
 
     def _send(self, seat: Seat, write: Write) -> None:
         if self._pool.room(seat.partition):
@@ -135,6 +149,7 @@ class Leading:
 
     def _propose(self, seat: Seat, propose: Propose) -> None:
         if self._context.groups.propose(seat.partition, propose.configuration):
+            seat.agent.proposed(propose)
             self._context.counters.proposals[propose.what] += 1
             plan = seat.plan or _newest(seat)
             log.info("a configuration is proposed: %s", propose.what, extra=seat.partition.fields(plan=plan))
@@ -145,7 +160,7 @@ class Leading:
 
     def _stay_awake(self, seat: Seat, group: GroupView) -> None:
         view = seat.agent.view
-        asked = view is not None and (view.pending is not None or view.lock is not None)
+        asked = view is not None and (view.pending is not None or view.lock is not None or view.stable is None)
         self._set_awake(seat, asked or group.applied.joint or bool(group.applied.staged))
 
     def _set_awake(self, seat: Seat, awake: bool) -> None:

@@ -3,11 +3,13 @@
 The leader transfers to the voter on that store once it has everything and answers. Whoever leads on the ordered store
 deletes the key, and so does any leader when the order has expired; both compare that it is still the same order. An
 order waits while a change is in its decisive stage, or while pending leaves its target out: the change comes first.
+
+An order expires by this process's monotonic clock, from the moment it was first seen here. A sidecar whose wall clock
+was ahead would otherwise delete every order at once, and leaders would never go where they belong.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -32,15 +34,14 @@ _LOOK_SECONDS: Final = 1.0
 class Orders:
     """All orders as last seen."""
 
-    def __init__(
-        self, context: Context, *, writes: Writes, attempts: Attempts, transfers: Transfers, today: Callable[[], float]
-    ) -> None:
+    def __init__(self, context: Context, *, writes: Writes, attempts: Attempts, transfers: Transfers) -> None:
         self._context = context
         self._writes = writes
         self._attempts = attempts
         self._transfers = transfers
-        self._today = today
         self._orders: dict[Partition, KeyValue] = {}
+        self._ends: dict[Partition, tuple[int, float]] = {}
+        """By partition: the revision of its order, and when that expires by the clock."""
         self._awaited: set[Partition] = set()
 
     def begin(self, snapshot: Snapshot) -> None:
@@ -48,12 +49,14 @@ class Orders:
         self._orders = {}
         for kv in snapshot.kvs:
             self._take(self._partition(kv.key), kv)
+        self._ends = {partition: end for partition, end in self._ends.items() if partition in self._orders}
 
     def take(self, event: Event) -> Partition:
         """One change; returns the partition it is about."""
         partition = self._partition(event.key)
         if event.kv is None:
             self._orders.pop(partition, None)
+            self._ends.pop(partition, None)
         else:
             self._take(partition, event.kv)
         return partition
@@ -62,8 +65,10 @@ class Orders:
         """Look at it again when it expires, for nothing else may be heard of the partition until then."""
         self._orders[partition] = kv
         with suppress(MalformedRecordError):
-            left = decode(LeaderOrder, kv.value, key=kv.key).expires - self._today()
-            self._context.work.stir_at(partition, self._context.clock.now() + max(0.0, left))
+            seconds = decode(LeaderOrder, kv.value, key=kv.key).seconds
+            if self._ends.get(partition, (0, 0.0))[0] != kv.mod_revision:
+                self._ends[partition] = (kv.mod_revision, self._context.clock.now() + max(0.0, seconds))
+            self._context.work.stir_at(partition, self._ends[partition][1])
 
     def step(self, seat: Seat, group: GroupView) -> bool:
         """Do what is ordered of a partition led here; whether leadership is on its way."""
@@ -75,7 +80,7 @@ class Orders:
         except MalformedRecordError as error:
             seat.problem = str(error)
             return False
-        if order.store == self._context.me.store or order.expires <= self._today():
+        if order.store == self._context.me.store or self._ends[seat.partition][1] <= self._context.clock.now():
             self._withdraw(seat.partition, kv)
             return False
         return self._follow(order, seat, group)

@@ -8,6 +8,7 @@ asks what may be done, does it, and says what came of it.
     see            the watch, or a linearizable read, shows the keys at a revision
     to_start       the replica this volume should start
     lead           what the leader does next; nothing before `reads_first` has been satisfied in its term (`may_lead`)
+    proposed       raft has taken a configuration to log
     sent/answered  a transaction leaves, and its result arrives; `gave_up` when it never does
     suspects       the keys seem to leave this store's replica out: read them anew, then `clear`
     cleared        they do, at one revision: ask the leader, and only then delete
@@ -38,8 +39,8 @@ class PartitionAgent:
     """One partition's agent on one store."""
 
     __slots__ = (
-        "_keys", "_table_key", "cleared", "held", "lock_compared", "lock_mod", "need", "read_term", "seen", "store",
-        "table", "view", "volume", "waiting",
+        "_keys", "_table_key", "cleared", "held", "lock_compared", "lock_mod", "need", "read_term", "seeding", "seen",
+        "store", "table", "view", "volume", "waiting",
     )  # fmt: skip
 
     def __init__(self, keys: PartitionKeys, table_key: str, *, store: str, volume: str, held: int = 0) -> None:
@@ -63,6 +64,8 @@ class PartitionAgent:
         self.lock_compared: tuple[int, int] | None = None
         """Pending and lock as a lock transaction of unknown outcome compares them: while they are so, it may land."""
         self.cleared: ReplicaId | None = None
+        self.seeding = 0
+        """For which version of the table's record the group's configuration was logged anew in this term."""
 
     # Seeing
 
@@ -76,7 +79,7 @@ class PartitionAgent:
 
     def begin_term(self, term: int) -> None:
         """What was just seen was read linearizably after the election to `term`."""
-        self.read_term, self.lock_mod = term, 0
+        self.read_term, self.lock_mod, self.seeding = term, 0, 0
 
     # Leading
 
@@ -95,11 +98,16 @@ class PartitionAgent:
         outstanding = self.lock_compared == (self.view.pending_mod, self.view.lock_mod)
         return leader.next_action(
             self.view,
-            msgspec.structs.replace(group, lock_mod=self.lock_mod, lock_outstanding=outstanding),
+            msgspec.structs.replace(group, lock_mod=self.lock_mod, lock_outstanding=outstanding, seeding=self.seeding),
             keys=self._keys,
             mode=self.table.mode,
             table=Compare(self._table_key, "mod", "=", self.table.mod_revision),
         )
+
+    def proposed(self, propose: leader.Propose) -> None:
+        """Raft has taken the configuration to log."""
+        if propose.what == "seed":
+            self.seeding = propose.configuration.token
 
     def sent(self, write: leader.Write) -> None:
         """A transaction is on its way; until it is answered, no lock is certain."""

@@ -3,6 +3,9 @@
 A store's name belongs to one live process. A predecessor on the same volume is replaced at once: the volume has one
 owner, which is us. One on another volume is waited for, because it may be alive, and whoever is registered is who plans
 count on. Once registered, a process that finds another one of its own volume in its place does not fight for it.
+
+The record announces which cluster versions the store can work with. A store that cannot work with the present one does
+not register, and the transaction compares the version, so that it cannot rise in between.
 """
 
 from __future__ import annotations
@@ -12,8 +15,10 @@ import contextlib
 import logging
 from collections.abc import Callable
 
+import msgspec
+
 from evenkeel.errors import LeaseNotFoundError, MalformedRecordError, UnreachableError
-from evenkeel.metastore.api import KeyValue, Lease, Put, Txn, unchanged
+from evenkeel.metastore.api import Compare, KeyValue, Lease, Put, Txn, unchanged
 from evenkeel.metastore.leases import keep_alive
 from evenkeel.protocol.records import StoreRecord, decode, encode
 from evenkeel.wire.backoff import Backoff
@@ -31,7 +36,7 @@ class Registration:
         self._context = context
         self._on_admitted = on_admitted
         self._key = context.keys.store(context.me.store)
-        self._value = encode(context.me.record)
+        self._value = b""
         self._changed = asyncio.Event()
         self._kv: KeyValue | None = None
         self._seen = 0
@@ -48,6 +53,10 @@ class Registration:
     def see(self, kv: KeyValue | None, *, at: int) -> None:
         """The key as of a revision."""
         self._kv, self._seen = kv, at
+        self._changed.set()
+
+    def announce(self) -> None:
+        """What the store can work with may have changed: write it where it has."""
         self._changed.set()
 
     async def run(self) -> None:
@@ -89,13 +98,32 @@ class Registration:
             return False
         lease = await context.metastore.lease(context.settings.lease_seconds)
         self._own.add(lease.id)
-        put = Txn((unchanged(self._key, kv),), (Put(self._key, self._value, lease.id),))
-        result = await context.metastore.txn(put)
+        if not await self._put(lease, unchanged(self._key, kv)):
+            return False
+        self.lease, self.admitted = lease, True
+        self._on_admitted()
+        return True
+
+    async def _put(self, lease: Lease, compare: Compare) -> bool:
+        """Write the record if nothing has changed; whether it was written."""
+        context, value = self._context, self._record()
+        version = await context.metastore.get(context.keys.version)
+        context.version.see(version)
+        compares = (compare, unchanged(context.keys.version, version))
+        result = await context.metastore.txn(Txn(compares, (Put(self._key, value, lease.id),)))
         context.counters.transactions["register", "done" if result.succeeded else "refused"] += 1
         if result.succeeded:
-            self.lease, self.admitted, self._put_at = lease, True, result.revision
-            self._on_admitted()
+            self._value, self._put_at = value, result.revision
         return result.succeeded
+
+    def _record(self) -> bytes:
+        context = self._context
+        return encode(msgspec.structs.replace(context.me.record, versions=context.version.announced))
+
+    async def _announce(self) -> None:
+        """Write the record again where it says something else now; refused, the watch is about to say why."""
+        if self.lease is not None and self._record() != self._value:
+            await self._put(self.lease, Compare(self._key, "mod", "=", self._put_at))
 
     async def _hold(self) -> None:
         """Refresh the lease until the registration is no longer ours."""
@@ -104,6 +132,7 @@ class Registration:
         try:
             while not self._left and self._ours():
                 self._changed.clear()
+                await self._announce()
                 changed = asyncio.ensure_future(self._changed.wait())
                 await asyncio.wait({alive, changed}, return_when=asyncio.FIRST_COMPLETED)
                 changed.cancel()

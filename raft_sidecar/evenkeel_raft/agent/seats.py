@@ -32,8 +32,8 @@ class Seat:
     """One partition as this store knows it."""
 
     __slots__ = (
-        *("_known", "_view", "agent", "awake", "keys", "leader"),
-        *("partition", "plan", "problem", "read_at", "reported"),
+        *("_known", "_view", "agent", "awake", "keys", "leader", "leader_read"),
+        *("partition", "plan", "problem", "read_at", "reported", "target", "unled_since"),
     )
 
     def __init__(self, partition: Partition, keys: PartitionKeys, agent: PartitionAgent) -> None:
@@ -46,12 +46,18 @@ class Seat:
         """`leaders/<t>/<p>` as last read."""
         self.reported = 0
         """The term in which this store is known to stand there as leader."""
+        self.unled_since: float | None = None
+        """Since when no replica is known to lead and serve; None while one is."""
+        self.leader_read = False
+        """Whether `leaders/<t>/<p>` was read since then."""
         self.awake = False
         """Whether raft was asked to keep the group awake."""
         self.problem = ""
         """Why its keys cannot be understood."""
         self.plan = 0
         """The number of the plan whose change this store leads, from its lock on; for people who read logs."""
+        self.target = (0, 0)
+        """The revisions of pending and planned that were last acted on."""
         self._known = Mirror()
         self._view: PartitionView | None = None
 

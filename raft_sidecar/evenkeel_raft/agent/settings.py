@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["AgentSettings"]
+from evenkeel.protocol.records import StoreSettings
+
+__all__ = ["AgentSettings", "Tuning"]
 
 
 class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The defaults suit a store with a thousand replicas."""
 
-    lease_seconds: float = 10.0
+    lease_seconds: float = 6.0
     """How long a store that fell silent counts as registered; the lease is refreshed at a third of it."""
+    withdraw_seconds: float = 2.0
+    """How long a partition may be without a leader that serves before the store that led it withdraws its report."""
     report_seconds: float = 5.0
-    """How often `load/<s>` is written, where it has changed."""
+    """How often the store's load is reported, where it has changed and the budget allows it."""
+    report_bytes_per_second: float = 45_000.0
+    """What the reports of all stores together may cost the metastore: 162 MB per hour."""
     sweep_seconds: float = 30.0
     """How often everything is looked at again, whether or not something was heard of it."""
     drain_seconds: float = 10.0
@@ -38,3 +44,24 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How many revisions may pass before it is noted sooner than that."""
     adopt_metastore: bool = False
     """Follow the metastore that answers, whatever the volume followed before: for once, after a person has looked."""
+
+
+class Tuning:
+    """The settings in force: the process's own, and over them what the key `settings` says while it is there."""
+
+    def __init__(self, own: AgentSettings) -> None:
+        self._own = own
+        self.now = own
+
+    def apply(self, record: StoreSettings | None) -> None:
+        """Take up what the key says; None where there is no key."""
+        if record is None:
+            self.now = self._own
+            return
+        self.now = msgspec.structs.replace(
+            self._own,
+            degraded_after=record.degraded_after,
+            longest_retry_seconds=record.longest_retry_seconds,
+            stalled_seconds=record.stalled_seconds,
+            step_down_when_stalled=record.step_down_when_stalled,
+        )

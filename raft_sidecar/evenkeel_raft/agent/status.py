@@ -6,6 +6,7 @@ import enum
 
 import msgspec
 
+from evenkeel.versions import VersionRange
 from evenkeel_raft.agent.counters import Counters
 from evenkeel_raft.agent.groups import Partition
 
@@ -43,3 +44,7 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
     peers: dict[str, str]
     """Stores that cannot be reached for what their record says."""
     counters: Counters
+    version: int
+    """The cluster version."""
+    announced: VersionRange
+    """The cluster versions that this store can work with."""

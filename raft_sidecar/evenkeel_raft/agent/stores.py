@@ -39,6 +39,10 @@ class Stores:
         else:
             self._kvs[event.key] = event.kv
 
+    def count(self) -> int:
+        """How many stores are registered."""
+        return sum(not self._is_state(key) for key in self._kvs)
+
     def registration(self, store: str) -> KeyValue | None:
         """The store's identity, there while its lease is."""
         return self._kvs.get(self._keys.store(store))

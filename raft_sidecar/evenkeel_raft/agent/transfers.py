@@ -28,7 +28,7 @@ class Transfers:
     def after_stall(self, partition: Partition) -> None:
         """A member is filled no further: let another voter try, if that is wanted; all of them, one after the other."""
         group = self._context.groups.leading(partition)
-        if group is None or not self._context.settings.step_down_when_stalled:
+        if group is None or not self._context.tuning.now.step_down_when_stalled:
             return
         able = sorted(successors(group), key=lambda peer: (peer.id <= group.me, peer.id))
         if able:

@@ -12,6 +12,7 @@ because it does not know that the removal is committed.
 
 from __future__ import annotations
 
+from evenkeel_raft.core.follower import call_leader
 from evenkeel_raft.core.messages import TimeoutNow, VoteRequest, VoteResponse
 from evenkeel_raft.core.quorum import LOST, WON, vote_result
 from evenkeel_raft.core.state import Raft
@@ -142,9 +143,11 @@ def on_timeout_now(r: Raft, m: TimeoutNow) -> None:
 
 
 def tick_election(r: Raft) -> None:
-    """Stand, unless a leader was heard of in time."""
+    """Stand, unless a leader was heard of in time; one who may not stand calls its leader, which may be asleep."""
     now = r.ticks.now
     if now - r.election_since >= r.timeout:
         r.election_since = now
         r.draw_timeout()
+        if r.leader and r.replica in r.confs.current.members() and not electable(r):
+            call_leader(r)
         campaign(r, transfer=False)

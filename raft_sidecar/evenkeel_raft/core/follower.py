@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from evenkeel_raft.core.errors import InvariantError, Refusal
+from evenkeel_raft.core.log import Log
 from evenkeel_raft.core.messages import (
     Append,
     AppendResponse,
@@ -15,15 +16,17 @@ from evenkeel_raft.core.messages import (
     SnapshotRequest,
 )
 from evenkeel_raft.core.state import Raft
-from evenkeel_raft.core.types import FOLLOWER, ReadState
+from evenkeel_raft.core.types import FOLLOWER, ReadState, SnapshotMeta
 
 __all__ = [
+    "call_leader",
     "forward_read",
     "on_append",
     "on_commit_notice",
     "on_heartbeat",
     "on_install_snapshot",
     "on_read_response",
+    "on_snapshot_request",
     "report_commit",
     "tick_follower",
 ]
@@ -80,13 +83,19 @@ def on_commit_notice(r: Raft, m: CommitNotice) -> None:
 
 
 def on_heartbeat(r: Raft, m: Heartbeat) -> None:
-    """Confirm the leader; or fall asleep with it, silently, if there is nothing left to do or to say."""
+    """Confirm the leader; or fall asleep with it, silently, if there is nothing left to do or to say.
+
+    A leader that sleeps ignores answers to earlier heartbeats, so what was said in those proves nothing: only the
+    leader's own word shows whether it knows that there is a state here, or that there is none. A leader of the previous
+    release does not say; what it was told last has to do.
+    """
     follow(r, m.sender)
     r.commit_to(m.commit)
     if m.committed > r.told_commit:  # noqa: PLR1730  heartbeats of thousands of groups pass here
         r.told_commit = m.committed
     log, stateless = r.log, r.log.stateless
-    nothing_new = log.idle and r.forwarded.idle and stateless == r.said_stateless
+    known = r.said_stateless if m.stateless is None else m.stateless
+    nothing_new = log.idle and r.forwarded.idle and known == stateless
     if m.quiesce and m.commit == log.last_index and nothing_new:
         r.sleep()
         r.look_at(r.ticks.now + 1)
@@ -97,6 +106,14 @@ def on_heartbeat(r: Raft, m: Heartbeat) -> None:
     )
 
 
+def call_leader(r: Raft) -> None:
+    """Have the leader send a heartbeat, even if it sleeps; the answer tells it how things are here.
+
+    It is a request for a read that nobody waits for: no read has the number 0.
+    """
+    r.messages.append(ReadRequest(r.group, r.generation, r.replica, r.leader, r.term, 0))
+
+
 def report_commit(r: Raft) -> None:
     """Tell the leader, once it is durable, that a configuration entry is known to be committed."""
     if r.role == FOLLOWER and r.leader:
@@ -104,19 +121,32 @@ def report_commit(r: Raft) -> None:
 
 
 def on_install_snapshot(r: Raft, m: InstallSnapshot) -> None:
-    """Begin at a snapshot whose files are in place; or use it to refill a damaged state machine, keeping the log."""
-    follow(r, m.sender)
+    """Begin at a snapshot whose files are in place; or use it to refill a damaged state machine, keeping the log.
+
+    A member's state is for the latter only, whatever this replica is by now. It fits where this log holds the very
+    entry that it ends with, and that is known to be committed: then it is what applying this log up to there comes to.
+    The configuration is the log's, not the snapshot's.
+    """
     log, meta = r.log, m.meta
+    if m.repair:
+        if log.term(meta.index) == meta.term and meta.index <= log.committed:
+            _refill(log, meta)
+        return
+    follow(r, m.sender)
     if log.term(meta.index) == meta.term:
         r.commit_to(meta.index)
-        if log.needs_restore:
-            log.needs_restore = False
-            log.applying, log.restore_due = meta.index, meta
+        _refill(log, meta)
     elif meta.index > log.committed:
         log.restore(meta)
         r.confs.restore(meta)
         r.write_due = True
     _acknowledge(r, m.sender, log.committed)
+
+
+def _refill(log: Log, meta: SnapshotMeta) -> None:
+    if log.needs_restore:
+        log.needs_restore = False
+        log.applying, log.restore_due = meta.index, meta
 
 
 # Reads and repair
@@ -135,6 +165,15 @@ def on_read_response(r: Raft, m: ReadResponse) -> None:
     context = r.forwarded.answered(m.context)
     if context is not None:
         r.read_states.append(ReadState(context, m.index))
+
+
+def on_snapshot_request(r: Raft, m: SnapshotRequest) -> None:
+    """Send the leader, which lost its state, a snapshot from here: if there is one that its log goes on from."""
+    if m.sender != r.leader or r.log.stateless or r.log.applied < m.index:
+        return
+    if not r.leader_wants:
+        r.snapshots_wanted.append(m.sender)
+    r.leader_wants = m.index
 
 
 def tick_follower(r: Raft) -> None:

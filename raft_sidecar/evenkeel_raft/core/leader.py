@@ -23,31 +23,35 @@ from evenkeel_raft.core.messages import (
     SnapshotRequest,
     TimeoutNow,
 )
+from evenkeel_raft.core.quorum import has_quorum
 from evenkeel_raft.core.readonly import Read
 from evenkeel_raft.core.state import Raft
 from evenkeel_raft.core.tracker import PROBE, REPLICATE, Progress
 from evenkeel_raft.core.types import LEADER, Entry, ReadState
 
 __all__ = [
+    "ask_for_state",
     "broadcast_heartbeat",
     "can_quiesce",
     "fall_asleep",
     "follow_conf",
     "is_late_answer",
+    "is_strangers_call",
     "maybe_commit",
     "on_append_response",
     "on_heartbeat_response",
     "on_read_request",
     "on_snapshot_request",
+    "quorum_without",
     "read",
     "replicate",
-    "start_read_round",
     "start_transfer",
     "tick_leader",
 ]
 
 
 _NOTHING: Final[list[Entry]] = []  # shared, so never to be changed
+_ASKS_IN_A_ROW: Final = 120
 
 # Sending
 
@@ -109,7 +113,11 @@ def _want_snapshot(r: Raft, pr: Progress) -> None:
 
 
 def broadcast_heartbeat(r: Raft, *, quiesce: bool = False) -> None:
-    """Tell everybody that the leader lives; prove outstanding reads by the answers."""
+    """Tell everybody that the leader lives; prove outstanding reads by the answers.
+
+    Every heartbeat begins the round that is due, so it also answers what the leader's own word proves: a single voter
+    gets no answer that would do so later.
+    """
     r.heartbeat_since = r.ticks.now
     r.reads.round_due = False
     commit, context = r.log.committed, r.reads.round
@@ -119,8 +127,11 @@ def broadcast_heartbeat(r: Raft, *, quiesce: bool = False) -> None:
     for pr in r.tracker.peers:
         known = min(commit, pr.match)
         r.messages.append(
-            Heartbeat(r.group, r.generation, r.replica, pr.replica, r.term, known, context, quiesce, commit)
+            Heartbeat(
+                r.group, r.generation, r.replica, pr.replica, r.term, known, context, quiesce, commit, pr.stateless
+            )
         )
+    answer_reads(r)
 
 
 def tick_leader(r: Raft) -> None:
@@ -134,6 +145,8 @@ def tick_leader(r: Raft) -> None:
         if not r.tracker.quorum_active(r.confs.current, since=now - ticks):
             r.become_follower(r.term, 0)
             return
+        if r.log.needs_restore:
+            ask_for_state(r)
     if now - r.heartbeat_since >= r.settings.heartbeat_ticks:
         broadcast_heartbeat(r)
 
@@ -270,12 +283,6 @@ def on_read_request(r: Raft, m: ReadRequest) -> None:
         read(r, m.context, m.sender)
 
 
-def start_read_round(r: Raft) -> None:
-    """Send the heartbeats that will prove the noted reads; a single voter needs none."""
-    broadcast_heartbeat(r)
-    answer_reads(r)
-
-
 def answer_reads(r: Raft) -> None:
     """Answer what a quorum has confirmed."""
     if r.role != LEADER or r.reads.idle:
@@ -293,24 +300,59 @@ def answer_reads(r: Raft) -> None:
 
 
 def on_snapshot_request(r: Raft, m: SnapshotRequest) -> None:
-    """Send a snapshot to a member whose log is whole; replication goes on beside it."""
+    """Send a snapshot to a member whose log is whole; replication goes on beside it.
+
+    One that ends before that log begins would be of no use: the member asks again until this replica is far enough.
+    """
     pr = r.tracker.progress.get(m.sender)
     if pr is None:
         return
-    pr.heard = r.ticks.now
-    if not pr.snapshot_wanted:
+    pr.heard, pr.stateless, pr.snapshot_from = r.ticks.now, True, m.index
+    if not r.log.stateless and r.log.applied >= m.index and not pr.snapshot_wanted:
         pr.snapshot_wanted = True
         r.snapshots_wanted.append(pr.replica)
 
 
+def ask_for_state(r: Raft) -> None:
+    """Ask a member for the state that this leader lost.
+
+    Handing over is better, but there may be nobody to hand over to: one voter with learners, or a joint configuration
+    with one incoming voter. One member is asked at a time, and nobody while a snapshot is coming in. A member has
+    minutes to write its snapshot before the next one is asked.
+    """
+    if r.receiving:
+        r.asks = 0
+        return
+    now, ticks, offset = r.ticks.now, r.settings.election_ticks, r.log.offset
+    able = [pr.replica for pr in r.tracker.peers if not pr.stateless and pr.match >= offset and now - pr.heard < ticks]
+    if not able or r.transfer_to:
+        return
+    r.asks += 1
+    if r.asked not in able or r.asks > _ASKS_IN_A_ROW:
+        r.asked = next((replica for replica in able if replica > r.asked), able[0])
+        r.asks = 1
+    r.messages.append(SnapshotRequest(r.group, r.generation, r.replica, r.asked, r.term, offset))
+
+
 def can_quiesce(r: Raft, lost: Collection[int]) -> bool:
-    """Whether nothing is left to do: all logs equal, committed, applied, and the configuration known to a quorum."""
+    """Whether nothing is left to do: all logs equal, committed, applied, and the configuration known to a quorum.
+
+    A leader that has lost its quorum must stay awake to find out that it leads no more.
+    """
     log = r.log
+    if not quorum_without(r, lost):
+        return False
     if r.transfer_to or not r.reads.idle or log.committed != log.last_index or not log.idle:
         return False
     if r.tracker.commit_known() < r.confs.index or r.confs.current.joint:
         return False
     return all(pr.replica in lost or (pr.match == log.last_index and not pr.snapshot_wanted) for pr in r.tracker.peers)
+
+
+def quorum_without(r: Raft, lost: Collection[int]) -> bool:
+    """Whether a quorum is left without these."""
+    conf = r.confs.current
+    return has_quorum(conf.voters, conf.outgoing, {*conf.members()} - {*lost})
 
 
 def fall_asleep(r: Raft) -> None:
@@ -326,3 +368,11 @@ def is_late_answer(r: Raft, m: Message) -> bool:
     It was on its way meanwhile. With heartbeats and sleep at one beat the group would never come to rest.
     """
     return type(m) is HeartbeatResponse and m.term == r.term and r.role == LEADER and m.context < r.reads.round
+
+
+def is_strangers_call(r: Raft, m: Message) -> bool:
+    """Whether a replica that is no member any more calls its leader (`call_leader`): that must not wake the group.
+
+    A learner does not learn that it was removed. It calls at every election timeout until it is deleted.
+    """
+    return type(m) is ReadRequest and m.context == 0 and m.term <= r.term and m.sender not in r.confs.current.members()

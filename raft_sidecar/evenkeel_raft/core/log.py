@@ -192,9 +192,14 @@ class Log:
         return self.detached or self.applied == self.last_index
 
     @property
+    def lacks_state(self) -> bool:
+        """Whether the state machine does not have what the log begins with: it waits for a snapshot or restores one."""
+        return self.applied < self.offset
+
+    @property
     def stateless(self) -> bool:
         """Whether the state machine is away, or does not have what the log begins with."""
-        return self.detached or self.applied < self.offset
+        return self.detached or self.lacks_state
 
     def attach(self, applied: int) -> None:
         """A state machine is there, and has durably applied this much; a snapshot that is due still comes to it."""

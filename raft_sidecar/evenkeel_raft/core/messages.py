@@ -91,12 +91,15 @@ class Heartbeat(Message, tag=5):
     """The leader lives. `commit` never exceeds what the receiver acknowledged; `context` confirms reads.
 
     `committed` is how far the leader itself is: a receiver that was restarted has nothing else to compare with.
+    `stateless` is what the leader believes of the receiver: who knows better does not fall asleep, but answers. None:
+    the sender is of a release that does not say.
     """
 
     commit: int
     context: int
     quiesce: bool
     committed: int = 0
+    stateless: bool | None = None
 
 
 class HeartbeatResponse(Message, tag=6):
@@ -114,13 +117,21 @@ class CommitNotice(Message, tag=7):
 
 
 class InstallSnapshot(Message, tag=8):
-    """Delivered after the snapshot's files are in place and verified."""
+    """Delivered after the snapshot's files are in place and verified.
+
+    `repair`: the sender does not lead. It was asked for its state by a leader that lost its own, and says nothing but
+    what that state is.
+    """
 
     meta: SnapshotMeta
+    repair: bool = False
 
 
 class SnapshotRequest(Message, tag=9):
-    """The sender's log is intact but its state machine is not: it needs a snapshot at `index` or later."""
+    """The sender's log is intact but its state machine is not: it needs a snapshot at `index` or later.
+
+    A follower asks its leader; a leader asks a member that has a state, for it cannot always hand over to one.
+    """
 
     index: int
 

@@ -40,6 +40,11 @@ __all__ = [
 
 Handler = Callable[[Raft, Any], Refusal | None]
 
+
+def _on_snapshot_request(r: Raft, m: SnapshotRequest) -> None:
+    (leader if r.role == LEADER else follower).on_snapshot_request(r, m)
+
+
 HANDLERS: Final[dict[type[Message], Handler]] = {
     Append: follower.on_append,
     AppendResponse: leader.on_append_response,
@@ -49,7 +54,7 @@ HANDLERS: Final[dict[type[Message], Handler]] = {
     InstallSnapshot: follower.on_install_snapshot,
     ReadRequest: leader.on_read_request,
     ReadResponse: follower.on_read_response,
-    SnapshotRequest: leader.on_snapshot_request,
+    SnapshotRequest: _on_snapshot_request,
     TimeoutNow: election.on_timeout_now,
     VoteRequest: election.on_vote_request,
     VoteResponse: election.on_vote_response,
@@ -66,6 +71,10 @@ def misdirected(r: Raft, m: Message) -> Refusal:
     return Refusal.OLD_GENERATION if m.generation < r.generation else Refusal.NEW_GENERATION
 
 
+def _is_from_leader(m: Message) -> bool:
+    return isinstance(m, _FROM_LEADER) and not (isinstance(m, InstallSnapshot) and m.repair)
+
+
 def settle_term(r: Raft, m: Message) -> bool:
     """Bring the terms together; whether the message is still worth looking at."""
     if m.term < r.term:
@@ -78,13 +87,13 @@ def settle_term(r: Raft, m: Message) -> bool:
             return True
     elif isinstance(m, VoteResponse) and m.pre and m.granted:
         return True  # carries the term that the asker would have, not one that anybody is in
-    r.become_follower(m.term, m.sender if isinstance(m, _FROM_LEADER) else 0)
+    r.become_follower(m.term, m.sender if _is_from_leader(m) else 0)
     return True
 
 
 def _answer_the_past(r: Raft, m: Message) -> None:
     """Let a leader, or one who asks for pre-votes, of an old term know the current one; others will find out."""
-    if isinstance(m, _FROM_LEADER):
+    if _is_from_leader(m):
         r.messages.append(
             AppendResponse(r.group, r.generation, r.replica, m.sender, r.term, 0, True, 0, 0, r.durable_commit)
         )

@@ -127,7 +127,7 @@ class Node:
         if message.receiver != r.replica or message.group != r.group or message.generation != r.generation:
             return raft.misdirected(r, message)
         if r.quiesced:
-            if leader.is_late_answer(r, message):
+            if leader.is_late_answer(r, message) or leader.is_strangers_call(r, message):
                 return None
             r.wake()
         if message.term != r.term and not raft.settle_term(r, message):
@@ -188,7 +188,7 @@ class Node:
             raft.apply_confs(r, upto)
         if r.role == LEADER:
             if r.reads.round_due:
-                leader.start_read_round(r)
+                leader.broadcast_heartbeat(r)
             if r.replicate_due:
                 leader.replicate(r)
         append = None
@@ -324,12 +324,15 @@ class Node:
         applied = _not_behind(log.offset, applied)
         if applied > log.last_index:
             raise InvariantError(f"{applied} was applied, but the log ends at {log.last_index}: it lost entries")
+        asleep = r.quiesced
         r.wake()
         r.look_at(r.ticks.now + 1)
         r.commit_to(applied)
         raft.apply_confs(r, applied)
         log.attach(applied)
         r.draw_timeout()
+        if asleep and r.leader != r.replica:
+            follower.call_leader(r)
 
     def detach(self) -> None:
         """The state machine is gone, and with it whatever was handed out and not reported as applied.
@@ -351,22 +354,44 @@ class Node:
         return SnapshotMeta(index, log.term(index), self._raft.confs.as_of(index))
 
     def send_snapshot(self, to: int, index: int) -> None:
-        """A snapshot at this index is ready: let the message that goes with it follow its files."""
+        """A snapshot at this index is ready: let the message that goes with it follow its files.
+
+        A leader sends it to members that want one, any other member to a leader that lost its state.
+        """
         r = self._raft
-        r.check_leading()
+        repair = r.role != LEADER
+        if repair and to != r.leader:
+            r.check_leading()
         meta = self.snapshot_meta(index)
         pr = r.tracker.progress.get(to)
-        if pr is None or not pr.snapshot_wanted:
+        if not (r.leader_wants if repair else pr is not None and pr.snapshot_wanted):
             return
-        if pr.state == SNAPSHOT:
+        if index < self.snapshot_floor(to):
+            raise RefusedError(
+                Refusal.NOT_APPLIED, detail=f"index {self.snapshot_floor(to)}, the snapshot's is {index}"
+            )
+        if pr is not None and pr.state == SNAPSHOT:
             pr.pending_snapshot = index
-        r.messages.append(InstallSnapshot(r.group, r.generation, r.replica, to, r.term, meta))
+        r.messages.append(InstallSnapshot(r.group, r.generation, r.replica, to, r.term, meta, repair))
+
+    def snapshot_floor(self, to: int) -> int:
+        """Return the earliest index at which a snapshot is of use to a member: both logs must go on from it."""
+        r = self._raft
+        pr = r.tracker.progress.get(to)
+        return max(r.log.offset, r.leader_wants if pr is None else pr.snapshot_from)
+
+    def fills(self, to: int) -> bool:
+        """Whether a snapshot for another replica is this one's business: a leader fills others, others their leader."""
+        r = self._raft
+        return to != r.replica and (to in r.tracker.progress if r.role == LEADER else to == r.leader)
 
     def report_snapshot(self, to: int) -> None:
         """The snapshot for a member was delivered, or will not be; go on from what the member says."""
         r = self._raft
         pr = r.tracker.progress.get(to)
         if pr is None:
+            if to == r.leader:
+                r.leader_wants = 0
             return
         pr.snapshot_wanted = False
         if pr.state == SNAPSHOT:
@@ -399,6 +424,10 @@ class Node:
         r.due = NEVER_DUE
         return True
 
+    def quorum_without(self, lost: Collection[int]) -> bool:
+        """Whether the applied configuration has a quorum without these members."""
+        return leader.quorum_without(self._raft, lost)
+
     def wake(self) -> None:
         """Tick again: the leader's store is gone, or there is work."""
         self._raft.wake()
@@ -409,6 +438,10 @@ class Node:
         if r.reluctant != reluctant:
             r.reluctant = reluctant
             r.draw_timeout()
+
+    def set_receiving(self, receiving: bool) -> None:
+        """Note whether a snapshot of the current term is coming in: a leader without a state then asks nobody else."""
+        self._raft.receiving = receiving
 
     # Looking
 
@@ -475,6 +508,10 @@ class Node:
         """Where the log begins."""
         return self._raft.log.offset
 
+    def term_at(self, index: int) -> int:
+        """Return the term of an entry of the log; negative where the log does not reach."""
+        return self._raft.log.term(index)
+
     @property
     def committed_in_term(self) -> bool:
         """Whether this replica leads and has committed something of its own term: it knows all that is committed."""
@@ -499,6 +536,11 @@ class Node:
     def needs_restore(self) -> bool:
         """Whether the state machine waits for a snapshot."""
         return self._raft.log.needs_restore
+
+    @property
+    def lacks_state(self) -> bool:
+        """Whether the state machine waits for a snapshot, or has yet to restore one that has arrived."""
+        return self._raft.log.lacks_state
 
     @property
     def restoring(self) -> int:

@@ -57,6 +57,8 @@ class Raft:
 
     __slots__ = (
         "accepting",
+        "asked",
+        "asks",
         "confs",
         "due",
         "durable_commit",
@@ -67,6 +69,7 @@ class Raft:
         "heartbeat_since",
         "leader",
         "leader_heard",
+        "leader_wants",
         "log",
         "messages",
         "pending_conf_index",
@@ -74,6 +77,7 @@ class Raft:
         "random",
         "read_states",
         "reads",
+        "receiving",
         "reluctant",
         "replica",
         "replicate_due",
@@ -123,6 +127,9 @@ class Raft:
         self.election_since = self.heartbeat_since = ticks.now
         self.due = ticks.now + 1
         self.transfer_to = self.transfer_deadline = 0
+        self.leader_wants = 0  # the leader lost its state: it waits for a snapshot from here, at this index or later
+        self.asked = self.asks = 0  # a leader that lost its state: whom it asks for one, and how often it has in a row
+        self.receiving = False  # a snapshot of this term is coming in
         self.term_start = self.pending_conf_index = 0
         self.durable_commit = self.told_commit = 0
         self.accepting = self.quiesced = self.reluctant = False
@@ -157,8 +164,8 @@ class Raft:
         self.votes = {}
         self.election_since = self.heartbeat_since = self.ticks.now
         self.draw_timeout()
-        self.transfer_to = 0
-        self.accepting = self.replicate_due = self.quiesced = False
+        self.transfer_to = self.leader_wants = self.asked = self.asks = 0
+        self.accepting = self.replicate_due = self.quiesced = self.receiving = False
         self.tracker.clear()
         self.snapshots_wanted = []
         self._drop_reads()

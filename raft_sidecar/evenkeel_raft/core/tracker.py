@@ -36,6 +36,7 @@ class Progress:
         "replica",
         "sent_commit",
         "since",
+        "snapshot_from",
         "snapshot_wanted",
         "state",
         "stateless",
@@ -49,6 +50,7 @@ class Progress:
         self.paused = False  # a probe is out; the answer, or a sign of life, lifts it
         self.pending_snapshot = 0
         self.snapshot_wanted = False
+        self.snapshot_from = 0  # its log begins here: an earlier snapshot is of no use to it
         self.stateless = True  # until it says otherwise
         self.heard = NEVER
         self.since = since  # counted as heard from then, so that a newcomer does not unseat the leader

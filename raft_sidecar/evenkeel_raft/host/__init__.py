@@ -2,6 +2,9 @@
 
     settings     times and sizes
     labels       what the log keeps of a replica beside its entries
+    slots        so many at a time, where that number can change
+    version_file the cluster version that the volume has seen
+    throttles    the limits for snapshots, as the metastore last said
     ports        what a replica is lent by its host
     replica      one replica: what its node wants done, begun; proposals and reads, answered
     arrivals     snapshots from peers that are not restored yet

@@ -57,6 +57,8 @@ class Applier:
         """Whether it failed at something and has not got on since."""
         self.doubt = _NO_DOUBT
         """What the state machine says against its own state."""
+        self.size: int | None = None
+        """How many bytes a snapshot of the state would have, as the state machine last told."""
         self.arrivals = Arrivals()
         self._node = node
         self._group = group
@@ -71,6 +73,7 @@ class Applier:
         self._failure = ""
         self._damage = ""
         self._restored_at: float | None = None
+        self._lost = False
         self._life = 0
         self._gathered: list[Entry] = []
         self._timer: Timer | None = None
@@ -169,6 +172,7 @@ class Applier:
         except InvariantError as error:
             self._broken(error)
             return
+        self._lost = self._node.needs_restore or (self._lost and self._node.lacks_state)
         self.attached = True
         self._changed()
 
@@ -232,6 +236,8 @@ class Applier:
         except InvariantError as error:
             self._broken(error)
             return
+        if self._lost and not self._node.lacks_state:
+            self._lost = False
         self._advanced()
         if more:
             self._stir()
@@ -240,6 +246,14 @@ class Applier:
     def at_rest(self) -> bool:
         """Whether the state machine is there and owes nothing."""
         return self.attached and self._sent == self._applied and not self._gathered
+
+    @property
+    def lost(self) -> bool:
+        """Whether the state machine is there and has lost its state, until that is restored.
+
+        A new member that restores its first snapshot has lost nothing.
+        """
+        return self.attached and self._lost
 
     def stalled_for(self) -> float:
         """How long the state machine has had something to apply and not got on."""
@@ -252,11 +266,16 @@ class Applier:
         patience = self._ports.settings.lag_seconds
         if self._opening and self._ports.clock.now() - self._progress_at > patience:
             return "the state machine has not answered whether it has the group"
-        if self.attached and self._node.needs_restore:
-            return "the state machine has lost its state: a snapshot of the leader's is awaited"
+        if self.lost:
+            return f"the state machine has lost its state: {self._repair()}"
         if self.stalled_for() > patience:
             return f"the state machine stands still at index {self._applied}"
         return self.damage()
+
+    def _repair(self) -> str:
+        if not self._node.needs_restore:
+            return "restoring it from a snapshot"
+        return f"waiting for a snapshot from {'a member that has it' if self._node.leading else 'the leader'}"
 
     def _note_restored(self, applied: int) -> None:
         if self._damage and self._restored_at is None and applied >= self._node.committed:
@@ -298,6 +317,7 @@ class Applier:
             self._ports.tally.snapshots_restored += 1
             self.arrivals.drop(upto=index)
             self._advance(index)
+            self._changed()  # this replica may lead now
             return
         if not isinstance(error, DisconnectedError):
             self.arrivals.drop(upto=index)

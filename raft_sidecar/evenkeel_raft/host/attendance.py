@@ -40,6 +40,10 @@ class Attendance:
         self._asked_at = 0.0
         self.silent = False
 
+    def suspect(self, replica: Replica) -> None:
+        """Ask for this one next."""
+        self._waiting.append(replica.group)
+
     def look(self) -> None:
         """Ask, unless an answer is still due."""
         if self._asked is not None:
@@ -66,7 +70,9 @@ class Attendance:
     def _answered(self, replica: Replica, done: asyncio.Future[Opened]) -> None:
         self._asked = None
         self._set(False)
-        if not done.cancelled() and done.exception() is None and done.result().state == "damaged":
+        if done.cancelled() or done.exception() is not None or done.result().state != "damaged":
+            return
+        if replica.applier.at_rest:  # a snapshot may be replacing the state by now: the answer is of what was before
             replica.applier.reopen()
 
     def _set(self, silent: bool) -> None:

@@ -1,9 +1,10 @@
-"""Snapshots that a leader sends to members that its log cannot bring up to date.
+"""Snapshots for members that the leader's log cannot bring up to date, and for a leader that lost its state.
 
-For each member: wait for a place (a store makes and sends only a few at a time), let the state machine write its state
-to files, or use files that are being sent to another member, announce them to raft, send them, report how it ended.
-What fails is reported after a pause, for raft asks for another snapshot at once. Nobody is filled any more who is no
-member any more, or by one that does not lead any more. A member whose store goes away leaves its place to others.
+A leader sends them to members, any other replica to its leader that asked for one. For each receiver: wait for a place
+(a store makes and sends only a few at a time), let the state machine write its state to files, or use files that are
+being sent to another member, announce them to raft, send them, report how it ended. What fails is reported after a
+pause, for raft asks for another snapshot at once. Nobody is filled any more once that is another replica's business. A
+member whose store goes away leaves its place to others.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class _Files:
 
 
 class Filler:
-    """The members that one replica fills while it leads."""
+    """The members that one replica fills."""
 
     def __init__(
         self, node: Node, *, group: int, replica: int, ports: Ports, store_of: Callable[[int], str | None]
@@ -125,13 +126,13 @@ class Filler:
     async def _send(self, member: int) -> str:
         """Send a snapshot; returns what went wrong, or nothing."""
         store = self._store_of(member)
-        if store is None or not self._node.leading:
+        if store is None or not self._node.fills(member):
             return ""
         try:
             async with AsyncExitStack() as held:
                 return await self._send_to(member, store, held)
         except (EvenkeelError, OSError, RefusedError) as error:
-            return str(error) if self._node.leading else ""
+            return str(error) if self._node.fills(member) else ""
 
     async def _send_to(self, member: int, store: str, held: AsyncExitStack) -> str:
         """Send as often as it takes. Who is away has no place meanwhile, but the files it had a part of stay."""
@@ -139,8 +140,8 @@ class Filler:
         while True:
             await self._until_connected(member, store)
             async with self._ports.snapshot_slots:
-                if files is None or files.index < self._node.offset:
-                    files = await held.enter_async_context(self._snapshot())
+                if files is None or files.index < self._node.snapshot_floor(member):
+                    files = await held.enter_async_context(self._snapshot(self._node.snapshot_floor(member)))
                 message = self._announce(member, files.index)
                 if message is None:
                     return ""
@@ -221,9 +222,9 @@ class Filler:
     # Files
 
     @asynccontextmanager
-    async def _snapshot(self) -> AsyncIterator[_Files]:
+    async def _snapshot(self, floor: int) -> AsyncIterator[_Files]:
         async with self._making:
-            if self._files is None or self._files.index < self._node.offset:
+            if self._files is None or self._files.index < floor:
                 self._files = await self._make()
             files = self._files
             files.users += 1

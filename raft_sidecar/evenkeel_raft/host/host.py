@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
+import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -26,8 +27,9 @@ from evenkeel.metastore.clock import Clock, SystemClock
 from evenkeel.protocol.configuration import Configuration
 from evenkeel.protocol.keys import group_number
 from evenkeel.protocol.leader import GroupView
-from evenkeel.protocol.records import ReplicaId
+from evenkeel.protocol.records import ReplicaId, StoreSettings
 from evenkeel.protocol.replica import Start
+from evenkeel.versions import FIRST, VersionRange
 from evenkeel.wire.directory import replace_file
 from evenkeel.wire.frames import Drops
 from evenkeel.wire.sidecar_end import SidecarEnd
@@ -47,7 +49,10 @@ from evenkeel_raft.host.ports import Ports, Tally, Tasks
 from evenkeel_raft.host.pump import Pump
 from evenkeel_raft.host.replica import Replica
 from evenkeel_raft.host.settings import HostSettings
+from evenkeel_raft.host.slots import Slots
+from evenkeel_raft.host.throttles import Throttles
 from evenkeel_raft.host.upkeep import Upkeep
+from evenkeel_raft.host.version_file import note_version, read_version
 from evenkeel_raft.host.views import ReplicaStatus, describe, is_behind, report, view
 from evenkeel_raft.log.disk import FileDisk
 from evenkeel_raft.log.rebuild import Recovered, RecoveredGroup
@@ -56,6 +61,7 @@ from evenkeel_raft.log.wal import LogSettings, LogStats, SharedLog
 from evenkeel_raft.log.writer import LogWriter, RoundTimes
 from evenkeel_raft.net.identity import Address, Identity, LinkSettings
 from evenkeel_raft.net.peers import Peers
+from evenkeel_raft.net.skew import clock_ahead
 from evenkeel_raft.net.tls import TlsFiles
 
 __all__ = ["Host"]
@@ -63,6 +69,7 @@ __all__ = ["Host"]
 log = logging.getLogger(__name__)
 
 _PEERS_FILE: Final = "peers.json"
+_LOG_DIRECTORY: Final = "log"
 _PER_TURN: Final = 100
 _NOTHING: Final = RecoveredGroup(0, 0, b"", EMPTY_META, HardState(), [])
 
@@ -83,7 +90,9 @@ class Host:
         tls: TlsFiles | None,
         clock: Clock,
         chance: Random,
+        wall: Callable[[], float],
     ) -> None:
+        """`wall` tells seconds since 1970, for other stores to compare with; `clock` everything else."""
         self.identity = identity
         self.settings = settings
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -94,6 +103,8 @@ class Host:
         self._directory = directory
         self._addresses = _read_peers(directory)
         self._addresses_noted = True
+        self.version = FIRST
+        self._version_noted = FIRST
         self._log = log
         self._writing = False
         self._chance = chance
@@ -101,7 +112,7 @@ class Host:
         self._running: dict[Partition, ReplicaId] = {}
         self._retired = dict(recovered.retired)
         mark = recovered.metastore
-        self._mark = None if mark is None else MetastoreMark(mark.cluster, mark.revision)
+        self._mark = None if mark is None else MetastoreMark(mark.cluster, mark.revision, mark.adopted)
         inbox = directory / "inbox"
         tasks = Tasks(self.failed)
         self._machine_side = MachineSide(self._replicas, tasks=tasks)
@@ -117,7 +128,10 @@ class Host:
             settings=link,
             clock=clock,
             chance=chance,
+            wall=wall,
         )
+        slots = Slots(settings.snapshots_at_once)
+        self._throttles = Throttles(directory, settings, budget=self._peers.budget, slots=slots)
         allowance = Allowance(settings)
         self._upkeep = Upkeep(
             self._replicas,
@@ -147,7 +161,7 @@ class Host:
             ),
             tally=self.tally,
             outbox=directory / "outbox",
-            snapshot_slots=asyncio.Semaphore(settings.snapshots_at_once),
+            snapshot_slots=slots,
         )
         for group, found in recovered.groups.items():
             self._recover(group, found)
@@ -169,9 +183,11 @@ class Host:
         tls: TlsFiles | None = None,
         clock: Clock | None = None,
         chance: Random | None = None,
+        wall: Callable[[], float] = time.time,
     ) -> Self:
         """Recover what the directory holds and run it."""
-        shared, recovered = SharedLog.open(FileDisk(directory / "log"), log_settings)
+        version = read_version(directory)
+        shared, recovered = SharedLog.open(FileDisk(directory / _LOG_DIRECTORY), log_settings)
         try:
             host = cls(
                 directory,
@@ -184,10 +200,14 @@ class Host:
                 tls=tls,
                 clock=clock or SystemClock(),
                 chance=chance or Random(),
+                wall=wall,
             )
         except BaseException:
             shared.close(clean=False)
             raise
+        host.version = host._version_noted = version
+        host._machine.set_cluster_version(version)
+        host._peers.set_version(version)
         try:
             await host._start(*listen)
         except BaseException:
@@ -237,6 +257,9 @@ class Host:
 
     def _on_failed(self, error: LogError) -> None:
         if not self.failed.done():
+            # Whoever runs the host prints one line; only the log can say where a bug was met.
+            bug = None if isinstance(error.__cause__, OSError) else error.__cause__
+            log.error("the log failed, and this process ends: %s", error, exc_info=bug)
             self.failed.set_exception(error)
 
     # Replicas
@@ -331,7 +354,7 @@ class Host:
 
     async def remember(self, mark: MetastoreMark) -> None:
         """Make the mark durable."""
-        await self._ports.writer.write(Metastore(mark.cluster, mark.revision))
+        await self._ports.writer.write(Metastore(mark.cluster, mark.revision, mark.adopted))
         self._mark = mark
 
     def set_peers(self, peers: Mapping[str, Address]) -> None:
@@ -342,9 +365,41 @@ class Host:
             self._note_addresses()
         self._peers.set_peers(others)
 
+    def set_version(self, version: int) -> None:
+        """Work by this cluster version, also after a restart."""
+        if self._version_noted != version:
+            log_directory, volume = self._directory / _LOG_DIRECTORY, self.identity.volume
+            if note_version(self._directory, version, log_directory=log_directory, volume=volume):
+                self._version_noted = version
+        self.version = version
+        self._machine.set_cluster_version(version)
+        self._peers.set_version(version)
+
+    def machine_supports(self) -> VersionRange | None:
+        """The cluster versions that the state machine can work with."""
+        return self._machine_side.supports
+
+    @property
+    def on_machine(self) -> Callable[[], None]:
+        """Called when a state machine has connected or gone."""
+        return self._machine_side.on_machine
+
+    @on_machine.setter
+    def on_machine(self, called: Callable[[], None]) -> None:
+        self._machine_side.on_machine = called
+
     def limit_copies(self, limits: Mapping[str, float]) -> None:
         """Keep to the limits of tables, from now on."""
         self._peers.tables.set_limits(limits)
+
+    def throttle(self, settings: StoreSettings | None) -> None:
+        """Keep to the throttles of the StoreCluster, from now on."""
+        self._throttles.apply(settings)
+
+    @property
+    def snapshots_at_once(self) -> int:
+        """How many snapshots are made and sent at the same time."""
+        return self._ports.snapshot_slots.limit
 
     def _table_of(self, group: int) -> str:
         replica = self._replicas.get(group)
@@ -396,6 +451,18 @@ class Host:
         replica = self._replica(partition)
         return None if replica is None else view(replica)
 
+    def led_elsewhere(self, partition: Partition) -> bool:
+        """Whether this store's replica knows of a leader on another store."""
+        replica = self._replica(partition)
+        return replica is not None and not replica.stopped and replica.node.leader not in (0, replica.node.replica)
+
+    def leading_term(self, partition: Partition) -> int:
+        """The term in which this store's replica leads, whether or not it can serve; 0 where it does not lead."""
+        replica = self._replica(partition)
+        if replica is None or replica.stopped or not replica.node.leading:
+            return 0
+        return replica.node.term
+
     def propose(self, partition: Partition, configuration: Configuration) -> bool:
         """Log a configuration."""
         replica = self._replica(partition)
@@ -430,6 +497,10 @@ class Host:
         group = group_number(*partition)
         return await self._inquiries.ask(group, replica[0], replica[1], of=stores)
 
+    def received(self) -> tuple[int, float]:
+        """Bytes of snapshots that came in, and the seconds that took."""
+        return self.peers.received.bytes, self.peers.received.seconds
+
     def reports(self) -> Mapping[Partition, GroupReport]:
         """What there is to report."""
         return {replica.partition: report(replica) for replica in self._replicas.values()}
@@ -458,6 +529,10 @@ class Host:
             store: "connected" if self._peers.connected(store) else refusals.get(store, "not connected")
             for store in sorted(self._addresses)
         }
+
+    def clock_ahead(self) -> int:
+        """How many seconds this store's wall clock is ahead of most stores'; 0 where it is close."""
+        return clock_ahead(self._peers.skews().values())
 
     async def replica_statuses(self) -> list[ReplicaStatus]:
         """Every replica, not all of one moment: others have their turn in between."""

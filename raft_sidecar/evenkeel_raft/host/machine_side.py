@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from evenkeel.versions import VersionRange
 from evenkeel.wire.messages import Busy, Doubt, Drained, Hello, NotLeader, ProposeOutcome, ReadOutcome, Unavailable
 from evenkeel_raft.host.ports import Tasks
 from evenkeel_raft.host.replica import Replica
@@ -19,11 +20,16 @@ class MachineSide:
         self.upkeep: Upkeep | None = None
         self.full = False
         """Whether nothing can be logged for lack of space."""
+        self.supports: VersionRange | None = None
+        """The cluster versions that the state machine can work with; None while none is connected."""
+        self.on_machine: Callable[[], None] = lambda: None
         self._replicas = replicas
         self._tasks = tasks
 
     def connected(self, hello: Hello) -> None:
         """A state machine is there: open every group."""
+        self.supports = hello.supported
+        self.on_machine()
         if self.upkeep is not None:
             self.upkeep.machine_here()
         for replica in self._replicas.values():
@@ -32,6 +38,8 @@ class MachineSide:
 
     def disconnected(self) -> None:
         """It is gone: let others lead."""
+        self.supports = None
+        self.on_machine()
         for replica in self._replicas.values():
             replica.applier.close()
         if self.upkeep is not None:
@@ -59,9 +67,18 @@ class MachineSide:
         """Know that a group's state may be wrong; one that is known to be is better led elsewhere."""
         found = self._find(group, replica)
         if found is not None:
+            if doubt.detail and doubt.detail != found.applier.doubt.detail and self.upkeep is not None:
+                self.upkeep.attendance.suspect(found)
             found.applier.doubted(doubt)
             if doubt.unfit and self.upkeep is not None:
                 self.upkeep.hand_over(found)
+
+    def size(self, group: int, replica: int, size: int) -> None:
+        """Know how many bytes a snapshot of a group would have."""
+        found = self._find(group, replica)
+        if found is not None:
+            found.applier.size = size
+            found.last_report = None
 
     def drain(self, answer: Callable[[Drained], None]) -> None:
         """Hand over all leaderships."""

@@ -100,6 +100,8 @@ class PeerSide:
             return f"term {replica.node.term} has begun"
         if message.meta.index <= replica.node.committed and not replica.node.needs_restore:
             return "the log is past it"
+        if message.repair and message.meta.index > replica.node.committed:
+            return "it is not known yet to be committed"
         free = shutil.disk_usage(self._inbox).free
         if manifest.size > free:
             return f"it takes {manifest.size} bytes, and {free} are free"

@@ -17,6 +17,7 @@ from evenkeel.wire.backoff import Backoff
 from evenkeel.wire.sidecar_end import SidecarEnd
 from evenkeel_raft.host.allowance import Allowance
 from evenkeel_raft.host.settings import HostSettings
+from evenkeel_raft.host.slots import Slots
 from evenkeel_raft.log.writer import LogWriter
 from evenkeel_raft.net.peers import Peers
 
@@ -87,7 +88,7 @@ class Ports(Struct, frozen=True, kw_only=True):
     tally: Tally
     outbox: Path
     """Where snapshots are made."""
-    snapshot_slots: asyncio.Semaphore
+    snapshot_slots: Slots
 
     def backoff(self) -> Backoff:
         """Waits between attempts at something that failed."""

@@ -83,6 +83,8 @@ class Replica:
         """The tick at which the host last found it busy."""
         self.without: frozenset[str] = frozenset()
         """Stores that were not there when the group fell asleep."""
+        self.unresponsive = False
+        """Whether the state machine is connected and has answered nothing for `lag_seconds`."""
         self.overfull = False
         """Whether more waits for the state machine than memory is there for: the leader has to wait as well."""
         self.log_bytes = 0
@@ -142,6 +144,7 @@ class Replica:
         for message in out.messages:
             self._send(message)
         if out.restore is not None:
+            self._answer_restored(out.restore.index)
             self.applier.restore(out.restore)
         if out.apply:
             self._answer_proposals(out.apply)
@@ -185,7 +188,12 @@ class Replica:
         self._conf_index = self.node.conf_index
         conf = self.node.conf
         self._routes.update({number: store_of(conf, number) for number in conf.members()})
-        self.filler.keep(set(conf.members()) if self.node.leading else set())
+        self._keep_filling()
+
+    def _keep_filling(self) -> None:
+        """Fill on whom it is this replica's business to: a leader its members, any other its leader."""
+        node = self.node
+        self.filler.keep(set(node.conf.members()) if node.leading else {node.leader})
 
     def age(self) -> float:
         """For how many seconds it has been here, or since the start."""
@@ -259,8 +267,11 @@ class Replica:
         """Let time pass."""
         if self.stopped:
             return
+        node = self.node
+        if node.needs_restore:
+            node.set_receiving(self._ports.peers.receiving(self.group, node.replica, term=node.term))
         try:
-            more = self.node.look()
+            more = node.look()
         except Exception as error:
             self._break(error)
             return
@@ -277,14 +288,21 @@ class Replica:
     @property
     def fit_to_lead(self) -> bool:
         """Whether there is a state machine beside it that has its state and gets on."""
-        return self.applier.attached and not self.applier.failing and not self.node.needs_restore
+        applier = self.applier
+        return applier.attached and not applier.failing and not self.unresponsive and not self.node.lacks_state
+
+    def set_unresponsive(self, unresponsive: bool) -> None:
+        """Note that the state machine stopped answering, or answers again."""
+        if unresponsive != self.unresponsive:
+            self.unresponsive, self.last_report = unresponsive, None
+            self.changed()
 
     def _take_role(self, soft: SoftState) -> None:
         was = self._role
         self._role = soft
         if was.role == LEADER and soft.role != LEADER:
             self._give_up_requests()
-            self.filler.keep(set())
+        self._keep_filling()
         if soft.role == LEADER and was.role != LEADER:
             self._ports.tally.elections_won += 1
         self.tell_role()
@@ -322,8 +340,11 @@ class Replica:
         }
         if not fit:
             return False
-        # Anybody: of two who are no better off than this one, each would else send leadership to the other for ever.
         near = [number for number, peer in fit.items() if has_caught_up(peer, self._ports.settings.caught_up_bytes)]
+        repairable = self.applier.attached and self.node.lacks_state
+        if not near and repairable and any(not peer.stateless for peer in status.peers.values()):
+            return False  # a member that has a state sends it here; who else could lead has none either
+        # Anybody: of two who are no better off than this one, each would else send leadership to the other for ever.
         return self.transfer(self._ports.chance.choice(near or [max(fit, key=lambda number: fit[number].match)]))
 
     def transfer(self, to: int) -> bool:
@@ -364,6 +385,13 @@ class Replica:
             index, term, answer = proposals.popleft()
             is_ours = index >= first and committed[index - first].term == term
             answer(Committed(index, term) if is_ours else Unknown())
+
+    def _answer_restored(self, index: int) -> None:
+        """Answer what a leader without a state took on, and gets back with the state: it is not handed out any more."""
+        proposals = self._proposals
+        while proposals and proposals[0][0] <= index:
+            at, term, answer = proposals.popleft()
+            answer(Committed(at, term) if self.node.term_at(at) == term else Unknown())
 
     def read_index(self, answer: Callable[[ReadOutcome], None]) -> None:
         """Find the index from which on a read that begins now may be answered."""

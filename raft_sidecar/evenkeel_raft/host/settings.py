@@ -26,8 +26,8 @@ class HostSettings(Struct, frozen=True, kw_only=True):
     """So much stays at the most, for a member that is being filled; and so much waits for a state machine."""
     snapshots_at_once: int = 2
     """Snapshots that this store makes and sends at the same time."""
-    lag_seconds: float = 10.0
-    """A state machine that stands still for so long with entries to apply is not fit to lead."""
+    lag_seconds: float = 5.0
+    """A state machine that answers nothing, or applies nothing of what it has to, for so long is not fit to lead."""
     tell_damage_seconds: float = 60.0
     """How long a state that was damaged is spoken of after it was restored."""
     drain_seconds: float = 10.0

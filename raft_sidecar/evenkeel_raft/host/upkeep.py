@@ -6,7 +6,8 @@ election timeout, to see that it has.
 
 A group without work sleeps; while it does, the links between stores watch over it instead of heartbeats of its own:
 when the store of its leader goes, its followers wake, and when a store comes back that was away when the group fell
-asleep, its leader does.
+asleep, its leader does. A leader whose store no longer reaches a quorum wakes as well: only awake it finds out that
+nobody follows it, and steps down.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Upkeep:
             machine=machine,
             clock=clock,
             patience=settings.lag_seconds,
-            on_change=lambda silent: self._set(_SILENT, silent),
+            on_change=self._set_silent,
         )
         self._replicas = replicas
         self._settings = settings
@@ -122,6 +123,8 @@ class Upkeep:
             if replica.node.leading:
                 if store in map(replica.store_of, replica.node.conf.members()):
                     replica.without |= {store}
+                    if not replica.node.quorum_without(self._lost(replica)):
+                        self.wake(replica)
             elif replica.store_of(replica.node.leader) == store:
                 self.wake(replica)
 
@@ -158,17 +161,21 @@ class Upkeep:
         idle = self.ticks.now - replica.busy_at >= self._settings.sleep_after_ticks
         if not idle or replica.keep_awake or not replica.node.leading or replica.stopped:
             return
-        members = {number: replica.store_of(number) for number in replica.node.conf.members()}
-        lost = {
-            number: store
-            for number, store in members.items()
-            if store is not None and store != replica.id[0] and not self._peers.connected(store)
-        }
+        lost = self._lost(replica)
         if replica.node.quiesce(lost=lost):
             replica.without = frozenset(lost.values())
             replica.asleep = True
             self.forget(replica)
             replica.work()
+
+    def _lost(self, replica: Replica) -> dict[int, str]:
+        """The members on stores that are not connected, with their stores."""
+        members = {number: replica.store_of(number) for number in replica.node.conf.members()}
+        return {
+            number: store
+            for number, store in members.items()
+            if store is not None and store != replica.id[0] and not self._peers.connected(store)
+        }
 
     # What can wait
 
@@ -191,6 +198,7 @@ class Upkeep:
 
     def _consider_hand_over(self, replica: Replica) -> None:
         lagging = replica.applier.stalled_for() > self._settings.lag_seconds
+        replica.set_unresponsive(lagging or self.attendance.silent)
         unfit = lagging or replica.applier.failing or replica.applier.doubt.unfit or bool(self._unwilling)
         self._set_reluctant(replica, unfit)
         if replica.node.leading and (unfit or not replica.fit_to_lead):
@@ -205,6 +213,12 @@ class Upkeep:
     def set_full(self, full: bool) -> None:
         """The disk is full: nothing can be logged here."""
         self._set(_FULL, full)
+
+    def _set_silent(self, silent: bool) -> None:
+        """The state machine answers nothing: let other stores lead, and withdraw what nobody else can lead."""
+        self._set(_SILENT, silent)
+        for replica in self._replicas.values():
+            replica.set_unresponsive(silent)
 
     def _set(self, reason: str, holds: bool) -> None:
         if holds:

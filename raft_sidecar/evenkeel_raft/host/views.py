@@ -106,8 +106,9 @@ def _report(replica: Replica) -> GroupReport:
         proposed_bytes=replica.proposed_bytes,
         filling=_filling(replica),
         problem=_problem(replica),
-        damaged=bool(replica.applier.damage()),
+        damaged=replica.applier.lost or bool(replica.applier.damage()),
         alone=not conf.outgoing and conf.voters == (node.replica,),
+        bytes=replica.applier.size,
     )
 
 
@@ -177,6 +178,8 @@ def _problem(replica: Replica) -> str:
         return f"stopped: {replica.broken}"
     if problem := replica.applier.problem() or replica.filler.problem:
         return problem
+    if replica.unresponsive:
+        return "the state machine does not answer"
     node = replica.node
     if node.leader or node.quiesced or not node.conf.voters:
         return ""

@@ -3,6 +3,13 @@
 Strictly the oldest: whatever made a record obsolete was written after it, so the obsolete record goes first and cannot
 come back. The price is that what lives long is copied once per turn of the log; the log is allowed to be twice as long
 as what is live in it, plus a few segments, so a byte written costs at most about one byte copied.
+
+One round may hold several versions of the same thing, even of the same entries: appends of two leaders, or a copy and
+the append that truncates below it. The last one in the round is the live one, unless a later round replaced it.
+
+Before anything is written, the copies are checked against the index: together they must be exactly what is live in the
+rounds they come from. A wrong copy would be durable, and would be found only by the next recovery, which then refuses
+the volume.
 """
 
 from __future__ import annotations
@@ -13,7 +20,7 @@ from typing import Final
 from msgspec import Struct, field
 
 from evenkeel_raft.core.types import Entry, HardState, SnapshotMeta
-from evenkeel_raft.errors import CorruptLogError
+from evenkeel_raft.errors import CorruptLogError, LogFailedError
 from evenkeel_raft.log.disk import Disk
 from evenkeel_raft.log.frames import Layout
 from evenkeel_raft.log.index import GroupIndex, Index
@@ -47,14 +54,23 @@ class Collector:
         """Return copies of the live records of the oldest segment, at about this cost."""
         segment, after = self._index.segments[:2]
         gathered = _Gathered(self._index)
-        round_ = segment.next_live(max(self._cursor, segment.first_round))
+        first = round_ = segment.next_live(max(self._cursor, segment.first_round))
+        live = 0
         while budget > 0 and round_ < segment.next_round:
             records = self._read(segment, round_)
             gathered.add(records, round_)
+            live += segment.live_in(round_)
             budget -= segment.live_in(round_) + RECORD_COST * len(records)
             round_ = segment.next_live(round_ + 1)
+        copies = gathered.records()
+        wrong = _wrong_with(copies, self._index, live=live)
+        if wrong:
+            raise LogFailedError(
+                f"{segment.name}: what is live in rounds {first} to {round_ - 1} cannot be copied: {wrong}. Nothing "
+                "was written; this is a bug of the log: report it, and restart the process to recover from the disk"
+            )
         done = round_ == segment.next_round
-        return Harvest(gathered.records(), round_, after.first_round if done else segment.first_round)
+        return Harvest(copies, round_, after.first_round if done else segment.first_round)
 
     def reaped(self, harvest: Harvest) -> None:
         """The copies are durable: go on behind them."""
@@ -118,7 +134,7 @@ class _Gathered:
             begin = entries[0].index
             for first, end in group.entries.inside(begin, entries[-1].index, round_=round_):
                 live = self._found(record.group).entries
-                for entry in entries[max(first - begin, 0) : end - begin]:
+                for entry in entries[first - begin : end - begin]:
                     live[entry.index] = entry
         if record.hard_state is not None and group.hard_state.round == round_:
             self._found(record.group).hard_state = record.hard_state
@@ -156,6 +172,28 @@ class _Gathered:
             for record in found.moved(number, self._index.groups[number])
         ]
         return [*self._retired.values(), *([self._metastore] if self._metastore is not None else []), *moved]
+
+
+def _wrong_with(copies: list[StoredRecord], index: Index, *, live: int) -> str:
+    """Return why these copies are not exactly the live bytes of the rounds they come from; empty if they are."""
+    found = 0
+    for copy in copies:
+        if isinstance(copy, Moved):
+            group = index.groups[copy.group]
+            size = group.entries.size_of(*_range(copy.entries)) if copy.entries else 0
+            if copy.entries and not size:
+                return f"entries {copy.entries[0].index} to {copy.entries[-1].index} of group {copy.group} are not live"
+            parts = ((copy.label, group.identity), (copy.meta, group.meta), (copy.hard_state, group.hard_state))
+            found += size + sum(place.size for part, place in parts if part is not None)
+        elif isinstance(copy, Destroyed):
+            found += index.retired[copy.group][1].size
+        else:
+            found += index.metastore.size
+    return f"they have {live} bytes, and {found} were found" if found != live else ""
+
+
+def _range(entries: list[Entry]) -> tuple[int, int]:
+    return entries[0].index, entries[-1].index + 1
 
 
 def _runs(entries: dict[int, Entry]) -> Iterator[list[Entry]]:

@@ -82,17 +82,23 @@ class Extents:
         return [(self._rounds[at], size - self._sizes[at])]
 
     def inside(self, first: int, last: int, *, round_: int) -> list[tuple[int, int]]:
-        """Return the ranges [first, end) that a round holds between two indexes."""
-        firsts, rounds = self._firsts, self._rounds
-        count = len(firsts)
-        at = bisect_right(firsts, first)
-        at -= at > 0
-        found = []
-        while at < count and firsts[at] <= last:
-            if rounds[at] == round_:
-                found.append((firsts[at], firsts[at + 1] if at + 1 < count else self.end))
-            at += 1
-        return found
+        """Return the ranges [first, end) that a round holds between two indexes, and nothing outside of these."""
+        firsts = self._firsts
+        begin, beyond = max(bisect_right(firsts, first) - 1, 0), bisect_right(firsts, last)
+        held = (at for at in range(begin, beyond) if self._rounds[at] == round_)
+        # The first extent may end before the range begins: what was there is truncated.
+        ranges = ((max(firsts[at], first), min(self._end_of(at), last + 1)) for at in held)
+        return [(low, high) for low, high in ranges if low < high]
+
+    def size_of(self, first: int, end: int) -> int:
+        """Return the bytes of the extents that together are exactly [first, end), or 0 if none are."""
+        at, beyond = bisect_left(self._firsts, first), bisect_left(self._firsts, end)
+        if at == beyond or self._firsts[at] != first or self._end_of(beyond - 1) != end:
+            return 0
+        return sum(self._sizes[at:beyond])
+
+    def _end_of(self, at: int) -> int:
+        return self._firsts[at + 1] if at + 1 < len(self._firsts) else self.end
 
     def move(self, first: int, end: int, *, round_: int, size: int) -> Dropped:
         """Note that whole extents, from `first` up to `end`, are held by another round now."""

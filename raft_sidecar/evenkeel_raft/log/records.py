@@ -88,10 +88,14 @@ class Moved(Struct, frozen=True, array_like=True, tag=5, gc=False):
 
 
 class Metastore(Struct, frozen=True, array_like=True, tag=6, gc=False):
-    """The metastore this volume follows: its cluster and the highest revision seen."""
+    """The metastore this volume follows: its cluster and the highest revision seen.
+
+    `adopted` is the user's request by which it came to follow it; the first release writes none.
+    """
 
     cluster: int
     revision: int
+    adopted: str = ""
 
 
 Record = Created | Destroyed | Append | Compacted | Metastore

@@ -1,24 +1,30 @@
-"""Whose log it is: a file beside the segments, written once, before any of them.
+"""Whose log it is: a file beside the segments, written before any of them.
 
 What changes with time, the metastore's cluster and revision, is a record of the log instead: it becomes durable with a
 round that happens anyway.
+
+The file has format 2 once the volume has seen a cluster version above the first. The first release knows no cluster
+versions, but it refuses a volume of a format that it does not know, before it changes anything.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final
 from uuid import UUID, uuid4
 
 import msgspec
 from msgspec import Struct
 
+from evenkeel.wire.directory import replace_file
 from evenkeel_raft.errors import CorruptLogError, NewerFormatError, WrongVolumeError
 from evenkeel_raft.log.disk import Disk
 from evenkeel_raft.log.frames import FORMAT
 
-__all__ = ["VOLUME_FILE", "open_volume", "refuse_newer"]
+__all__ = ["VOLUME_FILE", "close_to_first_release", "open_volume", "refuse_newer"]
 
 VOLUME_FILE: Final = "volume.json"
+_CLOSED_TO_FIRST_RELEASE: Final = 2
 _NEW: Final = "volume.json.new"
 
 
@@ -44,11 +50,16 @@ def open_volume(disk: Disk, expected: str | None = None) -> UUID:
     return volume
 
 
-def refuse_newer(file: str, format_: int) -> None:
+def close_to_first_release(log: Path, volume: str) -> None:
+    """Have the first release refuse this log's directory from now on, durably."""
+    replace_file(log / VOLUME_FILE, msgspec.json.encode(_Identity(_CLOSED_TO_FIRST_RELEASE, volume)))
+
+
+def refuse_newer(file: str, format_: int, *, newest: int = FORMAT) -> None:
     """Stop at a format that only later versions know."""
-    if format_ > FORMAT:
+    if format_ > newest:
         raise NewerFormatError(
-            f"{file}: the log has format {format_}, and this version reads up to {FORMAT}: run the newer version"
+            f"{file}: the log has format {format_}, and this version reads up to {newest}: run the newer version"
         )
 
 
@@ -56,7 +67,8 @@ def _read(disk: Disk) -> UUID:
     data = disk.read(VOLUME_FILE, 0, disk.size(VOLUME_FILE))
     try:
         # The format first: what else the file says may have changed with it.
-        refuse_newer(VOLUME_FILE, msgspec.json.decode(data, type=_Format).format)
+        found = msgspec.json.decode(data, type=_Format).format
+        refuse_newer(VOLUME_FILE, found, newest=_CLOSED_TO_FIRST_RELEASE)
         return UUID(msgspec.json.decode(data, type=_Identity).volume)
     except (msgspec.MsgspecError, ValueError) as error:
         raise CorruptLogError(f"cannot read whose log it is: {error}", file=VOLUME_FILE, offset=0) from None

@@ -14,7 +14,7 @@ from typing import Final, Self
 
 from msgspec import Struct
 
-from evenkeel_raft.errors import CorruptLogError, DiskFullError, LogError, LogFailedError
+from evenkeel_raft.errors import DiskFullError, LogError, LogFailedError
 from evenkeel_raft.log.collect import RECORD_COST, Collector
 from evenkeel_raft.log.disk import Disk
 from evenkeel_raft.log.frames import HEADER_BYTES, Draft, Layout
@@ -204,8 +204,13 @@ class SharedLog:
     def _free(self, floor: int) -> None:
         segments = self._index.segments
         while len(segments) > 1 and segments[1].first_round <= floor:
-            segment = segments.pop(0)
-            assert not segment.live
+            segment = segments[0]
+            if segment.live:
+                raise LogFailedError(
+                    f"{segment.name}: {segment.live} live bytes were not copied before the file was freed; this is a "
+                    "bug of the log: report it, and restart the process to recover from the disk"
+                )
+            segments.pop(0)
             self._used -= segment.size
             self._slots.release(segment.name, segment.size)
 
@@ -231,7 +236,7 @@ class SharedLog:
         except DiskFullError:
             self._short = True
             raise
-        except CorruptLogError as error:
+        except LogError as error:
             self._failure = error
             raise
         except OSError as error:

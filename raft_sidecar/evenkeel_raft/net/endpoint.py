@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, Protocol
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 from evenkeel.errors import DisconnectedError, FrameError, HandshakeError, InvalidInputError
 from evenkeel.metastore.clock import Clock, Timer
+from evenkeel.versions import FIRST
 from evenkeel.wire.connection import FrameConnection, Owner
 from evenkeel.wire.frames import Drops, Reason
 from evenkeel_raft.net.frames import PEER_CODEC, AnyFrame, Hello, Purpose, Refused
-from evenkeel_raft.net.handshake import greeting, judge_answer, judge_hello
+from evenkeel_raft.net.handshake import greeting, judge_answer, judge_hello, judge_version
 from evenkeel_raft.net.identity import Address, Identity, LinkSettings
 from evenkeel_raft.net.tls import TlsFiles
 
@@ -52,16 +54,22 @@ class Endpoint:
         settings: LinkSettings,
         tls: TlsFiles | None = None,
         drops: Drops | None = None,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self.me = me
         self.clock = clock
+        self.wall = wall
+        """Seconds since 1970, as far as this machine knows; only told to peers and compared with theirs."""
         self.settings = settings
         self.peers: Mapping[str, Address] = {}
+        self.version = FIRST
+        """The cluster's: whoever does not support it is refused."""
         self.drops: Drops = Drops() if drops is None else drops
         self.refusals: dict[str, str] = {}
         """By peer, why it and we do not talk; gone once we do."""
         self._tls = tls
         self._connections: WeakSet[FrameConnection] = WeakSet()
+        self._greeted_by: WeakKeyDictionary[FrameConnection, Hello] = WeakKeyDictionary()
         self._strangers: set[FrameConnection] = set()
         self._listeners: list[socket.socket] = []
         self._accepting_again: Timer | None = None
@@ -102,6 +110,20 @@ class Endpoint:
         for connection in connections:
             connection.close()
         await asyncio.gather(*(connection.ended() for connection in connections))
+
+    def set_version(self, version: int) -> None:
+        """Talk only to stores that support this cluster version: connections to others end, and are refused."""
+        self.version = version
+        for connection, hello in list(self._greeted_by.items()):
+            refusal = judge_version(hello, version=version)
+            if refusal is not None:
+                self.refusals[hello.store] = refusal.detail
+                connection.dismiss(refusal.reason, refusal.detail)
+
+    def welcomed(self, connection: FrameConnection, hello: Hello) -> None:
+        """A store has said who it is, and we talk to it."""
+        self.refusals.pop(hello.store, None)
+        self._greeted_by[connection] = hello
 
     def _wait_for_callers(self, listener: socket.socket, welcome: Welcome) -> None:
         # Not by a task: what `sock_accept` has accepted is nobody's when its caller is cancelled.
@@ -216,14 +238,14 @@ class _Accepted:
         endpoint = self._endpoint
         hello = _expect_hello(payload)
         endpoint.part(connection, self._timer)
-        refusal = judge_hello(hello, me=endpoint.me, peers=endpoint.peers)
+        refusal = judge_hello(hello, me=endpoint.me, peers=endpoint.peers, version=endpoint.version)
         if refusal is not None:
             if hello.store in endpoint.peers:
                 endpoint.refusals[hello.store] = refusal.detail
             say(connection, refusal)
             connection.dismiss(refusal.reason, refusal.detail)
             return
-        endpoint.refusals.pop(hello.store, None)
+        endpoint.welcomed(connection, hello)
         purpose: Purpose = "files" if hello.purpose == "files" else "raft"
         say(connection, greeting(endpoint.me, hello.store, purpose))
         owner = self._welcome(hello.store, purpose)
@@ -259,23 +281,27 @@ class _Dialled:
         say(connection, greeting(self._endpoint.me, self._store, self._purpose))
 
     def received(self, connection: FrameConnection, payload: memoryview) -> None:
-        endpoint = self._endpoint
-        answer = PEER_CODEC.decode(payload)
-        refusal: Refused | None
+        answer = self._judged(payload)
+        self._endpoint.part(connection, self._timer)
         if isinstance(answer, Refused):
-            refusal = answer
-        else:
-            hello = _expect_hello(payload)
-            refusal = judge_answer(hello, me=endpoint.me, peers=endpoint.peers, dialled=self._store)
-        endpoint.part(connection, self._timer)
-        if refusal is not None:
-            connection.dismiss(refusal.reason, refusal.detail)
-            self._settle(HandshakeError(refusal.reason, refusal.detail))
+            connection.dismiss(answer.reason, answer.detail)
+            self._settle(HandshakeError(answer.reason, answer.detail))
         elif not self.greeted.done():
-            endpoint.refusals.pop(self._store, None)
+            self._endpoint.welcomed(connection, answer)
             self.greeted.set_result(connection)
             connection.hand_over(self._owner)
             self._owner.made(connection)
+
+    def _judged(self, payload: memoryview) -> Hello | Refused:
+        """The other end's hello, or why one end does not talk to the other."""
+        endpoint, answer = self._endpoint, PEER_CODEC.decode(payload)
+        if isinstance(answer, Refused):
+            return answer
+        hello = _expect_hello(payload)
+        refusal = judge_answer(
+            hello, me=endpoint.me, peers=endpoint.peers, dialled=self._store, version=endpoint.version
+        )
+        return refusal or hello
 
     def lost(self, connection: FrameConnection) -> None:
         self._endpoint.part(connection, self._timer)

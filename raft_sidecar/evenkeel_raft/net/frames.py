@@ -12,6 +12,7 @@ from typing import Final, Literal, TypeGuard
 
 from msgspec import Struct
 
+from evenkeel.versions import VersionRange
 from evenkeel.wire.codec import Codec, kinds_of
 from evenkeel.wire.pieces import LARGE_BYTES, NOTHING, Bytes, Pieces
 from evenkeel_raft.core.messages import AnyMessage, Append, InstallSnapshot
@@ -49,7 +50,8 @@ Purpose = Literal["raft", "files"]
 class Hello(Struct, tag="hello", array_like=True, frozen=True):
     """Who speaks, to whom, and what about. The dialling end says it first.
 
-    What stands up to `version` never changes, so that two versions can at least name each other.
+    What stands up to `version` never changes, so that two versions can at least name each other. `version` is that of
+    the links; `supported` are the cluster versions that the sidecar can work with.
     """
 
     version: int
@@ -58,6 +60,7 @@ class Hello(Struct, tag="hello", array_like=True, frozen=True):
     volume: str = ""
     to: str = ""
     purpose: str = "raft"
+    supported: VersionRange = VersionRange()
 
 
 class Refused(Struct, tag="refused", array_like=True, frozen=True):
@@ -68,7 +71,13 @@ class Refused(Struct, tag="refused", array_like=True, frozen=True):
 
 
 class Alive(Struct, tag="alive", array_like=True, frozen=True):
-    """Nothing to say."""
+    """Nothing to say; or what the time is (`skew`). The first release sends and reads it without fields."""
+
+    asked: float | None = None
+    """What time is it with you? By the asking end's monotonic clock; to be answered with the same number."""
+    answers: float | None = None
+    wall: float = 0.0
+    """Where it answers: seconds since 1970 by the sender's wall clock."""
 
 
 class Batch(Struct, tag="batch", array_like=True, frozen=True):

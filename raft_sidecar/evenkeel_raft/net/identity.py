@@ -34,5 +34,7 @@ class LinkSettings(NamedTuple):
     last_retry: float = 1.0
     outbox_bytes: int = 32 << 20
     batch_bytes: int = 1 << 20
+    skew_seconds: float = 10.0
+    """How often a peer is asked what its wall clock says."""
     notice_seconds: float = 0.005
     """How long news of a commit may wait for something that carries it along."""

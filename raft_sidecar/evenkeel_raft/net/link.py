@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol, cast
 
 from evenkeel.errors import EvenkeelError, FrameError
@@ -22,6 +23,7 @@ from evenkeel_raft.net.endpoint import Endpoint, say
 from evenkeel_raft.net.frames import PEER_CODEC, Alive, Batch, Inquiry, Verdict, batch_payload
 from evenkeel_raft.net.keepalive import Keepalive
 from evenkeel_raft.net.outbox import Outbox
+from evenkeel_raft.net.skew import SkewProbe
 
 __all__ = ["Link", "LinkHandler", "Undelivered"]
 
@@ -72,6 +74,7 @@ class Link:
         self.volume = volume
         self.connection: FrameConnection | None = None
         self.keepalive: Keepalive | None = None
+        self.probe: SkewProbe | None = None
         self._endpoint = endpoint
         self._handler = handler
         self._budget = budget
@@ -123,6 +126,12 @@ class Link:
             self._detach()
         self.connection = connection
         self.keepalive = Keepalive(connection, clock=self._endpoint.clock, settings=self._endpoint.settings)
+        self.probe = SkewProbe(
+            partial(say, connection),
+            clock=self._endpoint.clock,
+            wall=self._endpoint.wall,
+            seconds=self._endpoint.settings.skew_seconds,
+        )
         connection.on_writable = self._flush_soon
         self._handler.connected(self.store)
         self._flush_soon()
@@ -134,8 +143,11 @@ class Link:
             self._budget.urgent(len(payload))
             if connection is self.connection:
                 self._handler.received(self.store, cast("list[Message]", frame.messages))
-        elif connection is not self.connection or isinstance(frame, Alive):
+        elif connection is not self.connection:
             return
+        elif isinstance(frame, Alive):
+            if self.probe is not None:
+                self.probe.heard(frame)
         elif isinstance(frame, Inquiry):
             self._handler.asked(self.store, frame)
         elif isinstance(frame, Verdict):
@@ -155,6 +167,9 @@ class Link:
         if self.keepalive is not None:
             self.keepalive.cancel()
             self.keepalive = None
+        if self.probe is not None:
+            self.probe.cancel()
+            self.probe = None
         connection.on_writable = None
         connection.abort()
         if self._later is not None:

@@ -17,6 +17,7 @@ from evenkeel_raft.net.endpoint import Endpoint
 from evenkeel_raft.net.frames import Inquiry, Verdict
 from evenkeel_raft.net.identity import Address
 from evenkeel_raft.net.link import Link, LinkHandler, Undelivered
+from evenkeel_raft.net.skew import Skew
 
 __all__ = ["Links"]
 
@@ -78,6 +79,11 @@ class Links:
         """When a connected peer was last seen to live, by the clock; to within `alive_seconds`."""
         link = self._links.get(store)
         return None if link is None or link.keepalive is None else link.keepalive.heard_at
+
+    def skews(self) -> dict[str, Skew]:
+        """By connected peer that was measured: how far its wall clock is ahead of ours."""
+        probes = {store: link.probe for store, link in self._links.items() if link.probe is not None}
+        return {store: probe.skew for store, probe in sorted(probes.items()) if probe.skew is not None}
 
     def owner_of(self, store: str) -> Owner:
         """Return who takes a connection that a known peer dialled."""

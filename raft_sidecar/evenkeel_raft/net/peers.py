@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -22,6 +23,7 @@ from evenkeel_raft.net.frames import Inquiry, Purpose, Verdict
 from evenkeel_raft.net.identity import Address, Identity, LinkSettings
 from evenkeel_raft.net.link import LinkHandler
 from evenkeel_raft.net.links import Links
+from evenkeel_raft.net.skew import Skew
 from evenkeel_raft.net.tls import TlsFiles
 
 __all__ = ["PeerHandler", "Peers"]
@@ -46,19 +48,22 @@ class Peers:
         settings: LinkSettings | None = None,
         clock: Clock | None = None,
         chance: Chance | None = None,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         """`inbox` is where snapshots arrive; `bytes_per_second` is for snapshots in and out, see `ByteBudget`.
 
         `table_of` says which table a group is of, for the limits that tables have.
         """
         clock, chance = clock or SystemClock(), chance or random.Random()
-        self._endpoint = Endpoint(me, clock=clock, settings=settings or LinkSettings(), tls=tls)
+        self._endpoint = Endpoint(me, clock=clock, settings=settings or LinkSettings(), tls=tls, wall=wall)
         self.budget = ByteBudget(bytes_per_second, clock=clock)
         self.tables = TableBudgets(self.budget, clock=clock)
         self._table_of = table_of
         self._links = Links(self._endpoint, handler=handler, chance=chance, budget=self.budget)
         self._sender = FileSender(self._endpoint, chance=chance, take=self._take)
         self._receiver = FileReceiver(inbox, endpoint=self._endpoint, handler=handler, take=self._take)
+        self.received = self._receiver.meter
+        """How fast snapshots come in."""
 
     async def start(self, host: str, port: int) -> int:
         """Listen for peers; returns the port."""
@@ -75,6 +80,10 @@ class Peers:
         """Know these stores and no others."""
         self._endpoint.peers = dict(peers)
         self._links.update(peers)
+
+    def set_version(self, version: int) -> None:
+        """Talk to no store any more that does not support this cluster version."""
+        self._endpoint.set_version(version)
 
     # Messages
 
@@ -102,6 +111,10 @@ class Peers:
         """When a connected peer was last seen to live, by the clock."""
         return self._links.heard_at(store)
 
+    def skews(self) -> dict[str, Skew]:
+        """By connected peer that was measured: how far its wall clock is ahead of ours."""
+        return self._links.skews()
+
     # Snapshots
 
     async def send_snapshot(
@@ -117,6 +130,10 @@ class Peers:
         return await self._sender.send(
             store, message=message, manifest=manifest, directory=directory, progress=progress
         )
+
+    def receiving(self, group: int, replica: int, *, term: int) -> bool:
+        """Whether a snapshot that was announced in this term is coming in for a replica of ours."""
+        return self._receiver.receiving(group, replica, term=term)
 
     async def cancel_snapshot(self, group: int, replica: int) -> None:
         """Take in no snapshot for a replica of ours any more."""

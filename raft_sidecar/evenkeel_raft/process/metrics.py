@@ -94,10 +94,24 @@ class Metrics(Collector):
         yield _gauge("peers", "Other stores known.", len(states))
         yield _gauge("connected_peers", "Other stores connected.", connected)
         peers = self._host.peers
+        yield _gauge("bytes_per_second", "Limit for snapshots; 0 where there is none.", peers.budget.rate or 0)
+        yield _gauge("snapshots_at_once", "Snapshots made and sent at a time.", self._host.snapshots_at_once)
         limits = GaugeMetricFamily(_PREFIX + "table_bytes_per_second", "Limits of tables.", labels=("table",))
         for table, limit in peers.tables.limits.items():
             limits.add_metric((table,), limit)
         yield limits
+        skews = GaugeMetricFamily(
+            _PREFIX + "clock_skew_seconds",
+            "How far another store's wall clock is ahead of this one's.",
+            labels=("peer",),
+        )
+        for store, skew in peers.skews().items():
+            skews.add_metric((store,), skew.seconds)
+        yield skews
+        ahead = self._host.clock_ahead()
+        yield _gauge("clock_ahead_seconds", "How far the wall clock is ahead of most stores'; 0 if it is close.", ahead)
+        yield _counter("received_snapshot_bytes", "Bytes of snapshots that came in.", peers.received.bytes)
+        yield _counter("receiving_seconds", "Time in which snapshots came in.", peers.received.seconds)
         yield _counters("dropped_connections", "Connections of stores given up.", "reason", peers.drops)
         yield _counters("undelivered_messages", "Messages never sent.", "reason", peers.undelivered)
 
@@ -107,6 +121,10 @@ class Metrics(Collector):
         following = status.state is AgentState.FOLLOWING
         yield _gauge("following_metastore", "1 if the metastore is followed.", following)
         yield _gauge("metastore_revision", "Up to which it was seen.", status.revision)
+        yield _gauge("cluster_version", "The cluster version.", status.version)
+        yield _gauge(
+            "supported_version", "The newest cluster version that this store supports.", status.announced.newest
+        )
         yield _gauge("watch_lag_seconds", "From a write to its event, the last time.", counters.watch_lag)
         transactions = CounterMetricFamily(
             f"{_PREFIX}transactions", "Metastore transactions.", labels=("kind", "outcome")
@@ -114,6 +132,7 @@ class Metrics(Collector):
         for (kind, outcome), count in counters.transactions.items():
             transactions.add_metric((kind, outcome), count)
         yield transactions
+        yield _counter("report_bytes", "Written to the metastore to report load.", counters.report_bytes)
         yield _counters("configurations", "Configurations logged.", "kind", counters.proposals)
         yield _counters("failures", "What has to be tried again.", "what", counters.failures)
         yield _counter("replica_starts", "Replicas started.", counters.starts)

@@ -79,7 +79,7 @@ _FLAGS: Final = (
     Flag("sleep-ticks", "ticks without work after which a group sleeps; its leader then sends no heartbeats", "20"),
     Flag("keep-log-bytes", "log kept per group for members that are a little behind", str(8 << 20)),
     Flag("keep-logs-bytes", "log kept of all groups together; where it is more, each keeps its share", str(1 << 30)),
-    Flag("lease-seconds", "seconds after which a silent store is no longer registered", "10"),
+    Flag("lease-seconds", "seconds after which a silent store is no longer registered", "6"),
     Flag("step-down-when-stalled", "let another store lead where one cannot fill a replica", "no", ("yes", "no")),
     Flag("adopt-metastore", "follow whatever etcd answers: once, after a person has looked", "no", ("yes", "no")),
     *LOG_FLAGS,

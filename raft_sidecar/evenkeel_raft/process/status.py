@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
+from evenkeel.versions import VersionRange
 from evenkeel_raft.agent.agent import Agent
 from evenkeel_raft.host.host import Host
 from evenkeel_raft.host.views import ReplicaStatus
@@ -18,6 +19,9 @@ class SidecarStatus(Struct, frozen=True, kw_only=True):
     store: str
     volume: str
     version: str
+    cluster_version: int
+    supported_versions: VersionRange
+    """The cluster versions that the sidecar and its state machine can work with."""
     ready: bool
     why: str
     """Why it is not ready; empty if it is."""
@@ -33,6 +37,10 @@ class SidecarStatus(Struct, frozen=True, kw_only=True):
     """Why the store is to lead nothing; empty if it may."""
     peers: dict[str, str]
     """By store: connected, or why not."""
+    clock_ahead: int
+    """Seconds that this store's wall clock is ahead of most stores', behind where negative; 0 while it is close."""
+    clock_skews: dict[str, float]
+    """By store that is connected: seconds that its wall clock is ahead of this one's."""
     awake: int
     problems: dict[str, str]
     """By `<table>/<partition>`: why it does not get on, whoever found out."""
@@ -48,6 +56,8 @@ async def status_of(host: Host, agent: Agent, *, version: str) -> SidecarStatus:
         store=host.identity.store,
         volume=host.identity.volume,
         version=version,
+        cluster_version=of_agent.version,
+        supported_versions=of_agent.announced,
         ready=not why,
         why=why,
         metastore=of_agent.state.value,
@@ -57,6 +67,8 @@ async def status_of(host: Host, agent: Agent, *, version: str) -> SidecarStatus:
         disk_full=host.full,
         handing_over=list(of_agent.handing_over),
         peers={**of_agent.peers, **host.peer_states()},
+        clock_ahead=host.clock_ahead(),
+        clock_skews={store: round(skew.seconds, 3) for store, skew in host.peers.skews().items()},
         awake=host.awake,
         problems={f"{partition.table}/{partition.partition}": why for partition, why in of_agent.problems.items()},
         replicas=replicas,

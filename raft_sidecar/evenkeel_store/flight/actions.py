@@ -105,7 +105,8 @@ class Actions:
         request = decode(PinRequest, body)
         group = self._service.find(request.table, request.partition)
         pinned, created = self._bridge.call(self._service.pin(group, request.name, request.seconds))
-        return encode(PinResult(index=pinned.index, expires=pinned.expires, created=created))
+        expires = self._service.time_of_day(group, pinned.expires)
+        return encode(PinResult(index=pinned.index, expires=expires, created=created))
 
     def _unpin(self, body: bytes) -> bytes:
         request = decode(UnpinRequest, body)
@@ -156,6 +157,7 @@ class Actions:
             rows=group.about_rows,
             unfolded=group.unfolded,
             first_change=head.forgotten + 1 if head.changes else None,
+            log_time=head.time,
             pins={name: pin.index for name, pin in head.pins.items()},
             hashes=dict(group.hashes),
             damage=head.damage,

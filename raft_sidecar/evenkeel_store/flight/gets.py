@@ -111,9 +111,11 @@ class Gets:
     def _endpoint(self, request: ReadRequest, table: KnownTable, partition: int) -> flight.FlightEndpoint:
         exact = msgspec.structs.replace(request, table=table.key, partition=partition)
         routes = self._service.routes
-        stores = [routes.leader(table.key, partition), *routes.replicas(table.key, partition)]
+        stores = [
+            store for store in (routes.leader(table.key, partition), *routes.replicas(table.key, partition)) if store
+        ]
         anywhere = request.pin or request.at_least is not None or request.max_age is not None
-        addresses = [routes.address(store) for store in dict.fromkeys(stores if anywhere else stores[:1]) if store]
+        addresses = [routes.address(store) for store in dict.fromkeys(stores if anywhere else stores[:1])]
         return flight.FlightEndpoint(encode(exact), [address for address in addresses if address])
 
     def _table(self, named: str) -> KnownTable:

@@ -107,7 +107,7 @@ class Puts:
             schema = self._schema(group)
             rows = _conformed(request, batch, schema)
         _check_partition(request, rows, schema)
-        data = entries.encode_entry(self._head(request, schema, sequence), rows)
+        data = entries.encode_entry(self._head(request, schema, sequence, self._service.stamp(group)), rows)
         if len(data) > MAX_ENTRY_BYTES:
             raise too_large()
         return data
@@ -120,12 +120,12 @@ class Puts:
             raise UnavailableError(f"table {group.head.name} has no columns yet: try again")
         return schema
 
-    def _head(self, request: PutRequest, schema: RowSchema, sequence: int) -> entries.Write:
+    def _head(self, request: PutRequest, schema: RowSchema, sequence: int, at: int) -> entries.Write:
         token = (request.writer, sequence if request.writer else 0)
         if request.condition is None:
-            return _KINDS[request.op](*token, schema.version, self._service.now())
+            return _KINDS[request.op](*token, schema.version, at)
         condition = _condition(request.condition)
-        return entries.Conditional(*token, schema.version, self._service.now(), request.op, condition)
+        return entries.Conditional(*token, schema.version, at, request.op, condition)
 
     async def _log(self, request: PutRequest, group: Group, data: bytes, sequence: int) -> PutResult:
         committed = await self._service.propose(group, data)

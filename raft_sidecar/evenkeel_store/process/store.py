@@ -18,6 +18,7 @@ from evenkeel.metastore.etcd import EtcdMetastore
 from evenkeel.process.http import Answer, HttpServer
 from evenkeel.routing.following import follow
 from evenkeel.routing.routes import RoutingTable
+from evenkeel.versions import Feature, supports
 from evenkeel.wire.store_end import StoreEnd
 from evenkeel_store.comparing import Comparer
 from evenkeel_store.flight.access import TokenFile
@@ -62,7 +63,11 @@ async def _run(options: Options, machine: Machine, metastore: EtcdMetastore, ask
     sidecar = StoreEnd(options.socket, volume=machine.volume, machine=machine, credit=options.credit)
     routes = RoutingTable(options.keys)
     service = Service(machine, sidecar, routes, store=options.store)
-    house = Housekeeper(service, writer_seconds=options.writer_seconds)
+    house = Housekeeper(
+        service,
+        writer_seconds=options.writer_seconds,
+        keeps_time=lambda: supports(sidecar.cluster_version, Feature.LOG_TIME),
+    )
     machine.on_role = house.stir
     tokens = _tokens(options)
     healer = Healer(service, OtherStores(_credentials(options, tokens)), heals=options.heals)

@@ -60,16 +60,27 @@ class Admin:
         """Let every leader take one step towards the target."""
         for host in list(self._world.hosts.values()):
             if host.node is not None and not host.paused and host.node.leading:
+                if self.keeps_awake(host.node):
+                    host.node.wake()
                 with suppress(RefusedError):
                     self._step(host, host.node)
                 host.pump_soon()
                 self._world.checked(host)
 
+    def keeps_awake(self, node: Node) -> bool:
+        """Whether a leader may not fall asleep, as in earnest: it has a change to make, or is in the middle of one."""
+        conf = node.conf
+        there = set(conf.voters) == self.voters and set(conf.learners) == self.learners
+        return conf.joint or conf.token != self.token or not there
+
     def _step(self, host: Host, node: Node) -> None:
         status = node.status()
         conf = status.conf
-        if status.needs_restore or status.detached:
-            self._hand_over(node, {*conf.voters, *conf.outgoing} - {host.replica})
+        if node.lacks_state or status.detached:
+            whole = {replica for replica, peer in status.peers.items() if not peer.stateless}
+            among = {*conf.voters, *conf.outgoing} - {host.replica}
+            # Who may get its state back stays, where only others lead that have none either.
+            self._hand_over(node, among if status.detached or not whole else among & whole)
             return
         if status.newest.index != status.applied_conf.index or not status.committed_in_term:
             return

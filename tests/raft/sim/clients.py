@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from evenkeel_raft.core.errors import RefusedError
+from evenkeel_raft.core.errors import Refusal, RefusedError
 from evenkeel_raft.core.types import Entry, ReadState
 from tests.raft.check.linearizability import OPEN, Operation
 from tests.raft.sim.store import encode
@@ -80,6 +80,8 @@ class Clients:
         operation = call.operation
         self._values += 1
         if operation.kind == "read":
+            if self._world.mix.one_read and self._reads.get(host.replica):
+                raise RefusedError(Refusal.BUSY)
             node.read_index(self._values)
             self._reads.setdefault(host.replica, {})[self._values] = call
             return
@@ -164,6 +166,10 @@ class Clients:
             if index <= host.store.applied:
                 call.operation.value = host.store.state.values.get(call.operation.key, 0)
                 self._answer(call)
+
+    def waiting_reads(self) -> dict[int, int]:
+        """Return how many reads wait for an answer, good or bad, at each process that runs."""
+        return {replica: len(calls) for replica, calls in self._reads.items() if calls}
 
     def host_died(self, host: Host) -> None:
         """Nobody will answer what this process was asked."""

@@ -7,9 +7,10 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from evenkeel_raft.core.errors import RefusedError
-from evenkeel_raft.core.messages import InstallSnapshot, Message
+from evenkeel_raft.core.messages import InstallSnapshot, Message, SnapshotRequest
 from evenkeel_raft.core.rawnode import AppendBatch, Node, Out
 from evenkeel_raft.core.types import Entry, Settings, SnapshotMeta
+from tests.raft.check.invariants import ViolationError
 from tests.raft.sim.disk import Disk
 from tests.raft.sim.store import State, Store
 
@@ -43,6 +44,8 @@ class Host:
         self._reporting_until = 0
         self._rate = 1.0
         self.snapshots: dict[int, State] = {}
+        self.without: set[int] = set()  # members that were not there when the group fell asleep, or since
+        self.asked_from: dict[int, int] = {}  # by replica, where its log begins that asked for a snapshot
 
     # Time
 
@@ -157,6 +160,8 @@ class Host:
 
     def receive(self, message: Message, state: State | None) -> None:
         assert self.node is not None
+        if isinstance(message, SnapshotRequest):
+            self.asked_from[message.sender] = max(message.index, self.asked_from.get(message.sender, 0))
         if isinstance(message, InstallSnapshot) and state is not None:
             self.store.files[message.meta.index] = state
         self.node.step(message)
@@ -227,6 +232,8 @@ class Host:
         world = self.world
         world.invariants.sent(message)
         if isinstance(message, InstallSnapshot):
+            if message.meta.index < self.asked_from.get(message.receiver, 0):
+                raise ViolationError(f"replica {self.replica} sends a snapshot that ends before the other's log begins")
             world.network.send(message, self.snapshots[message.meta.index], self._snapshot_settled)
         else:
             world.network.send(message)

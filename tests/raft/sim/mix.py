@@ -45,6 +45,7 @@ class Mix(Struct, frozen=True):
     small_messages: bool = False
     hasty_change: float = 0.0  # chance that a change does not wait for catch-up
     clients: int = 4
+    one_read: bool = False  # a store asks no second read index while it waits for one: none may hang
     same_id_after_wipe: bool = False  # a bug to be caught, never drawn
 
 
@@ -66,7 +67,7 @@ def _swarm(rng: Random) -> Mix:
     return Mix(
         stores=voters + rng.randint(0, 3),
         voters=voters,
-        learners=rng.choice((0, 0, 1)),
+        learners=rng.choice((0, 0, 1, 2)),
         election_ticks=rng.choice((5, 10, 10)),
         loss=at_times(0.5, 0.25),
         duplication=at_times(0.4, 0.3),
@@ -75,8 +76,8 @@ def _swarm(rng: Random) -> Mix:
         disk_delay=rng.choice((0, 1, 3, 20)),
         persisted_late=at_times(0.4, 0.8),
         apply_delay=rng.choice((0, 2, 20)),
-        apply_sticks=at_times(0.2, 0.05),
-        take_late=at_times(0.4, 0.6),
+        apply_sticks=at_times(0.3, 0.4),
+        take_late=at_times(0.7, 0.6),
         skew=at_times(0.4, 0.6),
         partition_every=sometimes(0.6, 150, 1500),
         crash_every=sometimes(0.6, 100, 1500),
@@ -84,15 +85,16 @@ def _swarm(rng: Random) -> Mix:
         wipe_every=sometimes(0.3, 500, 3000),
         churn_every=sometimes(0.7, 100, 1000),
         transfer_every=sometimes(0.4, 100, 1000),
-        compact_every=sometimes(0.5, 50, 500),
-        quiesce_every=sometimes(0.3, 50, 400),
-        store_gone_every=sometimes(0.3, 100, 1000),
+        compact_every=sometimes(0.6, 10, 500),
+        quiesce_every=sometimes(0.5, 20, 400),
+        store_gone_every=sometimes(0.4, 50, 1000),
         store_late=at_times(0.3, 0.8),
-        store_damage=at_times(0.3, 0.5),
+        store_damage=at_times(0.4, 1.0),
         checkpoint=rng.choice((0.05, 0.5, 1.0)),
         small_messages=rng.random() < 0.3,
         hasty_change=at_times(0.3, 1.0),
         clients=rng.choice((2, 4, 8)),
+        one_read=rng.random() < 0.5,
     )
 
 
@@ -114,6 +116,7 @@ def _storm(rng: Random, mix: Mix) -> Mix:
         compact_every=rng.randint(30, 100),
         quiesce_every=rng.choice((0, 50)),
         store_gone_every=rng.choice((0, 200)),
+        apply_sticks=rng.choice((0.0, 0.0, 0.3)),
         store_late=0.3,
         store_damage=0.5,
         checkpoint=rng.choice((0.05, 0.5)),
@@ -127,7 +130,10 @@ def calm(mix: Mix) -> Mix:
         voters=mix.voters,
         learners=mix.learners,
         election_ticks=mix.election_ticks,
+        delay=min(mix.delay, 15),  # slow is no fault: messages that cross each other must do no harm
         small_messages=mix.small_messages,
+        take_late=mix.take_late,
         quiesce_every=mix.quiesce_every,
         checkpoint=1.0,
+        one_read=mix.one_read,
     )

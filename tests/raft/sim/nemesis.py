@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from evenkeel_raft.core.types import EMPTY_META
+from evenkeel_raft.core.quorum import has_quorum
+from evenkeel_raft.core.rawnode import Node
+from evenkeel_raft.core.types import EMPTY_META, SnapshotMeta
+from tests.raft.check.invariants import ViolationError
+from tests.raft.sim.disk import Disk
 from tests.raft.sim.host import Host
 from tests.raft.sim.mix import calm
 from tests.raft.sim.world import World
@@ -91,19 +95,20 @@ class Nemesis:
         self._world.checked(host)
 
     def _may_damage(self, host: Host) -> bool:
-        """Whether in any configuration another voter is whole, and needs nothing that this one's log has dropped."""
+        """Whether in any configuration a member is left that is whole, and needs nothing that damaged ones dropped.
+
+        A learner is enough.
+        """
         world = self._world
-        if any(other.damaged for other in world.hosts.values()):
-            return False
-        meta = host.disk.meta
+        damaged = [host, *(other for other in world.hosts.values() if other.damaged and not other.destroyed)]
         whole = {
             other.replica
             for other in world.hosts.values()
-            if other is not host
+            if other not in damaged
             and not other.destroyed
-            and (other.disk.meta.index >= meta.index or other.disk.term(meta.index) == meta.term)
+            and all(_reaches(other.disk, bad.disk.meta) for bad in damaged)
         }
-        return all(whole & set(conf.voters) for conf in world.admin.confs_in_play())
+        return all(whole & set(conf.members()) for conf in world.admin.confs_in_play())
 
     def _pause(self) -> None:
         host = self._any()
@@ -162,15 +167,49 @@ class Nemesis:
             host.compact()
 
     def _quiesce(self) -> None:
+        """Let leaders sleep, without members whose processes are not there; never without a quorum."""
         for host in self._world.hosts.values():
-            if host.node is not None and not host.paused and host.node.leading and host.node.quiesce():
+            node = host.node
+            if node is None or host.paused or not node.leading or node.quiesced:
+                continue
+            if self._world.admin.keeps_awake(node):
+                continue
+            lost = self._lost(host, node)
+            if node.quiesce(lost=lost):
+                if not has_quorum(node.conf.voters, node.conf.outgoing, set(node.conf.members()) - lost):
+                    raise ViolationError(f"leader {host.replica} falls asleep without a quorum: {lost} are lost")
+                host.without = lost
                 host.pump_soon()
 
+    def _lost(self, host: Host, node: Node) -> set[int]:
+        """Return the members whose process is not there, or not to be reached."""
+        hosts, network = self._world.hosts, self._world.network
+        others = {member: hosts[member] for member in node.conf.members() if member in hosts and member != host.replica}
+        return {
+            member
+            for member, other in others.items()
+            if other.node is None or other.paused or not network.reaches(host.replica, member)
+        }
+
     def _wake(self) -> None:
-        """Store liveness: wake those whose leader's process is not there."""
+        """Store liveness: wake those whose leader's process is not there, and leaders that lost their quorum.
+
+        A leader wakes too for a member that comes back: it may have been restarted, and a learner would never say so.
+        """
         for host in self._world.hosts.values():
-            if host.node is None or host.paused or not host.node._raft.quiesced:
+            node = host.node
+            if node is None or host.paused or not node.quiesced:
                 continue
-            leader = self._world.hosts.get(host.node._raft.leader)
-            if leader is None or leader.node is None or leader.paused:
-                host.node.wake()
+            lost = self._lost(host, node)
+            if node.leading:
+                back = host.without - lost
+                host.without |= lost
+                if back or not node.quorum_without(lost):
+                    node.wake()
+            elif node.leader in lost:
+                node.wake()
+
+
+def _reaches(disk: Disk, meta: SnapshotMeta) -> bool:
+    """Whether a log goes at least as far as where another one begins."""
+    return disk.meta.index >= meta.index or disk.term(meta.index) == meta.term

@@ -58,6 +58,10 @@ class Network:
                     if both:
                         self._cut.add((b, a))
 
+    def reaches(self, one: int, other: int) -> bool:
+        """Whether two replicas hear each other."""
+        return (one, other) not in self._cut and (other, one) not in self._cut
+
     def heal(self) -> None:
         """Mend all links."""
         self._cut.clear()

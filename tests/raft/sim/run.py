@@ -74,6 +74,11 @@ def _wrong(world: World) -> str:
         applied = node.status().applied
         if applied != status.last_index:
             return f"replica {member} applied {applied} of {status.last_index}; leader {status}"
+    mistaken = [member for member, peer in status.peers.items() if peer.stateless]
+    if mistaken:
+        return f"the leader takes {mistaken} for replicas without a state; asleep: {status.quiesced}"
+    if waiting := world.clients.waiting_reads():
+        return f"reads that nobody answers, by replica: {waiting}"
     return ""
 
 

@@ -7,6 +7,9 @@ A replica receives one snapshot at a time: the one of the newest term and index.
 one of whom does not know yet that it is none, would take turns in hanging up on each other. The same one offered again
 takes over: its sender knows that the connection before is dead.
 
+A leader that lost its state may be sent one by several members. Each writes files of its own, so one cannot continue
+what another began: the first is received to its end, and the others are declined.
+
 Whoever has the last word does not hang up: a connection that is closed while the other end is still sending may take
 the last word with it. The sender hangs up when it has heard it.
 """
@@ -27,6 +30,7 @@ from evenkeel.wire.frames import SMALL_FRAME_BYTES, Reason
 from evenkeel_raft.core.messages import InstallSnapshot
 from evenkeel_raft.net.endpoint import Endpoint, say
 from evenkeel_raft.net.files.manifest import Manifest, check_manifest
+from evenkeel_raft.net.files.meter import CopyMeter
 from evenkeel_raft.net.files.partial import PARTIAL, Partial, key_of, parse_key, remove
 from evenkeel_raft.net.frames import (
     PEER_CODEC,
@@ -49,6 +53,7 @@ TakeBytes = Callable[[int, int], Awaitable[None]]
 
 _UNREAD_BYTES: Final = 8 << 20
 _SUPERSEDED: Final = Declined("a newer snapshot is on its way")
+_TAKEN: Final = Declined("another member's snapshot is on its way")
 _Result = TypeVar("_Result")
 
 
@@ -80,6 +85,7 @@ class FileReceiver:
         self.endpoint = endpoint
         self.handler = handler
         self.take = take
+        self.meter = CopyMeter(endpoint.clock)
         self.partials: dict[str, Partial] = {}
         self.incoming: dict[tuple[int, int], Incoming] = {}
         self.tasks: set[asyncio.Task[None]] = set()
@@ -87,6 +93,11 @@ class FileReceiver:
     def owner_of(self, store: str) -> Owner:
         """Return who takes a connection that a peer dialled."""
         return Incoming(self, store)
+
+    def receiving(self, group: int, replica: int, *, term: int) -> bool:
+        """Whether a snapshot that was announced in this term is coming in for a replica."""
+        active = self.incoming.get((group, replica))
+        return active is not None and active.term == term
 
     async def cancel(self, group: int, replica: int) -> None:
         """End what comes in for a replica, tell the sender, and delete what arrived."""
@@ -124,6 +135,7 @@ class Incoming:
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._concluded: Timer | None = None
+        self.term = 0
         self._rank = (0, 0)
 
     # What happens to the connection
@@ -197,8 +209,12 @@ class Incoming:
 
     async def _run(self, connection: FrameConnection, offer: Offer) -> None:
         receiver, replica = self._receiver, (offer.message.group, offer.message.receiver)
-        self._rank = (offer.message.term, offer.message.meta.index)
+        self.term = offer.message.term
+        self._rank = (self.term, offer.message.meta.index)
         while (other := receiver.incoming.get(replica)) is not None:
+            if offer.message.repair and self._store != other._store and self.term == other.term:
+                self.conclude(_TAKEN)
+                return
             if self._rank < other._rank:
                 self.conclude(_SUPERSEDED)
                 return
@@ -231,7 +247,8 @@ class Incoming:
             return
         say(connection, Resume(files.verified))
         try:
-            await self._take_in(connection, offer, files)
+            with receiver.meter.receiving():
+                await self._take_in(connection, offer, files)
         except OSError:
             if files.spoiled:
                 del receiver.partials[key]
@@ -283,6 +300,7 @@ class Incoming:
     async def _write(self, connection: FrameConnection, group: int, files: Partial, chunks: list[Chunk]) -> bool:
         for chunk in chunks:
             await self._receiver.take(group, len(chunk.data))
+            self._receiver.meter.bytes += len(chunk.data)
         try:
             corrupt = await _on_thread(_write_chunks, files, chunks)
         except FrameError as error:

@@ -1,0 +1,74 @@
+"""CRDs of another release than the operator's are found and reported."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from evenkeel.errors import ApiForbiddenError
+from evenkeel.kube.client import Kube
+from evenkeel.kube.kinds import CUSTOM_RESOURCE_DEFINITION, Kind
+from evenkeel.model.crd import FACES, SCHEMA_ANNOTATION, crd
+from evenkeel_operator.definitions import check_definitions
+from evenkeel_operator.process.metrics import Metrics
+from evenkeel_operator.vitals import Vitals
+from tests.kube_operator.support import FakeKube
+
+
+@pytest.fixture
+def kube() -> FakeKube:
+    """An API server with the definitions of this release."""
+    made = FakeKube()
+    for kind in FACES:
+        found = crd(kind)
+        made.objects[CUSTOM_RESOURCE_DEFINITION, "", found["metadata"]["name"]] = found
+    return made
+
+
+async def check(kube: FakeKube) -> str | None:
+    return await check_definitions(cast(Kube, kube))
+
+
+def notes(kube: FakeKube, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = kube.objects[CUSTOM_RESOURCE_DEFINITION, "", name]["metadata"]["annotations"]
+    return found
+
+
+async def test_definitions_of_this_release_match(kube: FakeKube) -> None:
+    """Whatever else is noted on them."""
+    notes(kube, "tables.evenkeel.dev")["helm.sh/resource-policy"] = "keep"
+    assert await check(kube) == ""
+
+
+async def test_others_are_named_with_the_remedy(kube: FakeKube) -> None:
+    """Those of another release, of one that noted nothing yet, and those that are missing."""
+    notes(kube, "tables.evenkeel.dev")[SCHEMA_ANNOTATION] = "0123456789abcdef"
+    del kube.objects[CUSTOM_RESOURCE_DEFINITION, "", "storeclusters.evenkeel.dev"]["metadata"]["annotations"]
+    del kube.objects[CUSTOM_RESOURCE_DEFINITION, "", "rebalanceplans.evenkeel.dev"]
+    found = await check(kube)
+    assert found is not None
+    assert "storeclusters.evenkeel.dev, tables.evenkeel.dev, rebalanceplans.evenkeel.dev" in found
+    assert "drops fields that they do not have, and refuses values that they do not allow" in found
+    assert "`helm upgrade`" in found
+    assert "`kubectl apply --server-side -f crds/`" in found
+
+
+async def test_an_operator_of_one_namespace_goes_without(kube: FakeKube, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may not read definitions, and does not have to."""
+
+    async def forbidden(kind: Kind, name: str, namespace: str = "") -> None:
+        raise ApiForbiddenError("no", status=403)
+
+    monkeypatch.setattr(kube, "get", forbidden)
+    assert await check(kube) is None
+
+
+@pytest.mark.parametrize(("crds", "line"), [("", " 1.0"), ("others", " 0.0"), (None, None)])
+def test_the_metric(crds: str | None, line: str | None) -> None:
+    """1 where they match, 0 where not, and none where nobody knows."""
+    vitals = Vitals()
+    vitals.crds = crds
+    page = Metrics(vitals, dict).render().decode()
+    assert ("evenkeel_operator_crds_match" in page) == (line is not None)
+    assert line is None or f"evenkeel_operator_crds_match{line}" in page

@@ -1,0 +1,134 @@
+"""An etcd that has used up its quota: what still works, how it shows, and how it takes writes again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from evenkeel.errors import NoSpaceError
+from evenkeel.metastore.api import Delete, Txn
+from evenkeel.metastore.etcd import EtcdMetastore
+from evenkeel.metastore.maintenance import Maintenance, ReliefPace
+from evenkeel.metastore.server import EtcdBinary, EtcdCluster, EtcdServer
+from tests.metastore.support import FAST_ELECTIONS, delete, events_until, of_key, persistent_txn, put, settings_for
+
+TINY = f"--quota-backend-bytes={2 << 20}"
+
+
+async def fill(store: EtcdMetastore) -> None:
+    """Write one key again and again, until its history has used up the quota."""
+    with contextlib.suppress(NoSpaceError):
+        for _ in range(200):
+            await store.txn(put("/filling", bytes(100_000)))
+        raise AssertionError("the quota is not used up")
+
+
+@pytest.fixture
+async def full(new_server: Callable[..., EtcdServer]) -> AsyncIterator[EtcdServer]:
+    async with new_server(extra_args=(TINY,)) as server:
+        async with EtcdMetastore(settings_for(server.endpoint)) as store:
+            await fill(store)
+        yield server
+
+
+async def test_a_full_etcd_says_so_and_goes_on_as_far_as_it_can(full: EtcdServer) -> None:
+    """Writes and new leases are refused by an error of their own; reads, deletions and probes are not."""
+    async with EtcdMetastore(settings_for(full.endpoint)) as store:
+        assert "NOSPACE" in await store.full()
+        with pytest.raises(NoSpaceError, match="alarm NOSPACE"):
+            await store.txn(put("/more"))
+        with pytest.raises(NoSpaceError):
+            await store.lease(10)
+        assert await store.get("/filling") is not None
+        assert (await store.txn(delete("/filling"))).succeeded
+        await full.ready(within=5)
+
+
+async def test_leases_live_on_in_a_full_etcd(new_server: Callable[..., EtcdServer]) -> None:
+    """So a store that was registered stays so."""
+    async with new_server(extra_args=(TINY,)) as server, EtcdMetastore(settings_for(server.endpoint)) as store:
+        lease = await store.lease(5)
+        await store.txn(put("/leased", lease=lease.id))
+        await fill(store)
+        assert await lease.refresh()
+
+
+async def test_a_full_etcd_starts_again(full: EtcdServer) -> None:
+    """Whoever waits for it waits for reads, not for space."""
+    await full.terminate()
+    await full.start(within=20)
+
+
+async def test_space_is_freed(full: EtcdServer) -> None:
+    """After that it takes writes, its file is small, and a watch has missed nothing; there is nothing to do twice."""
+    database = full.data_dir / "data" / "member" / "snap" / "db"
+    before = database.stat().st_size
+    async with EtcdMetastore(settings_for(full.endpoint)) as store, Maintenance(full.settings()) as maintenance:
+        watch = store.watch("/w/", after=await store.range("/w/"))
+        following = asyncio.create_task(events_until(watch, of_key("/w/after")))
+        assert await maintenance.relieve()
+        assert not await maintenance.relieve()
+        assert await store.full() == ""
+        await store.txn(put("/w/after"))
+        assert [event.key for event in await following] == ["/w/after"]
+    assert database.stat().st_size < before / 2
+
+
+async def test_a_watch_that_is_behind_survives_the_compaction(full: EtcdServer) -> None:
+    """Where its history is gone it is told the difference."""
+    async with EtcdMetastore(settings_for(full.endpoint)) as store, Maintenance(full.settings()) as maintenance:
+        before = await store.range("/filling")
+        await store.txn(delete("/filling"))
+        await maintenance.relieve()
+        watch = store.watch("/filling", after=before)
+        assert [event.kv for event in await events_until(watch, of_key("/filling"))] == [None]
+
+
+async def test_the_alarm_stays_where_nothing_can_be_freed(new_server: Callable[..., EtcdServer]) -> None:
+    """Disarmed, it would be raised by the next write; what was deleted since makes the difference."""
+    async with new_server(extra_args=(TINY,)) as server, EtcdMetastore(settings_for(server.endpoint)) as store:
+        with contextlib.suppress(NoSpaceError):
+            for number in range(200):
+                await store.txn(put(f"/live/{number}", bytes(100_000)))
+        async with Maintenance(server.settings()) as maintenance:
+            with pytest.raises(NoSpaceError, match=r"its quota is 2097152: raise the quota"):
+                await maintenance.relieve()
+            assert await store.full()
+            await store.txn(Txn(success=(Delete("/live/", prefix=True),)))
+            assert await maintenance.relieve()
+        await store.txn(put("/after"))
+
+
+def test_attempts_become_rare() -> None:
+    """Each waits twice as long as the one before, up to a limit; after a long calm the next is made at once."""
+    pace, attempts = ReliefPace(), []
+    for look in range(300):
+        if pace.due():
+            attempts.append(look)
+            pace.attempted()
+    waits = [later - earlier for earlier, later in itertools.pairwise(attempts)]
+    assert (attempts[0], waits) == (0, [2, 4, 8, 16, 32, 64, 64, 64])
+    assert [pace.due() for _ in range(1000)][-1]
+    pace.attempted()
+    assert [pace.due(), pace.due()] == [False, True], "it begins with short waits again"
+
+
+async def test_every_member_is_defragmented(etcd_binary: EtcdBinary, tmp_path: Path) -> None:
+    """One after the other; one that is away holds up nobody, and is taken care of when it is back."""
+    async with EtcdCluster(tmp_path, binary=etcd_binary, extra_args=(*FAST_ELECTIONS, TINY)) as cluster:
+        files = [member.data_dir / "data" / "member" / "snap" / "db" for member in cluster.members]
+        settings = settings_for(*cluster.endpoints)
+        async with EtcdMetastore(settings) as store, Maintenance(settings) as maintenance:
+            await fill(store)
+            before = [file.stat().st_size for file in files]
+            await cluster.members[0].terminate()
+            assert await maintenance.relieve()
+            await persistent_txn(store, put("/after"))
+            shrunk = [after.stat().st_size < size / 2 for after, size in zip(files, before, strict=True)]
+            assert shrunk == [False, True, True]
+            await cluster.members[0].start()

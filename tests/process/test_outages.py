@@ -1,0 +1,130 @@
+"""A table that nobody can read or write says so soon, why, and what to do; repaired, it is Ready again.
+
+Real etcd, sidecars, stores and controller, by the command line alone. That it says so within ten seconds is tested in
+virtual time (tests/controller/test_with_agents.py); a busy machine takes longer.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.process.test_local import Here, processes, until
+from tests.store.harm import flip
+
+WITHIN: Final = 60.0
+"""Seconds from the failure to a status that tells of it, on a busy machine."""
+_MIB: Final = 1 << 20
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Here]:
+    found = Here(tmp_path / "c")
+    yield found
+    found.close()
+
+
+def ready(here: Here, table: str) -> dict[str, Any]:
+    """The Ready condition of a table."""
+    conditions = here.json("get", f"table/{table}")["status"]["conditions"]
+    return next(entry for entry in conditions if entry["type"] == "Ready")
+
+
+def told(here: Here, table: str, reason: str) -> str:
+    """Wait until a table is not Ready for this reason; its message."""
+    until(lambda: ready(here, table)["reason"] == reason, within=WITHIN)
+    found = ready(here, table)
+    assert found["status"] == "False"
+    return str(found["message"])
+
+
+def kill(here: Here, *stores: str) -> None:
+    """Kill stores; returns when their processes are gone."""
+    for store in stores:
+        here.run("local", "kill", store)
+    until(
+        lambda: all(
+            store["state"] == "down" for store in here.json("local", "status")["stores"] if store["store"] in stores
+        )
+    )
+
+
+def start(here: Here, *stores: str) -> None:
+    for store in stores:
+        here.run("local", "kill", store, "--undo")
+
+
+def test_two_of_three_stores_are_killed(here: Here) -> None:
+    """Every partition loses its quorum, also one whose leader survives asleep; with one store back all are served."""
+    here.run("local", "up", "--stores", "3")
+    here.make("orders")
+    kill(here, "main-1", "main-2")
+    assert "main-1, main-2; start these stores again" in told(here, "orders", "NoQuorum")
+    until(lambda: here.json("get", "table/orders")["status"]["leaderless"] == 4)
+    assert {entry["stage"] for entry in here.json("partitions", "orders")} == {"Leaderless"}
+    start(here, "main-1")
+    here.run("wait", "table/orders", "--timeout", "120")
+    assert here.count("orders") == 100
+
+
+def test_all_three_stores_hang(here: Here) -> None:
+    """Their sidecars answer each other and the metastore, yet nobody reads or writes a row until they go on."""
+    here.run("local", "up", "--stores", "3")
+    here.make("orders")
+    hanging = [pid for name, pid in processes(here).items() if name.endswith(" store") and pid is not None]
+    assert len(hanging) == 3
+    try:
+        for pid in hanging:
+            os.kill(pid, signal.SIGSTOP)
+        assert "main-0, main-1, main-2" in told(here, "orders", "NoLeader")
+        until(lambda: here.json("get", "table/orders")["status"]["leaderless"] == 4)
+    finally:
+        for pid in hanging:
+            os.kill(pid, signal.SIGCONT)
+    here.run("wait", "table/orders", "--timeout", "120")
+    assert here.count("orders") == 100
+
+
+def test_a_sole_replica_comes_back_with_an_empty_disk(here: Here) -> None:
+    """The store is registered and the data is gone; with its old disk the table is Ready again."""
+    here.run("local", "up", "--stores", "1")
+    here.make("orders", replicas=1)
+    kill(here, "main-0")
+    disk = here.layout.store("main-0")
+    shutil.move(disk, aside := disk.with_name("aside"))
+    start(here, "main-0")
+    assert "delete the table and load its rows again" in told(here, "orders", "DataLost")
+    kill(here, "main-0")
+    shutil.rmtree(disk)
+    shutil.move(aside, disk)
+    start(here, "main-0")
+    here.run("wait", "table/orders", "--timeout", "120")
+    assert here.count("orders") == 100
+
+
+def test_all_three_replicas_are_damaged(here: Here) -> None:
+    """What is damaged is older than the log, so no replica can serve; with its files undamaged, one serves for all."""
+    here.run("local", "up", "--stores", "3")
+    here.make("orders")
+    with here.client() as client:
+        for number in range(1000, 1100):
+            client.table("orders").upsert([{"id": number, "word": f"{number}{'x' * _MIB}"}])
+    stores = ("main-0", "main-1", "main-2")
+    kill(here, *stores)
+    shutil.copytree(here.layout.store("main-0"), kept := here.root / "kept")
+    for store in stores:
+        flip(4096)(here.layout.store(store) / "store" / "tables.duckdb")
+    start(here, *stores)
+    assert "main-0, main-1, main-2" in told(here, "orders", "ReplicaDamaged")
+    kill(here, "main-0")
+    shutil.rmtree(here.layout.store("main-0") / "store")
+    shutil.copytree(kept / "store", here.layout.store("main-0") / "store")
+    start(here, "main-0")
+    here.run("wait", "table/orders", "--timeout", "120")
+    assert here.count("orders") == 200

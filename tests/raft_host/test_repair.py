@@ -1,0 +1,324 @@
+"""Leaders that nobody can relieve: one that lost its state gets it back, one that lost its followers steps down."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from evenkeel.protocol.configuration import Configuration
+from evenkeel.protocol.keys import group_number
+from evenkeel.protocol.records import Peer, Role, StoreSettings
+from evenkeel.protocol.replica import Start
+from evenkeel.wire.frames import Reason
+from evenkeel.wire.messages import Committed
+from evenkeel.wire.reference.entries import Upsert, encode_entry
+from evenkeel_raft.host import filler
+from evenkeel_raft.net.files.manifest import Manifest, make_manifest
+from tests.raft_host.support import ORDERS, Cluster, Member
+from tests.raft_host.test_state_machines import SHORT_LOG, VALUES, pass_time, problem, replica_of
+
+NewCluster = Callable[..., Awaitable[Cluster]]
+
+
+async def grown(new_cluster: NewCluster, *learners: str) -> Cluster:
+    """A group of the voter `a` and these learners, all of them up to date, whose logs do not go back to the start."""
+    cluster = await new_cluster("a", "b", "c", settings=SHORT_LOG)
+    await cluster.begin("a")
+    for name in learners:
+        await cluster[name].host.start(ORDERS, Start(cluster[name].peer(2, Role.LEARNER)))
+    await cluster.change(*members(cluster, *learners), token=3)
+    await cluster.write(**VALUES)
+    await cluster.equal(["a", *learners], VALUES)
+    await cluster.until(lambda: replica_of(cluster["a"]).node.offset > 1)
+    return cluster
+
+
+def members(cluster: Cluster, *learners: str) -> list[Peer]:
+    return [cluster["a"].peer(), *(cluster[name].peer(2, Role.LEARNER) for name in learners)]
+
+
+async def damage(member: Member) -> None:
+    """Lose the state, and keep the log."""
+    await member.stop_machine()
+    (member.directory / "state" / "state.db").write_bytes(b"not a database" * 500)
+    await member.start_machine()
+
+
+def delete_state(member: Member) -> None:
+    """Lose the state without a trace, while the state machine is away."""
+    for path in (member.directory / "state").glob("state.db*"):
+        path.unlink()
+
+
+async def test_the_only_voter_gets_its_state_from_a_learner(new_cluster: NewCluster) -> None:
+    """It stays leader, for nobody else may lead; everything acknowledged is there again, and it serves on."""
+    cluster = await grown(new_cluster, "b")
+    voter, learner = cluster["a"], cluster["b"]
+    await damage(voter)
+    await cluster.until(lambda: "the state is damaged" in problem(voter))
+    assert voter.view is None
+    await cluster.equal("ab", VALUES)
+    await cluster.until(lambda: cluster.leader() is voter)
+    assert voter.host.tally.snapshots_restored == 1
+    await cluster.until(lambda: learner.host.tally.snapshots_sent == 1)
+    await cluster.write(more="1")
+    await cluster.equal("ab", VALUES | {"more": "1"})
+    await pass_time(cluster, 70)
+    await cluster.until(lambda: problem(voter) == problem(learner) == "")
+    assert learner.host.tally.snapshots_sent == 1
+
+
+async def test_a_leader_serves_only_once_its_state_is_restored(new_cluster: NewCluster) -> None:
+    """A restore takes minutes where there is much of it: until its end the replica is damaged, and leads nothing."""
+    cluster = await grown(new_cluster, "b")
+    voter = cluster["a"]
+    await voter.stop_machine()
+    delete_state(voter)
+    await voter.start_machine(hold={"restore"})
+    await cluster.until(lambda: voter.machine.asked["restore"])
+    for _ in range(20):
+        await pass_time(cluster, 1)
+        report = voter.host.reports()[ORDERS]
+        assert (voter.view, report.damaged) == (None, True)
+        assert report.problem == "the state machine has lost its state: restoring it from a snapshot"
+    voter.machine.release()
+    await cluster.until(lambda: cluster.leader() is voter)
+    report = voter.host.reports()[ORDERS]
+    assert (report.damaged, report.problem) == (False, "")
+    assert await voter.state() == VALUES
+
+
+async def test_a_new_member_that_restores_its_first_snapshot_is_not_damaged(new_cluster: NewCluster) -> None:
+    """It has lost nothing."""
+    cluster = await grown(new_cluster)
+    learner = cluster["b"]
+    learner.machine.hold = {"restore"}
+    await learner.host.start(ORDERS, Start(learner.peer(2, Role.LEARNER)))
+    changing = asyncio.create_task(cluster.change(*members(cluster, "b"), token=4))
+    await cluster.until(lambda: learner.machine.asked["restore"])
+    assert not replica_of(learner).fit_to_lead
+    assert not learner.host.reports()[ORDERS].damaged
+    learner.machine.release()
+    await changing
+    await cluster.until(lambda: replica_of(learner).fit_to_lead)
+
+
+@pytest.mark.parametrize("until", ["snapshot", "restore"])
+async def test_leadership_stays_with_a_voter_that_a_learner_repairs(new_cluster: NewCluster, until: str) -> None:
+    """The other voter has no state either: whoever leads would wait for the same snapshot from its beginning."""
+    cluster = await new_cluster("a", "b", "c", settings=SHORT_LOG)
+    voters, learner = [cluster["a"], cluster["b"]], cluster["c"]
+    await cluster.begin("a", "b")
+    await learner.host.start(ORDERS, Start(learner.peer(2, Role.LEARNER)))
+    await cluster.change(*(voter.peer() for voter in voters), learner.peer(2, Role.LEARNER), token=3)
+    await cluster.write(**VALUES)
+    await cluster.equal("abc", VALUES)
+    await cluster.until(lambda: all(replica_of(voter).node.offset > 1 for voter in voters))
+    if until == "snapshot":
+        learner.machine.hold = {until}
+    for voter in voters:
+        await voter.stop_machine()
+        delete_state(voter)
+    for voter in voters:
+        await voter.start_machine(hold={until})
+    await cluster.until(lambda: all(replica_of(voter).applier.lost for voter in voters))
+    await cluster.until(lambda: any(member.machine.asked[until] for member in cluster.members.values()))
+    await pass_time(cluster, 1)
+    handed_over = [voter.host.tally.handed_over for voter in voters]
+    await pass_time(cluster, 20)
+    assert [voter.host.tally.handed_over for voter in voters] == handed_over
+    for member in cluster.members.values():
+        member.machine.release()
+    await cluster.equal("abc", VALUES)
+    await cluster.until(cluster.leader)
+
+
+async def test_what_a_leader_took_on_without_a_state_is_answered(new_cluster: NewCluster) -> None:
+    """The learner may have applied it before it sends its state: then it is never handed out to be applied here."""
+    cluster = await grown(new_cluster, "b")
+    voter, learner = cluster["a"], cluster["b"]
+    learner.machine.hold = {"snapshot"}
+    await damage(voter)
+    await cluster.until(lambda: learner.machine.asked["snapshot"])
+    entry = encode_entry(Upsert("late", 1, b"late", b"1"))
+    assert voter.end is not None
+    writing = voter.end.propose(group_number(*ORDERS), replica_of(voter).id[1], entry)
+    await cluster.equal("b", VALUES | {"late": "1"})
+    assert not writing.done()
+    learner.machine.release()
+    await cluster.until(writing.done)
+    assert isinstance(writing.result(), Committed)
+    await cluster.equal("a", VALUES | {"late": "1"})
+
+
+async def test_another_learner_is_asked_where_the_first_is_gone(new_cluster: NewCluster) -> None:
+    """The group waits as long as nobody who has a state answers, and says what for."""
+    cluster = await grown(new_cluster, "b", "c")
+    voter = cluster["a"]
+    for name in "bc":
+        await cluster[name].stop_machine()
+    await damage(voter)
+    await pass_time(cluster, 5)
+    assert not replica_of(voter).fit_to_lead
+    await cluster.until(lambda: "the state is damaged" in problem(voter))
+    await cluster["c"].start_machine()
+    await cluster.equal("ac", VALUES)
+    await cluster.until(lambda: cluster.leader() is voter)
+
+
+async def test_two_learners_do_not_disturb_each_other(new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The voter asks no second learner while the first one is sending, however long that takes."""
+    monkeypatch.setattr("evenkeel_raft.core.leader._ASKS_IN_A_ROW", 40)
+    cluster = await grown(new_cluster, "b", "c")
+    voter, learners = cluster["a"], [cluster["b"], cluster["c"]]
+    slow_and_different(monkeypatch, *learners)
+    await damage(voter)
+    await cluster.until(lambda: any(learner.machine.asked["snapshot"] for learner in learners))
+    await cluster.until(lambda: is_receiving(voter), step=0.0)
+    began = cluster.clock.now()
+    await cluster.until(lambda: voter.host.tally.snapshots_restored, step=0.05)
+    assert cluster.clock.now() - began > 80 * voter.settings.election_seconds
+    await cluster.until(lambda: sum(learner.host.tally.snapshots_sent for learner in learners) == 1)
+    assert sum(learner.machine.asked["snapshot"] for learner in learners) == 1
+    assert Reason.REPLACED not in voter.host.peers.drops
+    await cluster.equal("abc", VALUES)
+
+
+async def test_of_two_snapshots_for_a_leader_the_first_is_received(
+    new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both learners were asked, because the first wrote its snapshot for too long: one of them is declined."""
+    monkeypatch.setattr("evenkeel_raft.core.leader._ASKS_IN_A_ROW", 40)
+    cluster = await grown(new_cluster, "b", "c")
+    voter, learners = cluster["a"], [cluster["b"], cluster["c"]]
+    slow_and_different(monkeypatch, *learners)
+    for learner in learners:
+        learner.machine.hold = {"snapshot"}
+    await damage(voter)
+    await cluster.until(lambda: all(learner.machine.asked["snapshot"] for learner in learners))
+    for learner in learners:
+        learner.machine.release()
+    await cluster.until(lambda: voter.host.tally.snapshots_restored, step=0.05)
+    await cluster.until(lambda: sum(learner.host.tally.snapshots_sent for learner in learners) == 1)
+    assert sum(learner.host.tally.snapshots_failed for learner in learners) == 1
+    assert Reason.REPLACED not in voter.host.peers.drops
+    await cluster.equal("abc", VALUES)
+
+
+def is_receiving(member: Member) -> bool:
+    node = replica_of(member).node
+    return member.host.peers.receiving(group_number(*ORDERS), node.replica, term=node.term)
+
+
+def slow_and_different(monkeypatch: pytest.MonkeyPatch, *senders: Member) -> None:
+    """Let snapshots take two minutes, and those of two stores differ, as the files of a database do."""
+
+    def manifest_of(directory: Path, files: Sequence[str]) -> Manifest:
+        number = next(at for at, sender in enumerate(senders) if directory.is_relative_to(sender.directory))
+        return make_manifest(directory, files, chunk_bytes=4096 + number)
+
+    monkeypatch.setattr(filler, "make_manifest", manifest_of)
+    for sender in senders:
+        sender.host.throttle(StoreSettings(bytes_per_second=100.0))
+
+
+async def test_a_state_that_nobody_has_is_reported_as_damaged(new_cluster: NewCluster) -> None:
+    """A leader without a state, and without a member that could send one, leads nothing and says why."""
+    cluster = await grown(new_cluster)
+    voter = cluster["a"]
+    await voter.stop_machine()
+    delete_state(voter)
+    await voter.start_machine()
+    await cluster.until(lambda: replica_of(voter).applier.lost and replica_of(voter).node.leading)
+    await pass_time(cluster, 5)
+    report = voter.host.reports()[ORDERS]
+    assert report.problem == "the state machine has lost its state: waiting for a snapshot from a member that has it"
+    assert report.damaged
+    assert voter.view is None
+
+
+async def test_the_only_incoming_voter_gets_its_state_from_an_outgoing_one(new_cluster: NewCluster) -> None:
+    """Inside a joint configuration leadership goes to incoming voters only: the one there is must be able to lead."""
+    cluster = await grown(new_cluster, "b")
+    outgoing, incoming = cluster["a"], cluster["b"]
+    target, node = incoming.peer(2), replica_of(outgoing).node
+    joint = Configuration((target,), outgoing=(outgoing.peer(),), token=4)
+    await cluster.until(lambda: outgoing.host.propose(ORDERS, joint))
+    await cluster.until(lambda: node.conf.joint)
+    await damage(incoming)
+    await cluster.change(target, token=4)
+    assert cluster.leader() is incoming
+    await cluster.equal("b", VALUES)
+
+
+@pytest.mark.parametrize("cut", ["stores", "links"])
+async def test_a_sleeping_leader_that_is_cut_off_steps_down(
+    new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch, cut: str
+) -> None:
+    """It must not be taken for a leader for ever because it sleeps: it wakes, finds no followers, and says so."""
+    cluster = await new_cluster("a", "b", "c")
+    await cluster.begin("a", "b", "c")
+    await cluster.write(x="1")
+    leader = await leader_at_rest(cluster)
+    others = [member for member in cluster.members.values() if member is not leader]
+    led: list[bool] = []
+    replica = replica_of(leader)
+    told = replica.changed
+
+    def changed() -> None:
+        led.append(replica.node.leading)
+        told()
+
+    monkeypatch.setattr(replica, "changed", changed)
+    if cut == "links":
+        leader.host.set_peers({})
+        await cluster.until(lambda: cluster.leader() in others)
+    else:
+        for other in others:
+            await other.stop_machine()
+            await other.stop()
+    await cluster.until(lambda: not replica.node.leading and led and not led[-1])
+    await cluster.until(lambda: problem(leader) == "no leader: a majority of the voters can not be reached")
+
+
+async def leader_at_rest(cluster: Cluster) -> Member:
+    """Whoever leads once all sleep, and no message is on its way any more."""
+    await pass_time(cluster, 5)
+    await cluster.until(lambda: not any(member.host.awake for member in cluster.members.values()))
+    return cluster.leading()
+
+
+def disconnected(member: Member, store: str) -> bool:
+    return not member.host.peers.connected(store)
+
+
+async def test_a_sleeping_leader_wakes_when_the_link_to_its_quorum_is_lost(new_cluster: NewCluster) -> None:
+    """The link alone tells it: no time passes in which anything else could."""
+    cluster = await new_cluster("a", "b", "c")
+    await cluster.begin("a", "b", "c")
+    leader = await leader_at_rest(cluster)
+    others = [member for member in cluster.members.values() if member is not leader]
+    awake = []
+    for other in others:
+        await other.stop_machine()
+        await other.stop()
+        await cluster.until(partial(disconnected, leader, other.name), step=0.0)
+        awake.append(leader.host.awake)
+    assert awake == [0, 1]
+
+
+async def test_a_sleeping_leader_with_a_quorum_sleeps_on(new_cluster: NewCluster) -> None:
+    """One store that goes is no reason to wake: a quorum is there."""
+    cluster = await new_cluster("a", "b", "c")
+    await cluster.begin("a", "b", "c")
+    leader = await leader_at_rest(cluster)
+    other = next(member for member in cluster.members.values() if member is not leader)
+    await other.stop_machine()
+    await other.stop()
+    await pass_time(cluster, 5)
+    assert leader.host.awake == 0
+    assert cluster.leader() is leader

@@ -1,0 +1,161 @@
+"""Known bugs, one per rule of the log, that can be put into it to see the walk fail.
+
+A mutation patches the log through pytest's monkeypatch; the product knows nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import pytest
+from msgspec.structs import replace
+
+from evenkeel_raft.core.types import SnapshotMeta
+from evenkeel_raft.log import collect, recovery, wal
+from evenkeel_raft.log.collect import Collector, Harvest
+from evenkeel_raft.log.frames import Draft, Layout
+from evenkeel_raft.log.index import Index
+from evenkeel_raft.log.records import Append, Destroyed, Moved, StoredRecord
+from evenkeel_raft.log.replay import ReplayedGroup
+
+Patch = pytest.MonkeyPatch
+Mutation = Callable[[Patch], None]
+
+
+def _do_not_check_copies(patch: Patch) -> None:
+    patch.setattr(collect, "_wrong_with", lambda _copies, _index, *, live: "")
+
+
+def _after_take(
+    patch: Patch, spoil: Callable[[collect._Gathered, Append | Moved, int, collect._Found | None], None]
+) -> None:
+    """Change what the collector has found after each record; `spoil` also gets what it had found before that."""
+    take = collect._Gathered._take
+
+    def taking(
+        self: collect._Gathered, record: Append | Moved, meta: SnapshotMeta | None, label: bytes | None, round_: int
+    ) -> None:
+        found = self._groups.get(record.group)
+        before = replace(found) if found is not None else None
+        take(self, record, meta, label, round_)
+        spoil(self, record, round_, before)
+
+    _do_not_check_copies(patch)
+    patch.setattr(collect._Gathered, "_take", taking)
+
+
+def _copy_dead_entries(patch: Patch, kind: type[Append | Moved]) -> None:
+    def spoil(self: collect._Gathered, record: Append | Moved, round_: int, _before: collect._Found | None) -> None:
+        group = self._index.groups.get(record.group)
+        if group is None or not isinstance(record, kind) or not record.entries:
+            return
+        begin = record.entries[0].index
+        for _, end, its_round, _ in [extent for extent in group.entries if extent[0] <= begin][-1:]:
+            if its_round == round_ and end < begin:
+                dead = record.entries[: end - begin]  # a slice with a negative end
+                self._found(record.group).entries.update({entry.index: entry for entry in dead})
+
+    _after_take(patch, spoil)
+
+
+def dead_appends_copied(patch: Patch) -> None:
+    """Entries of an old leader's append are copied as live, though a new leader's append truncated them at once."""
+    _copy_dead_entries(patch, Append)
+
+
+def dead_copies_copied(patch: Patch) -> None:
+    """Copies of entries are copied once more, though an append in their round truncated them."""
+    _copy_dead_entries(patch, Moved)
+
+
+def first_hard_state_copied(patch: Patch) -> None:
+    """Of two hard states in a round the collector takes the first."""
+
+    def spoil(self: collect._Gathered, record: Append | Moved, _round: int, before: collect._Found | None) -> None:
+        if before is not None and before.hard_state is not None:
+            self._groups[record.group].hard_state = before.hard_state
+
+    _after_take(patch, spoil)
+
+
+def first_beginning_copied(patch: Patch) -> None:
+    """Of two beginnings of a log in a round the collector takes the first."""
+
+    def spoil(self: collect._Gathered, record: Append | Moved, _round: int, before: collect._Found | None) -> None:
+        if before is not None and before.meta is not None:
+            self._groups[record.group].meta = before.meta
+
+    _after_take(patch, spoil)
+
+
+def used_ids_forgotten(patch: Patch) -> None:
+    """The collector does not copy which replica ids are used up."""
+    records = collect._Gathered.records
+
+    def forgetful(self: collect._Gathered) -> list[StoredRecord]:
+        return [record for record in records(self) if not isinstance(record, Destroyed)]
+
+    _do_not_check_copies(patch)
+    patch.setattr(collect._Gathered, "records", forgetful)
+
+
+def copies_written_last(patch: Patch) -> None:
+    """Copies follow the records of their round instead of preceding them."""
+    apply = Index.apply
+
+    def reordered(records: Iterable[StoredRecord]) -> Sequence[StoredRecord]:
+        return sorted(records, key=lambda record: isinstance(record, Moved))
+
+    def applying(self: Index, records: Iterable[StoredRecord], sizes: Iterable[int], *, round_: int) -> None:
+        apply(self, reordered(records), sizes, round_=round_)
+
+    patch.setattr(wal, "Draft", lambda records: Draft(reordered(records)))
+    patch.setattr(Index, "apply", applying)
+
+
+def segment_freed_early(patch: Patch) -> None:
+    """A segment is given up when a part of it is copied."""
+    harvest = Collector.harvest
+
+    def hasty(self: Collector, budget: int) -> Harvest:
+        return replace(harvest(self, budget), floor=self._index.segments[1].first_round)
+
+    patch.setattr(Collector, "harvest", hasty)
+
+
+def copies_believed_early(patch: Patch) -> None:
+    """The collector goes on behind copies that a full disk refused."""
+    harvest = Collector.harvest
+
+    def hasty(self: Collector, budget: int) -> Harvest:
+        found = harvest(self, budget)
+        self.reaped(found)
+        return found
+
+    patch.setattr(Collector, "harvest", hasty)
+
+
+def header_tells_new_floor(patch: Patch) -> None:
+    """A segment's header frees segments, though the round with the copies may be torn."""
+    header, bind = Layout.header, Draft.bind
+    floors = [0]
+
+    def binding(self: Draft, layout: Layout, *, segment: int, offset: int, round_: int, floor: int) -> bytearray:
+        floors[0] = floor
+        return bind(self, layout, segment=segment, offset=offset, round_=round_, floor=floor)
+
+    def telling(self: Layout, *, segment: int, size: int, first_round: int, floor: int) -> bytes:
+        return header(self, segment=segment, size=size, first_round=first_round, floor=max(floor, floors[0]))
+
+    patch.setattr(Draft, "bind", binding)
+    patch.setattr(Layout, "header", telling)
+
+
+def copies_truncate(patch: Patch) -> None:
+    """A recovery takes copies for an append, which replaces everything after it."""
+    patch.setattr(ReplayedGroup, "fill", ReplayedGroup.append)
+
+
+def newest_round_believed(patch: Patch) -> None:
+    """A recovery acts on the newest round without making it durable."""
+    patch.setattr(recovery, "_settle", lambda _disk, _layout, _segment, _data: None)

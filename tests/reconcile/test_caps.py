@@ -1,0 +1,56 @@
+"""What other tables take of the stores' caps."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from evenkeel.reconcile.caps import count_others
+from evenkeel.reconcile.stores import StoreWish
+from tests.reconcile.support import KEYS, TABLE, Cluster, store_cluster, wish
+
+
+class Capped(Cluster):
+    """Five stores with a cap, and a table of 70 partitions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.judge(StoreWish(cluster=store_cluster(maxReplicasPerStore=100)))
+        self.reconcile(wish())
+
+    def used(self, table: str = "another.1") -> list[int]:
+        """How much of each store's cap others take, as a table sees it."""
+        seen = self.drive(count_others(self.snapshot().stores, keys=KEYS, table=table))
+        return [store.used_by_others for store in seen.stores]
+
+
+def test_a_table_sees_what_others_want() -> None:
+    """The newest plans count, whether or not they are carried out; a table's own does not."""
+    cluster = Capped()
+    assert cluster.used() == [42] * 5
+    assert cluster.used(TABLE) == [0] * 5
+    cluster.reconcile(wish(5))
+    assert cluster.used() == [70] * 5
+
+
+@pytest.mark.parametrize(("replicas", "taken"), [(5, 70), (1, 42)])
+def test_a_plan_that_waits_takes_what_it_may_need(replicas: int, taken: int) -> None:
+    """Until it is approved nobody knows which plan will count, so both do."""
+    cluster = Capped()
+    assert cluster.reconcile(msgspec.structs.replace(wish(replicas), manual=True)).awaiting_approval
+    assert cluster.used() == [taken] * 5
+
+
+def test_a_plan_that_cannot_be_read_is_not_counted() -> None:
+    """It is replaced when its own table is reconciled, and holds up no other until then."""
+    cluster = Capped()
+    cluster.put(KEYS.plan_head(TABLE), "nonsense")
+    assert cluster.used() == [0] * 5
+
+
+def test_nothing_is_read_where_there_are_no_caps() -> None:
+    """Plans of all tables are long, and most clusters have no caps."""
+    cluster = Cluster()
+    requests = count_others(cluster.snapshot().stores, keys=KEYS, table=TABLE)
+    with pytest.raises(StopIteration):
+        next(requests)

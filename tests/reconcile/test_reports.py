@@ -1,0 +1,70 @@
+"""Reports of stores in both forms, and the sizes that follow from them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from evenkeel.metastore.api import KeyValue
+from evenkeel.protocol.records import GroupLoad, LoadSlice, StoreLoad, encode
+from evenkeel.reconcile.reports import News, Reports
+from tests.reconcile.support import KEYS, TABLE
+
+
+def older(store: str, *groups: GroupLoad) -> KeyValue:
+    load = StoreLoad(replicas=1, leading=1, log_bytes=9, bytes_per_second=0, tables={TABLE: groups})
+    return KeyValue(KEYS.load(store), encode(load), 1, 1, 1)
+
+
+def header(store: str, **fields: Any) -> KeyValue:
+    load = StoreLoad(replicas=1, leading=1, log_bytes=9, bytes_per_second=0, **fields)
+    return KeyValue(KEYS.load(store), encode(load), 1, 1, 1)
+
+
+def sizes(store: str, *pairs: tuple[int, int], table: str = TABLE) -> KeyValue:
+    return KeyValue(KEYS.load_slice(store, table, pairs[0][0]), encode(LoadSlice(pairs)), 1, 1, 1)
+
+
+def test_a_partition_is_as_large_as_its_largest_replica() -> None:
+    """One that is being filled is smaller; a replica that goes away takes its word with it."""
+    reports = Reports(
+        KEYS, [header("s0"), sizes("s0", (0, 10), (1, 20)), sizes("s1", (1, 5), (2, 7)), sizes("s1", (3000, 9))]
+    )
+    assert reports.sizes(TABLE) == {0: 10, 1: 20, 2: 7, 3000: 9}
+    assert reports.take(KEYS.load_slice("s0", TABLE, 0), None).named == {TABLE}
+    assert reports.sizes(TABLE) == {1: 5, 2: 7, 3000: 9}
+    reports.take(KEYS.load_slice("s1", TABLE, 3000), None)
+    reports.take(KEYS.load_slice("s1", TABLE, 0), sizes("s1", (2, 8)))
+    assert reports.sizes(TABLE) == {2: 8}
+    assert (reports.sizes("other.1"), list(reports.all())) == ({}, ["s0"])
+
+
+def test_the_older_form_is_read_too() -> None:
+    """Sidecars of the release before report no sizes, and those that wait for the others to be updated do."""
+    reports = Reports(
+        KEYS, [older("s0", GroupLoad(0, True, 1 << 28, 0)), older("s1", GroupLoad(1, True, 1 << 28, 0, 77))]
+    )
+    assert reports.sizes(TABLE) == {1: 77}
+    assert set(reports.of(TABLE)) == {"s0", "s1"}
+    reports.take(KEYS.load("s1"), header("s1"))
+    reports.take(KEYS.load_slice("s1", TABLE, 1), sizes("s1", (1, 78)))
+    assert reports.sizes(TABLE) == {1: 78}
+    reports.take(KEYS.load_slice("s1", TABLE, 1), None)
+    reports.take(KEYS.load("s1"), None)
+    assert reports.sizes(TABLE) == {}
+    assert set(reports.of(TABLE)) == {"s0"}
+
+
+def test_what_cannot_be_read_says_nothing() -> None:
+    """Whatever stands there."""
+    reports = Reports(KEYS, [KeyValue(KEYS.load_slice("s0", TABLE, 0), b"[1]", 1, 1, 1)])
+    assert reports.sizes(TABLE) == {}
+
+
+def test_what_a_header_changes_is_told() -> None:
+    """A table whose partitions have other problems or damage is worth a reconciliation, whether or not it moves."""
+    reports, name, ours = Reports(KEYS), f"{TABLE}/4", frozenset((TABLE,))
+    first = reports.take(KEYS.load("s0"), header("s0", problems={name: "slow"}))
+    assert first == News(ours, problems=ours)
+    worse = reports.take(KEYS.load("s0"), header("s0", problems={name: "slow"}, damaged=(name,)))
+    assert worse == News(ours, damaged=ours)
+    assert reports.take(KEYS.load("s0"), None) == News(ours, problems=ours, damaged=ours)

@@ -1,0 +1,53 @@
+"""Routes when another etcd answers than before."""
+
+from __future__ import annotations
+
+import asyncio
+
+from evenkeel.metastore.api import Delete, Put, Txn
+from evenkeel.metastore.clock import VirtualClock
+from evenkeel.metastore.memory import MemoryMetastore
+from evenkeel.protocol.keys import Keys
+from evenkeel.protocol.records import Adoption, Leader, StoreRecord, encode
+from evenkeel.routing.following import follow
+from evenkeel.routing.routes import RoutingTable
+from tests.raft_agent.flaky import FlakyMetastore
+
+KEYS = Keys(namespace="shop", store_cluster="main")
+
+
+async def pass_time(clock: VirtualClock, seconds: float) -> None:
+    for _ in range(round(seconds)):
+        clock.advance(1)
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+
+async def announce(metastore: MemoryMetastore, store: str) -> None:
+    record = encode(StoreRecord(volume=f"v-{store}", flight=f"grpc://{store}:7410"))
+    await metastore.txn(Txn(success=(Put(KEYS.store(store), record),)))
+
+
+async def test_routes_stay_until_another_etcd_is_adopted() -> None:
+    """An empty etcd takes no route away; one that a user had adopted is believed."""
+    clock = VirtualClock()
+    old, new = (MemoryMetastore(clock=clock, cluster_id=number) for number in (1, 0xBEEF))
+    way, routes = FlakyMetastore(old), RoutingTable(KEYS)
+    await announce(old, "a")
+    await old.txn(Txn(success=(Put(KEYS.leader("orders.1", 0), encode(Leader("a", 1))),)))
+    following = asyncio.ensure_future(follow(way, routes, clock=clock))
+    try:
+        await pass_time(clock, 2)
+        assert set(routes.stores()) == {"a"}
+        way.become(new)
+        await old.txn(Txn(success=(Delete(KEYS.root, prefix=True),)))  # ends the watches of the old one
+        await pass_time(clock, 30)
+        assert routes.leader("orders.1", 0) == "a"
+        await announce(new, "b")
+        await new.txn(Txn(success=(Put(KEYS.adoption, encode(Adoption(cluster="beef", request="beef"))),)))
+        await pass_time(clock, 30)
+        assert set(routes.stores()) == {"a", "b"}, "a store that is not registered keeps its address"
+        assert routes.leader("orders.1", 0) == ""
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)

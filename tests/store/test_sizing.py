@@ -1,0 +1,139 @@
+"""Sizes that stores tell are those of the snapshots that a move copies."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evenkeel_store.database import Cursor
+from evenkeel_store.pace import Pace
+from evenkeel_store.sizing import Sizing
+from evenkeel_store.snapshots import write_files
+from tests.store.support import GROUP, KEYED, PLAIN, Bench, append, columns, delete, upsert
+
+Row = dict[str, Any]
+STEP = 20_000
+
+
+class Measured:
+    """One group, measured after each fold as a store does, and its snapshots."""
+
+    def __init__(self, directory: Path) -> None:
+        self.bench = Bench(directory)
+        self.sizing = Sizing(self.bench.engine.database, full=lambda: "")
+        self.told = 0
+        self._directory = directory
+        self.bench.open()
+
+    def apply(self, *entries: bytes) -> None:
+        self.bench.apply(*entries)
+        self.told += self.sizing.measure(self.bench.group, written=self.bench.fold())
+
+    def snapshot(self) -> int:
+        """Bytes of a snapshot's files."""
+        directory = self._directory / "snapshot"
+        directory.mkdir(exist_ok=True)
+        group = self.bench.group
+        cursor = self.bench.engine.database.cursor()
+        names = write_files(cursor, group.layout, group.kept(), directory, pace=Pace())
+        cursor.close()
+        return sum((directory / name).stat().st_size for name in names)
+
+    def error(self) -> float:
+        """How far the size that is told is from a snapshot's."""
+        size = self.bench.group.size
+        assert size is not None
+        return abs(size / self.snapshot() - 1)
+
+
+@pytest.fixture
+def measured(tmp_path: Path) -> Iterator[Measured]:
+    made = Measured(tmp_path / "data")
+    yield made
+    made.bench.close()
+
+
+def texts(rng: random.Random) -> Callable[[int], str]:
+    return lambda number: rng.randbytes(20).hex()
+
+
+SHAPES: dict[str, Callable[[random.Random], Callable[[int], str]]] = {
+    "random": texts,
+    "alike": lambda rng: lambda number: f"customer {number % 50}",
+    "long": lambda rng: lambda number: "x" * 300 + str(number),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_size_is_that_of_a_snapshot(measured: Measured, shape: str) -> None:
+    """While a table grows by the factor of nine, whatever is in it."""
+    rng = random.Random(shape)
+    text = SHAPES[shape](rng)
+    measured.apply(columns(PLAIN))
+    for turn in range(9):
+        rows = [{"text": text(turn * STEP + n), "number": rng.randrange(1 << 30)} for n in range(STEP)]
+        measured.apply(append(rows))
+        if turn in (0, 3, 8):
+            assert measured.error() < 0.2
+
+
+def test_rows_that_change(measured: Measured) -> None:
+    """Updates that make rows wider, and deletions, change the size; what changes little is not told."""
+    rng = random.Random(1)
+    measured.apply(columns())
+    measured.apply(upsert([{"id": n, "name": rng.randbytes(3).hex(), "amount": None} for n in range(STEP)]))
+    assert measured.error() < 0.2
+    small, told = measured.bench.group.size, measured.told
+    measured.apply(upsert([{"id": n, "name": "n", "amount": None} for n in range(STEP // 50)]))
+    assert (measured.bench.group.size, measured.told) == (small, told)
+    measured.apply(upsert([{"id": n, "name": rng.randbytes(30).hex(), "amount": None} for n in range(STEP)]))
+    assert measured.error() < 0.2
+    measured.apply(delete(range(STEP * 9 // 10)))
+    assert measured.error() < 0.25
+
+
+def test_kept_changes_count(measured: Measured) -> None:
+    """They are copied too, and may be more than the rows."""
+    rng = random.Random(2)
+    measured.apply(columns(changes=True))
+    for _ in range(5):
+        measured.apply(upsert([{"id": n, "name": rng.randbytes(9).hex(), "amount": None} for n in range(STEP // 4)]))
+    assert measured.error() < 0.2
+
+
+def test_partitions_of_a_table_share_samples(measured: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a restart one of thousands is sampled, and the others have its width."""
+    bench, rng = measured.bench, random.Random(3)
+    rows = [{"id": n, "name": rng.randbytes(9).hex(), "amount": None} for n in range(STEP // 10)]
+    for group in range(GROUP, GROUP + 20):
+        bench.open(group)
+        bench.apply(columns(), upsert(rows), group=group)
+        bench.fold(group)
+    sampled: list[str] = []
+    sample = Sizing._sample
+
+    def counted(sizing: Sizing, cursor: Cursor, table: str, rows: int) -> float:
+        sampled.append(table)
+        return sample(sizing, cursor, table, rows)
+
+    monkeypatch.setattr(Sizing, "_sample", counted)
+    for group in range(GROUP, GROUP + 20):
+        assert measured.sizing.measure(bench.engine.groups[group])
+    assert len(sampled) == 1
+    assert len({bench.engine.groups[group].size for group in range(GROUP, GROUP + 20)}) == 1
+    assert measured.error() < 0.2
+
+
+def test_a_full_disk_is_left_alone(measured: Measured) -> None:
+    """No sample is written there; the size is known once there is room again."""
+    sizing = Sizing(measured.bench.engine.database, full=lambda: "no room")
+    measured.bench.apply(columns(KEYED), upsert([{"id": 1, "name": "a", "amount": None}]))
+    measured.bench.fold()
+    assert not sizing.measure(measured.bench.group)
+    assert measured.bench.group.size is None
+    assert measured.sizing.measure(measured.bench.group)
+    assert measured.bench.group.size
