@@ -11,8 +11,6 @@ import pytest
 
 from tests.process.cluster import ProcessCluster
 
-# Paths of unix sockets have at most 107 bytes, which pytest's own directories may exceed.
-
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -23,11 +21,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-async def new_cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Callable[..., Any]]:
+async def new_cluster(new_directory: Callable[[], Path]) -> AsyncIterator[Callable[..., Any]]:
     async with AsyncExitStack() as stack:
 
         async def make(**options: Any) -> ProcessCluster:
-            directory: Path = tmp_path_factory.mktemp("c")
-            return await stack.enter_async_context(ProcessCluster(directory, **options))
+            return await stack.enter_async_context(ProcessCluster(new_directory(), **options))
 
         yield make

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -31,7 +33,7 @@ spec: {stores: 1, storage: {size: 1Gi}}
 
 @pytest.mark.parametrize("restart", [False, True], ids=["running", "restarted"])
 async def test_a_local_cluster_survives_a_full_etcd(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, restart: bool
+    new_directory: Callable[[], Path], monkeypatch: pytest.MonkeyPatch, restart: bool
 ) -> None:
     """Rows are read and written while it is full, and soon tables can be made again; also after a restart."""
     monkeypatch.setattr(supervisor, "_ETCD_ARGUMENTS", (f"--quota-backend-bytes={8 << 20}",))
@@ -43,7 +45,7 @@ async def test_a_local_cluster_survives_a_full_etcd(
         return await relieve(maintenance)
 
     monkeypatch.setattr(Maintenance, "relieve", when_allowed)
-    layout = Layout(tmp_path_factory.mktemp("c"))
+    layout = Layout(new_directory())
     layout.make()
     layout.make_sockets()
     running = asyncio.create_task(supervisor.Supervisor(layout).run())

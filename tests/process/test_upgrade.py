@@ -7,7 +7,7 @@ import itertools
 import signal
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -234,8 +234,8 @@ async def previous(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-async def cluster(tmp_path_factory: pytest.TempPathFactory, previous: str) -> AsyncIterator[Rollout]:
-    async with Rollout(tmp_path_factory.mktemp("c"), previous) as cluster:
+async def cluster(new_directory: Callable[[], Path], previous: str) -> AsyncIterator[Rollout]:
+    async with Rollout(new_directory(), previous) as cluster:
         yield cluster
 
 

@@ -28,11 +28,11 @@ pytestmark = pytest.mark.processes
 
 
 @pytest.fixture
-async def new_cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Callable[..., Any]]:
+async def new_cluster(new_directory: Callable[[], Path]) -> AsyncIterator[Callable[..., Any]]:
     async with AsyncExitStack() as stack:
 
         async def make(**options: Any) -> TableCluster:
-            return await stack.enter_async_context(TableCluster(tmp_path_factory.mktemp("c"), **options))
+            return await stack.enter_async_context(TableCluster(new_directory(), **options))
 
         yield make
 

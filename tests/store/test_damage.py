@@ -27,9 +27,9 @@ _ROWS = 20_000
 
 
 @pytest.fixture
-async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[TableCluster]:
+async def cluster(new_directory: Callable[[], Path]) -> AsyncIterator[TableCluster]:
     async with AsyncExitStack() as stack:
-        made = await stack.enter_async_context(TableCluster(tmp_path_factory.mktemp("c"), partitions=1))
+        made = await stack.enter_async_context(TableCluster(new_directory(), partitions=1))
         await made.reconcile(3)
         await made.until_settled()
         chance = random.Random(1)
