@@ -130,7 +130,9 @@ def calm(mix: Mix) -> Mix:
         voters=mix.voters,
         learners=mix.learners,
         election_ticks=mix.election_ticks,
-        delay=min(mix.delay, 15),  # slow is no fault: messages that cross each other must do no harm
+        # Slow is not a fault, and crossing messages must do no harm. But elections need a round trip that fits into the
+        # election timeout: where all of four voters must agree, they could otherwise fail for any length of time.
+        delay=min(mix.delay, 3 * mix.election_ticks // 2),
         small_messages=mix.small_messages,
         take_late=mix.take_late,
         quiesce_every=mix.quiesce_every,
