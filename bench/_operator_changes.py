@@ -136,7 +136,7 @@ def _copies(kind: str, event: Event) -> int:
 
 async def offer(world: World, *, tables: int, partitions: int, changes: int, per_second: float) -> list[Change]:
     """Changes at a steady rate, however long each takes, on tables taken at random of those that are at rest."""
-    chance, copies = random.Random(7), dict.fromkeys(range(tables), 3)
+    rng, copies = random.Random(7), dict.fromkeys(range(tables), 3)
     running: dict[int, asyncio.Task[Change]] = {}
     done: list[asyncio.Task[Change]] = []
     async with Watcher(world).running() as watcher:
@@ -145,7 +145,7 @@ async def offer(world: World, *, tables: int, partitions: int, changes: int, per
             await asyncio.sleep(max(0.0, began + at / per_second - time.monotonic()))
             if len(running) == tables and not any(task.done() for task in running.values()):
                 await asyncio.wait(running.values(), return_when=asyncio.FIRST_COMPLETED)
-            number = chance.choice([n for n in range(tables) if n not in running or running[n].done()])
+            number = rng.choice([n for n in range(tables) if n not in running or running[n].done()])
             copies[number] = 7 - copies[number]
             change = watcher.change(f"t{number}", partitions=partitions, replicas=copies[number])
             running[number] = asyncio.create_task(change)

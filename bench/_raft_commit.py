@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from bench._raft_sides import Ours, cluster, etcd_leader, etcd_name, ours
 from bench._turns import beside
 from bench.report import Row
-from evenkeel.wire.loop import keep_what_is_freed
+from evenkeel.runtime.event_loop import keep_what_is_freed
 
 __all__ = ["commit_rows"]
 

@@ -22,16 +22,16 @@ from typing import Any
 
 from bench._plain_copy import make_file, plain_copy
 from bench.report import Row
+from evenkeel.runtime.event_loop import run
 from evenkeel.wire import messages as wire
-from evenkeel.wire.loop import run
 from evenkeel.wire.sidecar_end import SidecarEnd
 from evenkeel.wire.store_end import StoreEnd
 from evenkeel_raft.core.messages import AppendResponse, InstallSnapshot, Message, ReadRequest, ReadResponse, TimeoutNow
 from evenkeel_raft.core.types import Conf, SnapshotMeta
 from evenkeel_raft.net.files.manifest import Manifest, make_manifest
 from evenkeel_raft.net.frames import Inquiry, Verdict
-from evenkeel_raft.net.identity import Address, Identity
 from evenkeel_raft.net.peers import Peers
+from evenkeel_raft.shared.identity import Address, Identity
 
 __all__ = ["net_rows"]
 

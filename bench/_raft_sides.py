@@ -20,9 +20,9 @@ from evenkeel.metastore.binary import find_etcd
 from evenkeel.metastore.server import EtcdCluster
 from evenkeel.protocol.keys import group_number
 from evenkeel.wire.messages import Busy
-from evenkeel.wire.reference.client import ReferenceClient
-from evenkeel.wire.reference.entries import Entry, Upsert
-from evenkeel.wire.reference.front import StatusIs, Written
+from evenkeel_reference.client import ReferenceClient
+from evenkeel_reference.entries import Entry, Upsert
+from evenkeel_reference.front import StatusIs, Written
 from tests.process.cluster import LOOPBACK, TABLE, ProcessCluster, StoreProcesses
 
 __all__ = ["Ours", "cluster", "etcd_leader", "etcd_name", "ours"]

@@ -31,8 +31,8 @@ from evenkeel.driver import drive
 from evenkeel.errors import StoreError
 from evenkeel.model.views import Choice, TableView
 from evenkeel.protocol.records import TableRecord
+from evenkeel.reconcile.desired_table import DesiredTable
 from evenkeel.reconcile.table import reconcile_table
-from evenkeel.reconcile.wish import TableWish
 from tests.process.cluster import KEYS as KEY_SPACE
 from tests.process.cluster import TABLE as TABLE_KEY
 from tests.store.cluster import TableCluster, TableStore
@@ -67,13 +67,13 @@ class BenchCluster(TableCluster):
         """Bring each partition to these stores, of which the first leads."""
         partitions, replicas = self.partitions, len(places[0])
         raw = msgspec.Raw(self.spec(replicas))
-        wish = TableWish(
+        desired = DesiredTable(
             record=TableRecord(partitions=partitions, replicas=replicas, consensus_size=1, spec=raw),
             view=TableView(name=TABLE, partitions=partitions, replicas=replicas, consensus_size=1),
             mode="Customized",
             choices={number: Choice(stores=tuple(stores), leader=stores[0]) for number, stores in enumerate(places)},
         )
-        requests = reconcile_table(wish, keys=KEY_SPACE, table=TABLE_KEY, epoch=self.epoch.compare)
+        requests = reconcile_table(desired, keys=KEY_SPACE, table=TABLE_KEY, epoch=self.epoch.compare)
         await drive(requests, metastore=self.metastore, epoch=self.epoch)
 
     def connect(self) -> Client:

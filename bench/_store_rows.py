@@ -30,14 +30,14 @@ KEYS: Final = 1_000_000
 
 def batches_of(size: int, count: int, *, first: int = 0) -> list[pa.RecordBatch]:
     """Rows of a million keys from the first on, no key twice in a batch."""
-    chance = np.random.default_rng(7)
+    rng = np.random.default_rng(7)
     names = pa.array([f"customer-{number}" for number in range(5000)])
     made = []
     for _ in range(count):
-        ids = first + chance.permutation(KEYS)[:size].astype(np.int64)
+        ids = first + rng.permutation(KEYS)[:size].astype(np.int64)
         columns = [
             pa.array(ids),
-            pa.array(chance.random(size)),
+            pa.array(rng.random(size)),
             names.take(pa.array(ids % 5000)),
             pa.array(ids.astype(np.int32)),
         ]

@@ -27,9 +27,9 @@ from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.partition import Case
 from evenkeel.protocol.plan import Plan, make_plan, write_plan
 from evenkeel.protocol.records import Retarget, StoreRecord, TableRecord, encode
+from evenkeel.reconcile.desired_table import DesiredTable
 from evenkeel.reconcile.snapshot import TableSnapshot, read_table
 from evenkeel.reconcile.table import reconcile_table
-from evenkeel.reconcile.wish import TableWish
 
 PARTITIONS = 10_000
 STORES = 100
@@ -82,11 +82,11 @@ async def _join(metastore: EtcdMetastore) -> None:
 
 
 async def _create(metastore: EtcdMetastore, epoch: Epoch, table: str) -> None:
-    wish = TableWish(
+    desired = DesiredTable(
         record=TableRecord(partitions=PARTITIONS, replicas=3, consensus_size=3),
         view=TableView(name="orders", partitions=PARTITIONS, replicas=3, consensus_size=3),
     )
-    await drive(reconcile_table(wish, keys=KEYS, table=table, epoch=epoch.compare), metastore=metastore, epoch=epoch)
+    await drive(reconcile_table(desired, keys=KEYS, table=table, epoch=epoch.compare), metastore=metastore, epoch=epoch)
 
 
 async def _change(metastore: EtcdMetastore, epoch: Epoch, table: str) -> tuple[int, float]:

@@ -21,11 +21,11 @@ from evenkeel.metastore.settings import EtcdSettings
 from evenkeel.model.views import TableView
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import StoreRecord, TableRecord, encode, shape
+from evenkeel.reconcile.desired_table import DesiredTable
 from evenkeel.reconcile.known import read_stores
 from evenkeel.reconcile.snapshot import TableSnapshot, read_table
 from evenkeel.reconcile.stores import StoreWish, judge_stores
 from evenkeel.reconcile.table import Outcome, reconcile_table
-from evenkeel.reconcile.wish import TableWish
 
 KEYS = Keys(namespace="e2e", store_cluster="main")
 TABLE = "orders.1"
@@ -49,11 +49,11 @@ class Cluster:
         await self.metastore.txn(Txn(success=(Put(key, encode(record)),)))
 
     async def reconcile(self, epoch: Epoch, replicas: int) -> Outcome:
-        wish = TableWish(
+        desired = DesiredTable(
             record=TableRecord(partitions=PARTITIONS, replicas=replicas, consensus_size=replicas),
             view=TableView(name="orders", partitions=PARTITIONS, replicas=replicas, consensus_size=replicas),
         )
-        requests = reconcile_table(wish, keys=KEYS, table=TABLE, epoch=epoch.compare)
+        requests = reconcile_table(desired, keys=KEYS, table=TABLE, epoch=epoch.compare)
         return await drive(requests, metastore=self.metastore, epoch=epoch)
 
     async def give_up(self, store: str, epoch: Epoch) -> None:
@@ -65,8 +65,8 @@ class Cluster:
 
     async def _judge(self, epoch: Epoch, *, now: float) -> None:
         known = read_stores((await self.metastore.range(KEYS.all_stores())).kvs, KEYS)
-        wish = StoreWish(lost_after={TABLE: 60.0})
-        for txn in list(judge_stores(known, wish, keys=KEYS, now=now, anew=False, epoch=epoch.compare)):
+        desired = StoreWish(lost_after={TABLE: 60.0})
+        for txn in list(judge_stores(known, desired, keys=KEYS, now=now, anew=False, epoch=epoch.compare)):
             assert (await self.metastore.txn(txn)).succeeded
 
     async def snapshot(self) -> TableSnapshot:

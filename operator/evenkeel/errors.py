@@ -83,7 +83,7 @@ __all__ = [
     "NotLeaderError",
     "OutcomeUnknownError",
     "PlanningError",
-    "Problem",
+    "InputProblem",
     "RebalancerError",
     "RefusedError",
     "RequestError",
@@ -108,7 +108,7 @@ class EvenkeelError(Exception):
     """Base of the tree above."""
 
 
-class Problem(NamedTuple):
+class InputProblem(NamedTuple):
     """One thing wrong with an input: where it stands, which field, and what to do."""
 
     source: str
@@ -125,7 +125,7 @@ class Problem(NamedTuple):
 class InvalidInputError(EvenkeelError):
     """Input refused as a whole; the message names field, value and remedy, for every problem found."""
 
-    def __init__(self, message: str = "", *, problems: Iterable[Problem] = ()) -> None:
+    def __init__(self, message: str = "", *, problems: Iterable[InputProblem] = ()) -> None:
         self.problems = tuple(problems)
         super().__init__(message or "\n".join(map(str, self.problems)))
 

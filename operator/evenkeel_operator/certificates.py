@@ -81,9 +81,9 @@ def seed_name(cluster: StoreCluster) -> str:
 class OwnAuthorities:
     """The operator signs, with an authority for each StoreCluster, all of them from its seed."""
 
-    def __init__(self, seed: bytes, today: Callable[[], datetime]) -> None:
+    def __init__(self, seed: bytes, wall_clock: Callable[[], datetime]) -> None:
         self._seed = seed
-        self._today = today
+        self._wall_clock = wall_clock
 
     async def check(self, cluster: StoreCluster) -> None:
         """Nobody else writes the Secret, and it is applied like all else."""
@@ -91,7 +91,7 @@ class OwnAuthorities:
     def objects(self, cluster: StoreCluster) -> list[Object]:
         """The Secret with the certificate."""
         authority = Authority(self._seed, seed_name(cluster))
-        issued = authority.issue("store", store_hosts(cluster), now=self._today())
+        issued = authority.issue("store", store_hosts(cluster), now=self._wall_clock())
         return [
             secrets.store_certificate(
                 cluster, authority=authority.certificate, certificate=issued.certificate, key=issued.key
@@ -100,7 +100,7 @@ class OwnAuthorities:
 
     async def shown(self, cluster: StoreCluster) -> Shown:
         """Follows from the seed and the calendar alone."""
-        return Shown(Authority(self._seed, seed_name(cluster)).certificate, str(period(self._today())))
+        return Shown(Authority(self._seed, seed_name(cluster)).certificate, str(period(self._wall_clock())))
 
     async def clean(self, cluster: StoreCluster) -> None:
         """The Secret goes with its owner."""

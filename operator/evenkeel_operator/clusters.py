@@ -28,8 +28,8 @@ from typing import Final
 import msgspec
 
 from evenkeel.controller.dropped import kept_tables
+from evenkeel.controller.problems import unavailable_problem
 from evenkeel.controller.tables import cluster_paused, pause_of, released
-from evenkeel.controller.troubles import helpless_trouble
 from evenkeel.errors import (
     ApiForbiddenError,
     CertificateMissingError,
@@ -60,9 +60,9 @@ from evenkeel.model.storecluster import StoreCluster, StoreClusterSpec, StoreClu
 from evenkeel.model.table import Table
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import TableRecord, TableState, decode
+from evenkeel.reconcile.desired_table import table_key
 from evenkeel.reconcile.dropped import kept_for
-from evenkeel.reconcile.partitions import Trouble
-from evenkeel.reconcile.wish import table_key
+from evenkeel.reconcile.partitions import Problem
 from evenkeel_operator.authority import token
 from evenkeel_operator.cache import Cache, Key, key_of
 from evenkeel_operator.certificates import CertificateSource, Shown, seed_name
@@ -90,7 +90,7 @@ from evenkeel_operator.statuses import Statuses
 from evenkeel_operator.volumes import Volumes
 from evenkeel_operator.zones import found_zones, with_zones, zones_from
 
-__all__ = ["ClusterKeeper"]
+__all__ = ["StoreClusterReconciler"]
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ _Seen = tuple[StoreClusterSpec, dict[str, str], StoreClusterSpec]
 """A spec and zones, and the spec with the zones in it: thousands of stores are not put together for every look."""
 
 
-class ClusterKeeper:
+class StoreClusterReconciler:
     """Looks at StoreClusters."""
 
     def __init__(
@@ -122,7 +122,7 @@ class ClusterKeeper:
         certificates: CertificateSource,
         metastores: Metastores,
         controllers: Controllers,
-        today: Callable[[], datetime] = lambda: datetime.now(UTC),
+        wall_clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._kube = kube
         self._cache = cache
@@ -133,7 +133,7 @@ class ClusterKeeper:
         self._certificates = certificates
         self._metastores = metastores
         self._controllers = controllers
-        self._today = today
+        self._wall_clock = wall_clock
         self._applier = Applier(kube, wrote=self._wrote)
         self._clients = ClientSecrets(kube, cache, self._applier)
         self._cordons = Cordons()
@@ -155,7 +155,7 @@ class ClusterKeeper:
             if "deletionTimestamp" in subject["metadata"]:
                 return await self._part(unreadable_cluster(subject), subject)
             words = f"{error}; what was asked for before stays in force"
-            self._complain(subject, Trouble(Reason.SPEC_INVALID, words))
+            self._complain(subject, Problem(Reason.SPEC_INVALID, words))
             return None
         if cluster.metadata.deletion_timestamp:
             return await self._part(cluster, subject)
@@ -173,11 +173,11 @@ class ClusterKeeper:
     async def _keep(self, cluster: StoreCluster) -> float:
         key = _key(cluster)
         self._find_zones(cluster)
-        troubles: list[Trouble] = []
-        again = min([await self._attempt(step(cluster), troubles) for step in self._steps(cluster)])
-        self._tell(cluster, troubles)
-        if troubles:
-            raise EvenkeelError("; ".join(trouble.message for trouble in troubles))
+        problems: list[Problem] = []
+        again = min([await self._attempt(step(cluster), problems) for step in self._steps(cluster)])
+        self._tell(cluster, problems)
+        if problems:
+            raise EvenkeelError("; ".join(problem.message for problem in problems))
         return again if self._facts[key].ready >= cluster.spec.stores else min(again, 10 * _SOON)
 
     def _steps(self, cluster: StoreCluster) -> Iterator[Callable[[StoreCluster], Awaitable[float | None]]]:
@@ -185,20 +185,20 @@ class ClusterKeeper:
         if not cluster_paused(cluster):
             yield from (self._bring_about, self._hand_over, self._volumes.grow)
 
-    async def _attempt(self, step: Awaitable[float | None], troubles: list[Trouble]) -> float:
+    async def _attempt(self, step: Awaitable[float | None], problems: list[Problem]) -> float:
         """In how many seconds to look again; what fails keeps no other step from being taken."""
         try:
             return await step or _RESYNC
         except FencedError:
             raise  # who is no longer in charge has nothing to tell
         except KubernetesError as error:
-            troubles.append(_refusal(error))
+            problems.append(_refusal(error))
         except MetastoreError as error:
-            troubles.append(helpless_trouble(error))
+            problems.append(unavailable_problem(error))
         except InvalidInputError as error:
-            troubles.append(Trouble(Reason.SPEC_INVALID, str(error)))
+            problems.append(Problem(Reason.SPEC_INVALID, str(error)))
         except CertificateMissingError as error:
-            troubles.append(Trouble(Reason.CERTIFICATE_MISSING, str(error)))
+            problems.append(Problem(Reason.CERTIFICATE_MISSING, str(error)))
         return _RESYNC
 
     async def _bring_about(self, cluster: StoreCluster) -> float:
@@ -332,22 +332,22 @@ class ClusterKeeper:
     def describe(self, cluster: StoreCluster, status: StoreClusterStatus) -> StoreClusterStatus:
         """The controller's status of a StoreCluster, with what is known of its pods."""
         facts = self._facts.get(_key(cluster)) or self._look_at_pods(cluster)
-        now = timestamp(self._today())
+        now = timestamp(self._wall_clock())
         return described(cluster, status, facts, before=self._published(cluster), now=now)
 
     def _published(self, cluster: StoreCluster) -> StoreClusterStatus | None:
         subject = self._cache.get(STORE_CLUSTER, *_key(cluster))
         return None if subject is None else self._reader.read(StoreCluster, subject).status
 
-    def _tell(self, cluster: StoreCluster, troubles: list[Trouble]) -> None:
+    def _tell(self, cluster: StoreCluster, problems: list[Problem]) -> None:
         key = _key(cluster)
         subject = self._cache.get(STORE_CLUSTER, *key)
         if subject is None:
             return
         self._facts[key] = msgspec.structs.replace(self._look_at_pods(cluster), paused=cluster_paused(cluster))
-        if troubles:
+        if problems:
             facts = self._facts[key]
-            self._facts[key] = msgspec.structs.replace(facts, troubles=(*troubles, *facts.troubles))
+            self._facts[key] = msgspec.structs.replace(facts, problems=(*problems, *facts.problems))
         before = self._published(cluster) or StoreClusterStatus(observed_generation=cluster.metadata.generation)
         status = self.describe(cluster, self._controllers.last_status(key) or before)
         self._statuses.set(subject, status_document(status))
@@ -363,7 +363,7 @@ class ClusterKeeper:
             zones_from=zones_from(cluster, self._zones.get(_key(cluster), {})),
             waiting=f"not ready: {', '.join(unready[:5])}" if unready else "",
             outdated=len(outdated(self._own_set(cluster), pods)),
-            troubles=tuple(problems[:3]),
+            problems=tuple(problems[:3]),
         )
 
     def _find_zones(self, cluster: StoreCluster) -> None:
@@ -374,9 +374,9 @@ class ClusterKeeper:
             self._zones[key] = zones
             self._controllers.hear(key)
 
-    def _complain(self, subject: Object, trouble: Trouble) -> None:
-        generation, now = subject["metadata"].get("generation", 0), timestamp(self._today())
-        status = troubled(self._statuses.of(subject), [trouble], generation=generation, now=now)
+    def _complain(self, subject: Object, problem: Problem) -> None:
+        generation, now = subject["metadata"].get("generation", 0), timestamp(self._wall_clock())
+        status = troubled(self._statuses.of(subject), [problem], generation=generation, now=now)
         self._statuses.set(subject, status)
 
     def _pods(self, cluster: StoreCluster) -> list[Object]:
@@ -401,7 +401,7 @@ class ClusterKeeper:
         await self._controllers.dismiss(_key(cluster))
         if await self._held_by_pause(cluster):
             words = "its deletion waits because it is paused: resume it to have its pods, volumes and keys deleted"
-            self._complain(subject, Trouble(Reason.PAUSED, words))
+            self._complain(subject, Problem(Reason.PAUSED, words))
             return 10 * _SOON
         name = cluster.metadata.name
         if self._own_set(cluster) is not None or self._pods(cluster):
@@ -439,7 +439,7 @@ class ClusterKeeper:
         reason = Reason.TABLES_REMAIN
         if cluster_paused(cluster):
             reason, words = Reason.PAUSED, f"its deletion waits because it is paused: resume it; {words}"
-        await self._stay(cluster, subject, Trouble(reason, words))
+        await self._stay(cluster, subject, Problem(reason, words))
         return True
 
     async def _kept(self, cluster: StoreCluster, subject: Object) -> dict[str, str]:
@@ -460,18 +460,18 @@ class ClusterKeeper:
             kept[key] = timestamp(datetime.fromtimestamp(until, UTC)) if until is not None else ""
         return kept
 
-    async def _stay(self, cluster: StoreCluster, subject: Object, trouble: Trouble) -> None:
+    async def _stay(self, cluster: StoreCluster, subject: Object, problem: Problem) -> None:
         """Say what the deletion waits for, and keep the stores running: data that is kept can be restored."""
         try:
             self._reader.read(StoreCluster, subject)
         except InvalidInputError:
-            self._complain(subject, trouble)
+            self._complain(subject, problem)
             return
-        troubles = [trouble]
+        problems = [problem]
         held = cluster_paused(cluster) or _FOREGROUND in cluster.metadata.finalizers
         if not held and not await self._namespace_ends(cluster):
-            await self._attempt(self._bring_about(cluster), troubles)
-        self._tell(cluster, troubles)
+            await self._attempt(self._bring_about(cluster), problems)
+        self._tell(cluster, problems)
 
     async def _ensure_controller(self, cluster: StoreCluster) -> None:
         """Have a controller where etcd can be reached; where it cannot, the deletion goes on as far as it may."""
@@ -498,7 +498,7 @@ class ClusterKeeper:
         if wanted := [table for table in tables if "deletionTimestamp" not in table["metadata"]]:
             names = ", ".join(table["metadata"]["name"] for table in wanted[:5])
             words = f"the StoreCluster goes when its tables have gone: delete {names}"
-            await self._stay(cluster, subject, Trouble(Reason.TABLES_REMAIN, words))
+            await self._stay(cluster, subject, Problem(Reason.TABLES_REMAIN, words))
             return True
         live = self._own_set(cluster)
         if live is None or "deletionTimestamp" in live["metadata"] or released(cluster):
@@ -528,7 +528,7 @@ class ClusterKeeper:
 
     async def _clean(self, cluster: StoreCluster) -> bool:
         """Remove all keys of a StoreCluster whose stores are gone; False where that has to wait."""
-        key, keys, now = _key(cluster), _keys(cluster), self._today()
+        key, keys, now = _key(cluster), _keys(cluster), self._wall_clock()
         try:
             metastore = await self._metastores.of(cluster)
             await self._check_followed(cluster, metastore)
@@ -577,9 +577,9 @@ def _labelled(subjects: Iterator[Object], cluster: StoreCluster) -> list[Object]
     return [one for one in subjects if one["metadata"].get("labels", {}).get(STORE_CLUSTER_LABEL) == name]
 
 
-def _refusal(error: KubernetesError) -> Trouble:
+def _refusal(error: KubernetesError) -> Problem:
     if isinstance(error, ForeignObjectError):
-        return Trouble(Reason.FOREIGN_OBJECT, str(error))
+        return Problem(Reason.FOREIGN_OBJECT, str(error))
     if isinstance(error, ApiForbiddenError):
-        return Trouble(Reason.FORBIDDEN, f"the operator lacks a permission: {error}")
-    return Trouble(Reason.API_REFUSED, str(error))
+        return Problem(Reason.FORBIDDEN, f"the operator lacks a permission: {error}")
+    return Problem(Reason.API_REFUSED, str(error))

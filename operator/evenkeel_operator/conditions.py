@@ -23,7 +23,7 @@ from evenkeel.model.conditions import (
     with_kstatus,
 )
 from evenkeel.model.storecluster import StoreCluster, StoreClusterStatus
-from evenkeel.reconcile.partitions import Trouble
+from evenkeel.reconcile.partitions import Problem
 from evenkeel.versions import FIRST
 
 __all__ = ["PodFacts", "described", "pod_problem", "ready_pod", "troubled"]
@@ -42,7 +42,7 @@ class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What has to happen before all is well, though nothing is wrong."""
     outdated: int = 0
     """Pods that are to be replaced, because the StatefulSet wants others."""
-    troubles: tuple[Trouble, ...] = ()
+    problems: tuple[Problem, ...] = ()
     paused: bool = False
 
 
@@ -69,7 +69,7 @@ def _conditions(
 ) -> Iterable[Condition]:
     generation = cluster.metadata.generation
     ready = told.get("Ready")
-    refused = next((trouble for trouble in facts.troubles if trouble.reason in STALLING), None)
+    refused = next((problem for problem in facts.problems if problem.reason in STALLING), None)
     if refused is not None and (ready is None or ready.status == "True"):
         words = f"generation {generation} is not carried out: {refused.message}"
         yield condition("Ready", False, refused.reason, words, now=now, generation=generation)
@@ -79,10 +79,10 @@ def _conditions(
             "Ready", False, Reason.STORES_NOT_READY, _joined(words, facts.waiting), now=now, generation=generation
         )
     degraded = told.get("Degraded")
-    if facts.troubles:
+    if facts.problems:
         own = degraded.message if degraded is not None and degraded.status == "True" else ""
-        words = _joined(*(trouble.message for trouble in facts.troubles), own)
-        yield condition("Degraded", True, facts.troubles[0].reason, words, now=now, generation=generation)
+        words = _joined(*(problem.message for problem in facts.problems), own)
+        yield condition("Degraded", True, facts.problems[0].reason, words, now=now, generation=generation)
     elif degraded is None:
         yield condition("Degraded", False, Reason.AS_EXPECTED, "", now=now, generation=generation)
     if facts.outdated and not facts.paused:
@@ -94,16 +94,16 @@ def _conditions(
 
 
 def troubled(
-    status: Object, troubles: Iterable[Trouble], *, generation: int, now: str, version: int | None = None
+    status: Object, problems: Iterable[Problem], *, generation: int, now: str, version: int | None = None
 ) -> Object:
     """A status of whatever kind, as it is, with why this generation is not Ready; other conditions stay as they are.
 
     `version` is the cluster version of its StoreCluster; a StoreCluster's status has it already.
     """
     version = status.get("version", FIRST) if version is None else version
-    found = list(troubles)
+    found = list(problems)
     before = [entry for entry in map(_read, status.get("conditions", ())) if entry is not None]
-    words = _joined(*(trouble.message for trouble in found))
+    words = _joined(*(problem.message for problem in found))
     wrong = [
         condition("Degraded", True, found[0].reason, words, now=now, generation=generation),
         condition("Ready", False, found[0].reason, words, now=now, generation=generation),
@@ -133,7 +133,7 @@ def ready_pod(pod: Object) -> bool:
     return ready and "deletionTimestamp" not in pod["metadata"]
 
 
-def pod_problem(pod: Object) -> Trouble | None:
+def pod_problem(pod: Object) -> Problem | None:
     """Why a pod cannot run, if so."""
     name, status = pod["metadata"]["name"], pod["status"]
     for entry in status.get("conditions", ()):
@@ -142,10 +142,10 @@ def pod_problem(pod: Object) -> Trouble | None:
             # The scheduler says "PersistentVolumeClaims", "persistentvolumeclaim" and "persistent volumes to bind".
             unbound = "persistentvolume" in words.replace(" ", "").lower()
             reason = Reason.VOLUME_UNBOUND if unbound else Reason.STORES_NOT_READY
-            return Trouble(reason, f"pod {name} waits for a node: {words}")
+            return Problem(reason, f"pod {name} waits for a node: {words}")
     for container in (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())):
         waiting = container.get("state", {}).get("waiting", {})
         if waiting.get("reason") in _WAITING:
             words = f"container {container['name']} of pod {name}: {waiting['reason']}"
-            return Trouble(Reason.STORES_NOT_READY, _joined(words, waiting.get("message", "")))
+            return Problem(Reason.STORES_NOT_READY, _joined(words, waiting.get("message", "")))
     return None

@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 from evenkeel.errors import KubernetesError
 from evenkeel.kube.client import FIELD_MANAGER, Kube
 from evenkeel.kube.kinds import EVENT, Object
-from evenkeel.metastore.clock import Clock, SystemClock
 from evenkeel.model.conditions import REPEATING
+from evenkeel.runtime.clock import Clock, SystemClock
 
 __all__ = ["Happening", "Recorder", "turned"]
 
@@ -71,12 +71,12 @@ class Recorder:
         *,
         instance: str,
         clock: Clock | None = None,
-        today: Callable[[], datetime] = lambda: datetime.now(UTC),
+        wall_clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._kube = kube
         self._instance = instance
         self._clock = clock or SystemClock()
-        self._today = today
+        self._wall_clock = wall_clock
         self._queue: asyncio.Queue[Happening] = asyncio.Queue(_QUEUED)
         self._told: OrderedDict[tuple[str, str, str], float] = OrderedDict()
 
@@ -106,7 +106,7 @@ class Recorder:
                 log.debug("an Event is dropped: %s", error)
 
     def _event(self, happening: Happening) -> Object:
-        subject, now = happening.subject, self._today().astimezone(UTC)
+        subject, now = happening.subject, self._wall_clock().astimezone(UTC)
         metadata, moment = subject["metadata"], now.strftime("%Y-%m-%dT%H:%M:%SZ")
         return {
             "apiVersion": EVENT.api_version,

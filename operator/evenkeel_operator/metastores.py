@@ -58,14 +58,14 @@ class Metastores:
         own: EtcdSettings,
         folder: Path,
         authority: Authority | None = None,
-        today: Callable[[], datetime] = lambda: datetime.now(UTC),
+        wall_clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """`folder` takes certificates as files; `authority` signs for the operator's own etcd, where it is ours."""
         self._kube = kube
         self._own = own
         self._folder = folder
         self._authority = authority
-        self._today = today
+        self._wall_clock = wall_clock
         self._open: dict[EtcdSettings, EtcdMetastore] = {}
         self._lock = asyncio.Lock()
 
@@ -83,7 +83,7 @@ class Metastores:
         """How the operator reaches its own etcd."""
         if self._authority is None:
             return self._own
-        return self._settings("own", issued_credentials(self._authority, "operator", now=self._today()), ())
+        return self._settings("own", issued_credentials(self._authority, "operator", now=self._wall_clock()), ())
 
     async def of(self, cluster: StoreCluster) -> EtcdMetastore:
         """The etcd of a StoreCluster; InvalidInputError where what it names is not there."""
@@ -106,7 +106,7 @@ class Metastores:
             return access, {}
         if self._authority is not None:
             subject = f"{cluster.metadata.namespace}/{cluster.metadata.name}"
-            found = issued_credentials(self._authority, subject, now=self._today())
+            found = issued_credentials(self._authority, subject, now=self._wall_clock())
         else:
             found = credentials_of(self._own)
         access = MetastoreAccess(

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from evenkeel.errors import EvenkeelError
-from evenkeel.metastore.clock import Clock, SystemClock, Timer
-from evenkeel.process.subject import about
+from evenkeel.runtime.clock import Clock, SystemClock, Timer
+from evenkeel.runtime.log_context import about
 from evenkeel_operator.cache import Key
 
 __all__ = ["Look", "WorkQueue"]

@@ -20,8 +20,8 @@ import msgspec
 from evenkeel.errors import KubernetesError
 from evenkeel.kube.client import Kube
 from evenkeel.kube.kinds import Object, kind_of
-from evenkeel.metastore.clock import Clock, SystemClock
 from evenkeel.model.conditions import FIRST_TYPES
+from evenkeel.runtime.clock import Clock, SystemClock
 from evenkeel_operator.cache import Cache
 
 __all__ = ["Statuses"]

@@ -15,7 +15,7 @@ from evenkeel.kube.kinds import STORE_CLUSTER, TABLE, Object
 from evenkeel.model.conditions import Reason, timestamp
 from evenkeel.model.table import Table
 from evenkeel.reconcile.dropped import RESTORE_ANNOTATION
-from evenkeel.reconcile.partitions import Trouble
+from evenkeel.reconcile.partitions import Problem
 from evenkeel.versions import FIRST
 from evenkeel_operator.cache import Cache, Key
 from evenkeel_operator.conditions import troubled
@@ -23,10 +23,10 @@ from evenkeel_operator.reading import FINALIZER, Reader
 from evenkeel_operator.resources import claim, release
 from evenkeel_operator.statuses import Statuses
 
-__all__ = ["TableKeeper"]
+__all__ = ["TableReconciler"]
 
 
-class TableKeeper:
+class TableReconciler:
     """Looks at tables."""
 
     def __init__(
@@ -37,7 +37,7 @@ class TableKeeper:
         reader: Reader,
         *,
         helpless: Callable[[Key], bool] = lambda _: False,
-        today: Callable[[], datetime] = lambda: datetime.now(UTC),
+        wall_clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """`helpless` tells whether nothing can be done for the tables of a StoreCluster at the moment."""
         self._kube = kube
@@ -45,7 +45,7 @@ class TableKeeper:
         self._helpless = helpless
         self._statuses = statuses
         self._reader = reader
-        self._today = today
+        self._wall_clock = wall_clock
 
     async def look(self, key: Key) -> None:
         """Claim a table, or say why it cannot be."""
@@ -58,27 +58,27 @@ class TableKeeper:
                 # Nobody is left who could have data of it, or nobody who could do something about it.
                 await release(self._kube, self._cache, TABLE, key)
             return
-        if (trouble := self._trouble(subject, cluster)) is not None:
-            generation, now = subject["metadata"].get("generation", 0), timestamp(self._today())
+        if (problem := self._trouble(subject, cluster)) is not None:
+            generation, now = subject["metadata"].get("generation", 0), timestamp(self._wall_clock())
             version = FIRST if cluster is None else self._statuses.of(cluster).get("version", FIRST)
-            status = troubled(self._statuses.of(subject), [trouble], generation=generation, now=now, version=version)
+            status = troubled(self._statuses.of(subject), [problem], generation=generation, now=now, version=version)
             self._statuses.set(subject, status)
         elif FINALIZER not in subject["metadata"].get("finalizers", ()):
             await claim(self._kube, self._cache, TABLE, subject)
 
-    def _trouble(self, subject: Object, cluster: Object | None) -> Trouble | None:
+    def _trouble(self, subject: Object, cluster: Object | None) -> Problem | None:
         try:
             self._reader.read(Table, subject)
         except InvalidInputError as error:
-            return Trouble(Reason.SPEC_INVALID, f"{error}; what was asked for before stays in force")
+            return Problem(Reason.SPEC_INVALID, f"{error}; what was asked for before stays in force")
         wanted = subject["spec"]["storeCluster"]
         if cluster is None:
             words = f"there is no StoreCluster {wanted} in namespace {subject['metadata']['namespace']}; create it"
-            return Trouble(Reason.STORE_CLUSTER_MISSING, words)
+            return Problem(Reason.STORE_CLUSTER_MISSING, words)
         restored = RESTORE_ANNOTATION in (subject["metadata"].get("annotations") or {})
         if "deletionTimestamp" in cluster["metadata"] and not restored:
             # Data that is kept holds up the deletion, and can be restored until then.
-            return Trouble(Reason.STORE_CLUSTER_MISSING, f"the StoreCluster {wanted} is being deleted")
+            return Problem(Reason.STORE_CLUSTER_MISSING, f"the StoreCluster {wanted} is being deleted")
         return None
 
 

@@ -29,11 +29,11 @@ from evenkeel.kube.kinds import (
 )
 from evenkeel.metastore.settings import EtcdSettings
 from evenkeel.model.conditions import Reason, timestamp
-from evenkeel.reconcile.partitions import Trouble
+from evenkeel.reconcile.partitions import Problem
 from evenkeel_operator.authority import Authority
 from evenkeel_operator.cache import Cache, Key, key_of, version_of
 from evenkeel_operator.certificates import CertificateSource, CertManager, NoCertificates, OwnAuthorities
-from evenkeel_operator.clusters import ClusterKeeper
+from evenkeel_operator.clusters import StoreClusterReconciler
 from evenkeel_operator.conditions import troubled
 from evenkeel_operator.controllers import Controllers
 from evenkeel_operator.events import Recorder
@@ -46,7 +46,7 @@ from evenkeel_operator.queue import WorkQueue
 from evenkeel_operator.reading import Reader
 from evenkeel_operator.resources import KubeResources
 from evenkeel_operator.statuses import Statuses
-from evenkeel_operator.tables import TableKeeper
+from evenkeel_operator.tables import TableReconciler
 from evenkeel_operator.vitals import Vitals
 from evenkeel_operator.watches import Watch, Watches
 
@@ -116,13 +116,13 @@ class Term:
         self._recorder = Recorder(kube, instance=settings.identity)
         self._statuses = Statuses(kube, self._cache, told=self._recorder.hear)
         self._reader = Reader(self._statuses)
-        self._tables = TableKeeper(kube, self._cache, self._statuses, self._reader, helpless=self._helpless)
+        self._tables = TableReconciler(kube, self._cache, self._statuses, self._reader, helpless=self._helpless)
         self._table_queue = WorkQueue(self._tables.look, of="table")
         self._swept = False
         self._controllers = Controllers(
             holder=settings.identity, metastore=metastores.of, resources=self._resources, deposed=self._deposed
         )
-        self._clusters = ClusterKeeper(
+        self._clusters = StoreClusterReconciler(
             kube,
             self._cache,
             self._statuses,
@@ -187,10 +187,10 @@ class Term:
 
     async def _lament(self, error: ApiForbiddenError) -> None:
         """Say in the StoreClusters that could be listed why nothing is done for them."""
-        trouble = Trouble(Reason.FORBIDDEN, f"the operator lacks a permission: {error}")
+        problem = Problem(Reason.FORBIDDEN, f"the operator lacks a permission: {error}")
         for subject in self._cache.all(STORE_CLUSTER):
             generation, now = subject["metadata"].get("generation", 0), timestamp(datetime.now(UTC))
-            self._statuses.set(subject, troubled(self._statuses.of(subject), [trouble], generation=generation, now=now))
+            self._statuses.set(subject, troubled(self._statuses.of(subject), [problem], generation=generation, now=now))
         await self._statuses.flush()
 
     def _resources(self, key: Key) -> KubeResources:
@@ -210,7 +210,7 @@ class Term:
             return NoCertificates()
         if settings.cert_manager is not None:
             return CertManager(self._kube, settings.cert_manager)
-        return OwnAuthorities(seed, today=lambda: datetime.now(UTC))
+        return OwnAuthorities(seed, wall_clock=lambda: datetime.now(UTC))
 
     def _helpless(self, cluster: Key) -> bool:
         return cluster in self._controllers.problems()

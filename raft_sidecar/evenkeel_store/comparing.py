@@ -12,7 +12,7 @@ import logging
 from typing import Final
 
 from evenkeel.errors import StoreError
-from evenkeel.metastore.clock import Clock, SystemClock
+from evenkeel.runtime.clock import Clock, SystemClock
 from evenkeel_store.groups import Group
 from evenkeel_store.healing import AGAIN_SECONDS, Healer
 from evenkeel_store.service import Service

@@ -23,7 +23,7 @@ import pyarrow as pa
 from duckdb import DuckDBPyConnection as Cursor
 
 from evenkeel.errors import UnsupportedVersionError
-from evenkeel.wire.directory import replace_file
+from evenkeel.runtime.directories import replace_file
 from evenkeel_store.watermark import Watermark
 
 __all__ = ["Cursor", "Database", "insert", "is_damage", "is_fatal", "run"]

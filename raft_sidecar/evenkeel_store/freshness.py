@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Final, NamedTuple
 
 from evenkeel.errors import UnavailableError
-from evenkeel.metastore.clock import Clock
+from evenkeel.runtime.clock import Clock
 from evenkeel.wire.messages import ReadAt, ReadOutcome, Unavailable
 
 __all__ = ["ReadIndexes"]

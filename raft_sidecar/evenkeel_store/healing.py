@@ -18,7 +18,7 @@ from typing import Final, Protocol
 
 from evenkeel.client.verifying import Verified
 from evenkeel.errors import StoreError
-from evenkeel.metastore.clock import Clock, SystemClock
+from evenkeel.runtime.clock import Clock, SystemClock
 from evenkeel.wire.flight import GroupStatus, RebuildRequest
 from evenkeel_store.groups import Group
 from evenkeel_store.service import Service

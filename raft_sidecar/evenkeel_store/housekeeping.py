@@ -13,8 +13,8 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 from evenkeel.errors import StoreError
-from evenkeel.metastore.clock import Clock, SystemClock
 from evenkeel.routing.routes import KnownTable
+from evenkeel.runtime.clock import Clock, SystemClock
 from evenkeel_store.ages import Ages
 from evenkeel_store.entries import Expire, LogTime, encode_entry
 from evenkeel_store.groups import Group

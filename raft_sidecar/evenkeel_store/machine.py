@@ -30,8 +30,8 @@ import duckdb
 import msgspec
 
 from evenkeel.errors import StateMachineError
-from evenkeel.metastore.clock import Clock, SystemClock
-from evenkeel.wire.directory import DataDirectory
+from evenkeel.runtime.clock import Clock, SystemClock
+from evenkeel.runtime.directories import DataDirectory
 from evenkeel.wire.messages import (
     Applied,
     Apply,

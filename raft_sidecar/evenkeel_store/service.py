@@ -23,9 +23,9 @@ from evenkeel.errors import (
     UnknownPinError,
     UnknownTableError,
 )
-from evenkeel.metastore.clock import Clock, SystemClock
 from evenkeel.protocol.keys import table_name
 from evenkeel.routing.routes import KnownTable, Routes
+from evenkeel.runtime.clock import Clock, SystemClock
 from evenkeel.wire.flight import LookupRequest, ReadRequest
 from evenkeel.wire.messages import (
     MAX_ENTRY_BYTES,

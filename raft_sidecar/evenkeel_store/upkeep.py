@@ -21,7 +21,7 @@ from typing import Any, Final
 import duckdb
 
 from evenkeel.errors import UnavailableError
-from evenkeel.metastore.clock import Clock
+from evenkeel.runtime.clock import Clock
 from evenkeel_store.engine import Engine
 from evenkeel_store.entries import Compare
 from evenkeel_store.folding import FOLD_ROWS, fold

@@ -13,7 +13,6 @@ from evenkeel.controller.controller import Controller
 from evenkeel.errors import NoSpaceError
 from evenkeel.local.resources import ROOT, ClusterResources, LocalResources
 from evenkeel.metastore.api import Compare, Delete, Get, KeyValue, Op, Put, Txn, TxnResult
-from evenkeel.metastore.clock import VirtualClock
 from evenkeel.metastore.memory import MemoryLease, MemoryMetastore
 from evenkeel.model.loading import load_yaml
 from evenkeel.model.partitionassignment import PartitionAssignment
@@ -25,7 +24,8 @@ from evenkeel.protocol.partition import PartitionView, read_partition
 from evenkeel.protocol.records import Leader, LeaderOrder, LoadSlice, StoreLoad, StoreRecord, decode, encode, voters
 from evenkeel.protocol.sidecar import switch_txn
 from evenkeel.protocol.table_life import confirm_drop
-from evenkeel.reconcile.wish import table_key
+from evenkeel.reconcile.desired_table import table_key
+from evenkeel.runtime.clock import VirtualClock
 from evenkeel.versions import SUPPORTED, VersionRange
 
 KEYS = Keys(namespace="default", store_cluster="main")
@@ -83,10 +83,10 @@ class Scene:
             resources=ClusterResources(self.resources, "main"),
             holder=holder,
             clock=self.clock,
-            today=self.today,
+            wall_clock=self.wall_clock,
         )
 
-    def today(self) -> float:
+    def wall_clock(self) -> float:
         return BEGIN + self.clock.now() + self.wall_ahead
 
     async def __aenter__(self) -> Self:

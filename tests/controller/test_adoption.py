@@ -21,8 +21,8 @@ from evenkeel.model.loading import load_yaml
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.model.table import Table
 from evenkeel.protocol.keys import Keys
-from evenkeel_raft.agent.groups import Partition
 from evenkeel_raft.agent.status import AgentState
+from evenkeel_raft.shared.groups import Partition
 from tests.controller.support import store_cluster, table
 from tests.controller.test_with_agents import Whole
 from tests.protocol.support import KEYS
@@ -46,7 +46,7 @@ class Replaceable(Whole):
             resources=ClusterResources(self.resources, "main"),
             holder="tests",
             clock=self.clock,
-            today=self.clock.now,
+            wall_clock=self.clock.now,
         )
 
     async def run(self) -> None:

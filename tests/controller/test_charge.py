@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from evenkeel.controller.ground import Ground
+from evenkeel.controller.context import ControllerContext
 from evenkeel.controller.statuses import SETTLE_SECONDS, STATUS_SECONDS, StatusWriter
 from evenkeel.errors import AuthenticationError, FencedError, MetastoreError, UnreachableError
 from evenkeel.local.resources import ClusterResources
@@ -193,10 +193,10 @@ async def a_writer(scene: Scene) -> tuple[StatusWriter, list[str]]:
         sent.append(resource.metadata.name)
 
     resources.set_status = set_status  # type: ignore[method-assign]
-    ground = Ground(scene.metastore, keys=KEYS, clock=scene.clock, today=scene.today)
-    ground.epoch = await acquire_epoch(scene.metastore, KEYS.epoch, "tests")
-    await ground.check_version()
-    return StatusWriter(resources, ground), sent
+    context = ControllerContext(scene.metastore, keys=KEYS, clock=scene.clock, wall_clock=scene.wall_clock)
+    context.epoch = await acquire_epoch(scene.metastore, KEYS.epoch, "tests")
+    await context.check_version()
+    return StatusWriter(resources, context), sent
 
 
 @pytest.mark.parametrize("holds", [False, None])

@@ -6,10 +6,10 @@ import asyncio
 
 from evenkeel.controller.mirror import PATIENCE_SECONDS, SILENCE_SECONDS, Mirror
 from evenkeel.metastore.api import Event, KeyValue, Put, Txn
-from evenkeel.metastore.clock import VirtualClock
 from evenkeel.metastore.memory import MemoryMetastore
 from evenkeel.protocol.records import StoreRecord, StoreState, encode
 from evenkeel.reconcile.snapshot import read_table
+from evenkeel.runtime.clock import VirtualClock
 from tests.controller.support import KEYS, Scene
 from tests.kube_operator.support import turns
 

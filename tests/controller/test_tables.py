@@ -15,9 +15,9 @@ from evenkeel.metastore.api import Delete, Put, Txn
 from evenkeel.model.partitionassignment import PartitionAssignment
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.model.table import Table
-from evenkeel.process.logs import set_up_logs
 from evenkeel.rebalancers import runner
 from evenkeel.reconcile import status
+from evenkeel.runtime.logs import set_up_logs
 from tests.controller.support import KEYS, Scene, store_cluster, table, told
 
 WELL = {

@@ -33,7 +33,7 @@ class Whole(Cluster):
             resources=ClusterResources(self.resources, "main"),
             holder="tests",
             clock=self.clock,
-            today=self.clock.now,
+            wall_clock=self.clock.now,
         )
         self.network.dropped = lambda name: self.mvcc.get(KEYS.table(name)) is None
 

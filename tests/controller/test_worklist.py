@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from evenkeel.controller.worklist import PAUSE_SECONDS, Worklist
-from evenkeel.metastore.clock import VirtualClock
+from evenkeel.runtime.clock import VirtualClock
 
 
 class Workers:

@@ -14,7 +14,7 @@ from tests.explorer.world import KEYS, TABLE, Action, Operator, Store, World
 
 BUDGETED = frozenset(
     (
-        "wish",
+        "desired",
         "write",
         "compact",
         "crash",
@@ -39,10 +39,10 @@ BUDGETED = frozenset(
 
 def actions(world: World) -> Iterator[Action]:
     """Everything that may befall the world now."""
-    if world.spend("wish"):
-        for index, wish in enumerate(world.scenario.wishes):
-            if wish != world.wish and world.wish.voters is not None and index:
-                yield ("wish", str(index))
+    if world.spend("desired"):
+        for index, desired in enumerate(world.scenario.wishes):
+            if desired != world.desired and world.desired.voters is not None and index:
+                yield ("desired", str(index))
     yield from _metastore_actions(world)
     leaderless = not any(in_charge(world, operator) for operator in world.operators.values())
     for operator in world.operators.values():
@@ -166,8 +166,8 @@ def act(world: World, kind: str, name: str) -> None:
     """Do one of the above."""
     if kind in BUDGETED and world.spend(kind):
         world.budget[kind] -= 1
-    if kind == "wish":
-        world.wish = world.scenario.wishes[int(name)]
+    if kind == "desired":
+        world.desired = world.scenario.wishes[int(name)]
     elif kind in ("backup", "replace", "readopt"):
         _act_on_metastore(world, kind, name)
     elif kind == "halt":

@@ -27,7 +27,7 @@ def fingerprint(world: World) -> int:
         tuple(_store(store, world, rank) for store in world.stores.values()),
         tuple((rank[operator.epoch_mod], bool(operator.waiting)) for operator in world.operators.values()),
         tuple(sorted(_flight(flight, world, rank) for flight in world.flights)),
-        world.wish,
+        world.desired,
         tuple(sorted(world.budget.items())),
         world.trigger, world.planned, world.request, world.asked,
     ))  # fmt: skip

@@ -144,7 +144,7 @@ def check_deletion(world: World, name: str) -> None:
 
 def unfinished(world: World) -> str | None:
     """What keeps the world from being done, once nothing disturbs it any more; None when all is well."""
-    if world.wish.voters is None:
+    if world.desired.voters is None:
         return _undropped(world)
     record, _ = world.record()
     view = world.view()

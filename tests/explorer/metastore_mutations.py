@@ -17,7 +17,7 @@ from tests.explorer.world import KEYS, TABLE, Scenario, Wish, World
 ADOPTED = Scenario(
     stores=("a", "b", "c"),
     wishes=(Wish(("a",)), Wish(("b",)), Wish(("a", "b", "c")), Wish(("c",))),
-    budget={"wish": 3, "write": 2, "cut": 1, "pause": 1, "backup": 1, "replace": 2, "readopt": 1, "crash": 1},
+    budget={"desired": 3, "write": 2, "cut": 1, "pause": 1, "backup": 1, "replace": 2, "readopt": 1, "crash": 1},
 )
 """A metastore that is lost while replicas move."""
 
@@ -38,7 +38,7 @@ def opens_at_once(world: World, epoch: Compare) -> operators.Step:
 def creates_anew(world: World, epoch: Compare) -> operators.Step | None:
     record, _ = world.record()
     if record is None:
-        spec = msgspec.Raw(encode(world.wish))
+        spec = msgspec.Raw(encode(world.desired))
         made = TableRecord(partitions=1, replicas=1, consensus_size=1, retarget=world.scenario.mode, spec=spec)
         return "announce", table_life.announce(made, keys=KEYS, table=TABLE, epoch=epoch)
     return operators._create(world, epoch) if record.state is TableState.CREATING else opens_at_once(world, epoch)

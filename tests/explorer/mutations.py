@@ -312,7 +312,7 @@ THERE_AND_BACK = Scenario(
     stores=("a", "b", "c"),
     wishes=(Wish(("a", "b")), Wish(("a", "c")), Wish(("a", "b"))),
     mode=Retarget.CANCEL,
-    budget={"wish": 2},
+    budget={"desired": 2},
 )
 
 
@@ -351,7 +351,9 @@ MUTATIONS = (
         name="absence",
         says="a replica is deleted because stable is absent",
         patch=_on_absence,
-        scenario=Scenario(stores=("a", "b"), wishes=(Wish(("a", "b")), Wish(("a",))), budget={"wish": 1, "blank": 2}),
+        scenario=Scenario(
+            stores=("a", "b"), wishes=(Wish(("a", "b")), Wish(("a",))), budget={"desired": 1, "blank": 2}
+        ),
     ),
     Mutation(
         name="old-peers",
@@ -368,9 +370,9 @@ MUTATIONS = (
         says="replica ids are fixed when the plan is made",
         patch=_ids_from_plan,
         scenario=Scenario(
-            stores=("a", "b", "c"), wishes=(Wish(("a", "b")), Wish(("a", "c")), Wish(("a", "b"))), budget={"wish": 4}
+            stores=("a", "b", "c"), wishes=(Wish(("a", "b")), Wish(("a", "c")), Wish(("a", "b"))), budget={"desired": 4}
         ),
-        weights={"operate": 0.3, "elect": 0.02, "timeout": 0.05, "give-up": 0.05, "wish": 0.3},
+        weights={"operate": 0.3, "elect": 0.02, "timeout": 0.05, "give-up": 0.05, "desired": 0.3},
     ),
     Mutation(
         name="no-token",
@@ -379,9 +381,9 @@ MUTATIONS = (
         scenario=Scenario(
             stores=("a", "b", "c"),
             wishes=(Wish(("a", "b", "c")), Wish(("b", "c")), Wish(("a", "b")), Wish(("a", "c"))),
-            budget={"wish": 4, "cut": 1},
+            budget={"desired": 4, "cut": 1},
         ),
-        weights={"elect": 0.3, "mend": 0.005, "cut": 1.0, "timeout": 0.05, "give-up": 0.05, "wish": 0.1},
+        weights={"elect": 0.3, "mend": 0.005, "cut": 1.0, "timeout": 0.05, "give-up": 0.05, "desired": 0.1},
     ),
     Mutation(
         name="staging-token",
@@ -400,9 +402,9 @@ MUTATIONS = (
         scenario=Scenario(
             stores=("a", "b", "c"),
             wishes=(Wish(("a",)), Wish(("a",), ("b",)), Wish(("a",), ("c",)), Wish(("a",))),
-            budget={"wish": 4},
+            budget={"desired": 4},
         ),
-        weights={"elect": 0.02, "timeout": 0.05, "give-up": 0.05, "wish": 0.5, "operate": 2.0},
+        weights={"elect": 0.02, "timeout": 0.05, "give-up": 0.05, "desired": 0.5, "operate": 2.0},
     ),
     Mutation(
         name="deposed-unlock",
@@ -411,7 +413,7 @@ MUTATIONS = (
         scenario=Scenario(
             stores=("a", "b", "c"),
             wishes=(Wish(("a", "b", "c")), Wish(("b", "c")), Wish(("a", "b")), Wish(("a", "c"))),
-            budget={"wish": 3, "cut": 1},
+            budget={"desired": 3, "cut": 1},
         ),
         weights={"elect": 0.1, "mend": 0.01, "cut": 0.3, "timeout": 0.05},
     ),
@@ -420,7 +422,7 @@ MUTATIONS = (
         says="a leader goes on under its lock although nobody knows whether its unlocking has landed or will",
         patch=_certain_lock,
         scenario=Scenario(
-            stores=("a", "b", "c"), wishes=(Wish(("a", "b")), Wish(("a", "b", "c"))), budget={"wish": 1, "cut": 3}
+            stores=("a", "b", "c"), wishes=(Wish(("a", "b")), Wish(("a", "b", "c"))), budget={"desired": 1, "cut": 3}
         ),
         weights={
             "elect": 0.01,
@@ -429,7 +431,7 @@ MUTATIONS = (
             "land": 0.4,
             "cut": 0.2,
             "mend": 1.0,
-            "wish": 4.0,
+            "desired": 4.0,
             "lead": 2.0,
             "replicate": 2.0,
             "deliver": 2.0,
@@ -442,9 +444,9 @@ MUTATIONS = (
         scenario=Scenario(
             stores=("a", "b", "c", "d"),
             wishes=(Wish(("a", "b", "c")), Wish(("a", "b", "d"))),
-            budget={"wish": 1, "lose": 1},
+            budget={"desired": 1, "lose": 1},
         ),
-        weights={"wish": 4.0, "lose": 0.001, "elect": 0.02, "replicate": 0.2, "timeout": 0.01, "give-up": 0.01},
+        weights={"desired": 4.0, "lose": 0.001, "elect": 0.02, "replicate": 0.2, "timeout": 0.01, "give-up": 0.01},
     ),
     Mutation(
         name="dead-majority",
@@ -458,7 +460,7 @@ MUTATIONS = (
         scenario=Scenario(
             stores=("a", "b", "c"),
             wishes=(Wish(("a",)), Wish(("a", "b"))),
-            budget={"wish": 1, "lose": 1, "pause": 1},
+            budget={"desired": 1, "lose": 1, "pause": 1},
         ),
         weights={"elect": 0.05, "timeout": 0.05, "give-up": 0.05, "lose": 0.1},
     ),
@@ -470,9 +472,9 @@ MUTATIONS = (
             stores=("a", "b", "c"),
             wishes=(Wish(("a",)), Wish(("a",), ("b",)), Wish(("a",), ("c",)), Wish(("a",))),
             mode=Retarget.CANCEL,
-            budget={"wish": 5},
+            budget={"desired": 5},
         ),
-        weights={"elect": 0.01, "timeout": 2.0, "land": 1.0, "wish": 0.3, "give-up": 0.02},
+        weights={"elect": 0.01, "timeout": 2.0, "land": 1.0, "desired": 0.3, "give-up": 0.02},
     ),
     Mutation(
         name="stable-last",
@@ -484,7 +486,7 @@ MUTATIONS = (
         says="a sidecar that has confirmed a drop still starts what an older view asks for",
         patch=lambda: mock.patch.object(sidecars, "forswear", return_value=None),
         scenario=Scenario(
-            stores=("a", "b"), wishes=(Wish(("a",)), Wish(("a",), ("b",)), Wish(None)), budget={"wish": 2}
+            stores=("a", "b"), wishes=(Wish(("a",)), Wish(("a",), ("b",)), Wish(None)), budget={"desired": 2}
         ),
         weights={"elect": 0.02, "start": 0.01, "deliver": 0.2, "confirm": 4.0, "operate": 4.0, "land": 4.0},
     ),
@@ -493,7 +495,7 @@ MUTATIONS = (
         says="a watch that is behind brings back what a newer read has shown to be over",
         patch=lambda: mock.patch.object(PartitionAgent, "see", _newest_counts),
         scenario=Scenario(
-            stores=("a", "b"), wishes=(Wish(("a",)), Wish(("a",), ("b",)), Wish(None)), budget={"wish": 2, "lag": 2}
+            stores=("a", "b"), wishes=(Wish(("a",)), Wish(("a",), ("b",)), Wish(None)), budget={"desired": 2, "lag": 2}
         ),
         weights={
             "elect": 0.02,
@@ -512,7 +514,7 @@ MUTATIONS = (
             operators, "gone_for_good", lambda world, store, volume: world.volumes().get(store) != volume
         ),
         scenario=Scenario(
-            stores=("a", "b"), wishes=(Wish(("a", "b")), Wish(None)), budget={"wish": 1, "crash": 1, "declare": 1}
+            stores=("a", "b"), wishes=(Wish(("a", "b")), Wish(None)), budget={"desired": 1, "crash": 1, "declare": 1}
         ),
         weights={"elect": 0.02, "restart": 0.02, "declare": 4.0, "timeout": 0.05, "give-up": 0.05},
     ),
@@ -524,7 +526,7 @@ MUTATIONS = (
             stores=("a", "b", "c"),
             wishes=(Wish(("a",)), Wish(("a",), ("b",)), Wish(("a",), ("c",))),
             mode=Retarget.QUEUE,
-            budget={"wish": 2, "lose": 1},
+            budget={"desired": 2, "lose": 1},
         ),
         weights={"elect": 0.02, "timeout": 0.05, "give-up": 0.05, "lead": 0.2, "replicate": 0.2, "operate": 4.0},
     ),
@@ -538,7 +540,7 @@ MUTATIONS = (
             stores=("a", "b", "c"),
             wishes=(Wish(("a",)), Wish(("a",), ("b",))),
             mode=Retarget.QUEUE,
-            budget={"wish": 1, "lose": 1},
+            budget={"desired": 1, "lose": 1},
         ),
         weights={"elect": 0.02, "timeout": 0.05, "give-up": 0.05, "lead": 0.2, "replicate": 0.2, "operate": 4.0},
     ),
@@ -547,7 +549,7 @@ MUTATIONS = (
         says="learners are not unstaged when their change is called off",
         patch=_swap(leader, "_stage", _only_adds),
         scenario=Scenario(
-            stores=("a", "b"), wishes=(Wish(("a",)), Wish(("a",), ("b",)), Wish(("a",))), budget={"wish": 2}
+            stores=("a", "b"), wishes=(Wish(("a",)), Wish(("a",), ("b",)), Wish(("a",))), budget={"desired": 2}
         ),
         weights={"elect": 0.02, "timeout": 0.05, "give-up": 0.05},
     ),
@@ -555,8 +557,8 @@ MUTATIONS = (
         name="outgoing-leaves",
         says="a leader that is on its way out ends joint itself",
         patch=lambda: mock.patch.object(leader, "_in_joint", _leaves_itself),
-        scenario=Scenario(stores=("a", "b"), wishes=(Wish(("a",)), Wish(("b",))), budget={"wish": 1, "lose": 1}),
-        weights={"elect": 0.01, "timeout": 0.01, "give-up": 0.01, "lose": 0.02, "wish": 4.0},
+        scenario=Scenario(stores=("a", "b"), wishes=(Wish(("a",)), Wish(("b",))), budget={"desired": 1, "lose": 1}),
+        weights={"elect": 0.01, "timeout": 0.01, "give-up": 0.01, "lose": 0.02, "desired": 4.0},
     ),
     Mutation(
         name="read-by-parts",

@@ -56,9 +56,9 @@ def next_step(world: World, operator: Operator) -> Step | None:
     record, mod = world.record()
     if record is None:
         return _without_table(world, epoch)
-    if world.wish.voters is None:
+    if world.desired.voters is None:
         return _drop(world, record, epoch)
-    wanted = msgspec.Raw(encode(world.wish))
+    wanted = msgspec.Raw(encode(world.desired))
     if bytes(record.spec) != bytes(wanted):
         mirrored = msgspec.structs.replace(record, spec=wanted)
         return "spec", Txn((epoch, Compare(RECORD, "mod", "=", mod)), (Put(RECORD, encode(mirrored)),))
@@ -70,7 +70,7 @@ def _adopt(world: World, epoch: Compare) -> Step | None:
     request = str(world.request)
     if not world.adopted() and world.metastore.get(KEYS.tombstone(TABLE)) is None:
         kv = world.metastore.get(RECORD)
-        voters, learners = world.wish.voters or world.scenario.wishes[0].voters, world.wish.learners
+        voters, learners = world.desired.voters or world.scenario.wishes[0].voters, world.desired.learners
         record = TableRecord(
             partitions=1,
             replicas=1,
@@ -95,10 +95,14 @@ def _without_table(world: World, epoch: Compare) -> Step | None:
     if tombstone is not None:
         txn = table_life.bury(tombstone, gone=lambda store, volume: gone_for_good(world, store, volume), epoch=epoch)
         return None if txn is None else ("bury", txn)
-    if world.wish.voters is None or world.planned:
+    if world.desired.voters is None or world.planned:
         return None
     record = TableRecord(
-        partitions=1, replicas=1, consensus_size=1, retarget=world.scenario.mode, spec=msgspec.Raw(encode(world.wish))
+        partitions=1,
+        replicas=1,
+        consensus_size=1,
+        retarget=world.scenario.mode,
+        spec=msgspec.Raw(encode(world.desired)),
     )
     return "announce", table_life.announce(record, keys=KEYS, table=TABLE, epoch=epoch)
 

@@ -164,13 +164,13 @@ def settle(world: World, rng: random.Random, trace: list[Action]) -> None:
     for action in list(faults.actions(world)):
         if action[0] in ("resume", "mend", "unblank", "restart", "declare", "readopt"):
             _do(world, action, trace)
-    if world.wish.voters is not None and not target_of(world.wish, world.volumes(), world.scenario.stores)[1]:
-        _do(world, ("wish", str(_sensible_wish(world))), trace)
+    if world.desired.voters is not None and not target_of(world.desired, world.volumes(), world.scenario.stores)[1]:
+        _do(world, ("desired", str(_sensible_wish(world))), trace)
     _calm(world, rng, trace)
 
 
 def _sensible_wish(world: World) -> int:
-    return next(index for index, wish in enumerate(world.scenario.wishes) if wish.voters)
+    return next(index for index, desired in enumerate(world.scenario.wishes) if desired.voters)
 
 
 def _calm(world: World, rng: random.Random, trace: list[Action], steps: int = 3000) -> None:
@@ -269,7 +269,7 @@ def replay(failure: Failure) -> str | None:
 
 _EAGER = (
     "land", "adopt", "deliver", "read", "start", "replicate", "lead", "elect", "check", "delete", "wreck", "confirm",
-    "timeout", "give-up", "takeover", "operate", "declare", "undeclare", "resume", "mend", "unblank", "restart", "wish",
+    "timeout", "give-up", "takeover", "operate", "declare", "undeclare", "resume", "mend", "unblank", "restart", "desired",
     "readopt",
 )  # fmt: skip
 _LAZY = (*_EAGER[1:15], "operate", "land", *_EAGER[16:])

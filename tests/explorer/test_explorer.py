@@ -28,7 +28,7 @@ def test_every_single_departure(name: str, schedule: str) -> None:
 
 def test_every_pair_of_departures() -> None:
     """A leader that moves a one-replica partition away survives any two things going differently."""
-    scenario = msgspec.structs.replace(scenarios.SMALL["hand over"], budget={"wish": 1, "crash": 1, "mute": 1})
+    scenario = msgspec.structs.replace(scenarios.SMALL["hand over"], budget={"desired": 1, "crash": 1, "mute": 1})
     result = search.exhaust(scenario, deviations=2)
     assert result.failure is None, str(result.failure)
     assert result.complete

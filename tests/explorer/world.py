@@ -162,7 +162,7 @@ class World:
     __slots__ = (
         "asked", "backup", "budget", "cache", "cached_at", "committed", "flights", "flown", "metastore", "operators",
         "past", "planned", "request", "scenario", "stores", "terms", "trigger", "watch_revision", "wiped",
-        "wish", "writes",
+        "desired", "writes",
     )  # fmt: skip
 
     def __init__(self, scenario: Scenario) -> None:
@@ -172,7 +172,7 @@ class World:
         self.operators = {name: Operator(name) for name in ("o1", "o2")}
         self.flights: list[InFlight] = []
         self.flown = 0
-        self.wish = scenario.wishes[0]
+        self.desired = scenario.wishes[0]
         self.budget = dict(scenario.budget)
         self.watch_revision = 0
         self.past: tuple[Seen, ...] = ()
@@ -204,7 +204,7 @@ class World:
         twin.stores = {name: store.clone() for name, store in self.stores.items()}
         twin.operators = {name: operator.clone() for name, operator in self.operators.items()}
         twin.flights = list(self.flights)
-        twin.flown, twin.wish, twin.writes, twin.trigger = self.flown, self.wish, self.writes, self.trigger
+        twin.flown, twin.desired, twin.writes, twin.trigger = self.flown, self.desired, self.writes, self.trigger
         twin.planned, twin.request, twin.asked, twin.backup = self.planned, self.request, self.asked, self.backup
         twin.budget = dict(self.budget)
         twin.watch_revision, twin.past = self.watch_revision, self.past
@@ -351,14 +351,14 @@ def _touches_watched(key: str) -> bool:
     return key in WATCHED or any(watched.startswith(key) for watched in WATCHED)
 
 
-def target_of(wish: Wish, usable: dict[str, str], stores: tuple[str, ...]) -> tuple[list[str], int]:
+def target_of(desired: Wish, usable: dict[str, str], stores: tuple[str, ...]) -> tuple[list[str], int]:
     """The stores a wish comes to when some are not usable, voters first, and how many of them vote."""
-    if wish.voters is None:
+    if desired.voters is None:
         return [], 0
-    spares = [name for name in stores if name in usable and name not in (*wish.voters, *wish.learners)]
-    voters = _fill(wish.voters, usable, [*spares, *(name for name in wish.learners if name in usable)])
+    spares = [name for name in stores if name in usable and name not in (*desired.voters, *desired.learners)]
+    voters = _fill(desired.voters, usable, [*spares, *(name for name in desired.learners if name in usable)])
     left = {name: volume for name, volume in usable.items() if name not in voters}
-    learners = _fill(wish.learners, left, [name for name in spares if name in left])
+    learners = _fill(desired.learners, left, [name for name in spares if name in left])
     return [*voters, *learners], len(voters)
 
 

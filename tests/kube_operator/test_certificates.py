@@ -182,7 +182,7 @@ async def test_a_clean_up_that_was_interrupted() -> None:
 async def test_our_own_follow_from_the_calendar() -> None:
     """The same all day for everybody; half a year later another revision of the same authority."""
     now = [datetime(2026, 5, 1, tzinfo=UTC)]
-    source = OwnAuthorities(b"s" * 32, today=lambda: now[0])
+    source = OwnAuthorities(b"s" * 32, wall_clock=lambda: now[0])
     first, secret = await source.shown(CLUSTER), source.objects(CLUSTER)
     assert first.authority == Authority(b"s" * 32, seed_name(CLUSTER)).certificate
     assert source.objects(CLUSTER) == secret

@@ -21,15 +21,15 @@ from evenkeel.kube.kinds import (
     Object,
 )
 from evenkeel.metastore.api import Delete, Put, Txn
-from evenkeel.metastore.clock import VirtualClock
 from evenkeel.metastore.epoch import Epoch, acquire_epoch
 from evenkeel.metastore.memory import MemoryMetastore
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import Peer, Stable, StoreRecord, StoreState, encode
+from evenkeel.runtime.clock import VirtualClock
 from evenkeel_operator.cache import Cache
 from evenkeel_operator.certificates import NoCertificates
-from evenkeel_operator.clusters import ClusterKeeper
+from evenkeel_operator.clusters import StoreClusterReconciler
 from evenkeel_operator.controllers import Controllers
 from evenkeel_operator.manifests.names import OWNER_ANNOTATION, STORE_CLUSTER_LABEL
 from evenkeel_operator.manifests.settings import MetastoreAccess, PodSettings
@@ -95,7 +95,7 @@ class Scene:
         self.statuses = Statuses(cast(Kube, self.kube), self.cache, clock=VirtualClock())
         self.reader = Reader(self.statuses)
         nobody = self.nobody = Nobody(self.metastore)
-        self.keeper = ClusterKeeper(
+        self.keeper = StoreClusterReconciler(
             cast(Kube, self.kube),
             self.cache,
             self.statuses,

@@ -7,11 +7,11 @@ import pytest
 from evenkeel.errors import FencedError, UnreachableError
 from evenkeel.kube.kinds import Object
 from evenkeel.metastore.api import Txn, TxnResult
-from evenkeel.metastore.clock import VirtualClock
 from evenkeel.metastore.epoch import FencedMetastore, acquire_epoch
 from evenkeel.metastore.memory import MemoryMetastore
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import Drain, decode
+from evenkeel.runtime.clock import VirtualClock
 from evenkeel_operator.cordons import EXTEND_SECONDS, Cordons, on_closed_nodes
 
 KEYS = Keys(namespace="shop", store_cluster="main")

@@ -10,7 +10,7 @@ import pytest
 from evenkeel.errors import LeaseNotFoundError
 from evenkeel.kube.client import Kube
 from evenkeel.kube.kinds import LEASE
-from evenkeel.metastore.clock import VirtualClock
+from evenkeel.runtime.clock import VirtualClock
 from evenkeel_operator.kube.lease import LeaseLock
 from tests.kube_operator.support import FakeKube, turns
 

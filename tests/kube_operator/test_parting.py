@@ -85,7 +85,7 @@ async def test_what_the_status_says_is_kept(until: str | None) -> None:
     assert f"orders.u until {until or 'it is purged'}" in message
     assert "the etcd that was followed does not confirm it" in message
     scene.change(metadata=RELEASED)
-    scene.keeper._away_since[KEY] = scene.keeper._today().replace(year=2000)
+    scene.keeper._away_since[KEY] = scene.keeper._wall_clock().replace(year=2000)
     await settle(scene)
     assert scene.claims == {}
 
@@ -181,7 +181,7 @@ async def test_keys_in_another_etcd_stay() -> None:
     """They may be those of a StoreCluster of the same name in another Kubernetes."""
     scene = await parting(status={"metastore": {"clusterId": "dead", "revision": 1}})
     await record(scene)
-    scene.keeper._away_since[KEY] = scene.keeper._today().replace(year=2000)
+    scene.keeper._away_since[KEY] = scene.keeper._wall_clock().replace(year=2000)
     await settle(scene)
     assert (STORE_CLUSTER, *KEY) not in scene.kube.objects
     assert await scene.metastore.get(KEYS.table("orders.uid-orders")) is not None

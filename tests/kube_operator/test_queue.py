@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from evenkeel.errors import InvalidInputError
-from evenkeel.metastore.clock import VirtualClock
+from evenkeel.runtime.clock import VirtualClock
 from evenkeel_operator.cache import Key
 from evenkeel_operator.queue import Look, WorkQueue
 from tests.kube_operator.support import turns

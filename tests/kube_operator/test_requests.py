@@ -44,7 +44,7 @@ class KubeScene(Scene):
             describe=lambda _, status: status,
         )
         return Controller(
-            self.metastore, keys=KEYS, resources=self.own, holder=holder, clock=self.clock, today=self.today
+            self.metastore, keys=KEYS, resources=self.own, holder=holder, clock=self.clock, wall_clock=self.wall_clock
         )
 
     def _changed(self, kind: Kind, before: Object | None, after: Object | None) -> None:

@@ -12,7 +12,7 @@ import pytest_asyncio
 from evenkeel.errors import KubernetesError
 from evenkeel.kube.client import Kube
 from evenkeel.kube.kinds import TABLE, Kind, Object
-from evenkeel.metastore.clock import VirtualClock
+from evenkeel.runtime.clock import VirtualClock
 from evenkeel_operator.cache import Cache
 from evenkeel_operator.statuses import Statuses
 from tests.kube_operator.support import FakeKube, turns

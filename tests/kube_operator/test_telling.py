@@ -14,7 +14,7 @@ from evenkeel.model.conditions import FIRST_TYPES, Reason, condition
 from evenkeel.model.storecluster import StoreCluster, StoreClusterStatus
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import Peer, Stable, StoreLoad, StoreRecord, StoreState, encode
-from evenkeel.reconcile.partitions import Trouble
+from evenkeel.reconcile.partitions import Problem
 from evenkeel_operator.conditions import PodFacts, described, pod_problem, ready_pod, troubled
 from evenkeel_operator.events import turned
 from evenkeel_operator.scaling import Census, idle_stores
@@ -56,7 +56,7 @@ def test_times_stay_while_nothing_turns() -> None:
 
 def test_troubles_of_both_are_told() -> None:
     """What pods lack goes before what stores lack, and neither hides the other."""
-    facts = PodFacts(pods=3, ready=3, troubles=(Trouble(Reason.VOLUME_UNBOUND, "no volume"),))
+    facts = PodFacts(pods=3, ready=3, problems=(Problem(Reason.VOLUME_UNBOUND, "no volume"),))
     after = described(store_cluster(), said(degraded=True), facts, before=None, now=NOW)
     [degraded] = [entry for entry in after.conditions if entry.type == "Degraded"]
     assert (degraded.status, degraded.reason) == ("True", "VolumeUnbound")
@@ -71,7 +71,7 @@ def test_trouble_leaves_the_rest_of_a_status() -> None:
     }  # fmt: skip
     available = {**ready, "type": "Available"}
     status = {"moving": 0, "conditions": [ready, available]}
-    after = troubled(status, [Trouble(Reason.SPEC_INVALID, "what")], generation=2, now=NOW, version=2)
+    after = troubled(status, [Problem(Reason.SPEC_INVALID, "what")], generation=2, now=NOW, version=2)
     assert after["moving"] == 0
     assert after["observedGeneration"] == 2
     by_type = {entry["type"]: entry for entry in after["conditions"]}
@@ -79,18 +79,18 @@ def test_trouble_leaves_the_rest_of_a_status() -> None:
     assert (by_type["Ready"]["status"], by_type["Ready"]["observedGeneration"]) == ("False", 2)
     assert (by_type["Stalled"]["status"], by_type["Reconciling"]["status"]) == ("True", "False")
     assert by_type["Degraded"]["reason"] == "SpecInvalid"
-    fresh = troubled({"version": 2}, [Trouble(Reason.SPEC_INVALID, "what")], generation=1, now=NOW)
+    fresh = troubled({"version": 2}, [Problem(Reason.SPEC_INVALID, "what")], generation=1, now=NOW)
     assert {entry["type"] for entry in fresh["conditions"] if entry["status"] == "True"} == {"Degraded", "Stalled"}
 
 
 def test_operators_of_the_first_release_can_read_conditions() -> None:
     """Below version 2 there are only the types that they know, whatever the operator adds."""
-    troubles = [Trouble(Reason.SPEC_INVALID, "what")]
+    problems = [Problem(Reason.SPEC_INVALID, "what")]
     for version in (None, 1):
         status = {} if version is None else {"version": version}
-        found = troubled(status, troubles, generation=1, now=NOW)
+        found = troubled(status, problems, generation=1, now=NOW)
         assert {entry["type"] for entry in found["conditions"]} == {"Degraded", "Ready"}
-    facts = PodFacts(troubles=tuple(troubles))
+    facts = PodFacts(problems=tuple(problems))
     for version, types in ((1, FIRST_TYPES), (2, FIRST_TYPES | {"Reconciling", "Stalled"})):
         said_now = said(degraded=True).model_copy(update={"version": version})
         after = described(store_cluster(), said_now, facts, before=None, now=NOW)

@@ -97,7 +97,7 @@ async def change(world: World, **spec: Any) -> None:
     await world.run("patch", "table/orders", "--type=merge", f"--patch={patch}")
 
 
-async def trouble(world: World, reason: str) -> str:
+async def problem(world: World, reason: str) -> str:
     """The message of the Degraded condition, once it has that reason."""
     found = await world.condition(TABLE, "orders", "Degraded", reason=reason)
     [told] = [entry for entry in found["status"]["conditions"] if entry["type"] == "Degraded"]
@@ -118,7 +118,7 @@ async def test_another_default_without_a_policy(world: World) -> None:
     world.start()
     await make_table(world, schema=schema(AMOUNT))
     await change(world, schema=schema({**AMOUNT, "default": "1.00"}))
-    message = await trouble(world, "SpecInvalid")
+    message = await problem(world, "SpecInvalid")
     assert 'spec.schema.columns[1].default: got "1.00"; allowed: "0.00"' in message
     await refused_and_served(world, "SpecInvalid")
     tables = Keys(namespace=world.namespace, store_cluster="main").table("")
@@ -134,7 +134,7 @@ async def test_more_replicas_than_stores(world: World) -> None:
     world.start()
     await make_table(world)
     await change(world, replicas=5)
-    message = await trouble(world, "NoFeasiblePlacement")
+    message = await problem(world, "NoFeasiblePlacement")
     assert "replicas 5 need 5 stores" in message
     found = await refused_and_served(world, "NoFeasiblePlacement")
     assert found["status"]["replicas"] == 3
@@ -146,7 +146,7 @@ async def test_a_class_that_cannot_be_imported(world: World) -> None:
     world.start()
     await make_table(world)
     await change(world, rebalancer={"mode": "UserDefined", "class": "nowhere.to_be:Found"})
-    message = await trouble(world, "RebalancerFailed")
+    message = await problem(world, "RebalancerFailed")
     assert "nowhere" in message
     found = await refused_and_served(world, "RebalancerFailed")
     assert found["status"]["replicas"] == 3

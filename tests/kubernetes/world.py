@@ -14,9 +14,9 @@ from evenkeel.kube.access import load_configuration
 from evenkeel.kube.client import Kube
 from evenkeel.kube.kinds import PARTITION_ASSIGNMENT, POD, STORE_CLUSTER, TABLE, Kind, Object
 from evenkeel.metastore.etcd import EtcdMetastore
-from evenkeel.process.flags import Endpoint
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import encode
+from evenkeel.runtime.flags import Endpoint
 from evenkeel_operator.manifests.settings import PodSettings
 from evenkeel_operator.process.operate import Operator
 from evenkeel_operator.process.options import Options

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from evenkeel.metastore.clock import VirtualClock
 from evenkeel.metastore.etcd import EtcdMetastore
 from evenkeel.metastore.memory import MemoryMetastore
 from evenkeel.metastore.server import EtcdBinary, EtcdServer, find_etcd
+from evenkeel.runtime.clock import VirtualClock
 from tests.metastore.support import FAST_ELECTIONS, Subject, compact_etcd, settings_for
 
 _prefixes = (f"/test-{number}/" for number in itertools.count())

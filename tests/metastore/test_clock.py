@@ -8,8 +8,8 @@ from functools import partial
 
 import pytest
 
-from evenkeel.metastore.clock import SystemClock
-from evenkeel.wire.loop import loop_factory
+from evenkeel.runtime.clock import SystemClock
+from evenkeel.runtime.event_loop import loop_factory
 
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": loop_factory()}
 

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from evenkeel.errors import LeaseNotFoundError, UnreachableError
-from evenkeel.metastore.clock import VirtualClock
 from evenkeel.metastore.leases import keep_alive
 from evenkeel.metastore.memory import MemoryMetastore
+from evenkeel.runtime.clock import VirtualClock
 from tests.metastore.support import events_until, put, shown
 
 

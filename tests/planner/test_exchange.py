@@ -12,7 +12,7 @@ from evenkeel.planner.aims import wanted
 from evenkeel.planner.balanced import problem_of
 from evenkeel.planner.fill import fill
 from evenkeel.planner.placement import fewest_moves, improve, newcomers, place
-from evenkeel.planner.problem import Problem, Rows, count
+from evenkeel.planner.problem import PlacementProblem, Rows, count
 from evenkeel.planner.rules import candidates
 from tests.planner.cases import Case, case, larger_case
 from tests.planner.oracle import Program
@@ -51,7 +51,7 @@ def test_larger_placements_have_the_fewest_moves_too(seed: int) -> None:
         assert moves(problem, rows) == fewest_by_program(problem)
 
 
-def fewest_by_program(problem: Problem) -> int:
+def fewest_by_program(problem: PlacementProblem) -> int:
     program = Program()
     replica = [
         [program.variable(float(s not in row)) for s in range(problem.stores)] for row in problem.previous.tolist()
@@ -68,7 +68,7 @@ def fewest_by_program(problem: Problem) -> int:
     return round(cost)
 
 
-def problem_from(seed: int, make: Callable[[int], Case] = case) -> Problem | None:
+def problem_from(seed: int, make: Callable[[int], Case] = case) -> PlacementProblem | None:
     table, previous, stores, current = make(seed)
     try:
         return problem_of(table, previous, candidates(table, stores), current)
@@ -76,15 +76,15 @@ def problem_from(seed: int, make: Callable[[int], Case] = case) -> Problem | Non
         return None
 
 
-def nothing(problem: Problem) -> np.ndarray:
+def nothing(problem: PlacementProblem) -> np.ndarray:
     return np.zeros(problem.stores, dtype=np.int64)
 
 
-def moves(problem: Problem, rows: Rows) -> int:
+def moves(problem: PlacementProblem, rows: Rows) -> int:
     return int(newcomers(rows, problem.previous).sum())
 
 
-def check_valid(problem: Problem, rows: Rows) -> None:
+def check_valid(problem: PlacementProblem, rows: Rows) -> None:
     held = count(rows, problem.stores)
     assert ((problem.lowest <= held) & (held <= problem.highest)).all()
     for row in rows:

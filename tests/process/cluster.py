@@ -30,11 +30,11 @@ from evenkeel.metastore.settings import EtcdSettings
 from evenkeel.model.views import TableView
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import Leader, Retarget, StoreRecord, TableRecord, decode, shape
+from evenkeel.reconcile.desired_table import DesiredTable
 from evenkeel.reconcile.known import read_stores
 from evenkeel.reconcile.snapshot import TableSnapshot, read_table
 from evenkeel.reconcile.stores import StoreWish, judge_stores
 from evenkeel.reconcile.table import Outcome, drop_table, reconcile_table
-from evenkeel.reconcile.wish import TableWish
 from tests.reconcile.support import store_cluster
 
 KEYS: Final = Keys(namespace="default", store_cluster="main")
@@ -78,7 +78,7 @@ class StoreProcesses:
     async def start_machine(self) -> None:
         self.machine = await self._launch(
             "machine",
-            "evenkeel.wire.reference",
+            "evenkeel_reference",
             *("--socket", str(self.socket), "--data", str(self.directory / "state")),
             *("--listen", f"{LOOPBACK}:{self.front}"),
         )
@@ -222,11 +222,11 @@ class ProcessCluster:
     ) -> Outcome:
         """Bring the table towards so many replicas, as the operator would."""
         size = voters or (replicas if replicas % 2 else replicas - 1)
-        wish = TableWish(
+        desired = DesiredTable(
             record=TableRecord(partitions=self.partitions, replicas=replicas, consensus_size=size, retarget=retarget),
             view=TableView(name="orders", partitions=self.partitions, replicas=replicas, consensus_size=size),
         )
-        requests = reconcile_table(wish, keys=KEYS, table=TABLE, epoch=self.epoch.compare)
+        requests = reconcile_table(desired, keys=KEYS, table=TABLE, epoch=self.epoch.compare)
         return await drive(requests, metastore=self.metastore, epoch=self.epoch)
 
     async def drop(self) -> None:
@@ -246,9 +246,9 @@ class ProcessCluster:
 
     async def _judge_stores(self) -> bool:
         found = await self.metastore.range(KEYS.all_stores())
-        wish = StoreWish(cluster=store_cluster(drain=",".join(self._draining)))
+        desired = StoreWish(cluster=store_cluster(drain=",".join(self._draining)))
         known = read_stores(found.kvs, KEYS)
-        txns = judge_stores(known, wish, keys=KEYS, now=time.time(), anew=False, epoch=self.epoch.compare)
+        txns = judge_stores(known, desired, keys=KEYS, now=time.time(), anew=False, epoch=self.epoch.compare)
         return all([(await self.metastore.txn(txn)).succeeded for txn in list(txns)])
 
     async def volume(self, store: str) -> str:

@@ -23,6 +23,9 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
+RENAMED: dict[str, str] = {}
+"""By the present name of a module, its name in the previous release."""
+
 _DEEPEST = 8
 _DIFFERENT = 97
 """So many fields have values of their own."""
@@ -44,9 +47,9 @@ def formats() -> dict[str, tuple[Any, str]]:
         ("store: group", "evenkeel_store.journal", "KeptGroup", "msgpack"),
         ("store: step", "evenkeel_store.heads", "Step", "msgpack"),
     ):
-        found[name] = getattr(importlib.import_module(module), attribute), how
+        found[name] = getattr(_module(module), attribute), how
     for prefix, module in (("record", "evenkeel.protocol.records"), ("flight", "evenkeel.wire.flight")):
-        names = importlib.import_module(module)
+        names = _module(module)
         for name in names.__all__:
             kind = getattr(names, name)
             if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
@@ -61,6 +64,14 @@ def formats() -> dict[str, tuple[Any, str]]:
     ):
         found[f"resource: {name}"] = getattr(importlib.import_module(f"evenkeel.model.{module}"), name), "document"
     return found
+
+
+def _module(name: str) -> Any:
+    """Import a module by its present name, or by the name that the previous release has for it."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        return importlib.import_module(RENAMED[name])
 
 
 def examples(node: inspect.Type, at: int = 0, depth: int = 0) -> list[Any]:

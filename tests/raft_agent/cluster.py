@@ -7,7 +7,6 @@ import random
 from collections.abc import Callable
 
 from evenkeel.metastore.api import Compare, Get, KeyValue, Put, Txn, TxnResult
-from evenkeel.metastore.clock import VirtualClock
 from evenkeel.metastore.memory import MemoryMetastore
 from evenkeel.metastore.mvcc import Mvcc
 from evenkeel.protocol import table_life
@@ -24,10 +23,11 @@ from evenkeel.protocol.records import (
     shape,
 )
 from evenkeel.protocol.steps import assign_ids
+from evenkeel.runtime.clock import VirtualClock
 from evenkeel_raft.agent.agent import Agent
 from evenkeel_raft.agent.context import StoreIdentity
-from evenkeel_raft.agent.groups import Partition
 from evenkeel_raft.agent.settings import AgentSettings
+from evenkeel_raft.shared.groups import Partition
 from tests.protocol.support import KEYS, targets
 from tests.raft_agent.flaky import FlakyMetastore
 from tests.raft_agent.model import Disk, ModelGroups, Network
@@ -67,7 +67,7 @@ class StoreProcess:
                 self.name, StoreRecord(volume=self.disk.volume, address=f"10.0.0.{number}:7000"), pod=f"{self.name}-pod"
             ),
             clock=self._cluster.clock,
-            chance=random.Random(number),
+            rng=random.Random(number),
             settings=self.settings,
         )
         self.task = asyncio.ensure_future(self.agent.run())

@@ -15,9 +15,9 @@ from evenkeel.protocol.leader import GroupView
 from evenkeel.protocol.records import ReplicaId, StoreSettings
 from evenkeel.protocol.replica import Start, leader_excludes
 from evenkeel.versions import FIRST, SUPPORTED, VersionRange
-from evenkeel_raft.agent.groups import GroupReport, MetastoreMark, Partition
 from evenkeel_raft.agent.transfers import successors
-from evenkeel_raft.net.identity import Address
+from evenkeel_raft.shared.groups import GroupReport, MetastoreMark, Partition
+from evenkeel_raft.shared.identity import Address
 from tests.explorer import raft
 from tests.explorer.raft import Entry, Replica
 

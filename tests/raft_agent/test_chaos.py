@@ -12,7 +12,7 @@ import pytest
 
 from evenkeel.metastore.api import Txn
 from evenkeel.protocol.records import Drain, Leader, LeaderOrder, Retarget
-from evenkeel_raft.agent.groups import Partition
+from evenkeel_raft.shared.groups import Partition
 from tests.protocol.support import KEYS
 from tests.raft_agent.cluster import TABLE, Cluster, StoreProcess
 
@@ -26,7 +26,7 @@ class Chaos:
 
     def __init__(self, cluster: Cluster, seed: int) -> None:
         self._cluster = cluster
-        self._chance = random.Random(seed)
+        self._rng = random.Random(seed)
         self.rows = dict.fromkeys(PARTITIONS, "a b c")
 
     async def go_on(self, steps: int) -> None:
@@ -35,8 +35,8 @@ class Chaos:
             self.come_back, self.lose, self.find, self.blind, self.order, self.drain,
         )  # fmt: skip
         for _ in range(steps):
-            await self._chance.choice(deeds)()
-            await self._cluster.pass_time(self._chance.choice([0.05, 0.2, 1.0, 5.0]))
+            await self._rng.choice(deeds)()
+            await self._cluster.pass_time(self._rng.choice([0.05, 0.2, 1.0, 5.0]))
 
     async def end(self) -> None:
         self._cluster.network.cut = set()
@@ -55,12 +55,12 @@ class Chaos:
         reports = [self._cluster.reported(partition) for partition in PARTITIONS]
         for store in self._cluster.stores.values():
             await store.kill()
-        alone = self._chance.choice(sorted({report.store for report in reports if report is not None} or set(NAMES)))
+        alone = self._rng.choice(sorted({report.store for report in reports if report is not None} or set(NAMES)))
         self._cluster[alone].start()
 
     async def retarget(self) -> None:
-        partition = self._chance.choice(PARTITIONS)
-        members = self._chance.sample(NAMES, self._chance.choice([1, 3, 3, 4]))
+        partition = self._rng.choice(PARTITIONS)
+        members = self._rng.sample(NAMES, self._rng.choice([1, 3, 3, 4]))
         row = " ".join(name + ("*" if at == 3 else "") for at, name in enumerate(members))
         self.rows[partition] = row
         await self._cluster.retarget(row, partition=partition)
@@ -95,12 +95,12 @@ class Chaos:
             store.way.come_back()
 
     async def lose(self) -> None:
-        way, chance = self._pick().way, self._chance
+        way, rng = self._pick().way, self._rng
 
         def sometimes(_: Txn) -> bool:
-            return chance.random() < 0.3
+            return rng.random() < 0.3
 
-        if chance.random() < 0.5:
+        if rng.random() < 0.5:
             way.drop = sometimes
         else:
             way.lose_answer = sometimes
@@ -115,14 +115,14 @@ class Chaos:
 
     async def order(self) -> None:
         order = LeaderOrder(self._pick().name, self._cluster.clock.now() + 20)
-        await self._cluster.put(KEYS.leader_target(*self._chance.choice(PARTITIONS)), order)
+        await self._cluster.put(KEYS.leader_target(*self._rng.choice(PARTITIONS)), order)
 
     async def drain(self) -> None:
         lease = await self._cluster.metastore.lease(10)
         await self._cluster.put(KEYS.drain(self._pick().name), Drain(), lease=lease.id)
 
     def _pick(self) -> StoreProcess:
-        return self._cluster[self._chance.choice(NAMES)]
+        return self._cluster[self._rng.choice(NAMES)]
 
 
 def complaints(cluster: Cluster) -> dict[str, object]:

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from evenkeel.protocol.configuration import Configuration
 from evenkeel.protocol.records import Peer, Role, voters
-from evenkeel_raft.agent.configurations import change_to, conf_of, configuration_of
 from evenkeel_raft.core.confchange import apply_change
+from evenkeel_raft.shared.configurations import change_to, conf_of, configuration_of
 
 
 @st.composite

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from evenkeel.errors import DisconnectedError
 from evenkeel.protocol.records import Tombstone, decode
-from evenkeel_raft.agent.groups import Partition
 from evenkeel_raft.errors import DiskFullError
+from evenkeel_raft.shared.groups import Partition
 from tests.protocol.support import KEYS
 from tests.raft_agent.cluster import P0, TABLE, Cluster, puts
 from tests.raft_agent.test_moves import ready

@@ -7,9 +7,9 @@ import pytest
 from evenkeel.metastore.api import Delete, Txn
 from evenkeel.metastore.memory import MemoryMetastore
 from evenkeel.metastore.mvcc import Mvcc
-from evenkeel_raft.agent.groups import MetastoreMark
 from evenkeel_raft.agent.settings import AgentSettings
 from evenkeel_raft.agent.status import AgentState
+from evenkeel_raft.shared.groups import MetastoreMark
 from tests.protocol.support import KEYS, put
 from tests.raft_agent.cluster import Cluster, StoreProcess
 from tests.raft_agent.test_moves import ready

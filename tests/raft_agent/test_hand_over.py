@@ -6,7 +6,7 @@ import asyncio
 
 from evenkeel.metastore.api import Delete, Txn
 from evenkeel.protocol.records import Drain
-from evenkeel_raft.agent.groups import Partition
+from evenkeel_raft.shared.groups import Partition
 from tests.protocol.support import KEYS
 from tests.raft_agent.cluster import P0, TABLE, Cluster
 from tests.raft_agent.test_moves import ready

@@ -54,7 +54,7 @@ class Stores:
             groups=member.host,
             me=StoreIdentity(name, record),
             clock=self.hosts.clock,
-            chance=Random(name),
+            rng=Random(name),
         )
         self._tasks[name] = asyncio.ensure_future(self.agents[name].run())
 

@@ -6,9 +6,9 @@ import pytest
 
 from evenkeel.metastore.api import Delete, Txn
 from evenkeel.protocol.records import Retarget
-from evenkeel_raft.agent.groups import Partition
 from evenkeel_raft.agent.settings import AgentSettings
 from evenkeel_raft.agent.status import AgentState
+from evenkeel_raft.shared.groups import Partition
 from tests.protocol.support import KEYS
 from tests.raft_agent.cluster import P0, TABLE, Cluster, puts, writes
 from tests.raft_agent.test_moves import ready

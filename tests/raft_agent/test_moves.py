@@ -6,8 +6,8 @@ import pytest
 
 from evenkeel.metastore.api import Get, Txn
 from evenkeel.protocol.records import Retarget, shape
-from evenkeel_raft.agent.groups import Partition
 from evenkeel_raft.agent.settings import AgentSettings
+from evenkeel_raft.shared.groups import Partition
 from tests.protocol.support import targets
 from tests.raft_agent.cluster import P0, TABLE, Cluster, puts, writes
 

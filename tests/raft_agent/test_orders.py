@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from evenkeel.protocol.records import LeaderOrder
-from evenkeel_raft.agent.groups import Partition
+from evenkeel_raft.shared.groups import Partition
 from tests.protocol.support import KEYS
 from tests.raft_agent.cluster import P0, Cluster
 from tests.raft_agent.test_moves import ready

@@ -7,14 +7,14 @@ import random
 import pytest
 
 from evenkeel.metastore.api import Event, KeyValue, Snapshot
-from evenkeel.metastore.clock import VirtualClock
 from evenkeel.protocol.records import StoreRecord, StoreState, encode
+from evenkeel.runtime.clock import VirtualClock
 from evenkeel_raft.agent.attempts import Attempts
 from evenkeel_raft.agent.mirror import Mirror
 from evenkeel_raft.agent.settings import AgentSettings, Tuning
 from evenkeel_raft.agent.stores import Stores
 from evenkeel_raft.agent.work import Work
-from evenkeel_raft.net.identity import Address
+from evenkeel_raft.shared.identity import Address
 from tests.protocol.support import KEYS
 from tests.raft_agent.cluster import P0
 
@@ -63,7 +63,7 @@ def test_a_listing_tells_what_is_gone() -> None:
 def test_waits_double_with_jitter_up_to_a_limit() -> None:
     """From 200 ms on, never longer than the limit, and never exactly as long as everybody else's."""
     clock = VirtualClock()
-    attempts = Attempts(Work(clock), clock=clock, chance=random.Random(1), tuning=Tuning(AgentSettings()))
+    attempts = Attempts(Work(clock), clock=clock, rng=random.Random(1), tuning=Tuning(AgentSettings()))
     waits: list[float] = []
     for _ in range(12):
         attempts.put_off(P0, "no luck")

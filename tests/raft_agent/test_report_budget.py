@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from evenkeel.metastore.api import Delete, Put
 from evenkeel.protocol.keys import LOAD_SLICE
 from evenkeel.protocol.records import LoadSlice, StoreLoad, decode
-from evenkeel_raft.agent.groups import GroupReport, Partition
 from evenkeel_raft.agent.load import load_of, slices_of, with_tables
 from evenkeel_raft.agent.report_budget import LEAST_RATE, PacedReport, rough
 from evenkeel_raft.agent.settings import AgentSettings
+from evenkeel_raft.shared.groups import GroupReport, Partition
 from tests.protocol.support import KEYS
 
 TABLE = "orders-of-the-last-years.0b1c2d3e-4f50-4a61-8b72-9c83ad94be05"
@@ -182,8 +182,8 @@ def test_news_of_a_large_store_do_not_wait_in_the_older_form() -> None:
     reports = {Partition(TABLE, number): replica(10**9 + number) for number in range(count)}
     written = sum(bool(store.report(reports, older=True)) for _ in range(100))
     assert written < 5
-    trouble = {Partition(TABLE, 7): "the state machine has lost its state"}
-    assert store.report(reports, trouble, older=True) == 1
-    assert list(store.header.problems.values()) == list(trouble.values())
-    assert store.report(reports, trouble) > 1
+    problem = {Partition(TABLE, 7): "the state machine has lost its state"}
+    assert store.report(reports, problem, older=True) == 1
+    assert list(store.header.problems.values()) == list(problem.values())
+    assert store.report(reports, problem) > 1
     assert store.header.tables == {}

@@ -7,10 +7,10 @@ import pytest
 
 from evenkeel.protocol.leader import GroupView
 from evenkeel.protocol.records import ClusterVersion, GroupLoad, Leader, LoadSlice, StoreLoad, decode, encode
-from evenkeel_raft.agent.groups import GroupReport, Partition
 from evenkeel_raft.agent.load import CopyRate, Stalls, load_of, with_tables
 from evenkeel_raft.agent.report_budget import rough
 from evenkeel_raft.agent.settings import AgentSettings, Tuning
+from evenkeel_raft.shared.groups import GroupReport, Partition
 from tests.protocol.support import KEYS
 from tests.raft_agent.cluster import NO_SWEEP, P0, TABLE, Cluster, StoreProcess, puts, writes
 from tests.raft_agent.model import ModelGroups

@@ -11,23 +11,23 @@ from typing import Any
 
 import msgspec
 
-from evenkeel.metastore.clock import VirtualClock
 from evenkeel.protocol.configuration import Configuration
 from evenkeel.protocol.keys import group_number
 from evenkeel.protocol.leader import GroupView
 from evenkeel.protocol.records import Peer, Role, voters
 from evenkeel.protocol.replica import Start
+from evenkeel.runtime.clock import VirtualClock
 from evenkeel.wire.messages import Apply, Committed, Failed, Open, ProposeOutcome, ReadOutcome, Restore
-from evenkeel.wire.reference.entries import Upsert, encode_entry
-from evenkeel.wire.reference.machine import Machine
-from evenkeel.wire.reference.state import State
 from evenkeel.wire.store_end import StoreEnd
-from evenkeel_raft.agent.groups import Partition
 from evenkeel_raft.core.types import Settings
 from evenkeel_raft.host.host import Host
 from evenkeel_raft.host.settings import HostSettings
 from evenkeel_raft.log.wal import LogSettings
-from evenkeel_raft.net.identity import Address
+from evenkeel_raft.shared.groups import Partition
+from evenkeel_raft.shared.identity import Address
+from evenkeel_reference.entries import Upsert, encode_entry
+from evenkeel_reference.machine import Machine
+from evenkeel_reference.state import State
 
 LOOPBACK = "127.0.0.1"
 ORDERS = Partition("orders.1", 0)
@@ -119,7 +119,7 @@ class Member:
             settings=self.settings,
             log_settings=SMALL_LOG,
             clock=self.clock,
-            chance=Random(self.name),
+            rng=Random(self.name),
             wall=lambda: 1.7e9 + self.clock.now() + self.clock_ahead,
         )
         self.port = self._host.port

@@ -9,10 +9,10 @@ import msgspec
 from evenkeel.protocol.configuration import Configuration
 from evenkeel.protocol.keys import group_number
 from evenkeel.protocol.replica import Start
-from evenkeel.wire.reference.entries import Upsert, encode_entry
-from evenkeel_raft.agent.groups import Partition
 from evenkeel_raft.host.allowance import Allowance
 from evenkeel_raft.host.settings import HostSettings
+from evenkeel_raft.shared.groups import Partition
+from evenkeel_reference.entries import Upsert, encode_entry
 from tests.raft_host.support import ORDERS, QUICK, Cluster
 
 NewCluster = Callable[..., Awaitable[Cluster]]

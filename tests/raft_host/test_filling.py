@@ -15,10 +15,10 @@ import pytest
 from evenkeel.protocol.records import Peer, Role, StoreSettings
 from evenkeel.protocol.replica import Start
 from evenkeel.wire.messages import Failed, SnapshotTaken
-from evenkeel_raft.agent.configurations import member
 from evenkeel_raft.core.messages import Append, HeartbeatResponse, Message
 from evenkeel_raft.host import filler
 from evenkeel_raft.net.files.manifest import make_manifest
+from evenkeel_raft.shared.configurations import member
 from tests.raft_host.support import ORDERS, QUICK, Cluster, Member
 from tests.raft_host.test_state_machines import VALUES, pass_time, problem, replica_of
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from evenkeel.wire.messages import Busy, Committed, NotLeader
-from evenkeel.wire.reference.entries import Upsert, encode_entry
+from evenkeel_reference.entries import Upsert, encode_entry
 from tests.raft_host.support import ORDERS, Cluster, Member
 from tests.raft_host.test_state_machines import replica_of
 

@@ -11,7 +11,7 @@ import pytest
 from evenkeel.protocol.records import Role
 from evenkeel.protocol.replica import Start
 from evenkeel.wire.messages import Apply, ReadAt
-from evenkeel.wire.reference.entries import Upsert, encode_entry
+from evenkeel_reference.entries import Upsert, encode_entry
 from tests.raft_host.support import ORDERS, QUICK, Cluster
 
 NewCluster = Callable[..., Awaitable[Cluster]]

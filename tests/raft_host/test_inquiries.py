@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from evenkeel.metastore.clock import VirtualClock
+from evenkeel.runtime.clock import VirtualClock
 from evenkeel_raft.host.inquiries import Inquiries
 from evenkeel_raft.net.frames import Inquiry, Verdict
 from evenkeel_raft.net.peers import Peers

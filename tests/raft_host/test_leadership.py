@@ -12,8 +12,8 @@ from evenkeel.protocol.configuration import Configuration
 from evenkeel.protocol.records import Role
 from evenkeel.protocol.replica import Start
 from evenkeel.wire.messages import Drained, ReadAt, Unknown
-from evenkeel_raft.agent.groups import Partition
 from evenkeel_raft.core.messages import Message
+from evenkeel_raft.shared.groups import Partition
 from tests.raft_host.support import ORDERS, Cluster, Member
 from tests.raft_host.test_state_machines import pass_time, problem, replica_of
 

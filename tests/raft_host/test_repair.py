@@ -15,9 +15,9 @@ from evenkeel.protocol.records import Peer, Role, StoreSettings
 from evenkeel.protocol.replica import Start
 from evenkeel.wire.frames import Reason
 from evenkeel.wire.messages import Committed
-from evenkeel.wire.reference.entries import Upsert, encode_entry
 from evenkeel_raft.host import filler
 from evenkeel_raft.net.files.manifest import Manifest, make_manifest
+from evenkeel_reference.entries import Upsert, encode_entry
 from tests.raft_host.support import ORDERS, Cluster, Member
 from tests.raft_host.test_state_machines import SHORT_LOG, VALUES, pass_time, problem, replica_of
 

@@ -57,8 +57,8 @@ def draw(seed: int) -> Mix:
     """Draw a seed's mix. Most faults are off in most seeds, so that states between them get old enough."""
     rng = Random(f"mix {seed}")
 
-    def at_times(chance: float, most: float) -> float:
-        return rng.random() * most if rng.random() < chance else 0.0
+    def at_times(probability: float, most: float) -> float:
+        return rng.random() * most if rng.random() < probability else 0.0
 
     habits = Habits(
         groups=rng.choice((1, 2, 4, 8)),

@@ -14,13 +14,13 @@ from typing import Any
 
 import msgspec
 
-from evenkeel.metastore.clock import Clock, VirtualClock
+from evenkeel.runtime.clock import Clock, VirtualClock
 from evenkeel_raft.core.messages import InstallSnapshot, Message
 from evenkeel_raft.net.files.manifest import Manifest
 from evenkeel_raft.net.frames import Inquiry, Verdict
-from evenkeel_raft.net.identity import Address, Identity, LinkSettings
 from evenkeel_raft.net.peers import Peers
 from evenkeel_raft.net.tls import TlsFiles
+from evenkeel_raft.shared.identity import Address, Identity, LinkSettings
 
 HOST = "127.0.0.1"
 QUICK = LinkSettings(first_retry=0.001, last_retry=0.01)
@@ -108,7 +108,7 @@ class Store:
             inbox=self.inbox,
             settings=settings if clock is not None else patient(settings),
             clock=clock,
-            chance=random.Random(name),
+            rng=random.Random(name),
             tls=tls,
             bytes_per_second=rate,
             table_of=table_of,

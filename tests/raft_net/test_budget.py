@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from evenkeel.metastore.clock import VirtualClock
+from evenkeel.runtime.clock import VirtualClock
 from evenkeel_raft.net.budget import ByteBudget, TableBudgets
 
 MIB = 1 << 20

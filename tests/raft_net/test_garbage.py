@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenkeel.errors import FrameError
-from evenkeel.metastore.clock import VirtualClock
+from evenkeel.runtime.clock import VirtualClock
 from evenkeel.wire.frames import Reason
 from evenkeel_raft.core import messages as raft
 from evenkeel_raft.net.frames import PEER_CODEC, VERSION, Batch
-from evenkeel_raft.net.identity import Address
+from evenkeel_raft.shared.identity import Address
 from tests.raft_net.support import HOST, Raw, Store, introduce, turns
 
 NewStore = Callable[..., Awaitable[Store]]
@@ -105,14 +105,14 @@ async def test_after_the_hello(friends: tuple[Store, Store], hello: list[Any], j
 
 async def test_noise(friends: tuple[Store, Store]) -> None:
     """A hundred connections of random bytes, before or after a good hello of either purpose: all are dropped."""
-    chance = random.Random(3)
+    rng = random.Random(3)
     two = friends[1]
     for number in range(120):
         raw = await Raw.connect(two.port)
         if number % 3:
             raw.say(HELLO if number % 3 == 1 else FILES)
             await raw.hear()
-        noise = chance.randbytes(chance.randrange(1, 300))
+        noise = rng.randbytes(rng.randrange(1, 300))
         raw.writer.write(noise if number % 2 else framed(noise))
         raw.writer.write_eof()
         await raw.ended()

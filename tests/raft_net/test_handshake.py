@@ -11,7 +11,7 @@ from evenkeel.versions import VersionRange
 from evenkeel.wire.frames import Reason
 from evenkeel_raft.net.frames import VERSION, Hello
 from evenkeel_raft.net.handshake import greeting, judge_answer, judge_hello
-from evenkeel_raft.net.identity import Address, Identity
+from evenkeel_raft.shared.identity import Address, Identity
 
 ME = Identity("c1", "store-0", "vol-0")
 PEERS = {"store-0": Address("h", 1, "vol-0"), "store-1": Address("h", 2, "vol-1"), "store-2": Address("h", 3, "vol-2")}

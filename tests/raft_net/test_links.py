@@ -9,13 +9,13 @@ from typing import get_args
 import msgspec
 import pytest
 
-from evenkeel.metastore.clock import VirtualClock
+from evenkeel.runtime.clock import VirtualClock
 from evenkeel.versions import VersionRange
 from evenkeel.wire.frames import Reason
 from evenkeel_raft.core import messages as raft
 from evenkeel_raft.core.types import CONF, NORMAL, Conf, Entry, SnapshotMeta
 from evenkeel_raft.net.frames import VERSION, Inquiry, Verdict
-from evenkeel_raft.net.identity import Address
+from evenkeel_raft.shared.identity import Address
 from tests.raft_net.support import HOST, QUICK, Proxy, Raw, Store, introduce, turns
 
 NewStore = Callable[..., Awaitable[Store]]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from evenkeel.wire import loop
+from evenkeel.runtime import event_loop
 from evenkeel.wire.connection import FrameConnection
 from evenkeel_raft.core.messages import InstallSnapshot, ReadRequest
 from evenkeel_raft.core.types import Conf, SnapshotMeta
@@ -22,7 +22,7 @@ from evenkeel_raft.net.files.sender import Outcome, Sent
 from tests.raft_net.support import HOST, Store, introduce
 
 Factory = Callable[[], asyncio.AbstractEventLoop]
-LOOPS = pytest.mark.parametrize("factory", [asyncio.new_event_loop, loop.loop_factory()])
+LOOPS = pytest.mark.parametrize("factory", [asyncio.new_event_loop, event_loop.loop_factory()])
 
 
 async def loop_module() -> str:
@@ -31,9 +31,9 @@ async def loop_module() -> str:
 
 def test_uvloop_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Uvloop is used if it can be, and asyncio does without it."""
-    assert loop.run(loop_module()) == ("asyncio" if find_spec("uvloop") is None else "uvloop")
-    monkeypatch.setattr(loop, "find_spec", lambda name: None)
-    assert loop.run(loop_module()) == "asyncio"
+    assert event_loop.run(loop_module()) == ("asyncio" if find_spec("uvloop") is None else "uvloop")
+    monkeypatch.setattr(event_loop, "find_spec", lambda name: None)
+    assert event_loop.run(loop_module()) == "asyncio"
 
 
 def test_messages_and_files_on_that_loop(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_messages_and_files_on_that_loop(tmp_path: Path) -> None:
         await two.peers.close()
         return sent
 
-    assert loop.run(exchange()) == Sent(Outcome.STORED)
+    assert event_loop.run(exchange()) == Sent(Outcome.STORED)
 
 
 @LOOPS
@@ -136,4 +136,4 @@ def test_accepting_goes_on_after_an_error(tmp_path: Path, monkeypatch: pytest.Mo
         await one.peers.close()
         await two.peers.close()
 
-    loop.run(call())
+    event_loop.run(call())

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from evenkeel.metastore.clock import VirtualClock
+from evenkeel.runtime.clock import VirtualClock
 from evenkeel_raft.net.frames import PEER_CODEC, VERSION, Alive
-from evenkeel_raft.net.identity import Address
 from evenkeel_raft.net.skew import Skew, SkewProbe, clock_ahead
+from evenkeel_raft.shared.identity import Address
 from tests.raft_net.support import Raw, Store, introduce, turns
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from evenkeel.errors import InvalidInputError
-from evenkeel.metastore.clock import VirtualClock
+from evenkeel.runtime.clock import VirtualClock
 from evenkeel.wire.frames import Reason
 from evenkeel_raft.core.messages import InstallSnapshot, ReadRequest
 from evenkeel_raft.core.types import Conf, SnapshotMeta
@@ -20,7 +20,7 @@ from evenkeel_raft.net.files.manifest import Manifest, make_manifest
 from evenkeel_raft.net.files.partial import Partial
 from evenkeel_raft.net.files.sender import Outcome, Sent
 from evenkeel_raft.net.frames import VERSION
-from evenkeel_raft.net.identity import Address
+from evenkeel_raft.shared.identity import Address
 from tests.raft_net.support import HOST, QUICK, Proxy, Raw, Store, introduce, turns
 
 NewStore = Callable[..., Awaitable[Store]]
@@ -42,12 +42,12 @@ class Source:
     """A snapshot to send."""
 
     def __init__(self, directory: Path, seed: int = 0, sizes: tuple[int, ...] = (300_000, 0, 10, 5 * CHUNK)) -> None:
-        chance = random.Random(seed)
+        rng = random.Random(seed)
         self.directory = directory
         (directory / "sub").mkdir(parents=True)
         self.names = [f"sub/{number}" if number % 2 else f"{number}" for number in range(len(sizes))]
         for name, size in zip(self.names, sizes, strict=True):
-            (directory / name).write_bytes(chance.randbytes(size))
+            (directory / name).write_bytes(rng.randbytes(size))
         self.manifest: Manifest = make_manifest(directory, self.names, chunk_bytes=CHUNK)
 
     def send(self, store: Store, to: str, *, message: InstallSnapshot | None = None, **more: Any) -> asyncio.Task[Sent]:
@@ -124,12 +124,12 @@ async def test_many_at_once(stores: tuple[Store, Store], tmp_path: Path) -> None
 async def test_resumed_after_cuts_and_flips(new_store: NewStore, new_proxy: NewProxy, tmp_path: Path) -> None:
     """However often the connection is cut or a byte is changed, anywhere, the files arrive as they were."""
     source = Source(tmp_path / "source", sizes=(1_000_000, 300_000, 7))
-    chance = random.Random(1)
+    rng = random.Random(1)
     one, two = await new_store("store-1"), await new_store("store-2")
     proxy = await new_proxy(two.port)
     size = source.manifest.size
-    proxy.cut_at = [chance.randrange(size) for _ in range(25)]
-    proxy.flip_at = [chance.randrange(proxy.cut_at[number]) if number % 2 else size for number in range(25)]
+    proxy.cut_at = [rng.randrange(size) for _ in range(25)]
+    proxy.flip_at = [rng.randrange(proxy.cut_at[number]) if number % 2 else size for number in range(25)]
     introduce(one, two, **{"store-2": proxy.port})
     assert await source.send(one, "store-2") == STORED
     source.assert_equals(two.handler.snapshots.get_nowait()[2])

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from evenkeel.errors import InvalidInputError
-from evenkeel.process import http
-from evenkeel.process.flags import Endpoint
-from evenkeel.process.http import Answer, HttpServer
+from evenkeel.runtime import http_server
+from evenkeel.runtime.flags import Endpoint
+from evenkeel.runtime.http_server import Answer, HttpServer
 
 Ask = Callable[[bytes], Awaitable[bytes]]
 GET = b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -105,7 +105,7 @@ async def test_nonsense_is_answered(ask: Ask, request_: bytes, status: bytes) ->
 
 async def test_who_says_half_a_request_is_hung_up_on(port: int, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a while, or when it hangs up itself; nobody else waits for that."""
-    monkeypatch.setattr(http, "_PATIENCE", 0.05)
+    monkeypatch.setattr(http_server, "_PATIENCE", 0.05)
     slow = [await asyncio.open_connection("127.0.0.1", port) for _ in range(50)]
     for _, writer in slow:
         writer.write(b"GET /now HT")

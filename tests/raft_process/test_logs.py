@@ -7,8 +7,8 @@ import logging
 
 import pytest
 
-from evenkeel.process.logs import set_up_logs
-from evenkeel.process.subject import about, note
+from evenkeel.runtime.log_context import about, note
+from evenkeel.runtime.logs import set_up_logs
 
 
 def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from evenkeel_raft.agent.groups import MetastoreMark
 from evenkeel_raft.core.types import Conf
 from evenkeel_raft.host.host import Host
 from evenkeel_raft.host.labels import Label, encode_label
@@ -17,6 +16,7 @@ from evenkeel_raft.log.disk import FileDisk
 from evenkeel_raft.log.records import Created
 from evenkeel_raft.log.wal import SharedLog
 from evenkeel_raft.process.main import main
+from evenkeel_raft.shared.groups import MetastoreMark
 
 LEAST = ("--store", "s1", "--store-cluster", "main", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from evenkeel.errors import InvalidInputError
-from evenkeel.process.flags import Endpoint
+from evenkeel.runtime.flags import Endpoint
 from evenkeel_raft.process.options import Options, parse_options
 
 LEAST = ("--store", "s1", "--store-cluster", "main", "--data", "/data", "--advertise", "s1.example:7400")

@@ -10,10 +10,10 @@ from evenkeel.errors import DisconnectedError
 from evenkeel.protocol.configuration import Configuration
 from evenkeel.protocol.records import ReplicaId, StoreLoad, decode
 from evenkeel.protocol.replica import Start
-from evenkeel_raft.agent.groups import Partition
 from evenkeel_raft.errors import DiskFullError
 from evenkeel_raft.process.metrics import Metrics
 from evenkeel_raft.process.status import SidecarStatus, encode, status_of, unready
+from evenkeel_raft.shared.groups import Partition
 from tests.protocol.support import KEYS
 from tests.raft_host.support import ORDERS
 from tests.raft_process.support import Sidecar

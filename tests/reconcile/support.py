@@ -19,12 +19,12 @@ from evenkeel.protocol.sidecar import switch_txn
 from evenkeel.rebalancers.api import RebalanceResult
 from evenkeel.rebalancers.process import Limits
 from evenkeel.rebalancers.runner import rebalance_sync
+from evenkeel.reconcile.desired_table import DesiredTable
 from evenkeel.reconcile.known import read_stores
 from evenkeel.reconcile.requests import Carry, Commit, Found, Place, Read, Request, Requests
 from evenkeel.reconcile.snapshot import TableSnapshot, read_table
 from evenkeel.reconcile.stores import DRAIN_ANNOTATION, StoreWish, judge_stores
 from evenkeel.reconcile.table import Outcome, reconcile_table
-from evenkeel.reconcile.wish import TableWish
 
 KEYS = Keys(namespace="test", store_cluster="main")
 TABLE = "orders.1"
@@ -102,14 +102,14 @@ class Cluster:
         self.before(self.requests)
         return self.metastore.txn(txn)
 
-    def reconcile(self, wish: TableWish) -> Outcome:
-        return self.drive(reconcile_table(wish, keys=KEYS, table=TABLE, epoch=self.epoch))
+    def reconcile(self, desired: DesiredTable) -> Outcome:
+        return self.drive(reconcile_table(desired, keys=KEYS, table=TABLE, epoch=self.epoch))
 
-    def judge(self, wish: StoreWish | None = None, *, after: float = 0.0) -> None:
+    def judge(self, desired: StoreWish | None = None, *, after: float = 0.0) -> None:
         """Let time pass, and let the operator decide about stores."""
         self.now += after
         known = read_stores(self.metastore.range(KEYS.all_stores()).kvs, KEYS)
-        txns = judge_stores(known, wish or StoreWish(), keys=KEYS, now=self.now, anew=False, epoch=self.epoch)
+        txns = judge_stores(known, desired or StoreWish(), keys=KEYS, now=self.now, anew=False, epoch=self.epoch)
         for txn in list(txns):
             assert self.metastore.txn(txn).succeeded
 
@@ -119,11 +119,11 @@ class Cluster:
 
     def give_up(self, name: str, *tables: str) -> None:
         """End a store's lease, and let the time for which these tables wait for it pass."""
-        wish = StoreWish(lost_after=dict.fromkeys(tables or (TABLE,), 60.0))
-        self.judge(wish)
+        desired = StoreWish(lost_after=dict.fromkeys(tables or (TABLE,), 60.0))
+        self.judge(desired)
         self.metastore.txn(Txn(success=(Delete(KEYS.store(name)),)))
-        self.judge(wish)
-        self.judge(wish, after=61.0)
+        self.judge(desired)
+        self.judge(desired, after=61.0)
 
     def finish(self, partition: int) -> None:
         """What the partition's leader would do in the end: the switch."""
@@ -138,8 +138,8 @@ class Cluster:
         return TableSnapshot(KEYS, TABLE, found)
 
 
-def wish(replicas: int = 3, max_concurrent: int | None = None) -> TableWish:
-    return TableWish(
+def desired(replicas: int = 3, max_concurrent: int | None = None) -> DesiredTable:
+    return DesiredTable(
         max_concurrent=max_concurrent,
         record=TableRecord(partitions=PARTITIONS, replicas=replicas, consensus_size=replicas),
         view=TableView(name="orders", partitions=PARTITIONS, replicas=replicas, consensus_size=replicas),

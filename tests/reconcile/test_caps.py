@@ -7,7 +7,7 @@ import pytest
 
 from evenkeel.reconcile.caps import count_others
 from evenkeel.reconcile.stores import StoreWish
-from tests.reconcile.support import KEYS, TABLE, Cluster, store_cluster, wish
+from tests.reconcile.support import KEYS, TABLE, Cluster, desired, store_cluster
 
 
 class Capped(Cluster):
@@ -16,7 +16,7 @@ class Capped(Cluster):
     def __init__(self) -> None:
         super().__init__()
         self.judge(StoreWish(cluster=store_cluster(maxReplicasPerStore=100)))
-        self.reconcile(wish())
+        self.reconcile(desired())
 
     def used(self, table: str = "another.1") -> list[int]:
         """How much of each store's cap others take, as a table sees it."""
@@ -29,7 +29,7 @@ def test_a_table_sees_what_others_want() -> None:
     cluster = Capped()
     assert cluster.used() == [42] * 5
     assert cluster.used(TABLE) == [0] * 5
-    cluster.reconcile(wish(5))
+    cluster.reconcile(desired(5))
     assert cluster.used() == [70] * 5
 
 
@@ -37,7 +37,7 @@ def test_a_table_sees_what_others_want() -> None:
 def test_a_plan_that_waits_takes_what_it_may_need(replicas: int, taken: int) -> None:
     """Until it is approved nobody knows which plan will count, so both do."""
     cluster = Capped()
-    assert cluster.reconcile(msgspec.structs.replace(wish(replicas), manual=True)).awaiting_approval
+    assert cluster.reconcile(msgspec.structs.replace(desired(replicas), manual=True)).awaiting_approval
     assert cluster.used() == [taken] * 5
 
 

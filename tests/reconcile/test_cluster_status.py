@@ -18,10 +18,10 @@ from evenkeel.model.conditions import (
 from evenkeel.model.storecluster import MetastoreStatus, StoreCluster, StoreClusterStatus
 from evenkeel.protocol.records import StoreLoad, StoreRecord, StoreState, encode
 from evenkeel.reconcile.adoption import MetastoreSeen
-from evenkeel.reconcile.cluster_status import Held, cluster_status, troubled_cluster_status
+from evenkeel.reconcile.cluster_status import Held, cluster_problem_status, cluster_status
 from evenkeel.reconcile.cluster_version import Versions
 from evenkeel.reconcile.known import read_stores
-from evenkeel.reconcile.partitions import Trouble
+from evenkeel.reconcile.partitions import Problem
 from tests.reconcile.support import KEYS, conditions, message, store_cluster
 
 FIRST, LATER = "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"
@@ -31,7 +31,7 @@ WELL = {
     "Degraded": ("False", "AsExpected"),
 }
 
-FULL = {"orders.1": Trouble(Reason.NO_FEASIBLE_PLACEMENT, "no store has room")}
+FULL = {"orders.1": Problem(Reason.NO_FEASIBLE_PLACEMENT, "no store has room")}
 """Why a table cannot be placed."""
 
 
@@ -114,7 +114,7 @@ def test_draining_is_measured_by_what_was_there(left: int, percentage: int) -> N
     assert conditions(second)["Progressing"][0] == ("True" if left else "False")
 
 
-def scaled_down(*, tables: frozenset[str], held_up: dict[str, Trouble], **known: Any) -> StoreClusterStatus:
+def scaled_down(*, tables: frozenset[str], held_up: dict[str, Problem], **known: Any) -> StoreClusterStatus:
     """Three stores of which two are wanted; the third holds replicas of tables."""
     kvs = keys("s-0", "s-1", "s-2", s_2=StoreState(volume="v", draining=True), **known)
     return look(store_cluster(2, generation=4), kvs, held={"s-2": Held(12, None, tables)}, held_up=held_up)
@@ -135,7 +135,7 @@ def test_a_store_that_can_never_leave() -> None:
 
 def test_a_store_that_is_on_its_way_out() -> None:
     """Neither a table that is not on it, nor one that waits for stores which are coming, holds it up for good."""
-    coming = {"orders.1": Trouble(Reason.STORES_NOT_READY, "1 of 2 stores are registered")}
+    coming = {"orders.1": Problem(Reason.STORES_NOT_READY, "1 of 2 stores are registered")}
     for tables, held_up in ((frozenset[str](("others.1",)), FULL), (frozenset(coming), coming)):
         status = scaled_down(tables=tables, held_up=held_up)
         assert (conditions(status)["Ready"], stalled(status)) == (("True", "AsExpected"), ("False", "AsExpected"))
@@ -245,8 +245,8 @@ def test_when_nothing_can_be_read() -> None:
     """The last figures stay, with what is wrong."""
     cluster = store_cluster(1)
     before = look(cluster, keys("s-0"))
-    trouble = Trouble(Reason.METASTORE_UNREACHABLE, "no etcd endpoint answers")
-    status = troubled_cluster_status(seen(cluster, before), trouble, now=LATER)
+    problem = Problem(Reason.METASTORE_UNREACHABLE, "no etcd endpoint answers")
+    status = cluster_problem_status(seen(cluster, before), problem, now=LATER)
     assert conditions(status) == WELL | {
         "Ready": ("Unknown", "MetastoreUnreachable"),
         "Degraded": ("True", "MetastoreUnreachable"),

@@ -22,11 +22,11 @@ from evenkeel.model.partitionassignment import PartitionAssignment
 from evenkeel.model.rebalanceplan import RebalancePlan
 from evenkeel.protocol.records import StoreLoad, TableState
 from evenkeel.reconcile.adoption import MetastoreSeen
-from evenkeel.reconcile.cluster_status import troubled_cluster_status
-from evenkeel.reconcile.partitions import Trouble, partition_statuses, slice_status
+from evenkeel.reconcile.cluster_status import cluster_problem_status
+from evenkeel.reconcile.desired_table import desired_table
+from evenkeel.reconcile.partitions import Problem, partition_statuses, slice_status
 from evenkeel.reconcile.plan_status import CopyCosts, failed_plan_status, idle_plan_status, plan_object, plan_status
-from evenkeel.reconcile.status import troubled_status
-from evenkeel.reconcile.wish import wish_of
+from evenkeel.reconcile.status import problem_status
 from tests.reconcile.support import KEYS, PARTITIONS, TABLE, store_cluster
 from tests.reconcile.test_cluster_status import FULL, keys, look, scaled_down
 from tests.reconcile.test_status import FIRST, IMPOSSIBLE, Scene
@@ -34,9 +34,9 @@ from tests.repository.tree import ROOT
 
 FOLDER: Final = ROOT / "examples" / "argocd"
 KINDS: Final = ("StoreCluster", "Table", "PartitionAssignment", "RebalancePlan")
-AWAY: Final = Trouble(Reason.METASTORE_UNREACHABLE, "etcd does not answer")
-UNREADABLE: Final = Trouble(Reason.MALFORMED_RECORD, "key x holds nonsense")
-MISSING: Final = Trouble(Reason.STORES_NOT_READY, "1 of 3 stores are registered")
+AWAY: Final = Problem(Reason.METASTORE_UNREACHABLE, "etcd does not answer")
+UNREADABLE: Final = Problem(Reason.MALFORMED_RECORD, "key x holds nonsense")
+MISSING: Final = Problem(Reason.STORES_NOT_READY, "1 of 3 stores are registered")
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -96,12 +96,12 @@ def written(resource: ResourceBase, status: Any) -> dict[str, Any]:
 
 
 def creating(scene: Scene) -> dict[str, Any]:
-    scene.put(KEYS.table(TABLE), wish_of(scene.table).record)
+    scene.put(KEYS.table(TABLE), desired_table(scene.table).record)
     return {}
 
 
 def first_elections(scene: Scene) -> dict[str, Any]:
-    scene.put(KEYS.table(TABLE), msgspec.structs.replace(wish_of(scene.table).record, state=TableState.READY))
+    scene.put(KEYS.table(TABLE), msgspec.structs.replace(desired_table(scene.table).record, state=TableState.READY))
     for partition in range(PARTITIONS):
         scene.metastore.txn(Txn(success=(Delete(KEYS.leader(TABLE, partition)),)))
     return {}
@@ -110,12 +110,12 @@ def first_elections(scene: Scene) -> dict[str, Any]:
 def impossible(scene: Scene) -> dict[str, Any]:
     scene.look()
     scene.change(replicas=9)
-    return {"trouble": IMPOSSIBLE}
+    return {"problem": IMPOSSIBLE}
 
 
 def impossible_while_moving(scene: Scene) -> dict[str, Any]:
     rebalancing(scene)
-    return {"trouble": IMPOSSIBLE}
+    return {"problem": IMPOSSIBLE}
 
 
 def rebalancing(scene: Scene) -> dict[str, Any]:
@@ -175,7 +175,7 @@ TABLES: Final[dict[str, tuple[Callable[[Scene], dict[str, Any]], Verdict]]] = {
     "first elections": (first_elections, COMING),
     "impossible": (impossible, FAILED),
     "impossible while moving": (impossible_while_moving, FAILED),
-    "its stores are coming": (lambda _: {"trouble": MISSING}, COMING),
+    "its stores are coming": (lambda _: {"problem": MISSING}, COMING),
     "rebalancing": (rebalancing, MOVING),
     "paused": (paused, Verdict("Current", "Suspended", True)),
     "paused with another spec": (paused_with_another_spec, Verdict("InProgress", "Suspended", False)),
@@ -226,8 +226,8 @@ def test_what_the_operator_has_not_seen() -> None:
     scene.look()
     scene.change(replicas=4)
     assert judge(written(scene.table, scene.table.status)) == COMING
-    assert judge(written(scene.table, troubled_status(scene.table, AWAY, now=FIRST))) == COMING
-    assert judge(written(scene.table, troubled_status(scene.table, UNREADABLE, now=FIRST))) == FAILED
+    assert judge(written(scene.table, problem_status(scene.table, AWAY, now=FIRST))) == COMING
+    assert judge(written(scene.table, problem_status(scene.table, UNREADABLE, now=FIRST))) == FAILED
     fresh = {**written(scene.table, None), "status": dict(UNSEEN)}
     assert judge(fresh) == COMING
     bare = scene.table.model_dump(mode="json", by_alias=True, exclude={"status"})
@@ -248,7 +248,7 @@ def test_store_clusters() -> None:
     assert judge(clustered("s-0")) == COMING
     assert judge(clustered("s-0", "s-1", lost=("s-2",))) == COMING
     cluster = store_cluster(3)
-    assert judge(written(cluster, troubled_cluster_status(cluster, AWAY, now=FIRST))) == COMING
+    assert judge(written(cluster, cluster_problem_status(cluster, AWAY, now=FIRST))) == COMING
 
 
 def test_store_clusters_whose_spec_is_not_carried_out() -> None:
@@ -261,7 +261,7 @@ def test_store_clusters_whose_spec_is_not_carried_out() -> None:
 # PartitionAssignments
 
 
-def sliced(scene: Scene, *, mode: str, trouble: Trouble | None = None) -> dict[str, Any]:
+def sliced(scene: Scene, *, mode: str, problem: Problem | None = None) -> dict[str, Any]:
     text = (
         "apiVersion: evenkeel.dev/v1alpha1\nkind: PartitionAssignment\nmetadata: {name: orders-0, generation: 1}\n"
         "spec: {table: orders, from: 0, partitions: [{partition: 0, stores: [s0, s1, s2]}]}\n"
@@ -270,14 +270,14 @@ def sliced(scene: Scene, *, mode: str, trouble: Trouble | None = None) -> dict[s
     assert isinstance(found, PartitionAssignment)
     scene.change(rebalancer={"mode": mode})
     partitions = partition_statuses(scene.snapshot(), {})
-    return written(found, slice_status(scene.table, found, partitions, trouble=trouble, now=FIRST))
+    return written(found, slice_status(scene.table, found, partitions, problem=problem, now=FIRST))
 
 
 def test_partition_assignments() -> None:
     """Choices that are heeded, ignored, impossible, and on their way."""
     assert judge(sliced(Scene(), mode="SemiAuto")) == WELL
     assert judge(sliced(Scene(), mode="FullAuto")) == FAILED
-    assert judge(sliced(Scene(), mode="SemiAuto", trouble=IMPOSSIBLE)) == FAILED
+    assert judge(sliced(Scene(), mode="SemiAuto", problem=IMPOSSIBLE)) == FAILED
     moving = Scene()
     rebalancing(moving)
     assert judge(sliced(moving, mode="SemiAuto")) == COMING

@@ -15,7 +15,7 @@ from evenkeel.reconcile.leaders import (
     order_leaders,
     spell_leaders,
 )
-from tests.reconcile.support import KEYS, PARTITIONS, TABLE, Cluster, table, wish
+from tests.reconcile.support import KEYS, PARTITIONS, TABLE, Cluster, desired, table
 
 NOW = 5000.0
 
@@ -25,7 +25,7 @@ class Led(Cluster):
 
     def __init__(self, stores: int = 5) -> None:
         super().__init__(stores)
-        self.reconcile(wish())
+        self.reconcile(desired())
         plan = self.snapshot().plan
         assert plan is not None
         self.rows = [[peer.store for peer in plan.target(p)] for p in range(PARTITIONS)]
@@ -103,7 +103,7 @@ def test_nobody_is_asked_who_cannot(why: str) -> None:
         case "given up":
             cluster.give_up(wanted)
         case "moving":
-            cluster.reconcile(wish(5))
+            cluster.reconcile(desired(5))
         case "no voter":
             stable = cluster.snapshot().partition(3).stable
             assert stable is not None
@@ -118,7 +118,7 @@ def test_a_plan_that_waits_orders_nobody() -> None:
     cluster.lead(3, cluster.rows[3][1])
     assert cluster.order() == {3: cluster.rows[3][0]}
     cluster.metastore.txn(Txn(success=(Delete(KEYS.leader_target(TABLE, 3)),)))
-    assert cluster.reconcile(msgspec.structs.replace(wish(5), manual=True)).awaiting_approval
+    assert cluster.reconcile(msgspec.structs.replace(desired(5), manual=True)).awaiting_approval
     assert cluster.order() == {}
     assert cluster.order({5: cluster.rows[5][2]}) == {5: cluster.rows[5][2]}
 

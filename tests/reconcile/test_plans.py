@@ -13,8 +13,9 @@ from evenkeel.model.rebalanceplan import RebalancePlan, RebalancePlanSpec, Rebal
 from evenkeel.model.table import Table
 from evenkeel.model.views import Move, StoresView, StoreView
 from evenkeel.protocol.records import StoreRecord
+from evenkeel.reconcile.desired_table import desired_table
 from evenkeel.reconcile.moves import moves_of, spelled
-from evenkeel.reconcile.partitions import Trouble
+from evenkeel.reconcile.partitions import Problem
 from evenkeel.reconcile.plan_status import (
     CopyCosts,
     dry_run_status,
@@ -25,7 +26,6 @@ from evenkeel.reconcile.plan_status import (
 )
 from evenkeel.reconcile.planning import Preview, preview_table
 from evenkeel.reconcile.what_if import imagined_stores, imagined_table
-from evenkeel.reconcile.wish import wish_of
 from tests.reconcile.support import KEYS, PARTITIONS, TABLE, Cluster, conditions, message, store_cluster, table
 
 FIRST, LATER = "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"
@@ -37,11 +37,11 @@ class Scene(Cluster):
     def __init__(self, **spec: Any) -> None:
         super().__init__(stores=5)
         self.table = table(**spec)
-        self.reconcile(wish_of(self.table))
+        self.reconcile(desired_table(self.table))
 
     def change(self, **spec: Any) -> None:
         self.table = table(generation=2, **spec)
-        self.reconcile(msgspec.structs.replace(wish_of(self.table), max_concurrent=None))
+        self.reconcile(msgspec.structs.replace(desired_table(self.table), max_concurrent=None))
 
     def object(self) -> RebalancePlan:
         plan = self.snapshot().plan
@@ -57,7 +57,7 @@ class Scene(Cluster):
         imagined = what_if or WhatIf()
         return self.drive(
             preview_table(
-                wish_of(wanted),
+                desired_table(wanted),
                 keys=KEYS,
                 table=TABLE,
                 imagine=lambda stores: imagined_stores(stores, imagined, store_cluster="s"),
@@ -151,7 +151,7 @@ def test_approval() -> None:
     assert conditions(wrong) == dict.fromkeys(("Ready", "Approved"), ("False", "SpecInvalid"))
     assert f"allowed: {waits.hash}" in message(wrong, "Approved")
     right = seen(found, waits, approved_hash=waits.hash)
-    scene.reconcile(wish_of(scene.table, plans=[right]))
+    scene.reconcile(desired_table(scene.table, plans=[right]))
     approved = scene.status(right)
     assert (approved.state, conditions(approved)) == (
         "Running",
@@ -264,8 +264,8 @@ def test_bytes_make_the_progress() -> None:
 
 def test_a_tables_limit_is_in_its_record() -> None:
     """In bytes, for sidecars, which do not read quantities; nothing where the table has none."""
-    assert wish_of(table(movement={"bytesPerSecond": "0.5Mi"})).record.bytes_per_second == 1 << 19
-    assert wish_of(table()).record.bytes_per_second is None
+    assert desired_table(table(movement={"bytesPerSecond": "0.5Mi"})).record.bytes_per_second == 1 << 19
+    assert desired_table(table()).record.bytes_per_second is None
 
 
 def test_moves_are_kept_as_lines() -> None:
@@ -273,7 +273,7 @@ def test_moves_are_kept_as_lines() -> None:
     scene = Scene()
     scene.change(replicas=4)
     scene.drain("s0")
-    scene.reconcile(wish_of(scene.table))
+    scene.reconcile(desired_table(scene.table))
     plan = scene.snapshot().plan
     assert plan is not None
     moves = list(moves_of(plan))
@@ -297,7 +297,7 @@ def test_a_preview_changes_nothing() -> None:
     assert (preview.plan.n, len(preview.moves), preview.newest) == (2, 2 * PARTITIONS, None)
     assert {move.reason for move in preview.moves} == {"replicas 3 -> 5"}
     assert scene.metastore.revision == before
-    assert scene.reconcile(msgspec.structs.replace(wish_of(table(replicas=5)), max_concurrent=None)).plan == 2
+    assert scene.reconcile(msgspec.structs.replace(desired_table(table(replicas=5)), max_concurrent=None)).plan == 2
     after = scene.snapshot().plan
     assert after is not None
     assert after.head.hash == preview.plan.head.hash
@@ -309,7 +309,7 @@ def test_a_preview_of_what_is_wanted_already() -> None:
     assert scene.preview(scene.table).newest is not None
     assert scene.preview(scene.table).moves == ()
     scene.table = table(replicas=5)
-    scene.reconcile(msgspec.structs.replace(wish_of(scene.table), max_concurrent=20))
+    scene.reconcile(msgspec.structs.replace(desired_table(scene.table), max_concurrent=20))
     preview = scene.preview(scene.table)
     assert preview.newest is not None
     assert (preview.newest.n, len(preview.moves)) == (2, 2 * 50)
@@ -372,7 +372,7 @@ def test_a_dry_run_shows_what_would_happen() -> None:
     status = dry_run_status(found, preview, table=scene.table, cluster=None, costs=costs(10), now=FIRST)
     assert (status.state, status.totals.moves, status.totals.bytes) == ("DryRun", 2 * PARTITIONS, 20 * PARTITIONS)
     assert conditions(status) == dict.fromkeys(("Ready", "Accepted"), ("True", "AsExpected"))
-    failed = failed_plan_status(found, Trouble(Reason.NO_FEASIBLE_PLACEMENT, "too many"), now=FIRST)
+    failed = failed_plan_status(found, Problem(Reason.NO_FEASIBLE_PLACEMENT, "too many"), now=FIRST)
     assert (failed.state, message(failed, "Accepted")) == ("Failed", "too many")
 
 
@@ -387,10 +387,10 @@ def test_a_schema_that_shrinks_is_refused_by_what_the_metastore_has() -> None:
     scene = Scene(schema=SCHEMA | {"primaryKey": ["id"]})
     before = scene.metastore.revision
     with pytest.raises(InvalidInputError, match=r"spec.schema.columns\[1\]: column x must stay at position 1"):
-        scene.reconcile(wish_of(table()))
+        scene.reconcile(desired_table(table()))
     assert scene.metastore.revision == before
     added = {"columns": [*SCHEMA["columns"], {"name": "y", "type": "int64"}], "primaryKey": ["id"]}
-    scene.reconcile(wish_of(table(schema=added)))
+    scene.reconcile(desired_table(table(schema=added)))
 
 
 def test_a_spec_that_nobody_can_read_refuses_nothing() -> None:
@@ -399,6 +399,6 @@ def test_a_spec_that_nobody_can_read_refuses_nothing() -> None:
     record = scene.snapshot().record
     assert record is not None
     scene.put(KEYS.table(TABLE), msgspec.structs.replace(record, spec=msgspec.Raw(b'{"shape":"new"}')))
-    scene.reconcile(wish_of(scene.table))
+    scene.reconcile(desired_table(scene.table))
     scene.put(KEYS.store("s9"), StoreRecord(volume="v9"))
-    assert scene.reconcile(wish_of(scene.table)).plan == 2
+    assert scene.reconcile(desired_table(scene.table)).plan == 2

@@ -24,14 +24,14 @@ from evenkeel.protocol.records import (
     TableState,
     encode,
 )
-from evenkeel.reconcile.partitions import Trouble, partition_statuses, problems_of
+from evenkeel.reconcile.desired_table import desired_table
+from evenkeel.reconcile.partitions import Problem, partition_statuses, problems_of
 from evenkeel.reconcile.reports import Reports
-from evenkeel.reconcile.status import table_status, troubled_status
-from evenkeel.reconcile.wish import wish_of
+from evenkeel.reconcile.status import problem_status, table_status
 from tests.reconcile.support import KEYS, PARTITIONS, TABLE, Cluster, conditions, message, table
 
 FIRST, LATER = "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"
-IMPOSSIBLE = Trouble(Reason.NO_FEASIBLE_PLACEMENT, "not enough stores")
+IMPOSSIBLE = Problem(Reason.NO_FEASIBLE_PLACEMENT, "not enough stores")
 WELL = {
     "Ready": ("True", "AsExpected"),
     "Available": ("True", "AsExpected"),
@@ -54,7 +54,7 @@ class Scene(Cluster):
 
     def carry(self, *, max_concurrent: int | None = None) -> None:
         """Reconcile the table as it is."""
-        self.reconcile(msgspec.structs.replace(wish_of(self.table), max_concurrent=max_concurrent))
+        self.reconcile(msgspec.structs.replace(desired_table(self.table), max_concurrent=max_concurrent))
 
     def change(self, **spec: Any) -> None:
         """Have the user change the table."""
@@ -176,11 +176,11 @@ def test_progress_counts_what_the_plan_changes() -> None:
 def test_a_table_that_is_created() -> None:
     """Before it is there, and until every partition has its first leader, it is on its way, and nothing is wrong."""
     scene = Scene(led=False)
-    scene.put(KEYS.table(TABLE), wish_of(scene.table).record)
+    scene.put(KEYS.table(TABLE), desired_table(scene.table).record)
     unserved = dict.fromkeys(("Ready", "Available"), ("False", "Reconciling"))
     creating = {**unserved, "Progressing": ("True", "Reconciling")}
     assert conditions(scene.look()) == WELL | creating | {"Balanced": ("False", "Reconciling")}
-    ready = msgspec.structs.replace(wish_of(scene.table).record, state=TableState.READY)
+    ready = msgspec.structs.replace(desired_table(scene.table).record, state=TableState.READY)
     scene.put(KEYS.table(TABLE), ready)
     status = scene.look()
     assert conditions(status) == WELL | unserved
@@ -354,7 +354,7 @@ def test_a_spec_that_cannot_be_had() -> None:
     scene = Scene()
     scene.look()
     scene.change(replicas=9)
-    status = scene.look(trouble=IMPOSSIBLE)
+    status = scene.look(problem=IMPOSSIBLE)
     no = ("False", "NoFeasiblePlacement")
     assert conditions(status) == WELL | {
         "Ready": no,
@@ -375,7 +375,7 @@ def test_the_worst_comes_first_and_nothing_is_left_out() -> None:
     scene.look()
     scene.metastore.txn(Txn(success=(Delete(KEYS.leader(TABLE, 3)),)))
     scene.loads = {"s1": load(problems={f"{TABLE}/4": "it gets no fuller", "other.1/5": "not ours"})}
-    status = scene.look(trouble=IMPOSSIBLE)
+    status = scene.look(problem=IMPOSSIBLE)
     assert conditions(status)["Degraded"] == ("True", "NoLeader")
     words = message(status, "Degraded")
     assert words.startswith(f"1 of {PARTITIONS} partitions cannot be read or written: no replica leads, ")
@@ -411,7 +411,7 @@ def test_a_table_that_cannot_be_created() -> None:
     scene = Scene(led=False)
     for key in (KEYS.table(TABLE), *KEYS.of_table(TABLE)):
         scene.metastore.txn(Txn(success=(Delete(key, prefix=True),)))
-    status = scene.look(trouble=IMPOSSIBLE)
+    status = scene.look(problem=IMPOSSIBLE)
     assert conditions(status)["Ready"] == ("False", "NoFeasiblePlacement")
     assert conditions(status)["Balanced"] == ("False", "NoFeasiblePlacement")
 
@@ -422,7 +422,7 @@ def test_the_number_of_the_plan_outlives_the_metastore() -> None:
     assert scene.look().plan == 1
     for key in (KEYS.table(TABLE), *KEYS.of_table(TABLE)):
         scene.metastore.txn(Txn(success=(Delete(key, prefix=True),)))
-    assert scene.look(trouble=IMPOSSIBLE).plan == 1
+    assert scene.look(problem=IMPOSSIBLE).plan == 1
 
 
 @pytest.mark.parametrize("when", ["at rest", "under way", "not created"])
@@ -520,15 +520,15 @@ def test_what_cannot_be_read_leaves_the_rest_as_it_was() -> None:
     """A damaged key degrades the table, and its last figures stay."""
     scene = Scene()
     before = scene.look(FIRST)
-    trouble = Trouble(Reason.MALFORMED_RECORD, "key x holds nonsense")
-    status = troubled_status(scene.table, trouble, now=LATER)
+    problem = Problem(Reason.MALFORMED_RECORD, "key x holds nonsense")
+    status = problem_status(scene.table, problem, now=LATER)
     assert conditions(status) == WELL | {
         "Ready": ("False", "MalformedRecord"),
         "Available": ("Unknown", "MalformedRecord"),
         "Degraded": ("True", "MalformedRecord"),
     }
     assert status.partitions == before.partitions
-    assert troubled_status(Table.model_validate(scene.table.model_dump() | {"status": None}), trouble, now=LATER)
+    assert problem_status(Table.model_validate(scene.table.model_dump() | {"status": None}), problem, now=LATER)
 
 
 def test_what_there_are_thousands_of_is_lean() -> None:

@@ -20,9 +20,9 @@ SLOW, FAST = "slow.1", "fast.1"
 class Sky:
     """Stores whose leases begin and end, and a judge who looks now and then."""
 
-    def __init__(self, stores: int, *, wish: StoreWish | None = None) -> None:
+    def __init__(self, stores: int, *, desired: StoreWish | None = None) -> None:
         self.metastore = Mvcc()
-        self.wish = wish or StoreWish(lost_after={SLOW: 600.0, FAST: 120.0})
+        self.desired = desired or StoreWish(lost_after={SLOW: 600.0, FAST: 120.0})
         self.now = 1000.0
         for number in range(stores):
             self.come(f"s-{number}")
@@ -40,7 +40,9 @@ class Sky:
         """Let time pass and look; returns how much was written."""
         self.now += after
         txns = list(
-            judge_stores(read_stores(self._kvs(), KEYS), self.wish, keys=KEYS, now=self.now, anew=anew, epoch=ANYTIME)
+            judge_stores(
+                read_stores(self._kvs(), KEYS), self.desired, keys=KEYS, now=self.now, anew=anew, epoch=ANYTIME
+            )
         )
         for txn in txns:
             assert self.metastore.txn(txn).succeeded
@@ -48,7 +50,7 @@ class Sky:
 
     def next(self) -> float | None:
         """In how many seconds time alone will change something."""
-        when = next_judgement(read_stores(self._kvs(), KEYS), self.wish)
+        when = next_judgement(read_stores(self._kvs(), KEYS), self.desired)
         return None if when is None else when - self.now
 
     def _kvs(self) -> Iterable:  # type: ignore[type-arg]
@@ -121,11 +123,11 @@ def test_a_store_that_returns_late_serves_again(volume: str) -> None:
 
 def test_a_table_made_later_does_not_wait_again() -> None:
     """A store that has been gone for longer than a new table would wait is given up for it at once."""
-    sky = Sky(4, wish=StoreWish(lost_after={SLOW: 600.0}))
+    sky = Sky(4, desired=StoreWish(lost_after={SLOW: 600.0}))
     sky.go("s-1")
     sky.judge(1)
     sky.judge(10_000)
-    sky.wish = StoreWish(lost_after={SLOW: 600.0, FAST: 120.0})
+    sky.desired = StoreWish(lost_after={SLOW: 600.0, FAST: 120.0})
     sky.judge(1)
     assert sky.given_up("s-1") == (FAST, SLOW)
 
@@ -136,7 +138,7 @@ def test_a_dropped_table_is_forgotten() -> None:
     sky.go("s-1")
     sky.judge(1)
     sky.judge(200)
-    sky.wish = StoreWish(lost_after={SLOW: 600.0})
+    sky.desired = StoreWish(lost_after={SLOW: 600.0})
     sky.judge(1)
     assert sky.given_up("s-1") == ()
 
@@ -147,7 +149,7 @@ def test_a_longer_wait_does_not_take_back_what_was_decided() -> None:
     sky.go("s-1")
     sky.judge(1)
     sky.judge(200)
-    sky.wish = StoreWish(lost_after={SLOW: 600.0, FAST: 6000.0})
+    sky.desired = StoreWish(lost_after={SLOW: 600.0, FAST: 6000.0})
     assert sky.judge(1) == 0
     assert sky.given_up("s-1") == (FAST,)
 
@@ -235,11 +237,11 @@ def test_draining_is_what_somebody_asked_for() -> None:
     """The annotation names stores to be emptied, whether they are there or not; taking it back is enough."""
     sky = Sky(4)
     sky.go("s-2")
-    sky.wish = StoreWish(cluster=store_cluster(4, drain="s-1,s-2"), lost_after={SLOW: 600.0})
+    sky.desired = StoreWish(cluster=store_cluster(4, drain="s-1,s-2"), lost_after={SLOW: 600.0})
     sky.judge(1)
     states = [sky.state(f"s-{number}") for number in range(4)]
     assert [state is not None and state.draining for state in states] == [False, True, True, False]
-    sky.wish = StoreWish(cluster=store_cluster(4), lost_after={SLOW: 600.0})
+    sky.desired = StoreWish(cluster=store_cluster(4), lost_after={SLOW: 600.0})
     sky.judge(1)
     states = [sky.state(f"s-{number}") for number in range(4)]
     assert [state is not None and state.draining for state in states] == [False] * 4
@@ -248,12 +250,12 @@ def test_draining_is_what_somebody_asked_for() -> None:
 def test_scaling_down_empties_the_last_stores_first_and_then_forgets_them() -> None:
     """A store that goes is drained; once it is away and holds nothing, nobody misses it."""
     sky = Sky(4)
-    sky.wish = StoreWish(cluster=store_cluster(3), holders={"s-3"})
+    sky.desired = StoreWish(cluster=store_cluster(3), holders={"s-3"})
     sky.judge(1)
     state = sky.state("s-3")
     assert state is not None
     assert state.draining
-    sky.wish = StoreWish(cluster=store_cluster(3))
+    sky.desired = StoreWish(cluster=store_cluster(3))
     assert sky.judge(1) == 0
     sky.go("s-3")
     sky.judge(1)
@@ -263,7 +265,7 @@ def test_scaling_down_empties_the_last_stores_first_and_then_forgets_them() -> N
 def test_a_store_that_goes_is_missed_while_something_is_on_it() -> None:
     """A store that dies while it is emptied stays known, for its replicas are still named."""
     sky = Sky(4)
-    sky.wish = StoreWish(cluster=store_cluster(3), holders={"s-3"}, lost_after={FAST: 120.0})
+    sky.desired = StoreWish(cluster=store_cluster(3), holders={"s-3"}, lost_after={FAST: 120.0})
     sky.go("s-3")
     sky.judge(1)
     sky.judge(200)
@@ -276,11 +278,11 @@ def test_a_store_that_goes_is_missed_while_something_is_on_it() -> None:
 def test_scaling_up_in_the_middle_of_scaling_down(gone: bool) -> None:
     """The store takes replicas again, or is awaited as a store like any other."""
     sky = Sky(4)
-    sky.wish = StoreWish(cluster=store_cluster(3), holders={"s-3"})
+    sky.desired = StoreWish(cluster=store_cluster(3), holders={"s-3"})
     sky.judge(1)
     if gone:
         sky.go("s-3")
-    sky.wish = StoreWish(cluster=store_cluster(5), holders={"s-3"}, lost_after={FAST: 120.0})
+    sky.desired = StoreWish(cluster=store_cluster(5), holders={"s-3"}, lost_after={FAST: 120.0})
     sky.judge(1)
     state = sky.state("s-3")
     assert state is not None
@@ -292,14 +294,14 @@ def test_overrides_are_laid_over_what_a_store_announces() -> None:
     overrides = [{"name": "s-1", "zone": "b", "weight": 0, "labels": {"disk": "ssd"}, "maxReplicas": 7}]
     sky = Sky(2)
     sky.come("s-1", zone="a", labels={"rack": "4"})
-    sky.wish = StoreWish(cluster=store_cluster(2, maxReplicasPerStore=100, overrides=overrides))
+    sky.desired = StoreWish(cluster=store_cluster(2, maxReplicasPerStore=100, overrides=overrides))
     sky.judge(1)
     records = [state.record for number in range(2) if (state := sky.state(f"s-{number}")) is not None]
     assert records == [
         StoreRecord(volume="v-s-0", capacity=100),
         StoreRecord(volume="v-s-1", zone="b", weight=0.0, capacity=7, labels={"rack": "4", "disk": "ssd"}),
     ]
-    sky.wish = StoreWish(cluster=store_cluster(2))
+    sky.desired = StoreWish(cluster=store_cluster(2))
     sky.judge(1)
     state = sky.state("s-1")
     assert state is not None
@@ -340,7 +342,7 @@ def test_a_decision_on_what_is_no_longer_so_does_not_land() -> None:
     sky = Sky(4)
     sky.go("s-1")
     kvs = sky.metastore.range(KEYS.all_stores()).kvs
-    [txn] = judge_stores(read_stores(kvs, KEYS), sky.wish, keys=KEYS, now=sky.now, anew=False, epoch=ANYTIME)
+    [txn] = judge_stores(read_stores(kvs, KEYS), sky.desired, keys=KEYS, now=sky.now, anew=False, epoch=ANYTIME)
     sky.come("s-1")
     assert not sky.metastore.txn(txn).succeeded
 

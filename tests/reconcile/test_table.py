@@ -15,11 +15,11 @@ from evenkeel.protocol.keys import table_name
 from evenkeel.protocol.partition import Case
 from evenkeel.protocol.records import Dropped, Leader, PlanState, StoreRecord, TableRecord, TableState, decode, shape
 from evenkeel.protocol.table_life import confirm_drop, mark_dropping
+from evenkeel.reconcile.desired_table import DesiredTable
 from evenkeel.reconcile.dropped import keep_table, restore_table
 from evenkeel.reconcile.stores import StoreWish
 from evenkeel.reconcile.table import carry_on, drop_table, reconcile_table
-from evenkeel.reconcile.wish import TableWish
-from tests.reconcile.support import KEYS, PARTITIONS, TABLE, Cluster, Killed, store_cluster, wish
+from tests.reconcile.support import KEYS, PARTITIONS, TABLE, Cluster, Killed, desired, store_cluster
 
 
 def assert_handled(cluster: Cluster) -> None:
@@ -37,7 +37,7 @@ def assert_handled(cluster: Cluster) -> None:
 def test_creates_a_table() -> None:
     """A new table gets plan 1, its stable keys marked genesis, and is ready."""
     cluster = Cluster()
-    outcome = cluster.reconcile(wish())
+    outcome = cluster.reconcile(desired())
     snapshot = cluster.snapshot()
     assert outcome.plan == 1
     assert outcome.cases == {Case.HANDLED: PARTITIONS}
@@ -50,49 +50,49 @@ def test_creates_a_table() -> None:
 def test_does_nothing_twice() -> None:
     """Reconciling what is reconciled writes nothing."""
     cluster = Cluster()
-    cluster.reconcile(wish())
+    cluster.reconcile(desired())
     before = cluster.metastore.revision
-    assert cluster.reconcile(wish()).moves is None
+    assert cluster.reconcile(desired()).moves is None
     assert cluster.metastore.revision == before
 
 
 def test_a_plan_is_not_made_anew_while_what_it_rests_on_is_the_same() -> None:
     """Where replicas are on their way is no input: only the spec and the stores are."""
     cluster = Cluster()
-    cluster.reconcile(wish())
+    cluster.reconcile(desired())
     before = cluster.snapshot().plan
     assert before is not None
-    assert before.head.basis == cluster.snapshot().basis(wish().basis())
-    assert before.head.basis != cluster.snapshot().basis(wish(5).basis())
+    assert before.head.basis == cluster.snapshot().basis(desired().basis())
+    assert before.head.basis != cluster.snapshot().basis(desired(5).basis())
     cluster.drain("s0")
-    assert before.head.basis != cluster.snapshot().basis(wish().basis())
+    assert before.head.basis != cluster.snapshot().basis(desired().basis())
 
 
 def test_the_rebalancer_is_asked_once_per_change() -> None:
     """A change that leads to the same targets is remembered, so that it is not worked out again and again."""
     cluster = Cluster()
-    cluster.reconcile(wish())
+    cluster.reconcile(desired())
     cluster.put(KEYS.store("s0"), StoreRecord(volume="v0", labels={"disk": "ssd"}))
     asked = cluster.placements
     for _ in range(3):
-        assert cluster.reconcile(wish()).plan == 1
+        assert cluster.reconcile(desired()).plan == 1
     assert cluster.placements == asked + 1
 
 
 def test_a_manual_plan_waits() -> None:
     """Under manual approval the plan is written with its moves, and nothing is carried out."""
     cluster = Cluster()
-    cluster.reconcile(msgspec.structs.replace(wish(), manual=True))
-    outcome = cluster.reconcile(msgspec.structs.replace(wish(5), manual=True))
+    cluster.reconcile(msgspec.structs.replace(desired(), manual=True))
+    outcome = cluster.reconcile(msgspec.structs.replace(desired(5), manual=True))
     assert (outcome.plan, outcome.awaiting_approval) == (2, True)
     assert outcome.moves
     assert cluster.snapshot().partition(0).pending is None
 
 
-def manual(replicas: int, **approvals: str) -> TableWish:
+def manual(replicas: int, **approvals: str) -> DesiredTable:
     """Wish for so many replicas, with what was approved as `plan_2=<hash>`."""
     numbers = {int(name.removeprefix("plan_")): digest for name, digest in approvals.items()}
-    return msgspec.structs.replace(wish(replicas), manual=True, approvals=numbers)
+    return msgspec.structs.replace(desired(replicas), manual=True, approvals=numbers)
 
 
 def waiting(cluster: Cluster) -> tuple[int, bool]:
@@ -161,8 +161,8 @@ def test_a_plan_that_waits_begins_when_approval_is_automatic_again() -> None:
         cluster = Cluster()
         cluster.reconcile(manual(3))
         cluster.reconcile(manual(5))
-        record = msgspec.structs.replace(wish(5).record, spec=msgspec.Raw(other_spec))
-        outcome = cluster.reconcile(msgspec.structs.replace(wish(5), record=record))
+        record = msgspec.structs.replace(desired(5).record, spec=msgspec.Raw(other_spec))
+        outcome = cluster.reconcile(msgspec.structs.replace(desired(5), record=record))
         assert (outcome.plan, outcome.cases) == (2, {Case.STARTED: PARTITIONS})
 
 
@@ -179,13 +179,13 @@ def test_a_damaged_plan_of_a_manual_table_is_not_replaced_without_asking() -> No
 def test_another_leader_alone_is_a_plan_where_users_choose(mode: str) -> None:
     """A user's word on who leads counts also where all replicas stay, and where that store leads already."""
     cluster = Cluster()
-    cluster.reconcile(wish())
+    cluster.reconcile(desired())
     plan = cluster.snapshot().plan
     assert plan is not None
     rows = {p: tuple(peer.store for peer in plan.target(p)) for p in range(PARTITIONS)}
     chosen = {p: Choice(stores=row, leader=row[2] if p == 7 else None) for p, row in rows.items()}
     cluster.put(KEYS.leader(TABLE, 7), Leader(store=rows[7][2], term=2))
-    outcome = cluster.reconcile(msgspec.structs.replace(wish(), mode=mode, choices=chosen))
+    outcome = cluster.reconcile(msgspec.structs.replace(desired(), mode=mode, choices=chosen))
     after = cluster.snapshot().plan
     assert after is not None
     assert (outcome.plan, after.target(7)[0].store, after.target(8)[0].store) == (2, rows[7][2], rows[8][0])
@@ -194,19 +194,19 @@ def test_another_leader_alone_is_a_plan_where_users_choose(mode: str) -> None:
 def test_a_lost_stores_replicas_of_one_table_alone_are_replaced() -> None:
     """A store may be given up for a table whose time is up, and waited for by the others."""
     cluster = Cluster()
-    cluster.reconcile(wish())
+    cluster.reconcile(desired())
     cluster.give_up("s2", "another.1")
-    assert cluster.reconcile(wish()).plan == 1
+    assert cluster.reconcile(desired()).plan == 1
     cluster.give_up("s2", "another.1", TABLE)
-    assert cluster.reconcile(wish()).cases[Case.STARTED] == 42
+    assert cluster.reconcile(desired()).cases[Case.STARTED] == 42
 
 
 def test_overrides_reach_the_plan_through_the_stores_state() -> None:
     """What the operator laid over a store's record counts, as long as it speaks of the same volume."""
     cluster = Cluster()
-    cluster.reconcile(wish())
+    cluster.reconcile(desired())
     cluster.judge(StoreWish(cluster=store_cluster(overrides=[{"name": "s0", "weight": 0.0}])))
-    cluster.reconcile(wish())
+    cluster.reconcile(desired())
     plan = cluster.snapshot().plan
     assert plan is not None
     assert all("s0" not in {peer.store for peer in plan.target(p)} for p in range(PARTITIONS))
@@ -218,23 +218,23 @@ def test_a_silent_store_is_no_reason_to_ask_anew() -> None:
     """That a store is lost for a while changes nothing a plan rests on."""
     cluster = Cluster()
     cluster.judge()
-    cluster.reconcile(wish())
+    cluster.reconcile(desired())
     cluster.metastore.txn(Txn(success=(Delete(KEYS.store("s2")),)))
     cluster.judge()
     asked, revision = cluster.placements, cluster.metastore.revision
-    cluster.reconcile(wish())
+    cluster.reconcile(desired())
     assert (cluster.placements, cluster.metastore.revision) == (asked, revision)
 
 
 def test_the_last_good_plan_is_carried_on() -> None:
     """Where the spec can no longer be had, what was withheld of the plan before it still arrives."""
     cluster = Cluster()
-    cluster.reconcile(wish(max_concurrent=20))
-    cluster.reconcile(wish(5, max_concurrent=20))
+    cluster.reconcile(desired(max_concurrent=20))
+    cluster.reconcile(desired(5, max_concurrent=20))
     for partition in range(PARTITIONS):
         if cluster.snapshot().partition(partition).pending is not None:
             cluster.finish(partition)
-    impossible = wish(9, max_concurrent=20)
+    impossible = desired(9, max_concurrent=20)
     with pytest.raises(PlanningError, match="replicas 9 need 9 stores but only 5 are usable"):
         cluster.reconcile(impossible)
     outcome = cluster.drive(carry_on(impossible, keys=KEYS, table=TABLE, epoch=cluster.epoch))
@@ -246,12 +246,12 @@ def test_there_is_nothing_to_carry_on(state: str) -> None:
     """A table that is not there yet, or whose plan waits, stays as it is."""
     cluster = Cluster()
     if state == "creating":
-        cluster.put(KEYS.table(TABLE), wish().record)
+        cluster.put(KEYS.table(TABLE), desired().record)
     if state == "waiting":
         cluster.reconcile(manual(3))
         cluster.reconcile(manual(5))
     before = cluster.metastore.revision
-    cluster.drive(carry_on(wish(9), keys=KEYS, table=TABLE, epoch=cluster.epoch))
+    cluster.drive(carry_on(desired(9), keys=KEYS, table=TABLE, epoch=cluster.epoch))
     assert cluster.metastore.revision == before
 
 
@@ -259,12 +259,12 @@ def test_there_is_nothing_to_carry_on(state: str) -> None:
 def test_users_choices_reach_the_plan(mode: str) -> None:
     """PartitionAssignments decide under SemiAuto and Customized, and a changed one is a new plan."""
     cluster = Cluster()
-    cluster.reconcile(wish())
+    cluster.reconcile(desired())
     chosen = {p: Choice(stores=("s2", "s3", "s4")) for p in range(PARTITIONS)}
     cluster.give_up("s1")
-    outcome = cluster.reconcile(msgspec.structs.replace(wish(), mode=mode, choices={0: chosen[0]}))
+    outcome = cluster.reconcile(msgspec.structs.replace(desired(), mode=mode, choices={0: chosen[0]}))
     assert outcome.plan == 2
-    outcome = cluster.reconcile(msgspec.structs.replace(wish(), mode=mode, choices=chosen))
+    outcome = cluster.reconcile(msgspec.structs.replace(desired(), mode=mode, choices=chosen))
     plan = cluster.snapshot().plan
     assert plan is not None
     assert {peer.store for p in range(PARTITIONS) for peer in plan.target(p)} == {"s2", "s3", "s4"}
@@ -273,7 +273,7 @@ def test_users_choices_reach_the_plan(mode: str) -> None:
 def test_a_users_class_remembers() -> None:
     """What a rebalancer saves is stored with its plan and handed to it the next time."""
     cluster = Cluster()
-    own = msgspec.structs.replace(wish(), mode="UserDefined", class_name="counting:Counting")
+    own = msgspec.structs.replace(desired(), mode="UserDefined", class_name="counting:Counting")
     cluster.reconcile(own)
     cluster.put(KEYS.store("s9"), StoreRecord(volume="v9"))
     cluster.reconcile(own)
@@ -283,23 +283,23 @@ def test_a_users_class_remembers() -> None:
 def test_a_table_being_dropped_is_left_alone() -> None:
     """Neither a dropping table nor the uid of a dropped one comes back to life."""
     cluster = Cluster()
-    cluster.reconcile(wish())
+    cluster.reconcile(desired())
     record = cluster.metastore.get(KEYS.table(TABLE))
     assert record is not None
     cluster.metastore.txn(mark_dropping(record, keys=KEYS, table=TABLE, epoch=cluster.epoch))
     with pytest.raises(InvalidInputError, match="is being dropped"):
-        cluster.reconcile(wish())
+        cluster.reconcile(desired())
     cluster.drive(drop_table(keys=KEYS, table=TABLE, epoch=cluster.epoch))
     with pytest.raises(InvalidInputError, match="is being dropped"):
-        cluster.reconcile(wish())
+        cluster.reconcile(desired())
 
 
 def test_partitions_cannot_change() -> None:
     """Another number of partitions is refused before anything is written."""
     cluster = Cluster()
-    cluster.reconcile(wish())
+    cluster.reconcile(desired())
     before = cluster.metastore.revision
-    more = msgspec.structs.replace(wish(), record=msgspec.structs.replace(wish().record, partitions=200))
+    more = msgspec.structs.replace(desired(), record=msgspec.structs.replace(desired().record, partitions=200))
     with pytest.raises(InvalidInputError, match="partitions: got 200; allowed: 70"):
         cluster.reconcile(more)
     assert cluster.metastore.revision == before
@@ -308,19 +308,19 @@ def test_partitions_cannot_change() -> None:
 def test_a_moved_leader_is_no_reason_for_a_plan() -> None:
     """Leaders come and go without a plan."""
     cluster = Cluster()
-    cluster.reconcile(wish())
+    cluster.reconcile(desired())
     for partition in range(PARTITIONS):
         stable = cluster.snapshot().partition(partition).stable
         assert stable is not None
         cluster.put(KEYS.leader(TABLE, partition), Leader(store=stable.peers[-1].store, term=2))
-    assert cluster.reconcile(wish()).moves is None
+    assert cluster.reconcile(desired()).moves is None
 
 
 def test_scaling_makes_a_plan_and_carries_it_out() -> None:
     """More replicas are a new plan, written to every partition."""
     cluster = Cluster()
-    cluster.reconcile(wish())
-    outcome = cluster.reconcile(wish(5))
+    cluster.reconcile(desired())
+    outcome = cluster.reconcile(desired(5))
     assert outcome.plan == 2
     assert outcome.moves is not None
     assert len(outcome.moves) == 2 * PARTITIONS
@@ -331,24 +331,24 @@ def test_scaling_makes_a_plan_and_carries_it_out() -> None:
 def test_moves_beyond_the_limit_wait() -> None:
     """Only so many partitions change at once; the same plan reaches the others when these have arrived."""
     cluster = Cluster()
-    cluster.reconcile(wish(max_concurrent=20))
-    outcome = cluster.reconcile(wish(5, max_concurrent=20))
+    cluster.reconcile(desired(max_concurrent=20))
+    outcome = cluster.reconcile(desired(5, max_concurrent=20))
     assert (outcome.cases, outcome.withheld) == ({Case.STARTED: 20}, 50)
-    outcome = cluster.reconcile(wish(5, max_concurrent=20))
+    outcome = cluster.reconcile(desired(5, max_concurrent=20))
     assert (outcome.plan, outcome.cases, outcome.withheld) == (2, {Case.HANDLED: 20}, 50)
     started = [p for p in range(PARTITIONS) if cluster.snapshot().partition(p).pending is not None]
     for partition in started[:5]:
         cluster.finish(partition)
-    outcome = cluster.reconcile(wish(5, max_concurrent=20))
+    outcome = cluster.reconcile(desired(5, max_concurrent=20))
     assert (outcome.plan, outcome.cases) == (2, {Case.HANDLED: 20, Case.STARTED: 5})
 
 
 def test_full_stores_are_never_overfilled() -> None:
     """A move that would exceed a store's cap waits, and one that can never be made says why."""
     cluster = Cluster(stores=3)
-    cluster.reconcile(wish())
+    cluster.reconcile(desired())
     cluster.put(KEYS.store("s3"), StoreRecord(volume="v3", capacity=10))
-    outcome = cluster.reconcile(wish())
+    outcome = cluster.reconcile(desired())
     assert outcome.plan == 2
     snapshot = cluster.snapshot()
     gaining = [p for p in range(PARTITIONS) if any(peer.store == "s3" for peer in snapshot.partition(p).peers())]
@@ -358,9 +358,9 @@ def test_full_stores_are_never_overfilled() -> None:
 def test_the_reasons_of_moves_are_kept_with_the_plan() -> None:
     """Whoever reads plan 2 later finds why each partition moved."""
     cluster = Cluster()
-    cluster.reconcile(wish())
+    cluster.reconcile(desired())
     cluster.drain("s0")
-    cluster.reconcile(wish())
+    cluster.reconcile(desired())
     plan = cluster.snapshot().plan
     assert plan is not None
     told = [reason for partition in range(PARTITIONS) for reason in plan.reasons(partition)]
@@ -386,7 +386,7 @@ def test_killed_anywhere_it_is_resumed(successor: bool) -> None:
         for replicas in (3, 5):
             while True:
                 try:
-                    cluster.reconcile(wish(replicas))
+                    cluster.reconcile(desired(replicas))
                     break
                 except Killed:
                     kills += 1
@@ -401,11 +401,11 @@ def test_killed_anywhere_it_is_resumed(successor: bool) -> None:
 def test_a_deposed_operator_changes_nothing() -> None:
     """Once a successor holds the epoch, what the predecessor still sends is refused."""
     cluster = Cluster()
-    cluster.reconcile(wish())
+    cluster.reconcile(desired())
     deposed = cluster.epoch
     cluster.take_epoch()
     before = cluster.metastore.revision
-    requests = reconcile_table(wish(5), keys=KEYS, table=TABLE, epoch=deposed)
+    requests = reconcile_table(desired(5), keys=KEYS, table=TABLE, epoch=deposed)
     answer: Any = None
     for _ in range(6):
         answer = cluster.answer(requests.send(answer))
@@ -415,9 +415,9 @@ def test_a_deposed_operator_changes_nothing() -> None:
 def test_a_wiped_store_is_an_ordinary_move() -> None:
     """A store that comes back with another volume is asked to hold its replicas anew."""
     cluster = Cluster(stores=3)
-    cluster.reconcile(wish())
+    cluster.reconcile(desired())
     cluster.put(KEYS.store("s1"), StoreRecord(volume="v1-new"))
-    outcome = cluster.reconcile(wish())
+    outcome = cluster.reconcile(desired())
     assert outcome.cases == {Case.STARTED: PARTITIONS}
     view = cluster.snapshot().partition(0)
     assert view.pending is not None
@@ -428,8 +428,8 @@ def test_a_wiped_store_is_an_ordinary_move() -> None:
 def test_a_lost_stores_replicas_go_elsewhere() -> None:
     """A store to be replaced holds nothing in the new plan, and a change that names it is overwritten in any mode."""
     cluster = Cluster()
-    queued = msgspec.structs.replace(wish(5), record=msgspec.structs.replace(wish(5).record, retarget="Queue"))
-    three = msgspec.structs.replace(wish(), record=msgspec.structs.replace(wish().record, retarget="Queue"))
+    queued = msgspec.structs.replace(desired(5), record=msgspec.structs.replace(desired(5).record, retarget="Queue"))
+    three = msgspec.structs.replace(desired(), record=msgspec.structs.replace(desired().record, retarget="Queue"))
     cluster.reconcile(three)
     cluster.put(KEYS.store("s9"), StoreRecord(volume="v9"))
     cluster.reconcile(queued)
@@ -446,20 +446,20 @@ def test_a_store_that_does_not_answer_keeps_its_replicas() -> None:
     """When a store's lease ends nothing moves: only a decision, after `lostAfter`, replaces its replicas."""
     cluster = Cluster()
     cluster.judge()
-    cluster.reconcile(wish())
+    cluster.reconcile(desired())
     cluster.metastore.txn(Txn(success=(Delete(KEYS.store("s2")),)))
-    outcome = cluster.reconcile(wish())
+    outcome = cluster.reconcile(desired())
     assert (outcome.plan, outcome.moves) == (1, None)
     cluster.give_up("s2")
-    assert cluster.reconcile(wish()).cases[Case.STARTED] == 42
+    assert cluster.reconcile(desired()).cases[Case.STARTED] == 42
 
 
 @pytest.mark.parametrize("damage", ["slice", "head", "no head"])
 def test_a_plan_that_cannot_be_read_is_replaced(damage: str) -> None:
     """A damaged plan is followed by one with a higher number, which every partition handles."""
     cluster = Cluster()
-    cluster.reconcile(wish())
-    cluster.reconcile(wish(5))
+    cluster.reconcile(desired())
+    cluster.reconcile(desired(5))
     head = KEYS.plan_head(TABLE)
     broken: dict[str, Op] = {
         "slice": Put(KEYS.plan_slice(TABLE, 2, 0), b"{}"),
@@ -467,7 +467,7 @@ def test_a_plan_that_cannot_be_read_is_replaced(damage: str) -> None:
         "no head": Delete(head),
     }
     cluster.metastore.txn(Txn(success=(broken[damage],)))
-    outcome = cluster.reconcile(wish(5))
+    outcome = cluster.reconcile(desired(5))
     assert outcome.plan == 3
     assert outcome.cases == {Case.UNDER_WAY: PARTITIONS}
     assert bool(outcome.plan_problem) is (damage != "no head")
@@ -477,7 +477,7 @@ def test_a_plan_that_cannot_be_read_is_replaced(damage: str) -> None:
 def test_a_dropped_table_waits_for_stores_that_are_away() -> None:
     """A store whose lease has ended is waited for: it may come back with its data."""
     cluster = Cluster(stores=3)
-    cluster.reconcile(wish())
+    cluster.reconcile(desired())
     cluster.metastore.txn(Txn(success=(Delete(KEYS.store("s1")),)))
     assert cluster.drive(drop_table(keys=KEYS, table=TABLE, epoch=cluster.epoch)) is False
     tombstone = cluster.metastore.get(KEYS.tombstone(TABLE))
@@ -495,7 +495,7 @@ def test_a_dropped_table_waits_for_stores_that_are_away() -> None:
 def test_nobody_waits_for_a_store_that_was_taken_away() -> None:
     """A store that is gone on purpose, with its volume, is not asked whether it still holds something."""
     cluster = Cluster(stores=3)
-    cluster.reconcile(wish())
+    cluster.reconcile(desired())
     cluster.metastore.txn(Txn(success=(Delete(KEYS.store("s1")),)))
     assert cluster.drive(drop_table(keys=KEYS, table=TABLE, epoch=cluster.epoch)) is False
     for number in (0, 2):
@@ -511,7 +511,7 @@ def test_nobody_waits_for_a_store_that_was_taken_away() -> None:
 def test_a_table_that_is_restored_meanwhile_is_not_dropped(step: int) -> None:
     """Its time is over just when a user restores it: whichever commits first counts."""
     cluster = Cluster(stores=3)
-    cluster.reconcile(wish())
+    cluster.reconcile(desired())
     keep_for_a_day = keep_table(Dropped(since=0.0, until=1.0), keys=KEYS, table=TABLE, epoch=cluster.epoch)
     assert cluster.drive(keep_for_a_day) is True
     newer, uid = f"{table_name(TABLE)}.newer", TABLE.partition(".")[2]
@@ -520,7 +520,7 @@ def test_a_table_that_is_restored_meanwhile_is_not_dropped(step: int) -> None:
     def restore(requests: int) -> None:
         if requests == before + step:
             try:
-                cluster.drive(restore_table(wish(), keys=KEYS, table=newer, uid=uid, epoch=cluster.epoch))
+                cluster.drive(restore_table(desired(), keys=KEYS, table=newer, uid=uid, epoch=cluster.epoch))
             except InvalidInputError as error:
                 refused.append(str(error))
 
@@ -539,7 +539,7 @@ def test_a_table_that_is_restored_meanwhile_is_not_dropped(step: int) -> None:
 def test_drops_a_table_and_leaves_nothing() -> None:
     """Dropping waits for every volume's word, and then nothing is left."""
     cluster = Cluster(stores=3)
-    cluster.reconcile(wish())
+    cluster.reconcile(desired())
     assert cluster.drive(drop_table(keys=KEYS, table=TABLE, epoch=cluster.epoch)) is False
     for number in range(3):
         tombstone = cluster.metastore.get(KEYS.tombstone(TABLE))
@@ -554,8 +554,8 @@ def test_drops_a_table_and_leaves_nothing() -> None:
 def test_previous_is_what_was_last_asked_for() -> None:
     """A plan starts from planned, else the end of pending, so that two changes in a row do not move twice."""
     cluster = Cluster()
-    cluster.reconcile(wish())
-    cluster.reconcile(wish(5))
+    cluster.reconcile(desired())
+    cluster.reconcile(desired(5))
     previous: Assignment = cluster.snapshot().previous(PARTITIONS)
     assert {len(previous.stores_of(p)) for p in range(PARTITIONS)} == {5}
     assert previous.voters == 5

@@ -32,6 +32,11 @@ VIOLATIONS = [
     ("raft_sidecar/evenkeel_raft/core/log.py", "import uuid", "evenkeel_raft.core.log -> uuid"),
     ("raft_sidecar/evenkeel_raft/core/log.py", "import evenkeel.errors", "evenkeel_raft.core.log -> evenkeel.errors"),
     ("raft_sidecar/evenkeel_raft/core/log.py", "import evenkeel_spark", "evenkeel_raft.core.log -> evenkeel_spark"),
+    (
+        "raft_sidecar/evenkeel_raft/host/labels.py",
+        "import evenkeel_raft.agent.agent",
+        "evenkeel_raft.host.labels -> evenkeel_raft.agent.agent",
+    ),
     ("operator/evenkeel_operator/term.py", "import evenkeel_raft.core", "evenkeel_operator.term -> evenkeel_raft.core"),
     ("operator/evenkeel_operator/manifests/pod.py", "import time", "evenkeel_operator.manifests.pod -> time"),
     ("raft_sidecar/evenkeel_store/heads.py", "import evenkeel_raft.core", "evenkeel_store.heads -> evenkeel_raft.core"),

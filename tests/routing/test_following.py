@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 from evenkeel.metastore.api import Delete, Put, Txn
-from evenkeel.metastore.clock import VirtualClock
 from evenkeel.metastore.memory import MemoryMetastore
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import Adoption, Leader, StoreRecord, encode
 from evenkeel.routing.following import follow
 from evenkeel.routing.routes import RoutingTable
+from evenkeel.runtime.clock import VirtualClock
 from tests.raft_agent.flaky import FlakyMetastore
 
 KEYS = Keys(namespace="shop", store_cluster="main")

@@ -10,7 +10,6 @@ import pytest
 
 from evenkeel.errors import MalformedRecordError, UnreachableError
 from evenkeel.metastore.api import Delete, Put, Snapshot, Txn
-from evenkeel.metastore.clock import VirtualClock
 from evenkeel.metastore.memory import MemoryMetastore
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import (
@@ -26,6 +25,7 @@ from evenkeel.protocol.records import (
 )
 from evenkeel.routing.following import follow
 from evenkeel.routing.routes import RoutingTable
+from evenkeel.runtime.clock import VirtualClock
 from tests.wire.support import turns
 
 KEYS = Keys(namespace="default", store_cluster="main")

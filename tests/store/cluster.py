@@ -16,8 +16,8 @@ from evenkeel.errors import NotLeaderError, StoreError
 from evenkeel.model.table import TableSpec
 from evenkeel.model.views import TableView
 from evenkeel.protocol.records import Retarget, TableRecord
+from evenkeel.reconcile.desired_table import DesiredTable
 from evenkeel.reconcile.table import Outcome, reconcile_table
-from evenkeel.reconcile.wish import TableWish
 from evenkeel.rows.partitions import partitions_of
 from evenkeel.rows.schema import RowSchema, schema_of_table
 from tests.process.cluster import KEYS, LOOPBACK, TABLE, ProcessCluster, StoreProcesses
@@ -82,13 +82,13 @@ class TableCluster(ProcessCluster):
     ) -> Outcome:
         size = voters or (replicas if replicas % 2 else replicas - 1)
         raw = msgspec.Raw(self.spec(replicas))
-        wish = TableWish(
+        desired = DesiredTable(
             record=TableRecord(
                 partitions=self.partitions, replicas=replicas, consensus_size=size, retarget=retarget, spec=raw
             ),
             view=TableView(name="orders", partitions=self.partitions, replicas=replicas, consensus_size=size),
         )
-        requests = reconcile_table(wish, keys=KEYS, table=TABLE, epoch=self.epoch.compare)
+        requests = reconcile_table(desired, keys=KEYS, table=TABLE, epoch=self.epoch.compare)
         return await drive(requests, metastore=self.metastore, epoch=self.epoch)
 
     # A client's part

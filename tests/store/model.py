@@ -134,41 +134,41 @@ class Model:
         return deepcopy(self)
 
 
-def random_log(chance: random.Random) -> Iterator[tuple[bytes, list[dict[str, Any]]]]:
+def random_log(rng: random.Random) -> Iterator[tuple[bytes, list[dict[str, Any]]]]:
     """Entries whose effect shows when one is applied twice, left out or out of turn, with the rows in them."""
-    yield columns(changes=chance.random() < 0.5), []
+    yield columns(changes=rng.random() < 0.5), []
     wide = False
     index = 1
     while True:
         index += 1
         rows: list[dict[str, Any]] = [
-            {"id": chance.randrange(8), "name": f"{index}.{place}"} for place in range(chance.randrange(1, 5))
+            {"id": rng.randrange(8), "name": f"{index}.{place}"} for place in range(rng.randrange(1, 5))
         ]
-        writer = chance.choice(["", "a", "b"])
-        token = (writer, max(1, index - chance.choice([0, 0, 0, 7])) if writer else 0)
+        writer = rng.choice(["", "a", "b"])
+        token = (writer, max(1, index - rng.choice([0, 0, 0, 7])) if writer else 0)
         schema = WIDER if wide else KEYED
-        at = index + chance.choice([0, 0, 0, 0, -20, 2 * HOUR])
-        match chance.randrange(21):
+        at = index + rng.choice([0, 0, 0, 0, -20, 2 * HOUR])
+        match rng.randrange(21):
             case 0 | 1 | 2:
                 yield delete([row["id"] for row in rows], schema, token=token, at=at), rows
             case 3 | 4 | 5:
-                conditions: list[Condition] = [Absent(), Present(), Fence("f", chance.randrange(1, index))]
+                conditions: list[Condition] = [Absent(), Present(), Fence("f", rng.randrange(1, index))]
                 yield (
-                    conditional(rows[:1], chance.choice(conditions), token=("c", token[1] + 1), schema=schema),
+                    conditional(rows[:1], rng.choice(conditions), token=("c", token[1] + 1), schema=schema),
                     rows[:1],
                 )
             case 6 | 7:
-                yield encode_entry(Pin(chance.choice("pqrstuvwxyz"), at + chance.randrange(30), at)), []
+                yield encode_entry(Pin(rng.choice("pqrstuvwxyz"), at + rng.randrange(30), at)), []
             case 8:
-                yield encode_entry(Unpin(chance.choice("pqr"))), []
+                yield encode_entry(Unpin(rng.choice("pqr"))), []
             case 9:
-                yield encode_entry(Expire(at, max(0, at - 15), chance.randrange(index), at)), []
+                yield encode_entry(Expire(at, max(0, at - 15), rng.randrange(index), at)), []
             case 10:
                 yield encode_entry(Hash()), []
             case 11:
                 yield encode_entry(LogTime(max(1, at if at < HOUR else index))), []
             case 12:
-                wide = wide or chance.random() < 0.5
-                yield columns(WIDER if wide else KEYED, changes=chance.random() < 0.6), []
+                wide = wide or rng.random() < 0.5
+                yield columns(WIDER if wide else KEYED, changes=rng.random() < 0.6), []
             case _:
-                yield upsert(rows, chance.choice([KEYED, schema]), token=token, at=at), rows
+                yield upsert(rows, rng.choice([KEYED, schema]), token=token, at=at), rows

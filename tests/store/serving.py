@@ -13,10 +13,10 @@ import pyarrow as pa
 from pyarrow import flight
 
 from evenkeel.errors import StoreError
-from evenkeel.metastore.clock import VirtualClock
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import Leader, Peer, Stable, StoreRecord, TableRecord, TableState, encode
 from evenkeel.routing.routes import RoutingTable
+from evenkeel.runtime.clock import VirtualClock
 from evenkeel.wire.flight import PutResult, decode_error, pack
 from evenkeel.wire.store_end import StoreEnd
 from evenkeel_store.flight.server import FlightServer

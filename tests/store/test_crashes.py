@@ -69,8 +69,8 @@ class Copies:
 def test_crash_between_statements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """State, tokens, pins and changes are those of the applied index, which is at least what was acknowledged."""
     monkeypatch.setattr("evenkeel_store.journal._LONGEST", 6)
-    chance = random.Random(seed)
-    log = list(itertools.islice(random_log(chance), 30))
+    rng = random.Random(seed)
+    log = list(itertools.islice(random_log(rng), 30))
     models = [Model()]
     for entry in log:
         models.append(models[-1].copy())
@@ -82,10 +82,10 @@ def test_crash_between_statements(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         bench.engine.reopen()
         while bench.group.head.applied < len(log):
             applied = bench.group.head.applied
-            portion = [entry for entry, _ in log[applied : applied + chance.randrange(1, 6)]]
+            portion = [entry for entry, _ in log[applied : applied + rng.randrange(1, 6)]]
             assert bench.apply(*portion) == Applied(applied + len(portion))
             copies.acknowledged = bench.group.head.applied
-            if chance.random() < 0.4:
+            if rng.random() < 0.4:
                 bench.fold()
         bench.close()
     assert len(copies.taken) > 10

@@ -32,8 +32,8 @@ async def cluster(new_directory: Callable[[], Path]) -> AsyncIterator[TableClust
         made = await stack.enter_async_context(TableCluster(new_directory(), partitions=1))
         await made.reconcile(3)
         await made.until_settled()
-        chance = random.Random(1)
-        texts = [chance.randbytes(40).hex() for _ in range(_ROWS)]
+        rng = random.Random(1)
+        texts = [rng.randbytes(40).hex() for _ in range(_ROWS)]
         rows = pa.record_batch({"id": list(range(_ROWS)), "customer": texts})
         await made.write(rows, writer="first", sequence=1)
         await made.hashes(0)

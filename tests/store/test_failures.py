@@ -340,8 +340,8 @@ def test_block_that_is_damaged_is_found_while_batches_are_pulled(tmp_path: Path)
     """DuckDB checks a block when it comes to it, which may be in mid-read: that is damage, too."""
     bench = Bench(tmp_path / "data")
     bench.open()
-    chance = random.Random(1)
-    rows = [{"id": key, "name": chance.randbytes(40).hex()} for key in range(20_000)]
+    rng = random.Random(1)
+    rows = [{"id": key, "name": rng.randbytes(40).hex()} for key in range(20_000)]
     bench.apply(columns(), upsert(rows))
     bench.fold()
     before = bench.hash()

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from evenkeel.errors import UnavailableError
-from evenkeel.metastore.clock import VirtualClock
+from evenkeel.runtime.clock import VirtualClock
 from evenkeel.wire.messages import ReadAt, ReadOutcome, Unavailable
 from evenkeel_store.freshness import ReadIndexes
 from tests.wire.support import turns

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from evenkeel.errors import InvalidInputError
-from evenkeel.metastore.clock import VirtualClock
+from evenkeel.runtime.clock import VirtualClock
 from evenkeel.wire.messages import Applied, Apply, Done, Failed, LoggedEntry, Open, Opened, Restore, SnapshotTaken
 from evenkeel_store.engine import Request
 from evenkeel_store.entries import Expire, Fence, Hash, LogTime, Pin, encode_entry

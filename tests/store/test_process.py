@@ -115,7 +115,7 @@ class Logged:
 
 async def test_killed_at_random(tmp_path: Path, start: Start) -> None:
     """What was acknowledged is there after SIGKILL, and the state is that of exactly the entries up to its index."""
-    chance, log = random.Random(11), Logged(3)
+    rng, log = random.Random(11), Logged(3)
     handler = Sidecar()
     end = SidecarEnd(tmp_path / "sm.sock", volume="vol-1", handler=handler)
     await end.start()
@@ -124,15 +124,13 @@ async def test_killed_at_random(tmp_path: Path, start: Start) -> None:
     acknowledged = 0
     for life in range(7):
         # By turns it dies from outside at any moment, and between two statements of its own choice.
-        process = await start(dies_at=chance.randrange(8, 70) if life % 2 else 0)
+        process = await start(dies_at=rng.randrange(8, 70) if life % 2 else 0)
         await handler.hello.get()
         with contextlib.suppress(DisconnectedError):
             opened = await end.open(GROUP, REPLICA, table="orders.1")
             assert acknowledged <= opened.applied <= len(log.entries)
             (tmp_path / f"life-{life}").mkdir()
-            acknowledged = await live(
-                end, log, opened.applied, chance=chance, at=tmp_path / f"life-{life}", bench=bench
-            )
+            acknowledged = await live(end, log, opened.applied, rng=rng, at=tmp_path / f"life-{life}", bench=bench)
         await die(process)
         await handler.gone.wait()
     assert acknowledged > 25
@@ -140,7 +138,7 @@ async def test_killed_at_random(tmp_path: Path, start: Start) -> None:
     await end.close()
 
 
-async def live(end: SidecarEnd, log: Logged, applied: int, *, chance: random.Random, at: Path, bench: Bench) -> int:
+async def live(end: SidecarEnd, log: Logged, applied: int, *, rng: random.Random, at: Path, bench: Bench) -> int:
     """Compare the state with the log's, send more entries, and take some of the answers."""
     taken = await end.snapshot(GROUP, REPLICA, at)
     assert taken.index == applied
@@ -148,21 +146,21 @@ async def live(end: SidecarEnd, log: Logged, applied: int, *, chance: random.Ran
         await asyncio.to_thread(look_into, at, bench)
         check(bench, log.models[applied])
     futures = []
-    for _ in range(chance.randrange(2, 10)):
-        size = chance.randrange(1, 6)
+    for _ in range(rng.randrange(2, 10)):
+        size = rng.randrange(1, 6)
         log.upto(applied + size)
         entries = [m.LoggedEntry(index, log.entries[index - 1]) for index in range(applied + 1, applied + size + 1)]
         futures.append(end.apply(GROUP, REPLICA, first=applied + 1, last=applied + size, entries=entries))
         applied += size
     acknowledged = taken.index
-    for future in futures[: chance.randrange(len(futures) + 1)]:
+    for future in futures[: rng.randrange(len(futures) + 1)]:
         acknowledged = await future
     return acknowledged
 
 
 async def test_killed_while_restoring(tmp_path: Path, start: Start) -> None:
     """After SIGKILL during a restore the state is the old one or the new one, never a mixture."""
-    chance = random.Random(5)
+    rng = random.Random(5)
     source = Bench(tmp_path / "source")
     source.open()
     source.apply(
@@ -179,7 +177,7 @@ async def test_killed_while_restoring(tmp_path: Path, start: Start) -> None:
     await end.start()
     seen = set()
     for life in range(4):
-        process = await start(dies_at=0 if life in (1, 3) else chance.randrange(4, 18))
+        process = await start(dies_at=0 if life in (1, 3) else rng.randrange(4, 18))
         await handler.hello.get()
         with contextlib.suppress(DisconnectedError):
             opened = await end.open(GROUP, REPLICA, table="orders.1")

@@ -58,8 +58,8 @@ def check(bench: Bench, model: Model) -> None:
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_replicas_stay_the_same(tmp_path: Path, seed: int) -> None:
     """Whatever happens to a replica between two entries, it is what the log makes it, and its hash everybody's."""
-    chance = random.Random(seed)
-    log = list(itertools.islice(random_log(chance), ENTRIES))
+    rng = random.Random(seed)
+    log = list(itertools.islice(random_log(rng), ENTRIES))
     models = [Model()]
     for entry in log:
         models.append(models[-1].copy())
@@ -70,10 +70,10 @@ def test_replicas_stay_the_same(tmp_path: Path, seed: int) -> None:
     steps = 0
     while any(bench.group.head.applied < len(log) for bench in replicas):
         steps += 1
-        place = chance.randrange(3)
+        place = rng.randrange(3)
         bench = replicas[place]
         applied = bench.group.head.applied
-        match chance.randrange(10):
+        match rng.randrange(10):
             case 0 | 1:
                 if bench.group.layout is not None:
                     bench.fold()
@@ -81,11 +81,11 @@ def test_replicas_stay_the_same(tmp_path: Path, seed: int) -> None:
                 bench.close()
                 replicas[place] = Bench(tmp_path / f"store-{place}")
             case 3:
-                other = chance.choice(replicas)
+                other = rng.choice(replicas)
                 if other is not bench and other.group.head.applied >= applied:
                     restore_elsewhere(other, tmp_path / f"snapshot-{steps}", bench)
             case _:
-                portion = [entry for entry, _ in log[applied : applied + chance.randrange(1, 12)]]
+                portion = [entry for entry, _ in log[applied : applied + rng.randrange(1, 12)]]
                 if portion:
                     assert bench.apply(*portion) == Applied(applied + len(portion))
         check(replicas[place], models[replicas[place].group.head.applied])

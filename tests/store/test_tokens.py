@@ -30,12 +30,12 @@ def test_draft_leaves_no_trace() -> None:
 
 def test_kept_tokens_are_the_tokens() -> None:
     """Tokens that are written out and read back decide the same."""
-    chance = random.Random(1)
+    rng = random.Random(1)
     tokens = Tokens()
     for _ in range(5000):
-        writer, sequence = chance.choice("ab"), chance.randrange(3000)
+        writer, sequence = rng.choice("ab"), rng.randrange(3000)
         if tokens.is_new(writer, sequence):
-            tokens.use(TokenUse(writer, sequence, chance.choice(["", "no"]), sequence))
+            tokens.use(TokenUse(writer, sequence, rng.choice(["", "no"]), sequence))
     again = Tokens(tokens.all())
     for writer in "abc":
         for sequence in range(3000):

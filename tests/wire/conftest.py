@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from evenkeel.metastore.clock import VirtualClock
+from evenkeel.runtime.clock import VirtualClock
 from evenkeel.wire.sidecar_end import SidecarEnd
 from evenkeel.wire.store_end import StoreEnd
 from tests.wire.support import Machine, Raw, Sidecar

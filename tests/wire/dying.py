@@ -8,7 +8,7 @@ import sqlite3
 import sys
 from typing import Any
 
-from evenkeel.wire.reference.__main__ import main
+from evenkeel_reference.__main__ import main
 
 _statements = int(sys.argv[1])
 _connect = sqlite3.connect

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from evenkeel.metastore.clock import VirtualClock
+from evenkeel.runtime.clock import VirtualClock
 from evenkeel.wire import messages as m
 
 

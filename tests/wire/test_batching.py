@@ -7,10 +7,10 @@ from typing import cast
 
 from evenkeel.errors import DisconnectedError
 from evenkeel.wire.messages import Unknown
-from evenkeel.wire.reference.batching import BatchingClient
-from evenkeel.wire.reference.client import ReferenceClient, WriteOutcome
-from evenkeel.wire.reference.entries import Batch
-from evenkeel.wire.reference.front import Written
+from evenkeel_reference.batching import BatchingClient
+from evenkeel_reference.client import ReferenceClient, WriteOutcome
+from evenkeel_reference.entries import Batch
+from evenkeel_reference.front import Written
 
 
 class Client:

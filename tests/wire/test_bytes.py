@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from evenkeel.errors import DisconnectedError, HandshakeError
-from evenkeel.metastore.clock import VirtualClock
+from evenkeel.runtime.clock import VirtualClock
 from evenkeel.wire import messages as m
 from evenkeel.wire.frames import Reason
 from evenkeel.wire.sidecar_end import SidecarEnd
@@ -146,14 +146,14 @@ async def test_end_inside_a_frame_is_truncated(raw: Raw, listening: SidecarEnd, 
 
 async def test_random_bytes_never_harm_the_listener(listening: SidecarEnd, sidecar: Sidecar) -> None:
     """Two hundred connections of noise, before or after a good hello: each is dropped, and the listener lives on."""
-    chance = random.Random(7)
+    rng = random.Random(7)
     for number in range(200):
         peer = await Raw.connect(listening.path)
         if number % 2:
             peer.say(HELLO)
             await peer.hear()
-        length = chance.randrange(1, 200)
-        noise = chance.randbytes(length)
+        length = rng.randrange(1, 200)
+        noise = rng.randbytes(length)
         peer.writer.write(noise if number % 3 else frame(noise))
         peer.writer.write_eof()
         await peer.ended()
@@ -212,7 +212,7 @@ async def test_garbage_from_a_sidecar(
 ) -> None:
     """A store drops a sidecar that talks nonsense, counts it, and connects again."""
     server = await serve_once(tmp_path / "sm.sock", [0, 0, 0, ["hello", 1, "vol-1"]], junk)
-    end = StoreEnd(tmp_path / "sm.sock", volume="vol-1", machine=machine, clock=clock, chance=NoJitter())
+    end = StoreEnd(tmp_path / "sm.sock", volume="vol-1", machine=machine, clock=clock, rng=NoJitter())
     task = asyncio.create_task(end.run())
     for _ in range(2):
         await machine.volume.get()

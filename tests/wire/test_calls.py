@@ -60,7 +60,7 @@ def test_second_answer_is_unexpected() -> None:
     st.lists(st.integers(min_value=1, max_value=60), max_size=40),
     st.randoms(use_true_random=False),
 )
-def test_credit_is_never_exceeded(credit: int, sizes: list[int], chance: random.Random) -> None:
+def test_credit_is_never_exceeded(credit: int, sizes: list[int], rng: random.Random) -> None:
     """Unanswered bytes stay within the credit, but for a single item that exceeds it alone; order is kept."""
     queue: CreditQueue[int] = CreditQueue(credit)
     for place, size in enumerate(sizes):
@@ -72,6 +72,6 @@ def test_credit_is_never_exceeded(credit: int, sizes: list[int], chance: random.
             flying.append(place)
             sent.append(place)
             assert len(flying) == 1 or sum(sizes[item] for item in flying) <= credit
-        done = flying.pop(chance.randrange(len(flying)))
+        done = flying.pop(rng.randrange(len(flying)))
         queue.answered(sizes[done])
     assert sent == list(range(len(sizes)))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from evenkeel.wire.directory import DataDirectory, make_directory, replace_file
+from evenkeel.runtime.directories import DataDirectory, make_directory, replace_file
 from evenkeel_raft.log.disk import FileDisk
 
 
@@ -21,7 +21,7 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         found.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")))
         fsync(descriptor)
 
-    monkeypatch.setattr("evenkeel.wire.directory.os.fsync", noting)
+    monkeypatch.setattr("evenkeel.runtime.directories.os.fsync", noting)
     return found
 
 

@@ -7,7 +7,7 @@ import sys
 
 PASSING_BY = """
 import resource, sys
-from evenkeel.wire.loop import run
+from evenkeel.runtime.event_loop import run
 def pass_by():
     frames = [bytes([1]) * (1 << 20) for _ in range(16)]
 async def main():

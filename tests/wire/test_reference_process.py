@@ -14,12 +14,12 @@ import pytest
 
 from evenkeel.errors import DisconnectedError, StateMachineError
 from evenkeel.wire import messages as m
-from evenkeel.wire.reference.client import ReferenceClient
-from evenkeel.wire.reference.entries import Barrier, Batch, Conditional, Delete, Entry, Upsert, encode_entry
-from evenkeel.wire.reference.front import Held, StatusIs, Written
-from evenkeel.wire.reference.snapshot import read_snapshot
-from evenkeel.wire.reference.state import Contents
 from evenkeel.wire.sidecar_end import SidecarEnd
+from evenkeel_reference.client import ReferenceClient
+from evenkeel_reference.entries import Barrier, Batch, Conditional, Delete, Entry, Upsert, encode_entry
+from evenkeel_reference.front import Held, StatusIs, Written
+from evenkeel_reference.snapshot import read_snapshot
+from evenkeel_reference.state import Contents
 from tests.wire.single import GROUP, REPLICA, Single
 from tests.wire.support import Sidecar
 
@@ -33,7 +33,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Callable[..., asyncio.Future[Pr
     started: list[Process] = []
 
     async def run(*options: str, data: str = "data", dies_at: int = 0) -> Process:
-        program = ["tests.wire.dying", str(dies_at)] if dies_at else ["evenkeel.wire.reference"]
+        program = ["tests.wire.dying", str(dies_at)] if dies_at else ["evenkeel_reference"]
         where = ["--socket", str(tmp_path / "sm.sock"), "--data", str(tmp_path / data)]
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
@@ -89,23 +89,23 @@ class Model:
             self.values[key] = (value, held[1] + 1 if held else 1)
 
 
-def random_entry(chance: random.Random, index: int) -> Entry:
+def random_entry(rng: random.Random, index: int) -> Entry:
     """Entries whose effect shows when one is applied twice or left out; every fifth token was logged before."""
-    key = b"k%d" % chance.randrange(5)
-    writer = chance.choice(["", "a", "b"])
-    sequence = max(1, index - chance.choice([0, 0, 0, 0, 7]))
-    match chance.randrange(10):
+    key = b"k%d" % rng.randrange(5)
+    writer = rng.choice(["", "a", "b"])
+    sequence = max(1, index - rng.choice([0, 0, 0, 0, 7]))
+    match rng.randrange(10):
         case 0:
             return Delete(writer, sequence, key)
         case 1:
             return Barrier()
         case 2:
-            keys = [b"k%d" % chance.randrange(5) for _ in range(6)]
-            return Batch(writer, sequence, [(key, chance.choice([None, b"%d" % index])) for key in keys])
+            keys = [b"k%d" % rng.randrange(5) for _ in range(6)]
+            return Batch(writer, sequence, [(key, rng.choice([None, b"%d" % index])) for key in keys])
         case 3 | 4 | 5:
-            return Conditional("c", sequence, key, chance.choice([None, b"%d" % (index - 1)]), b"%d" % index)
+            return Conditional("c", sequence, key, rng.choice([None, b"%d" % (index - 1)]), b"%d" % index)
         case _:
-            return Upsert(writer, sequence, key, b"%d" % index * chance.choice([1, 500]))
+            return Upsert(writer, sequence, key, b"%d" % index * rng.choice([1, 500]))
 
 
 async def snapshot_of(end: SidecarEnd, directory: Path) -> Contents:
@@ -124,17 +124,15 @@ async def assert_state(end: SidecarEnd, log: list[Entry], applied: int, director
     assert {(writer, sequence): ok for writer, sequence, ok in contents.tokens} == model.tokens
 
 
-async def send_some(
-    end: SidecarEnd, log: list[Entry], applied: int, chance: random.Random
-) -> list[asyncio.Future[int]]:
+async def send_some(end: SidecarEnd, log: list[Entry], applied: int, rng: random.Random) -> list[asyncio.Future[int]]:
     """Send up to 40 more entries in requests of several, some of whose indexes hold no entry at all."""
     futures = []
-    for _ in range(chance.randrange(1, 9)):
-        size = chance.randrange(1, 6)
+    for _ in range(rng.randrange(1, 9)):
+        size = rng.randrange(1, 6)
         entries = []
         for index in range(applied + 1, applied + size + 1):
             if len(log) < index:
-                log.append(random_entry(chance, index))
+                log.append(random_entry(rng, index))
             entries.append(m.LoggedEntry(index, encode_entry(log[index - 1])))
         applied += size
         futures.append(end.apply(GROUP, REPLICA, first=applied - size + 1, last=applied, entries=entries))
@@ -143,7 +141,7 @@ async def send_some(
 
 async def test_killed_at_random(tmp_path: Path, start: Callable[..., asyncio.Future[Process]]) -> None:
     """What was acknowledged is there after SIGKILL, and the state is that of exactly the entries up to its index."""
-    chance = random.Random(11)
+    rng = random.Random(11)
     handler = Sidecar()
     end = SidecarEnd(tmp_path / "sm.sock", volume="vol-1", handler=handler)
     await end.start()
@@ -151,15 +149,15 @@ async def test_killed_at_random(tmp_path: Path, start: Callable[..., asyncio.Fut
     acknowledged = 0
     for life in range(14):
         # By turns it dies from outside at any moment, and between two statements of its own choice.
-        process = await start(dies_at=chance.randrange(14, 90) if life % 2 else 0)
+        process = await start(dies_at=rng.randrange(14, 90) if life % 2 else 0)
         await handler.hello.get()
         opened = await end.open(GROUP, REPLICA)
         assert acknowledged <= opened.applied <= len(log)
         del log[opened.applied :]  # what was never applied may be logged differently by the next leader
         await assert_state(end, log, opened.applied, tmp_path / f"life-{life}")
-        futures = await send_some(end, log, opened.applied, chance)
+        futures = await send_some(end, log, opened.applied, rng)
         with contextlib.suppress(DisconnectedError):
-            for future in futures[: len(futures) if life % 2 else chance.randrange(len(futures) + 1)]:
+            for future in futures[: len(futures) if life % 2 else rng.randrange(len(futures) + 1)]:
                 acknowledged = await future
         await die(process)
         await handler.gone.wait()
@@ -172,7 +170,7 @@ async def test_killed_at_random(tmp_path: Path, start: Callable[..., asyncio.Fut
 
 async def test_killed_while_restoring(tmp_path: Path, start: Callable[..., asyncio.Future[Process]]) -> None:
     """After SIGKILL during a restore the state is the old one or the new one, never a mixture."""
-    chance = random.Random(5)
+    rng = random.Random(5)
     handler = Sidecar()
     end = SidecarEnd(tmp_path / "sm.sock", volume="vol-1", handler=handler)
     await end.start()
@@ -200,7 +198,7 @@ async def test_killed_while_restoring(tmp_path: Path, start: Callable[..., async
         restored = end.restore(GROUP, REPLICA, snapshot, index=3000)
         if life == 2:
             assert await restored == m.Applied(3000)
-        for _ in range(chance.randrange(400)):
+        for _ in range(rng.randrange(400)):
             await asyncio.sleep(0)
         await die(process)
         await handler.gone.wait()

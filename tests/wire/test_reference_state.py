@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from evenkeel.errors import StateMachineError
 from evenkeel.wire.messages import Apply, LoggedEntry
-from evenkeel.wire.reference.entries import (
+from evenkeel_reference.entries import (
     TOKENS_KEPT,
     Barrier,
     Batch,
@@ -22,8 +22,8 @@ from evenkeel.wire.reference.entries import (
     Upsert,
     encode_entry,
 )
-from evenkeel.wire.reference.snapshot import read_snapshot, write_snapshot
-from evenkeel.wire.reference.state import BARRIERS_KEPT, State, Value
+from evenkeel_reference.snapshot import read_snapshot, write_snapshot
+from evenkeel_reference.state import BARRIERS_KEPT, State, Value
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from evenkeel.errors import DisconnectedError, HandshakeError, InvalidInputError, StateMachineError
-from evenkeel.metastore.clock import VirtualClock
+from evenkeel.runtime.clock import VirtualClock
 from evenkeel.versions import SUPPORTED
 from evenkeel.wire import messages as m
 from evenkeel.wire import unix as unix_sockets
@@ -327,7 +327,7 @@ async def test_store_comes_back(
     listening: SidecarEnd, sidecar: Sidecar, machine: Machine, connect: Connect, clock: VirtualClock
 ) -> None:
     """When the sidecar is gone proposals are unknown; when it is back the store finds it, and is opened again."""
-    end, _ = connect(machine, clock=clock, chance=NoJitter())
+    end, _ = connect(machine, clock=clock, rng=NoJitter())
     await machine.volume.get()
     waiting: list[asyncio.Future[Any]] = [end.propose(1, 1, b"x"), end.read_index(1, 1), end.drain()]
     await sidecar.proposals.get()
@@ -352,7 +352,7 @@ async def test_back_off_doubles(tmp_path: Path, machine: Machine, clock: Virtual
                 raise asyncio.CancelledError
             await asyncio.sleep(0)
 
-    end = StoreEnd(tmp_path / "none.sock", volume="", machine=machine, clock=Counting(), chance=NoJitter())
+    end = StoreEnd(tmp_path / "none.sock", volume="", machine=machine, clock=Counting(), rng=NoJitter())
     with pytest.raises(asyncio.CancelledError):
         await end.run()
     assert waits == [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 1.0]

@@ -23,11 +23,11 @@ from evenkeel.model.table import Table
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import PlanState, StoreRecord, decode
 from evenkeel.rebalancers.process import FOLDERS
+from evenkeel.reconcile.desired_table import desired_table, table_key
 from evenkeel.reconcile.plan_status import CopyCosts, plan_totals
 from evenkeel.reconcile.planning import preview_table
 from evenkeel.reconcile.reports import Reports
 from evenkeel.reconcile.what_if import imagined_stores, imagined_table
-from evenkeel.reconcile.wish import table_key, wish_of
 
 __all__ = ["LocalSession", "layout_of", "local_session"]
 
@@ -60,7 +60,7 @@ class LocalSession:
             await self.key_of(table),
         )
         requests = preview_table(
-            wish_of(imagined, await self.resources.assignments(name)),
+            desired_table(imagined, await self.resources.assignments(name)),
             keys=keys,
             table=key,
             imagine=lambda stores: imagined_stores(stores, what_if, store_cluster=table.spec.store_cluster),

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from evenkeel.cli.output import Output
-from evenkeel.errors import InvalidInputError, Problem
+from evenkeel.errors import InputProblem, InvalidInputError
 from evenkeel.model.loading import Loaded, Resource, read_yaml
 
 __all__ = ["Checked", "collect", "report"]
@@ -26,7 +26,7 @@ class Checked:
 
     resources: list[tuple[str, int, Resource]] = field(default_factory=list)
     """Source, line, and what stands there."""
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[InputProblem] = field(default_factory=list)
 
     @property
     def valid(self) -> bool:
@@ -72,7 +72,7 @@ def _read(raw: bytes, source: str) -> Loaded:
         return read_yaml(raw.decode("utf-8-sig"), source)
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
-        return Loaded([], [Problem(source, line, "", "not UTF-8 text; save the file as UTF-8")])
+        return Loaded([], [InputProblem(source, line, "", "not UTF-8 text; save the file as UTF-8")])
 
 
 def report(checked: Checked, output: Output) -> None:
@@ -116,7 +116,7 @@ def _table(checked: Checked) -> Iterator[Text]:
         yield Text(f"{kind:<{widths[0]}}  {name:<{widths[1]}}  {source}", style=style)
 
 
-def _styled(problem: Problem) -> Text:
+def _styled(problem: InputProblem) -> Text:
     place = f"{problem.source}:{problem.line}" if problem.line else problem.source
     text = Text(place, style="cyan").append(": ", style="default")
     if problem.path:

@@ -17,24 +17,24 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from evenkeel.controller.dropped import DroppedKeeper
-from evenkeel.controller.ground import Ground
+from evenkeel.controller.context import ControllerContext
+from evenkeel.controller.dropped import DroppedTableReconciler
+from evenkeel.controller.problems import UNAVAILABLE, unavailable_problem
 from evenkeel.controller.resources import Resources
 from evenkeel.controller.statuses import StatusWriter, readable
-from evenkeel.controller.stores import StoreKeeper
-from evenkeel.controller.tables import TableKeeper
-from evenkeel.controller.troubles import HELPLESS, helpless_trouble
+from evenkeel.controller.stores import StoreReconciler
+from evenkeel.controller.tables import TableReconciler
 from evenkeel.controller.worklist import Worklist
 from evenkeel.errors import ClusterMismatchError, EvenkeelError, FencedError
 from evenkeel.metastore.api import Event, KeyValue, Metastore
-from evenkeel.metastore.clock import Clock, SystemClock
 from evenkeel.metastore.epoch import Epoch, acquire_epoch
 from evenkeel.model.conditions import Reason
-from evenkeel.process.subject import about
 from evenkeel.protocol.keys import Keys, table_name
-from evenkeel.reconcile.cluster_status import troubled_cluster_status
-from evenkeel.reconcile.partitions import Trouble
-from evenkeel.reconcile.status import troubled_status
+from evenkeel.reconcile.cluster_status import cluster_problem_status
+from evenkeel.reconcile.partitions import Problem
+from evenkeel.reconcile.status import problem_status
+from evenkeel.runtime.clock import Clock, SystemClock
+from evenkeel.runtime.log_context import about
 
 __all__ = ["Controller"]
 
@@ -64,17 +64,17 @@ class Controller:
         resources: Resources,
         holder: str,
         clock: Clock | None = None,
-        today: Callable[[], float] = time.time,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         """`today` tells seconds since 1970, for what people read; `clock` everything else."""
         self._resources = resources
         self._holder = holder
         self._clock = clock or SystemClock()
-        self._ground = Ground(metastore, keys=keys, clock=self._clock, today=today)
-        statuses = StatusWriter(resources, self._ground)
-        self._tables = TableKeeper(resources, self._ground, statuses)
-        self._stores = StoreKeeper(resources, self._ground, statuses)
-        self._dropped = DroppedKeeper(resources, self._ground)
+        self._context = ControllerContext(metastore, keys=keys, clock=self._clock, wall_clock=wall_clock)
+        statuses = StatusWriter(resources, self._context)
+        self._tables = TableReconciler(resources, self._context, statuses)
+        self._stores = StoreReconciler(resources, self._context, statuses)
+        self._dropped = DroppedTableReconciler(resources, self._context)
         self._work = Worklist(self._clock, before_all=STORES)
         self._hear_all = False
         self._mismatched = False
@@ -99,14 +99,14 @@ class Controller:
     @property
     def epoch(self) -> Epoch | None:
         """What every write for this StoreCluster compares; None until it is taken."""
-        return self._ground.epoch
+        return self._context.epoch
 
     def assignments(self) -> Iterable[KeyValue] | None:
         """Every key that says who holds or will hold a partition, as last seen.
 
         None where nobody watches, or where the metastore does not name all replicas since it was adopted.
         """
-        return self._ground.mirror.assignments() if self._ground.complete else None
+        return self._context.mirror.assignments() if self._context.complete else None
 
     async def run(self) -> None:
         """Look, and look again whenever something was heard; FencedError when another controller is in charge."""
@@ -123,15 +123,17 @@ class Controller:
                 raise _first(fenced) from None
             raise
         finally:
-            self._ground.mirror.forget()
+            self._context.mirror.forget()
 
     async def _take_charge(self) -> None:
-        while self._ground.epoch is None:
+        while self._context.epoch is None:
             try:
                 await self._check_identity()
-                await self._ground.check_version()
-                self._ground.epoch = await acquire_epoch(self._ground.metastore, self._ground.keys.epoch, self._holder)
-            except HELPLESS as error:
+                await self._context.check_version()
+                self._context.epoch = await acquire_epoch(
+                    self._context.metastore, self._context.keys.epoch, self._holder
+                )
+            except UNAVAILABLE as error:
                 await self._put_off(error)
 
     # Listening
@@ -149,39 +151,39 @@ class Controller:
             try:
                 async for table in self._resources.changes():
                     self.hear(table)
-            except HELPLESS as error:
+            except UNAVAILABLE as error:
                 await self._put_off(error)
 
     async def _listen_to_metastore(self) -> None:
-        metastore, root = self._ground.metastore, self._ground.keys.root
+        metastore, root = self._context.metastore, self._context.keys.root
         while True:
             try:
                 await self._check_identity()
                 snapshot = await metastore.range(root)
-                self._ground.reports.fill(snapshot.kvs)
-                self._ground.mirror.fill(snapshot)
+                self._context.reports.fill(snapshot.kvs)
+                self._context.mirror.fill(snapshot)
                 self.hear()
                 async for batch in metastore.watch(root, after=snapshot):
                     for event in batch.events:
-                        self._ground.mirror.take(event)
+                        self._context.mirror.take(event)
                         self._hear_event(event)
-                    self._ground.mirror.advance(batch.revision)
-            except HELPLESS as error:
-                self._ground.mirror.forget()
+                    self._context.mirror.advance(batch.revision)
+            except UNAVAILABLE as error:
+                self._context.mirror.forget()
                 await self._put_off(error)
 
     def _hear_event(self, event: Event) -> None:
-        kind, _, rest = event.key.removeprefix(self._ground.keys.root).partition("/")
+        kind, _, rest = event.key.removeprefix(self._context.keys.root).partition("/")
         table = table_name(rest.partition("/")[0])
         match kind:
             case "epoch":
-                self._ground.judge_epoch(event.kv)
+                self._context.judge_epoch(event.kv)
             case "stores" | "stores.state" | "drains" | "version":
                 self.hear()
             case "settings" | "adoption":
                 self._work.add(STORES)
             case "load":
-                news = self._ground.reports.take(event.key, event.kv)
+                news = self._context.reports.take(event.key, event.kv)
                 for table in map(table_name, news.damaged):
                     self._work.add(table)
                 moving = self._tables.moving.intersection(map(table_name, news.named))
@@ -208,7 +210,7 @@ class Controller:
             self._work.add(STORES)
             try:
                 tables = await self._resources.tables()
-            except HELPLESS as error:
+            except UNAVAILABLE as error:
                 await self._put_off(error)
                 continue
             for key in self._dropped.kept:
@@ -224,7 +226,7 @@ class Controller:
             try:
                 again = await self._look(name)
                 self.problem = ""
-            except HELPLESS as error:
+            except UNAVAILABLE as error:
                 await self._unreachable(error)
                 again = RETRY_SECONDS
             finally:
@@ -236,16 +238,16 @@ class Controller:
         """ClusterMismatchError where another metastore answers than before."""
         cluster = await self._resources.store_cluster()
         known = (cluster.spec.adopt_metastore, cluster.status is None) if cluster is not None else None
-        if self._identity == known and self._clock.now() < self._identity_until and not self._ground.adopting:
+        if self._identity == known and self._clock.now() < self._identity_until and not self._context.adopting:
             return
-        await self._ground.check_identity(cluster)
+        await self._context.check_identity(cluster)
         if self._mismatched:
             raise FencedError("another etcd has answered meanwhile: what is known of it counts for nothing; begin anew")
         self._identity, self._identity_until = known, self._clock.now() + IDENTITY_SECONDS
 
     async def _look(self, name: str) -> float:
         """Look at a table, or at the stores; every line that is logged meanwhile says of what."""
-        with about(store_cluster=self._ground.keys.root.strip("/").partition("/")[2]):
+        with about(store_cluster=self._context.keys.root.strip("/").partition("/")[2]):
             await self._check_identity()
             if name == STORES:
                 return await self._look_at_stores()
@@ -263,7 +265,7 @@ class Controller:
             self._work.add(STORES)
         return again
 
-    def _held_up(self) -> dict[str, Trouble]:
+    def _held_up(self) -> dict[str, Problem]:
         """By the key of a table, why it cannot be placed as wanted; deleted ones included."""
         return {**self._tables.held_up, **self._dropped.held_up}
 
@@ -277,14 +279,14 @@ class Controller:
                     self._work.add(key)
                 for table in await self._resources.tables():
                     self._work.add(table.metadata.name)
-        except HELPLESS:
+        except UNAVAILABLE:
             self._hear_all = everything
             raise
         except FencedError:
             raise
         except Exception as error:  # a bug must not cost the tables their controller
             log.exception("the look at the stores failed")
-            await self._tell(Trouble(Reason.INTERNAL_ERROR, f"{type(error).__name__}: {error}"))
+            await self._tell(Problem(Reason.INTERNAL_ERROR, f"{type(error).__name__}: {error}"))
             return SWEEP_SECONDS
         return again
 
@@ -297,15 +299,15 @@ class Controller:
         """Say once that nothing can be done; what another metastore says is judged by `check_identity`."""
         self._identity_until = float("-inf")
         if isinstance(error, ClusterMismatchError):
-            self._mismatched = self._ground.epoch is not None
+            self._mismatched = self._context.epoch is not None
             if await self._remembered():
-                await self._ground.metastore.forget()
-        trouble = helpless_trouble(error)
-        told = (trouble.reason, "adoptMetastore" in trouble.message)
+                await self._context.metastore.forget()
+        problem = unavailable_problem(error)
+        told = (problem.reason, "adoptMetastore" in problem.message)
         if not self.problem or told != self._told:
             log.warning("nothing is changed for now: %s", error)
             self.problem, self._told = str(error), told
-            await self._tell(trouble)
+            await self._tell(problem)
 
     async def _remembered(self) -> bool:
         """Have the status remember what was seen of the metastore; False where it cannot be written now.
@@ -316,7 +318,7 @@ class Controller:
         try:
             cluster = await self._resources.store_cluster()
             if cluster is not None and cluster.status is not None:
-                noted = self._ground.remembered(cluster)
+                noted = self._context.remembered(cluster)
                 if noted != cluster.status.metastore:
                     await self._resources.set_status(cluster, cluster.status.model_copy(update={"metastore": noted}))
         except ClusterMismatchError:
@@ -326,17 +328,17 @@ class Controller:
             return False
         return True
 
-    async def _tell(self, trouble: Trouble) -> None:
+    async def _tell(self, problem: Problem) -> None:
         """Write to every status what concerns all, where statuses can be written."""
-        now, version = self._ground.now(), self._ground.newest_version
+        now, version = self._context.now(), self._context.newest_version
         try:
             cluster = await self._resources.store_cluster()
             if cluster is not None:
                 version = max(version, cluster.status.version if cluster.status is not None else 0)
-                told = troubled_cluster_status(cluster, trouble, now=now)
+                told = cluster_problem_status(cluster, problem, now=now)
                 await self._resources.set_status(cluster, readable(told, version))
             for table in await self._resources.tables():
-                await self._resources.set_status(table, readable(troubled_status(table, trouble, now=now), version))
+                await self._resources.set_status(table, readable(problem_status(table, problem, now=now), version))
         except EvenkeelError as error:
             log.warning("statuses cannot be written either: %s", error)
 

@@ -13,10 +13,10 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from evenkeel.controller.ground import Ground
+from evenkeel.controller.context import ControllerContext
+from evenkeel.controller.problems import UNAVAILABLE, problem_of
 from evenkeel.controller.resources import Resources
 from evenkeel.controller.tables import cluster_paused
-from evenkeel.controller.troubles import HELPLESS, trouble_of
 from evenkeel.errors import EvenkeelError, FencedError, MalformedRecordError
 from evenkeel.metastore.api import KeyValue, Metastore
 from evenkeel.model.base import ObjectMeta
@@ -33,12 +33,12 @@ from evenkeel.reconcile.dropped import (
     tend_table,
     to_be_adopted_as_kept,
 )
-from evenkeel.reconcile.partitions import Trouble
+from evenkeel.reconcile.partitions import Problem
 from evenkeel.reconcile.sizes import total_size
 from evenkeel.reconcile.stores import leaving
 from evenkeel.reconcile.table import drop_table
 
-__all__ = ["PURGE_ANNOTATION", "UNDELETE_ANNOTATION", "DroppedKeeper", "Kept", "asked_for", "kept_tables"]
+__all__ = ["PURGE_ANNOTATION", "UNDELETE_ANNOTATION", "DroppedTableReconciler", "Kept", "asked_for", "kept_tables"]
 
 log = logging.getLogger(__name__)
 
@@ -69,12 +69,12 @@ def asked_for(cluster: StoreCluster | None, annotation: str) -> frozenset[str]:
     return frozenset(filter(None, (name.strip() for name in written.split(","))))
 
 
-class DroppedKeeper:
+class DroppedTableReconciler:
     """Looks at deleted tables."""
 
-    def __init__(self, resources: Resources, ground: Ground) -> None:
+    def __init__(self, resources: Resources, context: ControllerContext) -> None:
         self._resources = resources
-        self._ground = ground
+        self._context = context
         self.kept: dict[str, Kept] = {}
         """By key, those that were there when everything was last looked at."""
         self._plans: dict[str, int] = {}
@@ -83,18 +83,18 @@ class DroppedKeeper:
         """By key, those that the status lists, while a metastore is adopted that may not know them yet."""
         self._seen: dict[str, float] = {}
         """By key, when this process first saw that it is kept, by the monotonic clock."""
-        self.held_up: dict[str, Trouble] = {}
+        self.held_up: dict[str, Problem] = {}
         """By key, why it cannot be moved off stores that leave."""
 
     async def adopt(self, cluster: StoreCluster, tables: Iterable[Table], *, request: str) -> int:
         """While a metastore is adopted: take over every table without a Table; how many are left."""
-        ground, listed = self._ground, _listed(cluster)
-        owned = {await ground.key_of(table) for table in tables}
-        recorded = {kv.key.removeprefix(ground.keys.table("")) for kv in await ground.records()}
+        context, listed = self._context, _listed(cluster)
+        owned = {await context.key_of(table) for table in tables}
+        recorded = {kv.key.removeprefix(context.keys.table("")) for kv in await context.records()}
         left = 0
         for key in sorted((recorded | listed.keys()) - owned):
             try:
-                snapshot = await ground.snapshot(key)
+                snapshot = await context.snapshot(key)
                 if not to_be_adopted_as_kept(snapshot, listed.get(key), request):
                     continue
                 deleted = key in listed or (snapshot.record is not None and snapshot.record.dropped is not None)
@@ -109,25 +109,25 @@ class DroppedKeeper:
         return left
 
     async def _adopt(self, key: str, listed: DroppedTable | None, request: str) -> None:
-        ground = self._ground
-        epoch, now = ground.held.compare, ground.steady()
-        await ground.drive(adopt_kept(listed, keys=ground.keys, table=key, epoch=epoch, request=request, now=now))
+        context = self._context
+        epoch, now = context.held.compare, context.steady()
+        await context.drive(adopt_kept(listed, keys=context.keys, table=key, epoch=epoch, request=request, now=now))
         log.info("what is kept of the deleted table %s is taken over", key)
 
     async def find(self) -> list[str]:
         """The keys of all tables to look at: kept ones, and those that are dropped and have no Table."""
-        ground = self._ground
-        kept = {kept.key: kept for kept in _kept(await ground.records(), ground.keys)}
+        context = self._context
+        kept = {kept.key: kept for kept in _kept(await context.records(), context.keys)}
         self._plans = {key: await self._newest_plan(found) for key, found in kept.items()}
         self.kept = kept
-        self._listed = _listed(await self._resources.store_cluster()) if ground.adopting else {}
-        prefix = ground.keys.tombstone("")
-        buried = [kv.key.removeprefix(prefix) for kv in await ground.tombstones()]
+        self._listed = _listed(await self._resources.store_cluster()) if context.adopting else {}
+        prefix = context.keys.tombstone("")
+        buried = [kv.key.removeprefix(prefix) for kv in await context.tombstones()]
         return sorted({*self.kept, *buried})
 
     async def _newest_plan(self, kept: Kept) -> int:
         floor = kept.record.plan_floor
-        kv = await self._ground.get(self._ground.keys.plan_head(kept.key))
+        kv = await self._context.get(self._context.keys.plan_head(kept.key))
         try:
             return floor if kv is None else max(floor, decode(PlanHead, kv.value, key=kv.key).n)
         except MalformedRecordError as error:
@@ -136,22 +136,22 @@ class DroppedKeeper:
 
     async def look(self, key: str) -> float:
         """Restore, tend or drop one; returns in how many seconds to look again, or 0."""
-        await self._ground.begin()
+        await self._context.begin()
         try:
             again = await self._look(key)
-        except (FencedError, *HELPLESS):
+        except (FencedError, *UNAVAILABLE):
             raise
         except EvenkeelError as error:
             log.warning("the deleted table %s is looked at again: %s", key, error)
-            self.held_up[key] = trouble_of(error)
+            self.held_up[key] = problem_of(error)
             return _RETRY_SECONDS
         self.held_up.pop(key, None)
         return again
 
     async def _look(self, key: str) -> float:
-        if self._ground.adopting:
+        if self._context.adopting:
             return _WAIT_SECONDS  # until it is taken over nobody knows whether it is kept, nor where it is
-        snapshot = await self._ground.snapshot(key)
+        snapshot = await self._context.snapshot(key)
         cluster = await self._resources.store_cluster()
         if snapshot.record is None or snapshot.record.dropped is None:
             self._forget(key)
@@ -166,9 +166,9 @@ class DroppedKeeper:
         if key in asked_for(cluster, PURGE_ANNOTATION) or left == 0.0:
             return await self._drop(key, cluster)
         table = dropped_table(key, snapshot.record, namespace=cluster.metadata.namespace)
-        ground = self._ground
-        version, epoch = await ground.check_version(), ground.held.compare
-        await ground.place(tend_table(table, keys=ground.keys, key=key, epoch=epoch, version=version))
+        context = self._context
+        version, epoch = await context.check_version(), context.held.compare
+        await context.place(tend_table(table, keys=context.keys, key=key, epoch=epoch, version=version))
         return left or 0.0
 
     def _left(self, key: str, dropped: Dropped) -> float | None:
@@ -177,13 +177,13 @@ class DroppedKeeper:
         Removing it is final, so a wall clock that was wrong when this process started, or is wrong now, does not
         suffice.
         """
-        ground, until = self._ground, dropped.until
-        now = ground.clock.now()
+        context, until = self._context, dropped.until
+        now = context.clock.now()
         seen = self._seen.setdefault(key, now)
         if until is None:
             return None
         sure = seen + min(_SURE_SECONDS, until - dropped.since)
-        return max(0.0, sure - now, until - min(ground.steady(), ground.today()))
+        return max(0.0, sure - now, until - min(context.steady(), context.wall_clock()))
 
     def _forget(self, key: str) -> None:
         self.kept.pop(key, None)
@@ -192,20 +192,20 @@ class DroppedKeeper:
     async def _has_table(self, key: str) -> bool:
         """Whether a Table is there that stands for this data, and sees to its end itself."""
         table = await self._resources.table(table_name(key))
-        return table is not None and await self._ground.key_of(table) == key
+        return table is not None and await self._context.key_of(table) == key
 
     async def _drop(self, key: str, cluster: StoreCluster | None) -> float:
-        ground = self._ground
-        known = (await ground.stores()).names
+        context = self._context
+        known = (await context.stores()).names
 
         def retired(store: str) -> bool:
             return store not in known and bool(leaving(cluster, (store,)))
 
-        epoch, complete = ground.held.compare, await self._all_there(cluster)
+        epoch, complete = context.held.compare, await self._all_there(cluster)
         dropping = drop_table(
-            keys=ground.keys, table=key, epoch=epoch, retired=retired, only_kept=True, await_publication=not complete
+            keys=context.keys, table=key, epoch=epoch, retired=retired, only_kept=True, await_publication=not complete
         )
-        if not await ground.drive(dropping):
+        if not await context.drive(dropping):
             return _WAIT_SECONDS
         self._forget(key)
         log.info("the data of the deleted table %s is removed", key)
@@ -215,7 +215,7 @@ class DroppedKeeper:
         """Whether all stores are registered that the StoreCluster wants."""
         if cluster is None:
             return False
-        registered = (await self._ground.stores()).registered
+        registered = (await self._context.stores()).registered
         return all(f"{cluster.metadata.name}-{number}" in registered for number in range(cluster.spec.stores))
 
     async def _undelete(self, kept: Kept, cluster: StoreCluster) -> None:
@@ -260,7 +260,7 @@ class DroppedKeeper:
             uid=uid,
             deleted_at=_moment(since),
             kept_until=_moment(until) if until is not None else None,
-            bytes=total_size(self._ground.reports.sizes(kept.key), range(kept.record.partitions)),
+            bytes=total_size(self._context.reports.sizes(kept.key), range(kept.record.partitions)),
             plan=self._plans.get(kept.key, 0),
             spec=bytes(kept.record.spec).decode(),
         )

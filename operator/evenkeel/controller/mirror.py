@@ -15,10 +15,10 @@ from collections.abc import Iterable
 from typing import Final
 
 from evenkeel.metastore.api import Event, KeyValue, Snapshot
-from evenkeel.metastore.clock import Clock
 from evenkeel.protocol.keys import Keys
 from evenkeel.reconcile.known import KnownStores, read_stores
 from evenkeel.reconcile.requests import Found
+from evenkeel.runtime.clock import Clock
 
 __all__ = ["Mirror"]
 

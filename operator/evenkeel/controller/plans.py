@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evenkeel.controller.ground import Ground
+from evenkeel.controller.context import ControllerContext
+from evenkeel.controller.problems import problem_of
 from evenkeel.controller.resources import Resources
 from evenkeel.controller.statuses import StatusWriter
-from evenkeel.controller.troubles import trouble_of
 from evenkeel.errors import EvenkeelError
 from evenkeel.model.rebalanceplan import RebalancePlan, RebalancePlanStatus, WhatIf
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.model.table import Table
+from evenkeel.reconcile.desired_table import desired_table
 from evenkeel.reconcile.partitions import fillings_of
 from evenkeel.reconcile.plan_status import (
     KEPT_PLANS,
@@ -26,7 +27,6 @@ from evenkeel.reconcile.plan_status import (
 from evenkeel.reconcile.planning import preview_table
 from evenkeel.reconcile.snapshot import TableSnapshot
 from evenkeel.reconcile.what_if import imagined_stores, imagined_table
-from evenkeel.reconcile.wish import wish_of
 
 __all__ = ["PlanKeeper"]
 
@@ -34,9 +34,9 @@ __all__ = ["PlanKeeper"]
 class PlanKeeper:
     """Keeps the objects at what the metastore says."""
 
-    def __init__(self, resources: Resources, ground: Ground, statuses: StatusWriter) -> None:
+    def __init__(self, resources: Resources, context: ControllerContext, statuses: StatusWriter) -> None:
         self._resources = resources
-        self._ground = ground
+        self._context = context
         self._statuses = statuses
 
     async def describe(
@@ -62,7 +62,7 @@ class PlanKeeper:
         again = 0.0
         for found in await self._resources.plans(table):
             if found.status is None or not found.status.observed_generation:
-                status = idle_plan_status(found, now=self._ground.now())
+                status = idle_plan_status(found, now=self._context.now())
                 again = max(again, await self._statuses.write(found, status, first_at_once=True))
         return again
 
@@ -76,8 +76,8 @@ class PlanKeeper:
                 table=table,
                 cluster=cluster,
                 costs=self._costs(snapshot.table),
-                filling=fillings_of(self._ground.reports.of(snapshot.table), snapshot.table),
-                now=self._ground.now(),
+                filling=fillings_of(self._context.reports.of(snapshot.table), snapshot.table),
+                now=self._context.now(),
             )
         if found.status is not None and found.status.observed_generation >= found.metadata.generation:
             return found.status
@@ -91,19 +91,21 @@ class PlanKeeper:
         try:
             imagined = imagined_table(table, what_if)
             requests = preview_table(
-                wish_of(imagined, await self._resources.assignments(name), version=await self._ground.check_version()),
-                keys=self._ground.keys,
+                desired_table(
+                    imagined, await self._resources.assignments(name), version=await self._context.check_version()
+                ),
+                keys=self._context.keys,
                 table=snapshot.table,
                 imagine=lambda stores: imagined_stores(stores, what_if, store_cluster=table.spec.store_cluster),
             )
-            preview = await self._ground.drive(requests)
+            preview = await self._context.drive(requests)
         except EvenkeelError as error:
-            return failed_plan_status(found, trouble_of(error), now=self._ground.now())
-        costs, now = self._costs(snapshot.table), self._ground.now()
+            return failed_plan_status(found, problem_of(error), now=self._context.now())
+        costs, now = self._costs(snapshot.table), self._context.now()
         return dry_run_status(found, preview, table=imagined, cluster=cluster, costs=costs, now=now)
 
     def _costs(self, table: str) -> CopyCosts:
-        return CopyCosts(self._ground.reports.sizes(table), self._ground.reports.rates())
+        return CopyCosts(self._context.reports.sizes(table), self._context.reports.rates())
 
 
 def _over(found: RebalancePlan, snapshot: TableSnapshot) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from evenkeel.controller.ground import Ground
+from evenkeel.controller.context import ControllerContext
 from evenkeel.controller.resources import Resources, Status, WithStatus
 from evenkeel.model.conditions import readable_at
 
@@ -28,9 +28,9 @@ _Key = tuple[str, str, str]
 class StatusWriter:
     """Knows when which status was last written."""
 
-    def __init__(self, resources: Resources, ground: Ground) -> None:
+    def __init__(self, resources: Resources, context: ControllerContext) -> None:
         self._resources = resources
-        self._ground = ground
+        self._context = context
         self._written: dict[_Key, float] = {}
         self._changed: dict[_Key, float] = {}
         """When what waits was first seen to differ."""
@@ -38,16 +38,16 @@ class StatusWriter:
     async def write(self, resource: WithStatus, status: Status, *, first_at_once: bool = True) -> float:
         """Write a status where it changed; returns in how many seconds to come again, where it is too early."""
         key = (resource.kind, resource.key, resource.metadata.uid)
-        status = readable(status, self._ground.newest_version)
+        status = readable(status, self._context.newest_version)
         if status == resource.status:
             self._changed.pop(key, None)
             return 0.0
-        now = self._ground.clock.now()
+        now = self._context.clock.now()
         urgent = _is_ready(resource.status) and not _is_ready(status)
         early = self._due(key, now, at_once=urgent or (first_at_once and resource.status is None)) - now
         if early > 0:
             return early
-        await self._ground.check()
+        await self._context.check()
         await self._resources.set_status(resource, status)
         self._changed.pop(key, None)
         self._changed = {other: at for other, at in self._changed.items() if at > now - _FORGOTTEN_SECONDS}

@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from evenkeel.controller.dropped import DroppedKeeper
-from evenkeel.controller.ground import Ground
+from evenkeel.controller.context import ControllerContext
+from evenkeel.controller.dropped import DroppedTableReconciler
 from evenkeel.controller.resources import Resources
 from evenkeel.controller.statuses import StatusWriter
 from evenkeel.controller.tables import cluster_paused
@@ -19,14 +19,14 @@ from evenkeel.protocol.records import encode
 from evenkeel.reconcile.adoption import open_txn
 from evenkeel.reconcile.cluster_status import Held, cluster_status
 from evenkeel.reconcile.cluster_version import Versions, holders, raise_version
+from evenkeel.reconcile.desired_table import desired_table
 from evenkeel.reconcile.known import KnownStores
-from evenkeel.reconcile.partitions import Trouble
+from evenkeel.reconcile.partitions import Problem
 from evenkeel.reconcile.stores import StoreWish, asked_to_drain, judge_stores, leaving, next_judgement, publish_settings
 from evenkeel.reconcile.table import to_be_adopted
-from evenkeel.reconcile.wish import wish_of
 from evenkeel.versions import SUPPORTED
 
-__all__ = ["StoreKeeper"]
+__all__ = ["StoreReconciler"]
 
 log = logging.getLogger(__name__)
 
@@ -48,102 +48,104 @@ class _Judged(NamedTuple):
         return cluster.spec is self.cluster.spec and asked_to_drain(cluster) == asked_to_drain(self.cluster)
 
 
-class StoreKeeper:
+class StoreReconciler:
     """Looks at stores."""
 
-    def __init__(self, resources: Resources, ground: Ground, statuses: StatusWriter) -> None:
+    def __init__(self, resources: Resources, context: ControllerContext, statuses: StatusWriter) -> None:
         self._resources = resources
-        self._ground = ground
+        self._context = context
         self._statuses = statuses
         self._looked = float("-inf")
         self._judged: _Judged | None = None
         self.draining = False
         """Whether stores are being emptied: what partitions do is worth a look."""
 
-    async def look(self, dropped: DroppedKeeper, held_up: Mapping[str, Trouble]) -> float:
+    async def look(self, dropped: DroppedTableReconciler, held_up: Mapping[str, Problem]) -> float:
         """Judge and describe; returns in how many seconds to look again, or 0.
 
         `held_up` says by the key of a table why it cannot be placed as wanted.
         """
-        await self._ground.begin()
+        await self._context.begin()
         cluster, tables = await self._resources.store_cluster(), await self._resources.tables()
-        known = await self._ground.stores()
+        known = await self._context.stores()
         held = await self._held(cluster, known)
         lost_after = {
-            await self._ground.key_of(table): table.spec.movement.lost_after.seconds for table in tables
+            await self._context.key_of(table): table.spec.movement.lost_after.seconds for table in tables
         } | dropped.lost_after()
-        wish = StoreWish(cluster=cluster, holders=held.keys(), lost_after=lost_after)
-        await self._judge(known, wish)
-        known = await self._ground.stores()
+        desired = StoreWish(cluster=cluster, holders=held.keys(), lost_after=lost_after)
+        await self._judge(known, desired)
+        known = await self._context.stores()
         versions = await self._raise_version(known, cluster)
-        due = next_judgement(known, wish)
-        again = [max(0.001, due - self._ground.steady())] if due is not None else []
+        due = next_judgement(known, desired)
+        again = [max(0.001, due - self._context.steady())] if due is not None else []
         if cluster is not None:
             await self._publish_settings(cluster)
             left = await self._left_to_adopt(cluster, dropped, tables)
-            if self._ground.adopting:
+            if self._context.adopting:
                 again.append(ADOPTING_SECONDS)
             status = cluster_status(
                 cluster,
                 known,
-                loads=self._ground.reports.all(),
+                loads=self._context.reports.all(),
                 held=held,
                 held_up=held_up,
                 tables=len(tables),
                 versions=versions,
                 dropped=dropped.described(),
-                metastore=self._ground.seen,
+                metastore=self._context.seen,
                 left_to_adopt=left,
-                now=self._ground.now(),
+                now=self._context.now(),
             )
             again.append(await self._statuses.write(cluster, status))
         return min(filter(None, again), default=0.0)
 
-    async def _left_to_adopt(self, cluster: StoreCluster, dropped: DroppedKeeper, tables: Sequence[Table]) -> int:
+    async def _left_to_adopt(
+        self, cluster: StoreCluster, dropped: DroppedTableReconciler, tables: Sequence[Table]
+    ) -> int:
         """While a metastore is adopted: let stores follow it once every table is taken over; how many are not."""
-        ground, request = self._ground, self._ground.adopting
-        if not request or ground.seen is None:
+        context, request = self._context, self._context.adopting
+        if not request or context.seen is None:
             return 0
         left = await dropped.adopt(cluster, tables, request=request)
         for table in tables:
-            snapshot, wish = await ground.snapshot(await ground.key_of(table)), wish_of(table)
-            left += to_be_adopted(snapshot, wish.newest_plan, request)
+            snapshot, desired = await context.snapshot(await context.key_of(table)), desired_table(table)
+            left += to_be_adopted(snapshot, desired.newest_plan, request)
         if not left:
-            log.info("etcd cluster %s is adopted: stores may follow it", ground.seen.cluster)
-            await ground.commit_all([open_txn(request, ground.seen, keys=ground.keys, epoch=ground.held.compare)])
+            log.info("etcd cluster %s is adopted: stores may follow it", context.seen.cluster)
+            await context.commit_all([open_txn(request, context.seen, keys=context.keys, epoch=context.held.compare)])
         return left
 
     async def _publish_settings(self, cluster: StoreCluster) -> None:
         """Let running stores know of throttles and thresholds."""
-        ground, keys = self._ground, self._ground.keys
-        txn = publish_settings(cluster, await ground.get(keys.settings), keys=keys, epoch=ground.held.compare)
+        context, keys = self._context, self._context.keys
+        txn = publish_settings(cluster, await context.get(keys.settings), keys=keys, epoch=context.held.compare)
         if txn is not None:
-            await ground.commit_all([txn])
+            await context.commit_all([txn])
 
-    async def _judge(self, known: KnownStores, wish: StoreWish) -> None:
-        began, ground = self._ground.clock.now(), self._ground
-        if not known.lost and self._judged is not None and self._judged.still(known, wish.cluster):
+    async def _judge(self, known: KnownStores, desired: StoreWish) -> None:
+        began, context = self._context.clock.now(), self._context
+        if not known.lost and self._judged is not None and self._judged.still(known, desired.cluster):
             self._looked = began
             return
         anew = began - self._looked > AWAY_SECONDS
-        epoch = ground.held.compare
-        txns = tuple(judge_stores(known, wish, keys=ground.keys, now=ground.steady(), anew=anew, epoch=epoch))
-        if await ground.commit_all(txns):
+        epoch = context.held.compare
+        txns = tuple(judge_stores(known, desired, keys=context.keys, now=context.steady(), anew=anew, epoch=epoch))
+        if await context.commit_all(txns):
             self._looked = began
-            self._judged = None if txns else _Judged(known, wish.cluster)
+            self._judged = None if txns else _Judged(known, desired.cluster)
 
     async def _raise_version(self, known: KnownStores, cluster: StoreCluster | None) -> Versions:
         """Raise the cluster version where every store supports a newer one; returns what is then."""
-        ground = self._ground
-        kv, version = await ground.version(), await ground.check_version()
+        context = self._context
+        kv, version = await context.version(), await context.check_version()
         holding = frozenset[str]()
         if known.lost and version < SUPPORTED.newest:
-            holding = known.lost & holders(await ground.assignments(), ground.keys)
+            holding = known.lost & holders(await context.assignments(), context.keys)
         versions = Versions.of(version, known, cluster, holding=holding)
         if cluster is not None and cluster_paused(cluster):
             return versions
-        txn = raise_version(versions, kv, known, keys=ground.keys, epoch=ground.held.compare)
-        if txn is None or not await ground.commit_all((txn,)):
+        txn = raise_version(versions, kv, known, keys=context.keys, epoch=context.held.compare)
+        if txn is None or not await context.commit_all((txn,)):
             return versions
         log.info("the cluster version rises from %d to %d", version, versions.target)
         return msgspec.structs.replace(versions, version=versions.target)
@@ -156,14 +158,14 @@ class StoreKeeper:
             return {}
         words = {name: encode(name) for name in emptied}
         named: dict[str, set[tuple[str, int]]] = {}
-        for kv in await self._ground.assignments():
+        for kv in await self._context.assignments():
             for name in (name for name, word in words.items() if word in kv.value):
                 *_, table, partition = kv.key.split("/")
                 named.setdefault(name, set()).add((table, int(partition) if partition.isdecimal() else -1))
         return {name: self._size_of(partitions) for name, partitions in named.items()}
 
     def _size_of(self, partitions: Collection[tuple[str, int]]) -> Held:
-        sizes = {table: self._ground.reports.sizes(table) for table in {table for table, _ in partitions}}
+        sizes = {table: self._context.reports.sizes(table) for table in {table for table, _ in partitions}}
         found = [sizes[table][partition] for table, partition in partitions if partition in sizes[table]]
         whole = sum(found) if len(found) == len(partitions) else None
         return Held(len(partitions), whole, frozenset(sizes))

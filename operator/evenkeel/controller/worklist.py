@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from evenkeel.metastore.clock import Clock
+from evenkeel.runtime.clock import Clock
 
 __all__ = ["Worklist"]
 

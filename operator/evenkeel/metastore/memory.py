@@ -14,8 +14,8 @@ from typing import TypeVar
 from evenkeel.errors import CompactedError, MetastoreError
 from evenkeel.metastore._diff import difference
 from evenkeel.metastore.api import Event, KeyValue, Snapshot, Txn, TxnResult, WatchBatch
-from evenkeel.metastore.clock import Clock, SystemClock, Timer
 from evenkeel.metastore.mvcc import Mvcc
+from evenkeel.runtime.clock import Clock, SystemClock, Timer
 
 __all__ = ["MemoryLease", "MemoryMetastore"]
 

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from evenkeel.errors import InvalidInputError
+from evenkeel.runtime.flags import Flag, Flags
 
-__all__ = ["EtcdSettings"]
+__all__ = ["ETCD_FLAGS", "EtcdSettings", "etcd_settings"]
 
 _SCHEMES = ("http", "https")
+
+ETCD_FLAGS: Final = (
+    Flag("etcd-endpoints", "etcd's URLs, separated by commas", "http://127.0.0.1:2379"),
+    Flag("etcd-ca", "what signed etcd's certificates"),
+    Flag("etcd-cert", "certificate to show to etcd"),
+    Flag("etcd-key", "key of that certificate"),
+    Flag("etcd-server-name", "name to expect in etcd's certificates"),
+    Flag("etcd-user", "user to log in to etcd as"),
+    Flag("etcd-password-file", "file that holds the password"),
+)
 
 
 class EtcdSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +64,19 @@ class EtcdSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         return f"EtcdSettings(endpoints={self.endpoints!r}, user={self.user!r})"
+
+
+def etcd_settings(flags: Flags) -> EtcdSettings:
+    """Return how to reach etcd, as given by `ETCD_FLAGS`."""
+    return EtcdSettings(
+        endpoints=tuple(filter(None, flags.text("etcd-endpoints").split(","))),
+        ca=flags.path("etcd-ca"),
+        cert=flags.path("etcd-cert"),
+        key=flags.path("etcd-key"),
+        server_name=flags.text("etcd-server-name"),
+        user=flags.text("etcd-user"),
+        password=flags.secret("etcd-password-file"),
+    )
 
 
 def _check_endpoint(endpoint: str) -> None:

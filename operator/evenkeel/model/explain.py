@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic_core import ErrorDetails
 
-from evenkeel.errors import Problem
+from evenkeel.errors import InputProblem
 from evenkeel.model.base import MISSING, Path, Violation
 from evenkeel.model.schema import Node, allowed, at
 from evenkeel.model.yamltree import Document
@@ -20,7 +20,7 @@ __all__ = ["explain", "problem", "show", "spell", "suggestion"]
 _LONGEST = 80
 
 
-def explain(error: ErrorDetails, *, schema: Node, document: Document, source: str) -> Iterator[Problem]:
+def explain(error: ErrorDetails, *, schema: Node, document: Document, source: str) -> Iterator[InputProblem]:
     """All problems behind one of pydantic's errors."""
     path = _within(error["loc"])
     if error["type"] == "rules":
@@ -39,7 +39,7 @@ def explain(error: ErrorDetails, *, schema: Node, document: Document, source: st
         yield problem(Violation(path, error["input"], words), document=document, source=source)
 
 
-def problem(violation: Violation, *, document: Document, source: str) -> Problem:
+def problem(violation: Violation, *, document: Document, source: str) -> InputProblem:
     """A violation with its line and with the value as it was written."""
     path, got, words = violation
     if got is MISSING:
@@ -51,8 +51,8 @@ def problem(violation: Violation, *, document: Document, source: str) -> Problem
     return _at(path, f"got {show(got)}{note}; allowed: {words}{fix}", document=document, source=source)
 
 
-def _at(path: Path, text: str, *, document: Document, source: str) -> Problem:
-    return Problem(source, document.line_of(path), spell(path), text)
+def _at(path: Path, text: str, *, document: Document, source: str) -> InputProblem:
+    return InputProblem(source, document.line_of(path), spell(path), text)
 
 
 def _within(location: tuple[str | int, ...]) -> Path:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from evenkeel.errors import InvalidInputError, Problem
+from evenkeel.errors import InputProblem, InvalidInputError
 from evenkeel.model.base import API_VERSION, UNSEEN, Path
 from evenkeel.model.explain import explain, show, spell, suggestion
 from evenkeel.model.partitionassignment import PartitionAssignment
@@ -39,7 +39,7 @@ class Loaded(NamedTuple):
     """What a file holds: the sound resources with their lines, and what is wrong with the rest."""
 
     resources: list[tuple[int, Resource]]
-    problems: list[Problem]
+    problems: list[InputProblem]
 
 
 def load_yaml(text: str, source: str = "input") -> list[Resource]:
@@ -79,7 +79,7 @@ def _refuse_repetition(resource: Resource, document: Document, first: dict[tuple
     if identity in first:
         text = f"{resource.kind} {resource.key} was already given in line {first[identity]}"
         raise InvalidInputError(
-            problems=[Problem(source, document.line_of(("metadata", "name")), "metadata.name", text)]
+            problems=[InputProblem(source, document.line_of(("metadata", "name")), "metadata.name", text)]
         )
     first[identity] = document.line
 
@@ -116,29 +116,29 @@ def _model(document: Document, source: str) -> type[Resource]:
     data = document.data
     if not isinstance(data, dict):
         text = f"got {show(data)}; allowed: a mapping with apiVersion, kind, metadata and spec"
-        raise InvalidInputError(problems=[Problem(source, document.line, "", text)])
+        raise InvalidInputError(problems=[InputProblem(source, document.line, "", text)])
     problems = sorted(_unknown(data, document, source), key=lambda problem: problem.line)
     if problems:
         raise InvalidInputError(problems=problems)
     return KINDS[str(data["kind"])]
 
 
-def _unknown(data: dict[str, Any], document: Document, source: str) -> Iterator[Problem]:
+def _unknown(data: dict[str, Any], document: Document, source: str) -> Iterator[InputProblem]:
     for field, known in (("apiVersion", [API_VERSION]), ("kind", list(KINDS))):
         value = data.get(field)
         if not isinstance(value, str) or value not in known:
             got = f"got {show(value)}; " if field in data else "missing; "
             words = suggestion(str(value), known)
             text = words if words.startswith("allowed") else f"{words} allowed: {', '.join(known)}"
-            yield Problem(source, document.line_of((field,)), field, got + text)
+            yield InputProblem(source, document.line_of((field,)), field, got + text)
 
 
-def _without_nulls(document: Document, schema: Node, source: str) -> tuple[Any, list[Problem]]:
+def _without_nulls(document: Document, schema: Node, source: str) -> tuple[Any, list[InputProblem]]:
     """The data without its nulls, and a problem for each of them that a user wrote into the spec.
 
     Kubernetes' own tools write nulls into metadata and status; there they mean "not there".
     """
-    problems: list[Problem] = []
+    problems: list[InputProblem] = []
 
     def cleaned(value: Any, path: Path, part: Node) -> Any:
         if free_form(part):
@@ -151,7 +151,7 @@ def _without_nulls(document: Document, schema: Node, source: str) -> tuple[Any, 
             key for key, item in value.items() if item is None and path[:1] not in (("metadata",), ("status",))
         ):
             words = f"got null; remove the line, or write {allowed(at(part, (key,)))}"
-            problems.append(Problem(source, document.line_of((*path, key)), spell((*path, key)), words))
+            problems.append(InputProblem(source, document.line_of((*path, key)), spell((*path, key)), words))
         return {key: cleaned(item, (*path, key), at(part, (key,))) for key, item in value.items() if item is not None}
 
     return cleaned(document.data, (), schema), problems

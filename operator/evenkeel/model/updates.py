@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from evenkeel.errors import InvalidInputError, Problem
+from evenkeel.errors import InputProblem, InvalidInputError
 from evenkeel.model.base import MISSING, Path, Violation
 from evenkeel.model.columns import Column
 from evenkeel.model.explain import show, spell
@@ -33,7 +33,7 @@ def validate_table_update(old: TableSpec, new: TableSpec, *, source: str) -> Non
 
 def _refuse(violations: Iterator[Violation], *, source: str) -> None:
     problems = [
-        Problem(source, 0, spell(path), words if got is MISSING else f"got {show(got)}; allowed: {words}")
+        InputProblem(source, 0, spell(path), words if got is MISSING else f"got {show(got)}; allowed: {words}")
         for path, got, words in violations
     ]
     if problems:

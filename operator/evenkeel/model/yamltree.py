@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import yaml
 
-from evenkeel.errors import InvalidInputError, Problem
+from evenkeel.errors import InputProblem, InvalidInputError
 from evenkeel.model.base import Path
 
 __all__ = ["MAX_BYTES", "Document", "Mark", "documents"]
@@ -95,7 +95,7 @@ def _is_empty(node: yaml.Node) -> bool:
 
 
 def _refused(source: str, line: int, text: str) -> InvalidInputError:
-    return InvalidInputError(problems=[Problem(source, line, "", text)])
+    return InvalidInputError(problems=[InputProblem(source, line, "", text)])
 
 
 class _Reader:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from evenkeel.planner.problem import Counts, Problem, positions
+from evenkeel.planner.problem import Counts, PlacementProblem, positions
 from evenkeel.planner.shares import Shares
 
 __all__ = ["near", "per_zone", "wanted"]
 
 
-def wanted(problem: Problem, held: Counts) -> Counts:
+def wanted(problem: PlacementProblem, held: Counts) -> Counts:
     """How many replicas each store shall hold: near what it holds, within its share and its zone's total."""
     totals = _zone_totals(problem, np.clip(held, problem.lowest, problem.highest))
     shares = Shares(problem.lowest, problem.highest, problem.share)
@@ -29,14 +29,14 @@ def near(held: Counts, shares: Shares, *, group: NDArray[np.int32], totals: Coun
     return aim + up - down
 
 
-def per_zone(problem: Problem, values: Counts) -> Counts:
+def per_zone(problem: PlacementProblem, values: Counts) -> Counts:
     """Sum per-store values over each zone."""
     totals = np.zeros(problem.zones, dtype=np.int64)
     np.add.at(totals, problem.zone, values)
     return totals
 
 
-def _zone_totals(problem: Problem, aim: Counts) -> Counts:
+def _zone_totals(problem: PlacementProblem, aim: Counts) -> Counts:
     lowest = np.maximum(per_zone(problem, problem.lowest), problem.zone_lowest * problem.partitions)
     highest = np.minimum(per_zone(problem, problem.highest), problem.zone_highest * problem.partitions)
     totals = np.clip(per_zone(problem, aim), lowest, highest)

@@ -30,7 +30,7 @@ from evenkeel.model.views import Assignment, CurrentState, StoresView, TableView
 from evenkeel.planner.aims import near
 from evenkeel.planner.leaders import Roles, arrange
 from evenkeel.planner.placement import place
-from evenkeel.planner.problem import NONE, Counts, Problem, Rows, count
+from evenkeel.planner.problem import NONE, Counts, PlacementProblem, Rows, count
 from evenkeel.planner.rules import Candidates, candidates
 from evenkeel.planner.shares import Levels, Shares, fair_shares, proportional, zone_levels
 
@@ -78,12 +78,12 @@ def _check_previous(table: TableView, previous: Assignment) -> None:
         )
 
 
-def problem_of(table: TableView, previous: Assignment, allowed: Candidates, current: CurrentState) -> Problem:
+def problem_of(table: TableView, previous: Assignment, allowed: Candidates, current: CurrentState) -> PlacementProblem:
     """Put the question in numbers."""
     levels, shares = shares_of(table, allowed)
     rows = _distinct(allowed.numbers(previous.stores)[previous.rows])
     led = _led(rows, allowed, current)
-    return Problem(
+    return PlacementProblem(
         replicas=table.replicas,
         previous=rows,
         previous_voters=previous.voters,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from evenkeel.planner.problem import NONE, Counts, Problem, Rows, count, zones_of
+from evenkeel.planner.problem import NONE, Counts, PlacementProblem, Rows, count, zones_of
 
 __all__ = ["fill", "scrambled_turns"]
 
@@ -33,7 +33,7 @@ class _Holes:
         return _Holes(self.row[which], self.column[which], self.zone[which])
 
 
-def fill(problem: Problem, kept: Rows, aim: Counts) -> Rows:
+def fill(problem: PlacementProblem, kept: Rows, aim: Counts) -> Rows:
     """Complete `kept` to valid rows; stores meet their aim except where swapping turns found no way."""
     rows = _padded(problem, kept)
     gains = np.maximum(aim - count(rows, problem.stores), 0)
@@ -51,7 +51,7 @@ def fill(problem: Problem, kept: Rows, aim: Counts) -> Rows:
     return rows
 
 
-def _padded(problem: Problem, kept: Rows) -> Rows:
+def _padded(problem: PlacementProblem, kept: Rows) -> Rows:
     """As many columns as replicas; what is kept moves left only where the width has to change."""
     width = kept.shape[1]
     if width > problem.replicas:
@@ -61,7 +61,7 @@ def _padded(problem: Problem, kept: Rows) -> Rows:
     return np.hstack([kept, missing])
 
 
-def _find_holes(problem: Problem, rows: Rows) -> _Holes:
+def _find_holes(problem: PlacementProblem, rows: Rows) -> _Holes:
     """All holes of `rows`, those of rows without their leader first."""
     row, column = np.nonzero(rows == NONE)
     holes = _Holes(row, column, np.full(len(row), NONE, dtype=np.int32))
@@ -72,7 +72,7 @@ def _find_holes(problem: Problem, rows: Rows) -> _Holes:
     return holes.only(np.argsort(led, kind="stable"))
 
 
-def _label_needed(problem: Problem, holes: _Holes, zones: Rows, first: NDArray[np.intp]) -> None:
+def _label_needed(problem: PlacementProblem, holes: _Holes, zones: Rows, first: NDArray[np.intp]) -> None:
     """Label the first holes of each row with the zones it must have."""
     following = first.copy()
     for z in np.flatnonzero(problem.zone_lowest > 0).tolist():
@@ -116,7 +116,7 @@ def _stretched(turns: NDArray[np.int32], members: NDArray[np.int32], length: int
 class _Seating:
     """Hole i gets turn i; then turns are swapped until every row is valid, as a last resort at the cost of a share."""
 
-    def __init__(self, problem: Problem, rows: Rows, holes: _Holes, turns: NDArray[np.int32]) -> None:
+    def __init__(self, problem: PlacementProblem, rows: Rows, holes: _Holes, turns: NDArray[np.int32]) -> None:
         self._problem = problem
         self._rows = rows
         self._holes = holes

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evenkeel.planner.aims import per_zone
-from evenkeel.planner.problem import NONE, Counts, Problem, Rows, count, first_of_each, positions, zones_of
+from evenkeel.planner.problem import NONE, Counts, PlacementProblem, Rows, count, first_of_each, positions, zones_of
 
 __all__ = ["Ranks", "cut_rows", "cut_stores", "ranks"]
 
@@ -42,7 +42,7 @@ def ranks(zones: Rows) -> Ranks:
     return Ranks(rank, size)
 
 
-def cut_rows(problem: Problem) -> Rows:
+def cut_rows(problem: PlacementProblem) -> Rows:
     """Drop from every row what no valid row could keep, from the most overloaded stores first."""
     kept = problem.previous.copy()
     rows = np.flatnonzero(_excess(problem, kept).any(axis=1))
@@ -58,7 +58,7 @@ def cut_rows(problem: Problem) -> Rows:
     return kept
 
 
-def _excess(problem: Problem, rows: Rows) -> NDArray[np.bool_]:
+def _excess(problem: PlacementProblem, rows: Rows) -> NDArray[np.bool_]:
     """Entries of which at least one has to go: of a zone over its highest number, else of any with an extra."""
     zones = zones_of(rows, problem.zone)
     in_zone = ranks(zones)
@@ -78,7 +78,7 @@ def _chunks(rows: NDArray[np.intp], stores: int) -> Iterator[NDArray[np.intp]]:
         yield rows[start : start + size]
 
 
-def _attachment(problem: Problem, entries: Rows) -> NDArray[np.float64]:
+def _attachment(problem: PlacementProblem, entries: Rows) -> NDArray[np.float64]:
     """By how much more than others a store must be overloaded before it gives up such an entry.
 
     Where it could keep them all, nothing justifies it; otherwise a quarter of its share does.
@@ -88,7 +88,7 @@ def _attachment(problem: Problem, entries: Rows) -> NDArray[np.float64]:
 
 
 def _drop_heaviest(
-    problem: Problem,
+    problem: PlacementProblem,
     kept: Rows,
     chunk: NDArray[np.intp],
     *,
@@ -105,7 +105,7 @@ def _drop_heaviest(
     kept[chunk, column] = NONE
 
 
-def cut_stores(problem: Problem, kept: Rows, aim: Counts) -> Rows:
+def cut_stores(problem: PlacementProblem, kept: Rows, aim: Counts) -> Rows:
     """Drop from every store what it holds beyond its aim, spread over as many rows as possible."""
     held = count(kept, problem.stores)
     surplus = np.maximum(held - aim, 0)
@@ -126,7 +126,7 @@ def cut_stores(problem: Problem, kept: Rows, aim: Counts) -> Rows:
     return result
 
 
-def _entries(problem: Problem, kept: Rows, surplus: Counts, growth: Counts) -> NDArray[np.int64]:
+def _entries(problem: PlacementProblem, kept: Rows, surplus: Counts, growth: Counts) -> NDArray[np.int64]:
     """Places in `kept` of overloaded stores' entries, store by store, those first that are best dropped.
 
     Against dropping one speak, in this order: a hole in the wrong zone, a change under way, and a leader that could
@@ -176,7 +176,7 @@ def _droppable(entries: _Entries, kept: Rows, surplus: Counts, open_rows: NDArra
 
 
 def _bound(
-    problem: Problem, kept: Rows, row: NDArray[np.int64], own: NDArray[np.int32], growth: Counts
+    problem: PlacementProblem, kept: Rows, row: NDArray[np.int64], own: NDArray[np.int32], growth: Counts
 ) -> NDArray[np.bool_]:
     """Entries whose hole could not leave a zone that has to shrink: it needs the hole back, or no other may have it."""
     shrinking: NDArray[np.bool_] = (growth[own] < 0) & problem.elastic[own]

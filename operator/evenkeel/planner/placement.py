@@ -11,14 +11,14 @@ from evenkeel.planner.aims import wanted
 from evenkeel.planner.exchange import Columns, Exchange, Reach, settle
 from evenkeel.planner.fill import fill
 from evenkeel.planner.keep import cut_rows, cut_stores, ranks
-from evenkeel.planner.problem import NONE, Counts, Problem, Rows, count, zones_of
+from evenkeel.planner.problem import NONE, Counts, PlacementProblem, Rows, count, zones_of
 
 __all__ = ["fewest_moves", "improve", "newcomers", "place"]
 
 _FAR = 2**60
 
 
-def place(problem: Problem) -> Rows:
+def place(problem: PlacementProblem) -> Rows:
     """Valid rows, every store at its share rounded down or up, with the fewest moves from the previous rows."""
     kept = cut_rows(problem)
     aim = wanted(problem, count(kept, problem.stores))
@@ -26,14 +26,14 @@ def place(problem: Problem) -> Rows:
     return rows if _proven(problem, rows) else improve(problem, rows)
 
 
-def _proven(problem: Problem, rows: Rows) -> bool:
+def _proven(problem: PlacementProblem, rows: Rows) -> bool:
     held = count(rows, problem.stores)
     if ((held < problem.lowest) | (held > problem.highest)).any():
         return False
     return int(newcomers(rows, problem.previous).sum()) == fewest_moves(problem)
 
 
-def improve(problem: Problem, rows: Rows) -> Rows:
+def improve(problem: PlacementProblem, rows: Rows) -> Rows:
     """Exchange stores of valid rows until shares are met and no exchange saves a move."""
     graph = _Placement(problem, rows)
     # A walk passes each store once and one exchange costs at most a move, so this unit puts shares before moves.
@@ -50,7 +50,7 @@ def newcomers(rows: Rows, previous: Rows) -> NDArray[np.bool_]:
     return new
 
 
-def fewest_moves(problem: Problem) -> int:
+def fewest_moves(problem: PlacementProblem) -> int:
     """A number of moves that no plan can stay below: what rows must gain, or what stores must.
 
     Zones that each hold a fixed number of every partition's replicas bound the moves each on its own; the elastic
@@ -76,7 +76,7 @@ def fewest_moves(problem: Problem) -> int:
     return bound
 
 
-def _gains(problem: Problem, held: Counts, among: NDArray[np.bool_], *, total: int, kept: int) -> int:
+def _gains(problem: PlacementProblem, held: Counts, among: NDArray[np.bool_], *, total: int, kept: int) -> int:
     missing = int(np.maximum(problem.lowest - held, 0)[among].sum())
     useful = int(np.minimum(problem.highest, held)[among].sum())
     return max(missing, total - useful, total - kept)
@@ -89,7 +89,7 @@ class _Placement:
     number in the row and the taking one less than its highest.
     """
 
-    def __init__(self, problem: Problem, rows: Rows) -> None:
+    def __init__(self, problem: PlacementProblem, rows: Rows) -> None:
         self.rows = rows.copy()
         self._problem = problem
         self._new = newcomers(rows, problem.previous)
@@ -140,7 +140,7 @@ class _Placement:
 class _View:
     """Some rows during a search, with the label at which each entry can be given up."""
 
-    problem: Problem
+    problem: PlacementProblem
     rows: Rows
     zones: Rows
     leaving: Counts
@@ -149,7 +149,7 @@ class _View:
     """Per row, the lowest label of an entry whose zone can do without it."""
 
     @classmethod
-    def of(cls, problem: Problem, rows: Rows, zones: Rows, leaving: Counts) -> _View:
+    def of(cls, problem: PlacementProblem, rows: Rows, zones: Rows, leaving: Counts) -> _View:
         spare = ranks(zones).size > problem.zone_lowest[zones]
         across = np.where(spare, leaving, _FAR).min(axis=1)
         return cls(problem, rows, zones, leaving, spare, across)

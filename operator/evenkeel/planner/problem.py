@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["NONE", "Counts", "Problem", "Rows", "count", "first_of_each", "positions", "zones_of"]
+__all__ = ["NONE", "Counts", "PlacementProblem", "Rows", "count", "first_of_each", "positions", "zones_of"]
 
 NONE = -1
 
@@ -21,7 +21,7 @@ Counts = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Problem:
+class PlacementProblem:
     """Everything a placement is judged by."""
 
     replicas: int

@@ -21,10 +21,10 @@ from evenkeel.protocol.records import StoreLoad
 from evenkeel.reconcile.adoption import MetastoreSeen, metastore_status, metastore_words, not_adopted
 from evenkeel.reconcile.cluster_version import Versions
 from evenkeel.reconcile.known import KnownStores
-from evenkeel.reconcile.partitions import Trouble
+from evenkeel.reconcile.partitions import Problem
 from evenkeel.reconcile.stores import leaving
 
-__all__ = ["Held", "cluster_status", "troubled_cluster_status"]
+__all__ = ["Held", "cluster_status", "cluster_problem_status"]
 
 _SHOWN = 100
 _NAMED = 5
@@ -51,7 +51,7 @@ class _Facts(NamedTuple):
     versions: Versions
     skewed: Mapping[str, int]
     """By store whose wall clock is off most others': by how many seconds it is ahead."""
-    refused: Trouble | None
+    refused: Problem | None
     """Why the spec is not carried out, and will not be unless somebody changes something."""
 
 
@@ -61,7 +61,7 @@ def cluster_status(
     *,
     loads: Mapping[str, StoreLoad],
     held: Mapping[str, Held],
-    held_up: Mapping[str, Trouble] | None = None,
+    held_up: Mapping[str, Problem] | None = None,
     tables: int,
     versions: Versions,
     dropped: tuple[DroppedTable, ...] = (),
@@ -113,16 +113,16 @@ def cluster_status(
     return status.model_copy(update={"conditions": with_kstatus(told, now=now)})
 
 
-def troubled_cluster_status(cluster: StoreCluster, trouble: Trouble, *, now: str) -> StoreClusterStatus:
+def cluster_problem_status(cluster: StoreCluster, problem: Problem, *, now: str) -> StoreClusterStatus:
     """The status of before, with what is wrong: for when what the metastore says cannot be read."""
     before, generation = cluster.status or StoreClusterStatus(), cluster.metadata.generation
     wrong = [
-        condition("Ready", None, trouble.reason, trouble.message, now=now, generation=generation),
-        condition("Degraded", True, trouble.reason, trouble.message, now=now, generation=generation),
+        condition("Ready", None, problem.reason, problem.message, now=now, generation=generation),
+        condition("Degraded", True, problem.reason, problem.message, now=now, generation=generation),
     ]
-    if trouble.reason is Reason.METASTORE_MISMATCH:
+    if problem.reason is Reason.METASTORE_MISMATCH:
         wrong.append(
-            condition("MetastoreMismatch", True, trouble.reason, trouble.message, now=now, generation=generation)
+            condition("MetastoreMismatch", True, problem.reason, problem.message, now=now, generation=generation)
         )
     conditions = with_kstatus(merge_conditions(before.conditions, wrong), now=now)
     return before.model_copy(update={"conditions": conditions})
@@ -133,31 +133,31 @@ def _metastore_condition(cluster: StoreCluster, seen: MetastoreSeen, *, left: in
     return condition("MetastoreMismatch", *words, now=now, generation=cluster.metadata.generation)
 
 
-def _kept_by(left: Held, held_up: Mapping[str, Trouble]) -> tuple[Trouble, ...]:
+def _kept_by(left: Held, held_up: Mapping[str, Problem]) -> tuple[Problem, ...]:
     """Why replicas of tables cannot leave a store, table by table."""
     found = [(f"table {table_name(key)}: ", held_up[key]) for key in sorted(left.tables) if key in held_up]
     # The planner's errors name the table themselves.
-    return tuple(Trouble(why.reason, table + why.message.removeprefix(table)) for table, why in found)
+    return tuple(Problem(why.reason, table + why.message.removeprefix(table)) for table, why in found)
 
 
 def _refused(
-    cluster: StoreCluster, departing: Mapping[str, tuple[Trouble, ...]], metastore: MetastoreSeen | None
-) -> Trouble | None:
+    cluster: StoreCluster, departing: Mapping[str, tuple[Problem, ...]], metastore: MetastoreSeen | None
+) -> Problem | None:
     """Why the spec is not carried out: a metastore that is not there to adopt, or stores that can never be emptied.
 
     A store that a user wants to be emptied by an annotation is not part of the spec.
     """
     if metastore is not None and (why := not_adopted(cluster, metastore)):
-        return Trouble(Reason.SPEC_INVALID, why)
-    for name, troubles in departing.items():
-        for trouble in troubles:
-            if trouble.reason in STALLING:
+        return Problem(Reason.SPEC_INVALID, why)
+    for name, problems in departing.items():
+        for problem in problems:
+            if problem.reason in STALLING:
                 remedy = "change the table, or raise spec.stores again"
-                return Trouble(trouble.reason, f"store {name} cannot be emptied: {trouble.message}; {remedy}")
+                return Problem(problem.reason, f"store {name} cannot be emptied: {problem.message}; {remedy}")
     return None
 
 
-def _drain(name: str, left: Held, before: StoreDrain | None, kept_by: tuple[Trouble, ...], now: str) -> StoreDrain:
+def _drain(name: str, left: Held, before: StoreDrain | None, kept_by: tuple[Problem, ...], now: str) -> StoreDrain:
     """How empty the store is, by what it held when it was first seen draining."""
     if not left.replicas:
         return StoreDrain(store=name, percentage=100)
@@ -172,7 +172,7 @@ def _drain(name: str, left: Held, before: StoreDrain | None, kept_by: tuple[Trou
         bytes_total=total,
         percentage=100 * (most - left.replicas) // most,
         started_at=before.started_at or now,
-        reason="; ".join(trouble.message for trouble in kept_by)[:1024],
+        reason="; ".join(problem.message for problem in kept_by)[:1024],
     )
     return drain.model_copy(update={"expected_at": _empty_at(drain, before, most - left.replicas, now)})
 
@@ -188,7 +188,7 @@ def _empty_at(drain: StoreDrain, before: StoreDrain, gone: int, now: str) -> str
 
 def _conditions(facts: _Facts, *, now: str) -> list[Condition]:
     emptying = [drain.store for drain in facts.status.drains if drain.percentage < 100]
-    troubles = list(_troubles(facts))
+    problems = list(_troubles(facts))
     told = (
         ("Ready", *_ready(facts)),
         (
@@ -199,9 +199,9 @@ def _conditions(facts: _Facts, *, now: str) -> list[Condition]:
         ),
         (
             "Degraded",
-            bool(troubles),
-            troubles[0].reason if troubles else Reason.AS_EXPECTED,
-            "; ".join(trouble.message for trouble in troubles),
+            bool(problems),
+            problems[0].reason if problems else Reason.AS_EXPECTED,
+            "; ".join(problem.message for problem in problems),
         ),
     )
     generation = facts.cluster.metadata.generation
@@ -219,30 +219,30 @@ def _ready(facts: _Facts) -> tuple[bool, Reason, str]:
     return ready, reason, f"{facts.ready} of {wanted} stores are registered"
 
 
-def _troubles(facts: _Facts) -> Iterator[Trouble]:
+def _troubles(facts: _Facts) -> Iterator[Problem]:
     if facts.known.problems:
         first = next(iter(facts.known.problems.values()))
-        yield Trouble(Reason.MALFORMED_RECORD, first)
+        yield Problem(Reason.MALFORMED_RECORD, first)
     if facts.versions.problem:
-        yield Trouble(Reason.SPEC_INVALID, facts.versions.problem)
+        yield Problem(Reason.SPEC_INVALID, facts.versions.problem)
     if facts.refused is not None:
         yield facts.refused
     yield from _unsupported(facts)
     if lost := facts.status.lost:
         given_up = [name for name in lost if facts.known.states[name].replace_in]
         elsewhere = f"; replicas of {_named(given_up)} are made anew elsewhere" if given_up else ""
-        yield Trouble(Reason.STORES_LOST, f"lost: {_named(lost)}{elsewhere}")
+        yield Problem(Reason.STORES_LOST, f"lost: {_named(lost)}{elsewhere}")
     if facts.skewed:
         clocks = _named(f"{name} ({ahead:+d} s)" for name, ahead in facts.skewed.items())
-        yield Trouble(Reason.CLOCK_SKEW, f"wall clocks differ from most stores': {clocks}; check NTP on their nodes")
+        yield Problem(Reason.CLOCK_SKEW, f"wall clocks differ from most stores': {clocks}; check NTP on their nodes")
 
 
-def _unsupported(facts: _Facts) -> Iterator[Trouble]:
+def _unsupported(facts: _Facts) -> Iterator[Problem]:
     version, registered = facts.versions.version, facts.known.registered
     foreign = sorted(name for name, record in registered.items() if not record.supported.includes(version))
     if foreign:
         supported = registered[foreign[0]].supported
-        yield Trouble(
+        yield Problem(
             Reason.VERSION_UNSUPPORTED,
             f"the cluster version is {version}, which these stores do not support: {_named(foreign)} ({supported}); "
             "run a release there that supports it",

@@ -22,12 +22,12 @@ from evenkeel.model.table import DEFAULT_UNDELETE_FOR, Table, TableSpec
 from evenkeel.protocol import table_life
 from evenkeel.protocol.keys import Keys, table_name
 from evenkeel.protocol.records import Dropped, TableRecord, TableState
+from evenkeel.reconcile.desired_table import DesiredTable, desired_table
 from evenkeel.reconcile.planning import ChangedMeanwhileError, commit
 from evenkeel.reconcile.refusal import refuse
 from evenkeel.reconcile.requests import Requests
 from evenkeel.reconcile.snapshot import TableSnapshot, read_table
 from evenkeel.reconcile.table import UNKNOWN_PLANS, carry_on, reconcile_table
-from evenkeel.reconcile.wish import TableWish, wish_of
 
 __all__ = [
     "RESTORE_ANNOTATION",
@@ -72,7 +72,7 @@ def keep_table(dropped: Dropped, *, keys: Keys, table: str, epoch: Compare) -> R
             continue
 
 
-def restore_table(wish: TableWish, *, keys: Keys, table: str, uid: str, epoch: Compare) -> Requests[str]:
+def restore_table(desired: DesiredTable, *, keys: Keys, table: str, uid: str, epoch: Compare) -> Requests[str]:
     """Give the data of a deleted Table of that uid to the Table whose key is `table`; returns the data's key."""
     source = f"{table_name(table)}.{uid}"
     while True:
@@ -84,7 +84,7 @@ def restore_table(wish: TableWish, *, keys: Keys, table: str, uid: str, epoch: C
                 "data is still kept, as status.dropped of the StoreCluster lists them; no empty table is created "
                 "instead"
             )
-        refuse(snapshot, wish)
+        refuse(snapshot, desired)
         try:
             yield from commit(table_life.restore(snapshot.record_kv, keys=keys, table=table, epoch=epoch))
         except ChangedMeanwhileError:
@@ -135,7 +135,7 @@ def _listed_record(listed: DroppedTable) -> TableRecord:
     if (spec := _read_spec(record)) is None:
         return record
     table = Table(metadata=ObjectMeta(name=listed.table, uid=listed.uid), spec=spec)
-    return msgspec.structs.replace(wish_of(table).record, spec=written)
+    return msgspec.structs.replace(desired_table(table).record, spec=written)
 
 
 def _read_spec(record: TableRecord) -> TableSpec | None:
@@ -171,8 +171,8 @@ def dropped_table(key: str, record: TableRecord, *, namespace: str) -> Table:
 
 def tend_table(table: Table, *, keys: Keys, key: str, epoch: Compare, version: int) -> Requests[None]:
     """Move replicas off stores that are emptied or given up, and finish what is under way; nothing else moves."""
-    wish = wish_of(table, version=version)
-    placed = msgspec.structs.replace(wish, mode="FullAuto", class_name=None, manual=False, choices={})
+    desired = desired_table(table, version=version)
+    placed = msgspec.structs.replace(desired, mode="FullAuto", class_name=None, manual=False, choices={})
     snapshot = TableSnapshot(keys, key, (yield read_table(keys, key)))
     if snapshot.record is None or snapshot.record.dropped is None:
         return

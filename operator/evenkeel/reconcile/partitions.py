@@ -19,11 +19,11 @@ from evenkeel.model.table import Table
 from evenkeel.model.views import SLICE
 from evenkeel.protocol.partition import PartitionView
 from evenkeel.protocol.records import Leader, Peer, PlanState, Role, StoreLoad
+from evenkeel.reconcile.desired_table import USERS_CHOOSE
 from evenkeel.reconcile.outages import answering_leaders, outages_of
 from evenkeel.reconcile.snapshot import TableSnapshot
-from evenkeel.reconcile.wish import USERS_CHOOSE
 
-__all__ = ["Trouble", "damages_of", "fillings_of", "partition_statuses", "problems_of", "slice_status"]
+__all__ = ["Problem", "damages_of", "fillings_of", "partition_statuses", "problems_of", "slice_status"]
 
 _LONGEST_REASON = 1024
 _REMEMBERED = 16_384
@@ -31,7 +31,7 @@ T = TypeVar("T")
 Stage = Literal["Stable", "CatchingUp", "Locked", "Waiting", "Leaderless"]
 
 
-class Trouble(msgspec.Struct, frozen=True):
+class Problem(msgspec.Struct, frozen=True):
     """Why a reconciliation could not do what was asked."""
 
     reason: Reason
@@ -153,14 +153,14 @@ def slice_status(
     assignment: PartitionAssignment,
     partitions: list[PartitionStatus],
     *,
-    trouble: Trouble | None,
+    problem: Problem | None,
     now: str,
 ) -> PartitionAssignmentStatus:
     """The status of one of the table's PartitionAssignments."""
     first = assignment.spec.from_
     own = tuple(partitions[first : first + SLICE])
     before = assignment.status.conditions if assignment.status is not None else ()
-    verdict = _verdict(table, assignment, trouble=trouble, now=now)
+    verdict = _verdict(table, assignment, problem=problem, now=now)
     kept = [entry for entry in before if verdict is not None or entry.type != "Accepted"]
     told = [_slice_ready(assignment, own, verdict, now=now), *([verdict] if verdict is not None else [])]
     return PartitionAssignmentStatus(
@@ -190,7 +190,7 @@ def _slice_ready(
     return condition("Ready", True, Reason.AS_EXPECTED, now=now, generation=generation)
 
 
-def _verdict(table: Table, assignment: PartitionAssignment, *, trouble: Trouble | None, now: str) -> Condition | None:
+def _verdict(table: Table, assignment: PartitionAssignment, *, problem: Problem | None, now: str) -> Condition | None:
     """Whether the user's word counts; nothing where there is none."""
     if not assignment.spec.partitions:
         return None
@@ -201,6 +201,6 @@ def _verdict(table: Table, assignment: PartitionAssignment, *, trouble: Trouble 
             "decides; set its rebalancer.mode to SemiAuto or Customized, or take the partitions out"
         )
         return condition("Accepted", False, Reason.SPEC_IGNORED, words, now=now, generation=generation)
-    if trouble is not None:
-        return condition("Accepted", False, trouble.reason, trouble.message, now=now, generation=generation)
+    if problem is not None:
+        return condition("Accepted", False, problem.reason, problem.message, now=now, generation=generation)
     return condition("Accepted", True, Reason.AS_EXPECTED, now=now, generation=generation)

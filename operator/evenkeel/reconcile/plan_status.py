@@ -37,7 +37,7 @@ from evenkeel.model.views import Move
 from evenkeel.protocol.plan import Plan
 from evenkeel.protocol.records import PlanState
 from evenkeel.reconcile.moves import moves_of
-from evenkeel.reconcile.partitions import Trouble
+from evenkeel.reconcile.partitions import Problem
 from evenkeel.reconcile.planning import Preview
 from evenkeel.reconcile.snapshot import TableSnapshot
 from evenkeel.reconcile.status import Copies, plan_progress
@@ -168,10 +168,10 @@ def plan_status(
     generation = found.metadata.generation
     if newest is None or number > newest.n:
         newest_words = f"the newest is {newest.n}" if newest is not None else "there is none yet"
-        trouble = Trouble(
+        problem = Problem(
             Reason.SPEC_INVALID, f"spec.number: got {number}; allowed: a plan that was made, {newest_words}"
         )
-        return failed_plan_status(found, trouble, now=now)
+        return failed_plan_status(found, problem, now=now)
     if number < newest.n:
         over = before.state if before.state in ("Done", "Failed") else "Superseded"
         conditions = before.conditions if over == "Failed" else _ended(found, over, now=now)
@@ -279,11 +279,11 @@ def dry_run_status(
     )
 
 
-def failed_plan_status(found: RebalancePlan, trouble: Trouble, *, now: str) -> RebalancePlanStatus:
+def failed_plan_status(found: RebalancePlan, problem: Problem, *, now: str) -> RebalancePlanStatus:
     """Why there is no plan."""
     return RebalancePlanStatus(
         observed_generation=found.metadata.generation,
-        conditions=_judged(found, False, trouble.reason, trouble.message, now=now),
+        conditions=_judged(found, False, problem.reason, problem.message, now=now),
         state="Failed",
     )
 

@@ -19,11 +19,11 @@ from evenkeel.protocol.plan import Plan, make_plan, write_plan
 from evenkeel.protocol.records import PlanCounts, PlanHead, PlanState, TableState, TargetPeer, encode, shape
 from evenkeel.rebalancers.api import RebalanceResult
 from evenkeel.reconcile.caps import count_others
+from evenkeel.reconcile.desired_table import USERS_CHOOSE, DesiredTable
 from evenkeel.reconcile.moves import spelled
 from evenkeel.reconcile.refusal import refuse
 from evenkeel.reconcile.requests import Commit, Place, Requests
 from evenkeel.reconcile.snapshot import TableSnapshot, read_table
-from evenkeel.reconcile.wish import USERS_CHOOSE, TableWish
 
 __all__ = ["ChangedMeanwhileError", "Head", "Preview", "commit", "current_plan", "preview_table"]
 
@@ -70,29 +70,29 @@ def commit(txn: Txn) -> Requests[TxnResult]:
     return result
 
 
-def current_plan(snapshot: TableSnapshot, wish: TableWish, epoch: Compare) -> Requests[Head]:
+def current_plan(snapshot: TableSnapshot, desired: DesiredTable, epoch: Compare) -> Requests[Head]:
     """The plan that counts now; written first, where it is another one than before."""
     newest = snapshot.plan
-    if newest is not None and newest.head.basis == snapshot.basis(wish.basis()):
-        return (yield from _approve(snapshot, newest, wish, epoch))
-    wanted = yield from _ask(snapshot, wish, snapshot.stores)
-    if newest is None or not _same_targets(newest, wanted.plan, leading=_leading(snapshot, wish)):
+    if newest is not None and newest.head.basis == snapshot.basis(desired.basis()):
+        return (yield from _approve(snapshot, newest, desired, epoch))
+    wanted = yield from _ask(snapshot, desired, snapshot.stores)
+    if newest is None or not _same_targets(newest, wanted.plan, leading=_leading(snapshot, desired)):
         revision = yield from _write(snapshot, wanted.plan, wanted.context, epoch)
         return Head(wanted.plan, revision, wanted.moves)
     head = msgspec.structs.replace(
         newest.head,
         inputs=wanted.plan.head.inputs,
         basis=wanted.plan.head.basis,
-        state=_state(newest, wish),
+        state=_state(newest, desired),
     )
     same = Plan(head, newest.slices)
     return Head(same, (yield from _write(snapshot, same, wanted.context, epoch)))
 
 
-def _approve(snapshot: TableSnapshot, newest: Plan, wish: TableWish, epoch: Compare) -> Requests[Head]:
+def _approve(snapshot: TableSnapshot, newest: Plan, desired: DesiredTable, epoch: Compare) -> Requests[Head]:
     """The newest plan, which may begin if it was approved: the transaction compares that it is still this one."""
     assert snapshot.head_kv is not None
-    state = _state(newest, wish)
+    state = _state(newest, desired)
     if state is newest.head.state:
         return Head(newest, snapshot.head_kv.mod_revision)
     head = msgspec.structs.replace(newest.head, state=state)
@@ -101,14 +101,14 @@ def _approve(snapshot: TableSnapshot, newest: Plan, wish: TableWish, epoch: Comp
     return Head(Plan(head, newest.slices), result.revision)
 
 
-def _state(newest: Plan, wish: TableWish) -> PlanState:
+def _state(newest: Plan, desired: DesiredTable) -> PlanState:
     waited = newest.head.state is PlanState.AWAITING_APPROVAL
-    return PlanState.ACTIVE if waited and wish.approves(newest.n, newest.head.hash) else newest.head.state
+    return PlanState.ACTIVE if waited and desired.approves(newest.n, newest.head.hash) else newest.head.state
 
 
-def _leading(snapshot: TableSnapshot, wish: TableWish) -> Mapping[int, str]:
+def _leading(snapshot: TableSnapshot, desired: DesiredTable) -> Mapping[int, str]:
     """Leaders that a plan may go along with; where users name leaders, it is their word that counts."""
-    return {} if wish.mode in USERS_CHOOSE else snapshot.current(wish.record.partitions).leaders
+    return {} if desired.mode in USERS_CHOOSE else snapshot.current(desired.record.partitions).leaders
 
 
 def _same_targets(one: Plan, other: Plan, *, leading: Mapping[int, str]) -> bool:
@@ -125,32 +125,32 @@ def _same_target(one: tuple[TargetPeer, ...], other: tuple[TargetPeer, ...], lea
     return shape(one) == shape(other) and other[0].store in (one[0].store, leading)
 
 
-def _ask(snapshot: TableSnapshot, wish: TableWish, stores: StoresView) -> Requests[_Wanted]:
+def _ask(snapshot: TableSnapshot, desired: DesiredTable, stores: StoresView) -> Requests[_Wanted]:
     """What plan n+1 would be on these stores, its moves, and what the rebalancer wants to remember."""
     stores = yield from count_others(stores, keys=snapshot.keys, table=snapshot.table)
-    partitions = wish.record.partitions
+    partitions = desired.record.partitions
     before, current = snapshot.previous(partitions), snapshot.current(partitions)
     placed: RebalanceResult = yield Place(
-        table=wish.view,
-        mode=wish.mode,
-        class_name=wish.class_name,
+        table=desired.view,
+        mode=desired.mode,
+        class_name=desired.class_name,
         previous=before,
         stores=stores,
         current=current,
-        choices=wish.choices,
+        choices=desired.choices,
         context=snapshot.context,
     )
     after = placed.assignment
-    made = tuple(moves(before, after, table=wish.view, stores=stores, limit=EXPLAINED))
+    made = tuple(moves(before, after, table=desired.view, stores=stores, limit=EXPLAINED))
     totals = changes(before, after, current)
-    waits = wish.manual and not _first(snapshot) and (totals.partitions > 0 or not _same_leaders(before, after))
+    waits = desired.manual and not _first(snapshot) and (totals.partitions > 0 or not _same_leaders(before, after))
     plan = make_plan(
         [after.stores_of(partition) for partition in range(partitions)],
         n=snapshot.next_plan,
         inputs=snapshot.revision,
         voters=after.voters,
         volumes={store.name: store.volume for store in stores.stores},
-        basis=snapshot.basis(wish.basis()),
+        basis=snapshot.basis(desired.basis()),
         reasons=spelled(made),
         state=PlanState.AWAITING_APPROVAL if waits else PlanState.ACTIVE,
         counts=PlanCounts(partitions=totals.partitions, moves=totals.ways, leaders=totals.transfers),
@@ -179,7 +179,7 @@ def _write(snapshot: TableSnapshot, plan: Plan, context: bytes | None, epoch: Co
 
 
 def preview_table(
-    wish: TableWish,
+    desired: DesiredTable,
     *,
     keys: Keys,
     table: str,
@@ -187,8 +187,8 @@ def preview_table(
 ) -> Requests[Preview]:
     """What a reconciliation would plan now, or would if the stores were as imagined; changes nothing."""
     snapshot = TableSnapshot(keys, table, (yield read_table(keys, table)))
-    refuse(snapshot, wish)
-    wanted = yield from _ask(snapshot, wish, imagine(snapshot.stores))
+    refuse(snapshot, desired)
+    wanted = yield from _ask(snapshot, desired, imagine(snapshot.stores))
     newest = snapshot.plan
-    same = newest is not None and _same_targets(newest, wanted.plan, leading=_leading(snapshot, wish))
+    same = newest is not None and _same_targets(newest, wanted.plan, leading=_leading(snapshot, desired))
     return Preview(plan=wanted.plan, moves=wanted.moves, newest=newest.head if newest is not None and same else None)

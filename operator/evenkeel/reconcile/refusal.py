@@ -8,13 +8,13 @@ from evenkeel.errors import InvalidInputError
 from evenkeel.model.table import TableSpec
 from evenkeel.model.updates import validate_table_update
 from evenkeel.protocol.records import TableRecord, TableState
+from evenkeel.reconcile.desired_table import DesiredTable
 from evenkeel.reconcile.snapshot import TableSnapshot
-from evenkeel.reconcile.wish import TableWish
 
 __all__ = ["refuse"]
 
 
-def refuse(snapshot: TableSnapshot, wish: TableWish) -> None:
+def refuse(snapshot: TableSnapshot, desired: DesiredTable) -> None:
     """Raise InvalidInputError where the wish can never come true for this table."""
     if snapshot.tombstone_kv is not None or (snapshot.record and snapshot.record.state is TableState.DROPPING):
         raise InvalidInputError(
@@ -22,16 +22,16 @@ def refuse(snapshot: TableSnapshot, wish: TableWish) -> None:
         )
     if snapshot.record is None:
         return
-    if snapshot.record.partitions != wish.record.partitions:
+    if snapshot.record.partitions != desired.record.partitions:
         raise InvalidInputError(
-            f"table {snapshot.table}: partitions: got {wish.record.partitions}; allowed: {snapshot.record.partitions}, "
+            f"table {snapshot.table}: partitions: got {desired.record.partitions}; allowed: {snapshot.record.partitions}, "
             "which cannot change after creation"
         )
-    if bytes(snapshot.record.spec) == bytes(wish.record.spec):
+    if bytes(snapshot.record.spec) == bytes(desired.record.spec):
         return
-    before, after = _spec(snapshot.record), _spec(wish.record)
+    before, after = _spec(snapshot.record), _spec(desired.record)
     if before is not None and after is not None and before != after:
-        validate_table_update(before, after, source=f"Table {wish.view.name}")
+        validate_table_update(before, after, source=f"Table {desired.view.name}")
 
 
 def _spec(record: TableRecord) -> TableSpec | None:

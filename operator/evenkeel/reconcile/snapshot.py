@@ -132,12 +132,12 @@ class TableSnapshot:
         kv = self.kvs.get(self.keys.rebalancer_context(self.table))
         return None if kv is None else kv.value
 
-    def basis(self, wish: bytes) -> str:
+    def basis(self, desired: bytes) -> str:
         """A hash of what a plan for this wish rests on, beside where replicas happen to be on their way.
 
         Of the stores it is what a rebalancer sees: one that is silent for a while is still the same.
         """
-        return hashlib.blake2b(wish + self.known.basis(self.table), digest_size=16).hexdigest()
+        return hashlib.blake2b(desired + self.known.basis(self.table), digest_size=16).hexdigest()
 
     def gone(self, peer: Peer) -> bool:
         """Whether a replica cannot come back: its store is given up, or runs on another volume."""

@@ -35,11 +35,11 @@ from evenkeel.protocol.partition import PartitionView
 from evenkeel.protocol.plan import Plan
 from evenkeel.protocol.records import PlanState, StoreLoad, TableRecord, TableState, shape
 from evenkeel.reconcile.outages import OUTAGES, Outage, outages_of
-from evenkeel.reconcile.partitions import Trouble, damages_of, fillings_of, problems_of
+from evenkeel.reconcile.partitions import Problem, damages_of, fillings_of, problems_of
 from evenkeel.reconcile.sizes import total_size
 from evenkeel.reconcile.snapshot import TableSnapshot
 
-__all__ = ["Copies", "plan_progress", "table_status", "troubled_status"]
+__all__ = ["Copies", "plan_progress", "table_status", "problem_status"]
 
 _STUCK_SHOWN = 20
 _STORES_SHOWN = 5
@@ -62,7 +62,7 @@ class _Facts(NamedTuple):
     problems: Mapping[int, str]
     damages: Mapping[int, str]
     """Those of the problems that are about rows."""
-    trouble: Trouble | None
+    problem: Problem | None
     generation: int
     unapplied: bool
     """Whether the spec was changed while nothing is carried out."""
@@ -85,7 +85,7 @@ def table_status(
     *,
     loads: Mapping[str, StoreLoad],
     sizes: Mapping[int, int],
-    trouble: Trouble | None = None,
+    problem: Problem | None = None,
     paused: str = "",
     now: str,
 ) -> TableStatus:
@@ -117,7 +117,7 @@ def table_status(
         lost=tuple(sorted({peer.store for entry in partitions for peer in entry.stable} - live)),
         problems=problems,
         damages=damages,
-        trouble=trouble,
+        problem=problem,
         generation=table.metadata.generation,
         unapplied=bool(paused) and _unapplied(table, snapshot.record),
     )
@@ -144,18 +144,18 @@ def _only_grown(before: TableStatus, after: TableStatus) -> bool:
     return little and after.model_copy(update={"bytes": before.bytes}) == before
 
 
-def troubled_status(table: Table, trouble: Trouble, *, now: str) -> TableStatus:
+def problem_status(table: Table, problem: Problem, *, now: str) -> TableStatus:
     """The status of before, with what is wrong: for when what the metastore says cannot be read.
 
     Whether the table serves is then unknown. It is not Ready where its own keys are the problem. Where the metastore
     does not answer, that is unknown too, and the spec has not been looked at.
     """
     before, generation = table.status or TableStatus(), table.metadata.generation
-    unseen = trouble.reason is Reason.METASTORE_UNREACHABLE
+    unseen = problem.reason is Reason.METASTORE_UNREACHABLE
     ready = None if unseen else False
     told: tuple[tuple[ConditionType, bool | None], ...] = (("Ready", ready), ("Available", None), ("Degraded", True))
     wrong = [
-        condition(kind, holds, trouble.reason, trouble.message, now=now, generation=generation) for kind, holds in told
+        condition(kind, holds, problem.reason, problem.message, now=now, generation=generation) for kind, holds in told
     ]
     conditions = with_kstatus(merge_conditions(before.conditions, wrong), now=now)
     observed = before.observed_generation if unseen else generation
@@ -292,7 +292,7 @@ def _stuck(
 
 
 def _conditions(facts: _Facts, *, now: str) -> list[Condition]:
-    troubles = list(_troubles(facts))
+    problems = list(_troubles(facts))
     told = (
         ("Ready", *_ready(facts)),
         ("Available", *_available(facts)),
@@ -300,9 +300,9 @@ def _conditions(facts: _Facts, *, now: str) -> list[Condition]:
         ("Balanced", *_balanced(facts)),
         (
             "Degraded",
-            bool(troubles),
-            troubles[0].reason if troubles else Reason.AS_EXPECTED,
-            "; ".join(trouble.message for trouble in troubles),
+            bool(problems),
+            problems[0].reason if problems else Reason.AS_EXPECTED,
+            "; ".join(problem.message for problem in problems),
         ),
     )
     return [condition(*entry, now=now, generation=facts.generation) for entry in told]  # type: ignore[arg-type]
@@ -314,9 +314,9 @@ def _ready(facts: _Facts) -> tuple[bool, Reason, str]:
     held_back = f"generation {facts.generation} is not carried out"
     if not available[0]:
         return available
-    if facts.trouble is not None:
-        words = f"{held_back}: {facts.trouble.message}; the table is served as it was before"
-        return False, facts.trouble.reason, words
+    if facts.problem is not None:
+        words = f"{held_back}: {facts.problem.message}; the table is served as it was before"
+        return False, facts.problem.reason, words
     if facts.unapplied:
         return False, Reason.PAUSED, f"{held_back}: {facts.paused}; the table is served as it was before"
     return available
@@ -325,8 +325,8 @@ def _ready(facts: _Facts) -> tuple[bool, Reason, str]:
 def _available(facts: _Facts) -> tuple[bool, Reason, str]:
     status = facts.status
     if not facts.created:
-        if facts.trouble is not None:
-            return False, facts.trouble.reason, "the table cannot be created, see Degraded"
+        if facts.problem is not None:
+            return False, facts.problem.reason, "the table cannot be created, see Degraded"
         return False, Reason.PAUSED if facts.paused else Reason.RECONCILING, facts.paused or "it is being created"
     if facts.outages:
         worst = next(_unavailable(facts))
@@ -339,8 +339,8 @@ def _available(facts: _Facts) -> tuple[bool, Reason, str]:
 def _progressing(facts: _Facts) -> tuple[bool, Reason, str]:
     if facts.moving:
         return True, Reason.REBALANCING, _progress_words(facts.status)
-    if facts.trouble is not None:
-        return False, facts.trouble.reason, "the spec cannot be carried out, see Degraded"
+    if facts.problem is not None:
+        return False, facts.problem.reason, "the spec cannot be carried out, see Degraded"
     if facts.paused:
         return False, Reason.PAUSED, facts.paused
     if facts.awaiting:
@@ -351,7 +351,7 @@ def _progressing(facts: _Facts) -> tuple[bool, Reason, str]:
 
 
 def _balanced(facts: _Facts) -> tuple[bool | None, Reason, str]:
-    if facts.moving or facts.trouble is not None or facts.awaiting:
+    if facts.moving or facts.problem is not None or facts.awaiting:
         _, reason, words = _progressing(facts)
         return False, reason, words
     if facts.paused:
@@ -360,18 +360,18 @@ def _balanced(facts: _Facts) -> tuple[bool | None, Reason, str]:
     return facts.created, Reason.AS_EXPECTED if facts.created else Reason.RECONCILING, ""
 
 
-def _troubles(facts: _Facts) -> Iterator[Trouble]:
+def _troubles(facts: _Facts) -> Iterator[Problem]:
     """What is wrong, the worst first."""
     if facts.created:
         yield from _unavailable(facts)
-    if facts.trouble is not None:
-        yield facts.trouble
+    if facts.problem is not None:
+        yield facts.problem
     if facts.lost:
         named = ", ".join(facts.lost[:_STORES_SHOWN]) + (" ..." if len(facts.lost) > _STORES_SHOWN else "")
-        yield Trouble(Reason.STORES_LOST, f"stores that hold replicas are away: {named}")
+        yield Problem(Reason.STORES_LOST, f"stores that hold replicas are away: {named}")
     if facts.damages:
         partition, damage = next(iter(facts.damages.items()))
-        yield Trouble(
+        yield Problem(
             Reason.REPLICA_DAMAGED,
             f"{len(facts.damages)} partitions have a replica whose rows are damaged or differ; partition {partition}: "
             f"{damage}; it is built anew from the others, where most of them have the same rows",
@@ -379,12 +379,12 @@ def _troubles(facts: _Facts) -> Iterator[Trouble]:
     held_up = {partition: problem for partition, problem in facts.problems.items() if partition not in facts.damages}
     if held_up:
         partition, problem = next(iter(held_up.items()))
-        yield Trouble(
+        yield Problem(
             Reason.CATCH_UP_FAILING, f"{len(held_up)} partitions do not get on; partition {partition}: {problem}"
         )
 
 
-def _unavailable(facts: _Facts) -> Iterator[Trouble]:
+def _unavailable(facts: _Facts) -> Iterator[Problem]:
     """Why partitions cannot be read or written and what to do about it, the worst first."""
     for reason in OUTAGES:
         alike = [outage for outage in facts.outages if outage.reason is reason]
@@ -392,7 +392,7 @@ def _unavailable(facts: _Facts) -> Iterator[Trouble]:
             stores = sorted({store for outage in alike for store in outage.stores})
             shown = Outage(reason, tuple(stores[:_STORES_SHOWN]))
             counted = f"{len(alike)} of {facts.status.partitions} partitions cannot be read or written"
-            yield Trouble(reason, f"{counted}: {shown.cause}; {shown.remedy}")
+            yield Problem(reason, f"{counted}: {shown.cause}; {shown.remedy}")
 
 
 def _progress_words(status: TableStatus) -> str:

@@ -112,14 +112,14 @@ def publish_settings(cluster: StoreCluster, before: KeyValue | None, *, keys: Ke
 
 
 def judge_stores(
-    known: KnownStores, wish: StoreWish, *, keys: Keys, now: float, anew: bool, epoch: Compare
+    known: KnownStores, desired: StoreWish, *, keys: Keys, now: float, anew: bool, epoch: Compare
 ) -> Iterator[Txn]:
     """The transactions that bring `stores.state/` up to date, one per store; `anew` lets delays start again."""
     by_key = known.kvs
     anew = anew or _vanished_together(known, now)
     for name in sorted(known.names):
         before = known.states.get(name)
-        after = _judge(name, known, wish, now=now, anew=anew)
+        after = _judge(name, known, desired, now=now, anew=anew)
         if after == before:
             continue
         key = keys.store_state(name)
@@ -142,42 +142,42 @@ def _settled(state: StoreState) -> bool:
     return bool(state.replace_in)
 
 
-def _judge(name: str, known: KnownStores, wish: StoreWish, *, now: float, anew: bool) -> StoreState | None:
+def _judge(name: str, known: KnownStores, desired: StoreWish, *, now: float, anew: bool) -> StoreState | None:
     record, state = known.registered.get(name), known.states.get(name)
     if record is not None:
         maintenance = state is not None and state.maintenance and state.volume == record.volume
         return StoreState(
             volume=record.volume,
-            draining=wish.draining(name),
+            draining=desired.draining(name),
             maintenance=maintenance,
-            record=wish.overridden(name, record),
+            record=desired.overridden(name, record),
         )
     assert state is not None
     if name not in known.lost:
         return state
-    if wish.forgets(name):
+    if desired.forgets(name):
         return None
-    return _judge_lost(name, state, wish, now=now, anew=anew)
+    return _judge_lost(name, state, desired, now=now, anew=anew)
 
 
-def _judge_lost(name: str, state: StoreState, wish: StoreWish, *, now: float, anew: bool) -> StoreState:
-    waited_for = any(not state.given_up(table) for table in wish.lost_after)
+def _judge_lost(name: str, state: StoreState, desired: StoreWish, *, now: float, anew: bool) -> StoreState:
+    waited_for = any(not state.given_up(table) for table in desired.lost_after)
     since = now if state.lost_since is None or (anew and waited_for) else state.lost_since
-    up = {table for table, seconds in wish.lost_after.items() if now - since >= seconds}
-    still = up | (set(state.replace_in) & wish.lost_after.keys())
+    up = {table for table, seconds in desired.lost_after.items() if now - since >= seconds}
+    still = up | (set(state.replace_in) & desired.lost_after.keys())
     return msgspec.structs.replace(
-        state, lost_since=since, replace_in=tuple(sorted(still)), draining=wish.draining(name)
+        state, lost_since=since, replace_in=tuple(sorted(still)), draining=desired.draining(name)
     )
 
 
-def next_judgement(known: KnownStores, wish: StoreWish) -> float | None:
+def next_judgement(known: KnownStores, desired: StoreWish) -> float | None:
     """When time alone will change something next."""
     lost = (known.states[name] for name in known.lost)
     waiting = [
         state.lost_since + seconds
         for state in lost
         if state.lost_since is not None
-        for table, seconds in wish.lost_after.items()
+        for table, seconds in desired.lost_after.items()
         if not state.given_up(table)
     ]
     return min(waiting, default=None)

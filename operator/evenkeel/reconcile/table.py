@@ -28,11 +28,11 @@ from evenkeel.protocol.plan import Plan
 from evenkeel.protocol.records import PlanState, TableRecord, TableState
 from evenkeel.reconcile.admission import admit, arrived
 from evenkeel.reconcile.caps import count_others
+from evenkeel.reconcile.desired_table import DesiredTable
 from evenkeel.reconcile.planning import ChangedMeanwhileError, Head, commit, current_plan
 from evenkeel.reconcile.refusal import refuse
 from evenkeel.reconcile.requests import Carry, Found, Requests
 from evenkeel.reconcile.snapshot import TableSnapshot, read_table
-from evenkeel.reconcile.wish import TableWish
 
 __all__ = ["Outcome", "adopt_table", "carry_on", "drop_table", "reconcile_table", "to_be_adopted"]
 
@@ -58,7 +58,7 @@ class Outcome(msgspec.Struct, kw_only=True):
 
 
 def reconcile_table(
-    wish: TableWish,
+    desired: DesiredTable,
     *,
     keys: Keys,
     table: str,
@@ -72,21 +72,21 @@ def reconcile_table(
     while True:
         found = yield read_table(keys, table)
         snapshot = TableSnapshot(keys, table, found)
-        refuse(snapshot, wish)
+        refuse(snapshot, desired)
         try:
-            if adopting and to_be_adopted(snapshot, wish.newest_plan, adopting):
-                yield from _adopt(snapshot, wish, adopting, epoch)
+            if adopting and to_be_adopted(snapshot, desired.newest_plan, adopting):
+                yield from _adopt(snapshot, desired, adopting, epoch)
             elif snapshot.record_kv is None:
-                _refuse_second_creation(snapshot, wish)
-                yield from commit(table_life.announce(wish.record, keys=keys, table=table, epoch=epoch))
-            elif _spec_differs(snapshot, wish.record):
-                yield from _mirror(snapshot, wish.record, epoch)
+                _refuse_second_creation(snapshot, desired)
+                yield from commit(table_life.announce(desired.record, keys=keys, table=table, epoch=epoch))
+            elif _spec_differs(snapshot, desired.record):
+                yield from _mirror(snapshot, desired.record, epoch)
             elif snapshot.record is not None and snapshot.record.state is TableState.READY:
                 _wait_for_stores(snapshot)
-                head = yield from current_plan(snapshot, wish, epoch)
-                return (yield from _carry_out(snapshot, head, wish.view, wish.max_concurrent, epoch))
+                head = yield from current_plan(snapshot, desired, epoch)
+                return (yield from _carry_out(snapshot, head, desired.view, desired.max_concurrent, epoch))
             else:
-                head = yield from current_plan(snapshot, wish, epoch)
+                head = yield from current_plan(snapshot, desired, epoch)
                 yield from _create(snapshot, head.plan, epoch)
         except ChangedMeanwhileError:
             continue
@@ -99,34 +99,34 @@ def to_be_adopted(snapshot: TableSnapshot, newest_plan: int, request: str) -> bo
     return newest_plan > 0 if snapshot.record is None else snapshot.record.adopted != request
 
 
-def adopt_table(wish: TableWish, *, keys: Keys, table: str, epoch: Compare, request: str) -> Requests[None]:
+def adopt_table(desired: DesiredTable, *, keys: Keys, table: str, epoch: Compare, request: str) -> Requests[None]:
     """Take over a table that is about to go, so that stores can say what they have of it."""
     while True:
         snapshot = TableSnapshot(keys, table, (yield read_table(keys, table)))
-        if not to_be_adopted(snapshot, wish.newest_plan, request):
+        if not to_be_adopted(snapshot, desired.newest_plan, request):
             return
         try:
-            yield from _adopt(snapshot, wish, request, epoch)
+            yield from _adopt(snapshot, desired, request, epoch)
         except ChangedMeanwhileError:
             continue
 
 
-def _adopt(snapshot: TableSnapshot, wish: TableWish, request: str, epoch: Compare) -> Requests[None]:
+def _adopt(snapshot: TableSnapshot, desired: DesiredTable, request: str, epoch: Compare) -> Requests[None]:
     # The last plans before the loss may be in no status, and their numbers were given to replicas.
-    floor = max(wish.newest_plan, snapshot.next_plan - 1) + UNKNOWN_PLANS
+    floor = max(desired.newest_plan, snapshot.next_plan - 1) + UNKNOWN_PLANS
     keys, table, before = snapshot.keys, snapshot.table, snapshot.record_kv
-    record = wish.record if snapshot.record is None else _mirrored(snapshot.record, wish.record)
-    record = msgspec.structs.replace(record, dropped=None, restored="" if wish.owner == table else wish.owner)
+    record = desired.record if snapshot.record is None else _mirrored(snapshot.record, desired.record)
+    record = msgspec.structs.replace(record, dropped=None, restored="" if desired.owner == table else desired.owner)
     yield from commit(
         table_life.adopt(record, before, request=request, plan_floor=floor, keys=keys, table=table, epoch=epoch)
     )
 
 
-def _refuse_second_creation(snapshot: TableSnapshot, wish: TableWish) -> None:
+def _refuse_second_creation(snapshot: TableSnapshot, desired: DesiredTable) -> None:
     """A table whose data is on the stores is never created anew."""
-    if wish.newest_plan:
+    if desired.newest_plan:
         raise MetastoreLossError(
-            f"etcd has nothing of table {snapshot.table}, which was there with plan {wish.newest_plan}; its data stays "
+            f"etcd has nothing of table {snapshot.table}, which was there with plan {desired.newest_plan}; its data stays "
             "on the stores: correct etcd, or set spec.adoptMetastore of the StoreCluster to the id of this one"
         )
 
@@ -142,7 +142,7 @@ def _wait_for_stores(snapshot: TableSnapshot) -> None:
         )
 
 
-def carry_on(wish: TableWish, *, keys: Keys, table: str, epoch: Compare) -> Requests[Outcome]:
+def carry_on(desired: DesiredTable, *, keys: Keys, table: str, epoch: Compare) -> Requests[Outcome]:
     """Go on with the newest plan where no other can be had: what was decided last stays in force."""
     snapshot = TableSnapshot(keys, table, (yield read_table(keys, table)))
     plan = snapshot.plan
@@ -152,12 +152,12 @@ def carry_on(wish: TableWish, *, keys: Keys, table: str, epoch: Compare) -> Requ
         return Outcome(plan=plan.n)
     head = Head(plan, snapshot.head_kv.mod_revision)
     view = msgspec.structs.replace(
-        wish.view,
+        desired.view,
         partitions=snapshot.record.partitions,
         replicas=len(plan.target(0)),
         consensus_size=plan.slices[0].voters,
     )
-    return (yield from _carry_out(snapshot, head, view, wish.max_concurrent, epoch))
+    return (yield from _carry_out(snapshot, head, view, desired.max_concurrent, epoch))
 
 
 def _spec_differs(snapshot: TableSnapshot, wanted: TableRecord) -> bool:

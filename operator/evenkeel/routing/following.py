@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 from evenkeel.errors import ClusterMismatchError, MalformedRecordError, MetastoreError
 from evenkeel.metastore.api import KeyValue, Metastore
-from evenkeel.metastore.clock import Clock, SystemClock
 from evenkeel.protocol.records import Adoption, decode
 from evenkeel.routing.routes import RoutingTable
-from evenkeel.wire.backoff import Backoff
+from evenkeel.runtime.backoff import Backoff
+from evenkeel.runtime.clock import Clock, SystemClock
 
 __all__ = ["follow"]
 
@@ -47,7 +47,7 @@ class _Follower:
         """Whether another metastore has answered than before."""
 
     async def run(self, prefix: str) -> None:
-        backoff = Backoff(clock=self._clock, chance=random.Random(), longest=5.0)
+        backoff = Backoff(clock=self._clock, rng=random.Random(), longest=5.0)
         known: set[str] = set()
         while True:
             try:

@@ -5,10 +5,7 @@
     messages    the kinds of the state-machine socket                               no IO
     calls       which answer belongs to which request                               no IO
     connection  frames over an asyncio transport
-    loop        the event loop to run all of it on
-    directory   where a state machine keeps its data, alone
     sidecar_end, store_end   the two ends of the state-machine socket
-    reference   a key-value store behind that socket, for tests and for people who bring their own
 
 docs/state-machines.md describes the socket frame by frame.
 """

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
 from evenkeel.errors import DisconnectedError, FrameError, InvalidInputError, StateMachineError
-from evenkeel.metastore.clock import Clock, SystemClock, Timer
+from evenkeel.runtime.clock import Clock, SystemClock, Timer
 from evenkeel.versions import FIRST, SUPPORTED
 from evenkeel.wire.calls import Calls
 from evenkeel.wire.connection import FrameConnection

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from evenkeel.errors import FrameError, HandshakeError
-from evenkeel.metastore.clock import Clock, SystemClock
+from evenkeel.runtime.backoff import Backoff, Rng
+from evenkeel.runtime.clock import Clock, SystemClock
 from evenkeel.versions import FIRST, SUPPORTED
-from evenkeel.wire.backoff import Backoff, Chance
 from evenkeel.wire.calls import Calls
 from evenkeel.wire.connection import FrameConnection
 from evenkeel.wire.frames import Drops, Reason
@@ -123,7 +123,7 @@ class StoreEnd:
         machine: StateMachine,
         credit: int = DEFAULT_CREDIT,
         clock: Clock | None = None,
-        chance: Chance | None = None,
+        rng: Rng | None = None,
         drops: Drops | None = None,
     ) -> None:
         check_path(path)
@@ -133,7 +133,7 @@ class StoreEnd:
         self.cluster_version = FIRST
         """What all parts of the cluster can read, by the sidecar's last word; see `evenkeel.versions`."""
         self._machine = machine
-        self._backoff = Backoff(clock=clock or SystemClock(), chance=chance or random.Random())
+        self._backoff = Backoff(clock=clock or SystemClock(), rng=rng or random.Random())
         self._sidecar: FrameConnection | None = None
         self._calls: Calls[SidecarSays] = Calls()
         self._proposed = 0

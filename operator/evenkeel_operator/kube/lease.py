@@ -19,7 +19,7 @@ from typing import Final
 from evenkeel.errors import ApiConflictError, KubernetesError, LeaseNotFoundError
 from evenkeel.kube.client import Kube
 from evenkeel.kube.kinds import LEASE, Object
-from evenkeel.metastore.clock import Clock, SystemClock
+from evenkeel.runtime.clock import Clock, SystemClock
 from evenkeel_operator.kube.apply import foreign, made_by_us
 from evenkeel_operator.manifests.names import MANAGED
 
@@ -43,7 +43,7 @@ class LeaseLock:
         identity: str,
         duration: float = _DURATION,
         clock: Clock | None = None,
-        today: Callable[[], datetime] = lambda: datetime.now(UTC),
+        wall_clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._kube = kube
         self._name = name
@@ -52,7 +52,7 @@ class LeaseLock:
         self._duration = duration
         self._retry = min(_RETRY, duration / 5)
         self._clock = clock or SystemClock()
-        self._today = today
+        self._wall_clock = wall_clock
         self._seen: Object | None = None
         self._seen_at = 0.0
 
@@ -129,7 +129,7 @@ class LeaseLock:
         return self._clock.now() - self._seen_at >= duration
 
     def _written(self) -> Object:
-        now = self._today().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        now = self._wall_clock().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         spec = {
             "holderIdentity": self._identity,
             "leaseDurationSeconds": max(1, round(self._duration)),

@@ -21,7 +21,7 @@ from evenkeel.kube.access import load_configuration
 from evenkeel.kube.client import Kube
 from evenkeel.kube.kinds import CONFIG_MAP
 from evenkeel.metastore.maintenance import Maintenance, ReliefPace
-from evenkeel.process.http import Answer, HttpServer
+from evenkeel.runtime.http_server import Answer, HttpServer
 from evenkeel_operator.authority import Authority
 from evenkeel_operator.definitions import check_definitions
 from evenkeel_operator.kube.lease import LeaseLock

@@ -12,7 +12,8 @@ from typing import Final
 from msgspec import Struct
 
 from evenkeel.errors import InvalidInputError
-from evenkeel.process.flags import ETCD_FLAGS, LOG_FLAGS, Endpoint, Flag, Flags
+from evenkeel.metastore.settings import ETCD_FLAGS, etcd_settings
+from evenkeel.runtime.flags import LOG_FLAGS, Endpoint, Flag, Flags
 from evenkeel_operator.manifests.settings import CertManagerSettings, PodSettings
 from evenkeel_operator.term import TermSettings
 
@@ -83,7 +84,7 @@ def _term(flags: Flags) -> TermSettings:
         kubeconfig=flags.path("kubeconfig"),
         nodes=flags.text("nodes") == "yes",
         seed_secret=flags.name("seed-secret"),
-        etcd=flags.etcd(),
+        etcd=etcd_settings(flags),
         etcd_service=flags.text("etcd-service"),
         etcd_note=flags.text("etcd-note"),
         pods=PodSettings(

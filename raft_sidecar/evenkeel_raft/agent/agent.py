@@ -18,16 +18,15 @@ from collections.abc import Mapping
 
 from evenkeel.errors import ClusterMismatchError, MetastoreError, UnsupportedVersionError
 from evenkeel.metastore.api import KeyValue, Metastore
-from evenkeel.metastore.clock import Clock, SystemClock
 from evenkeel.protocol.keys import Keys
+from evenkeel.runtime.backoff import Backoff, Rng
+from evenkeel.runtime.clock import Clock, SystemClock
 from evenkeel.versions import Feature
-from evenkeel.wire.backoff import Backoff, Chance
 from evenkeel_raft.agent.attempts import Attempts
 from evenkeel_raft.agent.context import Context, StoreIdentity
 from evenkeel_raft.agent.counters import Counters
 from evenkeel_raft.agent.drops import Drops
 from evenkeel_raft.agent.following import Following
-from evenkeel_raft.agent.groups import GroupReport, Groups, Partition
 from evenkeel_raft.agent.guard import Guard
 from evenkeel_raft.agent.leaders import LeaderReports
 from evenkeel_raft.agent.leading import Leading
@@ -46,6 +45,7 @@ from evenkeel_raft.agent.transfers import Transfers
 from evenkeel_raft.agent.version import Version
 from evenkeel_raft.agent.work import Pool, Work
 from evenkeel_raft.agent.writes import Writes
+from evenkeel_raft.shared.groups import GroupReport, Groups, Partition
 
 __all__ = ["Agent"]
 
@@ -72,22 +72,22 @@ class Agent:
         groups: Groups,
         me: StoreIdentity,
         clock: Clock | None = None,
-        chance: Chance | None = None,
+        rng: Rng | None = None,
         settings: AgentSettings | None = None,
     ) -> None:
-        clock, chance, settings = clock or SystemClock(), chance or random.Random(), settings or AgentSettings()
+        clock, rng, settings = clock or SystemClock(), rng or random.Random(), settings or AgentSettings()
         work, counters, version = Work(clock), Counters(), Version(keys, groups)
         tuning = self.tuning = Tuning(settings)
         context = self._context = Context(
-            metastore, keys, groups, me, clock, chance, settings, counters, work, tuning, version
+            metastore, keys, groups, me, clock, rng, settings, counters, work, tuning, version
         )
         self._state = AgentState.CONNECTING
         self._why = "the metastore has yet to answer"
         self._stopped = asyncio.Event()
-        self._pause = Backoff(clock=clock, chance=chance, first=settings.retry_seconds, longest=_LONGEST_PAUSE)
+        self._pause = Backoff(clock=clock, rng=rng, first=settings.retry_seconds, longest=_LONGEST_PAUSE)
         self._writing = Pool(settings.transactions, work)
         self._changing = Pool(settings.replicas_at_once, work)
-        self._attempts = Attempts(work, clock=clock, chance=chance, tuning=tuning)
+        self._attempts = Attempts(work, clock=clock, rng=rng, tuning=tuning)
         self._guard = Guard(context)
         self._reluctance = Reluctance(context)
         self._assemble()

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 
 import msgspec
 
-from evenkeel.metastore.clock import Clock
-from evenkeel.wire.backoff import Chance
-from evenkeel_raft.agent.groups import Partition
+from evenkeel.runtime.backoff import Rng
+from evenkeel.runtime.clock import Clock
 from evenkeel_raft.agent.settings import Tuning
 from evenkeel_raft.agent.work import Work
+from evenkeel_raft.shared.groups import Partition
 
 __all__ = ["Attempts"]
 
@@ -32,10 +32,10 @@ class _Attempt(msgspec.Struct):
 class Attempts:
     """Per partition: how often in a row something had to be put off, why, and until when."""
 
-    def __init__(self, work: Work, *, clock: Clock, chance: Chance, tuning: Tuning) -> None:
+    def __init__(self, work: Work, *, clock: Clock, rng: Rng, tuning: Tuning) -> None:
         self._work = work
         self._clock = clock
-        self._chance = chance
+        self._rng = rng
         self._tuning = tuning
         self._attempts: dict[Partition, _Attempt] = {}
 
@@ -51,7 +51,7 @@ class Attempts:
         wait = min(settings.retry_seconds * 2 ** min(attempt.failures, 30), settings.longest_retry_seconds)
         attempt.failures += 1
         attempt.why = why
-        attempt.not_before = self._clock.now() + wait * self._chance.uniform(0.5, 1.0)
+        attempt.not_before = self._clock.now() + wait * self._rng.uniform(0.5, 1.0)
         if attempt.failures == settings.degraded_after:
             log.warning("%s; tried %d times", why, attempt.failures, extra=partition.fields())
         self._work.stir_at(partition, attempt.not_before)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from evenkeel.metastore.api import Metastore
-from evenkeel.metastore.clock import Clock
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import StoreRecord
-from evenkeel.wire.backoff import Chance
+from evenkeel.runtime.backoff import Rng
+from evenkeel.runtime.clock import Clock
 from evenkeel_raft.agent.counters import Counters
-from evenkeel_raft.agent.groups import Groups
 from evenkeel_raft.agent.settings import AgentSettings, Tuning
 from evenkeel_raft.agent.version import Version
 from evenkeel_raft.agent.work import Work
+from evenkeel_raft.shared.groups import Groups
 
 __all__ = ["Context", "StoreIdentity"]
 
@@ -40,7 +40,7 @@ class Context(NamedTuple):
     groups: Groups
     me: StoreIdentity
     clock: Clock
-    chance: Chance
+    rng: Rng
     settings: AgentSettings
     counters: Counters
     work: Work

@@ -15,12 +15,12 @@ from evenkeel.protocol.keys import table_name
 from evenkeel.protocol.table_life import confirm_drop
 from evenkeel_raft.agent.attempts import Attempts
 from evenkeel_raft.agent.context import Context
-from evenkeel_raft.agent.groups import Partition
 from evenkeel_raft.agent.replicas import Replicas
 from evenkeel_raft.agent.seats import Seats
 from evenkeel_raft.agent.tables import Tables
 from evenkeel_raft.agent.work import Pool
 from evenkeel_raft.agent.writes import WriteOne, Writes
+from evenkeel_raft.shared.groups import Partition
 
 __all__ = ["Drops"]
 

@@ -18,10 +18,10 @@ import logging
 
 from evenkeel.errors import MalformedRecordError
 from evenkeel.metastore.api import KeyValue, Snapshot
-from evenkeel.metastore.clock import Timer
 from evenkeel.protocol.records import Adoption, decode
+from evenkeel.runtime.clock import Timer
 from evenkeel_raft.agent.context import Context
-from evenkeel_raft.agent.groups import MetastoreMark
+from evenkeel_raft.shared.groups import MetastoreMark
 
 __all__ = ["Guard"]
 

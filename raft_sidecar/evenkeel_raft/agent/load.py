@@ -17,9 +17,9 @@ from evenkeel.metastore.api import Delete, Lease, Put, Txn
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import GroupLoad, StoreLoad
 from evenkeel_raft.agent.context import Context
-from evenkeel_raft.agent.groups import GroupReport, Partition
 from evenkeel_raft.agent.report_budget import LEAST_RATE, PacedReport, cost, rough
 from evenkeel_raft.agent.settings import Tuning
+from evenkeel_raft.shared.groups import GroupReport, Partition
 
 __all__ = ["CopyRate", "LoadReports", "Stalls", "load_of", "slices_of", "with_tables"]
 

@@ -21,10 +21,10 @@ from evenkeel.protocol.partition import PartitionView
 from evenkeel.protocol.records import LeaderOrder, decode, voters
 from evenkeel_raft.agent.attempts import Attempts
 from evenkeel_raft.agent.context import Context
-from evenkeel_raft.agent.groups import Partition
 from evenkeel_raft.agent.seats import Seat
 from evenkeel_raft.agent.transfers import Transfers, successors
 from evenkeel_raft.agent.writes import WriteOne, Writes
+from evenkeel_raft.shared.groups import Partition
 
 __all__ = ["Orders"]
 

@@ -15,9 +15,9 @@ from typing import NamedTuple
 from evenkeel.errors import UnreachableError
 from evenkeel.metastore.api import MAX_TXN_OPS, Get, KeyValue, Txn
 from evenkeel.protocol.records import ReplicaId
-from evenkeel.wire.backoff import Backoff
+from evenkeel.runtime.backoff import Backoff
 from evenkeel_raft.agent.context import Context
-from evenkeel_raft.agent.groups import Partition
+from evenkeel_raft.shared.groups import Partition
 
 __all__ = ["Reader", "Ticket"]
 
@@ -46,7 +46,7 @@ class Reader:
         self._queue: dict[Partition, None] = {}
         self._under_way: set[Partition] = set()
         self._some = asyncio.Event()
-        self._backoff = Backoff(clock=context.clock, chance=context.chance, first=context.settings.retry_seconds)
+        self._backoff = Backoff(clock=context.clock, rng=context.rng, first=context.settings.retry_seconds)
 
     def want(self, partition: Partition) -> None:
         """Read the partition soon, unless that is about to happen anyway."""

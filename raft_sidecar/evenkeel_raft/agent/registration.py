@@ -21,7 +21,7 @@ from evenkeel.errors import LeaseNotFoundError, MalformedRecordError, Unreachabl
 from evenkeel.metastore.api import Compare, KeyValue, Lease, Put, Txn, unchanged
 from evenkeel.metastore.leases import keep_alive
 from evenkeel.protocol.records import StoreRecord, decode, encode
-from evenkeel.wire.backoff import Backoff
+from evenkeel.runtime.backoff import Backoff
 from evenkeel_raft.agent.context import Context
 
 __all__ = ["Registration"]
@@ -62,7 +62,7 @@ class Registration:
     async def run(self) -> None:
         """Register, and again whenever that is lost, until cancelled."""
         settings = self._context.settings
-        backoff = Backoff(clock=self._context.clock, chance=self._context.chance, first=settings.retry_seconds)
+        backoff = Backoff(clock=self._context.clock, rng=self._context.rng, first=settings.retry_seconds)
         while not self._left:
             try:
                 if await self._register():

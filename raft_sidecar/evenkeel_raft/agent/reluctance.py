@@ -7,7 +7,7 @@ ever. None of this needs the metastore, so it holds without one.
 from __future__ import annotations
 
 from evenkeel_raft.agent.context import Context
-from evenkeel_raft.agent.groups import GroupReport
+from evenkeel_raft.shared.groups import GroupReport
 
 __all__ = ["Reluctance"]
 

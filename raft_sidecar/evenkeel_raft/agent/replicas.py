@@ -11,11 +11,11 @@ from evenkeel.protocol.records import ReplicaId
 from evenkeel.protocol.replica import Start
 from evenkeel_raft.agent.attempts import Attempts
 from evenkeel_raft.agent.context import Context
-from evenkeel_raft.agent.groups import Partition
 from evenkeel_raft.agent.reader import Reader
 from evenkeel_raft.agent.seats import Seat, Seats
 from evenkeel_raft.agent.work import Pool
 from evenkeel_raft.errors import DiskFullError
+from evenkeel_raft.shared.groups import Partition
 
 __all__ = ["Replicas"]
 

@@ -18,10 +18,10 @@ from evenkeel.protocol.keys import Keys, PartitionKeys
 from evenkeel.protocol.partition import PartitionView, read_partition
 from evenkeel.protocol.records import encode
 from evenkeel_raft.agent.context import Context
-from evenkeel_raft.agent.groups import Partition
 from evenkeel_raft.agent.mirror import Mirror
 from evenkeel_raft.agent.partition import PartitionAgent
 from evenkeel_raft.agent.tables import Tables
+from evenkeel_raft.shared.groups import Partition
 
 __all__ = ["Seat", "Seats"]
 

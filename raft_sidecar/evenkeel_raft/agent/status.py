@@ -8,7 +8,7 @@ import msgspec
 
 from evenkeel.versions import VersionRange
 from evenkeel_raft.agent.counters import Counters
-from evenkeel_raft.agent.groups import Partition
+from evenkeel_raft.shared.groups import Partition
 
 __all__ = ["AgentState", "AgentStatus"]
 

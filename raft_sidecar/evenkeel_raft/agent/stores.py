@@ -12,7 +12,7 @@ from evenkeel.errors import MalformedRecordError
 from evenkeel.metastore.api import Event, KeyValue, Snapshot
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import StoreRecord, StoreState, decode
-from evenkeel_raft.net.identity import Address
+from evenkeel_raft.shared.identity import Address
 
 __all__ = ["Stores"]
 

@@ -7,7 +7,7 @@ from evenkeel.protocol.leader import GroupView
 from evenkeel.protocol.records import Peer, voters
 from evenkeel_raft.agent.attempts import Attempts
 from evenkeel_raft.agent.context import Context
-from evenkeel_raft.agent.groups import Partition
+from evenkeel_raft.shared.groups import Partition
 
 __all__ = ["Transfers", "successors"]
 

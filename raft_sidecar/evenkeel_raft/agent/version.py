@@ -13,7 +13,7 @@ from evenkeel.metastore.api import KeyValue
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import read_version
 from evenkeel.versions import SUPPORTED, Feature, VersionRange, check_version, supports
-from evenkeel_raft.agent.groups import Groups
+from evenkeel_raft.shared.groups import Groups
 
 __all__ = ["Version"]
 

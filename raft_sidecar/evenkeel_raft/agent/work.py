@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 
-from evenkeel.metastore.clock import Clock
-from evenkeel_raft.agent.groups import Partition
+from evenkeel.runtime.clock import Clock
+from evenkeel_raft.shared.groups import Partition
 
 __all__ = ["Pool", "Work"]
 

@@ -15,7 +15,7 @@ import msgspec
 
 from evenkeel.errors import UnreachableError
 from evenkeel.metastore.api import Compare, Delete, Get, KeyValue, Put, Txn
-from evenkeel.wire.backoff import Backoff
+from evenkeel.runtime.backoff import Backoff
 from evenkeel_raft.agent.context import Context
 
 __all__ = ["WriteOne", "Writes"]
@@ -54,9 +54,7 @@ class Writes:
 
     async def run(self) -> None:
         """Write what waits, batch after batch, until cancelled."""
-        backoff = Backoff(
-            clock=self._context.clock, chance=self._context.chance, first=self._context.settings.retry_seconds
-        )
+        backoff = Backoff(clock=self._context.clock, rng=self._context.rng, first=self._context.settings.retry_seconds)
         while True:
             await self._some.wait()
             while self._queue:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
-from evenkeel.metastore.clock import Clock
+from evenkeel.runtime.clock import Clock
 from evenkeel.wire.messages import Opened
 from evenkeel.wire.sidecar_end import SidecarEnd
 from evenkeel_raft.host.replica import Replica

@@ -217,7 +217,7 @@ class Filler:
 
     async def _pause(self, member: int) -> None:
         longest = min(10.0, 0.2 * 2 ** min(self._failures[member], 8))
-        await self._ports.clock.sleep(longest * self._ports.chance.uniform(0.5, 1.0))
+        await self._ports.clock.sleep(longest * self._ports.rng.uniform(0.5, 1.0))
 
     # Files
 

@@ -1,7 +1,7 @@
 """All replicas of one store, and what the agent asks of them.
 
     host = await Host.open(directory, store=..., cluster=..., socket=..., listen=...)
-    ...                              the agent drives it, see `evenkeel_raft.agent.groups.Groups`
+    ...                              the agent drives it, see `evenkeel_raft.shared.groups.Groups`
     await host.failed                never ends well: the disk failed, or there is a bug; end the process
     await host.close()
 
@@ -23,18 +23,16 @@ from typing import Final, Self
 import msgspec
 
 from evenkeel.errors import DisconnectedError, InvalidInputError
-from evenkeel.metastore.clock import Clock, SystemClock
 from evenkeel.protocol.configuration import Configuration
 from evenkeel.protocol.keys import group_number
 from evenkeel.protocol.leader import GroupView
 from evenkeel.protocol.records import ReplicaId, StoreSettings
 from evenkeel.protocol.replica import Start
+from evenkeel.runtime.clock import Clock, SystemClock
+from evenkeel.runtime.directories import replace_file
 from evenkeel.versions import FIRST, VersionRange
-from evenkeel.wire.directory import replace_file
 from evenkeel.wire.frames import Drops
 from evenkeel.wire.sidecar_end import SidecarEnd
-from evenkeel_raft.agent.configurations import change_to, conf_of, member
-from evenkeel_raft.agent.groups import GroupReport, MetastoreMark, Partition
 from evenkeel_raft.core.errors import InvariantError, RefusedError
 from evenkeel_raft.core.rawnode import Node
 from evenkeel_raft.core.types import EMPTY_META, HardState, genesis
@@ -59,10 +57,12 @@ from evenkeel_raft.log.rebuild import Recovered, RecoveredGroup
 from evenkeel_raft.log.records import Append, Created, Destroyed, Metastore
 from evenkeel_raft.log.wal import LogSettings, LogStats, SharedLog
 from evenkeel_raft.log.writer import LogWriter, RoundTimes
-from evenkeel_raft.net.identity import Address, Identity, LinkSettings
 from evenkeel_raft.net.peers import Peers
 from evenkeel_raft.net.skew import clock_ahead
 from evenkeel_raft.net.tls import TlsFiles
+from evenkeel_raft.shared.configurations import change_to, conf_of, member
+from evenkeel_raft.shared.groups import GroupReport, MetastoreMark, Partition
+from evenkeel_raft.shared.identity import Address, Identity, LinkSettings
 
 __all__ = ["Host"]
 
@@ -75,7 +75,7 @@ _NOTHING: Final = RecoveredGroup(0, 0, b"", EMPTY_META, HardState(), [])
 
 
 class Host:
-    """Implements `evenkeel_raft.agent.groups.Groups`."""
+    """Implements `evenkeel_raft.shared.groups.Groups`."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Host:
         link: LinkSettings,
         tls: TlsFiles | None,
         clock: Clock,
-        chance: Random,
+        rng: Random,
         wall: Callable[[], float],
     ) -> None:
         """`wall` tells seconds since 1970, for other stores to compare with; `clock` everything else."""
@@ -107,7 +107,7 @@ class Host:
         self._version_noted = FIRST
         self._log = log
         self._writing = False
-        self._chance = chance
+        self._rng = rng
         self._replicas: dict[int, Replica] = {}
         self._running: dict[Partition, ReplicaId] = {}
         self._retired = dict(recovered.retired)
@@ -127,7 +127,7 @@ class Host:
             tls=tls,
             settings=link,
             clock=clock,
-            chance=chance,
+            rng=rng,
             wall=wall,
         )
         slots = Slots(settings.snapshots_at_once)
@@ -149,7 +149,7 @@ class Host:
             settings=settings,
             allowance=allowance,
             clock=clock,
-            chance=chance,
+            rng=rng,
             writer=writer,
             peers=self._peers,
             machine=self._machine,
@@ -182,7 +182,7 @@ class Host:
         link: LinkSettings | None = None,
         tls: TlsFiles | None = None,
         clock: Clock | None = None,
-        chance: Random | None = None,
+        rng: Random | None = None,
         wall: Callable[[], float] = time.time,
     ) -> Self:
         """Recover what the directory holds and run it."""
@@ -199,7 +199,7 @@ class Host:
                 link=link or LinkSettings(),
                 tls=tls,
                 clock=clock or SystemClock(),
-                chance=chance or Random(),
+                rng=rng or Random(),
                 wall=wall,
             )
         except BaseException:
@@ -295,7 +295,7 @@ class Host:
             group=group,
             replica=member(id_),
             generation=found.generation,
-            random=Random(self._chance.getrandbits(64)),
+            random=Random(self._rng.getrandbits(64)),
             settings=self.settings.raft,
             ticks=self._upkeep.ticks,
             meta=meta,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 
-from evenkeel.metastore.clock import Clock
+from evenkeel.runtime.clock import Clock
 from evenkeel_raft.host.replica import Replica
 from evenkeel_raft.net.frames import Inquiry, Verdict
 from evenkeel_raft.net.peers import Peers

@@ -9,7 +9,6 @@ from typing import Final
 
 import msgspec
 
-from evenkeel_raft.agent.configurations import member
 from evenkeel_raft.core.messages import Append, Heartbeat, InstallSnapshot, Message
 from evenkeel_raft.host.arrivals import remove_soon
 from evenkeel_raft.host.inquiries import Inquiries
@@ -18,6 +17,7 @@ from evenkeel_raft.host.replica import Replica
 from evenkeel_raft.host.upkeep import Upkeep
 from evenkeel_raft.net.files.manifest import Manifest
 from evenkeel_raft.net.frames import Inquiry, Verdict
+from evenkeel_raft.shared.configurations import member
 
 __all__ = ["PeerSide"]
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from evenkeel.metastore.clock import Clock
-from evenkeel.wire.backoff import Backoff
+from evenkeel.runtime.backoff import Backoff
+from evenkeel.runtime.clock import Clock
 from evenkeel.wire.sidecar_end import SidecarEnd
 from evenkeel_raft.host.allowance import Allowance
 from evenkeel_raft.host.settings import HostSettings
@@ -79,7 +79,7 @@ class Ports(Struct, frozen=True, kw_only=True):
     settings: HostSettings
     allowance: Allowance
     clock: Clock
-    chance: Random
+    rng: Random
     writer: LogWriter
     peers: Peers
     machine: SidecarEnd
@@ -92,4 +92,4 @@ class Ports(Struct, frozen=True, kw_only=True):
 
     def backoff(self) -> Backoff:
         """Waits between attempts at something that failed."""
-        return Backoff(clock=self.clock, chance=self.chance, first=0.2, longest=10.0)
+        return Backoff(clock=self.clock, rng=self.rng, first=0.2, longest=10.0)

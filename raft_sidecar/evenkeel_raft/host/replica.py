@@ -24,8 +24,6 @@ from evenkeel.wire.messages import (
     Unavailable,
     Unknown,
 )
-from evenkeel_raft.agent.configurations import configuration_of, member, store_of
-from evenkeel_raft.agent.groups import GroupReport, Partition
 from evenkeel_raft.core.errors import InvariantError, Refusal, RefusedError
 from evenkeel_raft.core.messages import Append, Heartbeat, HeartbeatResponse, InstallSnapshot, Message
 from evenkeel_raft.core.rawnode import AppendBatch, Node
@@ -40,6 +38,8 @@ from evenkeel_raft.host.settings import HostSettings
 from evenkeel_raft.host.views import answers, has_caught_up
 from evenkeel_raft.log.records import Append as AppendRecord
 from evenkeel_raft.log.records import Compacted
+from evenkeel_raft.shared.configurations import configuration_of, member, store_of
+from evenkeel_raft.shared.groups import GroupReport, Partition
 
 __all__ = ["Replica"]
 
@@ -345,7 +345,7 @@ class Replica:
         if not near and repairable and any(not peer.stateless for peer in status.peers.values()):
             return False  # a member that has a state sends it here; who else could lead has none either
         # Anybody: of two who are no better off than this one, each would else send leadership to the other for ever.
-        return self.transfer(self._ports.chance.choice(near or [max(fit, key=lambda number: fit[number].match)]))
+        return self.transfer(self._ports.rng.choice(near or [max(fit, key=lambda number: fit[number].match)]))
 
     def transfer(self, to: int) -> bool:
         """Hand leadership to a member."""

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from evenkeel.protocol.records import StoreSettings
-from evenkeel.wire.directory import replace_file
+from evenkeel.runtime.directories import replace_file
 from evenkeel_raft.host.settings import HostSettings
 from evenkeel_raft.host.slots import Slots
 from evenkeel_raft.net.budget import ByteBudget

@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final
 
-from evenkeel.metastore.clock import Clock
+from evenkeel.runtime.clock import Clock
 from evenkeel.wire.sidecar_end import SidecarEnd
 from evenkeel_raft.core.state import NEVER_DUE, Ticks
 from evenkeel_raft.host.allowance import Allowance

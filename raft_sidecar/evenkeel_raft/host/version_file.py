@@ -9,8 +9,8 @@ from typing import Final
 import msgspec
 
 from evenkeel.errors import MalformedRecordError
+from evenkeel.runtime.directories import replace_file
 from evenkeel.versions import FIRST, check_version
-from evenkeel.wire.directory import replace_file
 from evenkeel_raft.log.volume import close_to_first_release
 
 __all__ = ["note_version", "read_version"]

@@ -12,9 +12,9 @@ from msgspec import Struct
 
 from evenkeel.protocol.configuration import Configuration
 from evenkeel.protocol.leader import GroupView
-from evenkeel_raft.agent.configurations import configuration_of, id_of
-from evenkeel_raft.agent.groups import GroupReport
 from evenkeel_raft.core.status import PeerStatus
+from evenkeel_raft.shared.configurations import configuration_of, id_of
+from evenkeel_raft.shared.groups import GroupReport
 
 if TYPE_CHECKING:
     from evenkeel_raft.host.replica import Replica

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from evenkeel.errors import InvalidInputError
-from evenkeel.wire.directory import make_directory
+from evenkeel.runtime.directories import make_directory
 from evenkeel_raft.errors import LogInUseError
 
 __all__ = ["Bytes", "Disk", "FileDisk"]

@@ -16,7 +16,7 @@ from uuid import UUID, uuid4
 import msgspec
 from msgspec import Struct
 
-from evenkeel.wire.directory import replace_file
+from evenkeel.runtime.directories import replace_file
 from evenkeel_raft.errors import CorruptLogError, NewerFormatError, WrongVolumeError
 from evenkeel_raft.log.disk import Disk
 from evenkeel_raft.log.frames import FORMAT

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Final
 
-from evenkeel.metastore.clock import Clock, Timer
+from evenkeel.runtime.clock import Clock, Timer
 
 __all__ = ["ByteBudget", "TableBudgets"]
 

@@ -14,14 +14,14 @@ from typing import Final, Protocol
 from weakref import WeakKeyDictionary, WeakSet
 
 from evenkeel.errors import DisconnectedError, FrameError, HandshakeError, InvalidInputError
-from evenkeel.metastore.clock import Clock, Timer
+from evenkeel.runtime.clock import Clock, Timer
 from evenkeel.versions import FIRST
 from evenkeel.wire.connection import FrameConnection, Owner
 from evenkeel.wire.frames import Drops, Reason
 from evenkeel_raft.net.frames import PEER_CODEC, AnyFrame, Hello, Purpose, Refused
 from evenkeel_raft.net.handshake import greeting, judge_answer, judge_hello, judge_version
-from evenkeel_raft.net.identity import Address, Identity, LinkSettings
 from evenkeel_raft.net.tls import TlsFiles
+from evenkeel_raft.shared.identity import Address, Identity, LinkSettings
 
 __all__ = ["Endpoint", "Welcome", "say"]
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from evenkeel.versions import FIRST, SUPPORTED
 from evenkeel.wire.frames import Reason
 from evenkeel_raft.net.frames import VERSION, Hello, Purpose, Refused
-from evenkeel_raft.net.identity import Address, Identity
+from evenkeel_raft.shared.identity import Address, Identity
 
 __all__ = ["greeting", "judge_answer", "judge_hello", "judge_version"]
 

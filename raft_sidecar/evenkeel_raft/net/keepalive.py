@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from evenkeel.metastore.clock import Clock, Timer
+from evenkeel.runtime.clock import Clock, Timer
 from evenkeel.wire.connection import FrameConnection
 from evenkeel.wire.frames import Reason
 from evenkeel_raft.net.frames import PEER_CODEC, Alive
-from evenkeel_raft.net.identity import LinkSettings
+from evenkeel_raft.shared.identity import LinkSettings
 
 __all__ = ["Keepalive"]
 

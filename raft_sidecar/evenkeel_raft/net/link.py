@@ -13,8 +13,8 @@ from functools import partial
 from typing import Protocol, cast
 
 from evenkeel.errors import EvenkeelError, FrameError
-from evenkeel.metastore.clock import Timer
-from evenkeel.wire.backoff import Backoff, Chance
+from evenkeel.runtime.backoff import Backoff, Rng
+from evenkeel.runtime.clock import Timer
 from evenkeel.wire.connection import FrameConnection
 from evenkeel.wire.frames import Reason
 from evenkeel_raft.core.messages import AnyMessage, Message
@@ -89,9 +89,9 @@ class Link:
 
     # Connecting
 
-    def keep_dialling(self, chance: Chance) -> None:
+    def keep_dialling(self, rng: Rng) -> None:
         """Connect, and connect again when the connection is lost."""
-        self._dialling = self._loop.create_task(self._dial(chance))
+        self._dialling = self._loop.create_task(self._dial(rng))
 
     def stop(self) -> None:
         """Hang up for good."""
@@ -104,9 +104,9 @@ class Link:
         if self._dialling is not None:
             await asyncio.gather(self._dialling, return_exceptions=True)
 
-    async def _dial(self, chance: Chance) -> None:
+    async def _dial(self, rng: Rng) -> None:
         settings, clock = self._endpoint.settings, self._endpoint.clock
-        backoff = Backoff(clock=clock, chance=chance, first=settings.first_retry, longest=settings.last_retry)
+        backoff = Backoff(clock=clock, rng=rng, first=settings.first_retry, longest=settings.last_retry)
         while True:
             self._lost.clear()
             try:

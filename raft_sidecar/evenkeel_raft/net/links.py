@@ -9,15 +9,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 
-from evenkeel.wire.backoff import Chance
+from evenkeel.runtime.backoff import Rng
 from evenkeel.wire.connection import Owner
 from evenkeel_raft.core.messages import Message
 from evenkeel_raft.net.budget import ByteBudget
 from evenkeel_raft.net.endpoint import Endpoint
 from evenkeel_raft.net.frames import Inquiry, Verdict
-from evenkeel_raft.net.identity import Address
 from evenkeel_raft.net.link import Link, LinkHandler, Undelivered
 from evenkeel_raft.net.skew import Skew
+from evenkeel_raft.shared.identity import Address
 
 __all__ = ["Links"]
 
@@ -25,11 +25,11 @@ __all__ = ["Links"]
 class Links:
     """All links of one store."""
 
-    def __init__(self, endpoint: Endpoint, *, handler: LinkHandler, chance: Chance, budget: ByteBudget) -> None:
+    def __init__(self, endpoint: Endpoint, *, handler: LinkHandler, rng: Rng, budget: ByteBudget) -> None:
         self.undelivered: Undelivered = Undelivered()
         self._endpoint = endpoint
         self._handler = handler
-        self._chance = chance
+        self._rng = rng
         self._budget = budget
         self._links: dict[str, Link] = {}
         self._loop = asyncio.get_running_loop()
@@ -112,5 +112,5 @@ class Links:
             soon=self._flush_soon,
         )
         if self._endpoint.me.store < store:
-            link.keep_dialling(self._chance)
+            link.keep_dialling(self._rng)
         return link

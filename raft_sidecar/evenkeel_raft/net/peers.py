@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from evenkeel.metastore.clock import Clock, SystemClock
-from evenkeel.wire.backoff import Chance
+from evenkeel.runtime.backoff import Rng
+from evenkeel.runtime.clock import Clock, SystemClock
 from evenkeel.wire.connection import Owner
 from evenkeel.wire.frames import Drops
 from evenkeel_raft.core.messages import InstallSnapshot, Message
@@ -20,11 +20,11 @@ from evenkeel_raft.net.files.manifest import Manifest
 from evenkeel_raft.net.files.receiver import FileHandler, FileReceiver
 from evenkeel_raft.net.files.sender import FileSender, Sent
 from evenkeel_raft.net.frames import Inquiry, Purpose, Verdict
-from evenkeel_raft.net.identity import Address, Identity, LinkSettings
 from evenkeel_raft.net.link import LinkHandler
 from evenkeel_raft.net.links import Links
 from evenkeel_raft.net.skew import Skew
 from evenkeel_raft.net.tls import TlsFiles
+from evenkeel_raft.shared.identity import Address, Identity, LinkSettings
 
 __all__ = ["PeerHandler", "Peers"]
 
@@ -47,20 +47,20 @@ class Peers:
         tls: TlsFiles | None = None,
         settings: LinkSettings | None = None,
         clock: Clock | None = None,
-        chance: Chance | None = None,
+        rng: Rng | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
         """`inbox` is where snapshots arrive; `bytes_per_second` is for snapshots in and out, see `ByteBudget`.
 
         `table_of` says which table a group is of, for the limits that tables have.
         """
-        clock, chance = clock or SystemClock(), chance or random.Random()
+        clock, rng = clock or SystemClock(), rng or random.Random()
         self._endpoint = Endpoint(me, clock=clock, settings=settings or LinkSettings(), tls=tls, wall=wall)
         self.budget = ByteBudget(bytes_per_second, clock=clock)
         self.tables = TableBudgets(self.budget, clock=clock)
         self._table_of = table_of
-        self._links = Links(self._endpoint, handler=handler, chance=chance, budget=self.budget)
-        self._sender = FileSender(self._endpoint, chance=chance, take=self._take)
+        self._links = Links(self._endpoint, handler=handler, rng=rng, budget=self.budget)
+        self._sender = FileSender(self._endpoint, rng=rng, take=self._take)
         self._receiver = FileReceiver(inbox, endpoint=self._endpoint, handler=handler, take=self._take)
         self.received = self._receiver.meter
         """How fast snapshots come in."""

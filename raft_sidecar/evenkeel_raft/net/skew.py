@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
 
-from evenkeel.metastore.clock import Clock, Timer
+from evenkeel.runtime.clock import Clock, Timer
 from evenkeel_raft.net.frames import Alive
 
 __all__ = ["SKEW_SECONDS", "Skew", "SkewProbe", "clock_ahead"]

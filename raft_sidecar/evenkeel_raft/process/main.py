@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 
 from evenkeel.errors import EvenkeelError
-from evenkeel.process.logs import set_up_logs
-from evenkeel.process.memory import spare_the_long_lived
-from evenkeel.wire.loop import run
+from evenkeel.runtime.event_loop import run
+from evenkeel.runtime.logs import set_up_logs
+from evenkeel.runtime.memory import spare_the_long_lived
 from evenkeel_raft.process.options import parse_options
 from evenkeel_raft.process.sidecar import run_sidecar
 

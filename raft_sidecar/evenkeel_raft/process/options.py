@@ -9,9 +9,9 @@ from typing import Final
 from msgspec import Struct
 
 from evenkeel.errors import InvalidInputError
-from evenkeel.metastore.settings import EtcdSettings
-from evenkeel.process.flags import ETCD_FLAGS, LOG_FLAGS, Endpoint, Flag, Flags
+from evenkeel.metastore.settings import ETCD_FLAGS, EtcdSettings, etcd_settings
 from evenkeel.protocol.keys import Keys
+from evenkeel.runtime.flags import LOG_FLAGS, Endpoint, Flag, Flags
 from evenkeel_raft.core.types import Settings
 from evenkeel_raft.host.settings import HostSettings
 from evenkeel_raft.net.tls import TlsFiles
@@ -110,7 +110,7 @@ class _Reader:
             advertise=self._advertise(listen),
             flight=flags.text("flight"),
             http=flags.endpoint("http"),
-            etcd=flags.etcd(),
+            etcd=etcd_settings(flags),
             tls=self._tls(),
             host=self._host(),
             zone=flags.text("zone"),

@@ -9,9 +9,9 @@ from collections.abc import Coroutine
 from importlib.metadata import PackageNotFoundError, version
 
 from evenkeel.metastore.etcd import EtcdMetastore
-from evenkeel.process.flags import Endpoint
-from evenkeel.process.http import Answer, HttpServer, Page
 from evenkeel.protocol.records import StoreRecord
+from evenkeel.runtime.flags import Endpoint
+from evenkeel.runtime.http_server import Answer, HttpServer, Page
 from evenkeel_raft.agent.agent import Agent
 from evenkeel_raft.agent.context import StoreIdentity
 from evenkeel_raft.agent.settings import AgentSettings

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from evenkeel.errors import EvenkeelError
-from evenkeel.process.logs import set_up_logs
+from evenkeel.runtime.logs import set_up_logs
 from evenkeel_store.process.options import parse_options
 from evenkeel_store.process.store import run_store
 

@@ -9,10 +9,10 @@ from typing import Final
 from msgspec import Struct
 
 from evenkeel.errors import InvalidInputError
-from evenkeel.metastore.settings import EtcdSettings
+from evenkeel.metastore.settings import ETCD_FLAGS, EtcdSettings, etcd_settings
 from evenkeel.model.quantities import Quantity
-from evenkeel.process.flags import ETCD_FLAGS, LOG_FLAGS, Endpoint, Flag, Flags
 from evenkeel.protocol.keys import Keys
+from evenkeel.runtime.flags import LOG_FLAGS, Endpoint, Flag, Flags
 from evenkeel.wire.store_end import DEFAULT_CREDIT
 from evenkeel_store.flight.server import ServerTls
 
@@ -83,7 +83,7 @@ def parse_options(arguments: Sequence[str], environment: Mapping[str, str]) -> O
         socket=Path(flags.text("socket")),
         listen=flags.endpoint("listen"),
         http=flags.endpoint("http"),
-        etcd=flags.etcd(),
+        etcd=etcd_settings(flags),
         tls=_tls(flags),
         tls_ca=flags.path("tls-ca"),
         token_file=flags.path("token-file"),

@@ -15,9 +15,9 @@ from typing import Any
 
 from evenkeel.errors import InvalidInputError
 from evenkeel.metastore.etcd import EtcdMetastore
-from evenkeel.process.http import Answer, HttpServer
 from evenkeel.routing.following import follow
 from evenkeel.routing.routes import RoutingTable
+from evenkeel.runtime.http_server import Answer, HttpServer
 from evenkeel.versions import Feature, supports
 from evenkeel.wire.store_end import StoreEnd
 from evenkeel_store.comparing import Comparer

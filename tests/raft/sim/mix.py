@@ -57,11 +57,11 @@ def draw(seed: int) -> Mix:
 
 
 def _swarm(rng: Random) -> Mix:
-    def sometimes(chance: float, low: int, high: int) -> int:
-        return rng.randint(low, high) if rng.random() < chance else 0
+    def sometimes(probability: float, low: int, high: int) -> int:
+        return rng.randint(low, high) if rng.random() < probability else 0
 
-    def at_times(chance: float, most: float) -> float:
-        return rng.random() * most if rng.random() < chance else 0.0
+    def at_times(probability: float, most: float) -> float:
+        return rng.random() * most if rng.random() < probability else 0.0
 
     voters = rng.choice((1, 2, 3, 3, 3, 5))
     return Mix(

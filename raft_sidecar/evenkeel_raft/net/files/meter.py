@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from evenkeel.metastore.clock import Clock
+from evenkeel.runtime.clock import Clock
 
 __all__ = ["CopyMeter"]
 

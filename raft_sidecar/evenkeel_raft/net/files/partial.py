@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from evenkeel.wire.directory import sync_directory
+from evenkeel.runtime.directories import sync_directory
 from evenkeel_raft.core.messages import InstallSnapshot
 from evenkeel_raft.net.files.manifest import Manifest
 

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
 from evenkeel.errors import FrameError, InvalidInputError
-from evenkeel.metastore.clock import Timer
+from evenkeel.runtime.clock import Timer
+from evenkeel.runtime.directories import make_directory
 from evenkeel.wire.connection import FrameConnection, Owner
-from evenkeel.wire.directory import make_directory
 from evenkeel.wire.frames import SMALL_FRAME_BYTES, Reason
 from evenkeel_raft.core.messages import InstallSnapshot
 from evenkeel_raft.net.endpoint import Endpoint, say

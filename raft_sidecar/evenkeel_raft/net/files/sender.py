@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from evenkeel.errors import DisconnectedError, EvenkeelError, FrameError
-from evenkeel.wire.backoff import Backoff, Chance
+from evenkeel.runtime.backoff import Backoff, Rng
 from evenkeel.wire.connection import FrameConnection
 from evenkeel.wire.frames import Reason
 from evenkeel_raft.core.messages import InstallSnapshot
@@ -61,10 +61,10 @@ class Sent(NamedTuple):
 class FileSender:
     """Sends snapshots on behalf of one store; any number at once, under the limits there are."""
 
-    def __init__(self, endpoint: Endpoint, *, chance: Chance, take: Callable[[int, int], Awaitable[None]]) -> None:
+    def __init__(self, endpoint: Endpoint, *, rng: Rng, take: Callable[[int, int], Awaitable[None]]) -> None:
         """`take` waits until so many bytes of a group may be sent."""
         self._endpoint = endpoint
-        self._chance = chance
+        self._rng = rng
         self._take = take
 
     async def send(
@@ -81,7 +81,7 @@ class FileSender:
         `progress` is told how many bytes are there or on their way.
         """
         settings, clock = self._endpoint.settings, self._endpoint.clock
-        backoff = Backoff(clock=clock, chance=self._chance, first=settings.first_retry, longest=settings.last_retry)
+        backoff = Backoff(clock=clock, rng=self._rng, first=settings.first_retry, longest=settings.last_retry)
         source = _Source(directory, manifest)
         while True:
             attempt = _Attempt(self._endpoint, partial(self._take, message.group), source, progress or _ignore)

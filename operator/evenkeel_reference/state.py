@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 from evenkeel.errors import StateMachineError
 from evenkeel.wire.messages import Apply
-from evenkeel.wire.reference.entries import (
+from evenkeel_reference.entries import (
     TOKENS_KEPT,
     Barrier,
     Batch,

@@ -11,8 +11,8 @@ from evenkeel.wire.calls import Calls
 from evenkeel.wire.connection import FrameConnection
 from evenkeel.wire.frames import Drops
 from evenkeel.wire.messages import Busy, NotLeader, TooLarge, Unavailable, Unknown
-from evenkeel.wire.reference.entries import Barrier, Conditional, Delete, Entry, Upsert
-from evenkeel.wire.reference.front import (
+from evenkeel_reference.entries import Barrier, Conditional, Delete, Entry, Upsert
+from evenkeel_reference.front import (
     CLIENT_CODEC,
     ClientSays,
     FrontRequest,

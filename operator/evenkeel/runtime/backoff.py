@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from evenkeel.metastore.clock import Clock
+from evenkeel.runtime.clock import Clock
 
-__all__ = ["Backoff", "Chance"]
+__all__ = ["Backoff", "Rng"]
 
 
-class Chance(Protocol):
+class Rng(Protocol):
     """The part of `random.Random` that jitter draws on."""
 
     def uniform(self, a: float, b: float, /) -> float:
@@ -20,9 +20,9 @@ class Chance(Protocol):
 class Backoff:
     """Waits that double from attempt to attempt, with jitter so that many do not come back as one."""
 
-    def __init__(self, *, clock: Clock, chance: Chance, first: float = 0.02, longest: float = 1.0) -> None:
+    def __init__(self, *, clock: Clock, rng: Rng, first: float = 0.02, longest: float = 1.0) -> None:
         self._clock = clock
-        self._chance = chance
+        self._rng = rng
         self._first = first
         self._longest = longest
         self._next = first
@@ -34,4 +34,4 @@ class Backoff:
     async def wait(self) -> None:
         """Wait once, and longer the next time."""
         seconds, self._next = self._next, min(self._next * 2, self._longest)
-        await self._clock.sleep(seconds * self._chance.uniform(0.5, 1.0))
+        await self._clock.sleep(seconds * self._rng.uniform(0.5, 1.0))

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from evenkeel.errors import InvalidInputError
-from evenkeel.metastore.settings import EtcdSettings
 
-__all__ = ["ETCD_FLAGS", "LOG_FLAGS", "Endpoint", "Flag", "Flags"]
+__all__ = ["LOG_FLAGS", "Endpoint", "Flag", "Flags"]
 
 
 class Endpoint(NamedTuple):
@@ -39,15 +38,6 @@ class Flag(NamedTuple):
         return "EVENKEEL_" + self.name.upper().replace("-", "_")
 
 
-ETCD_FLAGS: Final = (
-    Flag("etcd-endpoints", "etcd's URLs, separated by commas", "http://127.0.0.1:2379"),
-    Flag("etcd-ca", "what signed etcd's certificates"),
-    Flag("etcd-cert", "certificate to show to etcd"),
-    Flag("etcd-key", "key of that certificate"),
-    Flag("etcd-server-name", "name to expect in etcd's certificates"),
-    Flag("etcd-user", "user to log in to etcd as"),
-    Flag("etcd-password-file", "file that holds the password"),
-)
 LOG_FLAGS: Final = (
     Flag("log-level", "what to log", "info", ("debug", "info", "warning", "error")),
     Flag("log-format", "json for machines, console for people", "json", ("json", "console")),
@@ -121,18 +111,6 @@ class Flags:
             what = "a whole number" if kind is int else "a number"
             raise InvalidInputError(f"--{flag} {text!r}: allowed is {what} of at least {least:g}")
         return number
-
-    def etcd(self) -> EtcdSettings:
-        """How to reach etcd, by `ETCD_FLAGS`."""
-        return EtcdSettings(
-            endpoints=tuple(filter(None, self.text("etcd-endpoints").split(","))),
-            ca=self.path("etcd-ca"),
-            cert=self.path("etcd-cert"),
-            key=self.path("etcd-key"),
-            server_name=self.text("etcd-server-name"),
-            user=self.text("etcd-user"),
-            password=self.secret("etcd-password-file"),
-        )
 
 
 def _parser(flags: Sequence[Flag], environment: Mapping[str, str], program: str, about: str) -> argparse.ArgumentParser:

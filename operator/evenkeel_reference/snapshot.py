@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from evenkeel.errors import StateMachineError
 from evenkeel.wire.frames import HEADER, MAX_FRAME_BYTES
-from evenkeel.wire.reference.state import Contents
+from evenkeel_reference.state import Contents
 
 __all__ = ["read_snapshot", "write_snapshot"]
 

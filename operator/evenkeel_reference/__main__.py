@@ -1,4 +1,4 @@
-"""Runs the reference state machine: `python -m evenkeel.wire.reference --socket PATH --data DIR`."""
+"""Runs the reference state machine: `python -m evenkeel_reference --socket PATH --data DIR`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Final
 
 from evenkeel.errors import EvenkeelError, InvalidInputError
-from evenkeel.wire.loop import run
-from evenkeel.wire.reference.front import Front
-from evenkeel.wire.reference.machine import Machine
+from evenkeel.runtime.event_loop import run
 from evenkeel.wire.store_end import DEFAULT_CREDIT, StoreEnd
+from evenkeel_reference.front import Front
+from evenkeel_reference.machine import Machine
 
 _DRAIN_SECONDS: Final = 10.0
 
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m evenkeel.wire.reference", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m evenkeel_reference", description=__doc__)
     parser.add_argument("--socket", type=Path, required=True, help="the sidecar's socket")
     parser.add_argument("--data", type=Path, required=True, help="directory for the state; made if it is not there")
     parser.add_argument("--listen", default="", metavar="HOST:PORT", help="serve clients here; port 0 picks one")

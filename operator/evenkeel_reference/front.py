@@ -18,9 +18,9 @@ from evenkeel.wire.codec import Codec, kinds_of
 from evenkeel.wire.connection import FrameConnection
 from evenkeel.wire.frames import Drops, Reason
 from evenkeel.wire.messages import Busy, Committed, NotLeader, ProposeOutcome, ReadAt, TooLarge, Unavailable, Unknown
-from evenkeel.wire.reference.entries import Batch, Conditional, Delete, Entry, Upsert, encode_entry
-from evenkeel.wire.reference.machine import Machine
 from evenkeel.wire.store_end import StoreEnd
+from evenkeel_reference.entries import Batch, Conditional, Delete, Entry, Upsert, encode_entry
+from evenkeel_reference.machine import Machine
 
 __all__ = [
     "CLIENT_CODEC",

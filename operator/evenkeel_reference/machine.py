@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from evenkeel.errors import StateMachineError
-from evenkeel.wire.directory import DataDirectory
+from evenkeel.runtime.directories import DataDirectory
 from evenkeel.wire.messages import Applied, Apply, Done, Failed, Open, Opened, Restore, Role, SnapshotTaken, StoreSays
-from evenkeel.wire.reference.snapshot import read_snapshot, write_snapshot
-from evenkeel.wire.reference.state import State
+from evenkeel_reference.snapshot import read_snapshot, write_snapshot
+from evenkeel_reference.state import State
 
 __all__ = ["Machine"]
 

@@ -12,8 +12,8 @@ from functools import partial
 
 from evenkeel.errors import DisconnectedError
 from evenkeel.wire.messages import Unknown
-from evenkeel.wire.reference.client import ReferenceClient, WriteOutcome
-from evenkeel.wire.reference.entries import Batch
+from evenkeel_reference.client import ReferenceClient, WriteOutcome
+from evenkeel_reference.entries import Batch
 
 __all__ = ["BatchingClient"]
 

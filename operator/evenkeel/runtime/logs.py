@@ -9,7 +9,7 @@ from typing import Final
 import structlog
 from structlog.typing import Processor
 
-from evenkeel.process.subject import subject
+from evenkeel.runtime.log_context import subject
 
 __all__ = ["set_up_logs"]
 

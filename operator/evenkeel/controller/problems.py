@@ -17,11 +17,11 @@ from evenkeel.errors import (
     UnsupportedVersionError,
 )
 from evenkeel.model.conditions import Reason
-from evenkeel.reconcile.partitions import Trouble
+from evenkeel.reconcile.partitions import Problem
 
-__all__ = ["HELPLESS", "helpless_trouble", "trouble_of"]
+__all__ = ["UNAVAILABLE", "unavailable_problem", "problem_of"]
 
-HELPLESS = (UnreachableError, AuthenticationError, ClusterMismatchError, UnsupportedVersionError)
+UNAVAILABLE = (UnreachableError, AuthenticationError, ClusterMismatchError, UnsupportedVersionError)
 """With these nothing can be done for any table: etcd does not answer, does not let us in, or is another one, or the
 cluster is of a version that this release does not support."""
 _REASONS: tuple[tuple[type[EvenkeelError], Reason], ...] = (
@@ -33,7 +33,7 @@ _REASONS: tuple[tuple[type[EvenkeelError], Reason], ...] = (
 )
 
 
-def helpless_trouble(error: EvenkeelError) -> Trouble:
+def unavailable_problem(error: EvenkeelError) -> Problem:
     """Why nothing can be done for any table."""
     reason = Reason.METASTORE_UNREACHABLE
     if isinstance(error, NoSpaceError):
@@ -42,14 +42,14 @@ def helpless_trouble(error: EvenkeelError) -> Trouble:
         reason = Reason.METASTORE_MISMATCH
     elif isinstance(error, UnsupportedVersionError):
         reason = Reason.VERSION_UNSUPPORTED
-    return Trouble(reason, str(error))
+    return Problem(reason, str(error))
 
 
-def trouble_of(error: Exception) -> Trouble:
+def problem_of(error: Exception) -> Problem:
     """Say it; what concerns everything goes on its way."""
-    if isinstance(error, (FencedError, *HELPLESS)):
+    if isinstance(error, (FencedError, *UNAVAILABLE)):
         raise error
     for kind, reason in _REASONS:
         if isinstance(error, kind):
-            return Trouble(reason, str(error))
-    return Trouble(Reason.INTERNAL_ERROR, f"{type(error).__name__}: {error}")
+            return Problem(reason, str(error))
+    return Problem(Reason.INTERNAL_ERROR, f"{type(error).__name__}: {error}")

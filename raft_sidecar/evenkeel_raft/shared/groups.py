@@ -16,7 +16,7 @@ from evenkeel.protocol.leader import GroupView
 from evenkeel.protocol.records import ReplicaId, StoreSettings
 from evenkeel.protocol.replica import Start
 from evenkeel.versions import VersionRange
-from evenkeel_raft.net.identity import Address
+from evenkeel_raft.shared.identity import Address
 
 __all__ = ["GroupReport", "Groups", "MetastoreMark", "Partition"]
 

@@ -14,13 +14,13 @@ from evenkeel.protocol.records import Retarget, TableRecord, TableState, encode
 from evenkeel.reconcile.table_record import spec_for_record
 from evenkeel.versions import FIRST
 
-__all__ = ["USERS_CHOOSE", "TableWish", "table_key", "wish_of"]
+__all__ = ["USERS_CHOOSE", "DesiredTable", "table_key", "desired_table"]
 
 USERS_CHOOSE = ("SemiAuto", "Customized")
 """The modes in which PartitionAssignments say where replicas go."""
 
 
-class TableWish(msgspec.Struct, frozen=True, kw_only=True):
+class DesiredTable(msgspec.Struct, frozen=True, kw_only=True):
     """What the user wants of a table, and how it is to be placed."""
 
     record: TableRecord
@@ -55,17 +55,17 @@ def table_key(table: Table) -> str:
     return f"{table.metadata.name}.{table.metadata.uid}"
 
 
-def wish_of(
+def desired_table(
     table: Table,
     assignments: Iterable[PartitionAssignment] = (),
     plans: Iterable[RebalancePlan] = (),
     *,
     version: int = FIRST,
-) -> TableWish:
+) -> DesiredTable:
     """What the user wants of the table; `assignments` and `plans` are the table's own, `version` is the cluster's."""
     spec = table.spec
     limit = spec.movement.bytes_per_second
-    return TableWish(
+    return DesiredTable(
         record=TableRecord(
             partitions=spec.partitions,
             replicas=spec.replicas,

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from evenkeel.errors import InvalidInputError
-from evenkeel.process.flags import Endpoint
+from evenkeel.runtime.flags import Endpoint
 
 __all__ = ["Answer", "HttpServer", "Page"]
 

@@ -17,7 +17,6 @@ from evenkeel.errors import (
     UnsupportedVersionError,
 )
 from evenkeel.metastore.api import KeyValue, Metastore, Txn, TxnResult
-from evenkeel.metastore.clock import Clock
 from evenkeel.metastore.epoch import Epoch
 from evenkeel.model.conditions import timestamp
 from evenkeel.model.storecluster import MetastoreStatus, StoreCluster
@@ -25,15 +24,16 @@ from evenkeel.model.table import Table
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import TableRecord, TableState, decode, read_version
 from evenkeel.reconcile.adoption import MetastoreSeen, adopting, refused_status, stranger, with_newest
+from evenkeel.reconcile.desired_table import table_key
 from evenkeel.reconcile.dropped import restored_from
 from evenkeel.reconcile.known import KnownStores, read_stores
 from evenkeel.reconcile.reports import Reports
 from evenkeel.reconcile.requests import Found, Requests
 from evenkeel.reconcile.snapshot import TableSnapshot, read_table
-from evenkeel.reconcile.wish import table_key
+from evenkeel.runtime.clock import Clock
 from evenkeel.versions import FIRST, check_version
 
-__all__ = ["Ground"]
+__all__ = ["ControllerContext"]
 
 SPACE_SECONDS: Final = 5.0
 """For so long a metastore that took writes is not asked again whether it does."""
@@ -41,14 +41,14 @@ SPACE_SECONDS: Final = 5.0
 T = TypeVar("T")
 
 
-class Ground:
+class ControllerContext:
     """One controller's footing; `epoch` is there from the moment it is in charge."""
 
-    def __init__(self, metastore: Metastore, *, keys: Keys, clock: Clock, today: Callable[[], float]) -> None:
+    def __init__(self, metastore: Metastore, *, keys: Keys, clock: Clock, wall_clock: Callable[[], float]) -> None:
         self.metastore = metastore
         self.keys = keys
         self.clock = clock
-        self.today = today
+        self.wall_clock = wall_clock
         self._began: tuple[float, float] | None = None
         self.epoch: Epoch | None = None
         self.mirror = Mirror(keys, clock)
@@ -75,7 +75,7 @@ class Ground:
         A successor, whose wall clock may be another, lets delays start again.
         """
         if self._began is None:
-            self._began = (self.today(), self.clock.now())
+            self._began = (self.wall_clock(), self.clock.now())
         wall, since = self._began
         return wall + self.clock.now() - since
 
@@ -160,7 +160,7 @@ class Ground:
 
     def now(self) -> str:
         """The moment, as statuses have it."""
-        return timestamp(datetime.fromtimestamp(self.today(), UTC))
+        return timestamp(datetime.fromtimestamp(self.wall_clock(), UTC))
 
     # Writing
 
