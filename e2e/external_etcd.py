@@ -9,7 +9,7 @@ from typing import Any
 
 from e2e.cluster.images import built, program_image
 from e2e.cluster.kubectl import Kubectl
-from evenkeel_operator.authority import Authority
+from evenkeel_operator.identity.authority import Authority
 
 __all__ = ["ExternalEtcd"]
 

@@ -13,11 +13,11 @@ import yaml
 
 from e2e.cluster.binaries import find, lacking
 from e2e.cluster.layers import leave_out
-from evenkeel.kube.kinds import CERTIFICATE, ISSUER
+from evenkeel.kube.object_kinds import CERTIFICATE, ISSUER
 from evenkeel.model.crd import SCHEMA_ANNOTATION, schema_hashes
 from evenkeel.model.storecluster import StoreCluster
-from evenkeel_operator.manifests.settings import CertManagerSettings
-from evenkeel_operator.manifests.stores import service
+from evenkeel_operator.manifests.pod_settings import CertManagerSettings
+from evenkeel_operator.manifests.stateful_set import service
 from evenkeel_operator.process.options import parse_options
 from tests.repository.tree import ROOT
 

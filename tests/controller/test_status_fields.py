@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from evenkeel.controller import statuses
+from evenkeel.controller import status_writer
 from evenkeel.model.base import StatusModel
 from evenkeel.model.loading import KINDS
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.model.table import Table
-from evenkeel.reconcile.adoption import MetastoreSeen, refused_status
+from evenkeel.reconcile.metastore_adoption import MetastoreSeen, refused_status
 from evenkeel.versions import SUPPORTED
-from evenkeel_operator.conditions import PodFacts, described
+from evenkeel_operator.reconcilers.pod_conditions import PodFacts, with_pod_facts
 from tests.controller.support import Scene, table
 
 QUEUED = ", movement: {maxConcurrent: 2, retarget: Queue}"
@@ -115,7 +115,7 @@ async def test_every_field_is_filled(written: list[StatusModel]) -> None:
         cluster = await scene.cluster()
     assert cluster.status is not None
     facts = PodFacts(selector="app=main", pods=5, ready=4, zones_from="Nodes")
-    told = described(cluster, cluster.status, facts, before=cluster.status, now="2026-01-01T00:00:00Z")
+    told = with_pod_facts(cluster, cluster.status, facts, before=cluster.status, now="2026-01-01T00:00:00Z")
     assert cluster.status.metastore is not None
     refused = refused_status(cluster, MetastoreSeen(cluster.status.metastore.cluster_id, revision=0))
     wanted = {

@@ -8,8 +8,8 @@ import itertools
 from typing import Any
 
 from evenkeel.errors import ApiConflictError, ApiNotFoundError, ApiUnreachableError
-from evenkeel.kube.client import Answer
-from evenkeel.kube.kinds import Kind, Object, kind_of
+from evenkeel.kube.kube_client import Answer
+from evenkeel.kube.object_kinds import Kind, Object, kind_of
 from evenkeel.model.loading import parse
 from evenkeel.model.storecluster import StoreCluster
 

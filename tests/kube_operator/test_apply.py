@@ -9,15 +9,15 @@ import pytest
 from msgspec import json
 
 from evenkeel.errors import ForeignObjectError
-from evenkeel.kube.client import Kube
-from evenkeel.kube.kinds import SECRET, SERVICE, Kind, Object, kind_of
-from evenkeel_operator.kube.apply import APPLIED_ANNOTATION, Applied, Applier, covers, stamped
-from evenkeel_operator.manifests import certificates, secrets, stores
-from evenkeel_operator.manifests.names import labels_of
-from evenkeel_operator.manifests.settings import CertManagerSettings, MetastoreAccess, PodSettings
+from evenkeel.kube.kube_client import Kube
+from evenkeel.kube.object_kinds import SECRET, SERVICE, Kind, Object, kind_of
+from evenkeel_operator.kube.apply import APPLIED_ANNOTATION, Applied, Applier, covers, with_digest
+from evenkeel_operator.manifests import cert_manager, secrets, stateful_set
+from evenkeel_operator.manifests.object_names import labels_of
+from evenkeel_operator.manifests.pod_settings import CertManagerSettings, MetastoreAccess, PodSettings
 from tests.kube_operator.support import FakeKube, store_cluster
 
-WANTED = stores.service(store_cluster())
+WANTED = stateful_set.service(store_cluster())
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ async def test_a_field_that_is_no_longer_wanted_is_removed() -> None:
 def test_the_digest_is_of_the_content() -> None:
     """The same object has the same digest, whatever the order of its fields."""
     turned = dict(reversed(WANTED.items()))
-    digests = [stamped(subject)["metadata"]["annotations"][APPLIED_ANNOTATION] for subject in (WANTED, turned)]
+    digests = [with_digest(subject)["metadata"]["annotations"][APPLIED_ANNOTATION] for subject in (WANTED, turned)]
     assert digests[0] == digests[1]
 
 
@@ -97,17 +97,17 @@ async def test_fields_that_others_set_in_our_objects_are_overruled() -> None:
 
 CLUSTER = store_cluster(clientNamespaces=["jobs"])
 MADE = [
-    stores.service_account(CLUSTER),
-    stores.service(CLUSTER),
-    stores.budget(CLUSTER),
-    stores.stateful_set(
+    stateful_set.service_account(CLUSTER),
+    stateful_set.service(CLUSTER),
+    stateful_set.budget(CLUSTER),
+    stateful_set.stateful_set(
         CLUSTER, PodSettings(image="store:1"), MetastoreAccess(endpoints=("http://etcd:2379",)), replicas=3
     ),
     secrets.metastore_copy(CLUSTER, {"username": "u"}),
     secrets.store_certificate(CLUSTER, authority="a", certificate="c", key="k"),
     *secrets.client_secrets(CLUSTER, token="t"),
     secrets.etcd_certificate("etcd-tls", "shop", labels=labels_of(CLUSTER), authority="a", certificate="c", key="k"),
-    *certificates.requested(CLUSTER, CertManagerSettings()),
+    *cert_manager.requested(CLUSTER, CertManagerSettings()),
 ]
 
 

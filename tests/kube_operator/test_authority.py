@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from evenkeel_operator.authority import Authority, Issued, period, token
+from evenkeel_operator.identity.authority import Authority, Issued, period, token
 
 SEED = b"s" * 32
 NOW = datetime(2026, 3, 1, tzinfo=UTC)

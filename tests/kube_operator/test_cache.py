@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from evenkeel.kube.kinds import NODE, POD, TABLE, Kind, Object
-from evenkeel_operator.cache import Cache
+from evenkeel.kube.object_kinds import NODE, POD, TABLE, Kind, Object
+from evenkeel_operator.kube.object_cache import Cache
 
 
 def subject(name: str, version: int, *, uid: str = "", namespace: str = "shop", **fields: Any) -> Object:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from evenkeel.errors import CertificateMissingError, ForeignObjectError
-from evenkeel.kube.kinds import CERTIFICATE, SECRET
-from evenkeel_operator.authority import Authority
-from evenkeel_operator.certificates import CertManager, NoCertificates, OwnAuthorities, seed_name
-from evenkeel_operator.manifests.settings import CertManagerSettings
+from evenkeel.kube.object_kinds import CERTIFICATE, SECRET
+from evenkeel_operator.identity.authority import Authority
+from evenkeel_operator.identity.store_certificates import CertManager, NoCertificates, OperatorAuthorities, seed_name
+from evenkeel_operator.manifests.pod_settings import CertManagerSettings
 from tests.kube_operator.support import FakeKube, store_cluster
 
 CLUSTER = store_cluster()
@@ -182,7 +182,7 @@ async def test_a_clean_up_that_was_interrupted() -> None:
 async def test_our_own_follow_from_the_calendar() -> None:
     """The same all day for everybody; half a year later another revision of the same authority."""
     now = [datetime(2026, 5, 1, tzinfo=UTC)]
-    source = OwnAuthorities(b"s" * 32, wall_clock=lambda: now[0])
+    source = OperatorAuthorities(b"s" * 32, wall_clock=lambda: now[0])
     first, secret = await source.shown(CLUSTER), source.objects(CLUSTER)
     assert first.authority == Authority(b"s" * 32, seed_name(CLUSTER)).certificate
     assert source.objects(CLUSTER) == secret

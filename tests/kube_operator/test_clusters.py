@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from evenkeel.errors import ApiForbiddenError, EvenkeelError, UnreachableError
-from evenkeel.kube.client import Kube
-from evenkeel.kube.kinds import (
+from evenkeel.kube.kube_client import Kube
+from evenkeel.kube.object_kinds import (
     NAMESPACE,
     PERSISTENT_VOLUME_CLAIM,
     POD,
@@ -20,24 +20,24 @@ from evenkeel.kube.kinds import (
     Kind,
     Object,
 )
-from evenkeel.metastore.api import Delete, Put, Txn
-from evenkeel.metastore.epoch import Epoch, acquire_epoch
-from evenkeel.metastore.memory import MemoryMetastore
+from evenkeel.metastore.memory_metastore import MemoryMetastore
+from evenkeel.metastore.metastore_api import Delete, Put, Txn
+from evenkeel.metastore.operator_epoch import Epoch, acquire_epoch
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import Peer, Stable, StoreRecord, StoreState, encode
 from evenkeel.runtime.clock import VirtualClock
-from evenkeel_operator.cache import Cache
-from evenkeel_operator.certificates import NoCertificates
-from evenkeel_operator.clusters import StoreClusterReconciler
-from evenkeel_operator.controllers import Controllers
-from evenkeel_operator.manifests.names import OWNER_ANNOTATION, STORE_CLUSTER_LABEL
-from evenkeel_operator.manifests.settings import MetastoreAccess, PodSettings
-from evenkeel_operator.metastores import Credentials, Metastores
-from evenkeel_operator.reading import FINALIZER, Reader
-from evenkeel_operator.resources import KubeResources
-from evenkeel_operator.statuses import Statuses
-from evenkeel_operator.volumes import EMPTIED_ANNOTATION
+from evenkeel_operator.identity.metastore_connections import Credentials, Metastores
+from evenkeel_operator.identity.store_certificates import NoCertificates
+from evenkeel_operator.kube.object_cache import Cache
+from evenkeel_operator.kube.resource_reader import FINALIZER, Reader
+from evenkeel_operator.kube.status_writer import StatusWriter
+from evenkeel_operator.manifests.object_names import OWNER_ANNOTATION, STORE_CLUSTER_LABEL
+from evenkeel_operator.manifests.pod_settings import MetastoreAccess, PodSettings
+from evenkeel_operator.reconcilers.controllers import Controllers
+from evenkeel_operator.reconcilers.kube_resources import KubeResources
+from evenkeel_operator.reconcilers.store_cluster_reconciler import StoreClusterReconciler
+from evenkeel_operator.reconcilers.volumes import EMPTIED_ANNOTATION
 from tests.kube_operator.support import FakeKube
 
 KEY = ("shop", "main")
@@ -92,7 +92,7 @@ class Scene:
 
     def __init__(self, stores: int = 3, *, kube: TellingKube | None = None) -> None:
         self.kube, self.cache, self.metastore = kube or TellingKube(), Cache(), MemoryMetastore()
-        self.statuses = Statuses(cast(Kube, self.kube), self.cache, clock=VirtualClock())
+        self.statuses = StatusWriter(cast(Kube, self.kube), self.cache, clock=VirtualClock())
         self.reader = Reader(self.statuses)
         nobody = self.nobody = Nobody(self.metastore)
         self.keeper = StoreClusterReconciler(
@@ -272,7 +272,7 @@ async def test_what_cannot_be_read_leaves_in_force_what_could() -> None:
         scene.statuses,
         scene.reader,
         cluster=KEY,
-        seen_as=lambda cluster: cluster,
+        with_node_zones=lambda cluster: cluster,
         describe=lambda _, status: status,
     )
     before = await resources.store_cluster()

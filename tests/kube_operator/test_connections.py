@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest_asyncio
 
-from evenkeel.kube.connections import Connector, connected
-from evenkeel_operator.authority import Authority
+from evenkeel.kube.api_connections import Connector, connected
+from evenkeel_operator.identity.authority import Authority
 
 
 class Server:

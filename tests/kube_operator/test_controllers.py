@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import cast
 
-from evenkeel.kube.client import Kube
-from evenkeel.metastore.memory import MemoryMetastore
+from evenkeel.kube.kube_client import Kube
+from evenkeel.metastore.memory_metastore import MemoryMetastore
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.protocol.keys import Keys
-from evenkeel_operator.cache import Cache, Key
-from evenkeel_operator.controllers import Controllers
-from evenkeel_operator.reading import Reader
-from evenkeel_operator.resources import KubeResources
-from evenkeel_operator.statuses import Statuses
+from evenkeel_operator.kube.object_cache import Cache, Key
+from evenkeel_operator.kube.resource_reader import Reader
+from evenkeel_operator.kube.status_writer import StatusWriter
+from evenkeel_operator.reconcilers.controllers import Controllers
+from evenkeel_operator.reconcilers.kube_resources import KubeResources
 from tests.kube_operator.support import FakeKube, store_cluster, turns
 
 KEYS = Keys(namespace="shop", store_cluster="main")
@@ -20,14 +20,14 @@ KEYS = Keys(namespace="shop", store_cluster="main")
 
 def resources(key: Key) -> KubeResources:
     kube, cache = cast(Kube, FakeKube()), Cache()
-    statuses = Statuses(kube, cache)
+    statuses = StatusWriter(kube, cache)
     return KubeResources(
         kube,
         cache,
         statuses,
         Reader(statuses),
         cluster=key,
-        seen_as=lambda cluster: cluster,
+        with_node_zones=lambda cluster: cluster,
         describe=lambda _, status: status,
     )
 
@@ -40,7 +40,7 @@ async def test_credentials_that_were_put_right_are_used() -> None:
     async def metastore(cluster: StoreCluster) -> MemoryMetastore:
         return ways[next(asks)]
 
-    controllers = Controllers(holder="tests", metastore=metastore, resources=resources, deposed=print)
+    controllers = Controllers(holder="tests", metastore=metastore, resources=resources, fenced=print)
     for _ in asked:
         await controllers.ensure(store_cluster())
         await turns()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from evenkeel.errors import FencedError, UnreachableError
-from evenkeel.kube.kinds import Object
-from evenkeel.metastore.api import Txn, TxnResult
-from evenkeel.metastore.epoch import FencedMetastore, acquire_epoch
-from evenkeel.metastore.memory import MemoryMetastore
+from evenkeel.kube.object_kinds import Object
+from evenkeel.metastore.memory_metastore import MemoryMetastore
+from evenkeel.metastore.metastore_api import Txn, TxnResult
+from evenkeel.metastore.operator_epoch import FencedMetastore, acquire_epoch
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import Drain, decode
 from evenkeel.runtime.clock import VirtualClock
-from evenkeel_operator.cordons import EXTEND_SECONDS, Cordons, on_closed_nodes
+from evenkeel_operator.reconcilers.cordons import EXTEND_SECONDS, Cordons, on_cordoned_nodes
 
 KEYS = Keys(namespace="shop", store_cluster="main")
 
@@ -37,12 +37,12 @@ PODS = [pod("main-0", "a"), pod("main-1", "b"), pod("main-2", "")]
 def test_whose_node_is_closed(closed: tuple[str, ...], expected: dict[str, str]) -> None:
     """Pods that are on such a node, by what tells them from their successors; nobody where nobody else could lead."""
     nodes = {name: {"spec": {"unschedulable": name in closed}} for name in "abc"}
-    assert on_closed_nodes(PODS, nodes) == expected
+    assert on_cordoned_nodes(PODS, nodes) == expected
 
 
 def test_nodes_that_nobody_may_read() -> None:
     """Nothing is known of them, so nothing is done."""
-    assert on_closed_nodes(PODS, {}) == {}
+    assert on_cordoned_nodes(PODS, {}) == {}
 
 
 async def orders(metastore: MemoryMetastore) -> dict[str, str]:

@@ -7,12 +7,12 @@ from typing import Any, cast
 import pytest
 
 from evenkeel.errors import ApiForbiddenError
-from evenkeel.kube.client import Kube
-from evenkeel.kube.kinds import CUSTOM_RESOURCE_DEFINITION, Kind
+from evenkeel.kube.kube_client import Kube
+from evenkeel.kube.object_kinds import CUSTOM_RESOURCE_DEFINITION, Kind
 from evenkeel.model.crd import FACES, SCHEMA_ANNOTATION, crd
-from evenkeel_operator.definitions import check_definitions
+from evenkeel_operator.kube.crd_check import check_definitions
 from evenkeel_operator.process.metrics import Metrics
-from evenkeel_operator.vitals import Vitals
+from evenkeel_operator.process.operator_health import OperatorHealth
 from tests.kube_operator.support import FakeKube
 
 
@@ -67,8 +67,8 @@ async def test_an_operator_of_one_namespace_goes_without(kube: FakeKube, monkeyp
 @pytest.mark.parametrize(("crds", "line"), [("", " 1.0"), ("others", " 0.0"), (None, None)])
 def test_the_metric(crds: str | None, line: str | None) -> None:
     """1 where they match, 0 where not, and none where nobody knows."""
-    vitals = Vitals()
-    vitals.crds = crds
-    page = Metrics(vitals, dict).render().decode()
+    health = OperatorHealth()
+    health.crds = crds
+    page = Metrics(health, dict).render().decode()
     assert ("evenkeel_operator_crds_match" in page) == (line is not None)
     assert line is None or f"evenkeel_operator_crds_match{line}" in page

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from evenkeel.errors import LeaseNotFoundError
-from evenkeel.kube.client import Kube
-from evenkeel.kube.kinds import LEASE
+from evenkeel.kube.kube_client import Kube
+from evenkeel.kube.object_kinds import LEASE
 from evenkeel.runtime.clock import VirtualClock
 from evenkeel_operator.kube.lease import LeaseLock
 from tests.kube_operator.support import FakeKube, turns

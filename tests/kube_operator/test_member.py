@@ -10,11 +10,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from evenkeel.metastore.etcd import EtcdMetastore
-from evenkeel.metastore.membership import Membership
-from evenkeel.metastore.server import EtcdCluster, EtcdServer, find_etcd
-from evenkeel_operator.process import member
-from evenkeel_operator.process.member import FORMED, main, prepare
+from evenkeel.metastore.etcd_membership import Membership
+from evenkeel.metastore.etcd_metastore import EtcdMetastore
+from evenkeel.metastore.etcd_server import EtcdCluster, EtcdServer, find_etcd
+from evenkeel_operator.process import etcd_member
+from evenkeel_operator.process.etcd_member import FORMED, main, prepare
 from tests.metastore.support import FAST_ELECTIONS, put, settings_for
 
 pytestmark = pytest.mark.skipif(not find_etcd().survives_kill, reason="members are killed: run `make binaries`")
@@ -107,22 +107,22 @@ async def test_data_is_gone_on_with(tmp_path: Path) -> None:
 
 async def test_the_first_start_waits_for_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the cluster has been formed nobody answers, and it is formed; afterwards an empty member waits."""
-    monkeypatch.setattr(member, "_PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr(etcd_member, "_PATIENCE_SECONDS", 0.3)
     cluster = new_cluster(tmp_path)
     first = cluster.members[0]
     folder = config_map(tmp_path / "map", cluster, first, formed=False)
     config = await prepare(first.name, folder, cluster.endpoints)
     assert config["initial-cluster-state"] == "new"
-    monkeypatch.setattr(member, "_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(etcd_member, "_WAIT_SECONDS", 0.05)
     (folder / FORMED).write_text("true")
-    asked, ask = asyncio.Event(), member._others_know
+    asked, ask = asyncio.Event(), etcd_member._others_know
 
-    async def heard(config: member.Config, endpoints: Sequence[str]) -> bool:
+    async def heard(config: etcd_member.Config, endpoints: Sequence[str]) -> bool:
         found = await ask(config, endpoints)
         asked.set()
         return found
 
-    monkeypatch.setattr(member, "_others_know", heard)
+    monkeypatch.setattr(etcd_member, "_others_know", heard)
     waiting = asyncio.create_task(prepare(first.name, folder, cluster.endpoints))
     await asked.wait()
     # Nobody has answered: it asks again.

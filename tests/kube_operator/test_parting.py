@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from evenkeel.kube.kinds import NAMESPACE, STATEFUL_SET, STORE_CLUSTER, TABLE, Object
-from evenkeel.metastore.api import Put, Txn
+from evenkeel.kube.object_kinds import NAMESPACE, STATEFUL_SET, STORE_CLUSTER, TABLE, Object
+from evenkeel.metastore.metastore_api import Put, Txn
 from evenkeel.protocol.records import Dropped, TableRecord, TableState, encode
-from evenkeel_operator.reading import FINALIZER
+from evenkeel_operator.kube.resource_reader import FINALIZER
 from tests.kube_operator.test_clusters import KEY, KEYS, Scene
 
 DELETED = {"deletionTimestamp": "2026-01-01T00:00:00Z"}

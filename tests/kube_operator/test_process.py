@@ -9,12 +9,12 @@ import prometheus_client.parser as prometheus
 import pytest
 
 from evenkeel.errors import InvalidInputError
-from evenkeel.kube.kinds import TABLE
+from evenkeel.kube.object_kinds import TABLE
 from evenkeel_operator.process import options
 from evenkeel_operator.process.main import main
 from evenkeel_operator.process.metrics import Metrics
+from evenkeel_operator.process.operator_health import OperatorHealth
 from evenkeel_operator.process.options import parse_options
-from evenkeel_operator.vitals import Vitals
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operator.md").read_text()
 NEEDED = ("--own-namespace", "evenkeel", "--store-image", "store:1")
@@ -56,12 +56,12 @@ def test_outside_of_a_pod(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
 
 def test_metrics_of_the_page() -> None:
     """Every metric is documented, and every one that is documented is there."""
-    vitals = Vitals()
-    vitals.saw_event(TABLE)
-    vitals.saw_request("GET", TABLE, 200)
-    vitals.swept(missed=0)
-    vitals.crds = ""
-    families = prometheus.text_string_to_metric_families(Metrics(vitals, dict).render().decode())
+    health = OperatorHealth()
+    health.saw_event(TABLE)
+    health.saw_request("GET", TABLE, 200)
+    health.swept(missed=0)
+    health.crds = ""
+    families = prometheus.text_string_to_metric_families(Metrics(health, dict).render().decode())
     there = {f"{family.name}_total" if family.type == "counter" else family.name for family in families}
     assert there == set(re.findall(r"`(evenkeel_operator_\w+)`", PAGE))
 

@@ -8,15 +8,15 @@ from contextlib import asynccontextmanager
 
 from evenkeel.errors import InvalidInputError
 from evenkeel.runtime.clock import VirtualClock
-from evenkeel_operator.cache import Key
-from evenkeel_operator.queue import Look, WorkQueue
+from evenkeel_operator.kube.object_cache import Key
+from evenkeel_operator.kube.queue import Reconcile, WorkQueue
 from tests.kube_operator.support import turns
 
 A, B = ("shop", "a"), ("shop", "b")
 
 
 @asynccontextmanager
-async def running(look: Look, clock: VirtualClock | None = None) -> AsyncIterator[WorkQueue]:
+async def running(look: Reconcile, clock: VirtualClock | None = None) -> AsyncIterator[WorkQueue]:
     queue = WorkQueue(look, workers=2, clock=clock or VirtualClock())
     task = asyncio.create_task(queue.run())
     try:

@@ -11,15 +11,15 @@ import pytest
 import pytest_asyncio
 
 from evenkeel.controller.controller import Controller
-from evenkeel.kube.client import Kube
-from evenkeel.kube.kinds import STORE_CLUSTER, TABLE, Kind, Object
+from evenkeel.kube.kube_client import Kube
+from evenkeel.kube.object_kinds import STORE_CLUSTER, TABLE, Kind, Object
 from evenkeel.model.loading import Resource, load_yaml, parse
 from evenkeel.model.table import Table
-from evenkeel_operator import reading
-from evenkeel_operator.cache import Cache
-from evenkeel_operator.reading import FINALIZER, Reader
-from evenkeel_operator.resources import KubeResources
-from evenkeel_operator.statuses import Statuses
+from evenkeel_operator.kube import resource_reader
+from evenkeel_operator.kube.object_cache import Cache
+from evenkeel_operator.kube.resource_reader import FINALIZER, Reader
+from evenkeel_operator.kube.status_writer import StatusWriter
+from evenkeel_operator.reconcilers.kube_resources import KubeResources
 from tests.controller.support import KEYS, Scene
 from tests.kube_operator.support import FakeKube
 
@@ -32,7 +32,7 @@ class KubeScene(Scene):
     def make_controller(self, holder: str) -> Controller:
         self.kube = FakeKube()
         self.cache = Cache(self._changed)
-        self.statuses = Statuses(cast(Kube, self.kube), self.cache, clock=self.clock)
+        self.statuses = StatusWriter(cast(Kube, self.kube), self.cache, clock=self.clock)
         self.reader = Reader(self.statuses)
         self.own = KubeResources(
             cast(Kube, self.kube),
@@ -40,7 +40,7 @@ class KubeScene(Scene):
             self.statuses,
             self.reader,
             cluster=(NAMESPACE, "main"),
-            seen_as=lambda cluster: cluster,
+            with_node_zones=lambda cluster: cluster,
             describe=lambda _, status: status,
         )
         return Controller(

@@ -10,11 +10,11 @@ import pytest
 import pytest_asyncio
 
 from evenkeel.errors import KubernetesError
-from evenkeel.kube.client import Kube
-from evenkeel.kube.kinds import TABLE, Kind, Object
+from evenkeel.kube.kube_client import Kube
+from evenkeel.kube.object_kinds import TABLE, Kind, Object
 from evenkeel.runtime.clock import VirtualClock
-from evenkeel_operator.cache import Cache
-from evenkeel_operator.statuses import Statuses
+from evenkeel_operator.kube.object_cache import Cache
+from evenkeel_operator.kube.status_writer import StatusWriter
 from tests.kube_operator.support import FakeKube, turns
 
 
@@ -41,7 +41,7 @@ class Scene:
         self.clock = VirtualClock()
         self.cache = Cache()
         self.told: list[tuple[Object, Object]] = []
-        self.statuses = Statuses(
+        self.statuses = StatusWriter(
             cast(Kube, self.kube),
             self.cache,
             told=lambda before, after: self.told.append((before, after)),

@@ -8,18 +8,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from evenkeel.kube.kinds import TABLE, Object
-from evenkeel.metastore.api import KeyValue
+from evenkeel.kube.object_kinds import TABLE, Object
+from evenkeel.metastore.metastore_api import KeyValue
 from evenkeel.model.conditions import FIRST_TYPES, Reason, condition
 from evenkeel.model.storecluster import StoreCluster, StoreClusterStatus
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import Peer, Stable, StoreLoad, StoreRecord, StoreState, encode
-from evenkeel.reconcile.partitions import Problem
-from evenkeel_operator.conditions import PodFacts, described, pod_problem, ready_pod, troubled
-from evenkeel_operator.events import turned
-from evenkeel_operator.scaling import Census, idle_stores
-from evenkeel_operator.vitals import Vitals
-from evenkeel_operator.zones import found_zones, with_zones, zones_from
+from evenkeel.reconcile.partition_status import Problem
+from evenkeel_operator.kube.event_recorder import turned
+from evenkeel_operator.process.operator_health import OperatorHealth
+from evenkeel_operator.reconcilers.pod_conditions import PodFacts, pod_problem, ready_pod, with_pod_facts, with_problems
+from evenkeel_operator.reconcilers.scaling import SurplusStores, idle_stores
+from evenkeel_operator.reconcilers.zones import found_zones, with_zones, zones_from
 from tests.kube_operator.support import store_cluster
 
 OLD, NOW = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
@@ -41,7 +41,7 @@ def said(ready: bool = True, degraded: bool = False, at: str = OLD) -> StoreClus
 def test_pods_that_are_not_ready_are_told() -> None:
     """Registered is not ready: the controller's Ready holds only with all pods."""
     facts = PodFacts(pods=3, ready=2, waiting="not ready: main-2")
-    after = described(store_cluster(), said(), facts, before=said(), now=NOW)
+    after = with_pod_facts(store_cluster(), said(), facts, before=said(), now=NOW)
     assert told(after)["Ready"] == ("False", "StoresNotReady", NOW)
     assert (after.stores, after.ready_stores) == (3, 2)
 
@@ -49,15 +49,15 @@ def test_pods_that_are_not_ready_are_told() -> None:
 def test_times_stay_while_nothing_turns() -> None:
     """The controller and the operator contradict each other in every look; what is published stays as it is."""
     facts = PodFacts(pods=3, ready=2)
-    first = described(store_cluster(), said(), facts, before=said(), now=NOW)
-    again = described(store_cluster(), said(at=NOW), facts, before=first, now="2026-01-03T00:00:00Z")
+    first = with_pod_facts(store_cluster(), said(), facts, before=said(), now=NOW)
+    again = with_pod_facts(store_cluster(), said(at=NOW), facts, before=first, now="2026-01-03T00:00:00Z")
     assert told(again) == told(first)
 
 
 def test_troubles_of_both_are_told() -> None:
     """What pods lack goes before what stores lack, and neither hides the other."""
     facts = PodFacts(pods=3, ready=3, problems=(Problem(Reason.VOLUME_UNBOUND, "no volume"),))
-    after = described(store_cluster(), said(degraded=True), facts, before=None, now=NOW)
+    after = with_pod_facts(store_cluster(), said(degraded=True), facts, before=None, now=NOW)
     [degraded] = [entry for entry in after.conditions if entry.type == "Degraded"]
     assert (degraded.status, degraded.reason) == ("True", "VolumeUnbound")
     assert degraded.message == "no volume; lost: main-1"
@@ -71,7 +71,7 @@ def test_trouble_leaves_the_rest_of_a_status() -> None:
     }  # fmt: skip
     available = {**ready, "type": "Available"}
     status = {"moving": 0, "conditions": [ready, available]}
-    after = troubled(status, [Problem(Reason.SPEC_INVALID, "what")], generation=2, now=NOW, version=2)
+    after = with_problems(status, [Problem(Reason.SPEC_INVALID, "what")], generation=2, now=NOW, version=2)
     assert after["moving"] == 0
     assert after["observedGeneration"] == 2
     by_type = {entry["type"]: entry for entry in after["conditions"]}
@@ -79,7 +79,7 @@ def test_trouble_leaves_the_rest_of_a_status() -> None:
     assert (by_type["Ready"]["status"], by_type["Ready"]["observedGeneration"]) == ("False", 2)
     assert (by_type["Stalled"]["status"], by_type["Reconciling"]["status"]) == ("True", "False")
     assert by_type["Degraded"]["reason"] == "SpecInvalid"
-    fresh = troubled({"version": 2}, [Problem(Reason.SPEC_INVALID, "what")], generation=1, now=NOW)
+    fresh = with_problems({"version": 2}, [Problem(Reason.SPEC_INVALID, "what")], generation=1, now=NOW)
     assert {entry["type"] for entry in fresh["conditions"] if entry["status"] == "True"} == {"Degraded", "Stalled"}
 
 
@@ -88,12 +88,12 @@ def test_operators_of_the_first_release_can_read_conditions() -> None:
     problems = [Problem(Reason.SPEC_INVALID, "what")]
     for version in (None, 1):
         status = {} if version is None else {"version": version}
-        found = troubled(status, problems, generation=1, now=NOW)
+        found = with_problems(status, problems, generation=1, now=NOW)
         assert {entry["type"] for entry in found["conditions"]} == {"Degraded", "Ready"}
     facts = PodFacts(problems=tuple(problems))
     for version, types in ((1, FIRST_TYPES), (2, FIRST_TYPES | {"Reconciling", "Stalled"})):
         said_now = said(degraded=True).model_copy(update={"version": version})
-        after = described(store_cluster(), said_now, facts, before=None, now=NOW)
+        after = with_pod_facts(store_cluster(), said_now, facts, before=None, now=NOW)
         assert {entry.type for entry in after.conditions} <= types
         assert ("Stalled" in {entry.type for entry in after.conditions}) == (version == 2)
 
@@ -215,8 +215,8 @@ def stable(*numbers: int) -> KeyValue:
 
 def census(
     cluster: StoreCluster, highest: int, stores: Iterable[KeyValue], *named: KeyValue, loads: Iterable[KeyValue] = ()
-) -> Census:
-    return Census(
+) -> SurplusStores:
+    return SurplusStores(
         cluster=cluster,
         highest=highest,
         keys=KEYS,
@@ -279,21 +279,21 @@ def test_similar_names_are_not_taken_for_each_other() -> None:
 def test_vitals_judge() -> None:
     """Deaf watches and stuck queues are reasons to start anew; etcd and the API server are reasons to be unready."""
     now = [0.0]
-    vitals = Vitals(lambda: now[0])
-    assert vitals.unready() != ""
-    vitals.saw_request("GET", TABLE, 200)
-    vitals.etcd, vitals.leader = "", "one"
-    assert (vitals.unready(), vitals.unhealthy()) == ("", "")
-    vitals.etcd = "no endpoint answers"
-    assert "no endpoint" in vitals.unready()
-    assert vitals.unhealthy() == "", "starting anew brings no etcd back"
-    vitals.saw_request("GET", TABLE, 0)
-    assert "API server" in vitals.unready()
-    vitals.swept(missed=1)
-    assert vitals.unhealthy() == "", "once may be bad luck"
-    vitals.swept(missed=1)
-    assert "no watch" in vitals.unhealthy()
-    vitals.swept(missed=0)
-    assert vitals.unhealthy() == ""
-    vitals.leading, vitals.oldest = True, lambda: 301.0
-    assert "waited" in vitals.unhealthy()
+    health = OperatorHealth(lambda: now[0])
+    assert health.unready() != ""
+    health.saw_request("GET", TABLE, 200)
+    health.etcd, health.leader = "", "one"
+    assert (health.unready(), health.unhealthy()) == ("", "")
+    health.etcd = "no endpoint answers"
+    assert "no endpoint" in health.unready()
+    assert health.unhealthy() == "", "starting anew brings no etcd back"
+    health.saw_request("GET", TABLE, 0)
+    assert "API server" in health.unready()
+    health.swept(missed=1)
+    assert health.unhealthy() == "", "once may be bad luck"
+    health.swept(missed=1)
+    assert "no watch" in health.unhealthy()
+    health.swept(missed=0)
+    assert health.unhealthy() == ""
+    health.leading, health.oldest = True, lambda: 301.0
+    assert "waited" in health.unhealthy()

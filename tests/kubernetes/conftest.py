@@ -13,7 +13,7 @@ from e2e.cluster.binaries import lacking
 from e2e.cluster.control_plane import api_server
 from e2e.cluster.kubectl import Kubectl
 from e2e.cluster.layers import leave_out
-from evenkeel.metastore.server import EtcdServer, find_etcd
+from evenkeel.metastore.etcd_server import EtcdServer, find_etcd
 from tests.kubernetes.world import World
 from tests.kubernetes.world import world as new_world
 from tests.metastore.support import FAST_ELECTIONS

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from aiohttp import WSMsgType, web
 
-from evenkeel.kube.client import Kube
-from evenkeel.kube.kinds import NODE
-from evenkeel_operator.authority import Authority
+from evenkeel.kube.kube_client import Kube
+from evenkeel.kube.object_kinds import NODE
+from evenkeel_operator.identity.authority import Authority
 
 
 class Kubelet:

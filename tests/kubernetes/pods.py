@@ -14,17 +14,17 @@ from typing import Any
 import msgspec
 
 from evenkeel.errors import ApiConflictError, KubernetesError
-from evenkeel.kube.client import Kube
-from evenkeel.kube.kinds import PERSISTENT_VOLUME_CLAIM, POD, POD_DISRUPTION_BUDGET, STATEFUL_SET, Kind, Object
-from evenkeel.metastore.etcd import EtcdMetastore
+from evenkeel.kube.kube_client import Kube
+from evenkeel.kube.object_kinds import PERSISTENT_VOLUME_CLAIM, POD, POD_DISRUPTION_BUDGET, STATEFUL_SET, Kind, Object
+from evenkeel.metastore.etcd_metastore import EtcdMetastore
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import StoreRecord
-from evenkeel_operator.conditions import ready_pod
-from evenkeel_operator.manifests.names import MANAGED
+from evenkeel_operator.manifests.object_names import MANAGED
+from evenkeel_operator.reconcilers.pod_conditions import ready_pod
 from evenkeel_raft.agent.agent import Agent
-from evenkeel_raft.agent.context import StoreIdentity
-from evenkeel_raft.agent.settings import AgentSettings
-from evenkeel_raft.agent.status import AgentState
+from evenkeel_raft.agent.agent_context import StoreIdentity
+from evenkeel_raft.agent.agent_settings import AgentSettings
+from evenkeel_raft.agent.agent_status import AgentState
 from tests.metastore.support import settings_for
 from tests.raft_agent.model import Disk, ModelGroups, Network
 

@@ -17,7 +17,7 @@ from e2e.cluster.errors import ClusterError
 from e2e.cluster.kubectl import Kubectl
 from e2e.cluster.layers import leave_out
 from e2e.release import Release
-from evenkeel.kube.kinds import TABLE, Object
+from evenkeel.kube.object_kinds import TABLE, Object
 from evenkeel.protocol.keys import Keys
 from tests.kubernetes.world import World, make_table, table
 

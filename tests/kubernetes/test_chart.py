@@ -8,9 +8,9 @@ from e2e.cluster.binaries import lacking
 from e2e.cluster.kubectl import Kubectl
 from e2e.cluster.layers import leave_out
 from e2e.release import Release
-from evenkeel.kube.access import load_configuration
-from evenkeel.kube.client import Kube
-from evenkeel_operator.process.farewell import remaining
+from evenkeel.kube.kube_client import Kube
+from evenkeel.kube.kubeconfig import load_configuration
+from evenkeel_operator.process.uninstall_guard import remaining
 from tests.kubernetes.world import store_cluster
 
 

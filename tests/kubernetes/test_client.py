@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from evenkeel.errors import ApiConflictError, KubernetesError
-from evenkeel.kube.kinds import NAMESPACE, POD, SECRET, Object
+from evenkeel.kube.object_kinds import NAMESPACE, POD, SECRET, Object
 from tests.kubernetes.world import World
 
 

@@ -13,19 +13,19 @@ import pytest
 
 from e2e.cluster.errors import ClusterError
 from evenkeel.errors import NoSpaceError
-from evenkeel.kube.kinds import (
+from evenkeel.kube.object_kinds import (
     CONFIG_MAP,
     STATEFUL_SET,
     STORE_CLUSTER,
     TABLE,
     Object,
 )
-from evenkeel.metastore.api import Delete, Put, Txn
-from evenkeel.metastore.etcd import EtcdMetastore
-from evenkeel.metastore.maintenance import Maintenance, ReliefPace
-from evenkeel.metastore.server import EtcdServer, find_etcd
+from evenkeel.metastore.etcd_maintenance import Maintenance, ReliefPace
+from evenkeel.metastore.etcd_metastore import EtcdMetastore
+from evenkeel.metastore.etcd_server import EtcdServer, find_etcd
+from evenkeel.metastore.metastore_api import Delete, Put, Txn
 from evenkeel.protocol.keys import Keys
-from evenkeel_operator.manifests.settings import CertManagerSettings, PodSettings
+from evenkeel_operator.manifests.pod_settings import CertManagerSettings, PodSettings
 from evenkeel_operator.process import operate
 from tests.kubernetes.world import World, make_table, store_cluster, table, uids
 from tests.metastore.support import FAST_ELECTIONS, settings_for
@@ -45,10 +45,10 @@ async def test_etcd_away_and_back(world: World, tmp_path: Path) -> None:
         await world.condition(TABLE, "orders", "Degraded", reason="MetastoreUnreachable")
 
         async def noticed() -> bool:
-            return "etcd" in operator.vitals.unready()
+            return "etcd" in operator.health.unready()
 
         await world.until("the operator is not ready", noticed)
-        assert operator.vitals.unhealthy() == ""
+        assert operator.health.unhealthy() == ""
         await server.start()
         await world.condition(TABLE, "orders", "Degraded", status="False")
         await world.condition(TABLE, "orders", "Ready")
@@ -112,7 +112,7 @@ async def test_a_malformed_key_is_told(world: World) -> None:
     for kind, name in ((STORE_CLUSTER, "main"), (TABLE, "orders")):
         found = await world.condition(kind, name, "Degraded", reason="MalformedRecord")
         assert key in str(found["status"]["conditions"])
-    assert operator.vitals.unhealthy() == ""
+    assert operator.health.unhealthy() == ""
     await world.metastore.txn(Txn(success=(Delete(key),)))
     for kind, name in ((STORE_CLUSTER, "main"), (TABLE, "orders")):
         await world.condition(kind, name, "Degraded", status="False")
@@ -159,7 +159,7 @@ async def test_a_full_etcd_is_relieved(world: World, tmp_path: Path, monkeypatch
             operator = world.start(etcd_note="etcd")
 
             async def relieved() -> bool:
-                return operator.vitals.etcd_reliefs == 1 and not operator.vitals.etcd_full
+                return operator.health.etcd_reliefs == 1 and not operator.health.etcd_full
 
             await world.until("space is freed", relieved)
             assert (await way.txn(Txn(success=(Put("/after", b""),)))).succeeded

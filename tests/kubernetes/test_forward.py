@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from evenkeel.errors import ApiNotFoundError
-from evenkeel.kube.client import Kube
-from evenkeel.kube.forward import Forwarder
+from evenkeel.kube.kube_client import Kube
+from evenkeel.kube.port_forward import Forwarder
 from tests.kubernetes.kubelet import Kubelet, kubelet
 from tests.kubernetes.world import World
 

@@ -13,7 +13,7 @@ from e2e.cluster.binaries import lacking
 from e2e.cluster.kubectl import Kubectl
 from e2e.cluster.layers import leave_out
 from e2e.release import CHART, Release
-from evenkeel.kube.kinds import SERVICE, STATEFUL_SET, STORE_CLUSTER, TABLE
+from evenkeel.kube.object_kinds import SERVICE, STATEFUL_SET, STORE_CLUSTER, TABLE
 from tests.kubernetes.world import World, make_table, store_cluster
 
 API = "rbac.authorization.k8s.io"
@@ -102,7 +102,7 @@ async def test_a_grant_that_lacks_is_named(kubectl: Kubectl, world: World, tmp_p
     found = await world.condition(STORE_CLUSTER, "main", "Degraded", reason="Forbidden")
     assert lacks in str(found["status"]["conditions"])
     assert await world.get(SERVICE, "main") is None
-    assert operator.vitals.unhealthy() == ""
+    assert operator.health.unhealthy() == ""
     grant(kubectl, world.namespace, served, renamed(own))
     await world.condition(STORE_CLUSTER, "main", "Ready")
     await world.condition(STORE_CLUSTER, "main", "Degraded", status="False")

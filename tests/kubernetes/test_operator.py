@@ -9,7 +9,7 @@ import base64
 
 import pytest
 
-from evenkeel.kube.kinds import (
+from evenkeel.kube.object_kinds import (
     EVENT,
     PERSISTENT_VOLUME_CLAIM,
     POD_DISRUPTION_BUDGET,
@@ -61,7 +61,7 @@ async def test_nothing_is_sent_at_rest(world: World) -> None:
     """Where nothing changes the API server is asked for nothing, the Lease and sweeps aside."""
     operator = world.start()
     await make_table(world)
-    requests = operator.vitals.requests
+    requests = operator.health.requests
 
     def counted() -> int:
         return sum(count for (verb, kind, _), count in requests.items() if kind != "leases" and verb != "GET")
@@ -415,7 +415,7 @@ async def test_a_successor_goes_on(world: World) -> None:
 
     await world.until("something moves", moving)
     plan = (await world.get(TABLE, "orders") or {})["status"]["planHash"]
-    assert (first.vitals.leading, second.vitals.leading) == (True, False)
+    assert (first.health.leading, second.health.leading) == (True, False)
     await world.stop("one")
     world.pods.network.held.clear()
 
@@ -423,7 +423,7 @@ async def test_a_successor_goes_on(world: World) -> None:
         return await replicas_of(world) == 5
 
     await world.until("five copies", five)
-    assert second.vitals.leading
+    assert second.health.leading
     assert (await world.get(TABLE, "orders") or {})["status"]["planHash"] == plan
 
 

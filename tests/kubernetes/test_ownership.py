@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from evenkeel.errors import ApiConflictError
-from evenkeel.kube.kinds import (
+from evenkeel.kube.object_kinds import (
     LEASE,
     POD_DISRUPTION_BUDGET,
     SECRET,
@@ -22,8 +22,8 @@ from evenkeel.kube.kinds import (
 from evenkeel.model.loading import parse
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel_operator.kube.apply import Applied, Applier
-from evenkeel_operator.manifests import stores
-from evenkeel_operator.manifests.settings import PodSettings
+from evenkeel_operator.manifests import stateful_set
+from evenkeel_operator.manifests.pod_settings import PodSettings
 from tests.kubernetes.world import World, store_cluster
 
 LABELS = {"app": "theirs"}
@@ -105,11 +105,11 @@ async def test_a_lease_of_others(world: World) -> None:
     operator = world.start()
 
     async def looked() -> bool:
-        return operator.vitals.requests["GET", "leases", 200] > 2
+        return operator.health.requests["GET", "leases", 200] > 2
 
     await world.until("the Lease was looked at", looked)
     assert (await world.get(LEASE, "operator") or {})["spec"]["holderIdentity"] == "theirs"
-    assert not operator.vitals.leading
+    assert not operator.health.leading
 
 
 async def owner(world: World) -> StoreCluster:
@@ -122,7 +122,7 @@ async def owner(world: World) -> StoreCluster:
 
 async def test_a_field_that_is_no_longer_wanted_is_removed(world: World) -> None:
     """Though the object was created by POST: its fields count as applied from the first update on."""
-    wanted, applier = stores.service(await owner(world)), Applier(world.kube)
+    wanted, applier = stateful_set.service(await owner(world)), Applier(world.kube)
     assert await applier.apply(wanted) is Applied.CREATED
     less = copy.deepcopy(wanted)
     less["spec"]["ports"] = less["spec"]["ports"][:1]
@@ -137,7 +137,7 @@ async def test_a_field_that_is_no_longer_wanted_is_removed(world: World) -> None
 
 async def test_an_object_that_is_exchanged_in_between(world: World) -> None:
     """An update names the uid that was found to be ours: it never lands on an object that took its place."""
-    wanted, applier = stores.service(await owner(world)), Applier(world.kube)
+    wanted, applier = stateful_set.service(await owner(world)), Applier(world.kube)
     await applier.apply(wanted)
     ours = await world.get(SERVICE, "main")
     await world.run("delete", "service/main")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from evenkeel.kube.kinds import PARTITION_ASSIGNMENT, TABLE, Object
+from evenkeel.kube.object_kinds import PARTITION_ASSIGNMENT, TABLE, Object
 from tests.kubernetes.world import World, make_table, partitions_of, store_cluster, table
 
 

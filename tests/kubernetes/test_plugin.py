@@ -24,7 +24,7 @@ from e2e.cluster.kubectl import Kubectl
 from evenkeel.cli.app import plugin
 from evenkeel.client.aio import AsyncClient
 from evenkeel.errors import EvenkeelError
-from evenkeel.kube.kinds import POD, REBALANCE_PLAN, TABLE, Object
+from evenkeel.kube.object_kinds import POD, REBALANCE_PLAN, TABLE, Object
 from evenkeel.protocol.records import Leader, StoreRecord, encode
 from tests.kubernetes.kubelet import kubelet
 from tests.kubernetes.world import World, make_table, partitions_of, store_cluster

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from evenkeel.kube.kinds import PERSISTENT_VOLUME_CLAIM, POD, STATEFUL_SET, STORE_CLUSTER, TABLE, Object
-from evenkeel.metastore.api import Delete, Txn
+from evenkeel.kube.object_kinds import PERSISTENT_VOLUME_CLAIM, POD, STATEFUL_SET, STORE_CLUSTER, TABLE, Object
+from evenkeel.metastore.metastore_api import Delete, Txn
 from tests.kubernetes.test_operator import stores_of
 from tests.kubernetes.test_plugin import plugged
 from tests.kubernetes.world import World, make_table, store_cluster

@@ -10,17 +10,17 @@ from typing import Any
 
 from e2e.cluster.kubectl import Kubectl, holds
 from evenkeel.errors import ApiUnreachableError
-from evenkeel.kube.access import load_configuration
-from evenkeel.kube.client import Kube
-from evenkeel.kube.kinds import PARTITION_ASSIGNMENT, POD, STORE_CLUSTER, TABLE, Kind, Object
-from evenkeel.metastore.etcd import EtcdMetastore
+from evenkeel.kube.kube_client import Kube
+from evenkeel.kube.kubeconfig import load_configuration
+from evenkeel.kube.object_kinds import PARTITION_ASSIGNMENT, POD, STORE_CLUSTER, TABLE, Kind, Object
+from evenkeel.metastore.etcd_metastore import EtcdMetastore
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import encode
 from evenkeel.runtime.flags import Endpoint
-from evenkeel_operator.manifests.settings import PodSettings
+from evenkeel_operator.manifests.pod_settings import PodSettings
+from evenkeel_operator.process.leader_term import LeaderTermSettings
 from evenkeel_operator.process.operate import Operator
 from evenkeel_operator.process.options import Options
-from evenkeel_operator.term import TermSettings
 from tests.kubernetes.pods import Pods
 from tests.metastore.support import settings_for
 
@@ -57,7 +57,7 @@ class World:
             "nodes": False,
         }
         return Options(
-            term=TermSettings(**(settings | changes)),
+            term=LeaderTermSettings(**(settings | changes)),
             lease="operator",
             lease_seconds=15,
             http=Endpoint("127.0.0.1", 0),

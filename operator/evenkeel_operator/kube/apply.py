@@ -23,9 +23,9 @@ from typing import Any, Final
 import msgspec
 
 from evenkeel.errors import ApiConflictError, ApiNotFoundError, ForeignObjectError
-from evenkeel.kube.client import FIELD_MANAGER, Kube
-from evenkeel.kube.kinds import Object, kind_of
-from evenkeel_operator.manifests.names import OWNER_ANNOTATION
+from evenkeel.kube.kube_client import FIELD_MANAGER, Kube
+from evenkeel.kube.object_kinds import Object, kind_of
+from evenkeel_operator.manifests.object_names import OWNER_ANNOTATION
 
 __all__ = [
     "APPLIED_ANNOTATION",
@@ -33,9 +33,9 @@ __all__ = [
     "Applier",
     "covers",
     "foreign",
-    "made_by_us",
+    "written_by_operator",
     "owned",
-    "stamped",
+    "with_digest",
 ]
 
 APPLIED_ANNOTATION: Final = "evenkeel.dev/applied"
@@ -65,7 +65,7 @@ class Applier:
 
         ForeignObjectError where an object of that name belongs to somebody else.
         """
-        subject = stamped(wanted)
+        subject = with_digest(wanted)
         metadata = subject["metadata"]
         key = (kind_of(subject).name, metadata.get("namespace", ""), metadata["name"])
         digest = metadata["annotations"][APPLIED_ANNOTATION]
@@ -148,7 +148,11 @@ def owned(live: Object, wanted: Object) -> bool:
     if owner is not None:
         return bool(owner == _annotations(wanted).get(OWNER_ANNOTATION))
     # Releases before this annotation marked such objects by their labels and their digest.
-    return APPLIED_ANNOTATION in _annotations(live) and covers(_labels(live), _labels(wanted)) and made_by_us(live)
+    return (
+        APPLIED_ANNOTATION in _annotations(live)
+        and covers(_labels(live), _labels(wanted))
+        and written_by_operator(live)
+    )
 
 
 _REMEDY: Final = "rename or delete it, or choose another name for the StoreCluster"
@@ -164,7 +168,7 @@ def foreign(found: Object, *, remedy: str = _REMEDY) -> ForeignObjectError:
     )
 
 
-def made_by_us(live: Object) -> bool:
+def written_by_operator(live: Object) -> bool:
     """Whether the API server has recorded that the operator wrote the object."""
     return any(entry.get("manager") == FIELD_MANAGER for entry in live["metadata"].get("managedFields", ()))
 
@@ -182,7 +186,7 @@ def _labels(subject: Object) -> dict[str, str]:
     return subject["metadata"].get("labels") or {}
 
 
-def stamped(wanted: Object) -> Object:
+def with_digest(wanted: Object) -> Object:
     """The object with the digest of itself in an annotation."""
     subject = copy.deepcopy(wanted)
     digest = hashlib.blake2b(msgspec.json.encode(wanted, order="sorted"), digest_size=16).hexdigest()

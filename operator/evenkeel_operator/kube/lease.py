@@ -5,7 +5,7 @@ duration on its own clock, from when it first saw the Lease as it is, so that cl
 before others may begin: it gives up when it could not renew for two thirds of the duration.
 
 That alone does not fence: a leader that is paused may write when it wakes up. The metastore's epoch does
-(`evenkeel.metastore.epoch`).
+(`evenkeel.metastore.operator_epoch`).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from datetime import UTC, datetime
 from typing import Final
 
 from evenkeel.errors import ApiConflictError, KubernetesError, LeaseNotFoundError
-from evenkeel.kube.client import Kube
-from evenkeel.kube.kinds import LEASE, Object
+from evenkeel.kube.kube_client import Kube
+from evenkeel.kube.object_kinds import LEASE, Object
 from evenkeel.runtime.clock import Clock, SystemClock
-from evenkeel_operator.kube.apply import foreign, made_by_us
-from evenkeel_operator.manifests.names import MANAGED
+from evenkeel_operator.kube.apply import foreign, written_by_operator
+from evenkeel_operator.manifests.object_names import MANAGED
 
 __all__ = ["LeaseLock"]
 
@@ -161,4 +161,4 @@ def _version(lease: Object) -> str:
 def _ours(lease: Object) -> bool:
     """Whether an operator made the Lease; releases before the label are recognized by the field manager."""
     label, _, value = MANAGED.partition("=")
-    return (lease["metadata"].get("labels") or {}).get(label) == value or made_by_us(lease)
+    return (lease["metadata"].get("labels") or {}).get(label) == value or written_by_operator(lease)

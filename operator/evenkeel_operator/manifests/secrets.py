@@ -9,9 +9,9 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Mapping
 
-from evenkeel.kube.kinds import SECRET, Object
+from evenkeel.kube.object_kinds import SECRET, Object
 from evenkeel.model.storecluster import StoreCluster
-from evenkeel_operator.manifests.names import (
+from evenkeel_operator.manifests.object_names import (
     FLIGHT_PORT,
     OWNER_ANNOTATION,
     client_secret,

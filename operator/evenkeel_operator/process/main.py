@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from evenkeel.errors import EvenkeelError
-from evenkeel.runtime.logs import set_up_logs
+from evenkeel.runtime.log_setup import set_up_logs
 from evenkeel_operator.process.operate import operate
 from evenkeel_operator.process.options import parse_options
 

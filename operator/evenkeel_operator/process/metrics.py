@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from evenkeel_operator.vitals import Vitals
+from evenkeel_operator.process.operator_health import OperatorHealth
 
 __all__ = ["Metrics"]
 
@@ -33,9 +33,9 @@ _COUNTERS: Final = {
 class Metrics(Collector):
     """Reads the operator when asked."""
 
-    def __init__(self, vitals: Vitals, figures: Callable[[], dict[str, float]]) -> None:
+    def __init__(self, health: OperatorHealth, figures: Callable[[], dict[str, float]]) -> None:
         """`figures` has what only a leader knows; it is empty elsewhere."""
-        self._vitals = vitals
+        self._vitals = health
         self._figures = figures
         self._registry = CollectorRegistry()
         self._registry.register(self)

@@ -17,21 +17,21 @@ from typing import Final
 import msgspec
 
 from evenkeel.errors import ClusterMismatchError, EvenkeelError, KubernetesError
-from evenkeel.kube.access import load_configuration
-from evenkeel.kube.client import Kube
-from evenkeel.kube.kinds import CONFIG_MAP
-from evenkeel.metastore.maintenance import Maintenance, ReliefPace
+from evenkeel.kube.kube_client import Kube
+from evenkeel.kube.kubeconfig import load_configuration
+from evenkeel.kube.object_kinds import CONFIG_MAP
+from evenkeel.metastore.etcd_maintenance import Maintenance, ReliefPace
 from evenkeel.runtime.http_server import Answer, HttpServer
-from evenkeel_operator.authority import Authority
-from evenkeel_operator.definitions import check_definitions
+from evenkeel_operator.identity.authority import Authority
+from evenkeel_operator.identity.metastore_connections import Metastores
+from evenkeel_operator.identity.seed import load_seed
+from evenkeel_operator.kube.crd_check import check_definitions
 from evenkeel_operator.kube.lease import LeaseLock
-from evenkeel_operator.metastores import Metastores
-from evenkeel_operator.process.member import FORMED
+from evenkeel_operator.process.etcd_member import FORMED
+from evenkeel_operator.process.leader_term import LeaderTerm
 from evenkeel_operator.process.metrics import Metrics
+from evenkeel_operator.process.operator_health import OperatorHealth
 from evenkeel_operator.process.options import Options
-from evenkeel_operator.seed import load_seed
-from evenkeel_operator.term import Term
-from evenkeel_operator.vitals import Vitals
 
 __all__ = ["Operator", "operate"]
 
@@ -66,8 +66,8 @@ class Operator:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self.vitals = Vitals()
-        self._term: Term | None = None
+        self.health = OperatorHealth()
+        self._term: LeaderTerm | None = None
         identity = f"{options.term.identity}-{uuid.uuid4().hex[:6]}"
         self._settings = msgspec.structs.replace(options.term, identity=identity)
 
@@ -75,7 +75,7 @@ class Operator:
         """Serve pages, and lead whenever that is possible."""
         options = self._options
         configuration = await load_configuration(options.term.kubeconfig)
-        kube = Kube(configuration, counted=self.vitals.saw_request)
+        kube = Kube(configuration, counted=self.health.saw_request)
         server = HttpServer(self._pages())
         try:
             await server.start(options.http)
@@ -90,8 +90,8 @@ class Operator:
         authority = Authority(seed, _OWN_ETCD) if settings.etcd_service and settings.pods.tls else None
         metastores = Metastores(kube, own=settings.etcd, folder=settings.folder, authority=authority)
 
-        def new_term() -> Term:
-            return Term(kube, settings, self.vitals, seed=seed, metastores=metastores, etcd_authority=authority)
+        def new_term() -> LeaderTerm:
+            return LeaderTerm(kube, settings, self.health, seed=seed, metastores=metastores, etcd_authority=authority)
 
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -111,7 +111,7 @@ class Operator:
                 log.warning("nothing can be done without the seed: %s", error)
                 await asyncio.sleep(_BETWEEN_TERMS)
 
-    async def _stand(self, kube: Kube, new_term: Callable[[], Term]) -> None:
+    async def _stand(self, kube: Kube, new_term: Callable[[], LeaderTerm]) -> None:
         """Lead, and stand again after every term."""
         while True:
             lock = LeaseLock(
@@ -129,14 +129,14 @@ class Operator:
                     for error in _leaves(group):
                         log.warning("this term is over: %s", error)
                 finally:
-                    self.vitals.leading = False
+                    self.health.leading = False
                     self._term = None
                     await asyncio.shield(lock.release())
             await asyncio.sleep(_BETWEEN_TERMS)
 
-    async def _lead(self, term: Term, lock: LeaseLock) -> None:
+    async def _lead(self, term: LeaderTerm, lock: LeaseLock) -> None:
         self._term = term
-        self.vitals.leading = True
+        self.health.leading = True
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(lock.hold())
             tasks.create_task(term.run())
@@ -147,7 +147,7 @@ class Operator:
 
         async def follow() -> None:
             while True:
-                self.vitals.leader = lock.holder
+                self.health.leader = lock.holder
                 await asyncio.sleep(1.0)
 
         task = asyncio.create_task(follow())
@@ -160,11 +160,11 @@ class Operator:
         while True:
             try:
                 await metastores.own().get("/evenkeel/ping")
-                self.vitals.etcd_full = await metastores.own().full()
-                self.vitals.etcd = ""
+                self.health.etcd_full = await metastores.own().full()
+                self.health.etcd = ""
                 await asyncio.sleep(_PING_SECONDS)
             except EvenkeelError as error:
-                self.vitals.etcd = str(error)
+                self.health.etcd = str(error)
                 if isinstance(error, ClusterMismatchError):
                     # Each StoreCluster's status tells whether it is the right one for it.
                     await metastores.own().forget()
@@ -174,7 +174,7 @@ class Operator:
         """Once etcd answers, note that for its members: one that comes with an empty volume must not begin anew."""
         name, namespace = self._settings.etcd_note, self._settings.own_namespace
         while name:
-            if not self.vitals.etcd:
+            if not self.health.etcd:
                 try:
                     await kube.merge(CONFIG_MAP, name, namespace, {"data": {FORMED: "true"}})
                 except KubernetesError as error:
@@ -192,9 +192,9 @@ class Operator:
                 log.info("the CRDs cannot be checked now: %s", error)
                 await asyncio.sleep(_BETWEEN_TERMS)
                 continue
-            if found and found != self.vitals.crds:
+            if found and found != self.health.crds:
                 log.warning("%s", found)
-            self.vitals.crds = found
+            self.health.crds = found
             if found is None:
                 return
             await asyncio.sleep(_DEFINITIONS_SECONDS)
@@ -204,13 +204,13 @@ class Operator:
         pace = ReliefPace()
         while self._settings.etcd_note:
             await asyncio.sleep(_RELIEF_SECONDS)
-            if not pace.due() or not self.vitals.etcd_full or not self.vitals.leading:
+            if not pace.due() or not self.health.etcd_full or not self.health.leading:
                 continue
             log.warning("etcd has used up its quota: it is compacted and defragmented, one member after the other")
             try:
                 async with Maintenance(metastores.own_settings()) as maintenance:
-                    self.vitals.etcd_reliefs += await maintenance.relieve()
-                self.vitals.etcd_full = await metastores.own().full()
+                    self.health.etcd_reliefs += await maintenance.relieve()
+                self.health.etcd_full = await metastores.own().full()
             except EvenkeelError as error:
                 log.warning("etcd still refuses writes: %s", error)
             pace.attempted()
@@ -219,7 +219,7 @@ class Operator:
         return self._term.figures() if self._term is not None else {}
 
     def _pages(self) -> dict[str, Callable[[], Answer]]:
-        vitals, metrics = self.vitals, Metrics(self.vitals, self._figures)
+        health, metrics = self.health, Metrics(self.health, self._figures)
 
         def judged(why: Callable[[], str], good: bytes) -> Callable[[], Answer]:
             def page() -> Answer:
@@ -229,10 +229,10 @@ class Operator:
             return page
 
         return {
-            "/healthz": judged(vitals.unhealthy, b"alive\n"),
-            "/readyz": judged(vitals.unready, b"ready\n"),
+            "/healthz": judged(health.unhealthy, b"alive\n"),
+            "/readyz": judged(health.unready, b"ready\n"),
             "/metrics": lambda: Answer(200, metrics.render(), "text/plain; version=0.0.4; charset=utf-8"),
-            "/status": lambda: Answer(200, msgspec.json.encode(vitals.report()), "application/json"),
+            "/status": lambda: Answer(200, msgspec.json.encode(health.report()), "application/json"),
         }
 
 

@@ -12,10 +12,10 @@ from typing import Final
 from msgspec import Struct
 
 from evenkeel.errors import InvalidInputError
-from evenkeel.metastore.settings import ETCD_FLAGS, etcd_settings
+from evenkeel.metastore.etcd_settings import ETCD_FLAGS, etcd_settings
 from evenkeel.runtime.flags import LOG_FLAGS, Endpoint, Flag, Flags
-from evenkeel_operator.manifests.settings import CertManagerSettings, PodSettings
-from evenkeel_operator.term import TermSettings
+from evenkeel_operator.manifests.pod_settings import CertManagerSettings, PodSettings
+from evenkeel_operator.process.leader_term import LeaderTermSettings
 
 __all__ = ["Options", "parse_options"]
 
@@ -26,7 +26,7 @@ _ISSUERS: Final = ("Issuer", "ClusterIssuer")
 class Options(Struct, frozen=True, kw_only=True):
     """Everything the process is told."""
 
-    term: TermSettings
+    term: LeaderTermSettings
     lease: str
     lease_seconds: float
     http: Endpoint
@@ -76,8 +76,8 @@ def parse_options(arguments: Sequence[str], environment: Mapping[str, str]) -> O
     )
 
 
-def _term(flags: Flags) -> TermSettings:
-    return TermSettings(
+def _term(flags: Flags) -> LeaderTermSettings:
+    return LeaderTermSettings(
         identity=flags.name("identity"),
         own_namespace=flags.name("own-namespace"),
         namespaces=_several(flags, "namespaces"),

@@ -1,0 +1,1 @@
+"""Who trusts whom: the seed, the authorities, the certificates."""

@@ -1,0 +1,54 @@
+"""Refuses an uninstall while Tables or StoreClusters exist: `python -m evenkeel_operator.process.uninstall_guard NAMESPACES`.
+
+The chart runs it before anything is taken away. Without an operator nobody would take the finalizers off, so that not
+even the namespace could be deleted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+
+from evenkeel.errors import EvenkeelError
+from evenkeel.kube.kube_client import Kube
+from evenkeel.kube.kubeconfig import load_configuration
+from evenkeel.kube.object_kinds import STORE_CLUSTER, TABLE
+from evenkeel_operator.kube.object_cache import key_of
+
+__all__ = ["main", "remaining"]
+
+
+async def remaining(kube: Kube, namespaces: Sequence[str]) -> list[str]:
+    """What is left that has data, in these namespaces or in all."""
+    found: list[str] = []
+    for kind in (TABLE, STORE_CLUSTER):
+        for namespace in namespaces or ("",):
+            there = map(key_of, (await kube.list(kind, namespace)).items)
+            found += (f"{kind.name} {place}/{name}" for place, name in there)
+    return found
+
+
+async def _ask(namespaces: Sequence[str]) -> list[str]:
+    kube = Kube(await load_configuration(None))
+    try:
+        return await remaining(kube, namespaces)
+    finally:
+        await kube.close()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """0 where nothing is left."""
+    namespaces = tuple(filter(None, ",".join(arguments).split(",")))
+    try:
+        left = asyncio.run(_ask(namespaces))
+    except EvenkeelError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    for name in left:
+        print(f"{name} is still there: delete it first, or leave it behind by `helm uninstall --no-hooks`")
+    return 1 if left else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

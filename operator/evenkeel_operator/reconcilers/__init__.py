@@ -1,0 +1,1 @@
+"""What brings objects to what users want."""
