@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 
 from bench._operator_world import NAMESPACE, World
 from e2e.cluster.binaries import find
-from evenkeel.kube.kinds import TABLE
-from evenkeel.metastore.api import Event
+from evenkeel.kube.object_kinds import TABLE
+from evenkeel.metastore.metastore_api import Event
 from evenkeel.protocol.records import Pending, Stable, decode
 
 __all__ = ["Change", "Watcher", "offer"]

@@ -12,12 +12,13 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Final, TypeVar
 
-from evenkeel.metastore.api import Compare, Delete, Event, Put, Txn
-from evenkeel.metastore.etcd import EtcdMetastore
+from evenkeel.metastore.etcd_metastore import EtcdMetastore
+from evenkeel.metastore.etcd_settings import EtcdSettings
 from evenkeel.metastore.leases import keep_alive
-from evenkeel.metastore.settings import EtcdSettings
+from evenkeel.metastore.metastore_api import Compare, Delete, Event, Put, Txn
 from evenkeel.protocol.keys import Keys
-from evenkeel.protocol.partition import PartitionView, read_partition
+from evenkeel.protocol.leader_transactions import switch_txn
+from evenkeel.protocol.partition_view import PartitionView, read_partition
 from evenkeel.protocol.records import (
     Leader,
     LeaderOrder,
@@ -30,7 +31,6 @@ from evenkeel.protocol.records import (
     encode,
     voters,
 )
-from evenkeel.protocol.sidecar import switch_txn
 
 __all__ = ["STORE_CLUSTER"]
 

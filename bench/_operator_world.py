@@ -18,13 +18,13 @@ from e2e.cluster.binaries import ROOT, find
 from e2e.cluster.control_plane import api_server
 from e2e.cluster.kubectl import Kubectl
 from e2e.cluster.process import Daemon
-from evenkeel.kube.access import load_configuration
-from evenkeel.kube.client import Kube
-from evenkeel.kube.kinds import SERVICE_ACCOUNT, STATEFUL_SET, TABLE, Object
-from evenkeel.kube.kinds import STORE_CLUSTER as CLUSTERS
-from evenkeel.metastore.etcd import EtcdMetastore
-from evenkeel.metastore.server import EtcdServer, free_port
-from evenkeel.metastore.settings import EtcdSettings
+from evenkeel.kube.kube_client import Kube
+from evenkeel.kube.kubeconfig import load_configuration
+from evenkeel.kube.object_kinds import SERVICE_ACCOUNT, STATEFUL_SET, TABLE, Object
+from evenkeel.kube.object_kinds import STORE_CLUSTER as CLUSTERS
+from evenkeel.metastore.etcd_metastore import EtcdMetastore
+from evenkeel.metastore.etcd_server import EtcdServer, free_port
+from evenkeel.metastore.etcd_settings import EtcdSettings
 from evenkeel.protocol.keys import Keys
 
 __all__ = ["NAMESPACE", "World", "all_of", "settle", "table", "until", "world"]

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 
 from bench._raft_sides import cluster, ours
 from bench.report import Row
-from evenkeel_raft.host.settings import HostSettings
-from evenkeel_reference.entries import Upsert
-from evenkeel_reference.front import Written
+from evenkeel_raft.host.host_settings import HostSettings
+from evenkeel_reference.reference_entries import Upsert
+from evenkeel_reference.reference_server import Written
 from tests.process.cluster import ProcessCluster
 
 __all__ = ["failover_rows"]

@@ -23,13 +23,20 @@ from typing import Any
 from bench._plain_copy import make_file, plain_copy
 from bench.report import Row
 from evenkeel.runtime.event_loop import run
-from evenkeel.wire import messages as wire
-from evenkeel.wire.sidecar_end import SidecarEnd
-from evenkeel.wire.store_end import StoreEnd
-from evenkeel_raft.core.messages import AppendResponse, InstallSnapshot, Message, ReadRequest, ReadResponse, TimeoutNow
-from evenkeel_raft.core.types import Conf, SnapshotMeta
-from evenkeel_raft.net.files.manifest import Manifest, make_manifest
-from evenkeel_raft.net.frames import Inquiry, Verdict
+from evenkeel.wire import socket_messages as wire
+from evenkeel.wire.sidecar_socket import SidecarEnd
+from evenkeel.wire.store_socket import StoreEnd
+from evenkeel_raft.core.raft_messages import (
+    AppendResponse,
+    InstallSnapshot,
+    Message,
+    ReadRequest,
+    ReadResponse,
+    TimeoutNow,
+)
+from evenkeel_raft.core.raft_types import Conf, SnapshotMeta
+from evenkeel_raft.net.files.snapshot_manifest import Manifest, make_manifest
+from evenkeel_raft.net.peer_frames import Inquiry, Verdict
 from evenkeel_raft.net.peers import Peers
 from evenkeel_raft.shared.identity import Address, Identity
 

@@ -16,13 +16,13 @@ from urllib.parse import urlsplit
 
 import aetcd
 
-from evenkeel.metastore.binary import find_etcd
-from evenkeel.metastore.server import EtcdCluster
+from evenkeel.metastore.etcd_binary import find_etcd
+from evenkeel.metastore.etcd_server import EtcdCluster
 from evenkeel.protocol.keys import group_number
-from evenkeel.wire.messages import Busy
-from evenkeel_reference.client import ReferenceClient
-from evenkeel_reference.entries import Entry, Upsert
-from evenkeel_reference.front import StatusIs, Written
+from evenkeel.wire.socket_messages import Busy
+from evenkeel_reference.reference_client import ReferenceClient
+from evenkeel_reference.reference_entries import Entry, Upsert
+from evenkeel_reference.reference_server import StatusIs, Written
 from tests.process.cluster import LOOPBACK, TABLE, ProcessCluster, StoreProcesses
 
 __all__ = ["Ours", "cluster", "etcd_leader", "etcd_name", "ours"]

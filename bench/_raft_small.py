@@ -16,9 +16,9 @@ from collections.abc import AsyncIterator, Iterator
 from bench._raft_sides import Ours, cluster, ours
 from bench._turns import beside
 from bench.report import Row
-from evenkeel.metastore.server import die_with_parent, free_port
-from evenkeel_reference.batching import BatchingClient
-from evenkeel_reference.front import Written
+from evenkeel.metastore.etcd_server import die_with_parent, free_port
+from evenkeel_reference.batching_client import BatchingClient
+from evenkeel_reference.reference_server import Written
 from tests.process.cluster import LOOPBACK
 
 __all__ = ["IN_FLIGHT", "KEYS", "VALUE", "WRITES", "small_rows"]

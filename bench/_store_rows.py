@@ -11,7 +11,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from evenkeel.rows.schema import ColumnDef, RowSchema, arrow_schema
+from evenkeel.rows.row_schema import ColumnDef, RowSchema, arrow_schema
 
 __all__ = ["KEYS", "SCHEMA", "batches_of", "open_plain", "upsert_plain"]
 

@@ -15,21 +15,21 @@ from pathlib import Path
 
 from bench.report import Row
 from evenkeel.driver import IN_FLIGHT, carry, drive, read_at_one_revision
-from evenkeel.metastore.api import Put, Txn
-from evenkeel.metastore.binary import find_etcd
-from evenkeel.metastore.epoch import Epoch, acquire_epoch
-from evenkeel.metastore.etcd import EtcdMetastore
-from evenkeel.metastore.server import EtcdServer
-from evenkeel.metastore.settings import EtcdSettings
+from evenkeel.metastore.etcd_binary import find_etcd
+from evenkeel.metastore.etcd_metastore import EtcdMetastore
+from evenkeel.metastore.etcd_server import EtcdServer
+from evenkeel.metastore.etcd_settings import EtcdSettings
+from evenkeel.metastore.metastore_api import Put, Txn
+from evenkeel.metastore.operator_epoch import Epoch, acquire_epoch
 from evenkeel.model.views import TableView
-from evenkeel.protocol.batch import PlanRun
 from evenkeel.protocol.keys import Keys
-from evenkeel.protocol.partition import Case
-from evenkeel.protocol.plan import Plan, make_plan, write_plan
+from evenkeel.protocol.operator_decision import Case
+from evenkeel.protocol.plan_run import PlanRun
 from evenkeel.protocol.records import Retarget, StoreRecord, TableRecord, encode
+from evenkeel.protocol.stored_plan import Plan, make_plan, write_plan
 from evenkeel.reconcile.desired_table import DesiredTable
-from evenkeel.reconcile.snapshot import TableSnapshot, read_table
-from evenkeel.reconcile.table import reconcile_table
+from evenkeel.reconcile.table_snapshot import TableSnapshot, read_table
+from evenkeel.reconcile.table_steps import reconcile_table
 
 PARTITIONS = 10_000
 STORES = 100

@@ -23,12 +23,12 @@ from bench._store_moves import move_rows
 from bench._store_rows import KEYS, SCHEMA, batches_of, open_plain, upsert_plain
 from bench.report import Row
 from evenkeel.protocol.keys import Keys
-from evenkeel.routing.routes import RoutingTable
-from evenkeel.wire.messages import Applied, Apply, LoggedEntry, Open, ReadAt
-from evenkeel_store.entries import AddColumns, Upsert, encode_entry
-from evenkeel_store.flight.server import FlightServer
-from evenkeel_store.machine import Machine
-from evenkeel_store.service import Service
+from evenkeel.routing.routing_table import RoutingTable
+from evenkeel.wire.socket_messages import Applied, Apply, LoggedEntry, Open, ReadAt
+from evenkeel_store.engine.log_entries import AddColumns, Upsert, encode_entry
+from evenkeel_store.serving.flight_server import FlightServer
+from evenkeel_store.serving.store_service import StoreService
+from evenkeel_store.state_machine.store_state_machine import StoreStateMachine
 
 ROUNDS: Final = 3
 AMOUNTS: Final = {256: 60_000, 4_096: 400_000, 65_536: 800_000}
@@ -83,8 +83,8 @@ async def _timed_apply(batches: Sequence[pa.RecordBatch], *, at_once: int) -> fl
     return seconds
 
 
-async def _machine(directory: Path) -> Machine:
-    machine = Machine(directory)
+async def _machine(directory: Path) -> StoreStateMachine:
+    machine = StoreStateMachine(directory)
     machine.connected("bench")
     opened: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     machine.open(GROUP, REPLICA, Open("t.1", 0), opened.set_result)
@@ -93,7 +93,7 @@ async def _machine(directory: Path) -> Machine:
     return machine
 
 
-def _apply(machine: Machine, index: int, entry: bytes) -> asyncio.Future[Any]:
+def _apply(machine: StoreStateMachine, index: int, entry: bytes) -> asyncio.Future[Any]:
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     def answer(body: object) -> None:
@@ -107,7 +107,7 @@ def _apply(machine: Machine, index: int, entry: bytes) -> asyncio.Future[Any]:
 class _NoSidecar:
     """Says that everything applied is everything there is."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: StoreStateMachine) -> None:
         self._machine = machine
 
     async def read_index(self, group: int, replica: int) -> ReadAt:
@@ -122,7 +122,7 @@ async def _scan() -> Row:
             await _apply(machine, place + 2, encode_entry(Upsert("", 0, SCHEMA.version, 0), batch))
         await machine.upkeep.fold()
         routes = RoutingTable(Keys(namespace="bench", store_cluster="bench"))
-        service = Service(machine, _NoSidecar(machine), routes, store="bench")  # type: ignore[arg-type]
+        service = StoreService(machine, _NoSidecar(machine), routes, store="bench")  # type: ignore[arg-type]
         loop = asyncio.get_running_loop()
         server = FlightServer(service, host="127.0.0.1", port=0, loop=loop)
         client = flight.connect(f"grpc://127.0.0.1:{server.port}")

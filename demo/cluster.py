@@ -19,8 +19,8 @@ from typing import Any, Final, Self, TypeVar
 from demo.interrupts import held
 from evenkeel.cli.local_session import LocalSession, layout_of
 from evenkeel.errors import InvalidInputError
-from evenkeel.metastore.etcd import EtcdMetastore
-from evenkeel.metastore.settings import EtcdSettings
+from evenkeel.metastore.etcd_metastore import EtcdMetastore
+from evenkeel.metastore.etcd_settings import EtcdSettings
 
 __all__ = ["NAME", "DemoCluster"]
 

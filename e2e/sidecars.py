@@ -1,6 +1,6 @@
 """Modelled sidecars on a real metastore: the protocol's own decisions, on raft groups that only pretend to copy.
 
-Each partition's leader acts through `evenkeel.protocol.leader.next_action` and real transactions. What is made up is
+Each partition's leader acts through `evenkeel.protocol.leader_decision.next_action` and real transactions. What is made up is
 raft itself: a proposed configuration is in force at once, everybody answers, and a new replica is full after `fill`
 seconds.
 """
@@ -15,11 +15,11 @@ from collections.abc import Callable
 import msgspec
 
 from evenkeel.errors import UnreachableError
-from evenkeel.metastore.api import Compare, KeyValue, Metastore, Put, Txn
-from evenkeel.protocol.configuration import Configuration
+from evenkeel.metastore.metastore_api import Compare, KeyValue, Metastore, Put, Txn
+from evenkeel.protocol.group_configuration import Configuration
 from evenkeel.protocol.keys import Keys, PartitionKeys
-from evenkeel.protocol.leader import Action, GroupView, Propose, Transfer, Write, next_action
-from evenkeel.protocol.partition import PartitionView, read_partition
+from evenkeel.protocol.leader_decision import Action, GroupView, Propose, Transfer, Write, next_action
+from evenkeel.protocol.partition_view import PartitionView, read_partition
 from evenkeel.protocol.records import Leader, ReplicaId, TableRecord, TableState, decode, encode, voters
 
 __all__ = ["Group", "ModelledSidecars"]

@@ -12,20 +12,20 @@ import pytest
 from e2e.sidecars import ModelledSidecars
 from evenkeel.driver import drive, read_at_one_revision
 from evenkeel.errors import FencedError
-from evenkeel.metastore.api import Delete, Put, Txn
-from evenkeel.metastore.binary import find_etcd
-from evenkeel.metastore.epoch import Epoch, acquire_epoch
-from evenkeel.metastore.etcd import EtcdMetastore
-from evenkeel.metastore.server import EtcdCluster
-from evenkeel.metastore.settings import EtcdSettings
+from evenkeel.metastore.etcd_binary import find_etcd
+from evenkeel.metastore.etcd_metastore import EtcdMetastore
+from evenkeel.metastore.etcd_server import EtcdCluster
+from evenkeel.metastore.etcd_settings import EtcdSettings
+from evenkeel.metastore.metastore_api import Delete, Put, Txn
+from evenkeel.metastore.operator_epoch import Epoch, acquire_epoch
 from evenkeel.model.views import TableView
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import StoreRecord, TableRecord, encode, shape
 from evenkeel.reconcile.desired_table import DesiredTable
-from evenkeel.reconcile.known import read_stores
-from evenkeel.reconcile.snapshot import TableSnapshot, read_table
-from evenkeel.reconcile.stores import StoreWish, judge_stores
-from evenkeel.reconcile.table import Outcome, reconcile_table
+from evenkeel.reconcile.known_stores import read_stores
+from evenkeel.reconcile.store_states import StoreWish, judge_stores
+from evenkeel.reconcile.table_snapshot import TableSnapshot, read_table
+from evenkeel.reconcile.table_steps import Outcome, reconcile_table
 
 KEYS = Keys(namespace="e2e", store_cluster="main")
 TABLE = "orders.1"

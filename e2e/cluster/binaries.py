@@ -13,7 +13,7 @@ import shutil
 from pathlib import Path
 
 from e2e.cluster.errors import UnavailableError
-from evenkeel.metastore.binary import find_etcd
+from evenkeel.metastore.etcd_binary import find_etcd
 
 __all__ = ["ROOT", "cache_dir", "find", "lacking", "shell_path", "version_of"]
 

@@ -21,7 +21,7 @@ from e2e.cluster.certificates import Identity, Pki
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.kubectl import Kubectl
 from e2e.cluster.process import Daemon, wait_until
-from evenkeel.metastore.server import free_port
+from evenkeel.metastore.etcd_server import free_port
 
 __all__ = ["Address", "ControlPlane", "api_server"]
 

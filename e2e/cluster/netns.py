@@ -29,7 +29,7 @@ from e2e.cluster.kubectl import Kubectl
 from e2e.cluster.network import Network, claim
 from e2e.cluster.node import Node, cni_plugins
 from e2e.cluster.volumes import STORAGE_CLASS, storage_class, volumes
-from evenkeel.metastore.server import free_port
+from evenkeel.metastore.etcd_server import free_port
 
 __all__ = ["NetnsCluster", "check", "clusters", "ensure", "kept", "prepare"]
 

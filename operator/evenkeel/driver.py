@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from evenkeel.errors import FencedError
-from evenkeel.metastore.api import Metastore, Snapshot, TxnResult
-from evenkeel.metastore.epoch import Epoch
-from evenkeel.protocol.batch import Batch, PlanRun
-from evenkeel.rebalancers.runner import rebalance
-from evenkeel.reconcile.requests import Carry, Commit, Found, Place, Read, Request, Requests
+from evenkeel.metastore.metastore_api import Metastore, Snapshot, TxnResult
+from evenkeel.metastore.operator_epoch import Epoch
+from evenkeel.protocol.plan_run import Batch, PlanRun
+from evenkeel.rebalancers.rebalancer_runner import rebalance
+from evenkeel.reconcile.reconcile_requests import Carry, Commit, Found, Place, Read, Request, Requests
 
 __all__ = ["IN_FLIGHT", "carry", "drive", "read_at_one_revision"]
 

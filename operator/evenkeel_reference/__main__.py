@@ -13,9 +13,9 @@ from typing import Final
 
 from evenkeel.errors import EvenkeelError, InvalidInputError
 from evenkeel.runtime.event_loop import run
-from evenkeel.wire.store_end import DEFAULT_CREDIT, StoreEnd
-from evenkeel_reference.front import Front
-from evenkeel_reference.machine import Machine
+from evenkeel.wire.store_socket import DEFAULT_CREDIT, StoreEnd
+from evenkeel_reference.reference_machine import Machine
+from evenkeel_reference.reference_server import Front
 
 _DRAIN_SECONDS: Final = 10.0
 

@@ -22,7 +22,7 @@ from typing import Final
 from msgspec import Struct
 
 from evenkeel.client import TableClient
-from evenkeel.client.streams import RowStream
+from evenkeel.client.row_streams import RowStream
 from evenkeel.errors import UnavailableError, UnknownPinError
 
 __all__ = ["Moment", "open_at"]

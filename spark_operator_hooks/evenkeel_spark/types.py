@@ -15,7 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from evenkeel.errors import InvalidInputError, UnknownColumnError
 from evenkeel.rows.conform import conform_rows
-from evenkeel.rows.schema import ColumnDef, RowSchema, arrow_type
+from evenkeel.rows.row_schema import ColumnDef, RowSchema, arrow_type
 
 __all__ = ["batch_schema", "check_readable", "check_writable", "spark_schema"]
 

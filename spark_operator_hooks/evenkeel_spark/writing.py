@@ -32,8 +32,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from evenkeel.errors import InvalidInputError
 from evenkeel.rows.conform import conform_rows
-from evenkeel.rows.hashing import hash_rows, sum_of_hashes
-from evenkeel.rows.schema import RowSchema
+from evenkeel.rows.row_hashing import hash_rows, sum_of_hashes
+from evenkeel.rows.row_schema import RowSchema
 from evenkeel_spark.clients import open_table, spare_what_is_loaded
 from evenkeel_spark.options import SourceOptions
 

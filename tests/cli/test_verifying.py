@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from evenkeel.cli import verifying
+from evenkeel.cli import verify_command
 from evenkeel.cli.output import Output
 from evenkeel.cli.place import Local, Place
-from evenkeel.client.verifying import Verified
+from evenkeel.client.verification import Verified
 
 SAME = Verified(0, 7, "10:ab", {"main-0": "10:ab", "main-1": "10:ab"})
 ODD = Verified(1, 9, "10:cd", {"main-0": "10:cd", "main-1": "9:ee", "main-2": ""})

@@ -18,7 +18,7 @@ from pyarrow import flight
 from evenkeel.client import Client, TableClient, col
 from evenkeel.client.aio import AsyncClient, AsyncTableClient
 from evenkeel.client.filters import Filter
-from evenkeel.client.streams import RowStream
+from evenkeel.client.row_streams import RowStream
 from evenkeel.errors import (
     FilterError,
     InvalidInputError,
@@ -33,8 +33,8 @@ from evenkeel.errors import (
 )
 from evenkeel.protocol.records import Leader, Peer, Stable, StoreRecord, encode
 from evenkeel.rows.conform import conform_rows
-from evenkeel.rows.partitions import partitions_of
-from evenkeel_store.entries import Compare, Hash, Upsert, decode_entry, encode_entry
+from evenkeel.rows.partitioning import partitions_of
+from evenkeel_store.engine.log_entries import Compare, Hash, Upsert, decode_entry, encode_entry
 from tests.raft_net.support import turns
 from tests.store.serving import KEYS, ORDERS, Store, table_record
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from evenkeel.client.connections import Connections
+from evenkeel.client.store_connections import Connections
 
 
 def silences(port: int) -> set[int]:
@@ -19,7 +19,7 @@ def silences(port: int) -> set[int]:
     found = set()
     for descriptor in os.listdir("/proc/self/fd"):
         with suppress(OSError), socket.socket(fileno=os.dup(int(descriptor))) as known:
-            if known.getpeername()[1] == port:
+            if known.family == socket.AF_INET and known.getpeername()[1] == port:
                 found.add(known.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT))
     return found
 

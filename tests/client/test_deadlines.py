@@ -16,10 +16,10 @@ from pyarrow import flight
 
 from evenkeel.client import Client
 from evenkeel.client.aio import AsyncClient, AsyncTableClient
-from evenkeel.client.attempts import Trying
+from evenkeel.client.retries import Trying
 from evenkeel.errors import AccessError, BusyError, InvalidInputError, OutcomeUnknownError, UnavailableError
 from evenkeel.protocol.records import StoreRecord, encode
-from evenkeel.wire import messages as m
+from evenkeel.wire import socket_messages as m
 from tests.store.serving import KEYS, ORDERS, Store, table_record
 from tests.wire.support import turns
 

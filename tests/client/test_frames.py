@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evenkeel.client.frames import key_batches, row_batches
+from evenkeel.client.row_input import key_batches, row_batches
 from evenkeel.errors import RowsError, UnknownColumnError
-from evenkeel.rows.schema import ColumnDef, RowSchema
+from evenkeel.rows.row_schema import ColumnDef, RowSchema
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 SCHEMA = RowSchema(

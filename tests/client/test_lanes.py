@@ -9,10 +9,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pyarrow as pa
 import pytest
 
-from evenkeel.client.attempts import Attempts, Trying
-from evenkeel.client.connections import Connections
 from evenkeel.client.lanes import Lane, Op
-from evenkeel.client.routes import RouteCache
+from evenkeel.client.retries import Attempts, Trying
+from evenkeel.client.route_cache import RouteCache
+from evenkeel.client.store_connections import Connections
 from evenkeel.errors import RowsError, UnavailableError
 
 

@@ -11,19 +11,19 @@ from typing import Any, Self
 
 from evenkeel.controller.controller import Controller
 from evenkeel.errors import NoSpaceError
-from evenkeel.local.resources import ROOT, ClusterResources, LocalResources
-from evenkeel.metastore.api import Compare, Delete, Get, KeyValue, Op, Put, Txn, TxnResult
-from evenkeel.metastore.memory import MemoryLease, MemoryMetastore
+from evenkeel.local.local_resources import ROOT, ClusterResources, LocalResources
+from evenkeel.metastore.memory_metastore import MemoryLease, MemoryMetastore
+from evenkeel.metastore.metastore_api import Compare, Delete, Get, KeyValue, Op, Put, Txn, TxnResult
 from evenkeel.model.loading import load_yaml
 from evenkeel.model.partitionassignment import PartitionAssignment
 from evenkeel.model.rebalanceplan import RebalancePlan
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.model.table import Table
 from evenkeel.protocol.keys import Keys
-from evenkeel.protocol.partition import PartitionView, read_partition
+from evenkeel.protocol.leader_transactions import switch_txn
+from evenkeel.protocol.partition_view import PartitionView, read_partition
 from evenkeel.protocol.records import Leader, LeaderOrder, LoadSlice, StoreLoad, StoreRecord, decode, encode, voters
-from evenkeel.protocol.sidecar import switch_txn
-from evenkeel.protocol.table_life import confirm_drop
+from evenkeel.protocol.table_lifecycle import confirm_drop
 from evenkeel.reconcile.desired_table import table_key
 from evenkeel.runtime.clock import VirtualClock
 from evenkeel.versions import SUPPORTED, VersionRange

@@ -10,19 +10,19 @@ from contextlib import asynccontextmanager
 import pytest
 
 from evenkeel.controller.controller import Controller
-from evenkeel.controller.dropped import UNDELETE_ANNOTATION
+from evenkeel.controller.dropped_table_reconciler import UNDELETE_ANNOTATION
 from evenkeel.errors import FencedError
-from evenkeel.local.resources import ClusterResources, LocalResources
-from evenkeel.metastore.api import Delete, Put, Txn
-from evenkeel.metastore.memory import MemoryMetastore
+from evenkeel.local.local_resources import ClusterResources, LocalResources
+from evenkeel.metastore.memory_metastore import MemoryMetastore
+from evenkeel.metastore.metastore_api import Delete, Put, Txn
 from evenkeel.metastore.mvcc import Mvcc
 from evenkeel.model.conditions import Condition
 from evenkeel.model.loading import load_yaml
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.model.table import Table
 from evenkeel.protocol.keys import Keys
-from evenkeel_raft.agent.status import AgentState
-from evenkeel_raft.shared.groups import Partition
+from evenkeel_raft.agent.agent_status import AgentState
+from evenkeel_raft.shared.raft_groups import Partition
 from tests.controller.support import store_cluster, table
 from tests.controller.test_with_agents import Whole
 from tests.protocol.support import KEYS

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from evenkeel.controller.context import ControllerContext
-from evenkeel.controller.statuses import SETTLE_SECONDS, STATUS_SECONDS, StatusWriter
+from evenkeel.controller.controller_context import ControllerContext
+from evenkeel.controller.status_writer import SETTLE_SECONDS, STATUS_SECONDS, StatusWriter
 from evenkeel.errors import AuthenticationError, FencedError, MetastoreError, UnreachableError
-from evenkeel.local.resources import ClusterResources
-from evenkeel.metastore.api import KeyValue, Snapshot, Txn, TxnResult, WatchBatch
-from evenkeel.metastore.epoch import acquire_epoch
+from evenkeel.local.local_resources import ClusterResources
+from evenkeel.metastore.metastore_api import KeyValue, Snapshot, Txn, TxnResult, WatchBatch
+from evenkeel.metastore.operator_epoch import acquire_epoch
 from evenkeel.model.conditions import Reason, condition, merge_conditions
 from evenkeel.model.table import Table
 from evenkeel.protocol.records import StoreState, decode

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from evenkeel.controller.dropped import PURGE_ANNOTATION, UNDELETE_ANNOTATION
+from evenkeel.controller.dropped_table_reconciler import PURGE_ANNOTATION, UNDELETE_ANNOTATION
 from evenkeel.errors import InvalidInputError
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.model.table import Table
 from evenkeel.protocol.records import Stable, TableRecord, decode
-from evenkeel.routing.routes import RoutingTable
+from evenkeel.routing.routing_table import RoutingTable
 from evenkeel.versions import SUPPORTED
 from tests.controller.support import KEYS, Scene, store_cluster, table, told
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from evenkeel.controller.mirror import PATIENCE_SECONDS, SILENCE_SECONDS, Mirror
-from evenkeel.metastore.api import Event, KeyValue, Put, Txn
-from evenkeel.metastore.memory import MemoryMetastore
+from evenkeel.controller.metastore_mirror import PATIENCE_SECONDS, SILENCE_SECONDS, Mirror
+from evenkeel.metastore.memory_metastore import MemoryMetastore
+from evenkeel.metastore.metastore_api import Event, KeyValue, Put, Txn
 from evenkeel.protocol.records import StoreRecord, StoreState, encode
-from evenkeel.reconcile.snapshot import read_table
+from evenkeel.reconcile.table_snapshot import read_table
 from evenkeel.runtime.clock import VirtualClock
 from tests.controller.support import KEYS, Scene
 from tests.kube_operator.support import turns

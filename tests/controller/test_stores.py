@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from evenkeel.controller import stores
+from evenkeel.controller import store_reconciler
 from evenkeel.errors import UnreachableError
-from evenkeel.metastore.api import Delete, Snapshot, Txn
+from evenkeel.metastore.metastore_api import Delete, Snapshot, Txn
 from evenkeel.model.storecluster import StoreCluster, StoreDrain
 from evenkeel.protocol.records import StoreSettings, StoreState, decode
 from tests.controller.support import KEYS, Scene, store_cluster, table, told

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from evenkeel import driver
-from evenkeel.controller import tables
-from evenkeel.local.resources import ROOT
-from evenkeel.metastore.api import Delete, Put, Txn
+from evenkeel.controller import table_reconciler
+from evenkeel.local.local_resources import ROOT
+from evenkeel.metastore.metastore_api import Delete, Put, Txn
 from evenkeel.model.partitionassignment import PartitionAssignment
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.model.table import Table
-from evenkeel.rebalancers import runner
-from evenkeel.reconcile import status
-from evenkeel.runtime.logs import set_up_logs
+from evenkeel.rebalancers import rebalancer_runner
+from evenkeel.reconcile import table_status
+from evenkeel.runtime.log_setup import set_up_logs
 from tests.controller.support import KEYS, Scene, store_cluster, table, told
 
 WELL = {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from evenkeel.metastore.api import Delete, Put, Txn
+from evenkeel.metastore.metastore_api import Delete, Put, Txn
 from evenkeel.metastore.mvcc import Mvcc
-from evenkeel.protocol.configuration import Configuration
+from evenkeel.protocol.group_configuration import Configuration
 from evenkeel.protocol.records import ReplicaId, StoreState, encode
 from tests.explorer import raft
 from tests.explorer.raft import Entry

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 
-from evenkeel.metastore.api import Put
-from evenkeel.protocol.configuration import Configuration
-from evenkeel.protocol.partition import PartitionView
+from evenkeel.metastore.metastore_api import Put
+from evenkeel.protocol.group_configuration import Configuration
+from evenkeel.protocol.partition_view import PartitionView
 from tests.explorer.raft import Replica
 from tests.explorer.sidecars import to_show
 from tests.explorer.world import InFlight, Store, World

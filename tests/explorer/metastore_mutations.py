@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import msgspec
 
-from evenkeel.metastore.api import Compare, Put, Txn
-from evenkeel.protocol import sidecar, table_life
+from evenkeel.metastore.metastore_api import Compare, Put, Txn
+from evenkeel.protocol import leader_transactions, table_lifecycle
 from evenkeel.protocol.keys import PartitionKeys
-from evenkeel.protocol.leader import Action, GroupView, Write
+from evenkeel.protocol.leader_decision import Action, GroupView, Write
 from evenkeel.protocol.records import Adoption, TableRecord, TableState, encode
 from tests.explorer import operators
 from tests.explorer.world import KEYS, TABLE, Scenario, Wish, World
@@ -26,7 +26,7 @@ def seeds_at_once(original: Callable[..., Action | None]) -> Callable[..., Actio
     def seed(group: GroupView, *, keys: PartitionKeys, table: Compare) -> Action | None:
         if group.applied.joint:
             return original(group, keys=keys, table=table)
-        return Write("seed", sidecar.seed_txn(group.applied.peers, keys=keys, table=table))
+        return Write("seed", leader_transactions.seed_txn(group.applied.peers, keys=keys, table=table))
 
     return seed
 
@@ -40,5 +40,5 @@ def creates_anew(world: World, epoch: Compare) -> operators.Step | None:
     if record is None:
         spec = msgspec.Raw(encode(world.desired))
         made = TableRecord(partitions=1, replicas=1, consensus_size=1, retarget=world.scenario.mode, spec=spec)
-        return "announce", table_life.announce(made, keys=KEYS, table=TABLE, epoch=epoch)
+        return "announce", table_lifecycle.announce(made, keys=KEYS, table=TABLE, epoch=epoch)
     return operators._create(world, epoch) if record.state is TableState.CREATING else opens_at_once(world, epoch)

@@ -14,12 +14,20 @@ from unittest import mock
 
 import msgspec
 
-from evenkeel.metastore.api import Compare, Op, Put, Txn
-from evenkeel.protocol import leader, partition, plan, replica, sidecar, steps
-from evenkeel.protocol.configuration import Configuration, is_majority
+from evenkeel.metastore.metastore_api import Compare, Op, Put, Txn
+from evenkeel.protocol import (
+    change_steps,
+    leader_decision,
+    leader_transactions,
+    operator_decision,
+    replica_decision,
+    stored_plan,
+)
+from evenkeel.protocol.group_configuration import Configuration, is_majority
 from evenkeel.protocol.keys import PartitionKeys
-from evenkeel.protocol.leader import Action, GroupView, Propose, Write
-from evenkeel.protocol.partition import Case, Decision, PartitionView
+from evenkeel.protocol.leader_decision import Action, GroupView, Propose, Write
+from evenkeel.protocol.operator_decision import Case, Decision
+from evenkeel.protocol.partition_view import PartitionView
 from evenkeel.protocol.records import (
     Peer,
     Pending,
@@ -30,7 +38,7 @@ from evenkeel.protocol.records import (
     shape,
     voters,
 )
-from evenkeel_raft.agent.partition import PartitionAgent, SeenTable
+from evenkeel_raft.agent.partition_agent import PartitionAgent, SeenTable
 from tests.explorer import operators, sidecars
 from tests.explorer.metastore_mutations import ADOPTED, creates_anew, opens_at_once, seeds_at_once
 from tests.explorer.world import PARTITION, Scenario, Store, Wish, World
@@ -91,14 +99,14 @@ def _away_and_back(original: Callable[..., Decision]) -> Callable[..., Decision]
 
 
 def _by_bytes() -> Patch:
-    original = steps.pending_of
+    original = change_steps.pending_of
 
     def pending_of(current: Sequence[Peer], target: Sequence[Peer]) -> Pending | None:
         return original(current, target) or (Pending((tuple(target),)) if encode(target) != encode(current) else None)
 
     stack = contextlib.ExitStack()
-    stack.enter_context(mock.patch.object(partition, "shape", lambda peers: encode(tuple(peers))))
-    for module in (partition, sidecar):
+    stack.enter_context(mock.patch.object(operator_decision, "shape", lambda peers: encode(tuple(peers))))
+    for module in (operator_decision, leader_transactions):
         stack.enter_context(mock.patch.object(module, "pending_of", pending_of))
     return stack
 
@@ -108,7 +116,7 @@ def _ids_from_plan() -> Patch:
     ids: dict[int, dict[tuple[str, str], int]] = {}
     make_plan = operators.make_plan
 
-    def remember(world: World, n: int) -> plan.Plan:
+    def remember(world: World, n: int) -> stored_plan.Plan:
         ids[n] = {(peer.store, peer.volume): peer.replica for peer in world.view().peers()}
         return make_plan(world, n)
 
@@ -118,7 +126,7 @@ def _ids_from_plan() -> Patch:
 
     stack = contextlib.ExitStack()
     stack.enter_context(mock.patch.object(operators, "make_plan", remember))
-    stack.enter_context(mock.patch.object(partition, "assign_ids", assign_ids))
+    stack.enter_context(mock.patch.object(operator_decision, "assign_ids", assign_ids))
     return stack
 
 
@@ -138,10 +146,10 @@ def _one_step(current: Sequence[Peer], target: Sequence[Peer]) -> Pending | None
 
 
 def _on_absence() -> Patch:
-    excluded, may_delete = replica.excluded, sidecars.may_delete
+    excluded, may_delete = replica_decision.excluded, sidecars.may_delete
     stack = contextlib.ExitStack()
     stack.enter_context(
-        mock.patch.object(replica, "excluded", lambda view, id_: view.stable is None or excluded(view, id_))
+        mock.patch.object(replica_decision, "excluded", lambda view, id_: view.stable is None or excluded(view, id_))
     )
     stack.enter_context(
         mock.patch.object(
@@ -151,18 +159,18 @@ def _on_absence() -> Patch:
     return stack
 
 
-def _old_peers(original: Callable[..., replica.Start | None]) -> Callable[..., replica.Start | None]:
-    def start(view: PartitionView, **kwargs: Any) -> replica.Start | None:
+def _old_peers(original: Callable[..., replica_decision.Start | None]) -> Callable[..., replica_decision.Start | None]:
+    def start(view: PartitionView, **kwargs: Any) -> replica_decision.Start | None:
         wanted = original(view, **kwargs)
         if wanted is None or wanted.configuration is not None or view.pending is None:
             return wanted
-        return replica.Start(wanted.peer, Configuration(view.pending.last))
+        return replica_decision.Start(wanted.peer, Configuration(view.pending.last))
 
     return start
 
 
-def _any_volume(original: Callable[..., replica.Start | None]) -> Callable[..., replica.Start | None]:
-    def start(view: PartitionView, *, store: str, volume: str, newest_held: int) -> replica.Start | None:
+def _any_volume(original: Callable[..., replica_decision.Start | None]) -> Callable[..., replica_decision.Start | None]:
+    def start(view: PartitionView, *, store: str, volume: str, newest_held: int) -> replica_decision.Start | None:
         for peer in view.stable.peers if view.stable is not None else ():
             if peer.store == store:
                 return original(view, store=store, volume=peer.volume, newest_held=newest_held)
@@ -176,7 +184,7 @@ def _switch_by_reread(original: Callable[..., Action | None]) -> Callable[..., A
         behind = view.stable is not None and shape(view.stable.peers) != shape(group.applied.peers)
         settled = group.newest == group.applied and not group.applied.joint and group.committed_in_term
         if behind and settled and view.pending is not None:
-            txn = sidecar.switch_txn(
+            txn = leader_transactions.switch_txn(
                 view, group.applied.peers, keys=PARTITION, token=view.pending_mod, table=kwargs["table"]
             )
             return Write("switch", txn)
@@ -200,7 +208,7 @@ def _without_lock(*, joint: bool) -> Callable[[Callable[..., Action | None]], Ca
         def change(view: PartitionView, group: GroupView, target: tuple[Peer, ...], **kwargs: Any) -> Action | None:
             action = original(view, group, target, **kwargs)
             if isinstance(action, Write) and action.what == "lock":
-                final = leader._final(group.applied, target, token=view.pending_mod)
+                final = leader_decision._final(group.applied, target, token=view.pending_mod)
                 return Propose("final", final) if final.joint is joint else action
             return action
 
@@ -273,7 +281,7 @@ def _destroy_by_parts() -> Patch:
         assert store.remembered is not None
         now = world.view()
         mixed = msgspec.structs.replace(now, stable=store.remembered.stable)
-        return replica.excluded(mixed, store.replica.id)
+        return replica_decision.excluded(mixed, store.replica.id)
 
     def suspicion(agent: PartitionAgent, id_: ReplicaId) -> bool:
         stable = None if agent.view is None else agent.view.stable
@@ -320,7 +328,7 @@ MUTATIONS = (
     Mutation(
         name="23776",
         says="a plan that changes nothing does not advance the trigger",
-        patch=_swap(partition, "retarget", _trigger_stays),
+        patch=_swap(operator_decision, "retarget", _trigger_stays),
     ),
     Mutation(
         name="25804",
@@ -330,13 +338,15 @@ MUTATIONS = (
     Mutation(
         name="25795",
         says="planned becomes pending without going through steps",
-        patch=lambda: mock.patch.object(sidecar, "pending_of", _one_step),
+        patch=lambda: mock.patch.object(leader_transactions, "pending_of", _one_step),
     ),
-    Mutation(name="19443", says="an empty target reaches pending", patch=_swap(partition, "retarget", _empty_target)),
+    Mutation(
+        name="19443", says="an empty target reaches pending", patch=_swap(operator_decision, "retarget", _empty_target)
+    ),
     Mutation(
         name="25146",
         says="a target that is stable again is taken for reached, although pending leads away from it",
-        patch=_swap(partition, "retarget", _away_and_back),
+        patch=_swap(operator_decision, "retarget", _away_and_back),
         scenario=THERE_AND_BACK,
         weights={"elect": 0.02, "timeout": 0.05, "give-up": 0.05, "lead": 0.2},
     ),
@@ -358,12 +368,12 @@ MUTATIONS = (
     Mutation(
         name="old-peers",
         says="a new replica starts with the peers it is to join",
-        patch=_swap(replica, "start", _old_peers),
+        patch=_swap(replica_decision, "start", _old_peers),
     ),
     Mutation(
         name="no-volume",
         says="a sidecar starts what names its store, whatever the volume",
-        patch=_swap(replica, "start", _any_volume),
+        patch=_swap(replica_decision, "start", _any_volume),
     ),
     Mutation(
         name="plan-ids",
@@ -377,7 +387,7 @@ MUTATIONS = (
     Mutation(
         name="no-token",
         says="the switch compares what was just read instead of its configuration's token",
-        patch=_swap(leader, "next_action", _switch_by_reread),
+        patch=_swap(leader_decision, "next_action", _switch_by_reread),
         scenario=Scenario(
             stores=("a", "b", "c"),
             wishes=(Wish(("a", "b", "c")), Wish(("b", "c")), Wish(("a", "b")), Wish(("a", "c"))),
@@ -388,17 +398,17 @@ MUTATIONS = (
     Mutation(
         name="staging-token",
         says="entries that stage learners carry the token",
-        patch=_swap(leader, "_stage", _staging_has_token),
+        patch=_swap(leader_decision, "_stage", _staging_has_token),
     ),
     Mutation(
         name="joint-unlocked",
         says="joint is logged without the lock",
-        patch=_swap(leader, "_change", _without_lock(joint=True)),
+        patch=_swap(leader_decision, "_change", _without_lock(joint=True)),
     ),
     Mutation(
         name="learners-unlocked",
         says="a change of learners is logged without the lock",
-        patch=_swap(leader, "_change", _without_lock(joint=False)),
+        patch=_swap(leader_decision, "_change", _without_lock(joint=False)),
         scenario=Scenario(
             stores=("a", "b", "c"),
             wishes=(Wish(("a",)), Wish(("a",), ("b",)), Wish(("a",), ("c",)), Wish(("a",))),
@@ -409,7 +419,7 @@ MUTATIONS = (
     Mutation(
         name="deposed-unlock",
         says="a deposed leader deletes its successor's lock",
-        patch=_swap(leader, "may_unlock", lambda _: lambda *args, **kwargs: True),
+        patch=_swap(leader_decision, "may_unlock", lambda _: lambda *args, **kwargs: True),
         scenario=Scenario(
             stores=("a", "b", "c"),
             wishes=(Wish(("a", "b", "c")), Wish(("b", "c")), Wish(("a", "b")), Wish(("a", "c"))),
@@ -440,7 +450,7 @@ MUTATIONS = (
     Mutation(
         name="early-switch",
         says="the switch does not wait until a quorum knows the commit",
-        patch=_swap(leader, "next_action", _commit_unknown),
+        patch=_swap(leader_decision, "next_action", _commit_unknown),
         scenario=Scenario(
             stores=("a", "b", "c", "d"),
             wishes=(Wish(("a", "b", "c")), Wish(("a", "b", "d"))),
@@ -451,12 +461,12 @@ MUTATIONS = (
     Mutation(
         name="dead-majority",
         says="joint is logged although the target's majority does not answer",
-        patch=lambda: mock.patch.object(leader, "ready_to_change", _dead_majority),
+        patch=lambda: mock.patch.object(leader_decision, "ready_to_change", _dead_majority),
     ),
     Mutation(
         name="planned-waits",
         says="in Adjust, planned is not promoted when the lock is released",
-        patch=_swap(leader, "next_action", _planned_waits),
+        patch=_swap(leader_decision, "next_action", _planned_waits),
         scenario=Scenario(
             stores=("a", "b", "c"),
             wishes=(Wish(("a",)), Wish(("a", "b"))),
@@ -467,7 +477,7 @@ MUTATIONS = (
     Mutation(
         name="blind-cancel",
         says="a cancelled change is replaced without comparing stable and what goes with it",
-        patch=_swap(leader, "promote_txn", _blind_cancel),
+        patch=_swap(leader_decision, "promote_txn", _blind_cancel),
         scenario=Scenario(
             stores=("a", "b", "c"),
             wishes=(Wish(("a",)), Wish(("a",), ("b",)), Wish(("a",), ("c",)), Wish(("a",))),
@@ -479,7 +489,7 @@ MUTATIONS = (
     Mutation(
         name="stable-last",
         says="stable is written only when the whole queue is done",
-        patch=_swap(leader, "switch_txn", _stable_at_the_end),
+        patch=_swap(leader_decision, "switch_txn", _stable_at_the_end),
     ),
     Mutation(
         name="stale-drop",
@@ -521,7 +531,7 @@ MUTATIONS = (
     Mutation(
         name="stranded-queue",
         says="in Queue, planned waits for ever behind a change that a lost replica blocks",
-        patch=lambda: mock.patch.object(partition, "_stranded", return_value=False),
+        patch=lambda: mock.patch.object(operator_decision, "_stranded", return_value=False),
         scenario=Scenario(
             stores=("a", "b", "c"),
             wishes=(Wish(("a",)), Wish(("a",), ("b",)), Wish(("a",), ("c",))),
@@ -547,7 +557,7 @@ MUTATIONS = (
     Mutation(
         name="orphan-learner",
         says="learners are not unstaged when their change is called off",
-        patch=_swap(leader, "_stage", _only_adds),
+        patch=_swap(leader_decision, "_stage", _only_adds),
         scenario=Scenario(
             stores=("a", "b"), wishes=(Wish(("a",)), Wish(("a",), ("b",)), Wish(("a",))), budget={"desired": 2}
         ),
@@ -556,7 +566,7 @@ MUTATIONS = (
     Mutation(
         name="outgoing-leaves",
         says="a leader that is on its way out ends joint itself",
-        patch=lambda: mock.patch.object(leader, "_in_joint", _leaves_itself),
+        patch=lambda: mock.patch.object(leader_decision, "_in_joint", _leaves_itself),
         scenario=Scenario(stores=("a", "b"), wishes=(Wish(("a",)), Wish(("b",))), budget={"desired": 1, "lose": 1}),
         weights={"elect": 0.01, "timeout": 0.01, "give-up": 0.01, "lose": 0.02, "desired": 4.0},
     ),
@@ -568,7 +578,7 @@ MUTATIONS = (
     Mutation(
         name="seed-unproven",
         says="a leader records its configuration as stable without proving that it still leads",
-        patch=_swap(leader, "_seed", seeds_at_once),
+        patch=_swap(leader_decision, "_seed", seeds_at_once),
         scenario=ADOPTED,
     ),
     Mutation(

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import msgspec
 
-from evenkeel.metastore.api import Compare, Put, Txn, TxnResult
-from evenkeel.protocol import partition, plan, table_life
+from evenkeel.metastore.metastore_api import Compare, Put, Txn, TxnResult
+from evenkeel.protocol import operator_decision, stored_plan, table_lifecycle
+from evenkeel.protocol.partition_view import PartitionView
 from evenkeel.protocol.records import Adoption, Peer, Retarget, TableRecord, TableState, encode, shape
 from tests.explorer.world import KEYS, PARTITION, RECORD, TABLE, Action, InFlight, Operator, Wish, World, target_of
 
@@ -79,7 +80,7 @@ def _adopt(world: World, epoch: Compare) -> Step | None:
             spec=msgspec.Raw(encode(Wish(voters, learners))),
         )
         floor = plan_floor(world)
-        return "adopt", table_life.adopt(
+        return "adopt", table_lifecycle.adopt(
             record, kv, request=request, plan_floor=floor, keys=KEYS, table=TABLE, epoch=epoch
         )
     return "open", Txn((epoch,), (Put(KEYS.adoption, encode(Adoption("1", request))),))
@@ -93,7 +94,9 @@ def plan_floor(world: World) -> int:
 def _without_table(world: World, epoch: Compare) -> Step | None:
     tombstone = world.metastore.get(KEYS.tombstone(TABLE))
     if tombstone is not None:
-        txn = table_life.bury(tombstone, gone=lambda store, volume: gone_for_good(world, store, volume), epoch=epoch)
+        txn = table_lifecycle.bury(
+            tombstone, gone=lambda store, volume: gone_for_good(world, store, volume), epoch=epoch
+        )
         return None if txn is None else ("bury", txn)
     if world.desired.voters is None or world.planned:
         return None
@@ -104,7 +107,7 @@ def _without_table(world: World, epoch: Compare) -> Step | None:
         retarget=world.scenario.mode,
         spec=msgspec.Raw(encode(world.desired)),
     )
-    return "announce", table_life.announce(record, keys=KEYS, table=TABLE, epoch=epoch)
+    return "announce", table_lifecycle.announce(record, keys=KEYS, table=TABLE, epoch=epoch)
 
 
 def gone_for_good(world: World, store: str, volume: str) -> bool:
@@ -119,9 +122,9 @@ def _drop(world: World, record: TableRecord, epoch: Compare) -> Step:
     kv = world.metastore.get(RECORD)
     assert kv is not None
     if record.state is not TableState.DROPPING:
-        return "dropping", table_life.mark_dropping(kv, keys=KEYS, table=TABLE, epoch=epoch)
+        return "dropping", table_lifecycle.mark_dropping(kv, keys=KEYS, table=TABLE, epoch=epoch)
     volumes = [(store.name, store.volume) for store in world.stores.values()]
-    return "drop", table_life.drop(kv, volumes, keys=KEYS, table=TABLE, epoch=epoch)
+    return "drop", table_lifecycle.drop(kv, volumes, keys=KEYS, table=TABLE, epoch=epoch)
 
 
 def _create(world: World, epoch: Compare) -> Step | None:
@@ -132,42 +135,42 @@ def _create(world: World, epoch: Compare) -> Step | None:
         n = 1 if newest is None else newest.n + 1
         return ("plan", _plan_txn(world, n, epoch)) if _wanted(world, n).slices[0].voters else None
     if world.view().stable is None:
-        (txn,) = table_life.genesis(newest, [0], keys=KEYS, table=TABLE, record=kv, epoch=epoch)
+        (txn,) = table_lifecycle.genesis(newest, [0], keys=KEYS, table=TABLE, record=kv, epoch=epoch)
         return "genesis", txn
-    return "ready", table_life.make_ready(kv, keys=KEYS, table=TABLE, epoch=epoch)
+    return "ready", table_lifecycle.make_ready(kv, keys=KEYS, table=TABLE, epoch=epoch)
 
 
-def newest_plan(world: World) -> plan.Plan | None:
+def newest_plan(world: World) -> stored_plan.Plan | None:
     """The plan that counts, as a successor would read it."""
     return world.derived("plan", lambda: _read_plan(world))
 
 
-def _read_plan(world: World) -> plan.Plan | None:
+def _read_plan(world: World) -> stored_plan.Plan | None:
     head = world.metastore.get(KEYS.plan_head(TABLE))
     if head is None:
         return None
     n = msgspec.json.decode(head.value)["n"]
-    return plan.read_plan(head, world.metastore.range(KEYS.plan_slices(TABLE, n)).kvs)
+    return stored_plan.read_plan(head, world.metastore.range(KEYS.plan_slices(TABLE, n)).kvs)
 
 
-def _wanted(world: World, n: int) -> plan.Plan:
+def _wanted(world: World, n: int) -> stored_plan.Plan:
     record, _ = world.record()
     assert record is not None
     voters, learners = msgspec.json.decode(bytes(record.spec))
     usable = world.volumes()
     row, count = target_of(Wish(tuple(voters), tuple(learners)), usable, world.scenario.stores)
-    return plan.make_plan([row], n=n, inputs=world.metastore.revision, voters=count, volumes=usable)
+    return stored_plan.make_plan([row], n=n, inputs=world.metastore.revision, voters=count, volumes=usable)
 
 
 def _plan_txn(world: World, n: int, epoch: Compare) -> Txn:
     head = world.metastore.get(KEYS.plan_head(TABLE))
     mod = 0 if head is None else head.mod_revision
     made = make_plan(world, n)
-    (txn,) = plan.write_plan(made, keys=KEYS, table=TABLE, head_mod=mod, guards=(epoch, world.holds_table()))
+    (txn,) = stored_plan.write_plan(made, keys=KEYS, table=TABLE, head_mod=mod, guards=(epoch, world.holds_table()))
     return txn
 
 
-def make_plan(world: World, n: int) -> plan.Plan:
+def make_plan(world: World, n: int) -> stored_plan.Plan:
     """Compute plan n from the keys as they are."""
     return _wanted(world, n)
 
@@ -193,11 +196,11 @@ def _rebalance(world: World, epoch: Compare) -> Step | None:
 
 
 def retarget(
-    view: partition.PartitionView, newest: plan.Plan, *, mode: Retarget, volumes: dict[str, str]
-) -> partition.Decision:
+    view: PartitionView, newest: stored_plan.Plan, *, mode: Retarget, volumes: dict[str, str]
+) -> operator_decision.Decision:
     """The operator's half of the protocol, on the one partition there is."""
 
     def gone(peer: Peer) -> bool:
         return volumes.get(peer.store) != peer.volume
 
-    return partition.retarget(view, newest.target(0), keys=PARTITION, plan=newest.n, mode=mode, gone=gone)
+    return operator_decision.retarget(view, newest.target(0), keys=PARTITION, plan=newest.n, mode=mode, gone=gone)

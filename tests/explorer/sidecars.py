@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import msgspec
 
-from evenkeel.metastore.api import Txn, TxnResult
-from evenkeel.protocol import leader, replica, table_life
-from evenkeel.protocol.partition import PartitionView
+from evenkeel.metastore.metastore_api import Txn, TxnResult
+from evenkeel.protocol import leader_decision, replica_decision, table_lifecycle
+from evenkeel.protocol.partition_view import PartitionView
 from evenkeel.protocol.records import ReplicaId
 from tests.explorer import raft
 from tests.explorer.raft import Entry, Replica
@@ -165,7 +165,7 @@ def read_as_leader(world: World, store: Store) -> None:
     see(world, store)
 
 
-def group_view(world: World, store: Store) -> leader.GroupView:
+def group_view(world: World, store: Store) -> leader_decision.GroupView:
     """What the store's leading replica knows of its group."""
     me = store.replica
     assert me is not None
@@ -173,7 +173,7 @@ def group_view(world: World, store: Store) -> leader.GroupView:
     assert applied is not None
     assert newest is not None
     knowing = {id_ for id_, commit in me.known.items() if commit >= me.applied_index()} | {me.id}
-    return leader.GroupView(
+    return leader_decision.GroupView(
         me=me.id,
         term=me.term,
         applied=applied,
@@ -197,13 +197,13 @@ def _lead(world: World, store: Store) -> None:
     me = store.replica
     assert me is not None
     match store.agent.lead(group_view(world, store)):
-        case leader.Write(what, txn) as write:
+        case leader_decision.Write(what, txn) as write:
             store.agent.sent(write)
             world.send(store, what, txn)
-        case leader.Propose(_, configuration) as propose:
+        case leader_decision.Propose(_, configuration) as propose:
             store.agent.proposed(propose)
             raft.append(me, Entry(me.term, configuration))
-        case leader.Transfer(to):
+        case leader_decision.Transfer(to):
             elect(world, to)
 
 
@@ -240,7 +240,7 @@ def leaders_word(world: World, excluded: ReplicaId) -> bool:
         applied, newest = other.applied(), other.newest()
         if not other.leading or applied is None or newest is None or not world.stores[other.id[0]].reachable:
             continue
-        if applied.is_quorum(_answering(world, other)) and replica.leader_excludes(
+        if applied.is_quorum(_answering(world, other)) and replica_decision.leader_excludes(
             excluded, applied=applied, newest=newest, committed_in_term=other.term_at(other.commit) == other.term
         ):
             return True
@@ -249,7 +249,7 @@ def leaders_word(world: World, excluded: ReplicaId) -> bool:
 
 def _confirmation(world: World, store: Store) -> Txn | None:
     tombstone = world.metastore.get(KEYS.tombstone(TABLE))
-    return None if tombstone is None else table_life.confirm_drop(tombstone, store=store.name, volume=store.volume)
+    return None if tombstone is None else table_lifecycle.confirm_drop(tombstone, store=store.name, volume=store.volume)
 
 
 def on_result(world: World, store: Store, flight: InFlight, result: TxnResult) -> None:

@@ -7,10 +7,10 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from evenkeel.metastore.api import Compare, Put, Txn, TxnResult
+from evenkeel.metastore.metastore_api import Compare, Put, Txn, TxnResult
 from evenkeel.metastore.mvcc import Mvcc
 from evenkeel.protocol.keys import Keys
-from evenkeel.protocol.partition import PartitionView, read_partition
+from evenkeel.protocol.partition_view import PartitionView, read_partition
 from evenkeel.protocol.records import (
     Adoption,
     ReplicaId,
@@ -22,7 +22,7 @@ from evenkeel.protocol.records import (
     decode,
     encode,
 )
-from evenkeel_raft.agent.partition import PartitionAgent, SeenTable
+from evenkeel_raft.agent.partition_agent import PartitionAgent, SeenTable
 from tests.explorer.raft import Entry, Replica
 
 KEYS = Keys(namespace="explorer", store_cluster="stores")

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from evenkeel.errors import InvalidInputError
-from evenkeel.local.resources import ROOT, Applied, ClusterResources, LocalResources
-from evenkeel.metastore.api import Put, Txn
-from evenkeel.metastore.memory import MemoryMetastore
+from evenkeel.local.local_resources import ROOT, Applied, ClusterResources, LocalResources
+from evenkeel.metastore.memory_metastore import MemoryMetastore
+from evenkeel.metastore.metastore_api import Put, Txn
 from evenkeel.model.loading import load_yaml
 from evenkeel.model.partitionassignment import PartitionAssignment
 from evenkeel.model.rebalanceplan import RebalancePlan

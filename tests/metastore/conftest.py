@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from evenkeel.metastore.etcd import EtcdMetastore
-from evenkeel.metastore.memory import MemoryMetastore
-from evenkeel.metastore.server import EtcdBinary, EtcdServer, find_etcd
+from evenkeel.metastore.etcd_metastore import EtcdMetastore
+from evenkeel.metastore.etcd_server import EtcdBinary, EtcdServer, find_etcd
+from evenkeel.metastore.memory_metastore import MemoryMetastore
 from evenkeel.runtime.clock import VirtualClock
 from tests.metastore.support import FAST_ELECTIONS, Subject, compact_etcd, settings_for
 

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from aetcd import rpc
 
 from evenkeel.errors import UnreachableError
-from evenkeel.metastore.api import Delete, Event, Metastore, Put, Txn, TxnResult, WatchBatch
-from evenkeel.metastore.server import free_port
-from evenkeel.metastore.settings import EtcdSettings
+from evenkeel.metastore.etcd_server import free_port
+from evenkeel.metastore.etcd_settings import EtcdSettings
+from evenkeel.metastore.metastore_api import Delete, Event, Metastore, Put, Txn, TxnResult, WatchBatch
 
 FAST_ELECTIONS = ("--heartbeat-interval=20", "--election-timeout=200")
 PATIENCE = 20.0

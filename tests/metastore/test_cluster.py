@@ -11,8 +11,8 @@ import pytest
 from aetcd import rpc
 
 from evenkeel.errors import UnreachableError
-from evenkeel.metastore.etcd import EtcdMetastore
-from evenkeel.metastore.server import EtcdBinary, EtcdCluster, EtcdServer
+from evenkeel.metastore.etcd_metastore import EtcdMetastore
+from evenkeel.metastore.etcd_server import EtcdBinary, EtcdCluster, EtcdServer
 from tests.metastore.support import (
     FAST_ELECTIONS,
     PATIENCE,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from aetcd import rpc
 
-from evenkeel.metastore._codec import decode_kv, encode_txn, prefix_bounds, writes
-from evenkeel.metastore.api import Compare, Delete, Get, KeyValue, Put, Txn, absent
+from evenkeel.metastore._etcd_codec import decode_kv, encode_txn, prefix_bounds, writes
+from evenkeel.metastore.metastore_api import Compare, Delete, Get, KeyValue, Put, Txn, absent
 
 
 def test_transaction_without_operations_reads() -> None:

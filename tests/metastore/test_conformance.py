@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from evenkeel.errors import CompactedError, LeaseNotFoundError, MetastoreError, RefusedError
-from evenkeel.metastore.api import (
+from evenkeel.metastore.etcd_server import EtcdBinary
+from evenkeel.metastore.metastore_api import (
     MAX_TXN_OPS,
     Compare,
     Delete,
@@ -19,7 +20,6 @@ from evenkeel.metastore.api import (
     absent,
     unchanged,
 )
-from evenkeel.metastore.server import EtcdBinary
 from tests.metastore.support import (
     PATIENCE,
     Subject,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from evenkeel.errors import FencedError
-from evenkeel.metastore.api import MAX_TXN_OPS, Get, Put, Txn, absent
-from evenkeel.metastore.epoch import FencedMetastore, acquire_epoch
+from evenkeel.metastore.metastore_api import MAX_TXN_OPS, Get, Put, Txn, absent
+from evenkeel.metastore.operator_epoch import FencedMetastore, acquire_epoch
 from tests.metastore.support import Subject, delete, events_until, put, shown
 
 

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from evenkeel.errors import ClusterMismatchError, UnreachableError
-from evenkeel.metastore.api import Get, Txn, absent
-from evenkeel.metastore.etcd import EtcdMetastore
-from evenkeel.metastore.server import EtcdServer, free_port
+from evenkeel.metastore.etcd_metastore import EtcdMetastore
+from evenkeel.metastore.etcd_server import EtcdServer, free_port
+from evenkeel.metastore.metastore_api import Get, Txn, absent
 from tests.metastore.support import (
     PATIENCE,
     Proxy,

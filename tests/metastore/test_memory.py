@@ -8,7 +8,7 @@ import pytest
 
 from evenkeel.errors import LeaseNotFoundError, UnreachableError
 from evenkeel.metastore.leases import keep_alive
-from evenkeel.metastore.memory import MemoryMetastore
+from evenkeel.metastore.memory_metastore import MemoryMetastore
 from evenkeel.runtime.clock import VirtualClock
 from tests.metastore.support import events_until, put, shown
 

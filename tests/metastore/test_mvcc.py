@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from evenkeel.errors import CompactedError, LeaseNotFoundError, RefusedError
-from evenkeel.metastore.api import Compare, Delete, Event, KeyValue, Put, Txn, absent
+from evenkeel.metastore.metastore_api import Compare, Delete, Event, KeyValue, Put, Txn, absent
 from evenkeel.metastore.mvcc import Mvcc
 from tests.metastore.support import delete, put
 

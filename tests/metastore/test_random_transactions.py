@@ -12,11 +12,11 @@ import pytest
 from aetcd import rpc
 
 from evenkeel.errors import CompactedError, MetastoreError
-from evenkeel.metastore._status import translate
-from evenkeel.metastore.api import Compare, Delete, Event, Get, Op, Put, Snapshot, Txn, TxnResult
-from evenkeel.metastore.etcd import EtcdMetastore
+from evenkeel.metastore._etcd_errors import translate
+from evenkeel.metastore.etcd_metastore import EtcdMetastore
+from evenkeel.metastore.etcd_server import EtcdServer
+from evenkeel.metastore.metastore_api import Compare, Delete, Event, Get, Op, Put, Snapshot, Txn, TxnResult
 from evenkeel.metastore.mvcc import Mvcc
-from evenkeel.metastore.server import EtcdServer
 from tests.metastore.support import END, compact_etcd, events_until, put, settings_for
 
 ROUNDS = 500

@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 
 from evenkeel.errors import ClusterMismatchError, UnreachableError
-from evenkeel.metastore.api import Metastore
-from evenkeel.metastore.etcd import EtcdMetastore
-from evenkeel.metastore.server import EtcdServer
+from evenkeel.metastore.etcd_metastore import EtcdMetastore
+from evenkeel.metastore.etcd_server import EtcdServer
+from evenkeel.metastore.metastore_api import Metastore
 from tests.metastore.support import (
     Proxy,
     compact_etcd,

@@ -12,8 +12,8 @@ import pytest
 from aetcd import rpc
 
 from evenkeel.errors import AuthenticationError, UnreachableError
-from evenkeel.metastore.etcd import EtcdMetastore
-from evenkeel.metastore.server import EtcdServer, ServerTls
+from evenkeel.metastore.etcd_metastore import EtcdMetastore
+from evenkeel.metastore.etcd_server import EtcdServer, ServerTls
 from tests.metastore.support import events_until, events_until_end, put, settings_for, shown
 
 

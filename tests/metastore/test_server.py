@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from evenkeel.errors import MetastoreError
-from evenkeel.metastore import binary as binaries
-from evenkeel.metastore.binary import BUILT_VERSION, EtcdBinary, built_etcd_path, find_etcd
-from evenkeel.metastore.etcd import EtcdMetastore
-from evenkeel.metastore.server import EtcdServer, free_port
+from evenkeel.metastore import etcd_binary as binaries
+from evenkeel.metastore.etcd_binary import BUILT_VERSION, EtcdBinary, built_etcd_path, find_etcd
+from evenkeel.metastore.etcd_metastore import EtcdMetastore
+from evenkeel.metastore.etcd_server import EtcdServer, free_port
 from tests.metastore.support import PATIENCE, put, settings_for
 
 
@@ -136,7 +136,7 @@ async def test_server_dies_with_its_parent(etcd_binary: EtcdBinary, tmp_path: Pa
     """Killing the process that started etcd ends etcd."""
     program = (
         "import asyncio, pathlib, sys\n"
-        "from evenkeel.metastore.server import EtcdServer\n"
+        "from evenkeel.metastore.etcd_server import EtcdServer\n"
         "async def main():\n"
         "    async with EtcdServer(pathlib.Path(sys.argv[1]), fsync=False) as server:\n"
         "        print(server.pid, flush=True)\n"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from evenkeel.errors import InvalidInputError
-from evenkeel.metastore.settings import EtcdSettings
+from evenkeel.metastore.etcd_settings import EtcdSettings
 
 
 @pytest.mark.parametrize(

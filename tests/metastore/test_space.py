@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from evenkeel.errors import NoSpaceError
-from evenkeel.metastore.api import Delete, Txn
-from evenkeel.metastore.etcd import EtcdMetastore
-from evenkeel.metastore.maintenance import Maintenance, ReliefPace
-from evenkeel.metastore.server import EtcdBinary, EtcdCluster, EtcdServer
+from evenkeel.metastore.etcd_maintenance import Maintenance, ReliefPace
+from evenkeel.metastore.etcd_metastore import EtcdMetastore
+from evenkeel.metastore.etcd_server import EtcdBinary, EtcdCluster, EtcdServer
+from evenkeel.metastore.metastore_api import Delete, Txn
 from tests.metastore.support import FAST_ELECTIONS, delete, events_until, of_key, persistent_txn, put, settings_for
 
 TINY = f"--quota-backend-bytes={2 << 20}"

@@ -22,19 +22,19 @@ from typing import Any, Final, Self
 import msgspec
 
 from evenkeel.driver import drive, read_at_one_revision
-from evenkeel.metastore.binary import find_etcd
-from evenkeel.metastore.epoch import Epoch, acquire_epoch
-from evenkeel.metastore.etcd import EtcdMetastore
-from evenkeel.metastore.server import EtcdServer, die_with_parent, free_port
-from evenkeel.metastore.settings import EtcdSettings
+from evenkeel.metastore.etcd_binary import find_etcd
+from evenkeel.metastore.etcd_metastore import EtcdMetastore
+from evenkeel.metastore.etcd_server import EtcdServer, die_with_parent, free_port
+from evenkeel.metastore.etcd_settings import EtcdSettings
+from evenkeel.metastore.operator_epoch import Epoch, acquire_epoch
 from evenkeel.model.views import TableView
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import Leader, Retarget, StoreRecord, TableRecord, decode, shape
 from evenkeel.reconcile.desired_table import DesiredTable
-from evenkeel.reconcile.known import read_stores
-from evenkeel.reconcile.snapshot import TableSnapshot, read_table
-from evenkeel.reconcile.stores import StoreWish, judge_stores
-from evenkeel.reconcile.table import Outcome, drop_table, reconcile_table
+from evenkeel.reconcile.known_stores import read_stores
+from evenkeel.reconcile.store_states import StoreWish, judge_stores
+from evenkeel.reconcile.table_snapshot import TableSnapshot, read_table
+from evenkeel.reconcile.table_steps import Outcome, drop_table, reconcile_table
 from tests.reconcile.support import store_cluster
 
 KEYS: Final = Keys(namespace="default", store_cluster="main")

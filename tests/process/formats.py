@@ -23,7 +23,14 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-RENAMED: dict[str, str] = {}
+RENAMED: dict[str, str] = {
+    "evenkeel_store.engine.group_metadata": "evenkeel_store.heads",
+    "evenkeel_store.engine.journal": "evenkeel_store.journal",
+    "evenkeel_store.engine.log_entries": "evenkeel_store.entries",
+    "evenkeel_store.engine.snapshot_files": "evenkeel_store.snapshots",
+    "evenkeel_raft.host.replica_label": "evenkeel_raft.host.labels",
+    "evenkeel.wire.socket_messages": "evenkeel.wire.messages",
+}
 """By the present name of a module, its name in the previous release."""
 
 _DEEPEST = 8
@@ -36,16 +43,16 @@ def formats() -> dict[str, tuple[Any, str]]:
     found: dict[str, tuple[Any, str]] = {}
     for name, module, attribute, how in (
         ("peer link", "evenkeel_raft.net.frames", "AnyFrame", "msgpack"),
-        ("socket: sidecar", "evenkeel.wire.messages", "FromSidecar", "msgpack"),
-        ("socket: store", "evenkeel.wire.messages", "FromStore", "msgpack"),
+        ("socket: sidecar", "evenkeel.wire.socket_messages", "FromSidecar", "msgpack"),
+        ("socket: store", "evenkeel.wire.socket_messages", "FromStore", "msgpack"),
         ("raft log", "evenkeel_raft.log.records", "StoredRecord", "msgpack"),
-        ("raft log: label", "evenkeel_raft.host.labels", "Label", "msgpack"),
+        ("raft log: label", "evenkeel_raft.host.replica_label", "Label", "msgpack"),
         ("raft log: configuration", "evenkeel_raft.core.types", "ConfChange", "msgpack"),
         ("snapshot: manifest", "evenkeel_raft.net.files.manifest", "Manifest", "msgpack"),
-        ("snapshot: about", "evenkeel_store.snapshots", "_About", "json"),
-        ("store: entry", "evenkeel_store.entries", "Entry", "msgpack"),
-        ("store: group", "evenkeel_store.journal", "KeptGroup", "msgpack"),
-        ("store: step", "evenkeel_store.heads", "Step", "msgpack"),
+        ("snapshot: about", "evenkeel_store.engine.snapshot_files", "_About", "json"),
+        ("store: entry", "evenkeel_store.engine.log_entries", "Entry", "msgpack"),
+        ("store: group", "evenkeel_store.engine.journal", "KeptGroup", "msgpack"),
+        ("store: step", "evenkeel_store.engine.group_metadata", "Step", "msgpack"),
     ):
         found[name] = getattr(_module(module), attribute), how
     for prefix, module in (("record", "evenkeel.protocol.records"), ("flight", "evenkeel.wire.flight")):

@@ -18,10 +18,10 @@ from typing import Final, Self
 
 from evenkeel.errors import DisconnectedError
 from evenkeel.protocol.keys import group_number
-from evenkeel.wire.messages import NotLeader
-from evenkeel_reference.client import ReferenceClient
-from evenkeel_reference.entries import Barrier, Conditional, Entry, Upsert
-from evenkeel_reference.front import Held, StatusIs, Written
+from evenkeel.wire.socket_messages import NotLeader
+from evenkeel_reference.reference_client import ReferenceClient
+from evenkeel_reference.reference_entries import Barrier, Conditional, Entry, Upsert
+from evenkeel_reference.reference_server import Held, StatusIs, Written
 from tests.process.cluster import LOOPBACK, TABLE, ProcessCluster
 from tests.raft.check.linearizability import Operation, linearizable
 

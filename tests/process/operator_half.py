@@ -10,10 +10,19 @@ import asyncio
 import sys
 
 from evenkeel.controller.controller import Controller
-from evenkeel.local.resources import ClusterResources, LocalResources
-from evenkeel.metastore.etcd import EtcdMetastore
-from evenkeel.metastore.settings import EtcdSettings
 from evenkeel.protocol.keys import Keys
+
+try:
+    from evenkeel.local.local_resources import ClusterResources, LocalResources
+    from evenkeel.metastore.etcd_metastore import EtcdMetastore
+    from evenkeel.metastore.etcd_settings import EtcdSettings
+except ModuleNotFoundError:  # the previous release's names
+    from evenkeel.local.resources import (  # type: ignore[import-not-found,no-redef]
+        ClusterResources,
+        LocalResources,
+    )
+    from evenkeel.metastore.etcd import EtcdMetastore  # type: ignore[import-not-found,no-redef]
+    from evenkeel.metastore.settings import EtcdSettings  # type: ignore[import-not-found,no-redef]
 
 
 async def run(endpoint: str, holder: str) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from evenkeel.metastore.api import Snapshot
-from evenkeel.protocol.partition import PartitionView
+from evenkeel.metastore.metastore_api import Snapshot
+from evenkeel.protocol.partition_view import PartitionView
 from tests.process.cluster import KEYS, ProcessCluster, StoreProcesses
 from tests.process.load import Load
 from tests.process.test_moves import finish

@@ -13,12 +13,12 @@ import pytest
 from evenkeel.client.aio import AsyncClient
 from evenkeel.errors import NoSpaceError, UnreachableError
 from evenkeel.local import supervisor
-from evenkeel.local.layout import Layout
-from evenkeel.local.resources import LocalResources
-from evenkeel.metastore.api import Put, Txn
-from evenkeel.metastore.etcd import EtcdMetastore
-from evenkeel.metastore.maintenance import Maintenance
-from evenkeel.metastore.settings import EtcdSettings
+from evenkeel.local.cluster_directory import Layout
+from evenkeel.local.local_resources import LocalResources
+from evenkeel.metastore.etcd_maintenance import Maintenance
+from evenkeel.metastore.etcd_metastore import EtcdMetastore
+from evenkeel.metastore.etcd_settings import EtcdSettings
+from evenkeel.metastore.metastore_api import Put, Txn
 from evenkeel.model.loading import load_yaml
 from evenkeel.model.table import Table
 from tests.process.test_local import TABLE

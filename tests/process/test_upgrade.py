@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 
 from evenkeel.client.aio import AsyncClient
-from evenkeel.local.resources import LocalResources
-from evenkeel.metastore.server import die_with_parent
+from evenkeel.local.local_resources import LocalResources
+from evenkeel.metastore.etcd_server import die_with_parent
 from evenkeel.model.loading import load_yaml
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.model.table import Table

@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from evenkeel.metastore.api import Compare, Delete, KeyValue, Put, Txn
+from evenkeel.metastore.metastore_api import Compare, Delete, KeyValue, Put, Txn
 from evenkeel.metastore.mvcc import Mvcc
 from evenkeel.protocol.keys import Keys
-from evenkeel.protocol.partition import PartitionView, read_partition
+from evenkeel.protocol.partition_view import PartitionView, read_partition
 from evenkeel.protocol.records import Lock, Peer, Pending, Planned, Role, Stable, TargetPeer, encode
 
 KEYS = Keys(namespace="shop", store_cluster="main")

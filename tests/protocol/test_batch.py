@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from evenkeel.errors import FencedError
-from evenkeel.metastore.api import MAX_TXN_OPS, KeyValue, Put, Txn, TxnResult
+from evenkeel.metastore.metastore_api import MAX_TXN_OPS, KeyValue, Put, Txn, TxnResult
 from evenkeel.metastore.mvcc import Mvcc
-from evenkeel.protocol.batch import Batch, PlanRun
-from evenkeel.protocol.partition import Case, PartitionView, read_partition
+from evenkeel.protocol.operator_decision import Case
+from evenkeel.protocol.partition_view import PartitionView, read_partition
+from evenkeel.protocol.plan_run import Batch, PlanRun
 from evenkeel.protocol.records import Lock, Peer, Retarget, Stable, encode
 from tests.protocol.support import KEYS, TABLE, holds, peers, put, queue, remove, shown_queue, targets
 

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from evenkeel.metastore.api import Compare
+from evenkeel.metastore.metastore_api import Compare
 from evenkeel.metastore.mvcc import Mvcc
-from evenkeel.protocol.configuration import Configuration
-from evenkeel.protocol.leader import Action, GroupView, Propose, Transfer, Write, next_action, ready_to_change
+from evenkeel.protocol.group_configuration import Configuration
+from evenkeel.protocol.leader_decision import Action, GroupView, Propose, Transfer, Write, next_action, ready_to_change
 from evenkeel.protocol.records import ReplicaId, Retarget, TableRecord, TableState
 from tests.protocol.support import KEYS, PARTITION, TABLE, holds, peers, put, queue, read, shown, stored
 

@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 import pytest
 
-from evenkeel.metastore.api import Delete, Put, Txn
-from evenkeel.protocol.partition import Case, Decision, PartitionView, previous, retarget
+from evenkeel.metastore.metastore_api import Delete, Put, Txn
+from evenkeel.protocol.operator_decision import Case, Decision, retarget
+from evenkeel.protocol.partition_view import PartitionView, previous
 from evenkeel.protocol.records import Peer, Retarget, Stable, encode
 from tests.protocol.support import PARTITION, peers, put, queue, read, remove, shown, shown_queue, stored, targets
 

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from evenkeel.errors import MalformedRecordError
-from evenkeel.metastore.api import MAX_TXN_OPS, Compare, Delete, Put, Txn
+from evenkeel.metastore.metastore_api import MAX_TXN_OPS, Compare, Delete, Put, Txn
 from evenkeel.metastore.mvcc import Mvcc
-from evenkeel.protocol.plan import KEPT, SLICE, Plan, make_plan, read_plan, write_plan
 from evenkeel.protocol.records import PlanState, encode
+from evenkeel.protocol.stored_plan import KEPT, SLICE, Plan, make_plan, read_plan, write_plan
 from tests.protocol.support import KEYS, TABLE, holds, put, targets
 
 VOLUMES = {name: f"{name}-1" for name in "abcdefghij"}

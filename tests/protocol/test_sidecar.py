@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from evenkeel.metastore.api import Compare, Delete, Put, Txn
+from evenkeel.metastore.metastore_api import Compare, Delete, Put, Txn
 from evenkeel.metastore.mvcc import Mvcc
-from evenkeel.protocol.partition import PartitionView
+from evenkeel.protocol.leader_transactions import lock_txn, may_unlock, promote_txn, switch_txn, unlock_txn
+from evenkeel.protocol.partition_view import PartitionView
 from evenkeel.protocol.records import Lock, TableRecord, TableState
-from evenkeel.protocol.sidecar import lock_txn, may_unlock, promote_txn, switch_txn, unlock_txn
 from tests.protocol.support import KEYS, PARTITION, TABLE, holds, peers, put, read, shown, shown_queue, stored
 
 RECORD = TableRecord(partitions=1, replicas=3, consensus_size=3, state=TableState.READY)

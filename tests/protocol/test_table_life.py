@@ -7,10 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from evenkeel.errors import PlanningError
-from evenkeel.metastore.api import MAX_TXN_OPS, Compare, Delete, KeyValue, Put, Txn
+from evenkeel.metastore.metastore_api import MAX_TXN_OPS, Compare, Delete, KeyValue, Put, Txn
 from evenkeel.metastore.mvcc import Mvcc
-from evenkeel.protocol import table_life
-from evenkeel.protocol.plan import Plan, make_plan, read_plan, write_plan
+from evenkeel.protocol import table_lifecycle
 from evenkeel.protocol.records import (
     Leader,
     Lock,
@@ -23,6 +22,7 @@ from evenkeel.protocol.records import (
     decode,
     encode,
 )
+from evenkeel.protocol.stored_plan import Plan, make_plan, read_plan, write_plan
 from tests.protocol.support import KEYS, TABLE, holds, peers, put, queue, shown
 
 PARTITIONS = 130
@@ -51,14 +51,14 @@ def next_transactions(store: Mvcc, epoch: Compare) -> Iterator[Txn]:
     record = store.get(KEYS.table(TABLE))
     head = store.get(KEYS.plan_head(TABLE))
     if record is None:
-        yield table_life.announce(RECORD, keys=KEYS, table=TABLE, epoch=epoch)
+        yield table_lifecycle.announce(RECORD, keys=KEYS, table=TABLE, epoch=epoch)
     elif head is None:
         yield from write_plan(first_plan(), keys=KEYS, table=TABLE, head_mod=0, guards=(epoch, holds(record)))
     elif state(store) is TableState.CREATING:
         plan = read_plan(head, store.range(KEYS.plan_slices(TABLE, 1)).kvs)
         missing = [p for p in range(PARTITIONS) if store.get(KEYS.partition(TABLE, p).stable) is None]
-        yield from table_life.genesis(plan, missing, keys=KEYS, table=TABLE, record=record, epoch=epoch)
-        yield table_life.make_ready(record, keys=KEYS, table=TABLE, epoch=epoch)
+        yield from table_lifecycle.genesis(plan, missing, keys=KEYS, table=TABLE, record=record, epoch=epoch)
+        yield table_lifecycle.make_ready(record, keys=KEYS, table=TABLE, epoch=epoch)
 
 
 def state(store: Mvcc) -> TableState:
@@ -135,14 +135,14 @@ def test_a_table_is_announced_once(key: str) -> None:
     """A table that exists, or whose uid was dropped, is not announced again; nor by a fenced operator."""
     store, epoch = metastore()
     put(store, key, Tombstone(()))
-    assert not store.txn(table_life.announce(RECORD, keys=KEYS, table=TABLE, epoch=epoch)).succeeded
+    assert not store.txn(table_lifecycle.announce(RECORD, keys=KEYS, table=TABLE, epoch=epoch)).succeeded
 
 
 def test_an_announced_table_is_creating() -> None:
     """Whatever state the given record has, the table begins as creating."""
     store, epoch = metastore()
     ready = TableRecord(partitions=1, replicas=1, consensus_size=1, state=TableState.READY)
-    assert store.txn(table_life.announce(ready, keys=KEYS, table=TABLE, epoch=epoch)).succeeded
+    assert store.txn(table_lifecycle.announce(ready, keys=KEYS, table=TABLE, epoch=epoch)).succeeded
     assert state(store) is TableState.CREATING
 
 
@@ -150,7 +150,9 @@ def test_a_partition_without_voters_is_not_created() -> None:
     """A first plan of learners only stops the creation with what is wrong, and writes nothing."""
     store, epoch = metastore()
     record = put(store, KEYS.table(TABLE), RECORD)
-    batches = table_life.genesis(first_plan(2, voters=0), [0, 1], keys=KEYS, table=TABLE, record=record, epoch=epoch)
+    batches = table_lifecycle.genesis(
+        first_plan(2, voters=0), [0, 1], keys=KEYS, table=TABLE, record=record, epoch=epoch
+    )
     with pytest.raises(PlanningError, match=f"table {TABLE}: plan 1 gives partition 0 no voter.*add stores"):
         list(batches)
 
@@ -159,12 +161,12 @@ def test_states_keep_the_rest_of_the_record() -> None:
     """Becoming ready or dropping changes the state and nothing else, and only of the record that was read."""
     store, epoch = metastore()
     record = put(store, KEYS.table(TABLE), RECORD)
-    ready = table_life.make_ready(record, keys=KEYS, table=TABLE, epoch=epoch)
-    dropping = table_life.mark_dropping(record, keys=KEYS, table=TABLE, epoch=epoch)
+    ready = table_lifecycle.make_ready(record, keys=KEYS, table=TABLE, epoch=epoch)
+    dropping = table_lifecycle.mark_dropping(record, keys=KEYS, table=TABLE, epoch=epoch)
     assert store.txn(ready).succeeded
     assert not store.txn(dropping).succeeded
     record = found(store, KEYS.table(TABLE))
-    assert store.txn(table_life.mark_dropping(record, keys=KEYS, table=TABLE, epoch=epoch)).succeeded
+    assert store.txn(table_lifecycle.mark_dropping(record, keys=KEYS, table=TABLE, epoch=epoch)).succeeded
     kept = decode(TableRecord, found(store, KEYS.table(TABLE)).value, key="table")
     assert kept.state is TableState.DROPPING
     assert (kept.partitions, kept.retarget) == (PARTITIONS, Retarget.QUEUE)
@@ -191,9 +193,9 @@ def dropped() -> tuple[Mvcc, Compare]:
         put(store, KEYS.partition(f"{TABLE}0", partition).stable, Stable(peers("a1")))
     put(store, KEYS.table(f"{TABLE}0"), RECORD)
     record = found(store, KEYS.table(TABLE))
-    assert store.txn(table_life.mark_dropping(record, keys=KEYS, table=TABLE, epoch=epoch)).succeeded
+    assert store.txn(table_lifecycle.mark_dropping(record, keys=KEYS, table=TABLE, epoch=epoch)).succeeded
     record = found(store, KEYS.table(TABLE))
-    assert store.txn(table_life.drop(record, EVERYWHERE, keys=KEYS, table=TABLE, epoch=epoch)).succeeded
+    assert store.txn(table_lifecycle.drop(record, EVERYWHERE, keys=KEYS, table=TABLE, epoch=epoch)).succeeded
     return store, epoch
 
 
@@ -213,7 +215,7 @@ def test_a_drop_is_guarded(key: str) -> None:
     """A fenced operator, or one that read another record, removes nothing."""
     store, epoch = metastore()
     busy(store, epoch)
-    txn = table_life.drop(found(store, KEYS.table(TABLE)), EVERYWHERE, keys=KEYS, table=TABLE, epoch=epoch)
+    txn = table_lifecycle.drop(found(store, KEYS.table(TABLE)), EVERYWHERE, keys=KEYS, table=TABLE, epoch=epoch)
     put(store, key, RECORD)
     before = contents(store)
     assert not store.txn(txn).succeeded
@@ -225,10 +227,10 @@ def test_what_was_in_flight_when_the_table_was_dropped_does_not_land() -> None:
     store, epoch = metastore()
     create(store, epoch, transactions=1)
     late = list(write_plan(first_plan(), keys=KEYS, table=TABLE, head_mod=0, guards=(epoch, holds(record_of(store)))))
-    late += table_life.genesis(first_plan(), [0], keys=KEYS, table=TABLE, record=record_of(store), epoch=epoch)
-    late.append(table_life.make_ready(record_of(store), keys=KEYS, table=TABLE, epoch=epoch))
-    late.append(table_life.announce(RECORD, keys=KEYS, table=TABLE, epoch=epoch))
-    assert store.txn(table_life.drop(record_of(store), EVERYWHERE, keys=KEYS, table=TABLE, epoch=epoch)).succeeded
+    late += table_lifecycle.genesis(first_plan(), [0], keys=KEYS, table=TABLE, record=record_of(store), epoch=epoch)
+    late.append(table_lifecycle.make_ready(record_of(store), keys=KEYS, table=TABLE, epoch=epoch))
+    late.append(table_lifecycle.announce(RECORD, keys=KEYS, table=TABLE, epoch=epoch))
+    assert store.txn(table_lifecycle.drop(record_of(store), EVERYWHERE, keys=KEYS, table=TABLE, epoch=epoch)).succeeded
     before = contents(store)
     assert not any(store.txn(txn).succeeded for txn in late)
     assert contents(store) == before
@@ -244,15 +246,15 @@ def test_every_volume_confirms() -> None:
     key = KEYS.tombstone(TABLE)
     for name, volume in reversed(EVERYWHERE):
         tombstone = found(store, key)
-        assert table_life.confirm_drop(tombstone, store=name, volume="another") is None
-        assert table_life.confirm_drop(tombstone, store="z", volume=volume) is None
-        assert table_life.bury(tombstone, gone=lambda *_: False, epoch=epoch) is None
-        txn = table_life.confirm_drop(tombstone, store=name, volume=volume)
+        assert table_lifecycle.confirm_drop(tombstone, store=name, volume="another") is None
+        assert table_lifecycle.confirm_drop(tombstone, store="z", volume=volume) is None
+        assert table_lifecycle.bury(tombstone, gone=lambda *_: False, epoch=epoch) is None
+        txn = table_lifecycle.confirm_drop(tombstone, store=name, volume=volume)
         assert txn is not None
         assert store.txn(txn).succeeded
         assert not store.txn(txn).succeeded
-        assert table_life.confirm_drop(found(store, key), store=name, volume=volume) is None
-    txn = table_life.bury(found(store, key), gone=lambda *_: False, epoch=epoch)
+        assert table_lifecycle.confirm_drop(found(store, key), store=name, volume=volume) is None
+    txn = table_lifecycle.bury(found(store, key), gone=lambda *_: False, epoch=epoch)
     assert txn is not None
     assert store.txn(txn).succeeded
     assert store.get(key) is None
@@ -262,12 +264,12 @@ def test_confirmations_that_race_are_both_kept() -> None:
     """Of two volumes that confirm at once the second is refused and tries again, so none is overwritten."""
     store, _ = dropped()
     key = KEYS.tombstone(TABLE)
-    one, other = (table_life.confirm_drop(found(store, key), store=s, volume=f"{s}-1") for s in "ab")
+    one, other = (table_lifecycle.confirm_drop(found(store, key), store=s, volume=f"{s}-1") for s in "ab")
     assert one is not None
     assert other is not None
     assert store.txn(one).succeeded
     assert not store.txn(other).succeeded
-    again = table_life.confirm_drop(found(store, key), store="b", volume="b-1")
+    again = table_lifecycle.confirm_drop(found(store, key), store="b", volume="b-1")
     assert again is not None
     assert store.txn(again).succeeded
     assert decode(Tombstone, found(store, key).value, key=key) == Tombstone((("c", "c-1"),))
@@ -281,7 +283,7 @@ def test_a_tombstone_stays_while_a_volume_may_hold_data(gone: tuple[tuple[str, s
     """It goes when all it waits for are gone for good, and not before."""
     store, epoch = dropped()
     tombstone = found(store, KEYS.tombstone(TABLE))
-    txn = table_life.bury(tombstone, gone=lambda name, volume: (name, volume) in gone, epoch=epoch)
+    txn = table_lifecycle.bury(tombstone, gone=lambda name, volume: (name, volume) in gone, epoch=epoch)
     assert (txn is not None) == buried
 
 
@@ -289,7 +291,7 @@ def test_a_tombstone_stays_while_a_volume_may_hold_data(gone: tuple[tuple[str, s
 def test_a_burial_is_guarded(key: str) -> None:
     """A tombstone that changed since, or whose operator was fenced, stays."""
     store, epoch = dropped()
-    txn = table_life.bury(found(store, KEYS.tombstone(TABLE)), gone=lambda *_: True, epoch=epoch)
+    txn = table_lifecycle.bury(found(store, KEYS.tombstone(TABLE)), gone=lambda *_: True, epoch=epoch)
     assert txn is not None
     put(store, key, Tombstone(()))
     assert not store.txn(txn).succeeded
@@ -299,7 +301,7 @@ def test_a_burial_is_guarded(key: str) -> None:
 def test_a_drop_is_one_transaction_whatever_the_tables_size() -> None:
     """Range deletes keep it within etcd's limit, and none of them touches what the same transaction puts."""
     store, epoch = metastore()
-    txn = table_life.drop(put(store, KEYS.table(TABLE), RECORD), EVERYWHERE, keys=KEYS, table=TABLE, epoch=epoch)
+    txn = table_lifecycle.drop(put(store, KEYS.table(TABLE), RECORD), EVERYWHERE, keys=KEYS, table=TABLE, epoch=epoch)
     assert len(txn.success) < 20
     assert [op.key for op in txn.success if isinstance(op, Put)] == [KEYS.tombstone(TABLE)]
     assert all(isinstance(op, (Delete, Put)) for op in txn.success)

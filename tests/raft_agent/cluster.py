@@ -6,11 +6,13 @@ import asyncio
 import random
 from collections.abc import Callable
 
-from evenkeel.metastore.api import Compare, Get, KeyValue, Put, Txn, TxnResult
-from evenkeel.metastore.memory import MemoryMetastore
+from evenkeel.metastore.memory_metastore import MemoryMetastore
+from evenkeel.metastore.metastore_api import Compare, Get, KeyValue, Put, Txn, TxnResult
 from evenkeel.metastore.mvcc import Mvcc
-from evenkeel.protocol import table_life
-from evenkeel.protocol.partition import PartitionView, read_partition, retarget
+from evenkeel.protocol import table_lifecycle
+from evenkeel.protocol.change_steps import assign_ids
+from evenkeel.protocol.operator_decision import retarget
+from evenkeel.protocol.partition_view import PartitionView, read_partition
 from evenkeel.protocol.records import (
     Leader,
     Peer,
@@ -22,12 +24,11 @@ from evenkeel.protocol.records import (
     encode,
     shape,
 )
-from evenkeel.protocol.steps import assign_ids
 from evenkeel.runtime.clock import VirtualClock
 from evenkeel_raft.agent.agent import Agent
-from evenkeel_raft.agent.context import StoreIdentity
-from evenkeel_raft.agent.settings import AgentSettings
-from evenkeel_raft.shared.groups import Partition
+from evenkeel_raft.agent.agent_context import StoreIdentity
+from evenkeel_raft.agent.agent_settings import AgentSettings
+from evenkeel_raft.shared.raft_groups import Partition
 from tests.protocol.support import KEYS, targets
 from tests.raft_agent.flaky import FlakyMetastore
 from tests.raft_agent.model import Disk, ModelGroups, Network
@@ -174,7 +175,7 @@ class Cluster:
         sizes = [len(row.split()) for row in rows]
         record = TableRecord(partitions=len(rows), replicas=max(sizes), consensus_size=max(sizes), retarget=mode)
         self._plans[table] = 1
-        await self._must(table_life.announce(record, keys=KEYS, table=table, epoch=ANYTIME))
+        await self._must(table_lifecycle.announce(record, keys=KEYS, table=table, epoch=ANYTIME))
         for number, row in enumerate(rows):
             keys = KEYS.partition(table, number)
             await self.put(keys.stable, Stable(assign_ids(targets(row), keep=(), plan=1), genesis=True))
@@ -184,7 +185,7 @@ class Cluster:
 
     async def make_ready(self, table: str = TABLE) -> None:
         kv = await self._table(table)
-        await self._must(table_life.make_ready(kv, keys=KEYS, table=table, epoch=ANYTIME))
+        await self._must(table_lifecycle.make_ready(kv, keys=KEYS, table=table, epoch=ANYTIME))
 
     async def retarget(
         self, row: str, *, partition: Partition = P0, gone: Callable[[Peer], bool] = lambda _: False
@@ -202,17 +203,17 @@ class Cluster:
     async def drop(self, table: str = TABLE) -> None:
         volumes = [(store.name, store.disk.volume) for store in self.stores.values()]
         kv = await self._table(table)
-        await self._must(table_life.mark_dropping(kv, keys=KEYS, table=table, epoch=ANYTIME))
+        await self._must(table_lifecycle.mark_dropping(kv, keys=KEYS, table=table, epoch=ANYTIME))
         self._dropped.add(table)
         kv = await self._table(table)
-        await self._must(table_life.drop(kv, volumes, keys=KEYS, table=table, epoch=ANYTIME))
+        await self._must(table_lifecycle.drop(kv, volumes, keys=KEYS, table=table, epoch=ANYTIME))
 
     async def bury(self, table: str = TABLE) -> bool:
         """Remove the tombstone, if everybody has confirmed."""
         tombstone = await self.metastore.get(KEYS.tombstone(table))
         if tombstone is None:
             return True
-        txn = table_life.bury(tombstone, gone=lambda *_: False, epoch=ANYTIME)
+        txn = table_lifecycle.bury(tombstone, gone=lambda *_: False, epoch=ANYTIME)
         return txn is not None and (await self.metastore.txn(txn)).succeeded
 
     def is_dropped(self, table: str) -> bool:

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 
 from evenkeel.errors import ClusterMismatchError, NoSpaceError, RefusedError, UnreachableError
-from evenkeel.metastore.api import KeyValue, Lease, Put, Snapshot, Txn, TxnResult, WatchBatch
-from evenkeel.metastore.memory import MemoryMetastore
+from evenkeel.metastore.memory_metastore import MemoryMetastore
+from evenkeel.metastore.metastore_api import KeyValue, Lease, Put, Snapshot, Txn, TxnResult, WatchBatch
 
 
 class FlakyMetastore:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from evenkeel.metastore.api import Delete, Put, Txn
+from evenkeel.metastore.metastore_api import Delete, Put, Txn
 from evenkeel.protocol.records import StoreRecord, encode
 from tests.protocol.support import KEYS
 from tests.raft_agent.cluster import P0, TABLE, Cluster

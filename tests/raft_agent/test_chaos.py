@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import pytest
 
-from evenkeel.metastore.api import Txn
+from evenkeel.metastore.metastore_api import Txn
 from evenkeel.protocol.records import Drain, Leader, LeaderOrder, Retarget
-from evenkeel_raft.shared.groups import Partition
+from evenkeel_raft.shared.raft_groups import Partition
 from tests.protocol.support import KEYS
 from tests.raft_agent.cluster import TABLE, Cluster, StoreProcess
 

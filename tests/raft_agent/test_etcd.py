@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from evenkeel.metastore.api import Put, Snapshot, Txn
-from evenkeel.metastore.etcd import EtcdMetastore
-from evenkeel.metastore.server import EtcdServer, find_etcd
-from evenkeel.protocol import table_life
-from evenkeel.protocol.partition import PartitionView, read_partition, retarget
+from evenkeel.metastore.etcd_metastore import EtcdMetastore
+from evenkeel.metastore.etcd_server import EtcdServer, find_etcd
+from evenkeel.metastore.metastore_api import Put, Snapshot, Txn
+from evenkeel.protocol import table_lifecycle
+from evenkeel.protocol.change_steps import assign_ids
+from evenkeel.protocol.operator_decision import retarget
+from evenkeel.protocol.partition_view import PartitionView, read_partition
 from evenkeel.protocol.records import (
     Retarget,
     Stable,
@@ -23,11 +25,10 @@ from evenkeel.protocol.records import (
     encode,
     shape,
 )
-from evenkeel.protocol.steps import assign_ids
 from evenkeel_raft.agent.agent import Agent
-from evenkeel_raft.agent.context import StoreIdentity
-from evenkeel_raft.agent.settings import AgentSettings
-from evenkeel_raft.agent.status import AgentState
+from evenkeel_raft.agent.agent_context import StoreIdentity
+from evenkeel_raft.agent.agent_settings import AgentSettings
+from evenkeel_raft.agent.agent_status import AgentState
 from tests.metastore.support import FAST_ELECTIONS, settings_for
 from tests.protocol.support import KEYS, targets
 from tests.raft_agent.cluster import ANYTIME, P0, TABLE
@@ -135,7 +136,7 @@ async def test_a_table_lives_on_etcd(etcd: EtcdServer, stores: Stores) -> None:
     assert kv is not None
     volumes = [(name, f"{name}-1") for name in stores.agents]
     stores.network.dropped = lambda _: True
-    await stores.operator.txn(table_life.drop(kv, volumes, keys=KEYS, table=TABLE, epoch=ANYTIME))
+    await stores.operator.txn(table_lifecycle.drop(kv, volumes, keys=KEYS, table=TABLE, epoch=ANYTIME))
     await stores.until(
         lambda found: {kv.key: kv for kv in found.kvs}[KEYS.tombstone(TABLE)].value == encode(Tombstone(()))
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from evenkeel.metastore.api import Delete, Put, Txn
+from evenkeel.metastore.metastore_api import Delete, Put, Txn
 from evenkeel.protocol.records import StoreSettings, TableRecord, TableState
 from tests.protocol.support import KEYS
 from tests.raft_agent.cluster import P0, Cluster

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from evenkeel.metastore.api import Get, Txn
+from evenkeel.metastore.metastore_api import Get, Txn
 from evenkeel.protocol.records import Retarget, shape
-from evenkeel_raft.agent.settings import AgentSettings
-from evenkeel_raft.shared.groups import Partition
+from evenkeel_raft.agent.agent_settings import AgentSettings
+from evenkeel_raft.shared.raft_groups import Partition
 from tests.protocol.support import targets
 from tests.raft_agent.cluster import P0, TABLE, Cluster, puts, writes
 
@@ -26,12 +26,12 @@ async def ready(
 
 async def test_what_is_logged_names_table_partition_and_plan(caplog: pytest.LogCaptureFixture) -> None:
     """Every step of a change is a line, which says of which partition, and whose plan it is."""
-    caplog.set_level("INFO", logger="evenkeel_raft.agent.leading")
+    caplog.set_level("INFO", logger="evenkeel_raft.agent.leader_driver")
     async with await ready("a b c d", "a b c", Retarget.ADJUST) as cluster:
         caplog.clear()
         await cluster.retarget("b c d")
         await cluster.until(lambda: cluster.settled("b c d"))
-    steps = [record for record in caplog.records if record.name == "evenkeel_raft.agent.leading"]
+    steps = [record for record in caplog.records if record.name == "evenkeel_raft.agent.leader_driver"]
     about = {tuple(vars(record)[field] for field in ("table", "partition", "plan")) for record in steps}
     assert about == {("orders", 0, 2)}
     assert {"lock is written", "switch is written"} <= {record.getMessage() for record in steps}

@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping
 
-from evenkeel.metastore.api import Delete, Put
+from evenkeel.metastore.metastore_api import Delete, Put
 from evenkeel.protocol.keys import LOAD_SLICE
 from evenkeel.protocol.records import LoadSlice, StoreLoad, decode
-from evenkeel_raft.agent.load import load_of, slices_of, with_tables
+from evenkeel_raft.agent.agent_settings import AgentSettings
 from evenkeel_raft.agent.report_budget import LEAST_RATE, PacedReport, rough
-from evenkeel_raft.agent.settings import AgentSettings
-from evenkeel_raft.shared.groups import GroupReport, Partition
+from evenkeel_raft.agent.store_report import load_of, slices_of, with_tables
+from evenkeel_raft.shared.raft_groups import GroupReport, Partition
 from tests.protocol.support import KEYS
 
 TABLE = "orders-of-the-last-years.0b1c2d3e-4f50-4a61-8b72-9c83ad94be05"

@@ -11,23 +11,23 @@ from typing import Any
 
 import msgspec
 
-from evenkeel.protocol.configuration import Configuration
+from evenkeel.protocol.group_configuration import Configuration
 from evenkeel.protocol.keys import group_number
-from evenkeel.protocol.leader import GroupView
+from evenkeel.protocol.leader_decision import GroupView
 from evenkeel.protocol.records import Peer, Role, voters
-from evenkeel.protocol.replica import Start
+from evenkeel.protocol.replica_decision import Start
 from evenkeel.runtime.clock import VirtualClock
-from evenkeel.wire.messages import Apply, Committed, Failed, Open, ProposeOutcome, ReadOutcome, Restore
-from evenkeel.wire.store_end import StoreEnd
-from evenkeel_raft.core.types import Settings
+from evenkeel.wire.socket_messages import Apply, Committed, Failed, Open, ProposeOutcome, ReadOutcome, Restore
+from evenkeel.wire.store_socket import StoreEnd
+from evenkeel_raft.core.raft_types import Settings
 from evenkeel_raft.host.host import Host
-from evenkeel_raft.host.settings import HostSettings
-from evenkeel_raft.log.wal import LogSettings
-from evenkeel_raft.shared.groups import Partition
+from evenkeel_raft.host.host_settings import HostSettings
+from evenkeel_raft.log.shared_log import LogSettings
 from evenkeel_raft.shared.identity import Address
-from evenkeel_reference.entries import Upsert, encode_entry
-from evenkeel_reference.machine import Machine
-from evenkeel_reference.state import State
+from evenkeel_raft.shared.raft_groups import Partition
+from evenkeel_reference.reference_entries import Upsert, encode_entry
+from evenkeel_reference.reference_machine import Machine
+from evenkeel_reference.reference_state import State
 
 LOOPBACK = "127.0.0.1"
 ORDERS = Partition("orders.1", 0)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from evenkeel.wire.messages import Busy, Committed, NotLeader
-from evenkeel_reference.entries import Upsert, encode_entry
+from evenkeel.wire.socket_messages import Busy, Committed, NotLeader
+from evenkeel_reference.reference_entries import Upsert, encode_entry
 from tests.raft_host.support import ORDERS, Cluster, Member
 from tests.raft_host.test_state_machines import replica_of
 

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from evenkeel.protocol.records import Role
-from evenkeel.protocol.replica import Start
-from evenkeel.wire.messages import Apply, ReadAt
-from evenkeel_reference.entries import Upsert, encode_entry
+from evenkeel.protocol.replica_decision import Start
+from evenkeel.wire.socket_messages import Apply, ReadAt
+from evenkeel_reference.reference_entries import Upsert, encode_entry
 from tests.raft_host.support import ORDERS, QUICK, Cluster
 
 NewCluster = Callable[..., Awaitable[Cluster]]
@@ -126,7 +126,7 @@ async def test_a_member_beyond_the_log_gets_a_snapshot(new_cluster: NewCluster) 
 
 async def test_a_growing_log_is_compacted_at_once(new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is applied is forgotten as more comes, not only when the host looks around."""
-    monkeypatch.setattr("evenkeel_raft.host.upkeep._SWEEP_TICKS", 1 << 62)
+    monkeypatch.setattr("evenkeel_raft.host.host_maintenance._SWEEP_TICKS", 1 << 62)
     cluster = await new_cluster("a", "b", "c", settings=SHORT_LOG)
     await cluster.begin("a", "b", "c")
     for number in range(60):

@@ -8,12 +8,12 @@ from functools import partial
 
 import pytest
 
-from evenkeel.protocol.configuration import Configuration
+from evenkeel.protocol.group_configuration import Configuration
 from evenkeel.protocol.records import Role
-from evenkeel.protocol.replica import Start
-from evenkeel.wire.messages import Drained, ReadAt, Unknown
-from evenkeel_raft.core.messages import Message
-from evenkeel_raft.shared.groups import Partition
+from evenkeel.protocol.replica_decision import Start
+from evenkeel.wire.socket_messages import Drained, ReadAt, Unknown
+from evenkeel_raft.core.raft_messages import Message
+from evenkeel_raft.shared.raft_groups import Partition
 from tests.raft_host.support import ORDERS, Cluster, Member
 from tests.raft_host.test_state_machines import pass_time, problem, replica_of
 
@@ -297,7 +297,7 @@ async def test_a_leader_gives_way_as_soon_as_its_state_machine_goes(
     new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not only when the host looks around: meanwhile nobody could be served."""
-    monkeypatch.setattr("evenkeel_raft.host.upkeep._SWEEP_TICKS", 1 << 62)
+    monkeypatch.setattr("evenkeel_raft.host.host_maintenance._SWEEP_TICKS", 1 << 62)
     cluster = await new_cluster("a", "b", "c")
     await cluster.begin("a", "b", "c")
     await cluster.write(x="1")

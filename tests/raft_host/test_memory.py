@@ -7,7 +7,7 @@ import sys
 
 CHILD = """
 import gc
-from evenkeel.runtime.memory import spare_the_long_lived
+from evenkeel.runtime.gc_tuning import spare_the_long_lived
 spare_the_long_lived()
 looks = [0, 0, 0]
 gc.callbacks.append(lambda phase, about: looks.__setitem__(about["generation"], looks[about["generation"]] + 1))

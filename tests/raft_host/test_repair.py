@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from evenkeel.protocol.configuration import Configuration
+from evenkeel.protocol.group_configuration import Configuration
 from evenkeel.protocol.keys import group_number
 from evenkeel.protocol.records import Peer, Role, StoreSettings
-from evenkeel.protocol.replica import Start
-from evenkeel.wire.frames import Reason
-from evenkeel.wire.messages import Committed
-from evenkeel_raft.host import filler
-from evenkeel_raft.net.files.manifest import Manifest, make_manifest
-from evenkeel_reference.entries import Upsert, encode_entry
+from evenkeel.protocol.replica_decision import Start
+from evenkeel.wire.framing import Reason
+from evenkeel.wire.socket_messages import Committed
+from evenkeel_raft.host import snapshot_sender
+from evenkeel_raft.net.files.snapshot_manifest import Manifest, make_manifest
+from evenkeel_reference.reference_entries import Upsert, encode_entry
 from tests.raft_host.support import ORDERS, Cluster, Member
 from tests.raft_host.test_state_machines import SHORT_LOG, VALUES, pass_time, problem, replica_of
 
@@ -172,7 +172,7 @@ async def test_another_learner_is_asked_where_the_first_is_gone(new_cluster: New
 
 async def test_two_learners_do_not_disturb_each_other(new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """The voter asks no second learner while the first one is sending, however long that takes."""
-    monkeypatch.setattr("evenkeel_raft.core.leader._ASKS_IN_A_ROW", 40)
+    monkeypatch.setattr("evenkeel_raft.core.leader_role._ASKS_IN_A_ROW", 40)
     cluster = await grown(new_cluster, "b", "c")
     voter, learners = cluster["a"], [cluster["b"], cluster["c"]]
     slow_and_different(monkeypatch, *learners)
@@ -192,7 +192,7 @@ async def test_of_two_snapshots_for_a_leader_the_first_is_received(
     new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both learners were asked, because the first wrote its snapshot for too long: one of them is declined."""
-    monkeypatch.setattr("evenkeel_raft.core.leader._ASKS_IN_A_ROW", 40)
+    monkeypatch.setattr("evenkeel_raft.core.leader_role._ASKS_IN_A_ROW", 40)
     cluster = await grown(new_cluster, "b", "c")
     voter, learners = cluster["a"], [cluster["b"], cluster["c"]]
     slow_and_different(monkeypatch, *learners)

@@ -10,9 +10,9 @@ import msgspec
 from evenkeel.errors import StateMachineError
 from evenkeel.protocol.keys import group_number
 from evenkeel.protocol.records import Role
-from evenkeel.protocol.replica import Start
-from evenkeel.wire.messages import Applied
-from evenkeel_raft.host.replica import Replica
+from evenkeel.protocol.replica_decision import Start
+from evenkeel.wire.socket_messages import Applied
+from evenkeel_raft.host.raft_replica import Replica
 from tests.raft_host.support import ORDERS, QUICK, Cluster, Member
 
 NewCluster = Callable[..., Awaitable[Cluster]]

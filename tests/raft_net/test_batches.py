@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenkeel.wire.pieces import LARGE_BYTES
-from evenkeel_raft.core.messages import AnyMessage, Append, CommitNotice
-from evenkeel_raft.core.types import Entry
-from evenkeel_raft.net.frames import PEER_CODEC, Batch, batch_payload
+from evenkeel.wire.payload_pieces import LARGE_BYTES
+from evenkeel_raft.core.raft_messages import AnyMessage, Append, CommitNotice
+from evenkeel_raft.core.raft_types import Entry
+from evenkeel_raft.net.peer_frames import PEER_CODEC, Batch, batch_payload
 
 sizes = st.one_of(st.integers(0, 40), st.sampled_from([LARGE_BYTES - 1, LARGE_BYTES, 1 << 16, 100_000]))
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from evenkeel.errors import FrameError
 from evenkeel.runtime.clock import VirtualClock
-from evenkeel.wire.frames import Reason
-from evenkeel_raft.core import messages as raft
-from evenkeel_raft.net.frames import PEER_CODEC, VERSION, Batch
+from evenkeel.wire.framing import Reason
+from evenkeel_raft.core import raft_messages as raft
+from evenkeel_raft.net.peer_frames import PEER_CODEC, VERSION, Batch
 from evenkeel_raft.shared.identity import Address
 from tests.raft_net.support import HOST, Raw, Store, introduce, turns
 

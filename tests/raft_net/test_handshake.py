@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from evenkeel.versions import VersionRange
-from evenkeel.wire.frames import Reason
-from evenkeel_raft.net.frames import VERSION, Hello
-from evenkeel_raft.net.handshake import greeting, judge_answer, judge_hello
+from evenkeel.wire.framing import Reason
+from evenkeel_raft.net.peer_frames import VERSION, Hello
+from evenkeel_raft.net.peer_handshake import greeting, judge_answer, judge_hello
 from evenkeel_raft.shared.identity import Address, Identity
 
 ME = Identity("c1", "store-0", "vol-0")

@@ -11,10 +11,10 @@ import pytest
 
 from evenkeel.runtime.clock import VirtualClock
 from evenkeel.versions import VersionRange
-from evenkeel.wire.frames import Reason
-from evenkeel_raft.core import messages as raft
-from evenkeel_raft.core.types import CONF, NORMAL, Conf, Entry, SnapshotMeta
-from evenkeel_raft.net.frames import VERSION, Inquiry, Verdict
+from evenkeel.wire.framing import Reason
+from evenkeel_raft.core import raft_messages as raft
+from evenkeel_raft.core.raft_types import CONF, NORMAL, Conf, Entry, SnapshotMeta
+from evenkeel_raft.net.peer_frames import VERSION, Inquiry, Verdict
 from evenkeel_raft.shared.identity import Address
 from tests.raft_net.support import HOST, QUICK, Proxy, Raw, Store, introduce, turns
 
@@ -214,7 +214,7 @@ async def test_links_end_when_the_version_rises(
 ) -> None:
     """A store whose hello does not include the new cluster version is hung up on, whoever dialled; others are not."""
     with monkeypatch.context() as patch:
-        patch.setattr("evenkeel_raft.net.handshake.SUPPORTED", VersionRange())
+        patch.setattr("evenkeel_raft.net.peer_handshake.SUPPORTED", VersionRange())
         one, two = await pair(new_store)
     three = await new_store("store-3")
     introduce(one, two, three)

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from evenkeel.runtime import event_loop
-from evenkeel.wire.connection import FrameConnection
-from evenkeel_raft.core.messages import InstallSnapshot, ReadRequest
-from evenkeel_raft.core.types import Conf, SnapshotMeta
-from evenkeel_raft.net import endpoint
-from evenkeel_raft.net.files.manifest import make_manifest
-from evenkeel_raft.net.files.sender import Outcome, Sent
+from evenkeel.wire.frame_connection import FrameConnection
+from evenkeel_raft.core.raft_messages import InstallSnapshot, ReadRequest
+from evenkeel_raft.core.raft_types import Conf, SnapshotMeta
+from evenkeel_raft.net import peer_endpoint
+from evenkeel_raft.net.files.file_sender import Outcome, Sent
+from evenkeel_raft.net.files.snapshot_manifest import make_manifest
 from tests.raft_net.support import HOST, Store, introduce
 
 Factory = Callable[[], asyncio.AbstractEventLoop]
@@ -92,10 +92,10 @@ def test_dialling_called_off_at_the_last_moment(
 
     async def call() -> None:
         one, two = await Store("store-1", tmp_path).start(), await Store("store-2", tmp_path).start()
-        made, timeout = endpoint._Dialled.made, asyncio.timeout
+        made, timeout = peer_endpoint._Dialled.made, asyncio.timeout
         patience: list[asyncio.Timeout] = []
 
-        def made_too_late(self: endpoint._Dialled, connection: FrameConnection) -> None:
+        def made_too_late(self: peer_endpoint._Dialled, connection: FrameConnection) -> None:
             made(self, connection)
             monkeypatch.undo()
             patience[0].reschedule(0)
@@ -104,7 +104,7 @@ def test_dialling_called_off_at_the_last_moment(
             patience.append(timeout(seconds))
             return patience[-1]
 
-        monkeypatch.setattr(endpoint._Dialled, "made", made_too_late)
+        monkeypatch.setattr(peer_endpoint._Dialled, "made", made_too_late)
         monkeypatch.setattr(asyncio, "timeout", noted)
         introduce(one, two)
         async with timeout(10):

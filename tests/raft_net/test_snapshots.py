@@ -13,13 +13,13 @@ import pytest
 
 from evenkeel.errors import InvalidInputError
 from evenkeel.runtime.clock import VirtualClock
-from evenkeel.wire.frames import Reason
-from evenkeel_raft.core.messages import InstallSnapshot, ReadRequest
-from evenkeel_raft.core.types import Conf, SnapshotMeta
-from evenkeel_raft.net.files.manifest import Manifest, make_manifest
-from evenkeel_raft.net.files.partial import Partial
-from evenkeel_raft.net.files.sender import Outcome, Sent
-from evenkeel_raft.net.frames import VERSION
+from evenkeel.wire.framing import Reason
+from evenkeel_raft.core.raft_messages import InstallSnapshot, ReadRequest
+from evenkeel_raft.core.raft_types import Conf, SnapshotMeta
+from evenkeel_raft.net.files.file_sender import Outcome, Sent
+from evenkeel_raft.net.files.partial_snapshot import Partial
+from evenkeel_raft.net.files.snapshot_manifest import Manifest, make_manifest
+from evenkeel_raft.net.peer_frames import VERSION
 from evenkeel_raft.shared.identity import Address
 from tests.raft_net.support import HOST, QUICK, Proxy, Raw, Store, introduce, turns
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from evenkeel.errors import InvalidInputError
-from evenkeel.wire.frames import Reason
-from evenkeel_raft.core import messages as raft
-from evenkeel_raft.net.tls import TlsFiles
+from evenkeel.wire.framing import Reason
+from evenkeel_raft.core import raft_messages as raft
+from evenkeel_raft.net.peer_tls import TlsFiles
 from tests.raft_net.support import Raw, Store, introduce, turns
 
 NewStore = Callable[..., Awaitable[Store]]

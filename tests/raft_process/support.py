@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from evenkeel.metastore.api import Put, Txn
-from evenkeel.metastore.memory import MemoryMetastore
+from evenkeel.metastore.memory_metastore import MemoryMetastore
+from evenkeel.metastore.metastore_api import Put, Txn
 from evenkeel.protocol.records import StoreRecord, encode
 from evenkeel_raft.agent.agent import Agent
-from evenkeel_raft.agent.context import StoreIdentity
+from evenkeel_raft.agent.agent_context import StoreIdentity
 from evenkeel_raft.host.host import Host
 from tests.protocol.support import KEYS
 from tests.raft_host.support import LOOPBACK, Cluster, Member

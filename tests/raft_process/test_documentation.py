@@ -8,12 +8,12 @@ from pathlib import Path
 import prometheus_client.parser as prometheus
 import pytest
 
-from evenkeel.wire.frames import Reason
+from evenkeel.wire.framing import Reason
 from evenkeel_raft.core.errors import Refusal
-from evenkeel_raft.host.views import ReplicaStatus
+from evenkeel_raft.host.replica_views import ReplicaStatus
 from evenkeel_raft.process import options
 from evenkeel_raft.process.metrics import Metrics
-from evenkeel_raft.process.status import SidecarStatus
+from evenkeel_raft.process.sidecar_status import SidecarStatus
 from tests.raft_process.support import Sidecar
 
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from evenkeel.runtime.log_context import about, note
-from evenkeel.runtime.logs import set_up_logs
+from evenkeel.runtime.log_setup import set_up_logs
 
 
 def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from evenkeel.metastore.api import Compare, Delete, Put, Txn
+from evenkeel.metastore.metastore_api import Compare, Delete, Put, Txn
 from evenkeel.metastore.mvcc import Mvcc
 from evenkeel.model.loading import parse
 from evenkeel.model.storecluster import StoreCluster
@@ -14,17 +14,17 @@ from evenkeel.model.table import Table
 from evenkeel.model.views import TableView
 from evenkeel.planner import plan as balanced
 from evenkeel.protocol.keys import Keys
+from evenkeel.protocol.leader_transactions import switch_txn
 from evenkeel.protocol.records import StoreRecord, TableRecord, encode
-from evenkeel.protocol.sidecar import switch_txn
-from evenkeel.rebalancers.api import RebalanceResult
-from evenkeel.rebalancers.process import Limits
-from evenkeel.rebalancers.runner import rebalance_sync
+from evenkeel.rebalancers.rebalancer_api import RebalanceResult
+from evenkeel.rebalancers.rebalancer_process import Limits
+from evenkeel.rebalancers.rebalancer_runner import rebalance_sync
 from evenkeel.reconcile.desired_table import DesiredTable
-from evenkeel.reconcile.known import read_stores
-from evenkeel.reconcile.requests import Carry, Commit, Found, Place, Read, Request, Requests
-from evenkeel.reconcile.snapshot import TableSnapshot, read_table
-from evenkeel.reconcile.stores import DRAIN_ANNOTATION, StoreWish, judge_stores
-from evenkeel.reconcile.table import Outcome, reconcile_table
+from evenkeel.reconcile.known_stores import read_stores
+from evenkeel.reconcile.reconcile_requests import Carry, Commit, Found, Place, Read, Request, Requests
+from evenkeel.reconcile.store_states import DRAIN_ANNOTATION, StoreWish, judge_stores
+from evenkeel.reconcile.table_snapshot import TableSnapshot, read_table
+from evenkeel.reconcile.table_steps import Outcome, reconcile_table
 
 KEYS = Keys(namespace="test", store_cluster="main")
 TABLE = "orders.1"

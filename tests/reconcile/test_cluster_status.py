@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from evenkeel.metastore.api import KeyValue
+from evenkeel.metastore.metastore_api import KeyValue
 from evenkeel.model.conditions import (
     Reason,
     condition,
@@ -17,11 +17,11 @@ from evenkeel.model.conditions import (
 )
 from evenkeel.model.storecluster import MetastoreStatus, StoreCluster, StoreClusterStatus
 from evenkeel.protocol.records import StoreLoad, StoreRecord, StoreState, encode
-from evenkeel.reconcile.adoption import MetastoreSeen
 from evenkeel.reconcile.cluster_status import Held, cluster_problem_status, cluster_status
 from evenkeel.reconcile.cluster_version import Versions
-from evenkeel.reconcile.known import read_stores
-from evenkeel.reconcile.partitions import Problem
+from evenkeel.reconcile.known_stores import read_stores
+from evenkeel.reconcile.metastore_adoption import MetastoreSeen
+from evenkeel.reconcile.partition_status import Problem
 from tests.reconcile.support import KEYS, conditions, message, store_cluster
 
 FIRST, LATER = "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"

@@ -9,8 +9,8 @@ import pytest
 
 from evenkeel.driver import carry
 from evenkeel.errors import FencedError
-from evenkeel.metastore.api import Metastore, Put, Txn, TxnResult
-from evenkeel.protocol.batch import Batch, PlanRun
+from evenkeel.metastore.metastore_api import Metastore, Put, Txn, TxnResult
+from evenkeel.protocol.plan_run import Batch, PlanRun
 
 
 class Run:

@@ -14,19 +14,19 @@ import pytest
 import yaml
 from lupa import lua51
 
-from evenkeel.metastore.api import Delete, Txn
+from evenkeel.metastore.metastore_api import Delete, Txn
 from evenkeel.model.base import UNSEEN, ResourceBase
 from evenkeel.model.conditions import Reason, with_kstatus
 from evenkeel.model.loading import load_yaml
 from evenkeel.model.partitionassignment import PartitionAssignment
 from evenkeel.model.rebalanceplan import RebalancePlan
 from evenkeel.protocol.records import StoreLoad, TableState
-from evenkeel.reconcile.adoption import MetastoreSeen
 from evenkeel.reconcile.cluster_status import cluster_problem_status
 from evenkeel.reconcile.desired_table import desired_table
-from evenkeel.reconcile.partitions import Problem, partition_statuses, slice_status
+from evenkeel.reconcile.metastore_adoption import MetastoreSeen
+from evenkeel.reconcile.partition_status import Problem, partition_statuses, slice_status
 from evenkeel.reconcile.plan_status import CopyCosts, failed_plan_status, idle_plan_status, plan_object, plan_status
-from evenkeel.reconcile.status import problem_status
+from evenkeel.reconcile.table_status import problem_status
 from tests.reconcile.support import KEYS, PARTITIONS, TABLE, store_cluster
 from tests.reconcile.test_cluster_status import FULL, keys, look, scaled_down
 from tests.reconcile.test_status import FIRST, IMPOSSIBLE, Scene

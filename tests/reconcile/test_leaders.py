@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from evenkeel.metastore.api import Delete, Put, Txn
+from evenkeel.metastore.metastore_api import Delete, Put, Txn
 from evenkeel.protocol.records import Drain, Leader, LeaderOrder, decode
-from evenkeel.reconcile.leaders import (
+from evenkeel.reconcile.leader_orders import (
     AT_ONCE,
     EXPIRE_SECONDS,
     LEADERS_ANNOTATION,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from evenkeel.metastore.api import KeyValue
+from evenkeel.metastore.metastore_api import KeyValue
 from evenkeel.protocol.records import GroupLoad, LoadSlice, StoreLoad, encode
-from evenkeel.reconcile.reports import News, Reports
+from evenkeel.reconcile.store_reports import News, Reports
 from tests.reconcile.support import KEYS, TABLE
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from evenkeel.metastore.api import Delete, KeyValue, Put, Txn
+from evenkeel.metastore.metastore_api import Delete, KeyValue, Put, Txn
 from evenkeel.model.conditions import Reason
 from evenkeel.model.partitionassignment import PeerStatus
 from evenkeel.model.table import Table, TableStatus
@@ -25,9 +25,9 @@ from evenkeel.protocol.records import (
     encode,
 )
 from evenkeel.reconcile.desired_table import desired_table
-from evenkeel.reconcile.partitions import Problem, partition_statuses, problems_of
-from evenkeel.reconcile.reports import Reports
-from evenkeel.reconcile.status import problem_status, table_status
+from evenkeel.reconcile.partition_status import Problem, partition_statuses, problems_of
+from evenkeel.reconcile.store_reports import Reports
+from evenkeel.reconcile.table_status import problem_status, table_status
 from tests.reconcile.support import KEYS, PARTITIONS, TABLE, Cluster, conditions, message, table
 
 FIRST, LATER = "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 import pytest
 
-from evenkeel.metastore.api import Compare, Delete, Put, Txn
+from evenkeel.metastore.metastore_api import Compare, Delete, Put, Txn
 from evenkeel.metastore.mvcc import Mvcc
 from evenkeel.protocol.records import StoreRecord, StoreState, decode, encode
-from evenkeel.reconcile.known import read_stores
-from evenkeel.reconcile.stores import StoreWish, judge_stores, leaving, next_judgement
+from evenkeel.reconcile.known_stores import read_stores
+from evenkeel.reconcile.store_states import StoreWish, judge_stores, leaving, next_judgement
 from tests.reconcile.support import KEYS, store_cluster
 
 ANYTIME = Compare(KEYS.epoch, "version", ">", -1)

@@ -9,16 +9,16 @@ import msgspec
 import pytest
 
 from evenkeel.errors import InvalidInputError, PlanningError
-from evenkeel.metastore.api import Delete, Op, Put, Txn
+from evenkeel.metastore.metastore_api import Delete, Op, Put, Txn
 from evenkeel.model.views import Assignment, Choice
 from evenkeel.protocol.keys import table_name
-from evenkeel.protocol.partition import Case
+from evenkeel.protocol.operator_decision import Case
 from evenkeel.protocol.records import Dropped, Leader, PlanState, StoreRecord, TableRecord, TableState, decode, shape
-from evenkeel.protocol.table_life import confirm_drop, mark_dropping
+from evenkeel.protocol.table_lifecycle import confirm_drop, mark_dropping
 from evenkeel.reconcile.desired_table import DesiredTable
-from evenkeel.reconcile.dropped import keep_table, restore_table
-from evenkeel.reconcile.stores import StoreWish
-from evenkeel.reconcile.table import carry_on, drop_table, reconcile_table
+from evenkeel.reconcile.dropped_tables import keep_table, restore_table
+from evenkeel.reconcile.store_states import StoreWish
+from evenkeel.reconcile.table_steps import carry_on, drop_table, reconcile_table
 from tests.reconcile.support import KEYS, PARTITIONS, TABLE, Cluster, Killed, desired, store_cluster
 
 

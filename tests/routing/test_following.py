@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from evenkeel.metastore.api import Delete, Put, Txn
-from evenkeel.metastore.memory import MemoryMetastore
+from evenkeel.metastore.memory_metastore import MemoryMetastore
+from evenkeel.metastore.metastore_api import Delete, Put, Txn
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import Adoption, Leader, StoreRecord, encode
-from evenkeel.routing.following import follow
-from evenkeel.routing.routes import RoutingTable
+from evenkeel.routing.route_follower import follow
+from evenkeel.routing.routing_table import RoutingTable
 from evenkeel.runtime.clock import VirtualClock
 from tests.raft_agent.flaky import FlakyMetastore
 

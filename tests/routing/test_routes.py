@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from evenkeel.errors import MalformedRecordError, UnreachableError
-from evenkeel.metastore.api import Delete, Put, Snapshot, Txn
-from evenkeel.metastore.memory import MemoryMetastore
+from evenkeel.metastore.memory_metastore import MemoryMetastore
+from evenkeel.metastore.metastore_api import Delete, Put, Snapshot, Txn
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import (
     Dropped,
@@ -23,8 +23,8 @@ from evenkeel.protocol.records import (
     decode,
     encode,
 )
-from evenkeel.routing.following import follow
-from evenkeel.routing.routes import RoutingTable
+from evenkeel.routing.route_follower import follow
+from evenkeel.routing.routing_table import RoutingTable
 from evenkeel.runtime.clock import VirtualClock
 from tests.wire.support import turns
 

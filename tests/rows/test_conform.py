@@ -12,7 +12,7 @@ import pytest
 
 from evenkeel.errors import RowsError, UnknownColumnError
 from evenkeel.rows.conform import conform_keys, conform_rows
-from evenkeel.rows.schema import ColumnDef, RowSchema, arrow_schema
+from evenkeel.rows.row_schema import ColumnDef, RowSchema, arrow_schema
 
 SCHEMA = RowSchema(
     (

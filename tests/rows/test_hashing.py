@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from evenkeel.rows.hashing import LONG_VALUE, hash_rows, sum_of_hashes
-from evenkeel.rows.partitions import partitions_of
-from evenkeel.rows.schema import ColumnDef, RowSchema
+from evenkeel.rows.partitioning import partitions_of
+from evenkeel.rows.row_hashing import LONG_VALUE, hash_rows, sum_of_hashes
+from evenkeel.rows.row_schema import ColumnDef, RowSchema
 
 SCHEMA = pa.schema(
     {

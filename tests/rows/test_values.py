@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from evenkeel.model.table import TableSpec
-from evenkeel.rows.schema import ColumnDef, Default, RowSchema, arrow_schema, key_schema, schema_of_table
-from evenkeel.rows.values import default_scalar, from_json, to_json
+from evenkeel.rows.row_schema import ColumnDef, Default, RowSchema, arrow_schema, key_schema, schema_of_table
+from evenkeel.rows.row_values import default_scalar, from_json, to_json
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from pyspark.sql import types as t
 
 from evenkeel.client import Client
 from evenkeel.errors import InvalidInputError, RowsError, UnknownColumnError
-from evenkeel.rows.schema import ColumnDef, RowSchema, arrow_schema
+from evenkeel.rows.row_schema import ColumnDef, RowSchema, arrow_schema
 from evenkeel_spark.types import batch_schema, check_readable, check_writable, spark_schema
 from tests.spark.stores import Stores
 

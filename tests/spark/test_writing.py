@@ -20,8 +20,8 @@ from pyspark.sql.types import StructType
 from evenkeel.client import Client, TableClient
 from evenkeel.errors import RowsError
 from evenkeel.rows.conform import conform_rows
-from evenkeel.rows.partitions import partitions_of
-from evenkeel.rows.schema import ColumnDef, RowSchema
+from evenkeel.rows.partitioning import partitions_of
+from evenkeel.rows.row_schema import ColumnDef, RowSchema
 from evenkeel_spark import EvenkeelDataSource
 from evenkeel_spark.options import read_options
 from evenkeel_spark.writing import Job, Writer, parts_of, write

@@ -17,9 +17,9 @@ from evenkeel.model.table import TableSpec
 from evenkeel.model.views import TableView
 from evenkeel.protocol.records import Retarget, TableRecord
 from evenkeel.reconcile.desired_table import DesiredTable
-from evenkeel.reconcile.table import Outcome, reconcile_table
-from evenkeel.rows.partitions import partitions_of
-from evenkeel.rows.schema import RowSchema, schema_of_table
+from evenkeel.reconcile.table_steps import Outcome, reconcile_table
+from evenkeel.rows.partitioning import partitions_of
+from evenkeel.rows.row_schema import RowSchema, schema_of_table
 from tests.process.cluster import KEYS, LOOPBACK, TABLE, ProcessCluster, StoreProcesses
 from tests.store.serving import ORDERS, Client
 
@@ -32,8 +32,8 @@ class TableStore(StoreProcesses):
     machine_flags: tuple[str, ...] = ()
 
     async def start_machine(self) -> None:
-        self.machine = await self._launch(
-            "machine",
+        self.state_machine = await self._launch(
+            "state_machine",
             "evenkeel_store.process.main",
             *("--store", self.name, "--store-cluster", "main", "--etcd-endpoints", ",".join(self.endpoints)),
             *("--socket", str(self.socket), "--data", str(self.directory / "tables")),

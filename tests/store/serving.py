@@ -15,14 +15,14 @@ from pyarrow import flight
 from evenkeel.errors import StoreError
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import Leader, Peer, Stable, StoreRecord, TableRecord, TableState, encode
-from evenkeel.routing.routes import RoutingTable
+from evenkeel.routing.routing_table import RoutingTable
 from evenkeel.runtime.clock import VirtualClock
 from evenkeel.wire.flight import PutResult, decode_error, pack
-from evenkeel.wire.store_end import StoreEnd
-from evenkeel_store.flight.server import FlightServer
-from evenkeel_store.housekeeping import Housekeeper
-from evenkeel_store.machine import Machine
-from evenkeel_store.service import Service
+from evenkeel.wire.store_socket import StoreEnd
+from evenkeel_store.maintenance.leader_maintenance import LeaderMaintenance
+from evenkeel_store.serving.flight_server import FlightServer
+from evenkeel_store.serving.store_service import StoreService
+from evenkeel_store.state_machine.store_state_machine import StoreStateMachine
 from tests.store.single import Sidecar
 from tests.wire.support import turns
 
@@ -59,7 +59,7 @@ class Store:
         directory: Path,
         *,
         name: str = "main-0",
-        patience: float = 10.0,
+        timeout: float = 10.0,
         keeps_time: bool = False,
         **server: Any,
     ) -> None:
@@ -69,10 +69,12 @@ class Store:
         self.now = 1_000_000
         self.sidecar = Sidecar(directory / "raft.sock")
         self.routes = RoutingTable(KEYS)
-        self.machine = Machine(directory / "data", clock=self.clock)
-        self.end = StoreEnd(directory / "raft.sock", volume="", machine=self.machine)
-        self.service = Service(self.machine, self.end, self.routes, store=name, now=lambda: self.now, patience=patience)
-        self.house = Housekeeper(self.service, clock=self.clock, keeps_time=lambda: keeps_time)
+        self.state_machine = StoreStateMachine(directory / "data", clock=self.clock)
+        self.end = StoreEnd(directory / "raft.sock", volume="", state_machine=self.state_machine)
+        self.service = StoreService(
+            self.state_machine, self.end, self.routes, store=name, now=lambda: self.now, timeout=timeout
+        )
+        self.house = LeaderMaintenance(self.service, clock=self.clock, keeps_time=lambda: keeps_time)
         self._server_options = server
         self._running: asyncio.Task[None] | None = None
 
@@ -93,7 +95,7 @@ class Store:
         self._running.cancel()
         await asyncio.gather(self._running, return_exceptions=True)
         await self.sidecar.end.close()
-        await self.machine.stop()
+        await self.state_machine.stop()
 
     @property
     def address(self) -> str:
@@ -108,13 +110,13 @@ class Store:
             self.routes.put(KEYS.partition(key, partition).stable, encode(Stable((Peer(self.name, "v", 3),))))
             group = self.sidecar.group(key, partition)
             await group.open()
-            await turns(lambda number=group.number: self.machine.role_of(number).leader)  # type: ignore[misc]
-        await self.house.look(self.machine.open_groups())
+            await turns(lambda number=group.number: self.state_machine.role_of(number).leader)  # type: ignore[misc]
+        await self.house.look(self.state_machine.open_groups())
 
     async def settled(self) -> None:
         """Wait until everything that was logged is applied."""
         for group in self.sidecar.groups.values():
-            await self.machine.until_applied(group.number, group.last)
+            await self.state_machine.until_applied(group.number, group.last)
 
 
 class Client:

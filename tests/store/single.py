@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from evenkeel.protocol.keys import group_number
-from evenkeel.wire import messages as m
-from evenkeel.wire.sidecar_end import SidecarEnd
+from evenkeel.wire import socket_messages as m
+from evenkeel.wire.sidecar_socket import SidecarEnd
 
 REPLICA = 3
 

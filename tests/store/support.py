@@ -9,10 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from evenkeel.rows.schema import ColumnDef, RowSchema, arrow_schema, key_schema
-from evenkeel.wire.messages import Applied, Apply, Failed, LoggedEntry
-from evenkeel_store.engine import Engine, Request
-from evenkeel_store.entries import (
+from evenkeel.rows.row_schema import ColumnDef, RowSchema, arrow_schema, key_schema
+from evenkeel.wire.socket_messages import Applied, Apply, Failed, LoggedEntry
+from evenkeel_store.engine.folding import fold
+from evenkeel_store.engine.group_state import Group
+from evenkeel_store.engine.log_entries import (
     AddColumns,
     Append,
     Condition,
@@ -21,9 +22,8 @@ from evenkeel_store.entries import (
     Upsert,
     encode_entry,
 )
-from evenkeel_store.folding import fold
-from evenkeel_store.groups import Group
-from evenkeel_store.reading import Query, Rows, state_hash
+from evenkeel_store.engine.row_reader import Query, RowReader, state_hash
+from evenkeel_store.engine.table_engine import Request, TableEngine
 
 KEYED = RowSchema(
     (ColumnDef("id", "int64", False), ColumnDef("name", "string"), ColumnDef("amount", "decimal(12,2)", True, "0.00")),
@@ -70,8 +70,8 @@ class Bench:
 
     def __init__(self, directory: Path, **options: Any) -> None:
         directory.mkdir(exist_ok=True)
-        self.engine = Engine(directory, **options)
-        self.rows = Rows(self.engine.database, self.engine.tables_lock)
+        self.engine = TableEngine(directory, **options)
+        self.rows = RowReader(self.engine.database, self.engine.tables_lock)
 
     def close(self) -> None:
         self.engine.close()
@@ -89,7 +89,7 @@ class Bench:
         return answer
 
     def request(self, *entries: bytes, group: int = GROUP, replica: int = REPLICA, first: int = 0) -> Request:
-        first = first or self.engine.groups[group].head.applied + 1
+        first = first or self.engine.groups[group].metadata.applied + 1
         logged = [LoggedEntry(first + place, entry) for place, entry in enumerate(entries)]
         return Request(group, replica, Apply(first, first + len(entries) - 1, logged))
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from evenkeel.wire.messages import Applied
-from evenkeel_store.database import Cursor, Database
+from evenkeel.wire.socket_messages import Applied
+from evenkeel_store.engine.database import Cursor, Database
 from tests.store.model import Model, random_log
 from tests.store.support import GROUP, REPLICA, Bench, columns, upsert
 from tests.store.test_replicas import check, restore_elsewhere
@@ -68,7 +68,7 @@ class Copies:
 @pytest.mark.parametrize("seed", range(2))
 def test_crash_between_statements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """State, tokens, pins and changes are those of the applied index, which is at least what was acknowledged."""
-    monkeypatch.setattr("evenkeel_store.journal._LONGEST", 6)
+    monkeypatch.setattr("evenkeel_store.engine.journal._LONGEST", 6)
     rng = random.Random(seed)
     log = list(itertools.islice(random_log(rng), 30))
     models = [Model()]
@@ -80,11 +80,11 @@ def test_crash_between_statements(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         bench.open()
         copies = Copies(tmp_path / "data", tmp_path / "copies", patch)
         bench.engine.reopen()
-        while bench.group.head.applied < len(log):
-            applied = bench.group.head.applied
+        while bench.group.metadata.applied < len(log):
+            applied = bench.group.metadata.applied
             portion = [entry for entry, _ in log[applied : applied + rng.randrange(1, 6)]]
             assert bench.apply(*portion) == Applied(applied + len(portion))
-            copies.acknowledged = bench.group.head.applied
+            copies.acknowledged = bench.group.metadata.applied
             if rng.random() < 0.4:
                 bench.fold()
         bench.close()
@@ -92,7 +92,7 @@ def test_crash_between_statements(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     seen = set()
     for copy, acknowledged in copies.taken:
         again = Bench(copy)
-        applied = again.group.head.applied
+        applied = again.group.metadata.applied
         assert acknowledged <= applied
         seen.add(applied)
         check(again, models[applied])

@@ -8,9 +8,9 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from evenkeel.wire.messages import Applied, Apply, Failed, LoggedEntry, Opened
-from evenkeel_store.engine import Request
-from evenkeel_store.entries import (
+from evenkeel.wire.socket_messages import Applied, Apply, Failed, LoggedEntry, Opened
+from evenkeel_store.engine.group_metadata import ENDED_KEPT, PinnedAt
+from evenkeel_store.engine.log_entries import (
     TOKENS_KEPT,
     Absent,
     Commit,
@@ -23,7 +23,7 @@ from evenkeel_store.entries import (
     Unpin,
     encode_entry,
 )
-from evenkeel_store.heads import ENDED_KEPT, PinnedAt
+from evenkeel_store.engine.table_engine import Request
 from tests.store.support import (
     GROUP,
     KEYED,
@@ -209,7 +209,7 @@ def test_other_replica_begins_with_nothing(bench: Bench) -> None:
     assert bench.engine.open(GROUP, 4, table="orders.1", partition=0) == Opened(0, "empty")
     assert bench.group.layout is None
     bench.engine.destroy(GROUP, REPLICA)
-    assert bench.group.head.replica == 4
+    assert bench.group.metadata.replica == 4
     bench.engine.destroy(GROUP, 4)
     assert bench.engine.groups == {}
 
@@ -255,7 +255,7 @@ def test_columns_are_added_to_rows_that_exist(bench: Bench) -> None:
     bench.fold()
     assert {row["id"]: row["note"] for row in bench.all()} == notes
     assert bench.apply(columns(KEYED)) == Applied(7)
-    assert bench.group.head.schema == WIDER
+    assert bench.group.metadata.schema == WIDER
 
 
 def test_groups_share_logs_by_type(bench: Bench) -> None:
@@ -263,10 +263,10 @@ def test_groups_share_logs_by_type(bench: Bench) -> None:
     bench.open(8, 1)
     bench.apply(columns(), upsert([A]))
     bench.apply(columns(), upsert([B]), group=8, replica=1)
-    assert bench.group.head.log == bench.engine.groups[8].head.log
+    assert bench.group.metadata.log == bench.engine.groups[8].metadata.log
     bench.apply(columns(WIDER))
     bench.apply(columns(WIDER), group=8, replica=1)
-    assert bench.group.head.log == bench.engine.groups[8].head.log
+    assert bench.group.metadata.log == bench.engine.groups[8].metadata.log
     assert (bench.ids(), bench.ids(8)) == ([1], [2])
     with bench.engine.database.cursor() as cursor:
         logs = cursor.execute("SELECT table_name FROM duckdb_tables() WHERE table_name LIKE 'log_%'").fetchall()
@@ -291,7 +291,7 @@ def test_pinned_rows_stay_as_they_were(bench: Bench, folds: int) -> None:
     maybe_fold(2)
     bench.apply(encode_entry(Pin("two", 0, 0)), upsert([A | {"name": "a3"}, B | {"name": "b3"}]), delete([3, 4]))
     maybe_fold(4)
-    pins = {name: pin.index for name, pin in bench.group.head.pins.items()}
+    pins = {name: pin.index for name, pin in bench.group.metadata.pins.items()}
     assert bench.names(at=pins["one"]) == {1: "a", 2: "b", 3: "c"}
     assert bench.names(at=pins["two"]) == {1: "a2", 3: "c", 4: "d"}
     assert bench.names() == {1: "a3", 2: "b3"}
@@ -309,7 +309,7 @@ def test_old_rows_go_with_their_pin(bench: Bench) -> None:
     bench.apply(encode_entry(Expire(pins=20)))
     bench.fold()
     assert cursor.execute(count).fetchall() == [(2,)]
-    assert bench.ids(at=bench.group.head.pins["q"].index) == [1, 2]
+    assert bench.ids(at=bench.group.metadata.pins["q"].index) == [1, 2]
     bench.apply(encode_entry(Unpin("q")), encode_entry(Unpin("never was")))
     bench.fold()
     assert cursor.execute(count).fetchall() == [(0,)]
@@ -319,9 +319,9 @@ def test_old_rows_go_with_their_pin(bench: Bench) -> None:
 def test_pin_lives_longer_and_stays_where_it_is(bench: Bench) -> None:
     """Pinning again under the same name prolongs the pin; it never shortens or moves it."""
     bench.apply(columns(), encode_entry(Pin("p", 50, 0)), encode_entry(Pin("p", 80, 0)), encode_entry(Pin("p", 20, 0)))
-    assert bench.group.head.pins == {"p": PinnedAt(2, 80)}
+    assert bench.group.metadata.pins == {"p": PinnedAt(2, 80)}
     bench.apply(encode_entry(Expire(pins=79)))
-    assert list(bench.group.head.pins) == ["p"]
+    assert list(bench.group.metadata.pins) == ["p"]
 
 
 def test_expired_pin_does_not_come_back(bench: Bench) -> None:
@@ -330,9 +330,9 @@ def test_expired_pin_does_not_come_back(bench: Bench) -> None:
     bench.apply(encode_entry(Unpin("p2")), encode_entry(Expire(pins=ENDED_KEPT + 1)))
     again = ["p1", "p2", f"p{ENDED_KEPT + 1}", f"p{ENDED_KEPT + 2}"]
     bench.apply(*(encode_entry(Pin(name, 10_000, 0)) for name in again))
-    assert sorted(bench.group.head.pins) == ["p2", f"p{ENDED_KEPT + 2}"]
+    assert sorted(bench.group.metadata.pins) == ["p2", f"p{ENDED_KEPT + 2}"]
     bench.apply(encode_entry(Pin("q", 1, 0)), encode_entry(Expire(pins=1)), encode_entry(Pin("p1", 10_000, 0)))
-    assert "p1" in bench.group.head.pins, "somebody else's name has been remembered in its place"
+    assert "p1" in bench.group.metadata.pins, "somebody else's name has been remembered in its place"
 
 
 def test_held_index_is_like_a_pin(bench: Bench) -> None:
@@ -366,15 +366,15 @@ def test_changes_are_forgotten_by_an_entry(bench: Bench) -> None:
     """Changes go up to the index an entry names, on every replica the same, once they are folded."""
     bench.apply(columns(changes=True), upsert([A]), upsert([B]), upsert([A]), encode_entry(Expire(changes=3)))
     bench.fold()
-    assert (bench.group.head.forgotten, [change[0] for change in bench.changes()]) == (3, [4])
+    assert (bench.group.metadata.forgotten, [change[0] for change in bench.changes()]) == (3, [4])
     bench.apply(encode_entry(Expire(changes=99)))
-    assert bench.group.head.forgotten == 5
+    assert bench.group.metadata.forgotten == 5
 
 
 def test_changes_are_switched(bench: Bench) -> None:
     """Changes are kept from the entry on that asks for them, until the one that no longer does."""
     bench.apply(columns(), upsert([A]), columns(changes=True))
-    assert bench.group.head.forgotten == 3
+    assert bench.group.metadata.forgotten == 3
     bench.apply(upsert([B]))
     bench.fold()
     assert [change[0] for change in bench.changes() if change[0] > 3] == [4]
@@ -416,7 +416,7 @@ def test_restart_finds_everything(bench: Bench) -> None:
 
 def test_journal_stays_short(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Heads are written out now and then, in place of what led to them; nothing is lost by it."""
-    monkeypatch.setattr("evenkeel_store.journal._LONGEST", 5)
+    monkeypatch.setattr("evenkeel_store.engine.journal._LONGEST", 5)
     bench.open(8, 1)
     bench.apply(columns())
     for number in range(20):
@@ -460,10 +460,10 @@ def test_damaged_group_takes_the_log_from_its_beginning(bench: Bench) -> None:
     bench.apply(*log)
     bench.engine.mark_damaged(GROUP, "bad block")
     assert bench.engine.apply([bench.request(*log, first=1)]) == [Applied(3)]
-    assert bench.group.head.damage == ""
+    assert bench.group.metadata.damage == ""
     assert bench.group.unfolded == 2
     bench.engine.reopen()
-    assert (bench.group.head.applied, bench.group.unfolded) == (3, 2)
+    assert (bench.group.metadata.applied, bench.group.unfolded) == (3, 2)
 
 
 def test_counts_are_known_before_rows_are_looked_for(bench: Bench) -> None:

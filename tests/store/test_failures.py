@@ -15,12 +15,12 @@ import pytest
 
 from evenkeel.errors import UnavailableError, UnsupportedVersionError
 from evenkeel.wire.flight import ReadRequest
-from evenkeel.wire.messages import Applied, Failed
-from evenkeel_store import engine
-from evenkeel_store.database import Database, is_damage, is_fatal
-from evenkeel_store.drafts import log_rows
-from evenkeel_store.journal import Journal
-from evenkeel_store.scans import Scanner
+from evenkeel.wire.socket_messages import Applied, Failed
+from evenkeel_store.engine import table_engine
+from evenkeel_store.engine.apply_batch import log_rows
+from evenkeel_store.engine.database import Database, is_damage, is_fatal
+from evenkeel_store.engine.journal import Journal
+from evenkeel_store.serving.scans import Scanner
 from tests.store.harm import flip_rows
 from tests.store.support import GROUP, Bench, columns, upsert
 from tests.store.test_replicas import restore_elsewhere
@@ -76,7 +76,7 @@ def test_commit_whose_checkpoint_fails_counts(bench: Bench) -> None:
     size = (bench.engine.database.bytes // 4096 + 1) * 4096
     with no_file_larger_than(size):
         assert bench.apply(batch(500)) == Applied(3)
-        assert bench.engine.tally["reopenings"] == 1
+        assert bench.engine.counters["reopenings"] == 1
         assert bench.ids() == list(range(1000))
     assert bench.apply(batch(1000)) == Applied(4)
     assert len(bench.ids()) == 1500
@@ -168,14 +168,14 @@ def test_log_of_the_database_that_seems_to_end_early(bench: Bench, tmp_path: Pat
     data[0] ^= 0xFF
     wal.write_bytes(data)
     again = Bench(tmp_path / "copy")
-    assert (again.engine.tally["lost_transactions"], again.engine.database.damage) == (2, "")
+    assert (again.engine.counters["lost_transactions"], again.engine.database.damage) == (2, "")
     opened = again.engine.open(GROUP, 3, table="orders.1", partition=0)
     assert (opened.applied, opened.state) == (2, "ok")
     again.apply(batch(500))
     again.apply(batch(1000))
     assert again.hash() == bench.hash()
     again.engine.reopen()
-    assert again.engine.tally["lost_transactions"] == 2
+    assert again.engine.counters["lost_transactions"] == 2
     again.close()
 
 
@@ -197,7 +197,7 @@ def test_no_flipped_bit_in_the_log_goes_unnoticed(tmp_path: Path) -> None:
         data[place] ^= 0x81
         (target / "tables.duckdb.wal").write_bytes(data)
         again = Bench(target)
-        damage, lost = again.engine.database.damage, again.engine.tally["lost_transactions"]
+        damage, lost = again.engine.database.damage, again.engine.counters["lost_transactions"]
         applied = 0 if damage else again.engine.open(GROUP, 3, table="orders.1", partition=0).applied
         assert damage or lost == 4 - applied, f"byte {place}"
         outcomes.add("damage" if damage else lost)
@@ -216,7 +216,7 @@ def test_killed_in_the_middle_of_a_commit(bench: Bench, tmp_path: Path) -> None:
     (tmp_path / "later" / "tables.duckdb.last").write_bytes(before)
     wal.write_bytes(wal.read_bytes()[:-100])
     again = Bench(tmp_path / "later")
-    assert (again.engine.tally["lost_transactions"], again.engine.database.damage) == (0, "")
+    assert (again.engine.counters["lost_transactions"], again.engine.database.damage) == (0, "")
     assert again.engine.open(GROUP, 3, table="orders.1", partition=0).applied == 2
     again.close()
 
@@ -225,12 +225,12 @@ def test_transactions_are_counted_past_a_journal_that_was_shortened(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their numbers go on, also when the journal begins anew and the database is opened again."""
-    monkeypatch.setattr("evenkeel_store.journal._LONGEST", 3)
+    monkeypatch.setattr("evenkeel_store.engine.journal._LONGEST", 3)
     bench.apply(columns())
     for number in range(10):
         bench.apply(upsert([{"id": number}]))
         bench.engine.reopen()
-    assert bench.engine.tally["lost_transactions"] == 0
+    assert bench.engine.counters["lost_transactions"] == 0
     assert bench.engine.database.watermark.read() > 11
     assert bench.ids() == list(range(10))
 
@@ -262,7 +262,7 @@ def test_failing_statement_in_one_group(bench: Bench, monkeypatch: pytest.Monkey
             raise duckdb.OutOfMemoryException("no memory")
         return log_rows(groups, pieces)
 
-    monkeypatch.setattr(engine, "log_rows", poisoned)
+    monkeypatch.setattr(table_engine, "log_rows", poisoned)
     answers = bench.engine.apply(
         [bench.request(upsert([{"id": 1}])), bench.request(upsert([{"id": 2}]), group=8, replica=1)]
     )
@@ -293,7 +293,7 @@ def test_damaged_log_is_left_behind(bench: Bench, tmp_path: Path, monkeypatch: p
     bench.apply(columns(), upsert([{"id": 1}]), group=8, replica=1)
     bench.apply(columns(), batch(0))
     bench.engine.mark_damaged(8, "bad block")
-    log = bench.group.head.log
+    log = bench.group.metadata.log
     failing = f"DELETE FROM log_{log}"
 
     def harmed(cursor: Any, *statements: str) -> None:
@@ -302,14 +302,14 @@ def test_damaged_log_is_left_behind(bench: Bench, tmp_path: Path, monkeypatch: p
                 raise duckdb.Error("Corrupt database file: computed checksum 1 does not match stored checksum 2")
             cursor.execute(statement)
 
-    monkeypatch.setattr(engine, "run", harmed)
+    monkeypatch.setattr(table_engine, "run", harmed)
     if how == "destroy":
         bench.engine.destroy(GROUP, 3)
         assert list(bench.engine.groups) == [8]
     else:
         bench.engine.mark_damaged(GROUP, "bad block")
         restore_elsewhere(source, tmp_path / "snapshot", bench)
-        assert bench.group.head.log != log
+        assert bench.group.metadata.log != log
         assert bench.ids() == list(range(500))
         bench.engine.reopen()
         assert (bench.group.unfolded, bench.ids()) == (500, list(range(500)))

@@ -34,12 +34,12 @@ from evenkeel.errors import (
     WrongPartitionError,
 )
 from evenkeel.protocol.records import Leader, StoreRecord, encode
-from evenkeel.rows.partitions import partitions_of
-from evenkeel.wire import messages as m
+from evenkeel.rows.partitioning import partitions_of
+from evenkeel.wire import socket_messages as m
 from evenkeel.wire.flight import LookupRequest
-from evenkeel_store.flight.server import FlightServer
-from evenkeel_store.pace import Pace
-from evenkeel_store.scans import Answer
+from evenkeel_store.engine.snapshot_throttle import SnapshotThrottle
+from evenkeel_store.serving.flight_server import FlightServer
+from evenkeel_store.serving.scans import Answer
 from tests.store.harm import flip_blocks
 from tests.store.serving import KEYS, ORDERS, Client, Store, table_record
 from tests.wire.support import turns
@@ -53,7 +53,7 @@ DAY = 86_400_000
 async def store(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Store]:
     async with Store(tmp_path, keeps_time=getattr(request, "param", False)) as made:
         await made.table(table_record(ORDERS, changes={}))
-        await made.house.look(made.machine.open_groups())
+        await made.house.look(made.state_machine.open_groups())
         yield made
 
 
@@ -126,7 +126,7 @@ async def test_metadata_names_the_sequence(store: Store, client: Client) -> None
 
     await asyncio.to_thread(put)
     await store.settled()
-    assert store.machine.groups_of("")[0].tokens.result("w", 77) == ""
+    assert store.state_machine.groups_of("")[0].tokens.result("w", 77) == ""
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ async def test_wrong_leader_redirects(store: Store, client: Client) -> None:
     store.sidecar.outcome = None
     group.leading, group.hint = False, "main-1"
     group.tell()
-    await turns(lambda: not store.machine.role_of(group.number).leader)
+    await turns(lambda: not store.state_machine.role_of(group.number).leader)
     proposed = store.sidecar.proposals
     with pytest.raises(NotLeaderError, match="store main-0 does not lead it: ask store main-1"):
         await client.put([{"id": 1}])
@@ -293,7 +293,7 @@ async def test_client_killed_before_its_answer(store: Store, client: Client, mon
 async def test_no_room(store: Store, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the disk is full writes are refused before they are logged, and reads go on."""
     await client.put([{"id": 2, "customer": "bert"}])
-    monkeypatch.setattr(store.machine.directory, "full", lambda: "disk full: 1 MiB are left")
+    monkeypatch.setattr(store.state_machine.directory, "full", lambda: "disk full: 1 MiB are left")
     with pytest.raises(DiskFullError, match="1 MiB are left"):
         await client.put([{"id": 1}])
     assert await client.rows() == [BERT]
@@ -315,7 +315,7 @@ async def test_column_added_to_the_spec(store: Store, client: Client) -> None:
     assert {row["id"]: row["note"] for row in await client.rows()} == {1: "none", 2: "own"}
     widest = [*wider, {"name": "more", "type": "int8"}]
     store.routes.put(KEYS.table("orders.1"), table_record(widest, changes={}))
-    await store.house.look(store.machine.open_groups())
+    await store.house.look(store.state_machine.open_groups())
     assert (await client.get()).schema.names == ["id", "customer", "amount", "note", "more"]
 
 
@@ -334,14 +334,14 @@ async def test_table_without_columns_yet(store: Store, client: Client) -> None:
 
 async def test_copying_gives_way_to_reads(store: Store, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever reads is served, and snapshots are copied with rests meanwhile."""
-    served: list[Pace] = []
+    served: list[SnapshotThrottle] = []
 
-    def note(pace: Pace) -> None:
-        served.append(pace)
+    def note(throttle: SnapshotThrottle) -> None:
+        served.append(throttle)
 
-    monkeypatch.setattr(Pace, "served", note)
+    monkeypatch.setattr(SnapshotThrottle, "served", note)
     await client.rows()
-    assert served == [store.machine.pace]
+    assert served == [store.state_machine.throttle]
 
 
 async def test_linearizable_reads_wait(store: Store, client: Client) -> None:
@@ -372,7 +372,7 @@ async def test_stale_reads_ask_less(store: Store, client: Client) -> None:
 
 async def test_nobody_leads(tmp_path: Path) -> None:
     """Where nobody can say who leads, a linearizable read gives up in time and a bounded one may be answered."""
-    async with Store(tmp_path, patience=0.1) as store:
+    async with Store(tmp_path, timeout=0.1) as store:
         await store.table(table_record(ORDERS))
         client = Client(store.address)
         store.sidecar.readable = False
@@ -390,7 +390,7 @@ async def test_pins(store: Store, client: Client) -> None:
     pin = await client.act("pin", table="orders", partition=0, name="job-7", seconds=60)
     assert pin == {"index": 3, "expires": store.now + 60_000, "created": True}
     await client.put([{"id": 1, "customer": "later"}, {"id": 2, "customer": "x"}])
-    await store.machine.upkeep.fold()
+    await store.state_machine.background.fold()
     assert [row["customer"] for row in await client.rows(pin="job-7")] == ["anna"]
     assert [row["customer"] for row in await client.rows()] == ["later", "x"]
     assert (await client.act("status"))["groups"][0]["pins"] == {"job-7": 3}
@@ -406,10 +406,10 @@ async def test_pins_expire_by_log_time(store: Store, client: Client) -> None:
     await client.act("pin", table="orders", partition=0, name="p", seconds=5)
     store.clock.advance(4.999)
     store.now += 2 * DAY
-    await store.house.look(store.machine.open_groups())
+    await store.house.look(store.state_machine.open_groups())
     assert await client.rows(pin="p") == []
     store.clock.advance(0.001)
-    await store.house.look(store.machine.open_groups())
+    await store.house.look(store.state_machine.open_groups())
     with pytest.raises(UnknownPinError):
         await client.rows(pin="p", at_least=store.sidecar.group("orders.1").last)
     with pytest.raises(UnknownPinError, match="p has expired"):
@@ -465,11 +465,11 @@ async def test_changes(store: Store, client: Client) -> None:
     assert await asyncio.to_thread(read, 3) == ([], 3)
     store.now += 2 * DAY
     await client.put([{"id": 8}])
-    await store.house.look(store.machine.open_groups())
+    await store.house.look(store.state_machine.open_groups())
     assert await asyncio.to_thread(read, 3) == ([(4, 0, "upsert", 8)], 4), "a wrong clock expires nothing"
     store.clock.advance(2 * DAY / 1000)
     await client.put([{"id": 9}])
-    await store.house.look(store.machine.open_groups())
+    await store.house.look(store.state_machine.open_groups())
     with pytest.raises(RetentionError, match="are kept from index") as refused:
         await client.rows(changes_after=0)
     assert refused.value.first == 5
@@ -514,7 +514,7 @@ async def test_unknown_action(client: Client) -> None:
 
 async def test_table_dropped_in_mid_scan(store: Store, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """A scan whose table is dropped ends with an error that says so; one whose replica moves away says where to go."""
-    monkeypatch.setattr("evenkeel_store.scans.BATCH_ROWS", 1000)
+    monkeypatch.setattr("evenkeel_store.serving.scans.BATCH_ROWS", 1000)
     read, going_on = Answer.__next__, threading.Event()
 
     def read_later(answer: Answer) -> pa.RecordBatch:
@@ -528,7 +528,7 @@ async def test_table_dropped_in_mid_scan(store: Store, client: Client, monkeypat
         taken = [0]
         going_on.clear()
         await client.put([{"id": number, "customer": "x" * 1000} for number in range(20_000)])
-        await store.machine.upkeep.fold()
+        await store.state_machine.background.fold()
         reader = await asyncio.to_thread(
             lambda: flight.connect(store.address).do_get(flight.Ticket(b'{"table":"orders","partition":0}'))
         )
@@ -553,9 +553,9 @@ async def test_table_dropped_in_mid_scan(store: Store, client: Client, monkeypat
 
 async def harm(store: Store, file: Path) -> None:
     """Change bytes in every block of a database's data, as a bad disk would."""
-    await store.machine.upkeep.fold()
-    await store.machine.look(lambda engine: engine.database.checkpoint(always=True))
-    await store.machine.look(type(store.machine.engine).reopen)
+    await store.state_machine.background.fold()
+    await store.state_machine.look(lambda engine: engine.database.checkpoint(always=True))
+    await store.state_machine.look(type(store.state_machine.engine).reopen)
     await asyncio.to_thread(flip_blocks, file)
 
 
@@ -566,7 +566,7 @@ async def test_damage_is_found_while_reading(store: Store, client: Client, tmp_p
     await harm(store, tmp_path / "data" / "tables.duckdb")
     with pytest.raises(UnavailableError, match="cannot be read here"):
         await client.rows()
-    await store.machine.look(lambda engine: None)
+    await store.state_machine.look(lambda engine: None)
     with pytest.raises(NotLeaderError, match="damaged"):
         await client.rows()
     opened = await store.sidecar.group("orders.1").open()  # which sends the log anew, and so mends it
@@ -578,9 +578,9 @@ async def test_damage_is_found_though_nobody_reads(store: Store, client: Client,
     await client.put([{"id": number, "customer": f"{number}" * 20} for number in range(5000)])
     await store.settled()
     await harm(store, tmp_path / "data" / "tables.duckdb")
-    [group] = store.machine.groups_of("")
-    await turns(lambda: bool(group.head.damage), store.clock)
-    assert "checksum" in group.head.damage
+    [group] = store.state_machine.groups_of("")
+    await turns(lambda: bool(group.metadata.damage), store.clock)
+    assert "checksum" in group.metadata.damage
 
 
 async def test_fault_of_ours(store: Store, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from evenkeel.errors import UnavailableError
 from evenkeel.runtime.clock import VirtualClock
-from evenkeel.wire.messages import ReadAt, ReadOutcome, Unavailable
-from evenkeel_store.freshness import ReadIndexes
+from evenkeel.wire.socket_messages import ReadAt, ReadOutcome, Unavailable
+from evenkeel_store.serving.read_indexes import ReadIndexes
 from tests.wire.support import turns
 
 
@@ -20,7 +20,7 @@ class Asked:
         self.clock = VirtualClock()
         self.waiting: list[asyncio.Future[ReadOutcome]] = []
         self.count = 0
-        self.reads = ReadIndexes(self._ask, clock=self.clock, patience=5.0)
+        self.reads = ReadIndexes(self._ask, clock=self.clock, timeout=5.0)
 
     async def _ask(self, group: int) -> ReadOutcome:
         self.count += 1

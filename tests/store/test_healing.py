@@ -11,11 +11,11 @@ import pytest
 from evenkeel.errors import RequestError, UnavailableError
 from evenkeel.protocol.records import Peer, Stable, StoreRecord, encode
 from evenkeel.wire.flight import GroupStatus, RebuildRequest
-from evenkeel.wire.messages import Doubt
-from evenkeel_store.comparing import Comparer
-from evenkeel_store.groups import Group
-from evenkeel_store.healing import AGAIN_SECONDS, Healer
-from evenkeel_store.service import Service
+from evenkeel.wire.socket_messages import Doubt
+from evenkeel_store.engine.group_state import Group
+from evenkeel_store.maintenance.replica_comparison import ReplicaComparer
+from evenkeel_store.maintenance.replica_repair import AGAIN_SECONDS, ReplicaRepairer
+from evenkeel_store.serving.store_service import StoreService
 from tests.store.serving import KEYS, ORDERS, Store, table_record
 from tests.wire.support import turns
 
@@ -72,8 +72,8 @@ class Scene:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.others = Scripted(self)
-        self.service = Service(
-            store.machine, store.end, store.routes, store=store.name, clock=store.clock, patience=2.0
+        self.service = StoreService(
+            store.state_machine, store.end, store.routes, store=store.name, clock=store.clock, timeout=2.0
         )
 
     async def begin(self, *others: str, heals: bool = True) -> None:
@@ -84,14 +84,14 @@ class Scene:
         self.store.routes.put(KEYS.partition(TABLE, 0).stable, encode(Stable(peers)))
         self.others.hashes = dict.fromkeys(others, "")
         clock = self.store.clock
-        healer = Healer(self.service, self.others, heals=heals, clock=clock)
-        self.comparer = Comparer(self.service, healer, seconds=3600, clock=clock)
+        healer = ReplicaRepairer(self.service, self.others, heals=heals, clock=clock)
+        self.comparer = ReplicaComparer(self.service, healer, seconds=3600, clock=clock)
         await self.comparer.look()
         clock.advance(3600)
 
     @property
     def group(self) -> Group:
-        [group] = self.store.machine.groups_of("")
+        [group] = self.store.state_machine.groups_of("")
         return group
 
     async def look(self) -> bool:
@@ -116,7 +116,7 @@ class Scene:
 
     @property
     def damage(self) -> str:
-        return self.group.head.damage
+        return self.group.metadata.damage
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ async def test_follower_that_is_alone(scene: Scene) -> None:
     right = next(iter(scene.group.hashes.values()))
     assert scene.others.rebuilt == [("main-2", right)]
     assert scene.others.damaged["main-2"] == 0, "it was waited for"
-    assert scene.store.machine.tally["healed_replicas"] == 1
+    assert scene.store.state_machine.counters["healed_replicas"] == 1
     assert await scene.again(), "once more, to see that it is as the others are"
     assert not await scene.again()
     assert len(scene.others.rebuilt) == 1
@@ -156,8 +156,8 @@ async def test_leader_that_is_alone_hands_over_first(scene: Scene) -> None:
     await scene.begin("main-1", "main-2")
     scene.others.hashes = dict.fromkeys(scene.others.hashes, WRONG)
     await scene.look()
-    assert "and most replicas' is 9:bad" in scene.group.verdict
-    await turns(lambda: scene.told == Doubt(scene.group.verdict))
+    assert "and most replicas' is 9:bad" in scene.group.comparison_problem
+    await turns(lambda: scene.told == Doubt(scene.group.comparison_problem))
     looking = asyncio.ensure_future(scene.again())
     await turns(lambda: scene.told.unfit)
     assert not scene.damage
@@ -166,7 +166,7 @@ async def test_leader_that_is_alone_hands_over_first(scene: Scene) -> None:
     group.tell()
     await looking
     assert "and most replicas' is 9:bad" in scene.damage
-    assert scene.store.machine.tally["condemnations"] == 1
+    assert scene.store.state_machine.counters["condemnations"] == 1
 
 
 async def test_leader_that_nobody_relieves(scene: Scene) -> None:
@@ -176,7 +176,7 @@ async def test_leader_that_nobody_relieves(scene: Scene) -> None:
     await scene.look()
     await scene.again()
     assert not scene.damage
-    await turns(lambda: scene.told == Doubt(scene.group.verdict))
+    await turns(lambda: scene.told == Doubt(scene.group.comparison_problem))
     assert scene.group.doubt
 
 
@@ -257,7 +257,7 @@ async def test_verdict_is_the_leaders_to_give(scene: Scene) -> None:
     [group] = scene.store.sidecar.groups.values()
     group.leading = False
     group.tell()
-    await turns(lambda: not scene.store.machine.role_of(group.number).leader)
+    await turns(lambda: not scene.store.state_machine.role_of(group.number).leader)
     await scene.look()
     assert scene.group.doubt == ""
     await turns(lambda: scene.told == Doubt(""))
@@ -266,6 +266,6 @@ async def test_verdict_is_the_leaders_to_give(scene: Scene) -> None:
 async def test_the_sidecar_hears_of_damage_at_once(scene: Scene) -> None:
     """It need not wait until it asks: whoever met a bad block, the replica must not go on leading."""
     await scene.begin("main-1")
-    await scene.store.machine.condemn(scene.group.number, "bad block")
+    await scene.store.state_machine.discard(scene.group.number, "bad block")
     await turns(lambda: scene.told.detail == "bad block")
     assert scene.damage == "bad block"

@@ -14,14 +14,24 @@ import pytest
 
 from evenkeel.errors import InvalidInputError
 from evenkeel.runtime.clock import VirtualClock
-from evenkeel.wire.messages import Applied, Apply, Done, Failed, LoggedEntry, Open, Opened, Restore, SnapshotTaken
-from evenkeel_store.engine import Request
-from evenkeel_store.entries import Expire, Fence, Hash, LogTime, Pin, encode_entry
-from evenkeel_store.layout import Layout
-from evenkeel_store.machine import Machine
-from evenkeel_store.pace import Pace
-from evenkeel_store.reading import Query
-from evenkeel_store.snapshots import load_tables, write_files
+from evenkeel.wire.socket_messages import (
+    Applied,
+    Apply,
+    Done,
+    Failed,
+    LoggedEntry,
+    Open,
+    Opened,
+    Restore,
+    SnapshotTaken,
+)
+from evenkeel_store.engine.log_entries import Expire, Fence, Hash, LogTime, Pin, encode_entry
+from evenkeel_store.engine.row_reader import Query
+from evenkeel_store.engine.snapshot_files import load_tables, write_files
+from evenkeel_store.engine.snapshot_throttle import SnapshotThrottle
+from evenkeel_store.engine.table_engine import Request
+from evenkeel_store.engine.table_layout import TableLayout
+from evenkeel_store.state_machine.store_state_machine import StoreStateMachine
 from tests.store.support import GROUP, KEYED, PLAIN, REPLICA, WIDER, append, columns, conditional, delete, upsert
 
 A, B = {"id": 1, "name": "a", "amount": Decimal("1.00")}, {"id": 2, "name": "b", "amount": None}
@@ -30,13 +40,13 @@ A, B = {"id": 1, "name": "a", "amount": Decimal("1.00")}, {"id": 2, "name": "b",
 class Asking:
     """Says what a sidecar would, and waits for the answers."""
 
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
-        machine.connected("vol-1")
+    def __init__(self, state_machine: StoreStateMachine) -> None:
+        self.state_machine = state_machine
+        state_machine.connected("vol-1")
 
     def ask(self, method: str, *arguments: Any, group: int = GROUP, replica: int = REPLICA) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        getattr(self.machine, method)(group, replica, *arguments, future.set_result)
+        getattr(self.state_machine, method)(group, replica, *arguments, future.set_result)
         return future
 
     def open(self, group: int = GROUP, replica: int = REPLICA) -> asyncio.Future[Any]:
@@ -54,8 +64,8 @@ class Asking:
 
     async def rows(self, group: int = GROUP, *, at: int | None = None) -> list[dict[str, Any]]:
         def read() -> list[dict[str, Any]]:
-            known = self.machine.engine.groups[group]
-            layout, found = self.machine.rows.read(
+            known = self.state_machine.engine.groups[group]
+            layout, found = self.state_machine.rows.read(
                 known,
                 lambda layout: Query(
                     f"SELECT {', '.join(layout.columns)} FROM ({layout.source(layout.columns, at=at)})"
@@ -69,17 +79,17 @@ class Asking:
 
 @pytest.fixture
 async def start(tmp_path: Path) -> AsyncIterator[Callable[..., Asking]]:
-    machines: list[Machine] = []
+    machines: list[StoreStateMachine] = []
 
     def run(name: str = "data", *, stopped: Asking | None = None, **options: Any) -> Asking:
         if stopped is not None:
-            machines.remove(stopped.machine)
-        machines.append(Machine(tmp_path / name, **options))
+            machines.remove(stopped.state_machine)
+        machines.append(StoreStateMachine(tmp_path / name, **options))
         return Asking(machines[-1])
 
     yield run
-    for machine in machines:
-        await machine.stop()
+    for state_machine in machines:
+        await state_machine.stop()
 
 
 async def test_requests_in_order(start: Callable[..., Asking]) -> None:
@@ -103,20 +113,20 @@ async def test_requests_in_order(start: Callable[..., Asking]) -> None:
         Applied(1),
         Done(),
     ]
-    assert store.machine.volume == "vol-1"
+    assert store.state_machine.volume == "vol-1"
 
 
 async def test_waiting_for_an_index(start: Callable[..., Asking]) -> None:
     """Whoever waits for an index goes on when it is applied; one that waits for a closed group gives up."""
     store = start()
     await store.open()
-    second = asyncio.create_task(store.machine.until_applied(GROUP, 2))
-    never = asyncio.create_task(store.machine.until_applied(GROUP, 99))
+    second = asyncio.create_task(store.state_machine.until_applied(GROUP, 2))
+    never = asyncio.create_task(store.state_machine.until_applied(GROUP, 99))
     await store.apply(1, columns())
     assert not second.done()
     await store.apply(2, upsert([A]))
     await second
-    await store.machine.until_applied(GROUP, 1)
+    await store.state_machine.until_applied(GROUP, 1)
     await store.ask("close")
     with pytest.raises(asyncio.CancelledError):
         await never
@@ -126,7 +136,7 @@ async def _resting(start: Callable[..., Asking], monkeypatch: pytest.MonkeyPatch
     """A store that has just applied something, which took four milliseconds."""
     clock = VirtualClock()
     store = start(clock=clock)
-    engine, loop = store.machine.engine, asyncio.get_running_loop()
+    engine, loop = store.state_machine.engine, asyncio.get_running_loop()
     apply = engine.apply
 
     def slowly(requests: Sequence[Request]) -> list[Applied | Failed]:
@@ -144,14 +154,14 @@ async def test_what_nobody_waits_for_goes_together(
 ) -> None:
     """After a transaction entries gather for twenty times as long as it took, and are applied by one."""
     store, clock = await _resting(start, monkeypatch)
-    before = store.machine.tally["transactions"]
+    before = store.state_machine.counters["transactions"]
     gathered = [store.apply(2, upsert([A])), store.apply(3, upsert([B]))]
     clock.advance(0.079)
     await asyncio.sleep(0)
-    assert not store.machine.applied(GROUP) > 1
+    assert not store.state_machine.applied(GROUP) > 1
     clock.advance(0.001)
     assert await asyncio.gather(*gathered) == [Applied(3), Applied(3)]
-    assert store.machine.tally["transactions"] == before + 1
+    assert store.state_machine.counters["transactions"] == before + 1
 
 
 @pytest.mark.parametrize("hurry", ["a reader", "another request", "much to do"])
@@ -163,7 +173,7 @@ async def test_nobody_waits_for_a_rest(
     rows = [{**A, "id": number, "name": "long" * 1000} for number in range(100 if hurry == "much to do" else 1)]
     applied = store.apply(2, upsert(rows))
     if hurry == "a reader":
-        await store.machine.until_applied(GROUP, 2)
+        await store.state_machine.until_applied(GROUP, 2)
     elif hurry == "another request":
         await store.ask("close")
     assert await applied == Applied(2)
@@ -173,10 +183,10 @@ async def test_partitions_are_found(start: Callable[..., Asking]) -> None:
     """A partition is found by table and number while it is open."""
     store = start()
     await store.open()
-    assert store.machine.hosted("orders.1", GROUP) is store.machine.engine.groups[GROUP]
-    assert store.machine.hosted("orders.1", 8) is None
+    assert store.state_machine.hosted("orders.1", GROUP) is store.state_machine.engine.groups[GROUP]
+    assert store.state_machine.hosted("orders.1", 8) is None
     await store.ask("close")
-    assert store.machine.hosted("orders.1", GROUP) is None
+    assert store.state_machine.hosted("orders.1", GROUP) is None
 
 
 async def test_hashes_are_taken_at_their_barrier(start: Callable[..., Asking]) -> None:
@@ -185,11 +195,11 @@ async def test_hashes_are_taken_at_their_barrier(start: Callable[..., Asking]) -
     log = [columns(), upsert([A]), encode_entry(Hash()), upsert([B]), delete([1]), encode_entry(Hash()), upsert([A])]
     await asyncio.gather(one.open(), two.open())
     await one.apply(1, *log)
-    await one.machine.upkeep.fold()
+    await one.state_machine.background.fold()
     for index, entry in enumerate(log, start=1):
         await two.apply(index, entry)
-        await two.machine.upkeep.fold()
-    hashes = [[await store.machine.until_hashed(GROUP, index) for index in (3, 6)] for store in (one, two)]
+        await two.state_machine.background.fold()
+    hashes = [[await store.state_machine.until_hashed(GROUP, index) for index in (3, 6)] for store in (one, two)]
     assert hashes[0] == hashes[1]
     assert [value.partition(":")[0] for value in hashes[0]] == ["1", "1"]
     assert len(set(hashes[0])) == 2
@@ -201,23 +211,23 @@ async def test_hash_of_rows_that_move_meanwhile(start: Callable[..., Asking], mo
     log = [columns(), upsert([A, B]), encode_entry(Hash()), columns(WIDER), upsert([A])]
     await asyncio.gather(one.open(), two.open())
     await one.apply(1, *log[:3])
-    expected = await one.machine.until_hashed(GROUP, 3)
+    expected = await one.state_machine.until_hashed(GROUP, 3)
     loop, seen = asyncio.get_running_loop(), list[Any]()
-    source = Layout.source
+    source = TableLayout.source
 
-    def late(layout: Layout, *arguments: Any, **options: Any) -> str:
+    def late(layout: TableLayout, *arguments: Any, **options: Any) -> str:
         if not seen:
             seen.append(layout)
             asyncio.run_coroutine_threadsafe(moved.wait(), loop).result()
         return source(layout, *arguments, **options)
 
     moved = asyncio.Event()
-    monkeypatch.setattr(Layout, "source", late)
+    monkeypatch.setattr(TableLayout, "source", late)
     await two.apply(1, *log[:3])
     await two.apply(4, *log[3:])
     moved.set()
-    assert await two.machine.until_hashed(GROUP, 3) == expected
-    assert seen[0] is not two.machine.engine.groups[GROUP].layout
+    assert await two.state_machine.until_hashed(GROUP, 3) == expected
+    assert seen[0] is not two.state_machine.engine.groups[GROUP].layout
 
 
 async def test_snapshot_is_the_group(start: Callable[..., Asking], tmp_path: Path) -> None:
@@ -232,7 +242,7 @@ async def test_snapshot_is_the_group(start: Callable[..., Asking], tmp_path: Pat
     ]
     await asyncio.gather(one.open(), two.open())
     await one.apply(1, *log[:4])
-    await one.machine.upkeep.fold()
+    await one.state_machine.background.fold()
     await one.apply(5, log[4])
     taken = await one.snapshot(tmp_path / "snapshot")
     assert taken == SnapshotTaken(
@@ -240,16 +250,16 @@ async def test_snapshot_is_the_group(start: Callable[..., Asking], tmp_path: Pat
     )
     assert await two.ask("restore", Restore(str(tmp_path / "snapshot"), 5)) == Applied(5)
     assert await two.open() == Opened(5, "ok")
-    restored = two.machine.engine.groups[GROUP]
+    restored = two.state_machine.engine.groups[GROUP]
     assert (restored.unfolded, restored.folded) == (1, 2)
     assert await two.rows() == await one.rows() == [A | {"name": "new"}]
     assert await two.rows(at=3) == await one.rows(at=3) == [A, B]
-    heads = [store.machine.engine.groups[GROUP].head for store in (one, two)]
+    heads = [store.state_machine.engine.groups[GROUP].metadata for store in (one, two)]
     assert heads[0].pins == heads[1].pins
     assert heads[0].fences == heads[1].fences
     for store in (one, two):
         assert await store.apply(6, upsert([A], token=("w", 1)), encode_entry(Hash())) == Applied(7)
-    assert await one.machine.until_hashed(GROUP, 7) == await two.machine.until_hashed(GROUP, 7)
+    assert await one.state_machine.until_hashed(GROUP, 7) == await two.state_machine.until_hashed(GROUP, 7)
 
 
 @pytest.mark.parametrize("kept", [False, True])
@@ -264,8 +274,8 @@ async def test_snapshot_with_log_time(start: Callable[..., Asking], tmp_path: Pa
     assert about["format"] == (3 if kept else 2)
     assert await two.ask("restore", Restore(str(tmp_path / "snapshot"), 4)) == Applied(4)
     for store in (one, two):
-        group = store.machine.engine.groups[GROUP]
-        assert group.head.time == (80 if kept else 0)
+        group = store.state_machine.engine.groups[GROUP]
+        assert group.metadata.time == (80 if kept else 0)
         assert [use.at for use in group.tokens.all()] == [80, 80]
 
 
@@ -292,15 +302,15 @@ async def test_snapshot_does_not_stop_writes(
     await store.apply(1, columns(), upsert([A, B]))
     loop = asyncio.get_running_loop()
 
-    def slow_write(*arguments: Any, pace: Pace) -> list[str]:
+    def slow_write(*arguments: Any, throttle: SnapshotThrottle) -> list[str]:
         asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result()
-        return write_files(*arguments, pace=pace)
+        return write_files(*arguments, throttle=throttle)
 
-    monkeypatch.setattr("evenkeel_store.machine.write_files", slow_write)
+    monkeypatch.setattr("evenkeel_store.state_machine.store_state_machine.write_files", slow_write)
     (tmp_path / "snapshot").mkdir()
     taking = store.ask("snapshot", tmp_path / "snapshot")
     assert await store.apply(3, delete([1])) == Applied(3)
-    await store.machine.upkeep.fold()
+    await store.state_machine.background.fold()
     assert await store.rows() == [B]
     assert not taking.done()
     go_on.set()
@@ -365,19 +375,19 @@ async def test_steps_of_a_snapshot(
     start: Callable[..., Asking], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A table goes in several files, each a step of its own when it is written and when it is loaded, rows complete."""
-    monkeypatch.setattr("evenkeel_store.snapshots.STEP_ROWS", 10)
+    monkeypatch.setattr("evenkeel_store.engine.snapshot_files.STEP_ROWS", 10)
     steps: list[object] = []
-    doing = Pace.step
+    doing = SnapshotThrottle.step
 
-    def step(self: Pace, work: Callable[[], object]) -> object:
+    def step(self: SnapshotThrottle, work: Callable[[], object]) -> object:
         steps.append(work)
         return doing(self, work)
 
-    monkeypatch.setattr(Pace, "step", step)
+    monkeypatch.setattr(SnapshotThrottle, "step", step)
     store = start()
     await store.open()
     await store.apply(1, columns(), upsert([{"id": n, "name": "x"} for n in range(35)]))
-    await store.machine.upkeep.fold()
+    await store.state_machine.background.fold()
     taken = await store.snapshot(tmp_path / "snapshot")
     assert [name for name in taken.files if name.startswith("rows")] == [f"rows-{n}.parquet" for n in range(4)]
     assert len(steps) == 6
@@ -392,28 +402,28 @@ async def test_steps_are_not_too_many(
     start: Callable[..., Asking], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A large table has larger steps, not more and more files."""
-    monkeypatch.setattr("evenkeel_store.snapshots.STEP_ROWS", 10)
-    monkeypatch.setattr("evenkeel_store.snapshots._MOST_STEPS", 3)
+    monkeypatch.setattr("evenkeel_store.engine.snapshot_files.STEP_ROWS", 10)
+    monkeypatch.setattr("evenkeel_store.engine.snapshot_files._MOST_STEPS", 3)
     store = start()
     await store.open()
     await store.apply(1, columns(), upsert([{"id": n, "name": "x"} for n in range(35)]))
-    await store.machine.upkeep.fold()
+    await store.state_machine.background.fold()
     taken = await store.snapshot(tmp_path / "snapshot")
     assert [name for name in taken.files if name.startswith("rows")] == ["rows-0.parquet", "rows-1.parquet"]
 
 
 async def test_copying_gives_way_to_writes(start: Callable[..., Asking], monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is applied counts as somebody being served."""
-    served: list[Pace] = []
+    served: list[SnapshotThrottle] = []
 
-    def note(pace: Pace) -> None:
-        served.append(pace)
+    def note(throttle: SnapshotThrottle) -> None:
+        served.append(throttle)
 
-    monkeypatch.setattr(Pace, "served", note)
+    monkeypatch.setattr(SnapshotThrottle, "served", note)
     store = start()
     await store.open()
     await store.apply(1, columns())
-    assert served == [store.machine.pace]
+    assert served == [store.state_machine.throttle]
 
 
 async def test_other_groups_go_on_while_one_is_restored(
@@ -427,11 +437,11 @@ async def test_other_groups_go_on_while_one_is_restored(
     await store.open(8, 1)
     go_on, loop = asyncio.Event(), asyncio.get_running_loop()
 
-    def slow_load(*arguments: Any, pace: Pace) -> None:
+    def slow_load(*arguments: Any, throttle: SnapshotThrottle) -> None:
         asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result()
-        load_tables(*arguments, pace=pace)
+        load_tables(*arguments, throttle=throttle)
 
-    monkeypatch.setattr("evenkeel_store.machine.load_tables", slow_load)
+    monkeypatch.setattr("evenkeel_store.state_machine.store_state_machine.load_tables", slow_load)
     restoring = store.ask("restore", Restore(str(tmp_path / "snapshot"), 2), group=8, replica=1)
     waiting = store.apply(3, upsert([B]), group=8, replica=1)
     assert await store.apply(3, upsert([B])) == Applied(3)
@@ -449,7 +459,7 @@ async def test_restore_of_a_group_that_went_away(start: Callable[..., Asking], t
     await store.snapshot(tmp_path / "snapshot")
     answer = await store.ask("restore", Restore(str(tmp_path / "snapshot"), 2), group=8, replica=1)
     assert answer == Failed("group 8 is not open for replica 1: open it first")
-    with store.machine.engine.database.cursor() as cursor:
+    with store.state_machine.engine.database.cursor() as cursor:
         listing = cursor.execute("SELECT table_name FROM duckdb_tables() WHERE table_name LIKE 'rows_%'").fetchall()
     assert len(listing) == 1
 
@@ -460,7 +470,7 @@ async def test_damaged_database_is_put_aside(start: Callable[..., Asking], tmp_p
     await store.open()
     await store.apply(1, columns(), upsert([A]))
     await store.snapshot(tmp_path / "snapshot")
-    await store.machine.stop()
+    await store.state_machine.stop()
     file = tmp_path / "data" / "tables.duckdb"
     file.write_bytes(b"\xff" * 100 + file.read_bytes()[100:])
     again = start(stopped=store)
@@ -478,7 +488,7 @@ async def test_two_processes_never_share_a_directory(start: Callable[..., Asking
     """The second one says that the directory is in use."""
     start()
     with pytest.raises(InvalidInputError, match="another process uses"):
-        Machine(tmp_path / "data")
+        StoreStateMachine(tmp_path / "data")
 
 
 async def test_no_room_left(start: Callable[..., Asking]) -> None:

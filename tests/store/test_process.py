@@ -18,13 +18,13 @@ import msgspec
 import pytest
 
 from evenkeel.errors import DisconnectedError
-from evenkeel.metastore.server import free_port
-from evenkeel.wire import messages as m
-from evenkeel.wire.sidecar_end import SidecarEnd
-from evenkeel_store.journal import KeptGroup
-from evenkeel_store.pace import Pace
+from evenkeel.metastore.etcd_server import free_port
+from evenkeel.wire import socket_messages as m
+from evenkeel.wire.sidecar_socket import SidecarEnd
+from evenkeel_store.engine.journal import KeptGroup
+from evenkeel_store.engine.snapshot_files import fill_log, load_tables, read_files, write_files
+from evenkeel_store.engine.snapshot_throttle import SnapshotThrottle
 from evenkeel_store.process.main import main
-from evenkeel_store.snapshots import fill_log, load_tables, read_files, write_files
 from tests.store.model import Model, random_log
 from tests.store.serving import Client
 from tests.store.single import Sidecar as Single
@@ -92,12 +92,12 @@ def look_into(directory: Path, bench: Bench) -> None:
     number = bench.engine.table_number()
     layout = files.layout(GROUP, rows=number)
     if layout is not None:
-        load_tables(bench.engine.database, files, layout, pace=Pace())
-    head = msgspec.structs.replace(files.kept.head, rows=number)
-    bench.engine.adopt(GROUP, REPLICA, KeptGroup(head, files.kept.uses), partial(fill_log, files))
+        load_tables(bench.engine.database, files, layout, throttle=SnapshotThrottle())
+    metadata = msgspec.structs.replace(files.kept.metadata, rows=number)
+    bench.engine.adopt(GROUP, REPLICA, KeptGroup(metadata, files.kept.uses), partial(fill_log, files))
 
 
-class Logged:
+class IndexedEntry:
     """A log drawn at random, with the state after each of its entries."""
 
     def __init__(self, seed: int) -> None:
@@ -115,7 +115,7 @@ class Logged:
 
 async def test_killed_at_random(tmp_path: Path, start: Start) -> None:
     """What was acknowledged is there after SIGKILL, and the state is that of exactly the entries up to its index."""
-    rng, log = random.Random(11), Logged(3)
+    rng, log = random.Random(11), IndexedEntry(3)
     handler = Sidecar()
     end = SidecarEnd(tmp_path / "sm.sock", volume="vol-1", handler=handler)
     await end.start()
@@ -138,7 +138,7 @@ async def test_killed_at_random(tmp_path: Path, start: Start) -> None:
     await end.close()
 
 
-async def live(end: SidecarEnd, log: Logged, applied: int, *, rng: random.Random, at: Path, bench: Bench) -> int:
+async def live(end: SidecarEnd, log: IndexedEntry, applied: int, *, rng: random.Random, at: Path, bench: Bench) -> int:
     """Compare the state with the log's, send more entries, and take some of the answers."""
     taken = await end.snapshot(GROUP, REPLICA, at)
     assert taken.index == applied
@@ -170,7 +170,7 @@ async def test_killed_while_restoring(tmp_path: Path, start: Start) -> None:
     snapshot = tmp_path / "snapshot"
     snapshot.mkdir()
     with source.engine.database.cursor() as cursor:
-        write_files(cursor, source.group.layout, source.group.kept(), snapshot, pace=Pace())
+        write_files(cursor, source.group.layout, source.group.kept(), snapshot, throttle=SnapshotThrottle())
     source.close()
     handler = Sidecar()
     end = SidecarEnd(tmp_path / "sm.sock", volume="vol-1", handler=handler)

@@ -14,14 +14,14 @@ import pyarrow.compute as pc
 import pytest
 
 from evenkeel.errors import FilterError, RequestError, RetentionError, UnavailableError, UnknownColumnError
-from evenkeel.rows.schema import ColumnDef, RowSchema
-from evenkeel.rows.values import from_json
+from evenkeel.rows.row_schema import ColumnDef, RowSchema
+from evenkeel.rows.row_values import from_json
 from evenkeel.wire.flight import Aggregate, ReadRequest
-from evenkeel_store.entries import Expire, Upsert, encode_entry
-from evenkeel_store.groups import Group
-from evenkeel_store.layout import Layout
-from evenkeel_store.reading import Query, Rows
-from evenkeel_store.scans import IDLE_SECONDS, Answer, Scanner
+from evenkeel_store.engine.group_state import Group
+from evenkeel_store.engine.log_entries import Expire, Upsert, encode_entry
+from evenkeel_store.engine.row_reader import Query, RowReader
+from evenkeel_store.engine.table_layout import TableLayout
+from evenkeel_store.serving.scans import IDLE_SECONDS, Answer, Scanner
 from tests.store.support import KEYED, PLAIN, WIDER, Bench, append, columns, delete, rows_of, upsert
 
 ROWS: list[dict[str, Any]] = [
@@ -281,7 +281,7 @@ def test_abandoned_scan_lets_go(bench: Bench, scanner: Scanner, monkeypatch: pyt
     """A scan that nobody reads is ended after a while, and says so to whoever comes back; one that is read is not."""
     bench.apply(columns(), upsert([{"id": number} for number in range(150_000)]))
     clock = 0.0
-    monkeypatch.setattr("evenkeel_store.scans.time.monotonic", lambda: clock)
+    monkeypatch.setattr("evenkeel_store.serving.scans.time.monotonic", lambda: clock)
     idle, busy = (scanner.scan(bench.group, request()) for _ in range(2))
     next(idle)
     clock = IDLE_SECONDS
@@ -314,10 +314,10 @@ def test_scan_at_an_index_by_the_group_s_own_table(
     before = [{"id": 1, "name": "old"}] if schema is KEYED else [{"text": "old", "number": 1}]
     after = [{"id": 1, "name": "new"}] if schema is KEYED else [{"text": "new", "number": 1}]
     asked: list[str] = []
-    begin = Rows.begin
+    begin = RowReader.begin
 
-    def noted(self: Rows, group: Group, ask: Callable[[Layout], Query], **more: Any) -> Any:
-        def seen(layout: Layout) -> Query:
+    def noted(self: RowReader, group: Group, ask: Callable[[TableLayout], Query], **more: Any) -> Any:
+        def seen(layout: TableLayout) -> Query:
             query = ask(layout)
             asked.append(query.sql)
             if fold and len(asked) == 2:
@@ -327,7 +327,7 @@ def test_scan_at_an_index_by_the_group_s_own_table(
 
         return begin(self, group, seen, **more)
 
-    monkeypatch.setattr(Rows, "begin", noted)
+    monkeypatch.setattr(RowReader, "begin", noted)
 
     def read() -> list[str]:
         with bench.group.holding(2) as held:
@@ -421,9 +421,9 @@ def test_changes_forgotten_while_they_are_read(bench: Bench, scanner: Scanner, m
 def test_tables_that_change_after_the_question(bench: Bench) -> None:
     """A query made for tables that are no longer the group's is made anew, whether or not they are still there."""
     bench.apply(columns(), upsert(ROWS))
-    asked: list[Layout] = []
+    asked: list[TableLayout] = []
 
-    def ask(layout: Layout) -> Query:
+    def ask(layout: TableLayout) -> Query:
         asked.append(layout)
         if len(asked) == 1:
             bench.apply(columns(WIDER))

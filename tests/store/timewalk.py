@@ -18,15 +18,15 @@ from typing import Any, Final, Literal
 
 from evenkeel.errors import StoreError
 from evenkeel.protocol.keys import Keys
-from evenkeel.routing.routes import RoutingTable
-from evenkeel.wire.messages import Committed, LoggedEntry, ProposeOutcome, ReadAt, ReadOutcome, Role
-from evenkeel_store.engine import Engine
-from evenkeel_store.entries import Expire, Pin, encode_entry
-from evenkeel_store.groups import Group, Stamps
-from evenkeel_store.heads import STEP_MILLISECONDS
-from evenkeel_store.housekeeping import Housekeeper, due
-from evenkeel_store.logtime import LogClocks
-from evenkeel_store.service import Service
+from evenkeel.routing.routing_table import RoutingTable
+from evenkeel.wire.socket_messages import Committed, LoggedEntry, ProposeOutcome, ReadAt, ReadOutcome, Role
+from evenkeel_store.engine.group_metadata import STEP_MILLISECONDS
+from evenkeel_store.engine.group_state import AppliedTimestamps, Group
+from evenkeel_store.engine.log_entries import Expire, Pin, encode_entry
+from evenkeel_store.engine.log_time import LogClocks
+from evenkeel_store.engine.table_engine import TableEngine
+from evenkeel_store.maintenance.leader_maintenance import LeaderMaintenance, due
+from evenkeel_store.serving.store_service import StoreService
 from tests.store.serving import ORDERS, table_record
 from tests.store.support import GROUP, REPLICA, Bench, upsert
 
@@ -49,7 +49,7 @@ class Replica:
         self._walk = walk
         self.bench = Bench(directory)
         self.bench.open()
-        self.engine: Engine = self.bench.engine
+        self.engine: TableEngine = self.bench.engine
         self.directory = SimpleNamespace(full=lambda: "")
         self.on_doubt: Callable[..., None] = lambda group: None
         self.wall_offset = 0.0
@@ -69,12 +69,12 @@ class Replica:
 
         self.log_clocks = LogClocks(now)
         clock: Any = SimpleNamespace(now=now, call_at=lambda when, call: SimpleNamespace(cancel=lambda: None))
-        service: Any = Service(self, walk, walk.routes, store="s", clock=clock, now=self.wall)  # type: ignore[arg-type]
-        self.service: Service = service
-        self.house = Housekeeper(
+        service: Any = StoreService(self, walk, walk.routes, store="s", clock=clock, now=self.wall)  # type: ignore[arg-type]
+        self.service: StoreService = service
+        self.house = LeaderMaintenance(
             service, clock=clock, writer_seconds=WRITER_SECONDS, keeps_time=lambda: walk.keeps_time
         )
-        self.bench.group.stamps = Stamps()
+        self.bench.group.stamps = AppliedTimestamps()
         self.log_clocks.observe(self.bench.group)
 
     # What a leader does, of either release
@@ -87,8 +87,8 @@ class Replica:
             await self.house.look([GROUP])
             return
         now, group = self.wall(), self.bench.group
-        before, table = now - round(1000 * WRITER_SECONDS), self._walk.routes.table(group.head.table)
-        found = due(group.head, group.tokens.silent_since(before), now=now, table=table, writers_before=before)
+        before, table = now - round(1000 * WRITER_SECONDS), self._walk.routes.table(group.metadata.table)
+        found = due(group.metadata, group.tokens.silent_since(before), now=now, table=table, writers_before=before)
         if found is not None:
             await self._walk.propose(GROUP, REPLICA, encode_entry(Expire(found.pins, found.writers, found.changes)))
 
@@ -100,13 +100,13 @@ class Replica:
             await self.service.pin(self.bench.group, name, seconds)
 
     def apply(self, most: int = 1000) -> None:
-        applied = self.bench.group.head.applied
+        applied = self.bench.group.metadata.applied
         entries = [entry.data for entry in self._walk.log[applied : applied + most]]
         if entries:
-            before = self.bench.group.head.time
+            before = self.bench.group.metadata.time
             self.bench.apply(*entries)
-            assert self.bench.group.head.applied == applied + len(entries)
-            assert self.bench.group.head.time >= before, "log time went back"
+            assert self.bench.group.metadata.applied == applied + len(entries)
+            assert self.bench.group.metadata.time >= before, "log time went back"
             self.log_clocks.observe(self.bench.group)
 
     # What `Service` and `Housekeeper` ask of a machine
@@ -114,7 +114,7 @@ class Replica:
     def role_of(self, group: int) -> Role:
         return Role(self is self._walk.leader, 1)
 
-    async def look(self, work: Callable[[Engine], Any]) -> Any:
+    async def look(self, work: Callable[[TableEngine], Any]) -> Any:
         return work(self.engine)
 
     async def until_applied(self, group: int, index: int) -> None:
@@ -189,7 +189,7 @@ class TimeWalk:
 
     async def _log_write(self, writer: str, at: int) -> None:
         row = {"id": self._sequence, "customer": writer}
-        schema = self.lead.bench.group.head.schema
+        schema = self.lead.bench.group.metadata.schema
         assert schema is not None
         await self.propose(GROUP, REPLICA, upsert([row], schema, token=(writer, self._sequence), at=at))
         self.written[writer] = self.now
@@ -199,7 +199,7 @@ class TimeWalk:
         """Log an entry whose stamp is days or years off, as no leader of this release does."""
         self._sequence += 1
         off = self.rng.choice([-YEAR, -2 * 86_400, 2 * 86_400, YEAR])
-        at = self.lead.bench.group.head.time + round(1000 * off)
+        at = self.lead.bench.group.metadata.time + round(1000 * off)
         await self._log_write(self.rng.choice("abcdefgh"), at)
 
     async def pin(self) -> None:
@@ -261,7 +261,7 @@ class TimeWalk:
             (8 if mixed else 2, self.down),
             (1 if self._rises else 0, self.raise_version),
             (12 if mixed else 0, self.update),
-            (3 if self.lead.bench.group.head.time else 0, self.write_wrongly),
+            (3 if self.lead.bench.group.metadata.time else 0, self.write_wrongly),
             (15, lambda: self.pass_time(self.rng.choice([0.01, 1, 30, 600]))),
             (3, lambda: self.pass_time(self.rng.choice([7_200, 20_000]))),
         ]
@@ -278,14 +278,14 @@ class TimeWalk:
         for writer, at in self.written.items():
             assert writer in known or self.now - at >= WRITER_SECONDS - SLACK_SECONDS, f"{writer} was forgotten"
         for name, until in self.pinned.items():
-            assert name in group.head.pins or self.now >= until - SLACK_SECONDS, f"{name} ended"
+            assert name in group.metadata.pins or self.now >= until - SLACK_SECONDS, f"{name} ended"
         for index, at in self.indexes:
             if self.now - at < RETENTION_SECONDS - SLACK_SECONDS:
-                assert index > group.head.forgotten, f"the changes of {index} are forgotten"
-        if group.head.time:
-            time, since = self._began = self._began or (group.head.time, self.now)
+                assert index > group.metadata.forgotten, f"the changes of {index} are forgotten"
+        if group.metadata.time:
+            time, since = self._began = self._began or (group.metadata.time, self.now)
             passed = self.now - since + SLACK_SECONDS
-            assert group.head.time - time <= 1000 * passed + STEP_MILLISECONDS, "log time ran ahead"
+            assert group.metadata.time - time <= 1000 * passed + STEP_MILLISECONDS, "log time ran ahead"
 
     async def settle(self) -> None:
         """Let a leader of this release stay until everything is due."""
@@ -294,8 +294,8 @@ class TimeWalk:
         await self.pass_time(RETENTION_SECONDS + WRITER_SECONDS)
         group = self.lead.bench.group
         assert not len(group.tokens), "writers are never forgotten"
-        assert not group.head.pins, "pins never end"
-        assert not group.head.stamps, "changes stay for ever"
+        assert not group.metadata.pins, "pins never end"
+        assert not group.metadata.stamps, "changes stay for ever"
         for replica in self.replicas:
             replica.apply()
         assert len({_agreed(replica) for replica in self.replicas}) == 1, "replicas differ"
@@ -315,5 +315,11 @@ class TimeWalk:
 
 def _agreed(replica: Replica) -> tuple[Any, ...]:
     """What replicas must agree on beside rows."""
-    head = replica.bench.group.head
-    return head.time, head.forgotten, head.ended, tuple(sorted(head.pins)), tuple(replica.bench.group.tokens.all())
+    metadata = replica.bench.group.metadata
+    return (
+        metadata.time,
+        metadata.forgotten,
+        metadata.ended,
+        tuple(sorted(metadata.pins)),
+        tuple(replica.bench.group.tokens.all()),
+    )

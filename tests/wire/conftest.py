@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from evenkeel.runtime.clock import VirtualClock
-from evenkeel.wire.sidecar_end import SidecarEnd
-from evenkeel.wire.store_end import StoreEnd
+from evenkeel.wire.sidecar_socket import SidecarEnd
+from evenkeel.wire.store_socket import StoreEnd
 from tests.wire.support import Machine, Raw, Sidecar
 
 

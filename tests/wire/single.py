@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from evenkeel.wire import messages as m
-from evenkeel.wire.sidecar_end import SidecarEnd
+from evenkeel.wire import socket_messages as m
+from evenkeel.wire.sidecar_socket import SidecarEnd
 
 GROUP, REPLICA = 7, 3
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from evenkeel.runtime.clock import VirtualClock
-from evenkeel.wire import messages as m
+from evenkeel.wire import socket_messages as m
 
 
 class NoJitter:

@@ -6,11 +6,11 @@ import asyncio
 from typing import cast
 
 from evenkeel.errors import DisconnectedError
-from evenkeel.wire.messages import Unknown
-from evenkeel_reference.batching import BatchingClient
-from evenkeel_reference.client import ReferenceClient, WriteOutcome
-from evenkeel_reference.entries import Batch
-from evenkeel_reference.front import Written
+from evenkeel.wire.socket_messages import Unknown
+from evenkeel_reference.batching_client import BatchingClient
+from evenkeel_reference.reference_client import ReferenceClient, WriteOutcome
+from evenkeel_reference.reference_entries import Batch
+from evenkeel_reference.reference_server import Written
 
 
 class Client:

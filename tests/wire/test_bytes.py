@@ -13,10 +13,10 @@ import pytest
 
 from evenkeel.errors import DisconnectedError, HandshakeError
 from evenkeel.runtime.clock import VirtualClock
-from evenkeel.wire import messages as m
-from evenkeel.wire.frames import Reason
-from evenkeel.wire.sidecar_end import SidecarEnd
-from evenkeel.wire.store_end import StoreEnd
+from evenkeel.wire import socket_messages as m
+from evenkeel.wire.framing import Reason
+from evenkeel.wire.sidecar_socket import SidecarEnd
+from evenkeel.wire.store_socket import StoreEnd
 from tests.wire.support import Machine, NoJitter, Raw, Sidecar, turns
 
 HELLO = [0, 0, 0, ["hello", 1, "vol-1", 1 << 20]]

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenkeel.errors import FrameError
-from evenkeel.wire.calls import Calls
-from evenkeel.wire.credit import CreditQueue
-from evenkeel.wire.frames import Reason
+from evenkeel.wire.credit_queue import CreditQueue
+from evenkeel.wire.framing import Reason
+from evenkeel.wire.pending_calls import Calls
 
 
 def test_answers_come_in_any_order() -> None:

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from evenkeel.wire.connection import FrameConnection
-from evenkeel.wire.frames import Drops
+from evenkeel.wire.frame_connection import FrameConnection
+from evenkeel.wire.framing import Drops
 
 
 class Keeper:

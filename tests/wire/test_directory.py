@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from evenkeel.runtime.directories import DataDirectory, make_directory, replace_file
-from evenkeel_raft.log.disk import FileDisk
+from evenkeel_raft.log.log_disk import FileDisk
 
 
 @pytest.fixture

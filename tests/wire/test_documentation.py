@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from evenkeel.wire.store_end import StoreEnd
-from evenkeel_reference.machine import Machine
+from evenkeel.wire.store_socket import StoreEnd
+from evenkeel_reference.reference_machine import Machine
 from tests.wire.support import Raw
 
 PAGE = Path(__file__).parents[2] / "docs" / "state-machines.md"

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenkeel.errors import FrameError
-from evenkeel.wire.frames import MAX_FRAME_BYTES, SMALL_FRAME_BYTES, FrameReader, Reason
+from evenkeel.wire.framing import MAX_FRAME_BYTES, SMALL_FRAME_BYTES, FrameReader, Reason
 
 payloads = st.lists(st.binary(max_size=300), max_size=12)
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from evenkeel.errors import FrameError
 from evenkeel.versions import VersionRange
-from evenkeel.wire import messages as m
-from evenkeel.wire.codec import Codec
-from evenkeel.wire.frames import Reason
+from evenkeel.wire import socket_messages as m
+from evenkeel.wire.frame_codec import Codec
+from evenkeel.wire.framing import Reason
 
 SIDECAR: list[tuple[m.SidecarSays, list[Any]]] = [
     (m.Hello(1, "vol-1", 0, True, VersionRange(1, 2), 2), ["hello", 1, "vol-1", 0, True, [1, 2], 2]),

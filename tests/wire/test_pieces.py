@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenkeel.errors import FrameError
-from evenkeel.wire.frames import MAX_FRAME_BYTES
-from evenkeel.wire.messages import (
+from evenkeel.wire.framing import MAX_FRAME_BYTES
+from evenkeel.wire.payload_pieces import LARGE_BYTES
+from evenkeel.wire.socket_messages import (
     SIDECAR_CODEC,
     STORE_CODEC,
     Apply,
@@ -19,7 +20,6 @@ from evenkeel.wire.messages import (
     apply_payload,
     propose_payload,
 )
-from evenkeel.wire.pieces import LARGE_BYTES
 
 sizes = st.one_of(st.integers(0, 40), st.sampled_from([LARGE_BYTES - 1, LARGE_BYTES, (1 << 16) - 1, 1 << 16, 100_000]))
 

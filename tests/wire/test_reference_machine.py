@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from evenkeel.wire.messages import Applied, Apply, Failed, LoggedEntry, Open, Opened, Restore, SnapshotTaken
-from evenkeel_reference.entries import Upsert, encode_entry
-from evenkeel_reference.machine import Machine
+from evenkeel.wire.socket_messages import Applied, Apply, Failed, LoggedEntry, Open, Opened, Restore, SnapshotTaken
+from evenkeel_reference.reference_entries import Upsert, encode_entry
+from evenkeel_reference.reference_machine import Machine
 
 GROUP, REPLICA = 7, 3
 
@@ -109,7 +109,7 @@ async def test_a_restore_is_answered_before_sqlite_s_log_is_tidied_up(
 ) -> None:
     """What is restored is durable in that log; it is copied to its place once nothing else is asked."""
     always = "pragma wal_autocheckpoint = 1"
-    monkeypatch.setattr("evenkeel_reference.state._TIDY_UP", always)
+    monkeypatch.setattr("evenkeel_reference.reference_state._TIDY_UP", always)
     await patient.machine.look(lambda state: state._db.execute(always))
     patient.apply(size=2 << 20)
     await patient.answered(1)

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from evenkeel.errors import DisconnectedError, StateMachineError
-from evenkeel.wire import messages as m
-from evenkeel.wire.sidecar_end import SidecarEnd
-from evenkeel_reference.client import ReferenceClient
-from evenkeel_reference.entries import Barrier, Batch, Conditional, Delete, Entry, Upsert, encode_entry
-from evenkeel_reference.front import Held, StatusIs, Written
-from evenkeel_reference.snapshot import read_snapshot
-from evenkeel_reference.state import Contents
+from evenkeel.wire import socket_messages as m
+from evenkeel.wire.sidecar_socket import SidecarEnd
+from evenkeel_reference.reference_client import ReferenceClient
+from evenkeel_reference.reference_entries import Barrier, Batch, Conditional, Delete, Entry, Upsert, encode_entry
+from evenkeel_reference.reference_server import Held, StatusIs, Written
+from evenkeel_reference.reference_snapshot import read_snapshot
+from evenkeel_reference.reference_state import Contents
 from tests.wire.single import GROUP, REPLICA, Single
 from tests.wire.support import Sidecar
 

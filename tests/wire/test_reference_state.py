@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenkeel.errors import StateMachineError
-from evenkeel.wire.messages import Apply, LoggedEntry
-from evenkeel_reference.entries import (
+from evenkeel.wire.socket_messages import Apply, LoggedEntry
+from evenkeel_reference.reference_entries import (
     TOKENS_KEPT,
     Barrier,
     Batch,
@@ -22,8 +22,8 @@ from evenkeel_reference.entries import (
     Upsert,
     encode_entry,
 )
-from evenkeel_reference.snapshot import read_snapshot, write_snapshot
-from evenkeel_reference.state import BARRIERS_KEPT, State, Value
+from evenkeel_reference.reference_snapshot import read_snapshot, write_snapshot
+from evenkeel_reference.reference_state import BARRIERS_KEPT, State, Value
 
 
 @pytest.fixture

@@ -14,11 +14,11 @@ import pytest
 from evenkeel.errors import DisconnectedError, HandshakeError, InvalidInputError, StateMachineError
 from evenkeel.runtime.clock import VirtualClock
 from evenkeel.versions import SUPPORTED
-from evenkeel.wire import messages as m
-from evenkeel.wire import unix as unix_sockets
-from evenkeel.wire.frames import Reason
-from evenkeel.wire.sidecar_end import SidecarEnd
-from evenkeel.wire.store_end import StoreEnd
+from evenkeel.wire import socket_messages as m
+from evenkeel.wire import unix_paths as unix_sockets
+from evenkeel.wire.framing import Reason
+from evenkeel.wire.sidecar_socket import SidecarEnd
+from evenkeel.wire.store_socket import StoreEnd
 from tests.wire.support import Machine, NoJitter, Raw, Sidecar, turns
 
 Connect = Callable[..., tuple[StoreEnd, asyncio.Task[None]]]
@@ -45,8 +45,8 @@ async def test_a_megabyte_may_be_on_its_way(
         unix_sockets.widen(unix)
         held.append(unix.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) - by_itself)
 
-    monkeypatch.setattr("evenkeel.wire.sidecar_end.widen", widen)
-    monkeypatch.setattr("evenkeel.wire.store_end.widen", widen)
+    monkeypatch.setattr("evenkeel.wire.sidecar_socket.widen", widen)
+    monkeypatch.setattr("evenkeel.wire.store_socket.widen", widen)
     connect(machine)
     await sidecar.hello.get()
     assert len(held) == 2
@@ -392,7 +392,7 @@ async def test_other_version_is_refused_by_both_names(
     listening: SidecarEnd, machine: Machine, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A store of another version learns both versions."""
-    monkeypatch.setattr("evenkeel.wire.sidecar_end.VERSION", 7)
+    monkeypatch.setattr("evenkeel.wire.sidecar_socket.VERSION", 7)
     _, task = connect(machine)
     with pytest.raises(HandshakeError, match=r"version 7 .* and the store version 1: run both from one release"):
         await task

@@ -11,22 +11,22 @@ from evenkeel.cli.place import Local
 from evenkeel.cli.session import PreviewedMove, PreviewedPlan
 from evenkeel.driver import drive
 from evenkeel.errors import InvalidInputError
-from evenkeel.local.layout import Layout, default_directory
-from evenkeel.local.resources import NAMESPACE, LocalResources
-from evenkeel.metastore.api import Metastore
-from evenkeel.metastore.epoch import Epoch
-from evenkeel.metastore.etcd import EtcdMetastore
-from evenkeel.metastore.settings import EtcdSettings
+from evenkeel.local.cluster_directory import Layout, default_directory
+from evenkeel.local.local_resources import NAMESPACE, LocalResources
+from evenkeel.metastore.etcd_metastore import EtcdMetastore
+from evenkeel.metastore.etcd_settings import EtcdSettings
+from evenkeel.metastore.metastore_api import Metastore
+from evenkeel.metastore.operator_epoch import Epoch
 from evenkeel.model.rebalanceplan import WhatIf
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.model.table import Table
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import PlanState, StoreRecord, decode
-from evenkeel.rebalancers.process import FOLDERS
+from evenkeel.rebalancers.rebalancer_process import FOLDERS
 from evenkeel.reconcile.desired_table import desired_table, table_key
 from evenkeel.reconcile.plan_status import CopyCosts, plan_totals
 from evenkeel.reconcile.planning import preview_table
-from evenkeel.reconcile.reports import Reports
+from evenkeel.reconcile.store_reports import Reports
 from evenkeel.reconcile.what_if import imagined_stores, imagined_table
 
 __all__ = ["LocalSession", "layout_of", "local_session"]

@@ -23,8 +23,8 @@
 Needs pyarrow; SQL needs duckdb too (`pip install 'evenkeel-operator[client]'`).
 """
 
-from evenkeel.client.client import Client
+from evenkeel.client.cluster_client import Client
 from evenkeel.client.filters import Filter, col
-from evenkeel.client.table import TableClient
+from evenkeel.client.table_client import TableClient
 
 __all__ = ["Client", "Filter", "TableClient", "col"]

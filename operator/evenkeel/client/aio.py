@@ -16,14 +16,14 @@ from typing import Any, Final, Self, TypeVar
 
 import pyarrow as pa
 
-from evenkeel.client.client import Client
+from evenkeel.client.cluster_client import Client
 from evenkeel.client.filters import Filter
-from evenkeel.client.streams import RowStream
-from evenkeel.client.table import Changes, TableClient
-from evenkeel.client.verifying import Verified
+from evenkeel.client.row_streams import RowStream
+from evenkeel.client.table_client import Changes, TableClient
+from evenkeel.client.verification import Verified
 from evenkeel.client.writes import Op, Written
 from evenkeel.errors import UnavailableError
-from evenkeel.rows.schema import RowSchema
+from evenkeel.rows.row_schema import RowSchema
 from evenkeel.wire.flight import PinResult
 
 __all__ = ["AsyncClient", "AsyncRowStream", "AsyncTableClient"]

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from evenkeel.errors import FilterError
-from evenkeel.rows.values import to_json
+from evenkeel.rows.row_values import to_json
 
 __all__ = ["Column", "Filter", "col", "filter_of"]
 

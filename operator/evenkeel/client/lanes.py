@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 import pyarrow as pa
 from msgspec import Struct
 
-from evenkeel.client.attempts import PASSING, Trying
+from evenkeel.client.retries import PASSING, Trying
 from evenkeel.errors import StoreError
 
 __all__ = ["Lane", "Op"]

@@ -18,15 +18,15 @@ import pyarrow as pa
 from msgspec import Struct
 from pyarrow import flight
 
-from evenkeel.client.attempts import PASSING, Trying
-from evenkeel.client.connections import store_error
 from evenkeel.client.lanes import Lane, Op
-from evenkeel.client.routes import Route
+from evenkeel.client.retries import PASSING, Trying
+from evenkeel.client.route_cache import Route
+from evenkeel.client.store_connections import store_error
 from evenkeel.errors import OutcomeUnknownError, RequestError, StoreError, TooLargeError, UnavailableError
-from evenkeel.rows.partitions import partitions_of
-from evenkeel.rows.schema import RowSchema
+from evenkeel.rows.partitioning import partitions_of
+from evenkeel.rows.row_schema import RowSchema
 from evenkeel.wire.flight import PutRequest, PutResult, PutToken, decode, decode_error, encode
-from evenkeel.wire.messages import MAX_ENTRY_BYTES
+from evenkeel.wire.socket_messages import MAX_ENTRY_BYTES
 
 __all__ = ["Op", "Writer", "Written", "send_stamped"]
 

@@ -17,22 +17,22 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from evenkeel.controller.context import ControllerContext
-from evenkeel.controller.dropped import DroppedTableReconciler
-from evenkeel.controller.problems import UNAVAILABLE, unavailable_problem
-from evenkeel.controller.resources import Resources
-from evenkeel.controller.statuses import StatusWriter, readable
-from evenkeel.controller.stores import StoreReconciler
-from evenkeel.controller.tables import TableReconciler
+from evenkeel.controller.controller_context import ControllerContext
+from evenkeel.controller.dropped_table_reconciler import DroppedTableReconciler
+from evenkeel.controller.error_problems import UNAVAILABLE, unavailable_problem
+from evenkeel.controller.resources_api import Resources
+from evenkeel.controller.status_writer import StatusWriter, readable
+from evenkeel.controller.store_reconciler import StoreReconciler
+from evenkeel.controller.table_reconciler import TableReconciler
 from evenkeel.controller.worklist import Worklist
 from evenkeel.errors import ClusterMismatchError, EvenkeelError, FencedError
-from evenkeel.metastore.api import Event, KeyValue, Metastore
-from evenkeel.metastore.epoch import Epoch, acquire_epoch
+from evenkeel.metastore.metastore_api import Event, KeyValue, Metastore
+from evenkeel.metastore.operator_epoch import Epoch, acquire_epoch
 from evenkeel.model.conditions import Reason
 from evenkeel.protocol.keys import Keys, table_name
 from evenkeel.reconcile.cluster_status import cluster_problem_status
-from evenkeel.reconcile.partitions import Problem
-from evenkeel.reconcile.status import problem_status
+from evenkeel.reconcile.partition_status import Problem
+from evenkeel.reconcile.table_status import problem_status
 from evenkeel.runtime.clock import Clock, SystemClock
 from evenkeel.runtime.log_context import about
 

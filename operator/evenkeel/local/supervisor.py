@@ -20,22 +20,22 @@ from typing import Final
 
 from evenkeel.controller.controller import Controller
 from evenkeel.errors import EvenkeelError, FencedError, NoSpaceError, UnreachableError
-from evenkeel.local.children import outlive
-from evenkeel.local.layout import Layout, ProcessInfo, Running, StorePorts
-from evenkeel.local.resources import NAMESPACE, ClusterResources, LocalResources
-from evenkeel.local.stores import LOOPBACK, StorePair, engine_flags
-from evenkeel.metastore.api import Delete, Metastore, Txn
-from evenkeel.metastore.binary import find_etcd
-from evenkeel.metastore.etcd import EtcdMetastore
-from evenkeel.metastore.maintenance import Maintenance, ReliefPace
-from evenkeel.metastore.server import EtcdServer, free_port
-from evenkeel.metastore.settings import EtcdSettings
+from evenkeel.local.child_processes import outlive
+from evenkeel.local.cluster_directory import Layout, ProcessInfo, Running, StorePorts
+from evenkeel.local.local_resources import NAMESPACE, ClusterResources, LocalResources
+from evenkeel.local.store_processes import LOOPBACK, StorePair, engine_flags
+from evenkeel.metastore.etcd_binary import find_etcd
+from evenkeel.metastore.etcd_maintenance import Maintenance, ReliefPace
+from evenkeel.metastore.etcd_metastore import EtcdMetastore
+from evenkeel.metastore.etcd_server import EtcdServer, free_port
+from evenkeel.metastore.etcd_settings import EtcdSettings
+from evenkeel.metastore.metastore_api import Delete, Metastore, Txn
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import encode
-from evenkeel.rebalancers.process import FOLDERS
-from evenkeel.reconcile.known import read_stores
-from evenkeel.reconcile.stores import leaving
+from evenkeel.rebalancers.rebalancer_process import FOLDERS
+from evenkeel.reconcile.known_stores import read_stores
+from evenkeel.reconcile.store_states import leaving
 
 __all__ = ["DOWN_ANNOTATION", "Supervisor", "asked_to_be_down", "serve"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from evenkeel.metastore.api import Event, KeyValue, Snapshot
+from evenkeel.metastore.metastore_api import Event, KeyValue, Snapshot
 
 __all__ = ["difference"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from evenkeel.errors import LeaseNotFoundError, UnreachableError
-from evenkeel.metastore.api import Lease
+from evenkeel.metastore.metastore_api import Lease
 from evenkeel.runtime.clock import Clock, SystemClock
 
 __all__ = ["keep_alive"]

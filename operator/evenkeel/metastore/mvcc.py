@@ -21,7 +21,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable
 
 from evenkeel.errors import CompactedError, LeaseNotFoundError, RefusedError
-from evenkeel.metastore.api import (
+from evenkeel.metastore.metastore_api import (
     MAX_TXN_OPS,
     Compare,
     Delete,

@@ -12,11 +12,11 @@ from typing import Final
 
 import msgspec
 
-from evenkeel.metastore.api import Compare, KeyValue, Put, Txn, unchanged
+from evenkeel.metastore.metastore_api import Compare, KeyValue, Put, Txn, unchanged
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import ClusterVersion, Pending, Planned, Stable, decode, encode
-from evenkeel.reconcile.known import KnownStores
+from evenkeel.reconcile.known_stores import KnownStores
 from evenkeel.versions import FIRST, SUPPORTED
 
 __all__ = ["MAX_VERSION_ANNOTATION", "Versions", "holders", "raise_version"]

@@ -11,19 +11,19 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from evenkeel.metastore.api import Compare, Put, Txn, TxnResult, unchanged
+from evenkeel.metastore.metastore_api import Compare, Put, Txn, TxnResult, unchanged
 from evenkeel.model.views import Assignment, Move, StoresView
 from evenkeel.planner import changes, moves
 from evenkeel.protocol.keys import Keys
-from evenkeel.protocol.plan import Plan, make_plan, write_plan
 from evenkeel.protocol.records import PlanCounts, PlanHead, PlanState, TableState, TargetPeer, encode, shape
-from evenkeel.rebalancers.api import RebalanceResult
-from evenkeel.reconcile.caps import count_others
+from evenkeel.protocol.stored_plan import Plan, make_plan, write_plan
+from evenkeel.rebalancers.rebalancer_api import RebalanceResult
 from evenkeel.reconcile.desired_table import USERS_CHOOSE, DesiredTable
-from evenkeel.reconcile.moves import spelled
-from evenkeel.reconcile.refusal import refuse
-from evenkeel.reconcile.requests import Commit, Place, Requests
-from evenkeel.reconcile.snapshot import TableSnapshot, read_table
+from evenkeel.reconcile.plan_moves import spelled
+from evenkeel.reconcile.reconcile_requests import Commit, Place, Requests
+from evenkeel.reconcile.replica_caps import count_others
+from evenkeel.reconcile.table_snapshot import TableSnapshot, read_table
+from evenkeel.reconcile.table_validation import refuse
 
 __all__ = ["ChangedMeanwhileError", "Head", "Preview", "commit", "current_plan", "preview_table"]
 

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from evenkeel.errors import RowsError, UnknownColumnError
-from evenkeel.rows.schema import ColumnDef, RowSchema, arrow_schema, arrow_type, key_schema
-from evenkeel.rows.values import FIRST_DAY, FIRST_INSTANT, LAST_DAY, LAST_INSTANT, default_scalar
+from evenkeel.rows.row_schema import ColumnDef, RowSchema, arrow_schema, arrow_type, key_schema
+from evenkeel.rows.row_values import FIRST_DAY, FIRST_INSTANT, LAST_DAY, LAST_INSTANT, default_scalar
 
 __all__ = ["conform_keys", "conform_rows", "overflowed"]
 

@@ -10,7 +10,7 @@
 
 Requests with fields that a store does not know are refused; what stores answer may grow.
 
-Values in filters and keys are written like a column's default (`evenkeel.rows.values`).
+Values in filters and keys are written like a column's default (`evenkeel.rows.row_values`).
 """
 
 from __future__ import annotations
@@ -309,7 +309,7 @@ class PartitionRoute(_Answer, frozen=True):
 
 
 class TableRoutes(_Answer, frozen=True):
-    """A table by name and key, its schema (`evenkeel.rows.schema.RowSchema`) and its partitions."""
+    """A table by name and key, its schema (`evenkeel.rows.row_schema.RowSchema`) and its partitions."""
 
     name: str
     key: str

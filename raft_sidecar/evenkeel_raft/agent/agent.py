@@ -17,35 +17,35 @@ import random
 from collections.abc import Mapping
 
 from evenkeel.errors import ClusterMismatchError, MetastoreError, UnsupportedVersionError
-from evenkeel.metastore.api import KeyValue, Metastore
+from evenkeel.metastore.metastore_api import KeyValue, Metastore
 from evenkeel.protocol.keys import Keys
 from evenkeel.runtime.backoff import Backoff, Rng
 from evenkeel.runtime.clock import Clock, SystemClock
 from evenkeel.versions import Feature
-from evenkeel_raft.agent.attempts import Attempts
-from evenkeel_raft.agent.context import Context, StoreIdentity
-from evenkeel_raft.agent.counters import Counters
-from evenkeel_raft.agent.drops import Drops
-from evenkeel_raft.agent.following import Following
-from evenkeel_raft.agent.guard import Guard
-from evenkeel_raft.agent.leaders import LeaderReports
-from evenkeel_raft.agent.leading import Leading
-from evenkeel_raft.agent.load import LoadReports
-from evenkeel_raft.agent.orders import Orders
-from evenkeel_raft.agent.reader import Reader, Ticket
-from evenkeel_raft.agent.registration import Registration
-from evenkeel_raft.agent.reluctance import Reluctance
-from evenkeel_raft.agent.replicas import Replicas
-from evenkeel_raft.agent.seats import Seats
-from evenkeel_raft.agent.settings import AgentSettings, Tuning
-from evenkeel_raft.agent.status import AgentState, AgentStatus
-from evenkeel_raft.agent.stores import Stores
-from evenkeel_raft.agent.tables import Tables
-from evenkeel_raft.agent.transfers import Transfers
-from evenkeel_raft.agent.version import Version
-from evenkeel_raft.agent.work import Pool, Work
-from evenkeel_raft.agent.writes import Writes
-from evenkeel_raft.shared.groups import GroupReport, Groups, Partition
+from evenkeel_raft.agent.agent_context import Context, StoreIdentity
+from evenkeel_raft.agent.agent_counters import Counters
+from evenkeel_raft.agent.agent_queue import Pool, Work
+from evenkeel_raft.agent.agent_settings import AgentSettings, Tuning
+from evenkeel_raft.agent.agent_status import AgentState, AgentStatus
+from evenkeel_raft.agent.cluster_version_watch import Version
+from evenkeel_raft.agent.leader_driver import Leading
+from evenkeel_raft.agent.leader_records import LeaderReports
+from evenkeel_raft.agent.leadership_inhibition import Reluctance
+from evenkeel_raft.agent.leadership_transfers import Transfers
+from evenkeel_raft.agent.metastore_guard import Guard
+from evenkeel_raft.agent.metastore_watch import Following
+from evenkeel_raft.agent.ordered_transfers import Orders
+from evenkeel_raft.agent.partition_reader import Reader, Ticket
+from evenkeel_raft.agent.partition_retries import Attempts
+from evenkeel_raft.agent.peer_registry import Stores
+from evenkeel_raft.agent.replica_lifecycle import Replicas
+from evenkeel_raft.agent.store_registration import Registration
+from evenkeel_raft.agent.store_report import LoadReports
+from evenkeel_raft.agent.table_drops import Drops
+from evenkeel_raft.agent.table_states import Tables
+from evenkeel_raft.agent.tracked_partitions import Seats
+from evenkeel_raft.agent.write_batcher import Writes
+from evenkeel_raft.shared.raft_groups import GroupReport, Groups, Partition
 
 __all__ = ["Agent"]
 

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from evenkeel.metastore.api import Delete, Put
+from evenkeel.metastore.metastore_api import Delete, Put
 from evenkeel.protocol.records import GroupLoad, LoadSlice, StoreLoad, encode
 
 __all__ = ["BURST_SECONDS", "LEAST_RATE", "PacedReport", "Sizes", "cost", "rough"]

@@ -20,13 +20,13 @@ from typing import Final
 
 from evenkeel.errors import DisconnectedError, StateMachineError
 from evenkeel.runtime.clock import Timer
-from evenkeel.wire.messages import Applied, Doubt, LoggedEntry
+from evenkeel.wire.socket_messages import Applied, Doubt, LoggedEntry
 from evenkeel_raft.core.errors import InvariantError
+from evenkeel_raft.core.raft_types import GENESIS_INDEX, NORMAL, Entry, SnapshotMeta
 from evenkeel_raft.core.rawnode import Node
-from evenkeel_raft.core.types import GENESIS_INDEX, NORMAL, Entry, SnapshotMeta
-from evenkeel_raft.host.arrivals import Arrivals, remove_soon
-from evenkeel_raft.host.ports import Ports
-from evenkeel_raft.shared.groups import Partition
+from evenkeel_raft.host.host_context import Ports
+from evenkeel_raft.host.received_snapshots import Arrivals, remove_soon
+from evenkeel_raft.shared.raft_groups import Partition
 
 __all__ = ["Applier"]
 

@@ -1,7 +1,7 @@
 """All replicas of one store, and what the agent asks of them.
 
     host = await Host.open(directory, store=..., cluster=..., socket=..., listen=...)
-    ...                              the agent drives it, see `evenkeel_raft.shared.groups.Groups`
+    ...                              the agent drives it, see `evenkeel_raft.shared.raft_groups.Groups`
     await host.failed                never ends well: the disk failed, or there is a bug; end the process
     await host.close()
 
@@ -23,46 +23,46 @@ from typing import Final, Self
 import msgspec
 
 from evenkeel.errors import DisconnectedError, InvalidInputError
-from evenkeel.protocol.configuration import Configuration
+from evenkeel.protocol.group_configuration import Configuration
 from evenkeel.protocol.keys import group_number
-from evenkeel.protocol.leader import GroupView
+from evenkeel.protocol.leader_decision import GroupView
 from evenkeel.protocol.records import ReplicaId, StoreSettings
-from evenkeel.protocol.replica import Start
+from evenkeel.protocol.replica_decision import Start
 from evenkeel.runtime.clock import Clock, SystemClock
 from evenkeel.runtime.directories import replace_file
 from evenkeel.versions import FIRST, VersionRange
-from evenkeel.wire.frames import Drops
-from evenkeel.wire.sidecar_end import SidecarEnd
+from evenkeel.wire.framing import Drops
+from evenkeel.wire.sidecar_socket import SidecarEnd
 from evenkeel_raft.core.errors import InvariantError, RefusedError
+from evenkeel_raft.core.raft_types import EMPTY_META, HardState, genesis
 from evenkeel_raft.core.rawnode import Node
-from evenkeel_raft.core.types import EMPTY_META, HardState, genesis
 from evenkeel_raft.errors import CorruptLogError, DiskFullError, LogError, WrongVolumeError
-from evenkeel_raft.host.allowance import Allowance
-from evenkeel_raft.host.arrivals import Arrivals, find_arrivals
-from evenkeel_raft.host.inquiries import Inquiries
-from evenkeel_raft.host.labels import Label, decode_label, encode_label
-from evenkeel_raft.host.machine_side import MachineSide
-from evenkeel_raft.host.peer_side import PeerSide
-from evenkeel_raft.host.ports import Ports, Tally, Tasks
-from evenkeel_raft.host.pump import Pump
-from evenkeel_raft.host.replica import Replica
-from evenkeel_raft.host.settings import HostSettings
-from evenkeel_raft.host.slots import Slots
-from evenkeel_raft.host.throttles import Throttles
-from evenkeel_raft.host.upkeep import Upkeep
-from evenkeel_raft.host.version_file import note_version, read_version
-from evenkeel_raft.host.views import ReplicaStatus, describe, is_behind, report, view
-from evenkeel_raft.log.disk import FileDisk
-from evenkeel_raft.log.rebuild import Recovered, RecoveredGroup
-from evenkeel_raft.log.records import Append, Created, Destroyed, Metastore
-from evenkeel_raft.log.wal import LogSettings, LogStats, SharedLog
-from evenkeel_raft.log.writer import LogWriter, RoundTimes
+from evenkeel_raft.host.cluster_version_file import note_version, read_version
+from evenkeel_raft.host.host_context import Ports, Tally, Tasks
+from evenkeel_raft.host.host_maintenance import Upkeep
+from evenkeel_raft.host.host_settings import HostSettings
+from evenkeel_raft.host.log_retention import Allowance
+from evenkeel_raft.host.membership_checks import Inquiries
+from evenkeel_raft.host.peer_handler import PeerSide
+from evenkeel_raft.host.raft_replica import Replica
+from evenkeel_raft.host.ready_queue import Pump
+from evenkeel_raft.host.received_snapshots import Arrivals, find_arrivals
+from evenkeel_raft.host.replica_label import Label, decode_label, encode_label
+from evenkeel_raft.host.replica_views import ReplicaStatus, describe, is_behind, report, view
+from evenkeel_raft.host.snapshot_slots import Slots
+from evenkeel_raft.host.snapshot_throttles import Throttles
+from evenkeel_raft.host.state_machine_handler import MachineSide
+from evenkeel_raft.log.log_disk import FileDisk
+from evenkeel_raft.log.log_rebuild import Recovered, RecoveredGroup
+from evenkeel_raft.log.log_records import Append, Created, Destroyed, Metastore
+from evenkeel_raft.log.log_writer import LogWriter, RoundTimes
+from evenkeel_raft.log.shared_log import LogSettings, LogStats, SharedLog
+from evenkeel_raft.net.clock_skew import clock_ahead
+from evenkeel_raft.net.peer_tls import TlsFiles
 from evenkeel_raft.net.peers import Peers
-from evenkeel_raft.net.skew import clock_ahead
-from evenkeel_raft.net.tls import TlsFiles
-from evenkeel_raft.shared.configurations import change_to, conf_of, member
-from evenkeel_raft.shared.groups import GroupReport, MetastoreMark, Partition
 from evenkeel_raft.shared.identity import Address, Identity, LinkSettings
+from evenkeel_raft.shared.raft_configurations import change_to, conf_of, member
+from evenkeel_raft.shared.raft_groups import GroupReport, MetastoreMark, Partition
 
 __all__ = ["Host"]
 
@@ -75,7 +75,7 @@ _NOTHING: Final = RecoveredGroup(0, 0, b"", EMPTY_META, HardState(), [])
 
 
 class Host:
-    """Implements `evenkeel_raft.shared.groups.Groups`."""
+    """Implements `evenkeel_raft.shared.raft_groups.Groups`."""
 
     def __init__(
         self,

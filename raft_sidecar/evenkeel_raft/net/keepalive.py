@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from evenkeel.runtime.clock import Clock, Timer
-from evenkeel.wire.connection import FrameConnection
-from evenkeel.wire.frames import Reason
-from evenkeel_raft.net.frames import PEER_CODEC, Alive
+from evenkeel.wire.frame_connection import FrameConnection
+from evenkeel.wire.framing import Reason
+from evenkeel_raft.net.peer_frames import PEER_CODEC, Alive
 from evenkeel_raft.shared.identity import LinkSettings
 
 __all__ = ["Keepalive"]

@@ -11,19 +11,19 @@ from typing import Protocol
 
 from evenkeel.runtime.backoff import Rng
 from evenkeel.runtime.clock import Clock, SystemClock
-from evenkeel.wire.connection import Owner
-from evenkeel.wire.frames import Drops
-from evenkeel_raft.core.messages import InstallSnapshot, Message
-from evenkeel_raft.net.budget import ByteBudget, TableBudgets
-from evenkeel_raft.net.endpoint import Endpoint
-from evenkeel_raft.net.files.manifest import Manifest
-from evenkeel_raft.net.files.receiver import FileHandler, FileReceiver
-from evenkeel_raft.net.files.sender import FileSender, Sent
-from evenkeel_raft.net.frames import Inquiry, Purpose, Verdict
-from evenkeel_raft.net.link import LinkHandler
-from evenkeel_raft.net.links import Links
-from evenkeel_raft.net.skew import Skew
-from evenkeel_raft.net.tls import TlsFiles
+from evenkeel.wire.frame_connection import Owner
+from evenkeel.wire.framing import Drops
+from evenkeel_raft.core.raft_messages import InstallSnapshot, Message
+from evenkeel_raft.net.byte_budget import ByteBudget, TableBudgets
+from evenkeel_raft.net.clock_skew import Skew
+from evenkeel_raft.net.files.file_receiver import FileHandler, FileReceiver
+from evenkeel_raft.net.files.file_sender import FileSender, Sent
+from evenkeel_raft.net.files.snapshot_manifest import Manifest
+from evenkeel_raft.net.peer_endpoint import Endpoint
+from evenkeel_raft.net.peer_frames import Inquiry, Purpose, Verdict
+from evenkeel_raft.net.peer_link import LinkHandler
+from evenkeel_raft.net.peer_links import Links
+from evenkeel_raft.net.peer_tls import TlsFiles
 from evenkeel_raft.shared.identity import Address, Identity, LinkSettings
 
 __all__ = ["PeerHandler", "Peers"]

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 from evenkeel.errors import EvenkeelError
 from evenkeel.runtime.event_loop import run
-from evenkeel.runtime.logs import set_up_logs
-from evenkeel.runtime.memory import spare_the_long_lived
+from evenkeel.runtime.gc_tuning import spare_the_long_lived
+from evenkeel.runtime.log_setup import set_up_logs
 from evenkeel_raft.process.options import parse_options
-from evenkeel_raft.process.sidecar import run_sidecar
+from evenkeel_raft.process.sidecar_process import run_sidecar
 
 __all__ = ["main"]
 

@@ -9,12 +9,12 @@ from typing import Final
 from msgspec import Struct
 
 from evenkeel.errors import InvalidInputError
-from evenkeel.metastore.settings import ETCD_FLAGS, EtcdSettings, etcd_settings
+from evenkeel.metastore.etcd_settings import ETCD_FLAGS, EtcdSettings, etcd_settings
 from evenkeel.protocol.keys import Keys
 from evenkeel.runtime.flags import LOG_FLAGS, Endpoint, Flag, Flags
-from evenkeel_raft.core.types import Settings
-from evenkeel_raft.host.settings import HostSettings
-from evenkeel_raft.net.tls import TlsFiles
+from evenkeel_raft.core.raft_types import Settings
+from evenkeel_raft.host.host_settings import HostSettings
+from evenkeel_raft.net.peer_tls import TlsFiles
 
 __all__ = ["Options", "parse_options"]
 

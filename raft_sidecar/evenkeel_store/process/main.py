@@ -8,9 +8,9 @@ import sys
 from collections.abc import Sequence
 
 from evenkeel.errors import EvenkeelError
-from evenkeel.runtime.logs import set_up_logs
+from evenkeel.runtime.log_setup import set_up_logs
 from evenkeel_store.process.options import parse_options
-from evenkeel_store.process.store import run_store
+from evenkeel_store.process.store_process import run_store
 
 __all__ = ["main"]
 

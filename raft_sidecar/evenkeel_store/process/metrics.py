@@ -8,8 +8,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from evenkeel.wire.store_end import StoreEnd
-from evenkeel_store.machine import Machine
+from evenkeel.wire.store_socket import StoreEnd
+from evenkeel_store.state_machine.store_state_machine import StoreStateMachine
 
 __all__ = ["Metrics"]
 
@@ -19,8 +19,8 @@ _PREFIX = "evenkeel_store_"
 class Metrics(Collector):
     """Reads the machine when asked."""
 
-    def __init__(self, machine: Machine, sidecar: StoreEnd) -> None:
-        self._machine = machine
+    def __init__(self, state_machine: StoreStateMachine, sidecar: StoreEnd) -> None:
+        self._machine = state_machine
         self._sidecar = sidecar
         self._registry = CollectorRegistry()
         self._registry.register(self)
@@ -36,17 +36,19 @@ class Metrics(Collector):
         yield from self._of_work()
 
     def _of_groups(self) -> Iterator[Metric]:
-        machine = self._machine
-        groups = machine.groups_of("")
+        state_machine = self._machine
+        groups = state_machine.groups_of("")
         yield _gauge("sidecar_connected", "1 if the sidecar is there.", self._sidecar.connected)
         yield _gauge("partitions", "Partitions that are open here.", len(groups))
-        yield _gauge("leaders", "Partitions that are led here.", sum(machine.role_of(g.number).leader for g in groups))
-        yield _gauge("damaged_partitions", "Partitions to be restored.", sum(bool(g.head.damage) for g in groups))
+        yield _gauge(
+            "leaders", "Partitions that are led here.", sum(state_machine.role_of(g.number).leader for g in groups)
+        )
+        yield _gauge("damaged_partitions", "Partitions to be restored.", sum(bool(g.metadata.damage) for g in groups))
         differing = sum(bool(g.doubt) for g in groups)
         yield _gauge("differing_partitions", "Partitions whose rows are not as other replicas have them.", differing)
         yield _gauge("rows", "About how many rows there are.", sum(group.about_rows for group in groups))
         yield _gauge("unfolded_rows", "How many of them are in a log.", sum(group.unfolded for group in groups))
-        yield _gauge("pins", "Indexes that are kept readable by a pin.", sum(len(g.head.pins) for g in groups))
+        yield _gauge("pins", "Indexes that are kept readable by a pin.", sum(len(g.metadata.pins) for g in groups))
 
     def _of_disk(self) -> Iterator[Metric]:
         database, directory = self._machine.engine.database, self._machine.directory
@@ -56,7 +58,7 @@ class Metrics(Collector):
         yield _gauge("disk_full", "1 if nothing can be written for lack of space.", bool(directory.full()))
 
     def _of_work(self) -> Iterator[Metric]:
-        tally = self._machine.tally
+        counters = self._machine.counters
         for name, about in (
             ("transactions", "Transactions in which entries were applied."),
             ("applied_entries", "Entries applied."),
@@ -73,7 +75,7 @@ class Metrics(Collector):
             ("read_rows", "Rows sent to clients."),
             ("put_batches", "Batches taken from clients."),
         ):
-            yield _counter(name, about, tally[name])
+            yield _counter(name, about, counters[name])
         calls = CounterMetricFamily(f"{_PREFIX}calls", "Flight calls, by their end.", labels=("method", "outcome"))
         for (method, outcome), count in list(self._machine.calls.items()):
             calls.add_metric((method, outcome), count)

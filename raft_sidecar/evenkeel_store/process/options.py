@@ -9,12 +9,12 @@ from typing import Final
 from msgspec import Struct
 
 from evenkeel.errors import InvalidInputError
-from evenkeel.metastore.settings import ETCD_FLAGS, EtcdSettings, etcd_settings
+from evenkeel.metastore.etcd_settings import ETCD_FLAGS, EtcdSettings, etcd_settings
 from evenkeel.model.quantities import Quantity
 from evenkeel.protocol.keys import Keys
 from evenkeel.runtime.flags import LOG_FLAGS, Endpoint, Flag, Flags
-from evenkeel.wire.store_end import DEFAULT_CREDIT
-from evenkeel_store.flight.server import ServerTls
+from evenkeel.wire.store_socket import DEFAULT_CREDIT
+from evenkeel_store.serving.flight_server import ServerTls
 
 __all__ = ["Options", "parse_options"]
 
