@@ -101,8 +101,8 @@ format: setup ## rewrite the code in the one style
 crds: setup ## generate crds/, the tables of docs/resources.md and the commands of docs/cli.md
 	@echo "==> generating crds/, the tables of docs/resources.md and the commands of docs/cli.md"
 	@$(PYTHON_BIN) -m evenkeel.model.crd crds/
-	@$(PYTHON_BIN) -m evenkeel.model.reference docs/resources.md
-	@$(PYTHON_BIN) -m evenkeel.cli.reference docs/cli.md
+	@$(PYTHON_BIN) -m evenkeel.model.resource_reference docs/resources.md
+	@$(PYTHON_BIN) -m evenkeel.cli.cli_reference docs/cli.md
 
 images: setup ## build the images of operator and stores with docker, podman or buildah
 	@scripts/build-image.sh operator

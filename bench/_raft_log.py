@@ -15,10 +15,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from bench.report import Row
-from evenkeel_raft.core.types import Conf, Entry, HardState, SnapshotMeta
-from evenkeel_raft.log.disk import FileDisk
-from evenkeel_raft.log.records import Append, Compacted, Created, Record
-from evenkeel_raft.log.wal import SharedLog
+from evenkeel_raft.core.raft_types import Conf, Entry, HardState, SnapshotMeta
+from evenkeel_raft.log.log_disk import FileDisk
+from evenkeel_raft.log.log_records import Append, Compacted, Created, Record
+from evenkeel_raft.log.shared_log import SharedLog
 
 __all__ = ["log_rows"]
 

@@ -23,7 +23,7 @@ from bench._operator_world import NAMESPACE, World, all_of, settle, table, until
 from bench.report import Row
 from e2e.cluster.binaries import lacking
 from evenkeel.errors import InvalidInputError
-from evenkeel.kube.kinds import EVENT, PARTITION_ASSIGNMENT, REBALANCE_PLAN, TABLE
+from evenkeel.kube.object_kinds import EVENT, PARTITION_ASSIGNMENT, REBALANCE_PLAN, TABLE
 
 _SCALE: Final = float(os.environ.get("EVENKEEL_BENCH_SCALE", "1"))
 TABLES: Final = max(2, round(200 * _SCALE))

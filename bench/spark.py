@@ -17,7 +17,7 @@ from bench._turns import median_row
 from bench.report import Row
 from demo.cluster import NAME, DemoCluster
 from demo.spark import starting
-from evenkeel.cli import verbs
+from evenkeel.cli import resource_commands
 from evenkeel.model.loading import load_yaml
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def rows(count: int = ROWS) -> Iterator[Row]:
 def _endpoints(cluster: DemoCluster) -> str:
     [table] = load_yaml(_TABLE, "the bench's table")
     cluster.do(cluster.session.resources.apply(table))
-    cluster.verb(lambda found: verbs.wait_for(found, "table/numbers", "Ready", within=_PATIENCE))
+    cluster.verb(lambda found: resource_commands.wait_for(found, "table/numbers", "Ready", within=_PATIENCE))
     return ",".join(cluster.verb(lambda found: found.endpoints(NAME)))
 
 

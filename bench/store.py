@@ -77,7 +77,7 @@ async def _timed_apply(batches: Sequence[pa.RecordBatch], *, at_once: int) -> fl
                 for place, entry in enumerate(entries[begin : begin + at_once])
             ]
             await asyncio.gather(*asked)
-        await machine.upkeep.fold()
+        await machine.background.fold()
         seconds = time.perf_counter() - started
         await machine.stop()
     return seconds
@@ -120,7 +120,7 @@ async def _scan() -> Row:
         whole = pa.Table.from_batches([pa.concat_batches(batches_of(KEYS, 1))])
         for place, batch in enumerate(whole.to_batches(max_chunksize=65_536)):
             await _apply(machine, place + 2, encode_entry(Upsert("", 0, SCHEMA.version, 0), batch))
-        await machine.upkeep.fold()
+        await machine.background.fold()
         routes = RoutingTable(Keys(namespace="bench", store_cluster="bench"))
         service = StoreService(machine, _NoSidecar(machine), routes, store="bench")  # type: ignore[arg-type]
         loop = asyncio.get_running_loop()

@@ -18,7 +18,7 @@ from demo.report import QUIET, latency_rows, page
 from demo.screen import Screen
 from demo.spark import Rows, starting
 from demo.watch import Watch
-from evenkeel.cli import local, tables, verbs
+from evenkeel.cli import local_commands, resource_commands, table_commands
 from evenkeel.cli.output import Output
 from evenkeel.errors import EvenkeelError
 
@@ -85,7 +85,7 @@ def _make_table(screen: Screen, cluster: DemoCluster) -> list[str]:
     """Apply the YAML; where to find the table."""
     _say(screen, f"evenkeel apply -f {_YAML.name}")
     screen.say(f"    {cluster.command('apply', '-f', str(_YAML)).strip()}")
-    cluster.verb(lambda found: verbs.wait_for(found, f"table/{TABLE}", "Ready", within=_PATIENCE))
+    cluster.verb(lambda found: resource_commands.wait_for(found, f"table/{TABLE}", "Ready", within=_PATIENCE))
     return cluster.verb(lambda found: found.endpoints(NAME))
 
 
@@ -111,7 +111,7 @@ def _disturb(screen: Screen, size: Size, cluster: DemoCluster, watch: Watch) -> 
         _settle(cluster, watch)
     with screen.step(f"Drain {_DRAINED}", disturbs=True):
         _say(screen, f"evenkeel drain {_DRAINED} --wait")
-        cluster.verb(lambda found: tables.drain(found, _DRAINED, undo=False, wait=True))
+        cluster.verb(lambda found: table_commands.drain(found, _DRAINED, undo=False, wait=True))
         drained = _settle(cluster, watch).replicas[_DRAINED]
     with screen.step(f"Kill {_KILLED}; it comes back", disturbs=True):
         _kill(screen, cluster, watch)
@@ -124,13 +124,13 @@ def _disturb(screen: Screen, size: Size, cluster: DemoCluster, watch: Watch) -> 
 
 def _scale(screen: Screen, cluster: DemoCluster, replicas: int) -> None:
     _say(screen, f"evenkeel scale table/{TABLE} --replicas {replicas}")
-    cluster.verb(lambda found: verbs.scale(found, f"table/{TABLE}", replicas=replicas))
+    cluster.verb(lambda found: resource_commands.scale(found, f"table/{TABLE}", replicas=replicas))
 
 
 def _kill(screen: Screen, cluster: DemoCluster, watch: Watch) -> None:
     led = cluster.do(watch.look()).leaders[_KILLED]
     _say(screen, f"evenkeel local kill {_KILLED} --once")
-    cluster.verb(lambda found: local.kill(found, _KILLED, Output.TABLE, undo=False, once=True))
+    cluster.verb(lambda found: local_commands.kill(found, _KILLED, Output.TABLE, undo=False, once=True))
     _until(lambda: cluster.do(watch.look()).leaders[_KILLED] < led, f"nobody leads in place of {_KILLED}")
 
     def back() -> bool:
@@ -144,7 +144,7 @@ def _kill(screen: Screen, cluster: DemoCluster, watch: Watch) -> None:
 
 def _retarget(screen: Screen, cluster: DemoCluster, watch: Watch) -> None:
     _say(screen, f"evenkeel drain {_DRAINED} --undo")
-    cluster.verb(lambda found: tables.drain(found, _DRAINED, undo=True, wait=False))
+    cluster.verb(lambda found: table_commands.drain(found, _DRAINED, undo=True, wait=False))
 
     copied = sum(cluster.do(watch.look()).copied.values())
 
@@ -158,7 +158,7 @@ def _retarget(screen: Screen, cluster: DemoCluster, watch: Watch) -> None:
 
 def _settle(cluster: DemoCluster, watch: Watch, *, evenly: bool = False) -> Sample:
     """Wait until the table is balanced, every partition is led, and stores lead evenly, where that is asked for."""
-    cluster.verb(lambda found: verbs.wait_for(found, f"table/{TABLE}", "Balanced", within=_PATIENCE))
+    cluster.verb(lambda found: resource_commands.wait_for(found, f"table/{TABLE}", "Balanced", within=_PATIENCE))
     seen: list[Sample] = []
 
     def settled() -> bool:

@@ -14,7 +14,7 @@ from demo.cluster import NAME
 from demo.facts import Sample
 from evenkeel.cli.local_session import LocalSession
 from evenkeel.errors import EvenkeelError
-from evenkeel.local.layout import StorePorts
+from evenkeel.local.cluster_directory import StorePorts
 from evenkeel.model.partitionassignment import PartitionStatus
 
 __all__ = ["Watch", "counter", "sample_of"]

@@ -1,8 +1,8 @@
 """Modelled sidecars on a real metastore: the protocol's own decisions, on raft groups that only pretend to copy.
 
-Each partition's leader acts through `evenkeel.protocol.leader_decision.next_action` and real transactions. What is made up is
-raft itself: a proposed configuration is in force at once, everybody answers, and a new replica is full after `fill`
-seconds.
+Each partition's leader acts through `evenkeel.protocol.leader_decision.next_action` and real transactions. Only raft
+itself is modelled: a proposed configuration takes effect immediately, every member answers, and a new replica has
+caught up after `fill` seconds.
 """
 
 from __future__ import annotations

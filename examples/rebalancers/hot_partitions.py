@@ -7,7 +7,7 @@ config:
 
 from evenkeel.model.views import Assignment, CurrentState, StoresView, TableView
 from evenkeel.planner import plan
-from evenkeel.rebalancers.api import RebalanceContext
+from evenkeel.rebalancers.rebalancer_api import RebalanceContext
 
 
 class HotPartitions:

@@ -1,7 +1,7 @@
 """Helix's user-defined rebalancer: lock i belongs to live store number i modulo their count."""
 
 from evenkeel.model.views import Assignment, CurrentState, StoresView, TableView
-from evenkeel.rebalancers.api import RebalanceContext
+from evenkeel.rebalancers.rebalancer_api import RebalanceContext
 
 
 class LockManager:

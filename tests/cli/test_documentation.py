@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from evenkeel.cli.reference import main, render
+from evenkeel.cli.cli_reference import main, render
 from tests.repository.tree import ROOT, shown
 
 PAGE = ROOT / "docs" / "cli.md"

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from evenkeel.cli.output import Output
-from evenkeel.cli.sql import print_found
+from evenkeel.cli.sql_command import print_found
 
 Capture = pytest.CaptureFixture[str]
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from evenkeel.cli import live, local, tables, verbs
-from evenkeel.cli.kinds import notes_of
+from evenkeel.cli import live, local_commands, resource_commands, table_commands
 from evenkeel.cli.local_session import LocalSession
 from evenkeel.cli.output import Output
-from evenkeel.cli.validate import Checked, collect
+from evenkeel.cli.resource_output import notes_of
+from evenkeel.cli.validate_command import Checked, collect
 from evenkeel.errors import InvalidInputError, PlanningError
-from evenkeel.local.layout import Layout
+from evenkeel.local.cluster_directory import Layout
 from evenkeel.model.conditions import Reason, condition
 from evenkeel.model.crd import FACES
 from evenkeel.model.loading import load_yaml
@@ -39,7 +39,11 @@ async def scene() -> AsyncIterator[Scene]:
 
 @pytest.fixture(autouse=True)
 def _never_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, name in ((live, "_REFRESH_SECONDS"), (verbs, "_POLL_SECONDS"), (tables, "_POLL_SECONDS")):
+    for module, name in (
+        (live, "_REFRESH_SECONDS"),
+        (resource_commands, "_POLL_SECONDS"),
+        (table_commands, "_POLL_SECONDS"),
+    ):
         monkeypatch.setattr(module, name, 0)
 
 
@@ -66,27 +70,27 @@ def checked(*texts: str) -> Checked:
 async def test_apply_says_what_it_did(session: LocalSession, capsys: Capture) -> None:
     """A line each, in the order in which they are needed; or the same as data."""
     given = checked(table("new"), table(replicas=2), store_cluster(4))
-    await verbs.apply(session, given, TABLE)
+    await resource_commands.apply(session, given, TABLE)
     assert capsys.readouterr().out.splitlines() == [
         "storecluster.evenkeel.dev/main unchanged",
         "table.evenkeel.dev/new created",
         "table.evenkeel.dev/orders configured",
     ]
-    await verbs.apply(session, given, JSON)
+    await resource_commands.apply(session, given, JSON)
     assert {entry["result"] for entry in json.loads(capsys.readouterr().out)} == {"unchanged"}
 
 
 async def test_get_lists(session: LocalSession, capsys: Capture) -> None:
     """Columns that line up, and documents for programs."""
-    await verbs.get(session, "tables", "", TABLE, watch=False)
+    await resource_commands.get(session, "tables", "", TABLE, watch=False)
     head, row = capsys.readouterr().out.splitlines()
     assert head.split()[:6] == ["NAME", "READY", "PARTITIONS", "REPLICAS", "MOVING", "LEADERLESS"]
     assert row.split()[:8] == ["orders", "True", "8", "3/3", "0", "0", "1", "100%"]
     assert head.index("READY") == row.index("True")
-    await verbs.get(session, "tbl", "", JSON, watch=False)
+    await resource_commands.get(session, "tbl", "", JSON, watch=False)
     [document] = json.loads(capsys.readouterr().out)
     assert (document["kind"], document["status"]["partitions"]) == ("Table", 8)
-    await verbs.get(session, "table/orders", "", JSON, watch=False)
+    await resource_commands.get(session, "table/orders", "", JSON, watch=False)
     assert json.loads(capsys.readouterr().out) == document
 
 
@@ -94,7 +98,7 @@ async def test_get_of_one_says_what_is_unusual(scene: Scene, session: LocalSessi
     """Its conditions are told where they are worth it."""
     await scene.change(replicas=9)
     await scene.pass_time(3)
-    await verbs.get(session, "table", "orders", TABLE, watch=False)
+    await resource_commands.get(session, "table", "orders", TABLE, watch=False)
     assert "Degraded is True, NoFeasiblePlacement: table orders: replicas 9 need 9 stores" in capsys.readouterr().out
 
 
@@ -103,7 +107,7 @@ async def test_get_of_one_says_what_is_unusual(scene: Scene, session: LocalSessi
 )
 async def test_all_kinds_can_be_listed(session: LocalSession, capsys: Capture, kind: str) -> None:
     """By their names, by those that people use, and by those that kubectl knows."""
-    await verbs.get(session, kind, "", TABLE, watch=False)
+    await resource_commands.get(session, kind, "", TABLE, watch=False)
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 
@@ -119,7 +123,7 @@ async def test_all_kinds_can_be_listed(session: LocalSession, capsys: Capture, k
 async def test_what_is_not_there_is_named(session: LocalSession, what: str, name: str, words: str) -> None:
     """With what there is."""
     with pytest.raises(InvalidInputError, match=words):
-        await verbs.get(session, what, name, TABLE, watch=False)
+        await resource_commands.get(session, what, name, TABLE, watch=False)
 
 
 @pytest.mark.parametrize("output", [TABLE, JSON])
@@ -128,7 +132,7 @@ async def test_watching_prints_what_changes(
 ) -> None:
     """In a pipe it is printed again on every change, and only then; ages are none. As JSON it is a line each time."""
     lines = 2 if output is TABLE else 1
-    watching = asyncio.ensure_future(verbs.get(session, "tables", "", output, watch=True))
+    watching = asyncio.ensure_future(resource_commands.get(session, "tables", "", output, watch=True))
     await scene.pass_time(60, step=1)
     assert len(capsys.readouterr().out.splitlines()) == lines
     await scene.delete(KEYS.leader(await scene.key(), 0))
@@ -144,65 +148,65 @@ async def test_status_is_all_at_a_glance(scene: Scene, session: LocalSession, ca
     """Tables, stores, and what is wrong with them."""
     await scene.go("main-3")
     await scene.pass_time(3)
-    await verbs.status(session, TABLE, watch=False)
+    await resource_commands.status(session, TABLE, watch=False)
     shown = capsys.readouterr().out
     assert "storecluster main: 3/4 stores, 1 tables" in shown
     assert "storecluster.evenkeel.dev/main: Degraded is True, StoresLost: lost: main-3" in shown
-    await verbs.status(session, JSON, watch=False)
+    await resource_commands.status(session, JSON, watch=False)
     assert set(json.loads(capsys.readouterr().out)) == {"storeClusters", "tables"}
 
 
 async def test_delete_waits_until_nothing_is_left(scene: Scene, session: LocalSession, capsys: Capture) -> None:
     """Or does not, where that is not wanted."""
     await scene.change(undeleteFor="0s")
-    await verbs.delete(session, "table", "orders", wait=False)
+    await resource_commands.delete(session, "table", "orders", wait=False)
     assert "is being deleted" in capsys.readouterr().out
     await scene.pass_time(1)
     await scene.confirm_drops(*(f"main-{n}" for n in range(4)))
-    await until_done(scene, verbs.delete(session, "table/orders", "", wait=True))
+    await until_done(scene, resource_commands.delete(session, "table/orders", "", wait=True))
     assert await scene.resources.get(Table, "orders") is None
 
 
 async def test_scale(scene: Scene, session: LocalSession) -> None:
     """Replicas of a table, stores of a StoreCluster; what makes no sense is refused by the field's name."""
-    await verbs.scale(session, "table/orders", replicas=4)
-    await verbs.scale(session, "storecluster/main", replicas=5)
+    await resource_commands.scale(session, "table/orders", replicas=4)
+    await resource_commands.scale(session, "storecluster/main", replicas=5)
     assert ((await scene.table()).spec.replicas, (await scene.cluster()).spec.stores) == (4, 5)
     await scene.change(consensusSize=3)
     with pytest.raises(InvalidInputError, match=r"spec.consensusSize: got 3; allowed: an odd number from 1 to 2"):
-        await verbs.scale(session, "orders", replicas=2)
+        await resource_commands.scale(session, "orders", replicas=2)
     with pytest.raises(InvalidInputError, match="only tables and storeclusters can be scaled"):
-        await verbs.scale(session, "plan/orders-1", replicas=2)
+        await resource_commands.scale(session, "plan/orders-1", replicas=2)
 
 
 async def test_pause_and_resume(scene: Scene, session: LocalSession) -> None:
     """Nothing is begun meanwhile; a pause that stands in the spec cannot be ended by a verb."""
-    await verbs.pause(session, "orders", resume=False)
-    await verbs.scale(session, "orders", replicas=4)
+    await resource_commands.pause(session, "orders", resume=False)
+    await resource_commands.scale(session, "orders", replicas=4)
     await scene.pass_time(3)
     assert await scene.arrive() == 0
-    await verbs.pause(session, "orders", resume=True)
+    await resource_commands.pause(session, "orders", resume=True)
     await scene.pass_time(3)
     assert await scene.arrive() == 8
     await scene.change(paused=True)
     with pytest.raises(InvalidInputError, match=r"orders: spec.paused: got true; allowed: false, in the file"):
-        await verbs.pause(session, "orders", resume=True)
+        await resource_commands.pause(session, "orders", resume=True)
     with pytest.raises(InvalidInputError, match="only tables and storeclusters can be paused"):
-        await verbs.pause(session, "pa/orders-0", resume=False)
+        await resource_commands.pause(session, "pa/orders-0", resume=False)
 
 
 async def test_wait(scene: Scene, session: LocalSession, capsys: Capture) -> None:
     """Until a condition holds for the newest spec, and no longer than asked; then with the reason why it does not."""
-    await verbs.wait_for(session, "table/orders", "Ready", within=5)
+    await resource_commands.wait_for(session, "table/orders", "Ready", within=5)
     assert capsys.readouterr().out == "table.evenkeel.dev/orders is Ready\n"
-    await verbs.scale(session, "orders", replicas=9)
+    await resource_commands.scale(session, "orders", replicas=9)
     with pytest.raises(InvalidInputError, match=r"orders: Balanced does not hold after 0 s"):
-        await verbs.wait_for(session, "orders", "Balanced", within=0)
+        await resource_commands.wait_for(session, "orders", "Balanced", within=0)
     await scene.pass_time(3)
     with pytest.raises(InvalidInputError, match=r"does not hold after 0 s: .*replicas 9 need 9 stores"):
-        await verbs.wait_for(session, "orders", "Balanced", within=0)
+        await resource_commands.wait_for(session, "orders", "Balanced", within=0)
     with pytest.raises(InvalidInputError, match=r"--for: got 'Rady'; allowed: one of Ready, Available, Progressing"):
-        await verbs.wait_for(session, "orders", "Rady", within=5)
+        await resource_commands.wait_for(session, "orders", "Rady", within=5)
 
 
 # Tables
@@ -212,22 +216,22 @@ async def test_partitions(scene: Scene, session: LocalSession, capsys: Capture) 
     """Where they are and where they go, with the reason; learners have a star."""
     await scene.change(replicas=4)
     await scene.pass_time(3)
-    await tables.partitions(session, "orders", TABLE, watch=False)
+    await table_commands.partitions(session, "orders", TABLE, watch=False)
     head, first, *rest = capsys.readouterr().out.splitlines()
     assert head.split() == ["PARTITION", "LEADER", "STAGE", "STABLE", "PENDING", "PLANNED", "PROGRESS", "REASON"]
     assert re.search(r"^0 +main-\d +CatchingUp .*main-\d\*.* - +0% +none -> main-\d: replicas 3 -> 4$", first)
     assert len(rest) == 7
-    await tables.partitions(session, "table/orders", JSON, watch=False)
+    await table_commands.partitions(session, "table/orders", JSON, watch=False)
     assert [entry["partition"] for entry in json.loads(capsys.readouterr().out)] == list(range(8))
     with pytest.raises(InvalidInputError, match="table: got 'sc/main'; allowed: a table"):
-        await tables.partitions(session, "sc/main", TABLE, watch=False)
+        await table_commands.partitions(session, "sc/main", TABLE, watch=False)
 
 
 async def test_plan_changes_nothing(scene: Scene, session: LocalSession, capsys: Capture) -> None:
     """Moves with sizes and reasons, and a line that sums them up, with a time where rates or throttles are known."""
     await scene.report_sizes("main-0", await scene.key(), dict.fromkeys(range(8), 2048))
     revision = (await scene.metastore.range("/")).revision
-    await tables.plan(session, "orders", {"replicas": 4}, TABLE)
+    await table_commands.plan(session, "orders", {"replicas": 4}, TABLE)
     *moves, summary = capsys.readouterr().out.splitlines()
     assert moves[0].split() == ["PARTITION", "FROM", "TO", "SIZE", "WHY"]
     assert re.search(r"^0 +- +main-\d +2\.0 KiB +replicas 3 -> 4$", moves[1])
@@ -237,27 +241,27 @@ async def test_plan_changes_nothing(scene: Scene, session: LocalSession, capsys:
     assert (await scene.metastore.range("/")).revision == revision
     await scene.change(movement={"bytesPerSecond": "1Ki"})
     await scene.pass_time(3)
-    await tables.plan(session, "orders", {"replicas": 4}, TABLE)
+    await table_commands.plan(session, "orders", {"replicas": 4}, TABLE)
     assert "16.0 KiB to copy in about 4s" in capsys.readouterr().out
 
 
 async def test_plan_as_data(session: LocalSession, capsys: Capture) -> None:
     """What would be imagined by a dry run's `whatIf`, too."""
-    await tables.plan(session, "orders", {"addStores": 1}, JSON)
+    await table_commands.plan(session, "orders", {"addStores": 1}, JSON)
     found = json.loads(capsys.readouterr().out)
     assert (found["number"], found["sameAs"], found["totals"]["moves"]) == (2, None, len(found["moves"]))
     assert {move["to"] for move in found["moves"]} == {"main-4"}
-    await tables.plan(session, "orders", {"removeStores": ["main-1"]}, JSON)
+    await table_commands.plan(session, "orders", {"removeStores": ["main-1"]}, JSON)
     assert {move["from"] for move in json.loads(capsys.readouterr().out)["moves"]} == {"main-1"}
 
 
 async def test_plan_of_what_is_so_already(scene: Scene, session: LocalSession, capsys: Capture) -> None:
     """Nothing would move; or what is left of a plan; or the plan that waits."""
-    await tables.plan(session, "orders", {}, TABLE)
+    await table_commands.plan(session, "orders", {}, TABLE)
     assert capsys.readouterr().out == "nothing would move\n"
     await scene.change(approval="Manual", replicas=4)
     await scene.pass_time(3)
-    await tables.plan(session, "orders", {}, TABLE)
+    await table_commands.plan(session, "orders", {}, TABLE)
     assert capsys.readouterr().out.splitlines()[-1] == ("this is plan 2, which waits: `evenkeel approve plan/orders-2`")
 
 
@@ -272,28 +276,28 @@ async def test_plan_of_what_is_so_already(scene: Scene, session: LocalSession, c
 async def test_plan_of_what_cannot_be(session: LocalSession, imagine: dict[str, Any], words: str) -> None:
     """It is refused with field, value and remedy."""
     with pytest.raises(InvalidInputError, match=words):
-        await tables.plan(session, "orders", imagine, TABLE)
+        await table_commands.plan(session, "orders", imagine, TABLE)
     with pytest.raises(PlanningError, match="replicas 9 need 9 stores"):
-        await tables.plan(session, "orders", {"replicas": 9}, TABLE)
+        await table_commands.plan(session, "orders", {"replicas": 9}, TABLE)
 
 
 async def test_approve(scene: Scene, session: LocalSession, capsys: Capture) -> None:
     """A plan that waits begins; with a hash only if it is still that plan; twice is once too often."""
     await scene.change(approval="Manual")
     await scene.pass_time(3)
-    await verbs.scale(session, "orders", replicas=4)
+    await resource_commands.scale(session, "orders", replicas=4)
     await scene.pass_time(3)
     with pytest.raises(InvalidInputError, match=r"--hash: got abc; allowed: [0-9a-f]{32}, the hash of plan orders-2"):
-        await tables.approve(session, "plan/orders-2", digest="abc")
-    await tables.approve(session, "orders-2", digest="")
+        await table_commands.approve(session, "plan/orders-2", digest="abc")
+    await table_commands.approve(session, "orders-2", digest="")
     assert "rebalanceplan.evenkeel.dev/orders-2 approved: 8 moves, hash " in capsys.readouterr().out
     await scene.pass_time(3)
     assert await scene.arrive() == 8
     await scene.pass_time(3)
     with pytest.raises(InvalidInputError, match="plan orders-2: its state is Done; allowed: AwaitingApproval"):
-        await tables.approve(session, "plan/orders-2", digest="")
+        await table_commands.approve(session, "plan/orders-2", digest="")
     with pytest.raises(InvalidInputError, match="plan: got 'table/orders'; allowed: a plan"):
-        await tables.approve(session, "table/orders", digest="")
+        await table_commands.approve(session, "table/orders", digest="")
 
 
 async def test_transfer_leader(scene: Scene, session: LocalSession) -> None:
@@ -303,14 +307,14 @@ async def test_transfer_leader(scene: Scene, session: LocalSession) -> None:
     [first, *_] = status.partitions
     voters = [peer.store for peer in first.stable]
     wanted = next(store for store in voters if store != first.leader)
-    await tables.transfer_leader(session, "orders", 0, wanted, release=False)
+    await table_commands.transfer_leader(session, "orders", 0, wanted, release=False)
     await scene.pass_time(1)
     assert await scene.obey() == 1
     await scene.pass_time(60, step=1)
     shown = (await scene.slice()).status
     assert shown is not None
     assert shown.partitions[0].leader == wanted
-    await tables.transfer_leader(session, "orders", 0, "", release=True)
+    await table_commands.transfer_leader(session, "orders", 0, "", release=True)
     await scene.pass_time(1)
     await scene.obey()
     await scene.pass_time(3)
@@ -319,9 +323,9 @@ async def test_transfer_leader(scene: Scene, session: LocalSession) -> None:
     assert shown.partitions[0].leader == first.leader
     [stranger] = {f"main-{n}" for n in range(4)} - set(voters)
     with pytest.raises(InvalidInputError, match=f"store: got '{stranger}'; allowed: one that votes for partition 0"):
-        await tables.transfer_leader(session, "orders", 0, stranger, release=False)
+        await table_commands.transfer_leader(session, "orders", 0, stranger, release=False)
     with pytest.raises(InvalidInputError, match="partition: got 8; allowed: 0 to 7"):
-        await tables.transfer_leader(session, "orders", 8, wanted, release=False)
+        await table_commands.transfer_leader(session, "orders", 8, wanted, release=False)
 
 
 async def test_explain(scene: Scene, session: LocalSession, capsys: Capture) -> None:
@@ -330,13 +334,13 @@ async def test_explain(scene: Scene, session: LocalSession, capsys: Capture) -> 
     await scene.pass_time(3)
     await scene.arrive()
     await scene.pass_time(3)
-    await tables.explain(session, "orders", 2, TABLE)
+    await table_commands.explain(session, "orders", 2, TABLE)
     head, newest, oldest, now = capsys.readouterr().out.splitlines()
     assert head.split() == ["PLAN", "STORES", "WHY"]
     assert re.search(r"^2 .*none -> main-\d: replicas 3 -> 4$", newest)
     assert re.search(r"^1 .*partition 2 had no replica$", oldest)
     assert re.search(r"^now: Stable, led by main-\d$", now)
-    await tables.explain(session, "orders", 2, JSON)
+    await table_commands.explain(session, "orders", 2, JSON)
     assert [entry["plan"] for entry in json.loads(capsys.readouterr().out)["plans"]] == [2, 1]
 
 
@@ -350,12 +354,12 @@ async def test_drain_and_release(scene: Scene, session: LocalSession, capsys: Ca
         while await scene.arrive():
             await scene.pass_time(0.5)
 
-    draining = asyncio.ensure_future(tables.drain(session, "main-1", undo=False, wait=True))
+    draining = asyncio.ensure_future(table_commands.drain(session, "main-1", undo=False, wait=True))
     while not draining.done():
         await scene.pass_time(1)
         await empty()
     assert capsys.readouterr().out.splitlines() == ["store main-1 is being emptied", "store main-1 is empty"]
-    await tables.drain(session, "main-1", undo=True, wait=False)
+    await table_commands.drain(session, "main-1", undo=True, wait=False)
     await scene.pass_time(3)
     assert await scene.arrive() > 0
 
@@ -366,7 +370,7 @@ async def test_a_drain_that_is_held_up_says_why(scene: Scene, session: LocalSess
     await scene.pass_time(3)
     while await scene.arrive():
         await scene.pass_time(1)
-    draining = asyncio.ensure_future(tables.drain(session, "main-1", undo=False, wait=True))
+    draining = asyncio.ensure_future(table_commands.drain(session, "main-1", undo=False, wait=True))
     for _ in range(60):
         await scene.pass_time(0.5)
     draining.cancel()
@@ -380,7 +384,7 @@ async def test_a_drain_that_is_held_up_says_why(scene: Scene, session: LocalSess
 async def test_a_store_that_is_not_there(session: LocalSession, store: str) -> None:
     """Those that are there are named."""
     with pytest.raises(InvalidInputError, match=rf"store: got '{store}'; allowed: main-0 to main-3"):
-        await tables.drain(session, store, undo=False, wait=False)
+        await table_commands.drain(session, store, undo=False, wait=False)
 
 
 async def test_a_throttle_for_a_cluster_that_is_there(session: LocalSession, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -389,10 +393,10 @@ async def test_a_throttle_for_a_cluster_that_is_there(session: LocalSession, mon
     async def up(*_: object) -> None:
         pass
 
-    monkeypatch.setattr(local, "_until_up", up)
+    monkeypatch.setattr(local_commands, "_until_up", up)
     with pytest.raises(InvalidInputError, match=r"bytesPerSecond: got .*foo"):
-        await local._make_stores(session, name="main", stores=None, throttle="foo")
-    await local._make_stores(session, name="main", stores=None, throttle="20Mi")
+        await local_commands._make_stores(session, name="main", stores=None, throttle="foo")
+    await local_commands._make_stores(session, name="main", stores=None, throttle="20Mi")
     throttles = (await session.resources.need(StoreCluster, "main")).spec.throttles
     assert throttles.bytes_per_second is not None
     assert throttles.bytes_per_second.units == 20 << 20
@@ -409,7 +413,7 @@ async def test_where_clients_go(session: LocalSession) -> None:
 async def test_examples_can_be_applied(tmp_path: Path) -> None:
     """Whoever begins with them gets no error, and the tables of `main` that need no class of a user's are placed."""
     async with Scene(stores=3) as scene:
-        await verbs.apply(LocalSession(Layout(tmp_path), scene.metastore), collect([EXAMPLES]), TABLE)
+        await resource_commands.apply(LocalSession(Layout(tmp_path), scene.metastore), collect([EXAMPLES]), TABLE)
         await scene.pass_time(5)
         for name in ("orders", "ledger"):
             assert (await scene.conditions(name))["Degraded"] == ("False", "AsExpected")
@@ -420,7 +424,7 @@ async def test_apply_does_what_it_can(session: LocalSession, capsys: Capture) ->
     """What is refused is told at the end, all of it, and keeps nothing else from being applied."""
     given = checked(table(partitions=9), table("new"), table("other").replace("main", "nowhere"))
     with pytest.raises(InvalidInputError) as refused:
-        await verbs.apply(session, given, TABLE)
+        await resource_commands.apply(session, given, TABLE)
     assert capsys.readouterr().out == "table.evenkeel.dev/new created\n"
     assert "spec.partitions: got 9" in str(refused.value)
     assert "spec.storeCluster: got 'nowhere'" in str(refused.value)
@@ -428,22 +432,22 @@ async def test_apply_does_what_it_can(session: LocalSession, capsys: Capture) ->
 
 async def test_what_was_done_as_data(scene: Scene, session: LocalSession, capsys: Capture) -> None:
     """Verbs that change something tell it to programs, in one object."""
-    await verbs.pause(session, "orders", JSON, resume=False)
+    await resource_commands.pause(session, "orders", JSON, resume=False)
     assert json.loads(capsys.readouterr().out)["result"] == "paused"
-    await verbs.pause(session, "orders", JSON, resume=True)
+    await resource_commands.pause(session, "orders", JSON, resume=True)
     assert json.loads(capsys.readouterr().out)["result"] == "resumed"
-    await verbs.scale(session, "orders", JSON, replicas=2)
+    await resource_commands.scale(session, "orders", JSON, replicas=2)
     told = json.loads(capsys.readouterr().out)
     assert (told["kind"], told["name"], told["result"], told["replicas"]) == ("Table", "orders", "scaled", 2)
     assert told["message"] == "table.evenkeel.dev/orders scaled"
     await scene.pass_time(5)
-    await verbs.wait_for(session, "orders", "Ready", JSON, within=5)
+    await resource_commands.wait_for(session, "orders", "Ready", JSON, within=5)
     assert json.loads(capsys.readouterr().out)["result"] == "Ready"
-    await tables.drain(session, "main-1", JSON, undo=False, wait=False)
+    await table_commands.drain(session, "main-1", JSON, undo=False, wait=False)
     assert json.loads(capsys.readouterr().out)["result"] == "is being emptied"
-    await tables.drain(session, "main-1", JSON, undo=True, wait=False)
+    await table_commands.drain(session, "main-1", JSON, undo=True, wait=False)
     assert json.loads(capsys.readouterr().out)["store"] == "main-1"
-    await verbs.delete(session, "table", "orders", JSON, wait=False)
+    await resource_commands.delete(session, "table", "orders", JSON, wait=False)
     assert json.loads(capsys.readouterr().out)["result"] == "is being deleted"
 
 

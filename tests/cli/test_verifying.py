@@ -41,8 +41,8 @@ class Answering:
 def test_table(found: list[Verified], same: bool, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     """A line for each partition, with the stores that differ and those that did not answer; and the sum of it."""
     monkeypatch.setattr(Answering, "found", found, raising=False)
-    monkeypatch.setattr(verifying, "client_of", Answering)
-    assert verifying.verify_table("orders", Local(), "main", Output.TABLE, deadline=1) is same
+    monkeypatch.setattr(verify_command, "client_of", Answering)
+    assert verify_command.verify_table("orders", Local(), "main", Output.TABLE, deadline=1) is same
     shown = capsys.readouterr().out
     assert "0           7       10     2          same\n" in shown
     assert ("main-1 not as the leader has it; no answer from main-2" in shown) is not same
@@ -52,8 +52,8 @@ def test_table(found: list[Verified], same: bool, monkeypatch: pytest.MonkeyPatc
 def test_json(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     """Everything, for programs."""
     monkeypatch.setattr(Answering, "found", [ODD], raising=False)
-    monkeypatch.setattr(verifying, "client_of", Answering)
-    verifying.verify_table("orders", Local(), "main", Output.JSON, deadline=1)
+    monkeypatch.setattr(verify_command, "client_of", Answering)
+    verify_command.verify_table("orders", Local(), "main", Output.JSON, deadline=1)
     told = json.loads(capsys.readouterr().out)
     assert (told["table"], told["same"]) == ("orders", False)
     [one] = told["partitions"]

@@ -142,7 +142,12 @@ async def test_a_pin_that_is_called_off_while_it_is_set_is_let_go(
             done.set()
 
     def held() -> list[str]:
-        return [name for store in stores for group in store.machine.engine.groups.values() for name in group.head.pins]
+        return [
+            name
+            for store in stores
+            for group in store.state_machine.engine.groups.values()
+            for name in group.metadata.pins
+        ]
 
     async def read() -> None:
         async with orders.pinned():
@@ -356,7 +361,7 @@ async def test_the_rest_of_asyncio_s_methods(orders: AsyncTableClient, client: A
         (lambda t: t.scan(pins={0: ""}), RequestError, "pins: got '' for partition 0; allowed: the name of a pin"),
         (lambda t: t.scan(pins={0: "p"}), RequestError, "pins: got none for partition 1; allowed: one for each"),
         (lambda t: t.stream("0"), UnknownTableError, "partitions 0 to 3, and '0' was asked for"),
-        (lambda t: t.changes({0: 1 << 40}), RequestError, "is the newest"),
+        (lambda t: t.changes({0: 1 << 40}), RequestError, "the newest index is"),
     ],
     ids=range(19),
 )
@@ -388,7 +393,7 @@ async def test_a_leader_that_moved_is_found(orders: AsyncTableClient, stores: li
     group.leading, group.hint = False, there.name
     group.tell()
     await other.open()
-    await there.house.look(there.machine.open_groups())
+    await there.house.look(there.state_machine.open_groups())
     for store in stores:
         store.routes.put(KEYS.leader("orders.1", 0), encode(Leader(there.name, 2)))
     written = await orders.upsert(rows(10))

@@ -19,7 +19,7 @@ def silences(port: int) -> set[int]:
     found = set()
     for descriptor in os.listdir("/proc/self/fd"):
         with suppress(OSError), socket.socket(fileno=os.dup(int(descriptor))) as known:
-            if known.family == socket.AF_INET and known.getpeername()[1] == port:
+            if known.family in (socket.AF_INET, socket.AF_INET6) and known.getpeername()[1] == port:
                 found.add(known.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT))
     return found
 

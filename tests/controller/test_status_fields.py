@@ -33,13 +33,13 @@ CHOICE = (
 def written(monkeypatch: pytest.MonkeyPatch) -> list[StatusModel]:
     """All statuses that a controller writes."""
     found: list[StatusModel] = []
-    write = statuses.StatusWriter.write
+    write = status_writer.StatusWriter.write
 
     async def noted(self: Any, resource: Any, status: Any, **how: Any) -> float:
         found.append(status)
         return await write(self, resource, status, **how)
 
-    monkeypatch.setattr(statuses.StatusWriter, "write", noted)
+    monkeypatch.setattr(status_writer.StatusWriter, "write", noted)
     return found
 
 

@@ -257,7 +257,7 @@ async def test_a_bug_in_looking_at_stores_is_told(scene: Scene, monkeypatch: pyt
     def fails(*_: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(stores, "next_judgement", fails)
+    monkeypatch.setattr(store_reconciler, "next_judgement", fails)
     await scene.change(replicas=4)
     await scene.pass_time(3)
     assert told((await scene.cluster()).status)["Degraded"] == ("True", "InternalError")

@@ -323,14 +323,14 @@ async def test_a_bug_costs_one_table_its_look(scene: Scene, monkeypatch: pytest.
     """An exception that nobody foresaw is in the table's status, and the controller goes on."""
     await scene.make_table()
     await scene.make_table(name="other")
-    describe = status.table_status
+    describe = table_status.table_status
 
     def fail(found: Table, *args: Any, **known: Any) -> Any:
         if found.metadata.name == "orders":
             raise ZeroDivisionError("a bug")
         return describe(found, *args, **known)
 
-    monkeypatch.setattr(tables, "table_status", fail)
+    monkeypatch.setattr(table_reconciler, "table_status", fail)
     for name in ("orders", "other"):
         await scene.change(name, replicas=4)
     await scene.pass_time(3)
@@ -344,7 +344,7 @@ async def test_a_slow_rebalancer_holds_up_its_own_table_alone(scene: Scene, monk
     await scene.make_table()
     await scene.make_table(name="other")
     thinking, enough = asyncio.Event(), asyncio.Event()
-    rebalance = runner.rebalance
+    rebalance = rebalancer_runner.rebalance
 
     async def slow(view: Any, **given: Any) -> Any:
         if view.name == "orders":

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from evenkeel.controller.controller import Controller
-from evenkeel.local.resources import ClusterResources, LocalResources
+from evenkeel.local.local_resources import ClusterResources, LocalResources
 from evenkeel.model.loading import load_yaml
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.model.table import Table, TableStatus

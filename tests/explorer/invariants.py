@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
-from evenkeel.protocol.configuration import is_majority
-from evenkeel.protocol.partition import PartitionView
+from evenkeel.protocol.group_configuration import is_majority
+from evenkeel.protocol.partition_view import PartitionView
 from evenkeel.protocol.records import TableState, shape, voters
 from tests.explorer import faults, operators
 from tests.explorer.raft import Replica

@@ -544,7 +544,7 @@ MUTATIONS = (
         name="lost-blocks",
         says="a change that names a lost replica is left in place by the operator",
         patch=lambda: mock.patch.object(
-            partition, "_may_replace", lambda view, *, mode, gone: mode is Retarget.ADJUST and view.lock is None
+            operator_decision, "_may_replace", lambda view, *, mode, gone: mode is Retarget.ADJUST and view.lock is None
         ),
         scenario=Scenario(
             stores=("a", "b", "c"),

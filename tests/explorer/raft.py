@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from evenkeel.protocol.configuration import Configuration
+from evenkeel.protocol.group_configuration import Configuration
 from evenkeel.protocol.records import ReplicaId
 
 

@@ -269,8 +269,8 @@ def replay(failure: Failure) -> str | None:
 
 _EAGER = (
     "land", "adopt", "deliver", "read", "start", "replicate", "lead", "elect", "check", "delete", "wreck", "confirm",
-    "timeout", "give-up", "takeover", "operate", "declare", "undeclare", "resume", "mend", "unblank", "restart", "desired",
-    "readopt",
+    "timeout", "give-up", "takeover", "operate", "declare", "undeclare", "resume", "mend", "unblank", "restart",
+    "desired", "readopt",
 )  # fmt: skip
 _LAZY = (*_EAGER[1:15], "operate", "land", *_EAGER[16:])
 SCHEDULES = {"eager": _EAGER, "lazy": _LAZY}

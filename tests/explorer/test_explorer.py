@@ -7,7 +7,7 @@ import random
 import msgspec
 import pytest
 
-from evenkeel.protocol.configuration import Configuration
+from evenkeel.protocol.group_configuration import Configuration
 from evenkeel.protocol.records import Peer
 from tests.explorer import scenarios, search
 from tests.explorer.mutations import MUTATIONS, Mutation, by_name

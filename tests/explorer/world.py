@@ -160,9 +160,27 @@ class World:
     """The whole state; `sidecars`, `operators` and `faults` add what happens in it."""
 
     __slots__ = (
-        "asked", "backup", "budget", "cache", "cached_at", "committed", "flights", "flown", "metastore", "operators",
-        "past", "planned", "request", "scenario", "stores", "terms", "trigger", "watch_revision", "wiped",
-        "desired", "writes",
+        "asked",
+        "backup",
+        "budget",
+        "cache",
+        "cached_at",
+        "committed",
+        "desired",
+        "flights",
+        "flown",
+        "metastore",
+        "operators",
+        "past",
+        "planned",
+        "request",
+        "scenario",
+        "stores",
+        "terms",
+        "trigger",
+        "watch_revision",
+        "wiped",
+        "writes",
     )  # fmt: skip
 
     def __init__(self, scenario: Scenario) -> None:

@@ -135,6 +135,6 @@ async def test_statuses_are_not_read_back(scene: KubeScene, monkeypatch: pytest.
         read.append(source)
         return parse(data, source)
 
-    monkeypatch.setattr(reading, "parse", counted)
+    monkeypatch.setattr(resource_reader, "parse", counted)
     await changed(scene)
     assert sorted(read) == ["RebalancePlan default/orders-2", "Table default/orders"]

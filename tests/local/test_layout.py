@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 from evenkeel.errors import InvalidInputError
-from evenkeel.local.children import outlive
-from evenkeel.local.layout import Layout, Ports, ProcessInfo, Running, StorePorts, default_directory
+from evenkeel.local.child_processes import outlive
+from evenkeel.local.cluster_directory import Layout, Ports, ProcessInfo, Running, StorePorts, default_directory
 
 HOLD = """
 import sys
 from pathlib import Path
 from typing import Any
-from evenkeel.local.layout import Layout, Running
+from evenkeel.local.cluster_directory import Layout, Running
 layout = Layout(Path(sys.argv[1]))
 with layout.held():
     layout.say_running(Running(pid=1, etcd="http://127.0.0.1:1"))

@@ -6,9 +6,9 @@ import asyncio
 import signal
 from pathlib import Path
 
-from evenkeel.local.children import Child
-from evenkeel.local.layout import Layout, StorePorts
-from evenkeel.local.stores import StorePair
+from evenkeel.local.child_processes import Child
+from evenkeel.local.cluster_directory import Layout, StorePorts
+from evenkeel.local.store_processes import StorePair
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel_raft.process.options import Options, parse_options
 

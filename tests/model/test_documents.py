@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from evenkeel.model.loading import load_yaml
-from evenkeel.model.reference import main, render
+from evenkeel.model.resource_reference import main, render
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
@@ -34,7 +34,7 @@ def test_pages(page: str) -> None:
 def test_reference_is_current() -> None:
     """The tables of docs/resources.md are what the models say."""
     page = (ROOT / "docs" / "resources.md").read_text()
-    assert page == render(page), "run `python -m evenkeel.model.reference docs/resources.md`"
+    assert page == render(page), "run `python -m evenkeel.model.resource_reference docs/resources.md`"
     assert "| `consensusSize` | an integer from 1 to 99 |" in page
 
 

@@ -9,7 +9,7 @@ import pytest
 from evenkeel.errors import InvalidInputError
 from evenkeel.model.loading import parse
 from evenkeel.model.table import BUNDLED_CONFIG, Table
-from evenkeel.rebalancers.runner import BUNDLED
+from evenkeel.rebalancers.rebalancer_runner import BUNDLED
 
 ID = {"name": "id", "type": "int64", "nullable": False}
 

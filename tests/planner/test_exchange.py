@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from evenkeel.errors import PlanningError
-from evenkeel.planner.aims import wanted
-from evenkeel.planner.balanced import problem_of
-from evenkeel.planner.fill import fill
+from evenkeel.planner.balanced_plan import problem_of
+from evenkeel.planner.filled_replicas import fill
 from evenkeel.planner.placement import fewest_moves, improve, newcomers, place
-from evenkeel.planner.problem import PlacementProblem, Rows, count
-from evenkeel.planner.rules import candidates
+from evenkeel.planner.placement_problem import PlacementProblem, Rows, count
+from evenkeel.planner.placement_rules import candidates
+from evenkeel.planner.store_aims import wanted
 from tests.planner.cases import Case, case, larger_case
 from tests.planner.oracle import Program
 

@@ -29,6 +29,10 @@ RENAMED: dict[str, str] = {
     "evenkeel_store.engine.log_entries": "evenkeel_store.entries",
     "evenkeel_store.engine.snapshot_files": "evenkeel_store.snapshots",
     "evenkeel_raft.host.replica_label": "evenkeel_raft.host.labels",
+    "evenkeel_raft.net.peer_frames": "evenkeel_raft.net.frames",
+    "evenkeel_raft.log.log_records": "evenkeel_raft.log.records",
+    "evenkeel_raft.core.raft_types": "evenkeel_raft.core.types",
+    "evenkeel_raft.net.files.snapshot_manifest": "evenkeel_raft.net.files.manifest",
     "evenkeel.wire.socket_messages": "evenkeel.wire.messages",
 }
 """By the present name of a module, its name in the previous release."""
@@ -42,13 +46,13 @@ def formats() -> dict[str, tuple[Any, str]]:
     """The types that are written, by the name of their format, and how."""
     found: dict[str, tuple[Any, str]] = {}
     for name, module, attribute, how in (
-        ("peer link", "evenkeel_raft.net.frames", "AnyFrame", "msgpack"),
+        ("peer link", "evenkeel_raft.net.peer_frames", "AnyFrame", "msgpack"),
         ("socket: sidecar", "evenkeel.wire.socket_messages", "FromSidecar", "msgpack"),
         ("socket: store", "evenkeel.wire.socket_messages", "FromStore", "msgpack"),
-        ("raft log", "evenkeel_raft.log.records", "StoredRecord", "msgpack"),
+        ("raft log", "evenkeel_raft.log.log_records", "StoredRecord", "msgpack"),
         ("raft log: label", "evenkeel_raft.host.replica_label", "Label", "msgpack"),
-        ("raft log: configuration", "evenkeel_raft.core.types", "ConfChange", "msgpack"),
-        ("snapshot: manifest", "evenkeel_raft.net.files.manifest", "Manifest", "msgpack"),
+        ("raft log: configuration", "evenkeel_raft.core.raft_types", "ConfChange", "msgpack"),
+        ("snapshot: manifest", "evenkeel_raft.net.files.snapshot_manifest", "Manifest", "msgpack"),
         ("snapshot: about", "evenkeel_store.engine.snapshot_files", "_About", "json"),
         ("store: entry", "evenkeel_store.engine.log_entries", "Entry", "msgpack"),
         ("store: group", "evenkeel_store.engine.journal", "KeptGroup", "msgpack"),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from evenkeel_raft.net.tls import TlsFiles
+from evenkeel_raft.net.peer_tls import TlsFiles
 from tests.process.cluster import ProcessCluster, StoreProcesses, end
 from tests.process.load import Load
 from tests.process.test_moves import finish

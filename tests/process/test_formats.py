@@ -12,12 +12,12 @@ from typing import Any, Final
 
 import pytest
 
-from evenkeel_raft.log.disk import FileDisk
-from evenkeel_raft.log.volume import close_to_first_release
-from evenkeel_raft.log.wal import SharedLog
-from evenkeel_store.entries import Hash, LogTime, encode_entry
-from evenkeel_store.pace import Pace
-from evenkeel_store.snapshots import write_files
+from evenkeel_raft.log.log_disk import FileDisk
+from evenkeel_raft.log.log_volume import close_to_first_release
+from evenkeel_raft.log.shared_log import SharedLog
+from evenkeel_store.engine.log_entries import Hash, LogTime, encode_entry
+from evenkeel_store.engine.snapshot_files import write_files
+from evenkeel_store.engine.snapshot_throttle import SnapshotThrottle
 from tests.process.previous import previous_python
 from tests.store.support import Bench, columns
 
@@ -157,7 +157,7 @@ def test_the_previous_release_refuses_snapshots_with_log_time(previous: str, tmp
     bench.open()
     bench.apply(columns(), encode_entry(LogTime(70) if kept else Hash()))
     with contextlib.closing(bench.engine.database.cursor()) as cursor:
-        write_files(cursor, bench.group.layout, bench.group.kept(), tmp_path / "snapshot", pace=Pace())
+        write_files(cursor, bench.group.layout, bench.group.kept(), tmp_path / "snapshot", throttle=SnapshotThrottle())
     bench.close()
     code = (
         "import pathlib, sys; from evenkeel_store.snapshots import read_files;"

@@ -25,10 +25,10 @@ from typing import Any
 import pytest
 from pyarrow import flight
 
-from evenkeel.cli import local
+from evenkeel.cli import local_commands
 from evenkeel.client import Client
-from evenkeel.local.layout import Layout
-from evenkeel_raft.host.settings import HostSettings
+from evenkeel.local.cluster_directory import Layout
+from evenkeel_raft.host.host_settings import HostSettings
 from tests.repository.tree import ROOT
 
 COMMAND = Path(sys.executable).parent / "evenkeel"
@@ -426,10 +426,10 @@ def test_nothing_is_left_of_a_supervisor_that_was_killed(alone: Here) -> None:
 def test_two_who_start_it_at_once(alone: Here) -> None:
     """Both find the cluster, which one of their processes runs; the other's has ended when they are told."""
     alone.layout.make()
-    processes = [local._launch(alone.layout, until=None) for _ in range(2)]
+    processes = [local_commands._launch(alone.layout, until=None) for _ in range(2)]
     assert None not in processes, "neither has had the time to take the lock"
     for process in processes:
-        local._until_running(alone.layout, process)
+        local_commands._until_running(alone.layout, process)
     [winner] = [process for process in processes if process is not None and process.poll() is None]
     running = alone.layout.running()
     assert running is not None

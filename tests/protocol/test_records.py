@@ -8,8 +8,7 @@ import msgspec
 import pytest
 
 from evenkeel.errors import MalformedRecordError
-from evenkeel.protocol.partition import read_partition
-from evenkeel.protocol.plan import read_plan
+from evenkeel.protocol.partition_view import read_partition
 from evenkeel.protocol.records import (
     Drain,
     GroupLoad,
@@ -35,7 +34,8 @@ from evenkeel.protocol.records import (
     shape,
     voters,
 )
-from evenkeel.protocol.table_life import bury, confirm_drop, make_ready
+from evenkeel.protocol.stored_plan import read_plan
+from evenkeel.protocol.table_lifecycle import bury, confirm_drop, make_ready
 from tests.protocol.support import KEYS, PARTITION, TABLE, holds, peers, put, queue, stored, targets
 
 RECORD = TableRecord(

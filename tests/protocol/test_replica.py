@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from evenkeel.protocol.configuration import Configuration, is_majority
+from evenkeel.protocol.group_configuration import Configuration, is_majority
 from evenkeel.protocol.records import ReplicaId
-from evenkeel.protocol.replica import Start, excluded, leader_excludes, start
+from evenkeel.protocol.replica_decision import Start, excluded, leader_excludes, start
 from tests.protocol.support import peers, read, stored
 
 GENESIS = Configuration(peers("a1 b1 c1*"))

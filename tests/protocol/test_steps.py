@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from evenkeel.protocol.change_steps import assign_ids, pending_of, steps
 from evenkeel.protocol.records import Peer, Role, shape, voters
-from evenkeel.protocol.steps import assign_ids, pending_of, steps
 from tests.protocol.support import peers, shown, shown_queue, targets
 
 PLAN = 9

@@ -11,20 +11,20 @@ from typing import Any, cast
 import pytest
 
 from evenkeel_raft.core import (
+    conf_history,
     confchange,
-    confs,
     election,
-    follower,
-    leader,
-    log,
+    follower_role,
+    leader_role,
     quorum,
     raft,
+    raft_log,
+    raft_state,
     rawnode,
     readonly,
-    state,
     tracker,
 )
-from evenkeel_raft.core.messages import (
+from evenkeel_raft.core.raft_messages import (
     CommitNotice,
     Heartbeat,
     HeartbeatResponse,
@@ -33,7 +33,7 @@ from evenkeel_raft.core.messages import (
     SnapshotRequest,
     VoteRequest,
 )
-from evenkeel_raft.core.types import (
+from evenkeel_raft.core.raft_types import (
     CONF,
     JOINT,
     LEAVE,
@@ -50,7 +50,7 @@ Patch = pytest.MonkeyPatch
 Mutation = Callable[[Patch], None]
 
 
-def _handle(patch: Patch, kind: type[Message], handler: Callable[[state.Raft, Any], None]) -> None:
+def _handle(patch: Patch, kind: type[Message], handler: Callable[[raft_state.Raft, Any], None]) -> None:
     patch.setitem(cast("dict[type[Message], object]", raft.HANDLERS), kind, handler)
 
 
@@ -70,47 +70,47 @@ def ack_before_durable(patch: Patch) -> None:
 
 def leader_counts_itself_early(patch: Patch) -> None:
     """The leader takes its own log for durable when it sends it (etcd #14143)."""
-    replicate = leader.replicate
+    replicate = leader_role.replicate
 
-    def counting(r: state.Raft) -> None:
+    def counting(r: raft_state.Raft) -> None:
         replicate(r)
         if r.tracker.me is not None and r.tracker.me.acknowledge(r.log.last_index):
-            leader.maybe_commit(r)
+            leader_role.maybe_commit(r)
 
-    patch.setattr(leader, "replicate", counting)
+    patch.setattr(leader_role, "replicate", counting)
 
 
 def old_term_committed_by_counting(patch: Patch) -> None:
     """A quorum is enough, whatever the entry's term."""
-    maybe_commit = leader.maybe_commit
+    maybe_commit = leader_role.maybe_commit
 
-    def counting(r: state.Raft) -> None:
+    def counting(r: raft_state.Raft) -> None:
         start, r.term_start = r.term_start, 0
         maybe_commit(r)
         r.term_start = start
 
-    patch.setattr(leader, "maybe_commit", counting)
+    patch.setattr(leader_role, "maybe_commit", counting)
 
 
 def append_cuts_log(patch: Patch) -> None:
     """A message that is shorter than the log cuts it (PySyncObj 0.3.17)."""
-    accept = log.Log.accept
+    accept = raft_log.Log.accept
 
-    def cutting(self: log.Log, prev_index: int, prev_term: int, entries: list[Entry]) -> bool:
+    def cutting(self: raft_log.Log, prev_index: int, prev_term: int, entries: list[Entry]) -> bool:
         accepted = accept(self, prev_index, prev_term, entries)
         after = prev_index + len(entries) + 1
         if accepted and after > self.committed:
             self._truncate(after)
         return accepted
 
-    patch.setattr(log.Log, "accept", cutting)
+    patch.setattr(raft_log.Log, "accept", cutting)
 
 
 def vote_forgotten(patch: Patch) -> None:
     """The vote is not written (jraft #96)."""
     batch = rawnode.Node._batch
 
-    def forgetful(node: rawnode.Node, r: state.Raft) -> rawnode.AppendBatch:
+    def forgetful(node: rawnode.Node, r: raft_state.Raft) -> rawnode.AppendBatch:
         written = batch(node, r)
         if written.hard_state is not None:
             written.hard_state = HardState(written.hard_state.term, 0, written.hard_state.commit)
@@ -121,14 +121,14 @@ def vote_forgotten(patch: Patch) -> None:
 
 def vote_for_any_log(patch: Patch) -> None:
     """Votes are given without comparing logs."""
-    patch.setattr(log.Log, "is_current", lambda self, last_index, last_term: True)
+    patch.setattr(raft_log.Log, "is_current", lambda self, last_index, last_term: True)
 
 
 def candidate_asks_early(patch: Patch) -> None:
     """Votes are asked for before the candidate's term and log are durable."""
     ask = election._ask
 
-    def hasty(r: state.Raft, *, pre: bool, transfer: bool) -> None:
+    def hasty(r: raft_state.Raft, *, pre: bool, transfer: bool) -> None:
         held, r.responses = r.responses, []
         ask(r, pre=pre, transfer=transfer)
         r.messages += r.responses
@@ -145,10 +145,10 @@ def read_without_quorum(patch: Patch) -> None:
 def read_before_first_commit(patch: Patch) -> None:
     """A new leader reads at the commit index it happens to know (etcd #7331)."""
 
-    def hasty(r: state.Raft, context: int, origin: int) -> None:
+    def hasty(r: raft_state.Raft, context: int, origin: int) -> None:
         r.reads.add(readonly.Read(context, origin), r.log.committed)
 
-    patch.setattr(leader, "read", hasty)
+    patch.setattr(leader_role, "read", hasty)
 
 
 def read_rounds_not_numbered(patch: Patch) -> None:
@@ -181,14 +181,14 @@ def joint_skipped(patch: Patch) -> None:
         after = confchange.apply_change(conf, change)
         return Conf(after.voters, (), after.learners, (), after.token) if after.joint else after
 
-    patch.setattr(confs, "apply_change", direct)
+    patch.setattr(conf_history, "apply_change", direct)
 
 
 def changes_overlap(patch: Patch) -> None:
     """Joint is left without waiting until it is applied."""
     propose_conf = raft.propose_conf
 
-    def hasty(r: state.Raft, change: ConfChange) -> int:
+    def hasty(r: raft_state.Raft, change: ConfChange) -> int:
         index = propose_conf(r, change)
         if change.transition == JOINT:
             index += 1
@@ -200,15 +200,15 @@ def changes_overlap(patch: Patch) -> None:
 
 def completion_vouches_for_replacement(patch: Patch) -> None:
     """A write vouches for whatever stands where it wrote (etcd #1690)."""
-    disclaim = log.Log._disclaim
+    disclaim = raft_log.Log._disclaim
 
-    def claiming(self: log.Log, index: int) -> None:
+    def claiming(self: raft_log.Log, index: int) -> None:
         claims = [write.last for write in self.writes]
         disclaim(self, index)
         for write, last in zip(self.writes, claims, strict=True):
             write.last = last
 
-    patch.setattr(log.Log, "_disclaim", claiming)
+    patch.setattr(raft_log.Log, "_disclaim", claiming)
 
 
 def unapplied_conf_ignored(patch: Patch) -> None:
@@ -229,7 +229,7 @@ def snapshot_with_newest_conf(patch: Patch) -> None:
 
 def snapshot_with_oldest_conf(patch: Patch) -> None:
     """A snapshot carries the configuration the log begins with: newer members are lost."""
-    patch.setattr(confs.Confs, "as_of", lambda self, index: self._history[0][1])
+    patch.setattr(conf_history.Confs, "as_of", lambda self, index: self._history[0][1])
 
 
 def learners_counted(patch: Patch) -> None:
@@ -283,20 +283,20 @@ def commit_beyond_match(patch: Patch) -> None:
         return out
 
     patch.setattr(rawnode.Node, "take", telling)
-    commit_to = state.Raft.commit_to
-    patch.setattr(state.Raft, "commit_to", lambda self, index: commit_to(self, min(index, self.log.last_index)))
+    commit_to = raft_state.Raft.commit_to
+    patch.setattr(raft_state.Raft, "commit_to", lambda self, index: commit_to(self, min(index, self.log.last_index)))
 
 
 def repair_drops_log(patch: Patch) -> None:
     """A snapshot for a damaged state machine replaces the intact log as well."""
 
-    def replacing(r: state.Raft, m: InstallSnapshot) -> None:
-        follower.follow(r, m.sender)
+    def replacing(r: raft_state.Raft, m: InstallSnapshot) -> None:
+        follower_role.follow(r, m.sender)
         if m.meta.index >= r.log.offset and m.meta.index > r.log.applied:
             r.log.restore(m.meta)
             r.confs.restore(m.meta)
             r.write_due = True
-        follower._acknowledge(r, m.sender, r.log.committed)
+        follower_role._acknowledge(r, m.sender, r.log.committed)
 
     _handle(patch, InstallSnapshot, replacing)
 
@@ -304,31 +304,31 @@ def repair_drops_log(patch: Patch) -> None:
 def repair_without_looking(patch: Patch) -> None:
     """A leader asks for any state there is, and takes it for its log's."""
 
-    def asking(r: state.Raft) -> None:
+    def asking(r: raft_state.Raft) -> None:
         ask_for_state(r)
         for message in r.messages:
             if isinstance(message, SnapshotRequest):
                 message.index = 1
 
-    def taking(r: state.Raft, m: InstallSnapshot) -> None:
+    def taking(r: raft_state.Raft, m: InstallSnapshot) -> None:
         if m.repair:
-            follower._refill(r.log, m.meta)
+            follower_role._refill(r.log, m.meta)
         else:
             on_install_snapshot(r, m)
 
-    ask_for_state, on_install_snapshot = leader.ask_for_state, follower.on_install_snapshot
-    patch.setattr(leader, "ask_for_state", asking)
+    ask_for_state, on_install_snapshot = leader_role.ask_for_state, follower_role.on_install_snapshot
+    patch.setattr(leader_role, "ask_for_state", asking)
     _handle(patch, InstallSnapshot, taking)
 
 
 def repairer_taken_for_leader(patch: Patch) -> None:
     """Who sends a leader its state is followed."""
 
-    def following(r: state.Raft, m: InstallSnapshot) -> None:
+    def following(r: raft_state.Raft, m: InstallSnapshot) -> None:
         m.repair = False
         on_install_snapshot(r, m)
 
-    on_install_snapshot = follower.on_install_snapshot
+    on_install_snapshot = follower_role.on_install_snapshot
     _handle(patch, InstallSnapshot, following)
 
 
@@ -361,21 +361,21 @@ def failed_sync_reported(patch: Patch) -> None:
 
 def tick_takes_read_round(patch: Patch) -> None:
     """A heartbeat at a tick begins a round of reads, and nobody answers those that the leader's own word proves."""
-    tick = leader.tick_leader
+    tick = leader_role.tick_leader
 
-    def silent(r: state.Raft) -> None:
+    def silent(r: raft_state.Raft) -> None:
         with patch.context() as meanwhile:
-            meanwhile.setattr(leader, "answer_reads", lambda r: None)
+            meanwhile.setattr(leader_role, "answer_reads", lambda r: None)
             tick(r)
 
-    patch.setattr(leader, "tick_leader", silent)
+    patch.setattr(leader_role, "tick_leader", silent)
 
 
 def probe_never_repeated(patch: Patch) -> None:
     """A lost probe is waited for, for ever."""
-    handler = leader.on_heartbeat_response
+    handler = leader_role.on_heartbeat_response
 
-    def deaf(r: state.Raft, m: HeartbeatResponse) -> None:
+    def deaf(r: raft_state.Raft, m: HeartbeatResponse) -> None:
         pr = r.tracker.progress.get(m.sender)
         paused = pr is not None and pr.paused
         handler(r, m)
@@ -387,13 +387,13 @@ def probe_never_repeated(patch: Patch) -> None:
 
 def silent_below_commit(patch: Patch) -> None:
     """An append below the follower's commit index is ignored (scylladb #9552)."""
-    acknowledge = follower._acknowledge
+    acknowledge = follower_role._acknowledge
 
-    def silent(r: state.Raft, to: int, index: int) -> None:
+    def silent(r: raft_state.Raft, to: int, index: int) -> None:
         if index != r.log.committed or index == r.log.last_index != r.log.offset:
             acknowledge(r, to, index)
 
-    patch.setattr(follower, "_acknowledge", silent)
+    patch.setattr(follower_role, "_acknowledge", silent)
 
 
 def votes_tell_no_commit(patch: Patch) -> None:
@@ -403,24 +403,24 @@ def votes_tell_no_commit(patch: Patch) -> None:
 
 def never_wakes(patch: Patch) -> None:
     """A quiesced node stays asleep (tikv #16429)."""
-    patch.setattr(state.Raft, "wake", lambda self: None)
+    patch.setattr(raft_state.Raft, "wake", lambda self: None)
 
 
 def late_answer_wakes(patch: Patch) -> None:
     """A leader that fell asleep is woken by what was said before."""
-    patch.setattr(leader, "is_late_answer", lambda r, m: False)
+    patch.setattr(leader_role, "is_late_answer", lambda r, m: False)
 
 
 def any_answer_is_late(patch: Patch) -> None:
     """A leader sleeps on although somebody says that it cannot."""
-    patch.setattr(leader, "is_late_answer", lambda r, m: isinstance(m, HeartbeatResponse))
+    patch.setattr(leader_role, "is_late_answer", lambda r, m: isinstance(m, HeartbeatResponse))
 
 
 def state_news_taken_for_delivered(patch: Patch) -> None:
     """A member falls asleep although its leader does not know that there is a state: it was said before, in vain."""
-    on_heartbeat = follower.on_heartbeat
+    on_heartbeat = follower_role.on_heartbeat
 
-    def trusting(r: state.Raft, m: Heartbeat) -> None:
+    def trusting(r: raft_state.Raft, m: Heartbeat) -> None:
         m.stateless = None
         on_heartbeat(r, m)
 
@@ -429,36 +429,36 @@ def state_news_taken_for_delivered(patch: Patch) -> None:
 
 def sleeping_leader_not_called(patch: Patch) -> None:
     """A state machine comes back while the leader sleeps, and nobody says so."""
-    patch.setattr(follower, "call_leader", lambda r: None)
+    patch.setattr(follower_role, "call_leader", lambda r: None)
     patch.setattr(election, "call_leader", lambda r: None)
 
 
 def leader_never_asks(patch: Patch) -> None:
     """A leader without a state waits for a voter to hand over to, of which there is none."""
-    patch.setattr(leader, "ask_for_state", lambda r: None)
+    patch.setattr(leader_role, "ask_for_state", lambda r: None)
 
 
 def snapshot_index_ignored(patch: Patch) -> None:
     """A leader that is behind where a member's log begins sends it snapshots all the same."""
-    on_snapshot_request = leader.on_snapshot_request
+    on_snapshot_request = leader_role.on_snapshot_request
 
-    def ignoring(r: state.Raft, m: SnapshotRequest) -> None:
+    def ignoring(r: raft_state.Raft, m: SnapshotRequest) -> None:
         m.index = 0
         on_snapshot_request(r, m)
 
-    patch.setattr(leader, "on_snapshot_request", ignoring)
+    patch.setattr(leader_role, "on_snapshot_request", ignoring)
 
 
 def sleeps_without_quorum(patch: Patch) -> None:
     """A leader that is cut off from everybody falls asleep as a leader."""
-    patch.setattr(leader, "quorum_without", lambda r, lost: True)
+    patch.setattr(leader_role, "quorum_without", lambda r, lost: True)
 
 
 def learner_refuses_vote(patch: Patch) -> None:
     """Who thinks it is a learner does not vote (etcd #12359)."""
     on_vote_request = election.on_vote_request
 
-    def refusing(r: state.Raft, m: VoteRequest) -> None:
+    def refusing(r: raft_state.Raft, m: VoteRequest) -> None:
         if r.confs.current.is_voter(r.replica):
             on_vote_request(r, m)
 
@@ -483,14 +483,14 @@ def rejection_below_match(patch: Patch) -> None:
 
 def attached_where_it_was(patch: Patch) -> None:
     """A state machine that comes back is not given again what it lost."""
-    attach = log.Log.attach
+    attach = raft_log.Log.attach
 
-    def forgetful(self: log.Log, applied: int) -> None:
+    def forgetful(self: raft_log.Log, applied: int) -> None:
         applying = self.applying
         attach(self, applied)
         self.applying = max(applying, self.applying)
 
-    patch.setattr(log.Log, "attach", forgetful)
+    patch.setattr(raft_log.Log, "attach", forgetful)
 
 
 def attached_without_confs(patch: Patch) -> None:

@@ -34,11 +34,10 @@ import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from evenkeel_raft.core import messages as kinds
+from evenkeel_raft.core import raft_messages as kinds
 from evenkeel_raft.core.errors import InvariantError, RefusedError
-from evenkeel_raft.core.messages import Message
-from evenkeel_raft.core.rawnode import Node, Out
-from evenkeel_raft.core.types import (
+from evenkeel_raft.core.raft_messages import Message
+from evenkeel_raft.core.raft_types import (
     EMPTY_META,
     JOINT,
     LEARNER,
@@ -55,6 +54,7 @@ from evenkeel_raft.core.types import (
     SnapshotMeta,
     genesis,
 )
+from evenkeel_raft.core.rawnode import Node, Out
 from tests.raft.sim.disk import Disk
 from tests.raft.trace import show_conf, show_entries, show_hard_state, show_message
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from evenkeel_raft.core.confchange import apply_change, enter_joint, leave, leave_joint, simple
 from evenkeel_raft.core.errors import Refusal, RefusedError
 from evenkeel_raft.core.quorum import has_quorum
-from evenkeel_raft.core.types import (
+from evenkeel_raft.core.raft_types import (
     JOINT,
     LEARNER,
     REMOVE,

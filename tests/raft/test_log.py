@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenkeel_raft.core.errors import InvariantError
-from evenkeel_raft.core.log import ENTRY_OVERHEAD, UNKNOWN_TERM, Log, Write
-from evenkeel_raft.core.types import CONF, NORMAL, Conf, Entry, SnapshotMeta, genesis
+from evenkeel_raft.core.raft_log import ENTRY_OVERHEAD, UNKNOWN_TERM, Log, Write
+from evenkeel_raft.core.raft_types import CONF, NORMAL, Conf, Entry, SnapshotMeta, genesis
 
 META = genesis(Conf(voters=(1,)))
 

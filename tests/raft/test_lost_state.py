@@ -6,20 +6,20 @@ import random
 
 import pytest
 
-from evenkeel_raft.core.messages import (
+from evenkeel_raft.core.raft_messages import (
     AppendResponse,
     Heartbeat,
     HeartbeatResponse,
     InstallSnapshot,
     SnapshotRequest,
 )
-from evenkeel_raft.core.rawnode import Node
-from evenkeel_raft.core.types import (
+from evenkeel_raft.core.raft_types import (
     Conf,
     HardState,
     Settings,
     SnapshotMeta,
 )
+from evenkeel_raft.core.rawnode import Node
 
 
 def _leader_without_a_state(learners: tuple[int, ...] = (2,)) -> Node:

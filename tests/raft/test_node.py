@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from evenkeel_raft.core.errors import InvariantError, Refusal, RefusedError
-from evenkeel_raft.core.messages import (
+from evenkeel_raft.core.raft_messages import (
     AnyMessage,
     Append,
     AppendResponse,
@@ -20,9 +20,8 @@ from evenkeel_raft.core.messages import (
     VoteRequest,
     VoteResponse,
 )
-from evenkeel_raft.core.rawnode import Node, Out
-from evenkeel_raft.core.state import NEVER_DUE, Ticks
-from evenkeel_raft.core.types import (
+from evenkeel_raft.core.raft_state import NEVER_DUE, Ticks
+from evenkeel_raft.core.raft_types import (
     LEADER,
     LEARNER,
     SIMPLE,
@@ -35,6 +34,7 @@ from evenkeel_raft.core.types import (
     SnapshotMeta,
     genesis,
 )
+from evenkeel_raft.core.rawnode import Node, Out
 
 
 def single(**settings: int) -> Node:
@@ -238,7 +238,7 @@ def test_what_comes_to_be_due_is_looked_at_in_time() -> None:
     assert leader.due == ticks.now + Settings().heartbeat_ticks
     follower = Node(group=1, replica=2, random=random.Random(1), ticks=ticks, meta=genesis(Conf(voters=(1, 2))))
     follower.step(Heartbeat(1, 0, 1, 2, 2, 1, 0, False))
-    follower.set_reluctant(True)
+    follower.set_leadership_inhibited(True)
     ticks.now = follower.due
     follower.look()
     assert follower.due >= ticks.now + 2
@@ -455,7 +455,7 @@ def test_soft_state_is_told_when_it_changes() -> None:
 def test_a_reluctant_replica_lets_others_go_first() -> None:
     """Its timeout lies beyond that of everybody else."""
     node = Node(group=1, replica=1, random=random.Random(1), meta=genesis(Conf(voters=(1, 2))))
-    node.set_reluctant(True)
+    node.set_leadership_inhibited(True)
     for _ in range(20):
         node.tick()
     assert node.take().messages == []

@@ -18,9 +18,9 @@ from collections.abc import Iterator
 from itertools import islice
 from statistics import median
 
-from evenkeel_raft.core.messages import Message
+from evenkeel_raft.core.raft_messages import Message
+from evenkeel_raft.core.raft_types import Conf, genesis
 from evenkeel_raft.core.rawnode import Node
-from evenkeel_raft.core.types import Conf, genesis
 
 WINDOW = 0.2
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evenkeel_raft.core.messages import (
+from evenkeel_raft.core.raft_messages import (
     Append,
     AppendResponse,
     CommitNotice,
@@ -16,7 +16,7 @@ from evenkeel_raft.core.messages import (
     VoteRequest,
     VoteResponse,
 )
-from evenkeel_raft.core.types import (
+from evenkeel_raft.core.raft_types import (
     CONF,
     JOINT,
     LEARNER,

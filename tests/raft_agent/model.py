@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from evenkeel.protocol.configuration import Configuration
-from evenkeel.protocol.leader import GroupView
+from evenkeel.protocol.group_configuration import Configuration
+from evenkeel.protocol.leader_decision import GroupView
 from evenkeel.protocol.records import ReplicaId, StoreSettings
-from evenkeel.protocol.replica import Start, leader_excludes
+from evenkeel.protocol.replica_decision import Start, leader_excludes
 from evenkeel.versions import FIRST, SUPPORTED, VersionRange
-from evenkeel_raft.agent.transfers import successors
-from evenkeel_raft.shared.groups import GroupReport, MetastoreMark, Partition
+from evenkeel_raft.agent.leadership_transfers import successors
 from evenkeel_raft.shared.identity import Address
+from evenkeel_raft.shared.raft_groups import GroupReport, MetastoreMark, Partition
 from tests.explorer import raft
 from tests.explorer.raft import Entry, Replica
 
@@ -103,7 +103,7 @@ class Network:
 
     def _campaign(self, partition: Partition) -> None:
         def order(replica: Replica) -> tuple[bool, ReplicaId]:
-            return (self.stores[replica.id[0]].reluctant, replica.id)
+            return (self.stores[replica.id[0]].leadership_inhibited, replica.id)
 
         for replica in sorted(self.replicas(partition).values(), key=order):
             if self.elect(replica.id, partition):
@@ -113,8 +113,12 @@ class Network:
         """A reluctant leader hands over to whoever has everything."""
         leader = self.leader(partition)
         store = None if leader is None else self.stores[leader.id[0]]
-        view = store.leading(partition) if store is not None and store.reluctant else None
-        able = [] if view is None else [peer for peer in successors(view) if not self.stores[peer.store].reluctant]
+        view = store.leading(partition) if store is not None and store.leadership_inhibited else None
+        able = (
+            []
+            if view is None
+            else [peer for peer in successors(view) if not self.stores[peer.store].leadership_inhibited]
+        )
         if able:
             self.elect(able[0].id, partition)
 
@@ -163,7 +167,7 @@ class ModelGroups:
         self.on_change: Callable[[Partition], None] = lambda _: None
         self.on_machine: Callable[[], None] = lambda: None
         self.machine: VersionRange | None = SUPPORTED
-        self.reluctant = False
+        self.leadership_inhibited = False
         self.peers: dict[str, Address] = {}
         self.limits: dict[str, float] = {}
         self.throttles: StoreSettings | None = None
@@ -290,8 +294,8 @@ class ModelGroups:
             return False
         return self.network.elect(to, partition)
 
-    def set_reluctant(self, reluctant: bool) -> None:
-        self.reluctant = reluctant
+    def set_leadership_inhibited(self, leadership_inhibited: bool) -> None:
+        self.leadership_inhibited = leadership_inhibited
 
     def keep_awake(self, partition: Partition, awake: bool) -> None:
         (self.awake.add if awake else self.awake.discard)(partition)

@@ -10,15 +10,15 @@ import msgspec
 import pytest
 
 from evenkeel.errors import MalformedRecordError, UnsupportedVersionError
-from evenkeel.protocol.configuration import Configuration
+from evenkeel.protocol.group_configuration import Configuration
 from evenkeel.protocol.keys import group_number
-from evenkeel.protocol.replica import Start
-from evenkeel_raft.core.messages import InstallSnapshot
-from evenkeel_raft.core.types import Conf, SnapshotMeta
+from evenkeel.protocol.replica_decision import Start
+from evenkeel_raft.core.raft_messages import InstallSnapshot
+from evenkeel_raft.core.raft_types import Conf, SnapshotMeta
 from evenkeel_raft.errors import WrongVolumeError
 from evenkeel_raft.host.host import Host
-from evenkeel_raft.shared.configurations import member
-from evenkeel_raft.shared.groups import Partition
+from evenkeel_raft.shared.raft_configurations import member
+from evenkeel_raft.shared.raft_groups import Partition
 from tests.raft_host.support import LOOPBACK, Cluster, Member
 from tests.raft_host.test_state_machines import problem, replica_of
 

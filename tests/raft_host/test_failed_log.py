@@ -11,11 +11,11 @@ import pytest
 
 from evenkeel_raft.errors import LogFailedError
 from evenkeel_raft.host.host import Host
-from evenkeel_raft.log.disk import FileDisk
-from evenkeel_raft.log.extents import Extents
-from evenkeel_raft.log.frames import HEADER_BYTES
-from evenkeel_raft.log.records import Created
-from evenkeel_raft.log.wal import LogSettings
+from evenkeel_raft.log.entry_extents import Extents
+from evenkeel_raft.log.log_disk import FileDisk
+from evenkeel_raft.log.log_frames import HEADER_BYTES
+from evenkeel_raft.log.log_records import Created
+from evenkeel_raft.log.shared_log import LogSettings
 from tests.raft_host.support import LOOPBACK
 from tests.raft_log.support import append, compacted
 

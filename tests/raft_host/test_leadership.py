@@ -64,9 +64,9 @@ async def test_a_drain_outlives_other_reasons(new_cluster: NewCluster) -> None:
     cluster = await new_cluster("a", "b", "c")
     await cluster.begin("a", "b", "c")
     first = cluster.leading()
-    first.host.set_reluctant(True)
+    first.host.set_leadership_inhibited(True)
     await drain(cluster, first)
-    first.host.set_reluctant(False)
+    first.host.set_leadership_inhibited(False)
     await lead(cluster, first)
     await cluster.until(lambda: cluster.leader() not in (None, first))
 
@@ -265,10 +265,10 @@ async def test_a_hundred_groups_that_wake_at_once_take_turns(new_cluster: NewClu
     first, *others = cluster.members.values()
     await cluster.until(lambda: sum(map(led, cluster.members.values())) == len(partitions))
     for member in others:
-        member.host.set_reluctant(True)
+        member.host.set_leadership_inhibited(True)
     await cluster.until(lambda: led(first) == len(partitions))
     for member in others:
-        member.host.set_reluctant(False)
+        member.host.set_leadership_inhibited(False)
     await cluster.until(lambda: not any(member.host.awake for member in cluster.members.values()))
     await first.stop_machine()
     await first.stop()

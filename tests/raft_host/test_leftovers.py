@@ -9,7 +9,7 @@ import pytest
 
 from evenkeel.errors import StateMachineError
 from evenkeel.protocol.keys import group_number
-from evenkeel_raft.shared.configurations import member
+from evenkeel_raft.shared.raft_configurations import member
 from tests.raft_host.support import ORDERS, Cluster, Member
 from tests.raft_host.test_state_machines import replica_of
 

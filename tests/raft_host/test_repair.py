@@ -221,7 +221,7 @@ def slow_and_different(monkeypatch: pytest.MonkeyPatch, *senders: Member) -> Non
         number = next(at for at, sender in enumerate(senders) if directory.is_relative_to(sender.directory))
         return make_manifest(directory, files, chunk_bytes=4096 + number)
 
-    monkeypatch.setattr(filler, "make_manifest", manifest_of)
+    monkeypatch.setattr(snapshot_sender, "make_manifest", manifest_of)
     for sender in senders:
         sender.host.throttle(StoreSettings(bytes_per_second=100.0))
 

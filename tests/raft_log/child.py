@@ -12,11 +12,11 @@ from itertools import count
 from pathlib import Path
 from random import Random
 
-from evenkeel_raft.core.types import HardState
+from evenkeel_raft.core.raft_types import HardState
 from evenkeel_raft.errors import DiskFullError
-from evenkeel_raft.log.disk import FileDisk
-from evenkeel_raft.log.records import Created
-from evenkeel_raft.log.wal import LogSettings, SharedLog
+from evenkeel_raft.log.log_disk import FileDisk
+from evenkeel_raft.log.log_records import Created
+from evenkeel_raft.log.shared_log import LogSettings, SharedLog
 from tests.raft_log.model import Model, Writer
 from tests.raft_log.support import append, compacted, open_log, state, write
 

@@ -9,9 +9,9 @@ from typing import Self
 
 from msgspec import Struct
 
-from evenkeel_raft.core.types import EMPTY_META, Conf, Entry, HardState, SnapshotMeta
-from evenkeel_raft.log.rebuild import Recovered
-from evenkeel_raft.log.records import Append, Compacted, Created, Destroyed, Metastore, Record
+from evenkeel_raft.core.raft_types import EMPTY_META, Conf, Entry, HardState, SnapshotMeta
+from evenkeel_raft.log.log_rebuild import Recovered
+from evenkeel_raft.log.log_records import Append, Compacted, Created, Destroyed, Metastore, Record
 
 
 @dataclass

@@ -10,30 +10,35 @@ from collections.abc import Callable, Iterable, Sequence
 import pytest
 from msgspec.structs import replace
 
-from evenkeel_raft.core.types import SnapshotMeta
-from evenkeel_raft.log import collect, recovery, wal
-from evenkeel_raft.log.collect import Collector, Harvest
-from evenkeel_raft.log.frames import Draft, Layout
-from evenkeel_raft.log.index import Index
-from evenkeel_raft.log.records import Append, Destroyed, Moved, StoredRecord
-from evenkeel_raft.log.replay import ReplayedGroup
+from evenkeel_raft.core.raft_types import SnapshotMeta
+from evenkeel_raft.log import log_recovery, segment_collector, shared_log
+from evenkeel_raft.log.live_index import Index
+from evenkeel_raft.log.log_frames import Draft, Layout
+from evenkeel_raft.log.log_records import Append, Destroyed, Moved, StoredRecord
+from evenkeel_raft.log.log_replay import ReplayedGroup
+from evenkeel_raft.log.segment_collector import Collector, Harvest
 
 Patch = pytest.MonkeyPatch
 Mutation = Callable[[Patch], None]
 
 
 def _do_not_check_copies(patch: Patch) -> None:
-    patch.setattr(collect, "_wrong_with", lambda _copies, _index, *, live: "")
+    patch.setattr(segment_collector, "_wrong_with", lambda _copies, _index, *, live: "")
 
 
 def _after_take(
-    patch: Patch, spoil: Callable[[collect._Gathered, Append | Moved, int, collect._Found | None], None]
+    patch: Patch,
+    spoil: Callable[[segment_collector._Gathered, Append | Moved, int, segment_collector._Found | None], None],
 ) -> None:
     """Change what the collector has found after each record; `spoil` also gets what it had found before that."""
-    take = collect._Gathered._take
+    take = segment_collector._Gathered._take
 
     def taking(
-        self: collect._Gathered, record: Append | Moved, meta: SnapshotMeta | None, label: bytes | None, round_: int
+        self: segment_collector._Gathered,
+        record: Append | Moved,
+        meta: SnapshotMeta | None,
+        label: bytes | None,
+        round_: int,
     ) -> None:
         found = self._groups.get(record.group)
         before = replace(found) if found is not None else None
@@ -41,11 +46,13 @@ def _after_take(
         spoil(self, record, round_, before)
 
     _do_not_check_copies(patch)
-    patch.setattr(collect._Gathered, "_take", taking)
+    patch.setattr(segment_collector._Gathered, "_take", taking)
 
 
 def _copy_dead_entries(patch: Patch, kind: type[Append | Moved]) -> None:
-    def spoil(self: collect._Gathered, record: Append | Moved, round_: int, _before: collect._Found | None) -> None:
+    def spoil(
+        self: segment_collector._Gathered, record: Append | Moved, round_: int, _before: segment_collector._Found | None
+    ) -> None:
         group = self._index.groups.get(record.group)
         if group is None or not isinstance(record, kind) or not record.entries:
             return
@@ -71,7 +78,9 @@ def dead_copies_copied(patch: Patch) -> None:
 def first_hard_state_copied(patch: Patch) -> None:
     """Of two hard states in a round the collector takes the first."""
 
-    def spoil(self: collect._Gathered, record: Append | Moved, _round: int, before: collect._Found | None) -> None:
+    def spoil(
+        self: segment_collector._Gathered, record: Append | Moved, _round: int, before: segment_collector._Found | None
+    ) -> None:
         if before is not None and before.hard_state is not None:
             self._groups[record.group].hard_state = before.hard_state
 
@@ -81,7 +90,9 @@ def first_hard_state_copied(patch: Patch) -> None:
 def first_beginning_copied(patch: Patch) -> None:
     """Of two beginnings of a log in a round the collector takes the first."""
 
-    def spoil(self: collect._Gathered, record: Append | Moved, _round: int, before: collect._Found | None) -> None:
+    def spoil(
+        self: segment_collector._Gathered, record: Append | Moved, _round: int, before: segment_collector._Found | None
+    ) -> None:
         if before is not None and before.meta is not None:
             self._groups[record.group].meta = before.meta
 
@@ -90,13 +101,13 @@ def first_beginning_copied(patch: Patch) -> None:
 
 def used_ids_forgotten(patch: Patch) -> None:
     """The collector does not copy which replica ids are used up."""
-    records = collect._Gathered.records
+    records = segment_collector._Gathered.records
 
-    def forgetful(self: collect._Gathered) -> list[StoredRecord]:
+    def forgetful(self: segment_collector._Gathered) -> list[StoredRecord]:
         return [record for record in records(self) if not isinstance(record, Destroyed)]
 
     _do_not_check_copies(patch)
-    patch.setattr(collect._Gathered, "records", forgetful)
+    patch.setattr(segment_collector._Gathered, "records", forgetful)
 
 
 def copies_written_last(patch: Patch) -> None:
@@ -109,7 +120,7 @@ def copies_written_last(patch: Patch) -> None:
     def applying(self: Index, records: Iterable[StoredRecord], sizes: Iterable[int], *, round_: int) -> None:
         apply(self, reordered(records), sizes, round_=round_)
 
-    patch.setattr(wal, "Draft", lambda records: Draft(reordered(records)))
+    patch.setattr(shared_log, "Draft", lambda records: Draft(reordered(records)))
     patch.setattr(Index, "apply", applying)
 
 
@@ -158,4 +169,4 @@ def copies_truncate(patch: Patch) -> None:
 
 def newest_round_believed(patch: Patch) -> None:
     """A recovery acts on the newest round without making it durable."""
-    patch.setattr(recovery, "_settle", lambda _disk, _layout, _segment, _data: None)
+    patch.setattr(log_recovery, "_settle", lambda _disk, _layout, _segment, _data: None)

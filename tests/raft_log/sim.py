@@ -6,7 +6,7 @@ import errno
 from collections.abc import Callable
 from random import Random
 
-from evenkeel_raft.log.disk import Bytes
+from evenkeel_raft.log.log_disk import Bytes
 
 SECTOR = 512
 

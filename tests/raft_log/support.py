@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evenkeel_raft.core.types import Conf, Entry, HardState, SnapshotMeta
-from evenkeel_raft.log.disk import Disk
-from evenkeel_raft.log.frames import HEADER_BYTES
-from evenkeel_raft.log.rebuild import Recovered
-from evenkeel_raft.log.records import Append, Compacted, Record
-from evenkeel_raft.log.wal import LogSettings, SharedLog
+from evenkeel_raft.core.raft_types import Conf, Entry, HardState, SnapshotMeta
+from evenkeel_raft.log.log_disk import Disk
+from evenkeel_raft.log.log_frames import HEADER_BYTES
+from evenkeel_raft.log.log_rebuild import Recovered
+from evenkeel_raft.log.log_records import Append, Compacted, Record
+from evenkeel_raft.log.shared_log import LogSettings, SharedLog
 
 VOLUME = "11111111-2222-3333-4444-555555555555"
 SMALL = LogSettings(segment_bytes=HEADER_BYTES + 2048, round_bytes=1024)

@@ -6,12 +6,12 @@ from random import Random
 
 import pytest
 
-from evenkeel_raft.core.types import HardState
+from evenkeel_raft.core.raft_types import HardState
 from evenkeel_raft.errors import CorruptLogError, LogFailedError
-from evenkeel_raft.log.extents import Extents
-from evenkeel_raft.log.frames import HEADER_BYTES
-from evenkeel_raft.log.records import Created, Destroyed, Metastore, Record
-from evenkeel_raft.log.wal import LogSettings, SharedLog
+from evenkeel_raft.log.entry_extents import Extents
+from evenkeel_raft.log.log_frames import HEADER_BYTES
+from evenkeel_raft.log.log_records import Created, Destroyed, Metastore, Record
+from evenkeel_raft.log.shared_log import LogSettings, SharedLog
 from tests.raft_log.model import Model, Writer
 from tests.raft_log.sim import SimDisk
 from tests.raft_log.support import append, compacted, installed, open_log, state, write

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from evenkeel_raft.errors import LogFailedError
-from evenkeel_raft.log.rebuild import Recovered
-from evenkeel_raft.log.records import Record
-from evenkeel_raft.log.wal import SharedLog
+from evenkeel_raft.log.log_rebuild import Recovered
+from evenkeel_raft.log.log_records import Record
+from evenkeel_raft.log.shared_log import SharedLog
 from tests.raft_log.model import Model, Writer, from_recovered
 from tests.raft_log.sim import CrashError, SimDisk, at_operation
 from tests.raft_log.support import open_log

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenkeel_raft.log.extents import Extents
+from evenkeel_raft.log.entry_extents import Extents
 
 STEPS = st.lists(
     st.tuples(st.sampled_from(["append", "compact", "move"]), st.integers(0, 99), st.integers(1, 4)), max_size=40

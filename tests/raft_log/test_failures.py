@@ -6,10 +6,10 @@ import errno
 
 import pytest
 
-from evenkeel_raft.core.types import HardState
+from evenkeel_raft.core.raft_types import HardState
 from evenkeel_raft.errors import DiskFullError, LogFailedError
-from evenkeel_raft.log.records import Created, Destroyed
-from evenkeel_raft.log.wal import LogSettings, SharedLog
+from evenkeel_raft.log.log_records import Created, Destroyed
+from evenkeel_raft.log.shared_log import LogSettings, SharedLog
 from tests.raft_log.sim import SimDisk
 from tests.raft_log.support import append, compacted, indexes, open_log, state, write
 

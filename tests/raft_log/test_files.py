@@ -10,11 +10,11 @@ from random import Random
 
 import pytest
 
-from evenkeel_raft.core.types import HardState
+from evenkeel_raft.core.raft_types import HardState
 from evenkeel_raft.errors import LogFailedError
-from evenkeel_raft.log.disk import FileDisk
-from evenkeel_raft.log.records import Created
-from evenkeel_raft.log.wal import LogSettings, SharedLog
+from evenkeel_raft.log.log_disk import FileDisk
+from evenkeel_raft.log.log_records import Created
+from evenkeel_raft.log.shared_log import LogSettings, SharedLog
 from tests.raft_log.child import SETTINGS, states
 from tests.raft_log.model import from_recovered
 from tests.raft_log.support import append, open_log, write

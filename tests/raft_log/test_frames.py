@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenkeel_raft.errors import LogError
-from evenkeel_raft.log.frames import (
+from evenkeel_raft.log.log_frames import (
     FRAME_BYTES,
     HEADER_BYTES,
     Draft,
@@ -18,7 +18,7 @@ from evenkeel_raft.log.frames import (
     header_format,
     parse_header,
 )
-from evenkeel_raft.log.records import Created, decode_records
+from evenkeel_raft.log.log_records import Created, decode_records
 from tests.raft_log.model import Writer, from_recovered
 from tests.raft_log.sim import SimDisk
 from tests.raft_log.support import open_log

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from evenkeel_raft.core.types import Entry, HardState
+from evenkeel_raft.core.raft_types import Entry, HardState
 from evenkeel_raft.errors import RecordRefusedError
-from evenkeel_raft.log.heads import Heads
-from evenkeel_raft.log.records import Append, Compacted, Created, Destroyed, Metastore, Record
+from evenkeel_raft.log.log_heads import Heads
+from evenkeel_raft.log.log_records import Append, Compacted, Created, Destroyed, Metastore, Record
 from tests.raft_log.support import append, compacted, installed, state
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from random import Random
 
+from evenkeel_raft.core.raft_types import Conf, Entry, genesis
 from evenkeel_raft.core.rawnode import Node
-from evenkeel_raft.core.types import Conf, Entry, genesis
-from evenkeel_raft.log.records import Append, Compacted, Created
+from evenkeel_raft.log.log_records import Append, Compacted, Created
 from tests.raft_log.sim import SimDisk
 from tests.raft_log.support import open_log, write
 

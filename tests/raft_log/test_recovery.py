@@ -8,12 +8,12 @@ from random import Random
 
 import pytest
 
-from evenkeel_raft.core.types import EMPTY_META, HardState
+from evenkeel_raft.core.raft_types import EMPTY_META, HardState
 from evenkeel_raft.errors import CorruptLogError
-from evenkeel_raft.log.frames import FRAME_BYTES, HEADER_BYTES
-from evenkeel_raft.log.records import Append, Created, Destroyed, Metastore, Moved
-from evenkeel_raft.log.replay import ContradictionError, Replay
-from evenkeel_raft.log.wal import SharedLog
+from evenkeel_raft.log.log_frames import FRAME_BYTES, HEADER_BYTES
+from evenkeel_raft.log.log_records import Append, Created, Destroyed, Metastore, Moved
+from evenkeel_raft.log.log_replay import ContradictionError, Replay
+from evenkeel_raft.log.shared_log import SharedLog
 from tests.raft_log.model import Writer
 from tests.raft_log.sim import SimDisk, SimFile
 from tests.raft_log.support import append, compacted, entries, indexes, installed, open_log, state, write

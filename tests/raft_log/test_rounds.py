@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from evenkeel_raft.core.types import HardState
-from evenkeel_raft.log.records import Append, Compacted, Created, Destroyed, Metastore, Record
-from evenkeel_raft.log.rounds import Draft, Rounds, Submission
+from evenkeel_raft.core.raft_types import HardState
+from evenkeel_raft.log.log_records import Append, Compacted, Created, Destroyed, Metastore, Record
+from evenkeel_raft.log.round_queue import Draft, Rounds, Submission
 from tests.raft_log.model import Model, Writer
 from tests.raft_log.support import append, compacted, installed, state
 

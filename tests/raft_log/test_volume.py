@@ -11,11 +11,11 @@ import msgspec
 import pytest
 
 from evenkeel_raft.errors import CorruptLogError, LogInUseError, NewerFormatError, WrongVolumeError
-from evenkeel_raft.log.disk import FileDisk
-from evenkeel_raft.log.frames import FORMAT, Layout
-from evenkeel_raft.log.records import Created
-from evenkeel_raft.log.volume import VOLUME_FILE, close_to_first_release, open_volume
-from evenkeel_raft.log.wal import SharedLog
+from evenkeel_raft.log.log_disk import FileDisk
+from evenkeel_raft.log.log_frames import FORMAT, Layout
+from evenkeel_raft.log.log_records import Created
+from evenkeel_raft.log.log_volume import VOLUME_FILE, close_to_first_release, open_volume
+from evenkeel_raft.log.shared_log import SharedLog
 from tests.raft_log.sim import CrashError, SimDisk, at_operation
 from tests.raft_log.support import VOLUME, open_log, write
 

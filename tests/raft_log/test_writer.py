@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from evenkeel_raft.core.types import HardState
+from evenkeel_raft.core.raft_types import HardState
 from evenkeel_raft.errors import DiskFullError, LogError, LogFailedError, RecordRefusedError
-from evenkeel_raft.log import writer as writer_module
-from evenkeel_raft.log.records import Created, Destroyed, Metastore
-from evenkeel_raft.log.wal import LogSettings, SharedLog
-from evenkeel_raft.log.writer import LogWriter
+from evenkeel_raft.log import log_writer
+from evenkeel_raft.log.log_records import Created, Destroyed, Metastore
+from evenkeel_raft.log.log_writer import LogWriter
+from evenkeel_raft.log.shared_log import LogSettings, SharedLog
 from tests.raft_log.sim import SimDisk
 from tests.raft_log.support import append, compacted, indexes, open_log, state
 
@@ -287,7 +287,7 @@ async def test_a_slow_disk_is_left_to_the_thread(disk: SimDisk, monkeypatch: pyt
     """The loop is held up by a few slow rounds, not by many."""
     sidecar = Sidecar(disk, quick_seconds=0.001)
     clock = Clock()
-    monkeypatch.setattr(writer_module, "time", clock)
+    monkeypatch.setattr(log_writer, "time", clock)
     await sidecar.settle()
     writer, at_once = sidecar.writer, 0
     clock.step = 0.01
@@ -305,7 +305,7 @@ async def test_one_very_slow_round_is_enough(disk: SimDisk, monkeypatch: pytest.
     """A disk that begins to hang holds up the loop once."""
     sidecar = Sidecar(disk, quick_seconds=0.001)
     clock = Clock()
-    monkeypatch.setattr(writer_module, "time", clock)
+    monkeypatch.setattr(log_writer, "time", clock)
     await sidecar.settle()
     writer, at_once = sidecar.writer, list[int]()
     clock.step = 1.0

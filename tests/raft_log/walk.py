@@ -23,12 +23,12 @@ from random import Random
 from msgspec import Struct
 
 from evenkeel_raft.errors import DiskFullError, LogFailedError
-from evenkeel_raft.log.frames import HEADER_BYTES
-from evenkeel_raft.log.index import GroupIndex, Index
-from evenkeel_raft.log.rebuild import Recovered
-from evenkeel_raft.log.records import Record
-from evenkeel_raft.log.rounds import Rounds, Submission
-from evenkeel_raft.log.wal import LogSettings, SharedLog
+from evenkeel_raft.log.live_index import GroupIndex, Index
+from evenkeel_raft.log.log_frames import HEADER_BYTES
+from evenkeel_raft.log.log_rebuild import Recovered
+from evenkeel_raft.log.log_records import Record
+from evenkeel_raft.log.round_queue import Rounds, Submission
+from evenkeel_raft.log.shared_log import LogSettings, SharedLog
 from tests.raft_log.model import Habits, Model, Writer, from_recovered
 from tests.raft_log.sim import CrashError, SimDisk, at_operation
 from tests.raft_log.support import open_log

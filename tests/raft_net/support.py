@@ -15,11 +15,11 @@ from typing import Any
 import msgspec
 
 from evenkeel.runtime.clock import Clock, VirtualClock
-from evenkeel_raft.core.messages import InstallSnapshot, Message
-from evenkeel_raft.net.files.manifest import Manifest
-from evenkeel_raft.net.frames import Inquiry, Verdict
+from evenkeel_raft.core.raft_messages import InstallSnapshot, Message
+from evenkeel_raft.net.files.snapshot_manifest import Manifest
+from evenkeel_raft.net.peer_frames import Inquiry, Verdict
+from evenkeel_raft.net.peer_tls import TlsFiles
 from evenkeel_raft.net.peers import Peers
-from evenkeel_raft.net.tls import TlsFiles
 from evenkeel_raft.shared.identity import Address, Identity, LinkSettings
 
 HOST = "127.0.0.1"

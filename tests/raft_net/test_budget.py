@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from evenkeel.runtime.clock import VirtualClock
-from evenkeel_raft.net.budget import ByteBudget, TableBudgets
+from evenkeel_raft.net.byte_budget import ByteBudget, TableBudgets
 
 MIB = 1 << 20
 

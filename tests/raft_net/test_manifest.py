@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from evenkeel.errors import InvalidInputError
-from evenkeel_raft.core.messages import InstallSnapshot
-from evenkeel_raft.core.types import Conf, SnapshotMeta
-from evenkeel_raft.net.files.manifest import FileSum, Manifest, check_manifest, make_manifest
-from evenkeel_raft.net.files.partial import Partial, key_of, parse_key
+from evenkeel_raft.core.raft_messages import InstallSnapshot
+from evenkeel_raft.core.raft_types import Conf, SnapshotMeta
+from evenkeel_raft.net.files.partial_snapshot import Partial, key_of, parse_key
+from evenkeel_raft.net.files.snapshot_manifest import FileSum, Manifest, check_manifest, make_manifest
 
 CHUNK = 4096
 MESSAGE = InstallSnapshot(7, 0, 1, 2, 3, SnapshotMeta(9, 3, Conf((1, 2))))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenkeel_raft.core.messages import Append, CommitNotice, Heartbeat, Message, ReadRequest
-from evenkeel_raft.core.types import NORMAL, Entry
+from evenkeel_raft.core.raft_messages import Append, CommitNotice, Heartbeat, Message, ReadRequest
+from evenkeel_raft.core.raft_types import NORMAL, Entry
 from evenkeel_raft.net.outbox import Outbox
 
 

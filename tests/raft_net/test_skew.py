@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from evenkeel.runtime.clock import VirtualClock
-from evenkeel_raft.net.frames import PEER_CODEC, VERSION, Alive
-from evenkeel_raft.net.skew import Skew, SkewProbe, clock_ahead
+from evenkeel_raft.net.clock_skew import Skew, SkewProbe, clock_ahead
+from evenkeel_raft.net.peer_frames import PEER_CODEC, VERSION, Alive
 from evenkeel_raft.shared.identity import Address
 from tests.raft_net.support import Raw, Store, introduce, turns
 

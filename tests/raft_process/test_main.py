@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from evenkeel_raft.core.types import Conf
+from evenkeel_raft.core.raft_types import Conf
 from evenkeel_raft.host.host import Host
-from evenkeel_raft.host.labels import Label, encode_label
-from evenkeel_raft.log.disk import FileDisk
-from evenkeel_raft.log.records import Created
-from evenkeel_raft.log.wal import SharedLog
+from evenkeel_raft.host.replica_label import ReplicaLabel, encode_label
+from evenkeel_raft.log.log_disk import FileDisk
+from evenkeel_raft.log.log_records import Created
+from evenkeel_raft.log.shared_log import SharedLog
 from evenkeel_raft.process.main import main
-from evenkeel_raft.shared.groups import MetastoreMark
+from evenkeel_raft.shared.raft_groups import MetastoreMark
 
 LEAST = ("--store", "s1", "--store-cluster", "main", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0")
 
@@ -88,8 +88,11 @@ def test_logs_that_are_not_ours(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     """Of another store, of another cluster, with labels of nobody's, of a newer version, damaged."""
     data = tmp_path / "data"
     for label, said in (
-        (encode_label(Label("t.1", 7, "s2", Conf(), "/evenkeel/default/main/")), "t.1/7 that belongs to store s2"),
-        (encode_label(Label("t.1", 7, "s1", Conf(), "/evenkeel/x/y/")), "belongs to /evenkeel/x/y/"),
+        (
+            encode_label(ReplicaLabel("t.1", 7, "s2", Conf(), "/evenkeel/default/main/")),
+            "t.1/7 that belongs to store s2",
+        ),
+        (encode_label(ReplicaLabel("t.1", 7, "s1", Conf(), "/evenkeel/x/y/")), "belongs to /evenkeel/x/y/"),
         (b"\xff", "is none of this version's"),
         (b"\x94\xa1\xff\x07\xa2s1\xc0", "is none of this version's"),
     ):

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from evenkeel.errors import PlanningError, RebalancerError
 from evenkeel.model.views import Assignment, CurrentState, Placement, StoresView, StoreView, TableView
-from evenkeel.planner.rules import cap
+from evenkeel.planner.placement_rules import cap
+from evenkeel.rebalancers.rebalancer_runner import BUNDLED, rebalance_sync
 from evenkeel.rebalancers.rendezvous import Rendezvous
-from evenkeel.rebalancers.runner import BUNDLED, rebalance_sync
 
 
 def table(partitions: int = 12, replicas: int = 3, **more: object) -> TableView:

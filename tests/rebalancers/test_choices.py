@@ -6,7 +6,7 @@ import pytest
 
 from evenkeel.errors import RebalancerError
 from evenkeel.model.views import Assignment, Choice, Mode, Placement, StoresView, StoreView, TableView
-from evenkeel.rebalancers.runner import rebalance_sync
+from evenkeel.rebalancers.rebalancer_runner import rebalance_sync
 
 THREE = TableView(name="t", partitions=1, replicas=3, consensus_size=3)
 

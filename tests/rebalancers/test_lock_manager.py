@@ -11,8 +11,8 @@ import pytest
 from evenkeel.model.loading import load_yaml
 from evenkeel.model.table import Table
 from evenkeel.model.views import Assignment, StoresView, StoreView
-from evenkeel.rebalancers.process import Limits
-from evenkeel.rebalancers.runner import rebalance
+from evenkeel.rebalancers.rebalancer_process import Limits
+from evenkeel.rebalancers.rebalancer_runner import rebalance
 from tests.repository.tree import shown
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

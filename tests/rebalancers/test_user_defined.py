@@ -17,9 +17,9 @@ from evenkeel.errors import RebalancerError
 from evenkeel.model.loading import load_yaml
 from evenkeel.model.table import Table
 from evenkeel.model.views import Assignment, CurrentState, StoresView, StoreView, TableView
-from evenkeel.rebalancers.api import MAX_CONTEXT, RebalanceResult
-from evenkeel.rebalancers.process import Limits
-from evenkeel.rebalancers.runner import rebalance
+from evenkeel.rebalancers.rebalancer_api import MAX_CONTEXT, RebalanceResult
+from evenkeel.rebalancers.rebalancer_process import Limits
+from evenkeel.rebalancers.rebalancer_runner import rebalance
 
 TABLE = TableView(name="t", partitions=2, replicas=1, consensus_size=1, config={"fifo": "", "n": 7})
 STORES = StoresView.of(StoreView(name="a"), StoreView(name="b"))

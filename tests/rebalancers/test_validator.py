@@ -9,7 +9,7 @@ import pytest
 
 from evenkeel.errors import RebalancerError
 from evenkeel.model.views import Assignment, Placement, StoresView, StoreView, TableView
-from evenkeel.rebalancers.validator import validate
+from evenkeel.rebalancers.assignment_validator import validate
 
 TABLE = TableView(name="t", partitions=2, replicas=3, consensus_size=3, placement=Placement(max_per_store=2))
 STORES = StoresView.of(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from evenkeel.model.views import Assignment, CurrentState, StoresView, TableView
 from evenkeel.planner import plan
-from evenkeel.rebalancers.api import RebalanceContext
+from evenkeel.rebalancers.rebalancer_api import RebalanceContext
 
 
 class Counting:

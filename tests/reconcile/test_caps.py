@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from evenkeel.reconcile.caps import count_others
-from evenkeel.reconcile.stores import StoreWish
+from evenkeel.reconcile.replica_caps import count_others
+from evenkeel.reconcile.store_states import StoreWish
 from tests.reconcile.support import KEYS, TABLE, Cluster, desired, store_cluster
 
 

@@ -14,8 +14,8 @@ from evenkeel.model.table import Table
 from evenkeel.model.views import Move, StoresView, StoreView
 from evenkeel.protocol.records import StoreRecord
 from evenkeel.reconcile.desired_table import desired_table
-from evenkeel.reconcile.moves import moves_of, spelled
-from evenkeel.reconcile.partitions import Problem
+from evenkeel.reconcile.partition_status import Problem
+from evenkeel.reconcile.plan_moves import moves_of, spelled
 from evenkeel.reconcile.plan_status import (
     CopyCosts,
     dry_run_status,

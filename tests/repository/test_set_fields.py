@@ -19,7 +19,7 @@ from tests.repository.tree import ROOT, SOURCES
 
 PRODUCT: Final = [path for source in SOURCES for path in sorted((ROOT / source).rglob("*.py"))]
 MODEL: Final = ROOT / "operator/evenkeel/model"
-GROUPS: Final = ROOT / "raft_sidecar/evenkeel_raft/shared/groups.py"
+GROUPS: Final = ROOT / "raft_sidecar/evenkeel_raft/shared/raft_groups.py"
 RECORDS: Final = [MODEL / "views.py", GROUPS, *sorted((ROOT / "operator/evenkeel/protocol").glob("*.py"))]
 
 

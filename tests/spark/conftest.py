@@ -17,7 +17,7 @@ from pyspark.sql import DataFrameReader, SparkSession
 
 from evenkeel.wire.flight import ReadRequest
 from evenkeel_spark import EvenkeelDataSource, accelerate
-from evenkeel_store.scans import Scanner
+from evenkeel_store.serving.scans import Scanner
 from tests.spark.stores import Stores
 
 

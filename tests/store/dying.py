@@ -7,7 +7,7 @@ import signal
 import sys
 from typing import Any
 
-from evenkeel_store.database import Cursor, Database
+from evenkeel_store.engine.database import Cursor, Database
 from evenkeel_store.process.main import main
 
 _statements = int(sys.argv[1])

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
 
-from evenkeel_store.entries import (
+from evenkeel_store.engine.log_entries import (
     Absent,
     AddColumns,
     Condition,

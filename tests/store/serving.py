@@ -70,7 +70,7 @@ class Store:
         self.sidecar = Sidecar(directory / "raft.sock")
         self.routes = RoutingTable(KEYS)
         self.state_machine = StoreStateMachine(directory / "data", clock=self.clock)
-        self.end = StoreEnd(directory / "raft.sock", volume="", state_machine=self.state_machine)
+        self.end = StoreEnd(directory / "raft.sock", volume="", machine=self.state_machine)
         self.service = StoreService(
             self.state_machine, self.end, self.routes, store=name, now=lambda: self.now, timeout=timeout
         )

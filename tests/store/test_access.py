@@ -10,9 +10,9 @@ from pyarrow import flight
 
 from evenkeel.errors import AccessError, RequestError, UnavailableError
 from evenkeel.wire.flight import RebuildRequest
-from evenkeel_store.flight.access import TokenFile
-from evenkeel_store.flight.others import Credentials, OtherStores
-from evenkeel_store.flight.server import ServerTls
+from evenkeel_store.maintenance.peer_stores import Credentials, PeerStoreClient
+from evenkeel_store.serving.access_tokens import AccessTokenFile
+from evenkeel_store.serving.flight_server import ServerTls
 from tests.raft_net.test_tls import Authority
 from tests.store.serving import ORDERS, Client, Store, table_record
 
@@ -47,7 +47,7 @@ def test_tokens_are_read_again(tmp_path: Path) -> None:
     """A file that is replaced, as a mounted Secret is, holds from then on; one that is gone changes nothing."""
     file = tmp_path / "tokens"
     file.write_text("one\n\ntwo\n")
-    tokens = TokenFile(file)
+    tokens = AccessTokenFile(file)
     assert tokens.tokens() == [b"one", b"two"]
     fresh = tmp_path / "fresh"
     fresh.write_text("three")
@@ -56,7 +56,7 @@ def test_tokens_are_read_again(tmp_path: Path) -> None:
     file.unlink()
     assert tokens.tokens() == [b"three"]
     with pytest.raises(FileNotFoundError):
-        TokenFile(file)
+        AccessTokenFile(file)
 
 
 async def test_tls(tmp_path: Path, authority: Authority) -> None:
@@ -98,15 +98,17 @@ async def test_stores_ask_each_other(tmp_path: Path, authority: Authority) -> No
     files, mine = authority.issue("store"), authority.issue("other")
     async with Store(tmp_path, tls=ServerTls(files.cert, files.key, files.ca), tokens=lambda: [b"one"]) as store:
         await store.table(table_record(ORDERS, partitions=2), partitions=(0, 1))
-        others = OtherStores(Credentials(tokens=lambda: [b"one", b"old"], ca=files.ca, cert=mine.cert, key=mine.key))
+        others = PeerStoreClient(
+            Credentials(tokens=lambda: [b"one", b"old"], ca=files.ca, cert=mine.cert, key=mine.key)
+        )
         found = await others.status(store.address, "orders.1", 1)
         assert found is not None
         assert (found.table, found.partition) == ("orders.1", 1)
         assert await others.status(store.address, "orders.1", 2) is None
         with pytest.raises(RequestError, match="nothing to rebuild"):
             await others.rebuild(store.address, RebuildRequest(table="orders.1", partition=1, index=1, hash="0:0"))
-        tokenless = OtherStores(Credentials(ca=files.ca, cert=mine.cert, key=mine.key))
+        tokenless = PeerStoreClient(Credentials(ca=files.ca, cert=mine.cert, key=mine.key))
         with pytest.raises(AccessError):
             await tokenless.status(store.address, "orders.1", 1)
         with pytest.raises(UnavailableError):
-            await OtherStores(Credentials(ca=files.ca)).status(store.address, "orders.1", 1)
+            await PeerStoreClient(Credentials(ca=files.ca)).status(store.address, "orders.1", 1)

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from evenkeel.errors import NotLeaderError
-from evenkeel_store import upkeep
-from evenkeel_store.comparing import Comparer
-from evenkeel_store.entries import Compare, Hash, encode_entry
-from evenkeel_store.flight.others import Credentials, OtherStores
-from evenkeel_store.healing import Healer
+from evenkeel_store.engine.log_entries import Compare, Hash, encode_entry
+from evenkeel_store.maintenance.peer_stores import Credentials, PeerStoreClient
+from evenkeel_store.maintenance.replica_comparison import ReplicaComparer
+from evenkeel_store.maintenance.replica_repair import ReplicaRepairer
+from evenkeel_store.state_machine import background_tasks
 from tests.store.serving import ORDERS, Store, table_record
 from tests.store.support import GROUP, columns, upsert
 from tests.store.test_machine import Asking, start
@@ -25,12 +25,12 @@ __all__ = ["start"]
 START = Callable[..., Asking]
 
 
-def healer(store: Store) -> Healer:
-    return Healer(store.service, OtherStores(Credentials()), clock=store.clock)
+def healer(store: Store) -> ReplicaRepairer:
+    return ReplicaRepairer(store.service, PeerStoreClient(Credentials()), clock=store.clock)
 
 
 async def compared(store: Asking, times: int) -> None:
-    await turns(lambda: store.machine.tally["comparisons"] >= times)
+    await turns(lambda: store.state_machine.counters["comparisons"] >= times)
 
 
 async def test_replica_that_has_other_rows(start: START, caplog: pytest.LogCaptureFixture) -> None:
@@ -39,21 +39,21 @@ async def test_replica_that_has_other_rows(start: START, caplog: pytest.LogCaptu
     await asyncio.gather(one.open(), two.open())
     await one.apply(1, columns(), upsert([{"id": 1, "name": "a"}]), encode_entry(Hash()))
     await two.apply(1, columns(), upsert([{"id": 1, "name": "b"}]), encode_entry(Hash()))
-    taken = await one.machine.until_hashed(GROUP, 3)
+    taken = await one.state_machine.until_hashed(GROUP, 3)
     with caplog.at_level(logging.ERROR):
         for store in (one, two):
             await store.apply(4, encode_entry(Compare(3, taken)))
             await compared(store, 1)
-    assert one.machine.engine.groups[GROUP].differs == ""
-    assert f"and the leader's is {taken}" in two.machine.engine.groups[GROUP].differs
+    assert one.state_machine.engine.groups[GROUP].differs == ""
+    assert f"and the leader's is {taken}" in two.state_machine.engine.groups[GROUP].differs
     [line] = [record for record in caplog.records if "rows are not as the leader has them" in record.getMessage()]
     assert (vars(line)["table"], vars(line)["partition"]) == ("orders", 7)
     for store in (one, two):
         await store.apply(5, upsert([{"id": 1, "name": "c"}]), encode_entry(Hash()))
-    again = await one.machine.until_hashed(GROUP, 6)
+    again = await one.state_machine.until_hashed(GROUP, 6)
     await two.apply(7, encode_entry(Compare(6, again)))
     await compared(two, 2)
-    assert two.machine.engine.groups[GROUP].differs == ""
+    assert two.state_machine.engine.groups[GROUP].differs == ""
 
 
 async def test_barrier_and_comparison_at_once(start: START) -> None:
@@ -61,10 +61,10 @@ async def test_barrier_and_comparison_at_once(start: START) -> None:
     one, two = start("one"), start("two")
     await asyncio.gather(one.open(), two.open())
     await one.apply(1, columns(), encode_entry(Hash()))
-    taken = await one.machine.until_hashed(GROUP, 2)
+    taken = await one.state_machine.until_hashed(GROUP, 2)
     await two.apply(1, columns(), encode_entry(Hash()), encode_entry(Compare(2, taken)))
     await compared(two, 1)
-    assert two.machine.engine.groups[GROUP].differs == ""
+    assert two.state_machine.engine.groups[GROUP].differs == ""
 
 
 async def test_hash_that_cannot_be_taken(start: START, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,11 +73,11 @@ async def test_hash_that_cannot_be_taken(start: START, monkeypatch: pytest.Monke
     def fail(*_: object, **__: object) -> str:
         raise OSError("a disk that nobody foresaw")
 
-    monkeypatch.setattr(upkeep, "state_hash", fail)
+    monkeypatch.setattr(background_tasks, "state_hash", fail)
     one = start("one")
     await one.open()
     await one.apply(1, columns(), encode_entry(Hash()), encode_entry(Compare(2, "leaders")))
-    assert await asyncio.wait_for(one.machine.until_hashed(GROUP, 2), 20) == ""
+    assert await asyncio.wait_for(one.state_machine.until_hashed(GROUP, 2), 20) == ""
 
 
 async def test_barrier_from_before_a_replica_was_here(start: START) -> None:
@@ -85,17 +85,17 @@ async def test_barrier_from_before_a_replica_was_here(start: START) -> None:
     store = start()
     await store.open()
     await store.apply(1, columns(), encode_entry(Compare(1, "0:0")), encode_entry(Hash()))
-    taken = await store.machine.until_hashed(GROUP, 3)
+    taken = await store.state_machine.until_hashed(GROUP, 3)
     await store.apply(4, encode_entry(Compare(3, taken)))
     await compared(store, 1)
-    assert store.machine.engine.groups[GROUP].differs == ""
+    assert store.state_machine.engine.groups[GROUP].differs == ""
 
 
 async def test_leaders_compare_what_has_changed(tmp_path: Path) -> None:
     """After its time, and only where something was written since; one partition at a look."""
     async with Store(tmp_path / "store") as store:
         await store.table(table_record(ORDERS, partitions=2), partitions=(0, 1))
-        comparer = Comparer(store.service, healer(store), seconds=100, clock=store.clock)
+        comparer = ReplicaComparer(store.service, healer(store), seconds=100, clock=store.clock)
 
         async def logged() -> list[int]:
             before = [group.last for group in store.sidecar.groups.values()]
@@ -110,7 +110,7 @@ async def test_leaders_compare_what_has_changed(tmp_path: Path) -> None:
         store.clock.advance(100)
         assert await logged() == [0, 0], "nothing was written"
         [_, second] = store.sidecar.groups.values()
-        group = store.machine.engine.groups[second.number]
+        group = store.state_machine.engine.groups[second.number]
         await store.service.propose(group, upsert([{"id": 1}]))
         await store.settled()
         store.clock.advance(100)
@@ -121,7 +121,7 @@ async def test_who_does_not_lead_compares_nothing(tmp_path: Path) -> None:
     """It is the leader's to do; one that has just lost it puts it off."""
     async with Store(tmp_path / "store") as store:
         await store.table(table_record(ORDERS))
-        comparer = Comparer(store.service, healer(store), seconds=100, clock=store.clock)
+        comparer = ReplicaComparer(store.service, healer(store), seconds=100, clock=store.clock)
         await comparer.look()
         store.clock.advance(100)
         [group] = store.sidecar.groups.values()
@@ -129,5 +129,5 @@ async def test_who_does_not_lead_compares_nothing(tmp_path: Path) -> None:
         before = group.last
         await comparer.look()
         with pytest.raises(NotLeaderError):
-            await store.service.take_hash(store.machine.engine.groups[group.number])
+            await store.service.take_hash(store.state_machine.engine.groups[group.number])
         assert group.last == before

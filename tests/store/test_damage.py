@@ -107,7 +107,7 @@ async def _until_the_same(cluster: TableCluster, what: str) -> None:
 
 def _said(store: StoreProcesses) -> str:
     """All that its processes said."""
-    return "".join((store.directory / f"{what}.log").read_text() for what in ("sidecar", "machine"))
+    return "".join((store.directory / f"{what}.log").read_text() for what in ("sidecar", "state_machine"))
 
 
 async def _until_said(cluster: TableCluster, victim: StoreProcesses, said: str, before: str) -> None:

@@ -34,7 +34,7 @@ async def test_code_of_the_page(tmp_path: Path) -> None:
             names["client"].close()
 
         await asyncio.to_thread(run)
-        families = prometheus.text_string_to_metric_families(Metrics(store.machine, store.end).render().decode())
+        families = prometheus.text_string_to_metric_families(Metrics(store.state_machine, store.end).render().decode())
         there = {f"{family.name}_total" if family.type == "counter" else family.name for family in families}
     assert there == set(re.findall(r"`(evenkeel_store_\w+)`", PAGE))
 

@@ -39,7 +39,7 @@ from evenkeel.wire import socket_messages as m
 from evenkeel.wire.flight import LookupRequest
 from evenkeel_store.engine.snapshot_throttle import SnapshotThrottle
 from evenkeel_store.serving.flight_server import FlightServer
-from evenkeel_store.serving.scans import Answer
+from evenkeel_store.serving.scans import ScanResult
 from tests.store.harm import flip_blocks
 from tests.store.serving import KEYS, ORDERS, Client, Store, table_record
 from tests.wire.support import turns
@@ -470,7 +470,7 @@ async def test_changes(store: Store, client: Client) -> None:
     store.clock.advance(2 * DAY / 1000)
     await client.put([{"id": 9}])
     await store.house.look(store.state_machine.open_groups())
-    with pytest.raises(RetentionError, match="are kept from index") as refused:
+    with pytest.raises(RetentionError, match="the first available index is") as refused:
         await client.rows(changes_after=0)
     assert refused.value.first == 5
 
@@ -515,15 +515,15 @@ async def test_unknown_action(client: Client) -> None:
 async def test_table_dropped_in_mid_scan(store: Store, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """A scan whose table is dropped ends with an error that says so; one whose replica moves away says where to go."""
     monkeypatch.setattr("evenkeel_store.serving.scans.BATCH_ROWS", 1000)
-    read, going_on = Answer.__next__, threading.Event()
+    read, going_on = ScanResult.__next__, threading.Event()
 
-    def read_later(answer: Answer) -> pa.RecordBatch:
+    def read_later(answer: ScanResult) -> pa.RecordBatch:
         # Sockets take in so much that all of it could be on its way already.
         taken[0] += 1
         assert taken[0] <= 2 or going_on.wait(30)
         return read(answer)
 
-    monkeypatch.setattr(Answer, "__next__", read_later)
+    monkeypatch.setattr(ScanResult, "__next__", read_later)
     for dropped in (False, True):
         taken = [0]
         going_on.clear()

@@ -8,15 +8,15 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from evenkeel_store import drafts, logtime
-from evenkeel_store.entries import Expire, LogTime, Pin, decode_entry, encode_entry
-from evenkeel_store.groups import Group
-from evenkeel_store.heads import Head, PinnedAt, Step, advanced
-from evenkeel_store.housekeeping import Housekeeper
-from evenkeel_store.journal import KeptGroup
-from evenkeel_store.logtime import LogClocks, beginning, tick_milliseconds, within_bounds
-from evenkeel_store.service import Service
-from evenkeel_store.tokens import TokenUse
+from evenkeel_store.engine import apply_batch, log_time
+from evenkeel_store.engine.group_metadata import GroupMetadata, PinnedAt, Step, advanced
+from evenkeel_store.engine.group_state import Group
+from evenkeel_store.engine.journal import KeptGroup
+from evenkeel_store.engine.log_entries import Expire, LogTime, Pin, decode_entry, encode_entry
+from evenkeel_store.engine.log_time import LogClocks, beginning, tick_milliseconds, within_bounds
+from evenkeel_store.engine.write_tokens import TokenUse
+from evenkeel_store.maintenance.leader_maintenance import LeaderMaintenance
+from evenkeel_store.serving.store_service import StoreService
 from tests.store.serving import Client, Store, table_record
 from tests.store.support import Bench, columns, upsert
 from tests.store.timewalk import Start, TimeWalk
@@ -46,8 +46,8 @@ def test_steps_are_bounded(stamp: int, after: int) -> None:
 )
 def test_expiries_are_bounded(entry: Expire, time: int, due: Expire) -> None:
     """What a leader lets go by a stamp that is too far ahead is what had expired by log time."""
-    assert within_bounds(Head(replica=1, time=DAY), entry) == (time, due)
-    assert within_bounds(Head(replica=1), entry) == (0, entry)
+    assert within_bounds(GroupMetadata(replica=1, time=DAY), entry) == (time, due)
+    assert within_bounds(GroupMetadata(replica=1), entry) == (0, entry)
 
 
 def test_beginning() -> None:
@@ -58,7 +58,7 @@ def test_beginning() -> None:
 
 
 def group_at(time: int, **more: Any) -> Group:
-    return Group(7, KeptGroup(Head(replica=3, time=time, **more), []))
+    return Group(7, KeptGroup(GroupMetadata(replica=3, time=time, **more), []))
 
 
 def test_readings() -> None:
@@ -94,7 +94,7 @@ def test_first_stamps_are_taken_as_they_are() -> None:
     assert clocks.stamp(pinned, wall=YEAR) == YEAR
     assert LogClocks(lambda: 0.0).stamp(group_at(0, stamps=((5, 1), (9, 2))), wall=7) == 10
     assert group_at(0, stamps=((5, 1), (9, 2))).newest == 9
-    assert Group(7, KeptGroup(Head(replica=3), [TokenUse("w", 1, "", 40)])).newest == 40
+    assert Group(7, KeptGroup(GroupMetadata(replica=3), [TokenUse("w", 1, "", 40)])).newest == 40
 
 
 def test_log_time_begins_at_one_index(tmp_path: Path) -> None:
@@ -115,13 +115,13 @@ def test_log_time_begins_at_one_index(tmp_path: Path) -> None:
     expected = [("early", DAY), ("last", DAY + 20_000), ("next", DAY + 5), ("wrong", DAY + 5)]
     for _ in range(2):
         group = bench.group
-        assert group.head.time == DAY + 20_000
+        assert group.metadata.time == DAY + 20_000
         assert [(use.writer, use.at) for use in group.tokens.all()] == expected
-        assert {name: pin.expires for name, pin in group.head.pins.items()} == {
+        assert {name: pin.expires for name, pin in group.metadata.pins.items()} == {
             "p": 2 * DAY + 5,
             "q": DAY + 20_000 + HOUR,
         }
-        assert group.head.stamps == ((DAY, 2), (DAY + 5, 3), (DAY + 20_000, 7))
+        assert group.metadata.stamps == ((DAY, 2), (DAY + 5, 3), (DAY + 20_000, 7))
         bench.close()
         bench = Bench(tmp_path)
     bench.close()
@@ -132,14 +132,14 @@ def test_ticks_share_a_transaction(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.open()
     bench.apply(columns())
-    before = bench.engine.tally["transactions"], bench.engine._journal.last
+    before = bench.engine.counters["transactions"], bench.engine._journal.last
     rows = [{"id": 1, "name": "x"}]
     entries = [LogTime(DAY), *(LogTime(DAY + 10 * number) for number in range(1, 50))]
     bench.apply(
         *map(encode_entry, entries), upsert(rows, token=("w", 1), at=DAY + 495), encode_entry(LogTime(DAY + 500))
     )
-    assert (bench.engine.tally["transactions"], bench.engine._journal.last) == (before[0] + 1, before[1] + 2)
-    assert bench.group.head.time == DAY + 500
+    assert (bench.engine.counters["transactions"], bench.engine._journal.last) == (before[0] + 1, before[1] + 2)
+    assert bench.group.metadata.time == DAY + 500
     assert [use.at for use in bench.group.tokens.all()] == [DAY + 495]
     bench.close()
 
@@ -158,7 +158,7 @@ async def store(tmp_path: Path, request: pytest.FixtureRequest) -> Any:
         running.now = 50 * YEAR
         record = table_record(LINES, primary_key=[], changes={"retention": "1h"})
         await running.table(record, key="lines.1")
-        await running.house.look(running.machine.open_groups())
+        await running.house.look(running.state_machine.open_groups())
         yield running
 
 
@@ -180,12 +180,12 @@ async def test_leader_two_days_ahead(store: Store, client: Client, applied: bool
     if applied:
         await store.settled()
     store.now += 2 * DAY
-    await store.house.look(store.machine.open_groups())
+    await store.house.look(store.state_machine.open_groups())
     await line(client, 1)
     assert len(await client.rows("lines")) == 1
     for _ in range(60):
         store.clock.advance(1800)
-        await store.house.look(store.machine.open_groups())
+        await store.house.look(store.state_machine.open_groups())
         await store.settled()
     await line(client, 1)
     assert len(await client.rows("lines")) == 2, "a day later the writer is forgotten"
@@ -197,25 +197,25 @@ async def test_write_stamped_a_year_ahead(store: Store, client: Client) -> None:
     store.now += YEAR
     await line(client, 2)
     await store.settled()
-    await store.house.look(store.machine.open_groups())
+    await store.house.look(store.state_machine.open_groups())
     store.now -= YEAR
     await line(client, 3)
     await store.settled()
-    [group] = store.machine.groups_of("")
-    before = group.head.forgotten
+    [group] = store.state_machine.groups_of("")
+    before = group.metadata.forgotten
     for minutes in (30, 29):
         store.clock.advance(60 * minutes)
-        await store.house.look(store.machine.open_groups())
+        await store.house.look(store.state_machine.open_groups())
         await store.settled()
-    assert group.head.forgotten == before
+    assert group.metadata.forgotten == before
     store.clock.advance(120)
     await line(client, 4)
     store.clock.advance(3600)
     await line(client, 5)
     await store.settled()
-    await store.house.look(store.machine.open_groups())
+    await store.house.look(store.state_machine.open_groups())
     await store.settled()
-    assert group.head.forgotten > before + 2
+    assert group.metadata.forgotten > before + 2
 
 
 async def test_pins_tell_the_time_of_day(store: Store, client: Client) -> None:
@@ -246,24 +246,24 @@ def stamp_by_the_reading(patch: pytest.MonkeyPatch) -> None:
 
 
 def expire_by_stamps(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Housekeeper, "_expire_seen", Housekeeper._expire)
+    patch.setattr(LeaderMaintenance, "_expire_seen", LeaderMaintenance._expire)
 
 
 def begin_by_the_reading(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("evenkeel_store.housekeeping.beginning", lambda bounds, *, reading: max(1, reading))
+    patch.setattr("evenkeel_store.maintenance.leader_maintenance.beginning", lambda bounds, *, reading: max(1, reading))
 
 
 def stamp_by_the_wall(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Service, "stamp", lambda self, group: self.now())
+    patch.setattr(StoreService, "stamp", lambda self, group: self.now())
 
 
 def stamp_without_bound(patch: pytest.MonkeyPatch) -> None:
-    for module in (drafts, logtime):
+    for module in (apply_batch, log_time):
         patch.setattr(module, "advanced", max)
 
 
 def never_tick(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("evenkeel_store.housekeeping.is_pending", lambda group: False)
+    patch.setattr("evenkeel_store.maintenance.leader_maintenance.is_pending", lambda group: False)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from evenkeel_store.pace import Pace
+from evenkeel_store.engine.snapshot_throttle import SnapshotThrottle
 
 
 class Paced:
@@ -13,8 +13,8 @@ class Paced:
     def __init__(self) -> None:
         self.time = 0.0
         self.rests: list[float] = []
-        self.pace = Pace(now=lambda: self.time)
-        self.pace.rest = self.rests.append
+        self.throttle = SnapshotThrottle(now=lambda: self.time)
+        self.throttle.rest = self.rests.append
 
     def work(self, seconds: float) -> None:
         self.time += seconds
@@ -23,10 +23,10 @@ class Paced:
 def test_nobody_is_served() -> None:
     """Where nobody reads or writes there is no rest."""
     paced = Paced()
-    paced.pace.step(lambda: paced.work(0.02))
-    paced.pace.served()
+    paced.throttle.step(lambda: paced.work(0.02))
+    paced.throttle.served()
     paced.work(0.3)
-    paced.pace.step(lambda: paced.work(0.02))
+    paced.throttle.step(lambda: paced.work(0.02))
     assert paced.rests == []
 
 
@@ -34,28 +34,28 @@ def test_nobody_is_served() -> None:
 def test_somebody_is_served(seconds: float, rest: float) -> None:
     """While somebody is served a step is followed by a rest twice as long, the longer where it had to wait itself."""
     paced = Paced()
-    paced.pace.served()
-    paced.pace.step(lambda: paced.work(seconds))
+    paced.throttle.served()
+    paced.throttle.step(lambda: paced.work(seconds))
     assert paced.rests == [pytest.approx(rest)]
 
 
 def test_a_slow_step_does_not_stop_everything() -> None:
     """However long a step took, the next is not put off for long."""
     paced = Paced()
-    paced.pace.served()
+    paced.throttle.served()
 
     def slow() -> None:
         paced.work(60)
-        paced.pace.served()
+        paced.throttle.served()
 
-    paced.pace.step(slow)
+    paced.throttle.step(slow)
     assert paced.rests == [1.0]
 
 
 def test_a_step_that_fails() -> None:
     """An error goes to whoever asked, and the next step is done."""
     paced = Paced()
-    paced.pace.served()
+    paced.throttle.served()
     with pytest.raises(ZeroDivisionError):
-        paced.pace.step(lambda: 1 // 0)
-    assert paced.pace.step(lambda: 7) == 7
+        paced.throttle.step(lambda: 1 // 0)
+    assert paced.throttle.step(lambda: 7) == 7

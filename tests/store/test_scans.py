@@ -21,7 +21,7 @@ from evenkeel_store.engine.group_state import Group
 from evenkeel_store.engine.log_entries import Expire, Upsert, encode_entry
 from evenkeel_store.engine.row_reader import Query, RowReader
 from evenkeel_store.engine.table_layout import TableLayout
-from evenkeel_store.serving.scans import IDLE_SECONDS, Answer, Scanner
+from evenkeel_store.serving.scans import IDLE_SECONDS, Scanner, ScanResult
 from tests.store.support import KEYED, PLAIN, WIDER, Bench, append, columns, delete, rows_of, upsert
 
 ROWS: list[dict[str, Any]] = [
@@ -42,12 +42,12 @@ def request(**fields: Any) -> ReadRequest:
     return msgspec.json.decode(msgspec.json.encode({"table": "orders", "partition": 0} | fields), type=ReadRequest)
 
 
-def rows(answer: Answer) -> list[dict[str, Any]]:
+def rows(answer: ScanResult) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = pa.Table.from_batches(answer, answer.schema).to_pylist()
     return found
 
 
-def ids(answer: Answer) -> list[int]:
+def ids(answer: ScanResult) -> list[int]:
     return sorted(row["id"] for row in rows(answer))
 
 
@@ -374,7 +374,7 @@ def test_changes(bench: Bench, scanner: Scanner, fold: bool) -> None:
 def test_changes_past_the_newest(bench: Bench, scanner: Scanner) -> None:
     """A position that nobody can have got here is refused; a replica that lags sends nobody back."""
     bench.apply(columns(changes=True), upsert(ROWS[:2]))
-    with pytest.raises(RequestError, match="changes past index 3 were asked for, and 2 is the newest"):
+    with pytest.raises(RequestError, match="changes after index 3 were requested, but the newest index is 2"):
         scanner.scan(bench.group, request(changes_after=3))
     lagging = scanner.scan(bench.group, request(changes_after=3, max_age=5.0))
     assert (lagging.index, rows(lagging)) == (3, [])
@@ -394,7 +394,9 @@ def test_changes_are_cut_between_indexes(bench: Bench, scanner: Scanner) -> None
 def test_changes_below_the_retention(bench: Bench, scanner: Scanner) -> None:
     """Changes that are gone are refused with the first index that is still there."""
     bench.apply(columns(changes=True), upsert(ROWS[:1]), upsert(ROWS), encode_entry(Expire(changes=2)))
-    with pytest.raises(RetentionError, match="kept from index 3 on, and those past 1 were asked for") as refused:
+    with pytest.raises(
+        RetentionError, match="changes after index 1 have expired; the first available index is 3"
+    ) as refused:
         scanner.scan(bench.group, request(changes_after=1))
     assert refused.value.first == 3
     assert len(rows(scanner.scan(bench.group, request(changes_after=2)))) == 4

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from evenkeel_store.database import Cursor
-from evenkeel_store.pace import Pace
-from evenkeel_store.sizing import Sizing
-from evenkeel_store.snapshots import write_files
+from evenkeel_store.engine.database import Cursor
+from evenkeel_store.engine.size_estimator import SizeEstimator
+from evenkeel_store.engine.snapshot_files import write_files
+from evenkeel_store.engine.snapshot_throttle import SnapshotThrottle
 from tests.store.support import GROUP, KEYED, PLAIN, Bench, append, columns, delete, upsert
 
 Row = dict[str, Any]
@@ -24,7 +24,7 @@ class Measured:
 
     def __init__(self, directory: Path) -> None:
         self.bench = Bench(directory)
-        self.sizing = Sizing(self.bench.engine.database, full=lambda: "")
+        self.sizing = SizeEstimator(self.bench.engine.database, full=lambda: "")
         self.told = 0
         self._directory = directory
         self.bench.open()
@@ -39,7 +39,7 @@ class Measured:
         directory.mkdir(exist_ok=True)
         group = self.bench.group
         cursor = self.bench.engine.database.cursor()
-        names = write_files(cursor, group.layout, group.kept(), directory, pace=Pace())
+        names = write_files(cursor, group.layout, group.kept(), directory, throttle=SnapshotThrottle())
         cursor.close()
         return sum((directory / name).stat().st_size for name in names)
 
@@ -114,13 +114,13 @@ def test_partitions_of_a_table_share_samples(measured: Measured, monkeypatch: py
         bench.apply(columns(), upsert(rows), group=group)
         bench.fold(group)
     sampled: list[str] = []
-    sample = Sizing._sample
+    sample = SizeEstimator._sample
 
-    def counted(sizing: Sizing, cursor: Cursor, table: str, rows: int) -> float:
+    def counted(sizing: SizeEstimator, cursor: Cursor, table: str, rows: int) -> float:
         sampled.append(table)
         return sample(sizing, cursor, table, rows)
 
-    monkeypatch.setattr(Sizing, "_sample", counted)
+    monkeypatch.setattr(SizeEstimator, "_sample", counted)
     for group in range(GROUP, GROUP + 20):
         assert measured.sizing.measure(bench.engine.groups[group])
     assert len(sampled) == 1
@@ -130,7 +130,7 @@ def test_partitions_of_a_table_share_samples(measured: Measured, monkeypatch: py
 
 def test_a_full_disk_is_left_alone(measured: Measured) -> None:
     """No sample is written there; the size is known once there is room again."""
-    sizing = Sizing(measured.bench.engine.database, full=lambda: "no room")
+    sizing = SizeEstimator(measured.bench.engine.database, full=lambda: "no room")
     measured.bench.apply(columns(KEYED), upsert([{"id": 1, "name": "a", "amount": None}]))
     measured.bench.fold()
     assert not sizing.measure(measured.bench.group)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 
-from evenkeel_store.entries import TOKENS_KEPT
-from evenkeel_store.tokens import Tokens, TokenUse
+from evenkeel_store.engine.log_entries import TOKENS_KEPT
+from evenkeel_store.engine.write_tokens import TokenUse, WriteTokens
 
 
 def test_known_and_forgotten() -> None:
     """A token that is known, or older than all that are kept, is not new."""
-    tokens = Tokens(TokenUse("w", number, str(number), number) for number in range(10, 10 + TOKENS_KEPT))
+    tokens = WriteTokens(TokenUse("w", number, str(number), number) for number in range(10, 10 + TOKENS_KEPT))
     assert tokens.is_new("v", 1)
     assert not tokens.is_new("w", 10)
     assert not tokens.is_new("w", 9)
@@ -20,7 +20,7 @@ def test_known_and_forgotten() -> None:
 
 def test_draft_leaves_no_trace() -> None:
     """What a draft used is new to everybody else, and not to the draft."""
-    tokens = Tokens([TokenUse("w", 1, "", 5)])
+    tokens = WriteTokens([TokenUse("w", 1, "", 5)])
     draft = tokens.draft()
     draft.use(TokenUse("w", 2, "", 6))
     draft.use(TokenUse("x", 1, "", 6))
@@ -31,12 +31,12 @@ def test_draft_leaves_no_trace() -> None:
 def test_kept_tokens_are_the_tokens() -> None:
     """Tokens that are written out and read back decide the same."""
     rng = random.Random(1)
-    tokens = Tokens()
+    tokens = WriteTokens()
     for _ in range(5000):
         writer, sequence = rng.choice("ab"), rng.randrange(3000)
         if tokens.is_new(writer, sequence):
             tokens.use(TokenUse(writer, sequence, rng.choice(["", "no"]), sequence))
-    again = Tokens(tokens.all())
+    again = WriteTokens(tokens.all())
     for writer in "abc":
         for sequence in range(3000):
             assert again.is_new(writer, sequence) == tokens.is_new(writer, sequence)

@@ -11,24 +11,34 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from evenkeel.cli.completion import resource_names, store_names, table_names
 from evenkeel.cli.lazy import Later
 from evenkeel.cli.local_app import local
-from evenkeel.cli.names import resource_names, store_names, table_names
 from evenkeel.cli.options import Printed, Watch
 from evenkeel.cli.output import Output
 from evenkeel.cli.place import Place, Program, cluster_place, command, local_place
 from evenkeel.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from evenkeel.cli import dropped as kept
-    from evenkeel.cli import releasing, session, tables, verbs, verifying
-    from evenkeel.cli import sql as queries
-    from evenkeel.cli import validate as checking
-else:
-    checking, kept, queries, releasing, session, tables, verbs, verifying = (
-        Later(f"evenkeel.cli.{name}")
-        for name in ("validate", "dropped", "sql", "releasing", "session", "tables", "verbs", "verifying")
+    from evenkeel.cli import (
+        dropped_commands,
+        force_delete,
+        resource_commands,
+        session,
+        sql_command,
+        table_commands,
+        validate_command,
+        verify_command,
     )
+else:
+    dropped_commands = Later("evenkeel.cli.dropped_commands")
+    force_delete = Later("evenkeel.cli.force_delete")
+    resource_commands = Later("evenkeel.cli.resource_commands")
+    session = Later("evenkeel.cli.session")
+    sql_command = Later("evenkeel.cli.sql_command")
+    table_commands = Later("evenkeel.cli.table_commands")
+    validate_command = Later("evenkeel.cli.validate_command")
+    verify_command = Later("evenkeel.cli.verify_command")
 
 __all__ = ["app", "plugin"]
 
@@ -109,18 +119,18 @@ def kubectl_evenkeel(_version: Version = False) -> None:
 @command(HERE, THERE)
 def validate(files: Files, output: Printed = Output.TABLE) -> None:
     """Check resources without a cluster: every problem with its line, what it found and what is allowed."""
-    checked = checking.collect(files)
-    checking.report(checked, output)
+    checked = validate_command.collect(files)
+    validate_command.report(checked, output)
     raise typer.Exit(0 if checked.valid else 1)
 
 
 @command(HERE)
 def apply(files: Files, output: Printed = Output.TABLE, *, place: Place) -> None:
     """Make resources what the files say."""
-    checked = checking.collect(files)
+    checked = validate_command.collect(files)
     if not checked.valid:
         raise InvalidInputError(problems=checked.problems)
-    session.in_session(place, lambda found: verbs.apply(found, checked, output))
+    session.in_session(place, lambda found: resource_commands.apply(found, checked, output))
 
 
 @command(HERE, THERE)
@@ -133,13 +143,13 @@ def get(
     place: Place,
 ) -> None:
     """List resources, or show one with what is unusual about it."""
-    session.watching(place, lambda found: verbs.get(found, what, name, output, watch=watch))
+    session.watching(place, lambda found: resource_commands.get(found, what, name, output, watch=watch))
 
 
 @command(HERE, THERE)
 def status(output: Printed = Output.TABLE, watch: Watch = False, *, place: Place) -> None:
     """Show all tables and stores, and what is unusual about them."""
-    session.watching(place, lambda found: verbs.status(found, output, watch=watch))
+    session.watching(place, lambda found: resource_commands.status(found, output, watch=watch))
 
 
 @command(HERE)
@@ -154,7 +164,7 @@ def delete(
     place: Place,
 ) -> None:
     """Delete a resource; a table and its data go for good."""
-    session.in_session(place, lambda found: verbs.delete(found, what, name, output, wait=wait))
+    session.in_session(place, lambda found: resource_commands.delete(found, what, name, output, wait=wait))
 
 
 @command(HERE)
@@ -166,19 +176,19 @@ def scale(
     place: Place,
 ) -> None:
     """Give a table another number of replicas, or a StoreCluster another number of stores."""
-    session.in_session(place, lambda found: verbs.scale(found, what, output, replicas=replicas))
+    session.in_session(place, lambda found: resource_commands.scale(found, what, output, replicas=replicas))
 
 
 @command(HERE, THERE)
 def pause(what: Scaled, output: Printed = Output.TABLE, *, place: Place) -> None:
     """Begin no move on a table, or on all tables of a StoreCluster; moves under way are finished."""
-    session.in_session(place, lambda found: verbs.pause(found, what, output, resume=False))
+    session.in_session(place, lambda found: resource_commands.pause(found, what, output, resume=False))
 
 
 @command(HERE, THERE)
 def resume(what: Scaled, output: Printed = Output.TABLE, *, place: Place) -> None:
     """End a pause."""
-    session.in_session(place, lambda found: verbs.pause(found, what, output, resume=True))
+    session.in_session(place, lambda found: resource_commands.pause(found, what, output, resume=True))
 
 
 @command(HERE, THERE)
@@ -191,7 +201,7 @@ def wait(
     place: Place,
 ) -> None:
     """Wait until a condition holds for the newest spec."""
-    session.in_session(place, lambda found: verbs.wait_for(found, what, condition, output, within=timeout))
+    session.in_session(place, lambda found: resource_commands.wait_for(found, what, condition, output, within=timeout))
 
 
 # Tables
@@ -200,7 +210,7 @@ def wait(
 @command(HERE, THERE)
 def partitions(table: TableName, output: Printed = Output.TABLE, watch: Watch = False, *, place: Place) -> None:
     """Show where each partition is, who leads it, and how far its change is."""
-    session.watching(place, lambda found: tables.partitions(found, table, output, watch=watch))
+    session.watching(place, lambda found: table_commands.partitions(found, table, output, watch=watch))
 
 
 @command(HERE, THERE)
@@ -221,7 +231,7 @@ def plan(  # noqa: PLR0917 - options, which typer hands over by name
         "addStores": add_stores or None,
         "removeStores": remove_store or None,
     }
-    session.in_session(place, lambda found: tables.plan(found, table, imagined, output))
+    session.in_session(place, lambda found: table_commands.plan(found, table, imagined, output))
 
 
 @command(HERE, THERE)
@@ -233,13 +243,13 @@ def approve(
     place: Place,
 ) -> None:
     """Let a plan begin that waits for its approval."""
-    session.in_session(place, lambda found: tables.approve(found, plan, output, digest=digest))
+    session.in_session(place, lambda found: table_commands.approve(found, plan, output, digest=digest))
 
 
 @command(HERE)
 def explain(table: TableName, partition: Partition, output: Printed = Output.TABLE, *, place: Place) -> None:
     """Show why a partition is where it is: what the last plans wanted of it."""
-    session.in_session(place, lambda found: tables.explain(found, table, partition, output))
+    session.in_session(place, lambda found: table_commands.explain(found, table, partition, output))
 
 
 @command(HERE, THERE, name="transfer-leader")
@@ -258,7 +268,7 @@ def transfer_leader(
     if bool(store) == release:
         raise typer.BadParameter("give a store, or --release")
     session.in_session(
-        place, lambda found: tables.transfer_leader(found, table, partition, store, output, release=release)
+        place, lambda found: table_commands.transfer_leader(found, table, partition, store, output, release=release)
     )
 
 
@@ -271,7 +281,7 @@ def sql(
     place: Place,
 ) -> None:
     """Run a query over tables, in this process."""
-    queries.run_query(query, place, cluster, output)
+    sql_command.run_query(query, place, cluster, output)
 
 
 @command(HERE, THERE)
@@ -284,8 +294,8 @@ def verify(
     place: Place,
 ) -> None:
     """Compare the rows of all replicas; exits with 1 unless they are the same."""
-    name, cluster = session.in_session(place, lambda found: tables.whereabouts(found, table))
-    raise typer.Exit(0 if verifying.verify_table(name, place, cluster, output, deadline=timeout, heal=heal) else 1)
+    name, cluster = session.in_session(place, lambda found: table_commands.whereabouts(found, table))
+    raise typer.Exit(0 if verify_command.verify_table(name, place, cluster, output, deadline=timeout, heal=heal) else 1)
 
 
 DroppedName = Annotated[
@@ -297,7 +307,7 @@ DroppedName = Annotated[
 @command(HERE, THERE)
 def dropped(output: Printed = Output.TABLE, *, place: Place) -> None:
     """List deleted tables whose data is kept."""
-    session.in_session(place, lambda found: kept.dropped(found, output))
+    session.in_session(place, lambda found: dropped_commands.dropped(found, output))
 
 
 @command(HERE, THERE)
@@ -309,7 +319,7 @@ def undelete(
     place: Place,
 ) -> None:
     """Restore a deleted table with its data."""
-    session.in_session(place, lambda found: kept.undelete(found, table, output, wait=wait))
+    session.in_session(place, lambda found: dropped_commands.undelete(found, table, output, wait=wait))
 
 
 @command(HERE, THERE)
@@ -321,7 +331,7 @@ def purge(
     place: Place,
 ) -> None:
     """Remove the data of a deleted table now; it cannot be undeleted afterwards."""
-    session.in_session(place, lambda found: kept.purge(found, table, output, wait=wait))
+    session.in_session(place, lambda found: dropped_commands.purge(found, table, output, wait=wait))
 
 
 # Stores
@@ -337,7 +347,7 @@ def drain(
     place: Place,
 ) -> None:
     """Move everything off a store."""
-    session.in_session(place, lambda found: tables.drain(found, store, output, undo=undo, wait=wait))
+    session.in_session(place, lambda found: table_commands.drain(found, store, output, undo=undo, wait=wait))
 
 
 @command(HERE, THERE)
@@ -352,4 +362,4 @@ def release(
     place: Place,
 ) -> None:
     """Let a store take replicas again that was drained; or let go of a resource whose deletion is stuck."""
-    session.in_session(place, lambda found: releasing.release(found, what, output, wait=wait))
+    session.in_session(place, lambda found: force_delete.release(found, what, output, wait=wait))

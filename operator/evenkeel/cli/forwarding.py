@@ -18,8 +18,8 @@ from evenkeel.cli.kube_session import KubeSession, kube_session
 from evenkeel.cli.place import Cluster
 from evenkeel.client import Client
 from evenkeel.errors import ApiForbiddenError, InvalidInputError, KubernetesError, UnavailableError
-from evenkeel.kube.forward import Forwarder
-from evenkeel.kube.kinds import POD, SECRET
+from evenkeel.kube.object_kinds import POD, SECRET
+from evenkeel.kube.port_forward import Forwarder
 from evenkeel.model.storecluster import StoreCluster
 
 __all__ = ["forwarded_client"]

@@ -21,9 +21,9 @@ from evenkeel.errors import (
     ApiNotFoundError,
     InvalidInputError,
 )
-from evenkeel.kube.access import find_access
-from evenkeel.kube.client import Kube
-from evenkeel.kube.kinds import REBALANCE_PLAN, RESOURCE_KINDS, Object
+from evenkeel.kube.kube_client import Kube
+from evenkeel.kube.kubeconfig import find_access
+from evenkeel.kube.object_kinds import REBALANCE_PLAN, RESOURCE_KINDS, Object
 from evenkeel.model.base import API_VERSION
 from evenkeel.model.loading import Resource, parse
 from evenkeel.model.partitionassignment import PartitionAssignment

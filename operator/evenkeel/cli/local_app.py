@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from evenkeel.cli.completion import store_names
 from evenkeel.cli.lazy import Later
-from evenkeel.cli.names import store_names
 from evenkeel.cli.options import Directory, Printed, Watch
 from evenkeel.cli.output import Output
 from evenkeel.cli.place import Local
 
 if TYPE_CHECKING:
-    from evenkeel.cli import local as here
-    from evenkeel.cli import session
+    from evenkeel.cli import local_commands, session
 else:
-    here, session = Later("evenkeel.cli.local"), Later("evenkeel.cli.session")
+    local_commands, session = Later("evenkeel.cli.local_commands"), Later("evenkeel.cli.session")
 
 __all__ = ["local"]
 
@@ -39,8 +38,8 @@ def up(  # noqa: PLR0917 - options, which typer hands over by name
     output: Printed = Output.TABLE,
     directory: Directory = None,
 ) -> None:
-    """Start a cluster, or go on with the one that is there."""
-    here.up(
+    """Start a cluster, or continue the one that exists."""
+    local_commands.up(
         directory,
         name=name,
         stores=stores,
@@ -58,13 +57,13 @@ def down(
     directory: Directory = None,
 ) -> None:
     """Stop the cluster; its data stays."""
-    here.down(directory, output, wipe=wipe)
+    local_commands.down(directory, output, wipe=wipe)
 
 
 @local.command()
 def status(output: Printed = Output.TABLE, watch: Watch = False, directory: Directory = None) -> None:
     """List the stores and where they are."""
-    session.watching(Local(directory), lambda found: here.status(found, output, watch=watch))
+    session.watching(Local(directory), lambda found: local_commands.status(found, output, watch=watch))
 
 
 @local.command()
@@ -78,7 +77,7 @@ def kill(
     """Kill a store's processes, and keep them down until --undo."""
     if undo and once:
         raise typer.BadParameter("--undo and --once contradict each other")
-    session.in_session(Local(directory), lambda found: here.kill(found, store, output, undo=undo, once=once))
+    session.in_session(Local(directory), lambda found: local_commands.kill(found, store, output, undo=undo, once=once))
 
 
 @local.command()
@@ -95,4 +94,4 @@ def logs(
     directory: Directory = None,
 ) -> None:
     """Show what a store's processes said."""
-    here.logs(directory, what, output, lines=lines, follow=follow)
+    local_commands.logs(directory, what, output, lines=lines, follow=follow)

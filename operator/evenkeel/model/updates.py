@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from evenkeel.errors import InputProblem, InvalidInputError
 from evenkeel.model.base import MISSING, Path, Violation
 from evenkeel.model.columns import Column
-from evenkeel.model.explain import show, spell
 from evenkeel.model.loading import Resource
 from evenkeel.model.partitionassignment import PartitionAssignment
 from evenkeel.model.rebalanceplan import RebalancePlan
 from evenkeel.model.storecluster import StoreCluster, StoreClusterSpec
 from evenkeel.model.table import Table, TableSpec
+from evenkeel.model.validation_errors import show, spell
 
 __all__ = ["validate_table_update", "validate_update"]
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from evenkeel.planner.aims import wanted
-from evenkeel.planner.exchange import Columns, Exchange, Reach, settle
-from evenkeel.planner.fill import fill
-from evenkeel.planner.keep import cut_rows, cut_stores, ranks
-from evenkeel.planner.problem import NONE, Counts, PlacementProblem, Rows, count, zones_of
+from evenkeel.planner.filled_replicas import fill
+from evenkeel.planner.kept_replicas import cut_rows, cut_stores, ranks
+from evenkeel.planner.placement_problem import NONE, Counts, PlacementProblem, Rows, count, zones_of
+from evenkeel.planner.replica_exchange import Columns, Exchange, Reach, settle
+from evenkeel.planner.store_aims import wanted
 
 __all__ = ["fewest_moves", "improve", "newcomers", "place"]
 

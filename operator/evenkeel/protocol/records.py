@@ -194,7 +194,7 @@ class TableRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     restored: str = ""
     """The key of the Table that has this data now, `<name>.<uid>`, where it was restored under another uid."""
     adopted: str = ""
-    """The adoption in which this record was made anew; the table's leaders publish what they run (`table_life`)."""
+    """The adoption that recreated this record; the table's leaders then publish their replicas (`table_lifecycle`)."""
     plan_floor: int = 0
     """Plans have higher numbers than this: numbers up to here may have been given to replicas before."""
 

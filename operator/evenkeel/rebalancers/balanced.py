@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from evenkeel.model.views import Assignment, CurrentState, StoresView, TableView
-from evenkeel.planner.balanced import plan
-from evenkeel.rebalancers.api import RebalanceContext
+from evenkeel.planner.balanced_plan import plan
+from evenkeel.rebalancers.rebalancer_api import RebalanceContext
 
 __all__ = ["Balanced"]
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from evenkeel.model.views import Assignment, CurrentState, StoresView, TableView
-from evenkeel.planner.rules import candidates
-from evenkeel.rebalancers.api import RebalanceContext
+from evenkeel.planner.placement_rules import candidates
+from evenkeel.rebalancers.rebalancer_api import RebalanceContext
 
 __all__ = ["Mod"]
 

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from evenkeel.errors import PlanningError
 from evenkeel.model.views import NO_STORE, Assignment, CurrentState, StoresView, TableView
-from evenkeel.planner.balanced import plan
-from evenkeel.planner.rules import Candidates, candidates
-from evenkeel.rebalancers.api import RebalanceContext
+from evenkeel.planner.balanced_plan import plan
+from evenkeel.planner.placement_rules import Candidates, candidates
+from evenkeel.rebalancers.rebalancer_api import RebalanceContext
 
 __all__ = ["Pinned"]
 

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from evenkeel.errors import PlanningError
 from evenkeel.model.views import Assignment, CurrentState, StoresView, TableView
-from evenkeel.planner.rules import Candidates, candidates
-from evenkeel.rebalancers.api import RebalanceContext
+from evenkeel.planner.placement_rules import Candidates, candidates
+from evenkeel.rebalancers.rebalancer_api import RebalanceContext
 
 __all__ = ["Rendezvous", "scores"]
 

@@ -18,13 +18,13 @@ from evenkeel.model.conditions import (
 from evenkeel.model.storecluster import DroppedTable, StoreCluster, StoreClusterStatus, StoreDrain
 from evenkeel.protocol.keys import table_name
 from evenkeel.protocol.records import StoreLoad
-from evenkeel.reconcile.adoption import MetastoreSeen, metastore_status, metastore_words, not_adopted
 from evenkeel.reconcile.cluster_version import Versions
-from evenkeel.reconcile.known import KnownStores
-from evenkeel.reconcile.partitions import Problem
-from evenkeel.reconcile.stores import leaving
+from evenkeel.reconcile.known_stores import KnownStores
+from evenkeel.reconcile.metastore_adoption import MetastoreSeen, metastore_status, metastore_words, not_adopted
+from evenkeel.reconcile.partition_status import Problem
+from evenkeel.reconcile.store_states import leaving
 
-__all__ = ["Held", "cluster_status", "cluster_problem_status"]
+__all__ = ["Held", "cluster_problem_status", "cluster_status"]
 
 _SHOWN = 100
 _NAMED = 5

@@ -14,7 +14,7 @@ from evenkeel.protocol.records import Retarget, TableRecord, TableState, encode
 from evenkeel.reconcile.table_record import spec_for_record
 from evenkeel.versions import FIRST
 
-__all__ = ["USERS_CHOOSE", "DesiredTable", "table_key", "desired_table"]
+__all__ = ["USERS_CHOOSE", "DesiredTable", "desired_table", "table_key"]
 
 USERS_CHOOSE = ("SemiAuto", "Customized")
 """The modes in which PartitionAssignments say where replicas go."""

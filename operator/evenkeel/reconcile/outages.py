@@ -19,9 +19,9 @@ from typing import Final
 import msgspec
 
 from evenkeel.model.conditions import Reason
-from evenkeel.protocol.partition import PartitionView
+from evenkeel.protocol.partition_view import PartitionView
 from evenkeel.protocol.records import Leader, Peer, StoreLoad, StoreRecord, voters
-from evenkeel.reconcile.snapshot import TableSnapshot
+from evenkeel.reconcile.table_snapshot import TableSnapshot
 
 __all__ = ["OUTAGES", "Outage", "answering_leaders", "outages_of"]
 

@@ -34,13 +34,13 @@ from evenkeel.model.rebalanceplan import (
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.model.table import Table
 from evenkeel.model.views import Move
-from evenkeel.protocol.plan import Plan
 from evenkeel.protocol.records import PlanState
-from evenkeel.reconcile.moves import moves_of
-from evenkeel.reconcile.partitions import Problem
+from evenkeel.protocol.stored_plan import Plan
+from evenkeel.reconcile.partition_status import Problem
+from evenkeel.reconcile.plan_moves import moves_of
 from evenkeel.reconcile.planning import Preview
-from evenkeel.reconcile.snapshot import TableSnapshot
-from evenkeel.reconcile.status import Copies, plan_progress
+from evenkeel.reconcile.table_snapshot import TableSnapshot
+from evenkeel.reconcile.table_status import Copies, plan_progress
 
 __all__ = [
     "KEPT_PLANS",

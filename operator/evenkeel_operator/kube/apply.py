@@ -33,9 +33,9 @@ __all__ = [
     "Applier",
     "covers",
     "foreign",
-    "written_by_operator",
     "owned",
     "with_digest",
+    "written_by_operator",
 ]
 
 APPLIED_ANNOTATION: Final = "evenkeel.dev/applied"

@@ -15,7 +15,7 @@ from evenkeel.kube.object_kinds import EVENT, Object
 from evenkeel.model.conditions import REPEATING
 from evenkeel.runtime.clock import Clock, SystemClock
 
-__all__ = ["Transition", "Recorder", "turned"]
+__all__ = ["Recorder", "Transition", "turned"]
 
 log = logging.getLogger(__name__)
 

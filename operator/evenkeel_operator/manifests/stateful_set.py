@@ -84,7 +84,7 @@ def stateful_set(
         # Pods are replaced by `evenkeel_operator.reconcilers.rollout`, which knows who else is away.
         "updateStrategy": {"type": "OnDelete"},
         "revisionHistoryLimit": 3,
-        # Claims are deleted by `evenkeel_operator.reconcilers.volumes`, which knows what is on them; a StatefulSet does not.
+        # `evenkeel_operator.reconcilers.volumes` deletes claims once they hold no data; a StatefulSet cannot know.
         "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Retain"},
         "selector": {"matchLabels": selector_of(cluster)},
         "template": {

@@ -11,7 +11,7 @@ import msgspec
 
 from evenkeel.kube.object_kinds import Kind
 
-__all__ = ["OperatorHealth", "HealthReport"]
+__all__ = ["HealthReport", "OperatorHealth"]
 
 _STUCK_SECONDS: Final = 300.0
 """A key that has waited so long will wait for ever."""

@@ -1,4 +1,6 @@
-"""Refuses an uninstall while Tables or StoreClusters exist: `python -m evenkeel_operator.process.uninstall_guard NAMESPACES`.
+"""Refuses an uninstall while Tables or StoreClusters exist.
+
+Run it as `python -m evenkeel_operator.process.uninstall_guard NAMESPACES`.
 
 The chart runs it before anything is taken away. Without an operator nobody would take the finalizers off, so that not
 even the namespace could be deleted.

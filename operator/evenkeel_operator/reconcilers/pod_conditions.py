@@ -26,7 +26,7 @@ from evenkeel.model.storecluster import StoreCluster, StoreClusterStatus
 from evenkeel.reconcile.partition_status import Problem
 from evenkeel.versions import FIRST
 
-__all__ = ["PodFacts", "with_pod_facts", "pod_problem", "ready_pod", "with_problems"]
+__all__ = ["PodFacts", "pod_problem", "ready_pod", "with_pod_facts", "with_problems"]
 
 _WAITING = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "CrashLoopBackOff", "CreateContainerConfigError")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from evenkeel_raft.core.errors import Refusal, RefusedError
-from evenkeel_raft.core.types import JOINT, LEARNER, LEAVE, SIMPLE, VOTER, Change, Conf, ConfChange
+from evenkeel_raft.core.raft_types import JOINT, LEARNER, LEAVE, SIMPLE, VOTER, Change, Conf, ConfChange
 
 __all__ = ["apply_change", "enter_joint", "leave", "leave_joint", "simple"]
 

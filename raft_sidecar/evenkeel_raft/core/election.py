@@ -12,11 +12,11 @@ because it does not know that the removal is committed.
 
 from __future__ import annotations
 
-from evenkeel_raft.core.follower import call_leader
-from evenkeel_raft.core.messages import TimeoutNow, VoteRequest, VoteResponse
+from evenkeel_raft.core.follower_role import call_leader
 from evenkeel_raft.core.quorum import LOST, WON, vote_result
-from evenkeel_raft.core.state import Raft
-from evenkeel_raft.core.types import CANDIDATE, FOLLOWER, LEADER, PRE_CANDIDATE
+from evenkeel_raft.core.raft_messages import TimeoutNow, VoteRequest, VoteResponse
+from evenkeel_raft.core.raft_state import Raft
+from evenkeel_raft.core.raft_types import CANDIDATE, FOLLOWER, LEADER, PRE_CANDIDATE
 
 __all__ = [
     "campaign",

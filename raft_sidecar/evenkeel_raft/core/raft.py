@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from evenkeel_raft.core import election, follower, leader
+from evenkeel_raft.core import election, follower_role, leader_role
 from evenkeel_raft.core.confchange import apply_change
 from evenkeel_raft.core.errors import Refusal, RefusedError
-from evenkeel_raft.core.messages import (
+from evenkeel_raft.core.raft_messages import (
     Append,
     AppendResponse,
     CommitNotice,
@@ -23,8 +23,8 @@ from evenkeel_raft.core.messages import (
     VoteRequest,
     VoteResponse,
 )
-from evenkeel_raft.core.state import NEVER_DUE, Raft
-from evenkeel_raft.core.types import CONF, LEADER, NORMAL, ConfChange, Entry, encode_conf_change
+from evenkeel_raft.core.raft_state import NEVER_DUE, Raft
+from evenkeel_raft.core.raft_types import CONF, LEADER, NORMAL, ConfChange, Entry, encode_conf_change
 
 __all__ = [
     "HANDLERS",
@@ -42,18 +42,18 @@ Handler = Callable[[Raft, Any], Refusal | None]
 
 
 def _on_snapshot_request(r: Raft, m: SnapshotRequest) -> None:
-    (leader if r.role == LEADER else follower).on_snapshot_request(r, m)
+    (leader_role if r.role == LEADER else follower_role).on_snapshot_request(r, m)
 
 
 HANDLERS: Final[dict[type[Message], Handler]] = {
-    Append: follower.on_append,
-    AppendResponse: leader.on_append_response,
-    CommitNotice: follower.on_commit_notice,
-    Heartbeat: follower.on_heartbeat,
-    HeartbeatResponse: leader.on_heartbeat_response,
-    InstallSnapshot: follower.on_install_snapshot,
-    ReadRequest: leader.on_read_request,
-    ReadResponse: follower.on_read_response,
+    Append: follower_role.on_append,
+    AppendResponse: leader_role.on_append_response,
+    CommitNotice: follower_role.on_commit_notice,
+    Heartbeat: follower_role.on_heartbeat,
+    HeartbeatResponse: leader_role.on_heartbeat_response,
+    InstallSnapshot: follower_role.on_install_snapshot,
+    ReadRequest: leader_role.on_read_request,
+    ReadResponse: follower_role.on_read_response,
     SnapshotRequest: _on_snapshot_request,
     TimeoutNow: election.on_timeout_now,
     VoteRequest: election.on_vote_request,
@@ -107,9 +107,9 @@ def look(r: Raft) -> None:
     if r.quiesced:
         return
     if r.role == LEADER:
-        leader.tick_leader(r)
+        leader_role.tick_leader(r)
     else:
-        follower.tick_follower(r)
+        follower_role.tick_follower(r)
         election.tick_election(r)
     r.look_at(_next_due(r))
 
@@ -182,9 +182,9 @@ def read_index(r: Raft, context: int) -> None:
     """Ask for an index at which a read is linearizable; followers ask the leader."""
     r.wake()
     if r.role == LEADER:
-        leader.read(r, context, r.replica)
+        leader_role.read(r, context, r.replica)
     elif r.leader:
-        follower.forward_read(r, context)
+        follower_role.forward_read(r, context)
     else:
         raise RefusedError(Refusal.NO_LEADER)
 
@@ -197,4 +197,4 @@ def apply_confs(r: Raft, upto: int) -> None:
         index = next(index for index in log.conf_indexes if index > after)
         r.confs.apply(log.entry(index))
         if r.role == LEADER:
-            leader.follow_conf(r)
+            leader_role.follow_conf(r)

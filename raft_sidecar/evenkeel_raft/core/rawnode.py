@@ -17,16 +17,15 @@ from typing import Final
 
 from msgspec import Struct
 
-from evenkeel_raft.core import election, follower, leader, raft
+from evenkeel_raft.core import election, follower_role, leader_role, raft
+from evenkeel_raft.core.conf_history import Confs
 from evenkeel_raft.core.confchange import apply_change
-from evenkeel_raft.core.confs import Confs
 from evenkeel_raft.core.errors import InvariantError, Refusal, RefusedError
-from evenkeel_raft.core.log import Log, Write
-from evenkeel_raft.core.messages import AppendResponse, HeartbeatResponse, InstallSnapshot, Message
-from evenkeel_raft.core.state import NEVER_DUE, Raft, Ticks
-from evenkeel_raft.core.status import SoftState, Status, leader_silent_ticks, status_of
-from evenkeel_raft.core.tracker import SNAPSHOT
-from evenkeel_raft.core.types import (
+from evenkeel_raft.core.raft_log import Log, Write
+from evenkeel_raft.core.raft_messages import AppendResponse, HeartbeatResponse, InstallSnapshot, Message
+from evenkeel_raft.core.raft_state import NEVER_DUE, Raft, Ticks
+from evenkeel_raft.core.raft_status import SoftState, Status, leader_silent_ticks, status_of
+from evenkeel_raft.core.raft_types import (
     CANDIDATE,
     EMPTY_META,
     GENESIS_INDEX,
@@ -42,6 +41,7 @@ from evenkeel_raft.core.types import (
     SnapshotMeta,
     decode_conf_change,
 )
+from evenkeel_raft.core.tracker import SNAPSHOT
 
 __all__ = ["AppendBatch", "Node", "Out"]
 
@@ -127,7 +127,7 @@ class Node:
         if message.receiver != r.replica or message.group != r.group or message.generation != r.generation:
             return raft.misdirected(r, message)
         if r.quiesced:
-            if leader.is_late_answer(r, message) or leader.is_strangers_call(r, message):
+            if leader_role.is_late_answer(r, message) or leader_role.is_strangers_call(r, message):
                 return None
             r.wake()
         if message.term != r.term and not raft.settle_term(r, message):
@@ -168,7 +168,7 @@ class Node:
         r = self._raft
         r.check_leading()
         r.wake()
-        leader.start_transfer(r, to)
+        leader_role.start_transfer(r, to)
 
     def campaign(self) -> None:
         """Stand for election without waiting for the timeout."""
@@ -188,9 +188,9 @@ class Node:
             raft.apply_confs(r, upto)
         if r.role == LEADER:
             if r.reads.round_due:
-                leader.broadcast_heartbeat(r)
+                leader_role.broadcast_heartbeat(r)
             if r.replicate_due:
-                leader.replicate(r)
+                leader_role.replicate(r)
         append = None
         if log.handed < log.last_index or r.term != known.term or r.vote != known.vote or r.write_due:
             append = self._batch(r)
@@ -263,7 +263,7 @@ class Node:
             snapshot, log.unwritten_snapshot = log.unwritten_snapshot, None
             if r.role == CANDIDATE:
                 vote_term = r.term
-            follower.report_commit(r)
+            follower_role.report_commit(r)
         entries = log.hand_out()
         log.writes.append(Write(token, log.last_index, known.commit, vote_term, snapshot is not None))
         responses, r.responses = _stamped(r, r.responses, known.commit), []
@@ -291,7 +291,7 @@ class Node:
         if me is not None:
             me.commit = r.durable_commit
             if me.acknowledge(log.durable):
-                leader.maybe_commit(r)
+                leader_role.maybe_commit(r)
         applicable = log.committed if log.committed < log.durable else log.durable
         news = applicable > log.applying or r.replicate_due or r.soft_due
         return news or bool(r.messages) or log.restore_due is not None
@@ -332,7 +332,7 @@ class Node:
         log.attach(applied)
         r.draw_timeout()
         if asleep and r.leader != r.replica:
-            follower.call_leader(r)
+            follower_role.call_leader(r)
 
     def detach(self) -> None:
         """The state machine is gone, and with it whatever was handed out and not reported as applied.
@@ -418,25 +418,25 @@ class Node:
         r = self._raft
         if r.quiesced:
             return True
-        if r.role != LEADER or not leader.can_quiesce(r, lost):
+        if r.role != LEADER or not leader_role.can_quiesce(r, lost):
             return False
-        leader.fall_asleep(r)
+        leader_role.fall_asleep(r)
         r.due = NEVER_DUE
         return True
 
     def quorum_without(self, lost: Collection[int]) -> bool:
         """Whether the applied configuration has a quorum without these members."""
-        return leader.quorum_without(self._raft, lost)
+        return leader_role.quorum_without(self._raft, lost)
 
     def wake(self) -> None:
         """Tick again: the leader's store is gone, or there is work."""
         self._raft.wake()
 
-    def set_reluctant(self, reluctant: bool) -> None:
+    def set_leadership_inhibited(self, leadership_inhibited: bool) -> None:
         """Campaign only when nobody else does (the state machine here is gone or far behind)."""
         r = self._raft
-        if r.reluctant != reluctant:
-            r.reluctant = reluctant
+        if r.leadership_inhibited != leadership_inhibited:
+            r.leadership_inhibited = leadership_inhibited
             r.draw_timeout()
 
     def set_receiving(self, receiving: bool) -> None:

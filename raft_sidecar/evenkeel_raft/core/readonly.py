@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from evenkeel_raft.core.types import Random
+from evenkeel_raft.core.raft_types import Random
 
 __all__ = ["ForwardedReads", "LeaderReads", "Read"]
 

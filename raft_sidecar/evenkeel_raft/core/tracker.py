@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from evenkeel_raft.core.quorum import acknowledged, has_quorum, joint_acknowledged
-from evenkeel_raft.core.types import Conf
+from evenkeel_raft.core.raft_types import Conf
 
 __all__ = ["NEVER", "PROBE", "REPLICATE", "SNAPSHOT", "STATE_NAMES", "Progress", "Tracker"]
 

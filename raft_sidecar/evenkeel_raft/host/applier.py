@@ -24,8 +24,8 @@ from evenkeel.wire.socket_messages import Applied, Doubt, LoggedEntry
 from evenkeel_raft.core.errors import InvariantError
 from evenkeel_raft.core.raft_types import GENESIS_INDEX, NORMAL, Entry, SnapshotMeta
 from evenkeel_raft.core.rawnode import Node
-from evenkeel_raft.host.host_context import Ports
-from evenkeel_raft.host.received_snapshots import Arrivals, remove_soon
+from evenkeel_raft.host.host_context import HostContext
+from evenkeel_raft.host.received_snapshots import ReceivedSnapshots, remove_soon
 from evenkeel_raft.shared.raft_groups import Partition
 
 __all__ = ["Applier"]
@@ -46,7 +46,7 @@ class Applier:
         group: int,
         replica: int,
         partition: Partition,
-        ports: Ports,
+        ports: HostContext,
         stir: Callable[[], None],
         changed: Callable[[], None],
         advanced: Callable[[], None],
@@ -59,7 +59,7 @@ class Applier:
         """What the state machine says against its own state."""
         self.size: int | None = None
         """How many bytes a snapshot of the state would have, as the state machine last told."""
-        self.arrivals = Arrivals()
+        self.arrivals = ReceivedSnapshots()
         self._node = node
         self._group = group
         self._replica = replica

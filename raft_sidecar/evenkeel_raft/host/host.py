@@ -38,20 +38,20 @@ from evenkeel_raft.core.raft_types import EMPTY_META, HardState, genesis
 from evenkeel_raft.core.rawnode import Node
 from evenkeel_raft.errors import CorruptLogError, DiskFullError, LogError, WrongVolumeError
 from evenkeel_raft.host.cluster_version_file import note_version, read_version
-from evenkeel_raft.host.host_context import Ports, Tally, Tasks
-from evenkeel_raft.host.host_maintenance import Upkeep
+from evenkeel_raft.host.host_context import BackgroundTasks, HostContext, HostCounters
+from evenkeel_raft.host.host_maintenance import HostMaintenance
 from evenkeel_raft.host.host_settings import HostSettings
-from evenkeel_raft.host.log_retention import Allowance
-from evenkeel_raft.host.membership_checks import Inquiries
-from evenkeel_raft.host.peer_handler import PeerSide
+from evenkeel_raft.host.log_retention import LogRetention
+from evenkeel_raft.host.membership_checks import MembershipChecks
+from evenkeel_raft.host.peer_handler import PeerHandler
 from evenkeel_raft.host.raft_replica import Replica
-from evenkeel_raft.host.ready_queue import Pump
-from evenkeel_raft.host.received_snapshots import Arrivals, find_arrivals
-from evenkeel_raft.host.replica_label import Label, decode_label, encode_label
+from evenkeel_raft.host.ready_queue import ReadyQueue
+from evenkeel_raft.host.received_snapshots import ReceivedSnapshots, find_received_snapshots
+from evenkeel_raft.host.replica_label import ReplicaLabel, decode_label, encode_label
 from evenkeel_raft.host.replica_views import ReplicaStatus, describe, is_behind, report, view
-from evenkeel_raft.host.snapshot_slots import Slots
-from evenkeel_raft.host.snapshot_throttles import Throttles
-from evenkeel_raft.host.state_machine_handler import MachineSide
+from evenkeel_raft.host.snapshot_slots import SnapshotSlots
+from evenkeel_raft.host.snapshot_throttles import SnapshotThrottles
+from evenkeel_raft.host.state_machine_handler import StateMachineHandler
 from evenkeel_raft.log.log_disk import FileDisk
 from evenkeel_raft.log.log_rebuild import Recovered, RecoveredGroup
 from evenkeel_raft.log.log_records import Append, Created, Destroyed, Metastore
@@ -96,7 +96,7 @@ class Host:
         self.identity = identity
         self.settings = settings
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.tally = Tally()
+        self.tally = HostCounters()
         self.full = ""
         """Why nothing can be logged at the moment, if so."""
         self.on_change: Callable[[Partition], None] = lambda _: None
@@ -114,9 +114,9 @@ class Host:
         mark = recovered.metastore
         self._mark = None if mark is None else MetastoreMark(mark.cluster, mark.revision, mark.adopted)
         inbox = directory / "inbox"
-        tasks = Tasks(self.failed)
-        self._machine_side = MachineSide(self._replicas, tasks=tasks)
-        self._peer_side = PeerSide(self._replicas, tally=self.tally, inbox=inbox)
+        tasks = BackgroundTasks(self.failed)
+        self._machine_side = StateMachineHandler(self._replicas, tasks=tasks)
+        self._peer_side = PeerHandler(self._replicas, tally=self.tally, inbox=inbox)
         self._machine = SidecarEnd(socket, volume=identity.volume, handler=self._machine_side, clock=clock)
         self._peers = Peers(
             identity,
@@ -130,10 +130,10 @@ class Host:
             rng=rng,
             wall=wall,
         )
-        slots = Slots(settings.snapshots_at_once)
-        self._throttles = Throttles(directory, settings, budget=self._peers.budget, slots=slots)
-        allowance = Allowance(settings)
-        self._upkeep = Upkeep(
+        slots = SnapshotSlots(settings.snapshots_at_once)
+        self._throttles = SnapshotThrottles(directory, settings, budget=self._peers.budget, slots=slots)
+        allowance = LogRetention(settings)
+        self._upkeep = HostMaintenance(
             self._replicas,
             settings=settings,
             allowance=allowance,
@@ -141,11 +141,13 @@ class Host:
             peers=self._peers,
             machine=self._machine,
         )
-        self._inquiries = Inquiries(self._replicas, peers=self._peers, clock=clock, patience=settings.election_seconds)
+        self._inquiries = MembershipChecks(
+            self._replicas, peers=self._peers, clock=clock, patience=settings.election_seconds
+        )
         self._machine_side.upkeep = self._peer_side.upkeep = self._upkeep
         self._peer_side.inquiries = self._inquiries
         writer = LogWriter(log, on_full=self._on_full, on_failed=self._on_failed)
-        self._ports = Ports(
+        self._ports = HostContext(
             settings=settings,
             allowance=allowance,
             clock=clock,
@@ -155,7 +157,7 @@ class Host:
             machine=self._machine,
             tasks=tasks,
             # Whoever waits is answered first. What the log has done at once is acknowledged at once.
-            pump=Pump(
+            pump=ReadyQueue(
                 on_turn=(self._machine.flush, self._peers.flush, writer.flush, self._peers.flush),
                 on_due=self._upkeep.hasten,
             ),
@@ -217,7 +219,7 @@ class Host:
 
     async def _start(self, address: str, port: int) -> None:
         shutil.rmtree(self._ports.outbox, ignore_errors=True)
-        find_arrivals(self._directory / "inbox", self._arrivals_of)
+        find_received_snapshots(self._directory / "inbox", self._arrivals_of)
         await self._peers.sweep_snapshots(self._holds)
         self._ports.writer.start()
         self._writing = True
@@ -240,7 +242,7 @@ class Host:
         else:
             self._log.close(clean=False)
 
-    def _arrivals_of(self, group: int, number: int, index: int) -> Arrivals | None:
+    def _arrivals_of(self, group: int, number: int, index: int) -> ReceivedSnapshots | None:
         """Whose snapshot it is that arrived before this process began; only one that the log begins at is of use."""
         of_use = self._holds(group, number) and index == self._replicas[group].node.offset
         return self._replicas[group].applier.arrivals if of_use else None
@@ -286,7 +288,7 @@ class Host:
                 offset=0,
             ) from error
 
-    def _add(self, group: int, label: Label, found: RecoveredGroup) -> Replica:
+    def _add(self, group: int, label: ReplicaLabel, found: RecoveredGroup) -> Replica:
         partition, id_ = Partition(label.table, label.partition), (label.store, found.replica)
         meta = found.meta
         if label.genesis is not None and meta == EMPTY_META:
@@ -423,7 +425,7 @@ class Host:
             other = self._replicas[group]
             raise InvalidInputError(f"{partition} and {other.partition} share the group number {group}")
         first = None if start.configuration is None else conf_of(start.configuration.peers)
-        label = Label(*partition, peer.store, first, self.identity.cluster)
+        label = ReplicaLabel(*partition, peer.store, first, self.identity.cluster)
         await self._ports.writer.write(Created(group, peer.replica, 0, encode_label(label)))
         found = msgspec.structs.replace(_NOTHING, replica=peer.replica)
         replica = self._add(group, label, found)
@@ -480,9 +482,9 @@ class Host:
         replica = self._replica(partition)
         return replica is not None and replica.transfer_to(to)
 
-    def set_reluctant(self, reluctant: bool) -> None:
+    def set_leadership_inhibited(self, leadership_inhibited: bool) -> None:
         """Lead only where nobody else does."""
-        self._upkeep.set_reluctant(reluctant)
+        self._upkeep.set_leadership_inhibited(leadership_inhibited)
 
     def keep_awake(self, partition: Partition, awake: bool) -> None:
         """Let the group not fall asleep."""
@@ -558,7 +560,7 @@ class Host:
         return self._upkeep.awake
 
     @property
-    def logs(self) -> Allowance:
+    def logs(self) -> LogRetention:
         """How long the logs of all groups are, and how much each may keep."""
         return self._ports.allowance
 

@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from typing import Final
 
 from evenkeel_raft.errors import DiskFullError
-from evenkeel_raft.log.disk import Bytes, Disk
-from evenkeel_raft.log.frames import HEADER_BYTES
+from evenkeel_raft.log.log_disk import Bytes, Disk
+from evenkeel_raft.log.log_frames import HEADER_BYTES
 
 __all__ = ["Segment", "Slots", "is_slot", "write_or_full"]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from evenkeel_raft.core.messages import Append, CommitNotice, Heartbeat, Message
+from evenkeel_raft.core.raft_messages import Append, CommitNotice, Heartbeat, Message
 
 __all__ = ["Outbox"]
 

@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from evenkeel_raft.agent.agent import Agent
-from evenkeel_raft.agent.status import AgentState
+from evenkeel_raft.agent.agent_status import AgentState
 from evenkeel_raft.host.host import Host
 
 __all__ = ["Metrics"]

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import combinations
 
-from evenkeel_raft.core.messages import Message, VoteRequest, VoteResponse
 from evenkeel_raft.core.quorum import has_quorum
+from evenkeel_raft.core.raft_messages import Message, VoteRequest, VoteResponse
+from evenkeel_raft.core.raft_state import Raft
+from evenkeel_raft.core.raft_types import LEADER, Conf, Entry, SnapshotMeta
 from evenkeel_raft.core.rawnode import AppendBatch, Node
-from evenkeel_raft.core.state import Raft
-from evenkeel_raft.core.types import LEADER, Conf, Entry, SnapshotMeta
 
 Holds = Callable[[int, int, int], bool]  # replica, index, term: whether its disk has, or ever lawfully had, the entry
 

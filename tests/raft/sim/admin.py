@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 from evenkeel_raft.core.confchange import apply_change, leave
 from evenkeel_raft.core.errors import RefusedError
 from evenkeel_raft.core.quorum import has_quorum
-from evenkeel_raft.core.rawnode import Node
-from evenkeel_raft.core.status import Status
-from evenkeel_raft.core.types import (
+from evenkeel_raft.core.raft_status import Status
+from evenkeel_raft.core.raft_types import (
     CONF,
     JOINT,
     LEARNER,
@@ -28,6 +27,7 @@ from evenkeel_raft.core.types import (
     Entry,
     decode_conf_change,
 )
+from evenkeel_raft.core.rawnode import Node
 from tests.raft.check.invariants import ViolationError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from evenkeel_raft.core.errors import Refusal, RefusedError
-from evenkeel_raft.core.types import Entry, ReadState
+from evenkeel_raft.core.raft_types import Entry, ReadState
 from tests.raft.check.linearizability import OPEN, Operation
 from tests.raft.sim.store import encode
 

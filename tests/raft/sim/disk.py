@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 
+from evenkeel_raft.core.raft_types import EMPTY_META, Entry, HardState, SnapshotMeta
 from evenkeel_raft.core.rawnode import AppendBatch
-from evenkeel_raft.core.types import EMPTY_META, Entry, HardState, SnapshotMeta
 
 Record = SnapshotMeta | HardState | Entry
 

@@ -7,9 +7,9 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from evenkeel_raft.core.errors import RefusedError
-from evenkeel_raft.core.messages import InstallSnapshot, Message, SnapshotRequest
+from evenkeel_raft.core.raft_messages import InstallSnapshot, Message, SnapshotRequest
+from evenkeel_raft.core.raft_types import Entry, Settings, SnapshotMeta
 from evenkeel_raft.core.rawnode import AppendBatch, Node, Out
-from evenkeel_raft.core.types import Entry, Settings, SnapshotMeta
 from tests.raft.check.invariants import ViolationError
 from tests.raft.sim.disk import Disk
 from tests.raft.sim.store import State, Store

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from evenkeel_raft.core.quorum import has_quorum
+from evenkeel_raft.core.raft_types import EMPTY_META, SnapshotMeta
 from evenkeel_raft.core.rawnode import Node
-from evenkeel_raft.core.types import EMPTY_META, SnapshotMeta
 from tests.raft.check.invariants import ViolationError
 from tests.raft.sim.disk import Disk
 from tests.raft.sim.host import Host

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from evenkeel_raft.core.messages import Message
+from evenkeel_raft.core.raft_messages import Message
 from tests.raft.sim.clock import Clock
 from tests.raft.sim.mix import Mix
 from tests.raft.sim.store import State

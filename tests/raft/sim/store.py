@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from evenkeel_raft.core.types import NORMAL, Entry, SnapshotMeta
+from evenkeel_raft.core.raft_types import NORMAL, Entry, SnapshotMeta
 
 
 class State(Struct, frozen=True):

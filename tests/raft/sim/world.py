@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from evenkeel_raft.core.messages import Message
+from evenkeel_raft.core.raft_messages import Message
+from evenkeel_raft.core.raft_types import EMPTY_META, Conf, SnapshotMeta, genesis
 from evenkeel_raft.core.rawnode import Node
-from evenkeel_raft.core.types import EMPTY_META, Conf, SnapshotMeta, genesis
 from tests.raft.check.invariants import Invariants
 from tests.raft.sim.admin import Admin
 from tests.raft.sim.clients import Clients

@@ -1,0 +1,369 @@
+"""Resources as keys in etcd, with what an API server would do: uids, generations, refusals, statuses, finalizers.
+
+`/evenkeel.resources/<Kind>/<namespace>/<name>` holds the object as JSON. What is written was validated; what a user may
+not change is refused by the same rules as everywhere. There is one namespace.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple, TypeVar
+
+import msgspec
+
+from evenkeel.controller.dropped_table_reconciler import kept_tables
+from evenkeel.controller.resources_api import Status
+from evenkeel.errors import InvalidInputError
+from evenkeel.metastore.metastore_api import Delete, KeyValue, Metastore, Put, Txn, unchanged
+from evenkeel.model.base import struck_off
+from evenkeel.model.conditions import timestamp
+from evenkeel.model.loading import Resource, parse
+from evenkeel.model.partitionassignment import PartitionAssignment
+from evenkeel.model.rebalanceplan import RebalancePlan
+from evenkeel.model.storecluster import StoreCluster
+from evenkeel.model.table import Table
+from evenkeel.model.updates import validate_update
+from evenkeel.protocol.keys import Keys
+
+__all__ = ["NAMESPACE", "ROOT", "Applied", "ClusterResources", "LocalResources"]
+
+log = logging.getLogger(__name__)
+
+ROOT: Final = "/evenkeel.resources/"
+NAMESPACE: Final = "default"
+_SLOW_TO_GO: Final = (Table, StoreCluster)
+"""Kinds that stay, marked, until what they stand for is gone."""
+R = TypeVar("R", bound=Resource)
+
+
+class Applied(enum.StrEnum):
+    """What applying a resource came to, in kubectl's words."""
+
+    CREATED = "created"
+    CONFIGURED = "configured"
+    UNCHANGED = "unchanged"
+
+
+class LocalResources:
+    """All resources of a local cluster."""
+
+    def __init__(self, metastore: Metastore) -> None:
+        self._metastore = metastore
+
+    # Reading
+
+    async def get(self, kind: type[R], name: str) -> R | None:
+        """One resource, or None."""
+        kv = await self._metastore.get(_key(kind, name))
+        return None if kv is None else _read(kind, kv)
+
+    async def need(self, kind: type[R], name: str) -> R:
+        """One resource; InvalidInputError, with what there is, where there is none of that name."""
+        found = await self.get(kind, name)
+        if found is None:
+            there = ", ".join(resource.metadata.name for resource in await self.all_of(kind)) or "none"
+            raise InvalidInputError(f"{kind.__name__}: got {name!r}; allowed: one that there is ({there})")
+        return found
+
+    async def all_of(self, kind: type[R], *, prefix: str = "") -> list[R]:
+        """All resources of a kind whose names begin so; what cannot be read is logged, and holds up no other."""
+        found = await self._metastore.range(_key(kind, prefix))
+        return [resource for kv in found.kvs if (resource := _try_to_read(kind, kv)) is not None]
+
+    async def tables(self, store_cluster: str) -> list[Table]:
+        """The tables of a StoreCluster."""
+        return [table for table in await self.all_of(Table) if table.spec.store_cluster == store_cluster]
+
+    async def assignments(self, table: str) -> list[PartitionAssignment]:
+        """The PartitionAssignments of a table, in order; they are named after it."""
+        found = await self.all_of(PartitionAssignment, prefix=f"{table}-")
+        return sorted((one for one in found if one.spec.table == table), key=lambda one: one.spec.from_)
+
+    async def plans(self, table: str) -> list[RebalancePlan]:
+        """The RebalancePlans of a table."""
+        return [found for found in await self.all_of(RebalancePlan) if found.spec.table == table]
+
+    async def changes(self) -> AsyncIterator[str | None]:
+        """Tables of which something changed, by name, or None for everything, as at the beginning.
+
+        Statuses are no change.
+        """
+        snapshot = await self._metastore.range(ROOT)
+        seen = {kv.key: _seen(kv) for kv in snapshot.kvs}
+        yield None
+        async for batch in self._metastore.watch(ROOT, after=snapshot):
+            news: dict[str | None, None] = {}
+            for event in batch.events:
+                before = seen.pop(event.key, None)
+                now = None if event.kv is None else _seen(event.kv)
+                if now is not None:
+                    seen[event.key] = now
+                if before != now:
+                    news[_table_of(event.key, now or before)] = None
+            for name in news:
+                yield name
+
+    # Writing
+
+    async def apply(self, resource: Resource) -> Applied:
+        """Make the resource what was written; InvalidInputError where that is not allowed."""
+        await self._check(resource)
+        key = _key(type(resource), resource.metadata.name)
+        while True:
+            kv = await self._metastore.get(key)
+            if kv is None:
+                if await self._put(key, None, _created(resource)):
+                    return Applied.CREATED
+                continue
+            document = _updated(_read(type(resource), kv), resource, msgspec.json.decode(kv.value))
+            if document is None:
+                return Applied.UNCHANGED
+            if await self._put(key, kv, document):
+                return Applied.CONFIGURED
+
+    async def change(self, kind: type[R], name: str, edit: Callable[[dict[str, Any]], None]) -> R:
+        """Edit a resource's document; InvalidInputError where there is none, or the change is not allowed."""
+        key = _key(kind, name)
+        while True:
+            kv = await self._metastore.get(key)
+            before = await self.need(kind, name) if kv is None else _read(kind, kv)
+            if kv is None:
+                continue
+            document = msgspec.json.decode(kv.value)
+            edit(document)
+            after = parse(document, f"{kind.__name__} {name}")
+            assert isinstance(after, kind)
+            validate_update(before, after)
+            if document["spec"] != msgspec.json.decode(kv.value)["spec"]:
+                document["metadata"]["generation"] = before.metadata.generation + 1
+            if await self._put(key, kv, document):
+                return after
+
+    async def delete(self, kind: type[R], name: str) -> None:
+        """Begin to delete; tables and StoreClusters stay until nothing of them is left."""
+        await self.need(kind, name)
+        if kind is StoreCluster and (tables := await self.tables(name)):
+            named = ", ".join(table.metadata.name for table in tables[:5])
+            raise InvalidInputError(f"StoreCluster {name} holds tables ({named}): delete these first")
+        if kind is StoreCluster and (kept := await self._kept(name)):
+            named = ", ".join(kept[:5])
+            raise InvalidInputError(
+                f"StoreCluster {name} holds data of deleted tables ({named}): undelete or purge these first"
+            )
+        key = _key(kind, name)
+        while (kv := await self._metastore.get(key)) is not None:
+            if kind not in _SLOW_TO_GO:
+                if (await self._metastore.txn(Txn((unchanged(key, kv),), (Delete(key),)))).succeeded:
+                    return
+                continue
+            document = msgspec.json.decode(kv.value)
+            document["metadata"].setdefault("deletionTimestamp", _now())
+            if await self._put(key, kv, document):
+                return
+
+    async def _kept(self, store_cluster: str) -> list[str]:
+        found = await kept_tables(self._metastore, Keys(namespace=NAMESPACE, store_cluster=store_cluster))
+        return [kept.key for kept in found]
+
+    async def set_status(self, resource: Resource, status: Status) -> None:
+        """Write a status; nothing happens where the resource is gone."""
+        key = _key(type(resource), resource.metadata.name)
+        written = status.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
+        while True:
+            kv = await self._metastore.get(key)
+            if kv is None:
+                return
+            document = msgspec.json.decode(kv.value)
+            if document["metadata"].get("uid") != resource.metadata.uid or document.get("status") == written:
+                return
+            document["status"] = written
+            if await self._put(key, kv, document):
+                return
+
+    async def remove(self, resource: Resource) -> None:
+        """Delete a resource at once."""
+        await self._metastore.txn(Txn(success=(Delete(_key(type(resource), resource.metadata.name)),)))
+
+    async def _put(self, key: str, before: KeyValue | None, document: dict[str, Any]) -> bool:
+        put = Put(key, msgspec.json.encode(document))
+        return (await self._metastore.txn(Txn((unchanged(key, before),), (put,)))).succeeded
+
+    async def _check(self, resource: Resource) -> None:
+        """What only somebody who knows the other resources can refuse."""
+        source, namespace = f"{resource.kind} {resource.metadata.name}", resource.metadata.namespace
+        if namespace != NAMESPACE:
+            raise InvalidInputError(
+                f"{source}: metadata.namespace: got {namespace!r}; allowed: {NAMESPACE}, the only one of a local "
+                "cluster; leave it out"
+            )
+        if not isinstance(resource, Table):
+            return
+        wanted = resource.spec.store_cluster
+        cluster = await self.get(StoreCluster, wanted)
+        if cluster is None or cluster.metadata.deletion_timestamp:
+            known = ", ".join(found.metadata.name for found in await self.all_of(StoreCluster)) or "none"
+            raise InvalidInputError(
+                f"{source}: spec.storeCluster: got {wanted!r}; allowed: a StoreCluster that there is ({known})"
+            )
+
+
+class ClusterResources:
+    """The resources of one StoreCluster; implements `evenkeel.controller.resources_api.Resources`."""
+
+    def __init__(self, resources: LocalResources, name: str) -> None:
+        self._all = resources
+        self._name = name
+
+    def changes(self) -> AsyncIterator[str | None]:
+        """What to look at again."""
+        return self._all.changes()
+
+    async def store_cluster(self) -> StoreCluster | None:
+        """The StoreCluster itself."""
+        return await self._all.get(StoreCluster, self._name)
+
+    async def tables(self) -> Sequence[Table]:
+        """Its tables."""
+        return await self._all.tables(self._name)
+
+    async def table(self, name: str) -> Table | None:
+        """One of its tables."""
+        found = await self._all.get(Table, name)
+        return found if found is not None and found.spec.store_cluster == self._name else None
+
+    async def knows(self, table: str) -> bool:
+        """Whether there is a table of that name, whoever has it."""
+        return await self._all.get(Table, table) is not None
+
+    async def assignments(self, table: str) -> Sequence[PartitionAssignment]:
+        """The PartitionAssignments of a table."""
+        return await self._all.assignments(table)
+
+    async def plans(self, table: str) -> Sequence[RebalancePlan]:
+        """The RebalancePlans of a table."""
+        return await self._all.plans(table)
+
+    async def set_status(self, resource: Resource, status: Status) -> None:
+        """Write a status."""
+        await self._all.set_status(resource, status)
+
+    async def ensure(self, resource: PartitionAssignment | RebalancePlan) -> None:
+        """Make a resource where it is not there."""
+        if await self._all.get(type(resource), resource.metadata.name) is None:
+            await self._all.apply(resource)
+
+    async def remove(self, plan: RebalancePlan) -> None:
+        """Take away an object of a plan."""
+        await self._all.remove(plan)
+
+    async def create(self, table: Table) -> None:
+        """Make a Table again that was deleted."""
+        if await self._all.get(Table, table.metadata.name) is None:
+            await self._all.apply(table)
+
+    async def strike_off(self, annotation: str, entry: str) -> None:
+        """Take an entry off an annotation of the StoreCluster."""
+
+        def edit(document: dict[str, Any]) -> None:
+            annotations = document["metadata"].get("annotations", {})
+            left = struck_off(annotations.get(annotation, ""), entry)
+            annotations.pop(annotation, None)
+            annotations.update({annotation: left} if left else {})
+
+        await self._all.change(StoreCluster, self._name, edit)
+
+    async def gone(self, table: Table) -> None:
+        """Nothing is left of a table: let its resources go."""
+        name = table.metadata.name
+        owned: list[Resource] = [*await self.assignments(name), *await self.plans(name), table]
+        for resource in owned:
+            await self._all.remove(resource)
+
+
+class _Seen(NamedTuple):
+    """What a change of a resource is judged by."""
+
+    spec: Any
+    deletion: str | None
+    annotations: dict[str, str] | None
+
+
+def _key(kind: type, name: str) -> str:
+    return f"{ROOT}{kind.__name__}/{NAMESPACE}/{name}"
+
+
+def _read(kind: type[R], kv: KeyValue) -> R:
+    try:
+        document = msgspec.json.decode(kv.value)
+    except ValueError as error:
+        raise InvalidInputError(f"etcd key {kv.key!r} holds no JSON ({error}); delete it") from None
+    found = parse(document, kv.key)
+    assert isinstance(found, kind)
+    return found
+
+
+def _try_to_read(kind: type[R], kv: KeyValue) -> R | None:
+    try:
+        return _read(kind, kv)
+    except InvalidInputError as error:
+        log.warning("a resource is passed over: %s", error)
+        return None
+
+
+def _seen(kv: KeyValue) -> _Seen | None:
+    try:
+        document = msgspec.json.decode(kv.value)
+        metadata = document["metadata"]
+        return _Seen(document.get("spec"), metadata.get("deletionTimestamp"), metadata.get("annotations"))
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return None
+
+
+def _table_of(key: str, seen: _Seen | None) -> str | None:
+    """The table that a resource is or belongs to; None where it may concern all."""
+    kind, _, name = key.removeprefix(ROOT).split("/", 2)
+    if kind == "Table":
+        return name
+    if kind == "StoreCluster" or seen is None or not isinstance(seen.spec, dict):
+        return None
+    table = seen.spec.get("table")
+    return table if isinstance(table, str) else None
+
+
+def _created(resource: Resource) -> dict[str, Any]:
+    document = resource.document()
+    document.pop("status", None)
+    document["metadata"] |= {
+        "namespace": NAMESPACE,
+        "uid": uuid.uuid4().hex[:12],
+        "generation": 1,
+        "creationTimestamp": _now(),
+    }
+    return document
+
+
+def _updated(before: Resource, after: Resource, document: dict[str, Any]) -> dict[str, Any] | None:
+    """The stored document with what the user wrote in it; None where that changes nothing."""
+    if before.metadata.deletion_timestamp:
+        raise InvalidInputError(f"{before.kind} {before.metadata.name} is being deleted: wait until it is gone")
+    validate_update(before, after)
+    wanted = after.document()
+    metadata = document["metadata"]
+    labels = {name: wanted["metadata"].get(name, {}) for name in ("labels", "annotations")}
+    same_spec = before.spec == after.spec
+    kept = {name: metadata.get(name, {}) | value for name, value in labels.items()}
+    if same_spec and all(metadata.get(name, {}) == value for name, value in kept.items()):
+        return None
+    document["spec"] = wanted["spec"]
+    metadata.update({name: value for name, value in kept.items() if value})
+    if not same_spec:
+        metadata["generation"] = before.metadata.generation + 1
+    return document
+
+
+def _now() -> str:
+    return timestamp(datetime.now(UTC))

@@ -1,0 +1,139 @@
+"""The one entrance: compute an assignment in the Table's mode, validate it, hand it back with the context to store.
+
+Nothing here writes anywhere. Whatever goes wrong is a RebalancerError (a class failed or answered what may not be)
+or a PlanningError (the hard rules leave no assignment); in both cases the last good assignment stays in force, and
+the message is what the Table's Degraded condition says. Computations leave the event loop free: users' classes run
+in a child process, everything else in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from evenkeel.errors import RebalancerError
+from evenkeel.model.views import Assignment, Choice, CurrentState, Mode, StoresView, TableView
+from evenkeel.rebalancers.assignment_validator import validate
+from evenkeel.rebalancers.balanced import Balanced
+from evenkeel.rebalancers.mod import Mod
+from evenkeel.rebalancers.pinned import Pinned
+from evenkeel.rebalancers.rebalancer_api import RebalanceContext, Rebalancer, RebalanceResult
+from evenkeel.rebalancers.rebalancer_process import Limits, compute_in_child
+from evenkeel.rebalancers.rendezvous import Rendezvous
+from evenkeel.rebalancers.user_choices import Customized, SemiAuto
+
+__all__ = ["BUNDLED", "rebalance", "rebalance_sync"]
+
+BUNDLED: Mapping[str, type[Rebalancer]] = {
+    "balanced": Balanced,
+    "rendezvous": Rendezvous,
+    "mod": Mod,
+    "pinned": Pinned,
+}
+
+
+async def rebalance(
+    table: TableView,
+    *,
+    mode: Mode = "FullAuto",
+    class_name: str | None = None,
+    previous: Assignment,
+    stores: StoresView,
+    current: CurrentState | None = None,
+    choices: Mapping[int, Choice] | None = None,
+    context: bytes | None = None,
+    limits: Limits | None = None,
+) -> RebalanceResult:
+    """The validated assignment that `mode` and `class_name` (None: the mode's default) want now.
+
+    `choices` are the users' PartitionAssignments, for SemiAuto and Customized; `context` is what the last accepted
+    result of this table carried.
+    """
+    current = current or CurrentState()
+    if mode == "UserDefined":
+        name = _own_class(class_name)
+        assignment, kept = await compute_in_child(
+            name,
+            table,
+            previous=previous,
+            stores=stores,
+            current=current,
+            context=context,
+            limits=limits or Limits(),
+        )
+        await asyncio.to_thread(_validate, name, table, stores, assignment)
+        return RebalanceResult(assignment=assignment, context=kept)
+    rebalancer = _rebalancer(mode, class_name, choices or {})
+    keeps = previous if mode in ("SemiAuto", "Customized") else None
+    return await asyncio.to_thread(
+        _compute, rebalancer, table, previous=previous, stores=stores, current=current, context=context, keeps=keeps
+    )
+
+
+def rebalance_sync(
+    table: TableView,
+    *,
+    mode: Mode = "FullAuto",
+    class_name: str | None = None,
+    previous: Assignment,
+    stores: StoresView,
+    current: CurrentState | None = None,
+    choices: Mapping[int, Choice] | None = None,
+    context: bytes | None = None,
+    limits: Limits | None = None,
+) -> RebalanceResult:
+    """`rebalance` for callers without an event loop."""
+    return asyncio.run(
+        rebalance(
+            table,
+            mode=mode,
+            class_name=class_name,
+            previous=previous,
+            stores=stores,
+            current=current,
+            choices=choices,
+            context=context,
+            limits=limits,
+        )
+    )
+
+
+def _own_class(class_name: str | None) -> str:
+    if class_name is None or ":" not in class_name:
+        raise RebalancerError(f"mode UserDefined needs a class package.module:Name, but class is {class_name}")
+    return class_name
+
+
+def _rebalancer(mode: Mode, class_name: str | None, choices: Mapping[int, Choice]) -> Rebalancer:
+    if mode == "SemiAuto":
+        return SemiAuto(choices)
+    if mode == "Customized":
+        return Customized(choices)
+    name = class_name or "balanced"
+    if name not in BUNDLED:
+        raise RebalancerError(f"mode FullAuto knows no class {name}; allowed: {', '.join(BUNDLED)}")
+    return BUNDLED[name]()
+
+
+def _compute(
+    rebalancer: Rebalancer,
+    table: TableView,
+    *,
+    previous: Assignment,
+    stores: StoresView,
+    current: CurrentState,
+    context: bytes | None,
+    keeps: Assignment | None,
+) -> RebalanceResult:
+    memory = RebalanceContext(table.config, context)
+    rebalancer.init(memory)
+    assignment = rebalancer.compute(table, previous, stores, current)
+    validate(table, stores, assignment, keeps=keeps)
+    return RebalanceResult(assignment=assignment, context=memory.saved)
+
+
+def _validate(class_name: str, table: TableView, stores: StoresView, assignment: Assignment) -> None:
+    try:
+        validate(table, stores, assignment)
+    except RebalancerError as error:
+        raise RebalancerError(f"class {class_name} answered what may not be: {error}") from None

@@ -1,0 +1,42 @@
+"""What cannot be had of a table, said before anything is written."""
+
+from __future__ import annotations
+
+from pydantic import ValidationError
+
+from evenkeel.errors import InvalidInputError
+from evenkeel.model.table import TableSpec
+from evenkeel.model.updates import validate_table_update
+from evenkeel.protocol.records import TableRecord, TableState
+from evenkeel.reconcile.desired_table import DesiredTable
+from evenkeel.reconcile.table_snapshot import TableSnapshot
+
+__all__ = ["refuse"]
+
+
+def refuse(snapshot: TableSnapshot, desired: DesiredTable) -> None:
+    """Raise InvalidInputError where the wish can never come true for this table."""
+    if snapshot.tombstone_kv is not None or (snapshot.record and snapshot.record.state is TableState.DROPPING):
+        raise InvalidInputError(
+            f"table {snapshot.table} is being dropped; wait until that is done, then create it anew under another uid"
+        )
+    if snapshot.record is None:
+        return
+    if snapshot.record.partitions != desired.record.partitions:
+        raise InvalidInputError(
+            f"table {snapshot.table}: partitions: got {desired.record.partitions}; "
+            f"allowed: {snapshot.record.partitions}, which cannot change after creation"
+        )
+    if bytes(snapshot.record.spec) == bytes(desired.record.spec):
+        return
+    before, after = _spec(snapshot.record), _spec(desired.record)
+    if before is not None and after is not None and before != after:
+        validate_table_update(before, after, source=f"Table {desired.view.name}")
+
+
+def _spec(record: TableRecord) -> TableSpec | None:
+    """The spec as a record has it; None where it has none, or one of another version of Evenkeel."""
+    try:
+        return TableSpec.model_validate_json(bytes(record.spec), by_alias=True, by_name=False)
+    except ValidationError:
+        return None

@@ -1,0 +1,185 @@
+"""What a replica does with its leader's messages."""
+
+from __future__ import annotations
+
+from evenkeel_raft.core.errors import InvariantError, Refusal
+from evenkeel_raft.core.raft_log import Log
+from evenkeel_raft.core.raft_messages import (
+    Append,
+    AppendResponse,
+    CommitNotice,
+    Heartbeat,
+    HeartbeatResponse,
+    InstallSnapshot,
+    ReadRequest,
+    ReadResponse,
+    SnapshotRequest,
+)
+from evenkeel_raft.core.raft_state import Raft
+from evenkeel_raft.core.raft_types import FOLLOWER, ReadState, SnapshotMeta
+
+__all__ = [
+    "call_leader",
+    "forward_read",
+    "on_append",
+    "on_commit_notice",
+    "on_heartbeat",
+    "on_install_snapshot",
+    "on_read_response",
+    "on_snapshot_request",
+    "report_commit",
+    "tick_follower",
+]
+
+
+def follow(r: Raft, leader: int) -> None:
+    """Accept the sender as the leader of the current term."""
+    if r.leader != leader:
+        if r.leader:
+            raise InvariantError(f"replicas {r.leader} and {leader} both lead term {r.term}")
+        if r.role != FOLLOWER:
+            r.become_follower(r.term, leader)
+        r.leader, r.soft_due = leader, True
+    r.election_since = r.leader_heard = r.ticks.now
+
+
+def on_append(r: Raft, m: Append) -> Refusal | None:
+    """Add the leader's entries, or say where the logs might agree."""
+    entries, prev = m.entries, m.prev_index
+    last_new = prev + len(entries)
+    if entries and (entries[0].index != prev + 1 or entries[-1].index != last_new):
+        return Refusal.MALFORMED
+    if r.leader != m.sender:
+        follow(r, m.sender)
+    r.election_since = r.leader_heard = r.ticks.now
+    if m.commit > r.told_commit:  # noqa: PLR1730  every entry passes here
+        r.told_commit = m.commit
+    log = r.log
+    if prev < log.committed:
+        # What lies below is committed, so it matches; the leader learns where to go on, even below a snapshot.
+        _acknowledge(r, m.sender, log.committed)
+    elif log.accept(prev, m.prev_term, entries):
+        if m.commit > log.committed:
+            r.commit_to(min(m.commit, last_new))
+        _acknowledge(r, m.sender, last_new)
+    else:
+        hint = log.newest_not_after(prev, m.prev_term)
+        r.messages.append(
+            AppendResponse(
+                r.group, r.generation, r.replica, m.sender, r.term, prev, True, hint, log.term(hint), r.durable_commit
+            )
+        )
+    return None
+
+
+def _acknowledge(r: Raft, leader: int, index: int) -> None:
+    r.responses.append(AppendResponse(r.group, r.generation, r.replica, leader, r.term, index, False, 0, 0, 0))
+
+
+def on_commit_notice(r: Raft, m: CommitNotice) -> None:
+    """Learn that more is committed."""
+    follow(r, m.sender)
+    r.commit_to(m.commit)
+
+
+def on_heartbeat(r: Raft, m: Heartbeat) -> None:
+    """Confirm the leader; or fall asleep with it, silently, if there is nothing left to do or to say.
+
+    A leader that sleeps ignores answers to earlier heartbeats, so what was said in those proves nothing: only the
+    leader's own word shows whether it knows that there is a state here, or that there is none. A leader of the previous
+    release does not say; what it was told last has to do.
+    """
+    follow(r, m.sender)
+    r.commit_to(m.commit)
+    if m.committed > r.told_commit:  # noqa: PLR1730  heartbeats of thousands of groups pass here
+        r.told_commit = m.committed
+    log, stateless = r.log, r.log.stateless
+    known = r.said_stateless if m.stateless is None else m.stateless
+    nothing_new = log.idle and r.forwarded.idle and known == stateless
+    if m.quiesce and m.commit == log.last_index and nothing_new:
+        r.sleep()
+        r.look_at(r.ticks.now + 1)
+        return
+    r.said_stateless = stateless
+    r.messages.append(
+        HeartbeatResponse(r.group, r.generation, r.replica, m.sender, r.term, m.context, r.durable_commit, stateless)
+    )
+
+
+def call_leader(r: Raft) -> None:
+    """Have the leader send a heartbeat, even if it sleeps; the answer tells it how things are here.
+
+    It is a request for a read that nobody waits for: no read has the number 0.
+    """
+    r.messages.append(ReadRequest(r.group, r.generation, r.replica, r.leader, r.term, 0))
+
+
+def report_commit(r: Raft) -> None:
+    """Tell the leader, once it is durable, that a configuration entry is known to be committed."""
+    if r.role == FOLLOWER and r.leader:
+        r.responses.append(HeartbeatResponse(r.group, r.generation, r.replica, r.leader, r.term, 0, 0))
+
+
+def on_install_snapshot(r: Raft, m: InstallSnapshot) -> None:
+    """Begin at a snapshot whose files are in place; or use it to refill a damaged state machine, keeping the log.
+
+    A member's state is for the latter only, whatever this replica is by now. It fits where this log holds the very
+    entry that it ends with, and that is known to be committed: then it is what applying this log up to there comes to.
+    The configuration is the log's, not the snapshot's.
+    """
+    log, meta = r.log, m.meta
+    if m.repair:
+        if log.term(meta.index) == meta.term and meta.index <= log.committed:
+            _refill(log, meta)
+        return
+    follow(r, m.sender)
+    if log.term(meta.index) == meta.term:
+        r.commit_to(meta.index)
+        _refill(log, meta)
+    elif meta.index > log.committed:
+        log.restore(meta)
+        r.confs.restore(meta)
+        r.write_due = True
+    _acknowledge(r, m.sender, log.committed)
+
+
+def _refill(log: Log, meta: SnapshotMeta) -> None:
+    if log.needs_restore:
+        log.needs_restore = False
+        log.applying, log.restore_due = meta.index, meta
+
+
+# Reads and repair
+
+
+def forward_read(r: Raft, context: int) -> None:
+    """Ask the leader for a read index."""
+    deadline = r.ticks.now + r.settings.election_ticks
+    number = r.forwarded.add(context, deadline=deadline)
+    r.look_at(deadline)
+    r.messages.append(ReadRequest(r.group, r.generation, r.replica, r.leader, r.term, number))
+
+
+def on_read_response(r: Raft, m: ReadResponse) -> None:
+    """Pass the leader's answer on, unless nobody waits for it."""
+    context = r.forwarded.answered(m.context)
+    if context is not None:
+        r.read_states.append(ReadState(context, m.index))
+
+
+def on_snapshot_request(r: Raft, m: SnapshotRequest) -> None:
+    """Send the leader, which lost its state, a snapshot from here: if there is one that its log goes on from."""
+    if m.sender != r.leader or r.log.stateless or r.log.applied < m.index:
+        return
+    if not r.leader_wants:
+        r.snapshots_wanted.append(m.sender)
+    r.leader_wants = m.index
+
+
+def tick_follower(r: Raft) -> None:
+    """Give up reads the leader did not answer; keep asking for a snapshot while the state machine is damaged."""
+    now = r.ticks.now
+    if not r.forwarded.idle:
+        r.read_states += [ReadState(context, 0) for context in r.forwarded.expire(now)]
+    if r.log.needs_restore and r.leader and now % r.settings.election_ticks == 0:
+        r.messages.append(SnapshotRequest(r.group, r.generation, r.replica, r.leader, r.term, r.log.offset))

@@ -1,0 +1,378 @@
+"""What a leader does: replicate, commit, confirm reads, hand over.
+
+Sending is decided in one place, `replicate`, once per `take`: whatever was proposed, acknowledged or committed since
+then is in one message per member. Messages may leave before the leader's own disk has the entries; the leader counts
+itself only when it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+from evenkeel_raft.core.errors import InvariantError, Refusal, RefusedError
+from evenkeel_raft.core.quorum import has_quorum
+from evenkeel_raft.core.raft_messages import (
+    Append,
+    AppendResponse,
+    CommitNotice,
+    Heartbeat,
+    HeartbeatResponse,
+    Message,
+    ReadRequest,
+    ReadResponse,
+    SnapshotRequest,
+    TimeoutNow,
+)
+from evenkeel_raft.core.raft_state import Raft
+from evenkeel_raft.core.raft_types import LEADER, Entry, ReadState
+from evenkeel_raft.core.readonly import Read
+from evenkeel_raft.core.tracker import PROBE, REPLICATE, Progress
+
+__all__ = [
+    "ask_for_state",
+    "broadcast_heartbeat",
+    "can_quiesce",
+    "fall_asleep",
+    "follow_conf",
+    "is_late_answer",
+    "is_strangers_call",
+    "maybe_commit",
+    "on_append_response",
+    "on_heartbeat_response",
+    "on_read_request",
+    "on_snapshot_request",
+    "quorum_without",
+    "read",
+    "replicate",
+    "start_transfer",
+    "tick_leader",
+]
+
+
+_NOTHING: Final[list[Entry]] = []  # shared, so never to be changed
+_ASKS_IN_A_ROW: Final = 120
+
+# Sending
+
+
+def replicate(r: Raft) -> None:
+    """Send each member what it may have now."""
+    r.replicate_due = False
+    log = r.log
+    committed, last = log.committed, log.last_index
+    first, entries = 0, _NOTHING
+    for pr in r.tracker.peers:
+        if pr.state == REPLICATE:
+            while pr.next <= last and (pr.next == pr.match + 1 or _has_room(r, pr)):
+                if pr.next <= log.offset:
+                    _want_snapshot(r, pr)
+                    break
+                if pr.next != first:  # members that are level share one list
+                    first = pr.next
+                    entries = log.batch(first, r.settings.max_append_bytes)
+                _send_append(r, pr, entries)
+            known = committed if committed < pr.match else pr.match
+            if pr.sent_commit < known:
+                pr.sent_commit = known
+                r.messages.append(CommitNotice(r.group, r.generation, r.replica, pr.replica, r.term, known))
+        elif pr.state == PROBE and not pr.paused:
+            _send_probe(r, pr)
+
+
+def _has_room(r: Raft, pr: Progress) -> bool:
+    last, settings = pr.next - 1, r.settings
+    return last - pr.match < settings.max_inflight_entries and r.log.size(pr.match, last) < settings.max_inflight_bytes
+
+
+def _send_append(r: Raft, pr: Progress, entries: list[Entry]) -> None:
+    """Send entries from `pr.next` on; the log must reach back to the one before."""
+    prev = pr.next - 1
+    prev_term = r.log.term(prev)
+    commit = r.log.committed
+    r.messages.append(Append(r.group, r.generation, r.replica, pr.replica, r.term, prev, prev_term, commit, entries))
+    if pr.state == REPLICATE:
+        last = prev + len(entries)
+        pr.next = last + 1
+        pr.sent_commit = commit if commit < last else last
+
+
+def _send_probe(r: Raft, pr: Progress) -> None:
+    if pr.next <= r.log.offset:
+        _want_snapshot(r, pr)
+        return
+    _send_append(r, pr, r.log.batch(pr.next, r.settings.max_append_bytes))
+    pr.paused = True
+
+
+def _want_snapshot(r: Raft, pr: Progress) -> None:
+    pr.await_snapshot()
+    if not pr.snapshot_wanted:
+        pr.snapshot_wanted = True
+        r.snapshots_wanted.append(pr.replica)
+
+
+def broadcast_heartbeat(r: Raft, *, quiesce: bool = False) -> None:
+    """Tell everybody that the leader lives; prove outstanding reads by the answers.
+
+    Every heartbeat begins the round that is due, so it also answers what the leader's own word proves: a single voter
+    gets no answer that would do so later.
+    """
+    r.heartbeat_since = r.ticks.now
+    r.reads.round_due = False
+    commit, context = r.log.committed, r.reads.round
+    me = r.tracker.me
+    if me is not None:
+        me.read_ack = context
+    for pr in r.tracker.peers:
+        known = min(commit, pr.match)
+        r.messages.append(
+            Heartbeat(
+                r.group, r.generation, r.replica, pr.replica, r.term, known, context, quiesce, commit, pr.stateless
+            )
+        )
+    answer_reads(r)
+
+
+def tick_leader(r: Raft) -> None:
+    """Send heartbeats when due; step down without a quorum; give up a hand-over that takes too long."""
+    now, ticks = r.ticks.now, r.settings.election_ticks
+    if r.transfer_to and now >= r.transfer_deadline:
+        r.transfer_to = 0
+        r.update_accepting()
+    if now - r.election_since >= ticks:
+        r.election_since = now
+        if not r.tracker.quorum_active(r.confs.current, since=now - ticks):
+            r.become_follower(r.term, 0)
+            return
+        if r.log.needs_restore:
+            ask_for_state(r)
+    if now - r.heartbeat_since >= r.settings.heartbeat_ticks:
+        broadcast_heartbeat(r)
+
+
+# Acknowledgements
+
+
+def on_append_response(r: Raft, m: AppendResponse) -> None:
+    """Account for what a member's log holds."""
+    pr = r.tracker.progress.get(m.sender)
+    if pr is None:
+        return
+    pr.heard = r.ticks.now
+    if m.commit > pr.commit:  # noqa: PLR1730  every acknowledgement passes here
+        pr.commit = m.commit
+    if m.rejected:
+        _on_rejection(r, pr, m)
+        return
+    pr.stateless = m.stateless
+    log, index = r.log, m.index
+    if index > log.last_index:
+        raise InvariantError(f"replica {m.sender} acknowledged {index}; the leader's log ends at {log.last_index}")
+    news = pr.acknowledge(index)
+    if pr.state == REPLICATE:
+        if not news:
+            return
+    elif index == pr.match and (pr.state == PROBE or index >= log.offset):
+        # An answer to a probe, also one without news, shows where the logs agree; so does a snapshot that arrived.
+        pr.replicate()
+    r.replicate_due = True
+    if index > log.committed:
+        maybe_commit(r)
+    if r.transfer_to:
+        _continue_transfer(r, pr)
+
+
+def _on_rejection(r: Raft, pr: Progress, m: AppendResponse) -> None:
+    hint = r.log.newest_not_after(m.hint_index, m.hint_term) if m.hint_term > 0 else m.hint_index
+    if pr.reject(m.index, hint):
+        r.replicate_due = True
+
+
+def on_heartbeat_response(r: Raft, m: HeartbeatResponse) -> None:
+    """A member lives: let a lost probe or a lost acknowledgement be found out."""
+    pr = r.tracker.progress.get(m.sender)
+    if pr is None:
+        return
+    pr.heard, pr.stateless = r.ticks.now, m.stateless
+    pr.commit = max(pr.commit, m.commit)
+    if m.context > pr.read_ack:
+        pr.read_ack = m.context
+        answer_reads(r)
+    if pr.state == PROBE:
+        pr.paused = False
+        r.replicate_due = True
+    elif pr.state == REPLICATE and pr.match < r.log.last_index:
+        # Everything may have been sent and lost; an empty message after it makes the member say what is missing.
+        if pr.next > r.log.offset:
+            _send_append(r, pr, _NOTHING)
+        else:
+            _want_snapshot(r, pr)
+        r.replicate_due = True
+    if r.transfer_to:
+        _continue_transfer(r, pr)
+
+
+def maybe_commit(r: Raft) -> None:
+    """Commit what a quorum holds durably, if it is of this term: an older entry on a quorum may still be replaced."""
+    index = r.tracker.matched()
+    log = r.log
+    if index <= log.committed or index < r.term_start:
+        return
+    first_of_term = log.committed < r.term_start
+    r.commit_to(index)
+    r.replicate_due = True
+    if first_of_term:
+        r.reads.first_commit(index)
+
+
+# Configurations
+
+
+def follow_conf(r: Raft) -> None:
+    """Act on a configuration that was just applied; a leader that no longer votes steps down."""
+    conf = r.confs.current
+    if not conf.is_voter(r.replica):
+        r.become_follower(r.term, 0)
+        return
+    r.tracker.configure(conf, r.replica, next_index=r.log.last_index + 1, now=r.ticks.now)
+    if r.transfer_to and not conf.is_voter(r.transfer_to):
+        r.transfer_to = 0
+    r.update_accepting()
+    r.replicate_due = True
+    maybe_commit(r)
+    answer_reads(r)
+
+
+# Hand-over
+
+
+def start_transfer(r: Raft, to: int) -> None:
+    """Hand leadership to a voter, once its log is complete. Proposals wait; after an election timeout they go on."""
+    if not r.confs.current.is_voter(to):
+        raise RefusedError(Refusal.NOT_A_VOTER, detail=f"replica {to}")
+    if to in (r.replica, r.transfer_to):
+        return
+    r.transfer_to = to
+    r.transfer_deadline = r.ticks.now + r.settings.election_ticks
+    r.update_accepting()
+    r.replicate_due = True
+    _continue_transfer(r, r.tracker.progress[to])
+
+
+def _continue_transfer(r: Raft, pr: Progress) -> None:
+    if r.transfer_to == pr.replica and pr.match == r.log.last_index:
+        r.messages.append(TimeoutNow(r.group, r.generation, r.replica, pr.replica, r.term))
+
+
+# Reads
+
+
+def read(r: Raft, context: int, origin: int) -> None:
+    """Note a read; it is answered when a quorum has confirmed the leader after now."""
+    request = Read(context, origin)
+    if r.log.committed < r.term_start:
+        r.reads.wait(request)
+    else:
+        r.reads.add(request, r.log.committed)
+
+
+def on_read_request(r: Raft, m: ReadRequest) -> None:
+    """Note a follower's read."""
+    if r.role == LEADER:
+        read(r, m.context, m.sender)
+
+
+def answer_reads(r: Raft) -> None:
+    """Answer what a quorum has confirmed."""
+    if r.role != LEADER or r.reads.idle:
+        return
+    for done in r.reads.confirmed(r.tracker.read_confirmed()):
+        if done.origin == r.replica:
+            r.read_states.append(ReadState(done.context, done.index))
+        else:
+            r.messages.append(
+                ReadResponse(r.group, r.generation, r.replica, done.origin, r.term, done.context, done.index)
+            )
+
+
+# Snapshots and quiescence
+
+
+def on_snapshot_request(r: Raft, m: SnapshotRequest) -> None:
+    """Send a snapshot to a member whose log is whole; replication goes on beside it.
+
+    One that ends before that log begins would be of no use: the member asks again until this replica is far enough.
+    """
+    pr = r.tracker.progress.get(m.sender)
+    if pr is None:
+        return
+    pr.heard, pr.stateless, pr.snapshot_from = r.ticks.now, True, m.index
+    if not r.log.stateless and r.log.applied >= m.index and not pr.snapshot_wanted:
+        pr.snapshot_wanted = True
+        r.snapshots_wanted.append(pr.replica)
+
+
+def ask_for_state(r: Raft) -> None:
+    """Ask a member for the state that this leader lost.
+
+    Handing over is better, but there may be nobody to hand over to: one voter with learners, or a joint configuration
+    with one incoming voter. One member is asked at a time, and nobody while a snapshot is coming in. A member has
+    minutes to write its snapshot before the next one is asked.
+    """
+    if r.receiving:
+        r.asks = 0
+        return
+    now, ticks, offset = r.ticks.now, r.settings.election_ticks, r.log.offset
+    able = [pr.replica for pr in r.tracker.peers if not pr.stateless and pr.match >= offset and now - pr.heard < ticks]
+    if not able or r.transfer_to:
+        return
+    r.asks += 1
+    if r.asked not in able or r.asks > _ASKS_IN_A_ROW:
+        r.asked = next((replica for replica in able if replica > r.asked), able[0])
+        r.asks = 1
+    r.messages.append(SnapshotRequest(r.group, r.generation, r.replica, r.asked, r.term, offset))
+
+
+def can_quiesce(r: Raft, lost: Collection[int]) -> bool:
+    """Whether nothing is left to do: all logs equal, committed, applied, and the configuration known to a quorum.
+
+    A leader that has lost its quorum must stay awake to find out that it leads no more.
+    """
+    log = r.log
+    if not quorum_without(r, lost):
+        return False
+    if r.transfer_to or not r.reads.idle or log.committed != log.last_index or not log.idle:
+        return False
+    if r.tracker.commit_known() < r.confs.index or r.confs.current.joint:
+        return False
+    return all(pr.replica in lost or (pr.match == log.last_index and not pr.snapshot_wanted) for pr in r.tracker.peers)
+
+
+def quorum_without(r: Raft, lost: Collection[int]) -> bool:
+    """Whether a quorum is left without these."""
+    conf = r.confs.current
+    return has_quorum(conf.voters, conf.outgoing, {*conf.members()} - {*lost})
+
+
+def fall_asleep(r: Raft) -> None:
+    """Let everybody sleep; who cannot says so, by the number that no answer to an earlier heartbeat has."""
+    r.reads.round += 1
+    broadcast_heartbeat(r, quiesce=True)
+    r.sleep()
+
+
+def is_late_answer(r: Raft, m: Message) -> bool:
+    """Whether a leader that sleeps hears what was said before it fell asleep: that must not wake it.
+
+    It was on its way meanwhile. With heartbeats and sleep at one beat the group would never come to rest.
+    """
+    return type(m) is HeartbeatResponse and m.term == r.term and r.role == LEADER and m.context < r.reads.round
+
+
+def is_strangers_call(r: Raft, m: Message) -> bool:
+    """Whether a replica that is no member any more calls its leader (`call_leader`): that must not wake the group.
+
+    A learner does not learn that it was removed. It calls at every election timeout until it is deleted.
+    """
+    return type(m) is ReadRequest and m.context == 0 and m.term <= r.term and m.sender not in r.confs.current.members()

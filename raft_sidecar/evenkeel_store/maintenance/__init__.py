@@ -1,0 +1,1 @@
+"""The maintenance of the store."""

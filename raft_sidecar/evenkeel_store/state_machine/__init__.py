@@ -1,0 +1,1 @@
+"""The state_machine of the store."""

@@ -1,0 +1,38 @@
+"""The page about the sidecar says what the agent is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+
+from evenkeel_raft.agent.agent_settings import AgentSettings
+from evenkeel_raft.agent.agent_status import AgentState, AgentStatus
+
+PAGE = (Path(__file__).parents[2] / "docs" / "sidecar.md").read_text(encoding="utf-8")
+
+
+def section(title: str) -> str:
+    """The text under one heading."""
+    return PAGE.split(f"### {title}\n", 1)[1].split("\n#", 1)[0]
+
+
+def test_every_setting_is_listed() -> None:
+    """With its default, in the order of the code."""
+    listed = re.findall(r"^\| `(\w+)` \| (\S+) \|", section("Settings"), re.MULTILINE)
+    defaults = msgspec.structs.asdict(AgentSettings())
+    assert listed == [(name, str(value)) for name, value in defaults.items()]
+
+
+def test_every_state_is_listed() -> None:
+    """What it means and what to do about it."""
+    listed = re.findall(r"^\| `(\w+)` \|", section("When it does nothing"), re.MULTILINE)
+    assert listed == [state.value for state in AgentState]
+
+
+def test_every_field_of_the_status_is_listed() -> None:
+    """Whatever status has, the page explains."""
+    listed = re.findall(r"^\| (`.+?`) \|", section("What status says"), re.MULTILINE)
+    fields = [name.strip("` ") for names in listed for name in names.split(",")]
+    assert sorted(fields) == sorted(AgentStatus.__struct_fields__)

@@ -1,0 +1,171 @@
+"""When replicas are started and deleted, and above all when not."""
+
+from __future__ import annotations
+
+from evenkeel.errors import DisconnectedError
+from evenkeel.metastore.metastore_api import Delete, Txn
+from evenkeel.protocol.records import Stable
+from evenkeel_raft.errors import DiskFullError
+from tests.protocol.support import KEYS, peers
+from tests.raft_agent.cluster import P0, Cluster, puts
+from tests.raft_agent.test_moves import ready
+
+
+async def test_nothing_starts_before_the_table_is_ready() -> None:
+    """The keys of a table that is being created are seen and not acted on."""
+    async with Cluster("a b c") as cluster:
+        await cluster.started()
+        await cluster.create("a b c", ready=False)
+        await cluster.pass_time(40)
+        assert cluster.holders() == set()
+        await cluster.make_ready()
+        await cluster.until(lambda: cluster.settled("a b c"), seconds=2)
+
+
+async def test_genesis_starts_with_its_configuration_and_others_empty() -> None:
+    """Who is there from the beginning can elect a leader; who comes later waits to be filled."""
+    async with await ready("a b c d", "a b c") as cluster:
+        assert all(cluster[name].disk.replicas[P0].base_configuration is not None for name in "abc")
+        cluster.network.held = {"d"}
+        await cluster.retarget("a b c d")
+        await cluster.until(lambda: "d" in cluster.holders())
+        assert cluster["d"].disk.replicas[P0].base_configuration is None
+
+
+async def test_a_replica_that_was_held_is_never_started_again() -> None:
+    """What was promised under that id is forgotten, so a list that still names it starts nothing."""
+    async with await ready("a b c", "a b c") as cluster:
+        await cluster["c"].kill()
+        del cluster["c"].disk.replicas[P0]
+        cluster["c"].start()
+        await cluster.pass_time(40)
+        assert cluster.holders() == {"a", "b"}
+
+
+async def test_absence_is_not_exclusion() -> None:
+    """A replica whose partition has no keys stays, and nobody is even asked."""
+    async with await ready("a b c", "a b c") as cluster:
+        own = KEYS.partition(*P0)
+        await cluster.metastore.txn(Txn(success=(Delete(own.stable), Delete(own.trigger))))
+        await cluster.pass_time(60)
+        assert cluster.holders() == {"a", "b", "c"}
+        assert [store.groups.asked for store in cluster.stores.values()] == [[], [], []]
+
+
+async def test_lists_alone_delete_nothing() -> None:
+    """A replica that stable leaves out, but its group's leader does not, stays; after a while that is a problem."""
+    async with await ready("a b c", "a b c") as cluster:
+        await cluster.put(KEYS.partition(*P0).stable, Stable(peers("a1 b1")))
+        await cluster.pass_time(60)
+        assert cluster.holders() == {"a", "b", "c"}
+        asked = cluster["c"].groups.asked
+        assert asked[0] == (P0, ("c", 1), ("a", "b"))
+        assert 6 < len(asked) < 14, "asked again and again, ever more slowly"
+        assert "no leader says" in cluster["c"].agent.status().problems[P0]
+
+
+async def test_the_leader_is_asked_only_after_a_read() -> None:
+    """What the watch shows may be old: the keys are read first, and if they name the replica nobody is asked."""
+    async with await ready("a b c", "a b c") as cluster:
+        store = cluster["c"]
+        store.way.hold = lambda txn: not txn.compares
+        await cluster.put(KEYS.partition(*P0).stable, Stable(peers("a1 b1")))
+        await cluster.until(lambda: store.way.holding == 1)
+        await cluster.put(KEYS.partition(*P0).stable, Stable(peers("a1 b1 c1")))
+        store.way.hold = lambda _: False
+        store.way.release()
+        await cluster.pass_time(40)
+        assert store.groups.asked == []
+        assert store.agent.status().counters.reads > 0
+
+
+async def test_a_store_that_was_down_deletes_when_it_returns() -> None:
+    """Whatever happened meanwhile, it finds out by reading and asking."""
+    async with await ready("a b c d", "a b c") as cluster:
+        await cluster["c"].kill()
+        await cluster.retarget("a b d")
+        await cluster.until(lambda: cluster.view().pending is None)
+        assert cluster.holders() == {"a", "b", "c", "d"}
+        cluster["c"].start()
+        await cluster.until(lambda: cluster.settled("a b d"))
+        assert cluster["c"].agent.status().counters.deletions == 1
+
+
+async def test_a_leader_that_is_cut_off_says_nothing() -> None:
+    """Without a leader that a quorum confirms, nothing is deleted."""
+    async with await ready("a b c d", "a b c") as cluster:
+        await cluster["c"].kill()
+        await cluster.retarget("a b d")
+        await cluster.until(lambda: cluster.view().pending is None)
+        cluster.network.cut = {"a", "b", "d"}
+        cluster["c"].start()
+        await cluster.pass_time(30)
+        assert "c" in cluster.holders()
+        cluster.network.cut = set()
+        await cluster.until(lambda: cluster.settled("a b d"))
+
+
+async def test_a_full_disk_is_tried_again() -> None:
+    """A start that fails is a problem after some attempts, and succeeds once there is room."""
+    async with Cluster("a b c") as cluster:
+        cluster["c"].groups.failing = DiskFullError("no room")
+        await cluster.create("a b c")
+        await cluster.until(lambda: "no room" in cluster["c"].agent.status().problems.get(P0, ""))
+        assert cluster["c"].agent.status().counters.failures["start"] >= 6
+        cluster["c"].groups.failing = None
+        await cluster.until(lambda: cluster.settled("a b c"))
+        assert cluster["c"].agent.status().problems == {}
+
+
+async def test_a_deletion_that_fails_is_tried_again() -> None:
+    """A store that is not there to delete its part is waited for."""
+    async with await ready("a b c d", "a b c") as cluster:
+        cluster["c"].groups.failing = DisconnectedError("the store is not connected")
+        await cluster.retarget("a b d")
+        await cluster.until(lambda: cluster["c"].agent.status().counters.failures["delete"] == 2)
+        cluster["c"].groups.failing = None
+        await cluster.until(lambda: cluster.settled("a b d"))
+
+
+async def test_a_proposal_raft_does_not_take_is_made_again() -> None:
+    """Refused for a long time, it is a problem with its reason; retries go on, slowly, and then succeed."""
+    async with await ready("a b c d", "a b c") as cluster:
+        leader = cluster[cluster.leader()]
+        leader.groups.refuse_proposals = True
+        await cluster.retarget("a b c d")
+        await cluster.pass_time(100)
+        assert "raft does not take a configuration (stage)" in leader.agent.status().problems[P0]
+        assert 7 < leader.agent.status().counters.failures["propose"] < 16
+        leader.groups.refuse_proposals = False
+        await cluster.until(lambda: cluster.settled("a b c d"))
+
+
+async def test_transactions_in_flight_are_bounded() -> None:
+    """However many partitions want to write, so many transactions at most are on their way."""
+    async with Cluster("a b c d") as cluster:
+        await cluster.create(*["a b c"] * 100)
+        partitions = [P0._replace(partition=number) for number in range(100)]
+        await cluster.until(lambda: all(cluster.settled("a b c", p) for p in partitions))
+        for store in cluster.stores.values():
+            store.way.hold = puts("pending.lock")
+        for partition in partitions:
+            await cluster.retarget("a b c d", partition=partition)
+        await cluster.pass_time(5)
+        held = [store.way.holding for store in cluster.stores.values()]
+        assert max(held) == 16
+        for store in cluster.stores.values():
+            store.way.hold = lambda _: False
+            store.way.release()
+        await cluster.until(lambda: all(cluster.settled("a b c d", p) for p in partitions))
+
+
+async def test_a_group_with_a_change_stays_awake() -> None:
+    """Its leader asks for that, and lets it sleep when the change is done."""
+    async with await ready("a b c d", "a b c") as cluster:
+        cluster.network.held = {"d"}
+        leader = cluster[cluster.leader()]
+        assert leader.groups.awake == set()
+        await cluster.retarget("a b c d")
+        await cluster.until(lambda: leader.groups.awake == {P0})
+        cluster.network.held = set()
+        await cluster.until(lambda: cluster.settled("a b c d") and leader.groups.awake == set())

@@ -1,0 +1,84 @@
+"""The logs of all groups of a store are in memory: there is a limit for all of them together."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from evenkeel.protocol.group_configuration import Configuration
+from evenkeel.protocol.keys import group_number
+from evenkeel.protocol.replica_decision import Start
+from evenkeel_raft.host.host_settings import HostSettings
+from evenkeel_raft.host.log_retention import LogRetention
+from evenkeel_raft.shared.raft_groups import Partition
+from evenkeel_reference.reference_entries import Upsert, encode_entry
+from tests.raft_host.support import ORDERS, QUICK, Cluster
+
+NewCluster = Callable[..., Awaitable[Cluster]]
+ALLOWED = HostSettings(keep_log_bytes=1000, keep_logs_bytes=10_000, max_log_bytes=50_000)
+TOGETHER = msgspec.structs.replace(QUICK, keep_log_bytes=10_000, keep_logs_bytes=40_000)
+
+
+def test_few_groups_keep_what_they_may() -> None:
+    """While all logs together are within the limit, only each group's own counts, however many groups there are."""
+    allowance = LogRetention(ALLOWED)
+    for total, groups in ((0, 0), (10_000, 1), (10_000, 1_000_000)):
+        allowance.weigh(total, groups)
+        assert (allowance.tight, allowance.keep, allowance.most) == (False, 1000, 50_000)
+
+
+def test_many_groups_keep_their_share() -> None:
+    """Logs are cut when they are twice what they keep: if all are, they are within the limit together."""
+    allowance = LogRetention(ALLOWED)
+    allowance.weigh(10_001, 100)
+    assert (allowance.total, allowance.tight, allowance.keep) == (10_001, True, 50)
+    assert 2 * allowance.keep * 100 <= 10_000
+    allowance.weigh(10_001, 2)
+    assert allowance.keep == 1000
+    allowance.weigh(9_999, 100)
+    assert (allowance.tight, allowance.keep) == (False, 1000)
+
+
+def test_members_are_cut_off_last() -> None:
+    """What a member needs stays until the logs are four times too long together."""
+    allowance = LogRetention(ALLOWED)
+    allowance.weigh(40_000, 100)
+    assert allowance.most == 50_000
+    allowance.weigh(40_001, 100)
+    assert allowance.most == 200
+
+
+async def test_sleeping_groups_give_up_what_is_too_much(new_cluster: NewCluster) -> None:
+    """Groups whose logs are each short enough are cut, in their sleep, when they are too long together."""
+    cluster = await new_cluster("a", settings=TOGETHER)
+    member = cluster["a"]
+    partitions = [ORDERS, *(Partition("orders.1", number) for number in range(1, 4))]
+    for partition in partitions:
+        start = Start(member.peer(), Configuration((member.peer(),)))
+        await member.host.start(partition, start)
+    await cluster.until(lambda: all(report.leading for report in member.host.reports().values()))
+    assert member.end is not None
+    alone = []
+    for partition in partitions:
+        for number in range(60):
+            await cluster.until(member.end.propose(group_number(*partition), 1, _upsert(number)).done)
+        await cluster.until(lambda: not member.host.awake)
+        alone.append(member.host.reports()[partition].log_bytes)
+    assert alone[0] < 2 * TOGETHER.keep_log_bytes
+    await cluster.until(lambda: _kept(cluster) < TOGETHER.keep_logs_bytes)
+    assert member.host.reports()[ORDERS].log_bytes < alone[0]
+    await cluster.until(lambda: not member.host.logs.tight)
+    assert 0 < member.host.logs.total <= TOGETHER.keep_logs_bytes
+    assert not member.host.awake
+    await member.stop()
+    await member.start()
+    assert len(member.host.running()) == len(partitions)
+
+
+def _upsert(number: int) -> bytes:
+    return encode_entry(Upsert("test", number, b"k%d" % number, b"v" * 200))
+
+
+def _kept(cluster: Cluster) -> int:
+    return sum(report.log_bytes for report in cluster["a"].host.reports().values())

@@ -1,0 +1,341 @@
+"""Members being filled: nobody waits for a store that is away, nothing is left behind, nonsense is a problem only."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from evenkeel.protocol.records import Peer, Role, StoreSettings
+from evenkeel.protocol.replica_decision import Start
+from evenkeel.wire.socket_messages import Failed, SnapshotTaken
+from evenkeel_raft.core.raft_messages import Append, HeartbeatResponse, Message
+from evenkeel_raft.host import snapshot_sender
+from evenkeel_raft.net.files.snapshot_manifest import make_manifest
+from evenkeel_raft.shared.raft_configurations import member
+from tests.raft_host.support import ORDERS, QUICK, Cluster, Member
+from tests.raft_host.test_state_machines import VALUES, pass_time, problem, replica_of
+
+NewCluster = Callable[..., Awaitable[Cluster]]
+ONE_AT_A_TIME = msgspec.structs.replace(QUICK, keep_log_bytes=2000, snapshots_at_once=1)
+
+
+async def beyond_the_log(new_cluster: NewCluster, *newcomers: str, **settings: Any) -> Cluster:
+    """A group on `a` whose log no longer reaches back to its beginning, and stores that are to be learners of it."""
+    options = msgspec.structs.replace(ONE_AT_A_TIME, **settings)
+    cluster = await new_cluster("a", *newcomers, settings=options)
+    await cluster.begin("a")
+    await cluster.write(**VALUES)
+    await cluster.until(lambda: cluster["a"].host.reports()[ORDERS].log_bytes < 8000)
+    for name in newcomers:
+        await cluster[name].host.start(ORDERS, Start(learner(cluster[name])))
+    return cluster
+
+
+def learner(member: Member) -> Peer:
+    return member.peer(2, Role.LEARNER)
+
+
+async def stage(cluster: Cluster, *learners: Peer) -> None:
+    """Have learners filled."""
+    staged = tuple(sorted(learners))
+
+    def proposed() -> bool:
+        view = cluster["a"].view
+        if view is None or view.newest != view.applied:
+            return False
+        if view.applied.staged != staged:
+            cluster["a"].host.propose(ORDERS, msgspec.structs.replace(view.applied, staged=staged))
+        return view.applied.staged == staged
+
+    await cluster.until(proposed)
+
+
+def outbox(member: Member) -> list[Path]:
+    return list((member.directory / "raft" / "outbox").glob("*"))
+
+
+async def test_a_leader_that_was_faster_is_answered_at_once(new_cluster: NewCluster) -> None:
+    """What it asked before the replica was there is heard when it is, without waiting for the next heartbeat."""
+    cluster = await new_cluster("a", "b", settings=ONE_AT_A_TIME)
+    await cluster.begin("a")
+    await cluster.write(**VALUES)
+    await stage(cluster, learner(cluster["b"]))
+    newcomer = cluster["b"].host
+    await cluster.until(lambda: newcomer.tally.refused_messages["unknown_group"] > 0)
+    await newcomer.start(ORDERS, Start(learner(cluster["b"])))
+    assert replica_of(cluster["b"]).node.leader == replica_of(cluster["a"]).node.replica
+    await cluster.equal("ab", VALUES)
+
+
+async def test_a_store_that_goes_in_mid_transfer_gives_up_its_place(
+    new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has is kept for its return, when the transfer goes on where it was; meanwhile others are filled."""
+    monkeypatch.setattr(snapshot_sender, "make_manifest", partial(make_manifest, chunk_bytes=1 << 12))
+    cluster = await beyond_the_log(new_cluster, "d", "e", bytes_per_second=5000.0)
+    away, learners = cluster["d"], [learner(cluster[name]) for name in "de"]
+    await stage(cluster, learners[0])
+    leader = cluster["a"].host
+    await cluster.until(lambda: leader.reports()[ORDERS].filling.get("d", 0.0) > 0.1)
+    await away.stop()
+    leader.peers.budget.set_rate(None)
+    await stage(cluster, *learners)
+    await cluster.equal("ae", VALUES)
+    await cluster.until(lambda: "d is not connected" in problem(cluster["a"]))
+    assert len(outbox(cluster["a"])) == 1
+    await away.start()
+    await cluster.equal("ade", VALUES)
+    await cluster.until(lambda: not outbox(cluster["a"]))
+    assert leader.tally.snapshots_failed == 0
+
+
+async def test_a_table_is_copied_within_its_limit(new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit of a replica's own table holds, from the leader on, until it is taken away; no other table's does."""
+    monkeypatch.setattr(snapshot_sender, "make_manifest", partial(make_manifest, chunk_bytes=1 << 12))
+    cluster = await beyond_the_log(new_cluster, "d", "e")
+    leader = cluster["a"].host
+    leader.limit_copies({ORDERS.table: 1.0, "another.1": 1.0})
+    await stage(cluster, learner(cluster["d"]))
+    await cluster.until(lambda: 0.1 < leader.reports()[ORDERS].filling.get("d", 0.0) < 1)
+    began = cluster.clock.now()
+    await cluster.until(lambda: cluster.clock.now() > began + 20)
+    assert leader.reports()[ORDERS].filling["d"] < 1
+    leader.limit_copies({"another.1": 1.0})
+    await cluster.equal("ad", VALUES)
+
+
+async def test_throttles_change_while_a_snapshot_is_sent_and_are_kept(
+    new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new rate holds for a copy under way; the next process begins with the last it was told."""
+    monkeypatch.setattr(snapshot_sender, "make_manifest", partial(make_manifest, chunk_bytes=1 << 12))
+    cluster = await beyond_the_log(new_cluster, "d", "e")
+    leader = cluster["a"].host
+    leader.throttle(StoreSettings(bytes_per_second=1.0, snapshots_at_once=3))
+    await stage(cluster, learner(cluster["d"]))
+    began = cluster.clock.now()
+    await cluster.until(lambda: cluster.clock.now() > began + 20)
+    assert leader.reports()[ORDERS].filling["d"] < 1
+    await cluster["a"].stop()
+    await cluster["a"].start()
+    leader = cluster["a"].host
+    assert (leader.peers.budget.rate, leader.snapshots_at_once) == (1.0, 3)
+    leader.throttle(None)
+    assert (leader.peers.budget.rate, leader.snapshots_at_once) == (None, 1)
+    await cluster.equal("ad", VALUES)
+    await cluster["a"].stop()
+    await cluster["a"].start()
+    assert cluster["a"].host.peers.budget.rate is None
+
+
+async def test_a_member_that_never_answers_shows(new_cluster: NewCluster) -> None:
+    """It is reported as empty, for no transfer would tell of it; once it answers, only a transfer does."""
+    cluster = await new_cluster("a", "d", settings=ONE_AT_A_TIME)
+    await cluster.begin("a")
+    leader = cluster["a"].host
+    await stage(cluster, learner(cluster["d"]))
+    await cluster.until(lambda: leader.reports()[ORDERS].filling == {"d": 0.0})
+    await cluster["d"].host.start(ORDERS, Start(learner(cluster["d"])))
+    await cluster.until(lambda: not leader.reports()[ORDERS].filling)
+
+
+async def test_a_member_counts_once_its_state_is_restored(new_cluster: NewCluster) -> None:
+    """The files are safe there, but nobody could be served: until then it shows as filled, and not as caught up."""
+    cluster = await beyond_the_log(new_cluster, "d")
+    leader, newcomer = cluster["a"], cluster["d"]
+    newcomer.machine.hold = {"restore"}
+    await stage(cluster, learner(newcomer))
+    await cluster.until(lambda: newcomer.machine.asked["restore"])
+    await cluster.until(lambda: leader.host.reports()[ORDERS].filling == {"d": 1.0})
+    await pass_time(cluster, 2.0)
+    assert leader.view is not None
+    assert learner(newcomer).id not in leader.view.caught_up
+    assert leader.host.reports()[ORDERS].filling == {"d": 1.0}
+    newcomer.machine.release()
+    await cluster.until(lambda: leader.view is not None and learner(newcomer).id in leader.view.caught_up)
+    assert leader.host.reports()[ORDERS].filling == {}
+
+
+async def test_a_snapshot_called_off_leaves_nothing(new_cluster: NewCluster) -> None:
+    """A state machine that is still writing when nobody wants its snapshot any more is waited for, then it goes."""
+    cluster = await beyond_the_log(new_cluster, "d")
+    leader = cluster["a"]
+    leader.machine.hold = {"snapshot"}
+    await stage(cluster, learner(cluster["d"]))
+    await cluster.until(lambda: leader.machine.asked["snapshot"])
+    await stage(cluster)
+    await cluster.until(lambda: not replica_of(leader).filler._filling)
+    assert len(outbox(leader)) == 1
+    leader.machine.release()
+    await cluster.until(lambda: not outbox(leader))
+
+
+async def test_a_superseded_member_is_sent_nothing_more(
+    new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a throttle holds the copy up: what waits for its turn is not sent once nobody wants it."""
+    monkeypatch.setattr(snapshot_sender, "make_manifest", partial(make_manifest, chunk_bytes=1 << 12))
+    cluster = await beyond_the_log(new_cluster, "d")
+    leader = cluster["a"].host
+    leader.throttle(StoreSettings(bytes_per_second=1000.0, snapshots_at_once=3))
+    await stage(cluster, learner(cluster["d"]))
+    await cluster.until(lambda: leader.tally.snapshot_bytes)
+    began = cluster.clock.now()
+    await stage(cluster)
+    await cluster.until(lambda: cluster.clock.now() > began + 1)
+    sent = leader.tally.snapshot_bytes
+    assert leader.tally.wasted_bytes == sent
+    leader.throttle(None)
+    await cluster.until(lambda: cluster.clock.now() > began + 30)
+    assert leader.tally.snapshot_bytes == sent
+
+
+@pytest.mark.parametrize("names", [["a\0b"], ["../../x"], [""], ["rows", "rows"], ["none"], ["."], ["x" * 300]])
+async def test_impossible_files_are_a_problem_only(new_cluster: NewCluster, names: list[str]) -> None:
+    """A state machine that names files that cannot be keeps its members from being filled, and nothing else."""
+    cluster = await beyond_the_log(new_cluster, "d")
+    leader = cluster["a"]
+    honest = leader.machine.snapshot
+
+    def lie(group: int, replica: int, directory: Path, answer: Callable[[Any], None]) -> None:
+        honest(group, replica, directory, lambda taken: answer(SnapshotTaken(getattr(taken, "index", 0), names)))
+
+    leader.machine.snapshot = lie  # type: ignore[method-assign]
+    await stage(cluster, learner(cluster["d"]))
+    await cluster.until(lambda: leader.host.tally.snapshots_failed >= 2)
+    assert problem(leader)
+    assert not leader.host.failed.done()
+    leader.machine.snapshot = honest  # type: ignore[method-assign]
+    await cluster.equal("ad", VALUES)
+    await cluster.until(lambda: not outbox(leader))
+
+
+async def test_a_member_that_answers_as_its_snapshot_fails_gets_another(new_cluster: NewCluster) -> None:
+    """Raft asks at once, and only once: whoever is about to end must not be taken for somebody who is at it."""
+    cluster = await beyond_the_log(new_cluster, "d")
+    leader = cluster["a"]
+    replica = replica_of(leader)
+    honest, work = leader.machine.snapshot, replica.filler.work
+    number = member(learner(cluster["d"]).id)
+
+    def fail(group: int, replica: int, directory: Path, answer: Callable[[Any], None]) -> None:
+        answer(Failed("not now"))
+
+    def answered_meanwhile() -> None:
+        node = replica.node
+        node.step(HeartbeatResponse(replica.group, 0, number, node.replica, node.term, 0, 0))
+        work()
+
+    leader.machine.snapshot = fail  # type: ignore[method-assign]
+    await stage(cluster, learner(cluster["d"]))
+    await cluster.until(lambda: leader.host.tally.snapshots_failed == 1)
+    replica.filler.work = answered_meanwhile
+    await cluster.until(lambda: leader.host.tally.snapshots_failed == 3)
+    replica.filler.work = work
+    leader.machine.snapshot = honest  # type: ignore[method-assign]
+    await cluster.equal("ad", VALUES)
+
+
+async def test_closing_in_mid_transfer_leaves_nothing(new_cluster: NewCluster) -> None:
+    """A host that stops while it makes and sends snapshots stops, and its successor begins with an empty outbox."""
+    cluster = await beyond_the_log(new_cluster, "d", "e", bytes_per_second=5000.0, snapshots_at_once=2)
+    leader = cluster["a"]
+    await stage(cluster, learner(cluster["d"]))
+    await cluster.until(lambda: leader.host.reports()[ORDERS].filling.get("d", 0.0) > 0.1)
+    leader.machine.hold = {"snapshot"}
+    await stage(cluster, learner(cluster["d"]), learner(cluster["e"]))
+    await asyncio.wait_for(leader.stop(), 20)
+    await leader.stop_machine()
+    await leader.start()
+    await leader.start_machine()
+    assert outbox(leader) == []
+    leader.host.peers.budget.set_rate(None)
+    await cluster.equal("ade", VALUES)
+
+
+async def test_a_snapshot_that_does_not_fit_is_declined(
+    new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the first byte is sent; the leader says who has no room, and tries again until there is some."""
+    free = [10]
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=free[0]))
+    cluster = await beyond_the_log(new_cluster, "d")
+    leader = cluster["a"]
+    await stage(cluster, learner(cluster["d"]))
+    await cluster.until(lambda: "and 10 are free" in problem(leader))
+    assert "d could not be filled" in problem(leader)
+    assert leader.host.tally.snapshot_bytes == 0
+    free[0] = 1 << 40
+    await cluster.equal("ad", VALUES)
+    await cluster.until(lambda: problem(leader) == "")
+
+
+async def test_the_log_reaches_back_to_a_snapshot_on_its_way(
+    new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is written while a member is filled would be missing behind its snapshot: it stays, and one is enough."""
+    monkeypatch.setattr(snapshot_sender, "make_manifest", partial(make_manifest, chunk_bytes=1 << 12))
+    cluster = await beyond_the_log(new_cluster, "d", bytes_per_second=100.0)  # a chunk, and then as good as none
+    leader = cluster["a"]
+    await stage(cluster, learner(cluster["d"]))
+    await cluster.until(lambda: leader.host.reports()[ORDERS].filling.get("d", 0.0) > 0.1)
+    taken = leader.machine.asked["snapshot"]
+    later = {f"later{number}": "v" * 200 for number in range(60)}
+    await cluster.write(**later)
+    assert leader.host.reports()[ORDERS].filling
+    for name in "ad":
+        cluster[name].host.peers.budget.set_rate(None)
+    await cluster.equal("ad", {**VALUES, **later})
+    await cluster.until(lambda: leader.host.tally.snapshots_sent == 1)
+    assert leader.machine.asked["snapshot"] == taken
+    await cluster.write(last="1")
+    await cluster.until(lambda: leader.host.reports()[ORDERS].log_bytes < 8000)
+
+
+async def test_the_log_reaches_back_to_a_member_that_lags(
+    new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who answers and is some way behind is sent what it lacks, not everything anew."""
+    cluster = await new_cluster("a", "b", "c", settings=ONE_AT_A_TIME)
+    await cluster.begin("a", "b", "c")
+    await cluster.write(first="1")
+    await cluster.equal("abc", {"first": "1"})
+    leader = cluster.leading()
+    slow = next(member for member in cluster.members.values() if member is not leader)
+    send = leader.host.peers.send
+
+    def without_entries(store: str, message: Message) -> None:
+        if store != slow.name or not isinstance(message, Append):
+            send(store, message)
+
+    monkeypatch.setattr(leader.host.peers, "send", without_entries)
+    await cluster.write(**VALUES)
+    await pass_time(cluster, 3)
+    monkeypatch.undo()
+    await cluster.equal("abc", {"first": "1", **VALUES})
+    assert slow.host.tally.snapshots_restored == 0
+
+
+async def test_a_restore_that_a_crash_cut_short_is_repeated(new_cluster: NewCluster) -> None:
+    """The log begins at a snapshot that the state machine never took: its files are there, and nobody is asked."""
+    cluster = await beyond_the_log(new_cluster, "d")
+    newcomer = cluster["d"]
+    newcomer.machine.hold = {"restore"}
+    await stage(cluster, learner(newcomer))
+    await cluster.until(lambda: newcomer.machine.asked["restore"])
+    newcomer.machine._held.clear()
+    await newcomer.stop_machine()
+    await newcomer.stop()
+    await cluster["a"].stop_machine()
+    await cluster["a"].stop()
+    await newcomer.start()
+    await newcomer.start_machine()
+    await cluster.equal("d", VALUES)
+    await cluster.until(lambda: not list((newcomer.directory / "raft" / "inbox").iterdir()))

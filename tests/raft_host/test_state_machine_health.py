@@ -1,0 +1,64 @@
+"""Groups at rest are asked for in turn, and one that is suspected before all others."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from evenkeel.runtime.clock import VirtualClock
+from evenkeel.wire.socket_messages import Opened
+from evenkeel_raft.host.state_machine_health import StateMachineHealth
+
+
+def replica(group: int, reopened: list[int]) -> Any:
+    applier = SimpleNamespace(at_rest=True, reopen=lambda: reopened.append(group))
+    return SimpleNamespace(group=group, id=("a", 1), partition=("orders.1", group), applier=applier)
+
+
+class Machine:
+    """Answers at once; notes for whom it was asked, and says which are damaged."""
+
+    def __init__(self, damaged: int) -> None:
+        self.asked: list[int] = []
+        self._damaged = damaged
+
+    def open(self, group: int, replica: int, *, table: str, partition: int) -> asyncio.Future[Opened]:
+        self.asked.append(group)
+        answer = asyncio.get_running_loop().create_future()
+        answer.set_result(Opened(1, "damaged" if group == self._damaged else "ok"))
+        return answer
+
+
+async def test_a_suspect_is_asked_for_next() -> None:
+    """Among thousands of groups its turn would come after as many seconds; damaged, it is opened again at once."""
+    reopened: list[int] = []
+    replicas = {group: replica(group, reopened) for group in range(1000)}
+    machine: Any = Machine(damaged=500)
+    attendance = StateMachineHealth(
+        replicas, machine=machine, clock=VirtualClock(), patience=10.0, on_change=lambda _: None
+    )
+    for _ in range(3):
+        attendance.look()
+        await asyncio.sleep(0)
+    attendance.suspect(replicas[500])
+    attendance.look()
+    await asyncio.sleep(0)
+    assert machine.asked[-1] == 500
+    assert reopened == [500]
+
+
+async def test_damage_that_is_being_repaired_is_no_reason_to_reopen() -> None:
+    """A restore that began before the answer came goes on."""
+    reopened: list[int] = []
+    replicas = {500: replica(500, reopened)}
+    machine: Any = Machine(damaged=500)
+    attendance = StateMachineHealth(
+        replicas, machine=machine, clock=VirtualClock(), patience=10.0, on_change=lambda _: None
+    )
+    attendance.suspect(replicas[500])
+    attendance.look()
+    replicas[500].applier.at_rest = False
+    await asyncio.sleep(0)
+    assert machine.asked == [500]
+    assert reopened == []
