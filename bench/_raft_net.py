@@ -24,8 +24,8 @@ from bench._plain_copy import make_file, plain_copy
 from bench.report import Row
 from evenkeel.runtime.event_loop import run
 from evenkeel.wire import socket_messages as wire
-from evenkeel.wire.sidecar_socket import SidecarEnd
-from evenkeel.wire.store_socket import StoreEnd
+from evenkeel.wire.sidecar_socket import SidecarSocket
+from evenkeel.wire.store_socket import StoreSocket
 from evenkeel_raft.core.raft_messages import (
     AppendResponse,
     InstallSnapshot,
@@ -301,7 +301,7 @@ async def _proposals(folder: Path) -> float:
     path = folder / "socket"
     child, _ = await asyncio.to_thread(_child, "sidecar", str(path))
     machine = _Idle()
-    end = StoreEnd(path, volume="", machine=machine)
+    end = StoreSocket(path, volume="", state_machine=machine)
     running = asyncio.create_task(end.run())
     try:
         await machine.up.wait()
@@ -318,7 +318,7 @@ async def _proposals(folder: Path) -> float:
 
 
 async def _serve_sidecar(path: str) -> None:
-    end = SidecarEnd(Path(path), volume="bench", handler=_Committing())
+    end = SidecarSocket(Path(path), volume="bench", handler=_Committing())
     await end.start()
     print(0, flush=True)
     await asyncio.Event().wait()

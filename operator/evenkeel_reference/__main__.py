@@ -13,7 +13,7 @@ from typing import Final
 
 from evenkeel.errors import EvenkeelError, InvalidInputError
 from evenkeel.runtime.event_loop import run
-from evenkeel.wire.store_socket import DEFAULT_CREDIT, StoreEnd
+from evenkeel.wire.store_socket import DEFAULT_CREDIT, StoreSocket
 from evenkeel_reference.reference_machine import Machine
 from evenkeel_reference.reference_server import Front
 
@@ -45,7 +45,7 @@ def _parser() -> argparse.ArgumentParser:
 async def _run(options: argparse.Namespace) -> None:
     host, port = _address(options.listen)
     machine = Machine(options.data)
-    sidecar = StoreEnd(options.socket, volume=machine.volume, machine=machine, credit=options.credit)
+    sidecar = StoreSocket(options.socket, volume=machine.volume, state_machine=machine, credit=options.credit)
     front = Front(machine, sidecar)
     if options.listen:
         print(f"listening on {host}:{await front.start(host, port)}", flush=True)

@@ -27,7 +27,7 @@ from evenkeel.wire.socket_messages import (
     Unavailable,
     Unknown,
 )
-from evenkeel.wire.store_socket import StoreEnd
+from evenkeel.wire.store_socket import StoreSocket
 from evenkeel_reference.reference_entries import Batch, Conditional, Delete, Entry, Upsert, encode_entry
 from evenkeel_reference.reference_machine import Machine
 
@@ -123,7 +123,7 @@ CLIENT_CODEC: Final = Codec[FrontRequest, FrontAnswer](FrontAnswer, kinds=_ANSWE
 class Front:
     """Serves clients from a machine and its sidecar."""
 
-    def __init__(self, machine: Machine, sidecar: StoreEnd) -> None:
+    def __init__(self, machine: Machine, sidecar: StoreSocket) -> None:
         self.drops: Drops = Drops()
         self._machine = machine
         self._sidecar = sidecar

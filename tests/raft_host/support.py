@@ -18,7 +18,7 @@ from evenkeel.protocol.records import Peer, Role, voters
 from evenkeel.protocol.replica_decision import Start
 from evenkeel.runtime.clock import VirtualClock
 from evenkeel.wire.socket_messages import Apply, Committed, Failed, Open, ProposeOutcome, ReadOutcome, Restore
-from evenkeel.wire.store_socket import StoreEnd
+from evenkeel.wire.store_socket import StoreSocket
 from evenkeel_raft.core.raft_types import Settings
 from evenkeel_raft.host.host import Host
 from evenkeel_raft.host.host_settings import HostSettings
@@ -91,7 +91,7 @@ class Member:
         self.clock = clock
         self.settings = settings
         self._machine: Wayward | None = None
-        self.end: StoreEnd | None = None
+        self.end: StoreSocket | None = None
         self._running: asyncio.Task[None] | None = None
         self._host: Host | None = None
         self.port = 0
@@ -134,7 +134,9 @@ class Member:
         self._machine = machine = Wayward(self.directory / "state")
         for name, value in wayward.items():
             setattr(machine, name, value)
-        self.end = StoreEnd(self.directory / "raft.sock", volume=machine.volume, machine=machine, clock=self.clock)
+        self.end = StoreSocket(
+            self.directory / "raft.sock", volume=machine.volume, state_machine=machine, clock=self.clock
+        )
         self._running = asyncio.create_task(self.end.run())
 
     async def stop_machine(self) -> None:

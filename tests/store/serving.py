@@ -18,7 +18,7 @@ from evenkeel.protocol.records import Leader, Peer, Stable, StoreRecord, TableRe
 from evenkeel.routing.routing_table import RoutingTable
 from evenkeel.runtime.clock import VirtualClock
 from evenkeel.wire.flight import PutResult, decode_error, pack
-from evenkeel.wire.store_socket import StoreEnd
+from evenkeel.wire.store_socket import StoreSocket
 from evenkeel_store.maintenance.leader_maintenance import LeaderMaintenance
 from evenkeel_store.serving.flight_server import FlightServer
 from evenkeel_store.serving.store_service import StoreService
@@ -70,7 +70,7 @@ class Store:
         self.sidecar = Sidecar(directory / "raft.sock")
         self.routes = RoutingTable(KEYS)
         self.state_machine = StoreStateMachine(directory / "data", clock=self.clock)
-        self.end = StoreEnd(directory / "raft.sock", volume="", machine=self.state_machine)
+        self.end = StoreSocket(directory / "raft.sock", volume="", state_machine=self.state_machine)
         self.service = StoreService(
             self.state_machine, self.end, self.routes, store=name, now=lambda: self.now, timeout=timeout
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from evenkeel.protocol.keys import group_number
 from evenkeel.wire import socket_messages as m
-from evenkeel.wire.sidecar_socket import SidecarEnd
+from evenkeel.wire.sidecar_socket import SidecarSocket
 
 REPLICA = 3
 
@@ -16,7 +16,7 @@ REPLICA = 3
 class SingleGroup:
     """One group of one replica."""
 
-    def __init__(self, end: SidecarEnd, table: str, partition: int) -> None:
+    def __init__(self, end: SidecarSocket, table: str, partition: int) -> None:
         self.number = group_number(table, partition)
         self.log: list[m.LoggedEntry] = []
         self.leading = True
@@ -60,7 +60,7 @@ class Sidecar:
     """All groups of one store."""
 
     def __init__(self, path: Path, *, volume: str = "vol-1") -> None:
-        self.end = SidecarEnd(path, volume=volume, handler=self)
+        self.end = SidecarSocket(path, volume=volume, handler=self)
         self.groups: dict[int, SingleGroup] = {}
         self.ready = asyncio.Event()
         self.drained = asyncio.Event()

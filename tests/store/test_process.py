@@ -20,7 +20,7 @@ import pytest
 from evenkeel.errors import DisconnectedError
 from evenkeel.metastore.etcd_server import free_port
 from evenkeel.wire import socket_messages as m
-from evenkeel.wire.sidecar_socket import SidecarEnd
+from evenkeel.wire.sidecar_socket import SidecarSocket
 from evenkeel_store.engine.journal import KeptGroup
 from evenkeel_store.engine.snapshot_files import fill_log, load_tables, read_files, write_files
 from evenkeel_store.engine.snapshot_throttle import SnapshotThrottle
@@ -117,7 +117,7 @@ async def test_killed_at_random(tmp_path: Path, start: Start) -> None:
     """What was acknowledged is there after SIGKILL, and the state is that of exactly the entries up to its index."""
     rng, log = random.Random(11), IndexedEntry(3)
     handler = Sidecar()
-    end = SidecarEnd(tmp_path / "sm.sock", volume="vol-1", handler=handler)
+    end = SidecarSocket(tmp_path / "sm.sock", volume="vol-1", handler=handler)
     await end.start()
     bench = Bench(tmp_path / "bench")
     bench.open()
@@ -138,7 +138,9 @@ async def test_killed_at_random(tmp_path: Path, start: Start) -> None:
     await end.close()
 
 
-async def live(end: SidecarEnd, log: IndexedEntry, applied: int, *, rng: random.Random, at: Path, bench: Bench) -> int:
+async def live(
+    end: SidecarSocket, log: IndexedEntry, applied: int, *, rng: random.Random, at: Path, bench: Bench
+) -> int:
     """Compare the state with the log's, send more entries, and take some of the answers."""
     taken = await end.snapshot(GROUP, REPLICA, at)
     assert taken.index == applied
@@ -173,7 +175,7 @@ async def test_killed_while_restoring(tmp_path: Path, start: Start) -> None:
         write_files(cursor, source.group.layout, source.group.kept(), snapshot, throttle=SnapshotThrottle())
     source.close()
     handler = Sidecar()
-    end = SidecarEnd(tmp_path / "sm.sock", volume="vol-1", handler=handler)
+    end = SidecarSocket(tmp_path / "sm.sock", volume="vol-1", handler=handler)
     await end.start()
     seen = set()
     for life in range(4):

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from evenkeel.runtime.clock import VirtualClock
-from evenkeel.wire.sidecar_socket import SidecarEnd
-from evenkeel.wire.store_socket import StoreEnd
+from evenkeel.wire.sidecar_socket import SidecarSocket
+from evenkeel.wire.store_socket import StoreSocket
 from tests.wire.support import Machine, Raw, Sidecar
 
 
@@ -31,20 +31,20 @@ def machine() -> Machine:
 
 
 @pytest.fixture
-async def listening(tmp_path: Path, sidecar: Sidecar, clock: VirtualClock) -> AsyncIterator[SidecarEnd]:
-    end = SidecarEnd(tmp_path / "sm.sock", volume="vol-1", handler=sidecar, clock=clock)
+async def listening(tmp_path: Path, sidecar: Sidecar, clock: VirtualClock) -> AsyncIterator[SidecarSocket]:
+    end = SidecarSocket(tmp_path / "sm.sock", volume="vol-1", handler=sidecar, clock=clock)
     await end.start()
     yield end
     await end.close()
 
 
 @pytest.fixture
-async def connect(tmp_path: Path) -> AsyncIterator[Callable[..., tuple[StoreEnd, asyncio.Task[None]]]]:
+async def connect(tmp_path: Path) -> AsyncIterator[Callable[..., tuple[StoreSocket, asyncio.Task[None]]]]:
     """Start stores' ends; they are stopped with the test."""
     tasks = []
 
-    def start(machine: Machine, **options: Any) -> tuple[StoreEnd, asyncio.Task[None]]:
-        end = StoreEnd(tmp_path / "sm.sock", machine=machine, **({"volume": "vol-1"} | options))
+    def start(machine: Machine, **options: Any) -> tuple[StoreSocket, asyncio.Task[None]]:
+        end = StoreSocket(tmp_path / "sm.sock", state_machine=machine, **({"volume": "vol-1"} | options))
         tasks.append(asyncio.create_task(end.run()))
         return end, tasks[-1]
 
@@ -55,7 +55,7 @@ async def connect(tmp_path: Path) -> AsyncIterator[Callable[..., tuple[StoreEnd,
 
 
 @pytest.fixture
-async def raw(listening: SidecarEnd) -> AsyncIterator[Raw]:
+async def raw(listening: SidecarSocket) -> AsyncIterator[Raw]:
     """A store that speaks hand-written bytes."""
     peer = await Raw.connect(listening.path)
     yield peer

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from evenkeel.wire import socket_messages as m
-from evenkeel.wire.sidecar_socket import SidecarEnd
+from evenkeel.wire.sidecar_socket import SidecarSocket
 
 GROUP, REPLICA = 7, 3
 
@@ -16,7 +16,7 @@ class Single:
     """One group of one replica."""
 
     def __init__(self, path: Path, *, volume: str = "vol-1") -> None:
-        self.end = SidecarEnd(path, volume=volume, handler=self)
+        self.end = SidecarSocket(path, volume=volume, handler=self)
         self.log: list[m.LoggedEntry] = []
         self.applied = 0
         self.opened: asyncio.Future[m.Opened] = asyncio.get_running_loop().create_future()

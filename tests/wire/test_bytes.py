@@ -15,8 +15,8 @@ from evenkeel.errors import DisconnectedError, HandshakeError
 from evenkeel.runtime.clock import VirtualClock
 from evenkeel.wire import socket_messages as m
 from evenkeel.wire.framing import Reason
-from evenkeel.wire.sidecar_socket import SidecarEnd
-from evenkeel.wire.store_socket import StoreEnd
+from evenkeel.wire.sidecar_socket import SidecarSocket
+from evenkeel.wire.store_socket import StoreSocket
 from tests.wire.support import Machine, NoJitter, Raw, Sidecar, turns
 
 HELLO = [0, 0, 0, ["hello", 1, "vol-1", 1 << 20]]
@@ -37,7 +37,7 @@ GARBAGE = [
 ]
 
 
-async def test_session_in_bytes(raw: Raw, listening: SidecarEnd, sidecar: Sidecar) -> None:
+async def test_session_in_bytes(raw: Raw, listening: SidecarSocket, sidecar: Sidecar) -> None:
     """A store that only knows msgpack and the documentation gets along."""
     raw.say(HELLO)
     assert await raw.hear() == [0, 0, 0, ["hello", 1, "vol-1", 0, True, [1, 2], 1]]
@@ -58,7 +58,7 @@ async def test_session_in_bytes(raw: Raw, listening: SidecarEnd, sidecar: Sideca
 
 @pytest.mark.parametrize(("junk", "reason"), GARBAGE, ids=[f"{reason}-{at}" for at, (_, reason) in enumerate(GARBAGE)])
 async def test_garbage_costs_its_connection(
-    raw: Raw, listening: SidecarEnd, sidecar: Sidecar, junk: bytes, reason: Reason
+    raw: Raw, listening: SidecarSocket, sidecar: Sidecar, junk: bytes, reason: Reason
 ) -> None:
     """Each kind of nonsense is counted by name, fails what was asked, and the next store is welcome."""
     raw.say(HELLO)
@@ -75,7 +75,7 @@ async def test_garbage_costs_its_connection(
     await again.close()
 
 
-async def test_wrong_answer_costs_the_connection(raw: Raw, listening: SidecarEnd) -> None:
+async def test_wrong_answer_costs_the_connection(raw: Raw, listening: SidecarSocket) -> None:
     """An answer of the wrong kind fails its request and all others."""
     raw.say(HELLO)
     futures: list[asyncio.Future[Any]] = []
@@ -100,7 +100,7 @@ async def test_wrong_answer_costs_the_connection(raw: Raw, listening: SidecarEnd
     ids=str,
 )
 async def test_garbage_instead_of_a_hello(
-    raw: Raw, listening: SidecarEnd, sidecar: Sidecar, junk: bytes, reason: Reason
+    raw: Raw, listening: SidecarSocket, sidecar: Sidecar, junk: bytes, reason: Reason
 ) -> None:
     """Whoever does not say hello does not disturb the store that did."""
     store = await Raw.connect(listening.path)
@@ -116,7 +116,7 @@ async def test_garbage_instead_of_a_hello(
     await store.close()
 
 
-async def test_no_hello_is_not_awaited_for_ever(raw: Raw, listening: SidecarEnd, clock: VirtualClock) -> None:
+async def test_no_hello_is_not_awaited_for_ever(raw: Raw, listening: SidecarSocket, clock: VirtualClock) -> None:
     """A connection that says nothing is dropped after five seconds."""
     raw.writer.write(frame(msgspec.msgpack.encode(HELLO))[:3])
     await turns(lambda: bool(listening._greeting))
@@ -127,7 +127,7 @@ async def test_no_hello_is_not_awaited_for_ever(raw: Raw, listening: SidecarEnd,
     assert listening.drops == {Reason.SILENT: 1}
 
 
-async def test_end_inside_a_frame_is_truncated(raw: Raw, listening: SidecarEnd, sidecar: Sidecar) -> None:
+async def test_end_inside_a_frame_is_truncated(raw: Raw, listening: SidecarSocket, sidecar: Sidecar) -> None:
     """A store that dies in the middle of a frame is counted, one that ends between frames is not."""
     raw.say(HELLO)
     await sidecar.hello.get()
@@ -144,7 +144,7 @@ async def test_end_inside_a_frame_is_truncated(raw: Raw, listening: SidecarEnd, 
     assert listening.drops == {Reason.TRUNCATED: 1}
 
 
-async def test_random_bytes_never_harm_the_listener(listening: SidecarEnd, sidecar: Sidecar) -> None:
+async def test_random_bytes_never_harm_the_listener(listening: SidecarSocket, sidecar: Sidecar) -> None:
     """Two hundred connections of noise, before or after a good hello: each is dropped, and the listener lives on."""
     rng = random.Random(7)
     for number in range(200):
@@ -192,7 +192,7 @@ async def test_refusal_ends_a_store(tmp_path: Path, machine: Machine, said: Any,
     """A sidecar of another version, or one that refuses for good, ends the attempts with its reason."""
     server = await serve_once(tmp_path / "sm.sock", said)
     with pytest.raises(HandshakeError, match=match):
-        await StoreEnd(tmp_path / "sm.sock", volume="vol-1", machine=machine).run()
+        await StoreSocket(tmp_path / "sm.sock", volume="vol-1", state_machine=machine).run()
     server.close()
     assert machine.volume.empty()
 
@@ -212,7 +212,7 @@ async def test_garbage_from_a_sidecar(
 ) -> None:
     """A store drops a sidecar that talks nonsense, counts it, and connects again."""
     server = await serve_once(tmp_path / "sm.sock", [0, 0, 0, ["hello", 1, "vol-1"]], junk)
-    end = StoreEnd(tmp_path / "sm.sock", volume="vol-1", machine=machine, clock=clock, rng=NoJitter())
+    end = StoreSocket(tmp_path / "sm.sock", volume="vol-1", state_machine=machine, clock=clock, rng=NoJitter())
     task = asyncio.create_task(end.run())
     for _ in range(2):
         await machine.volume.get()
@@ -226,7 +226,7 @@ async def test_garbage_from_a_sidecar(
     server.close()
 
 
-async def test_sidecar_bounds_proposals_itself(raw: Raw, listening: SidecarEnd, sidecar: Sidecar) -> None:
+async def test_sidecar_bounds_proposals_itself(raw: Raw, listening: SidecarSocket, sidecar: Sidecar) -> None:
     """A store that does not count its own proposals is told TooLarge and Busy, and keeps its connection."""
     raw.say(HELLO)
     await raw.hear()

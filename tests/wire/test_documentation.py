@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from evenkeel.wire.store_socket import StoreEnd
+from evenkeel.wire.store_socket import StoreSocket
 from evenkeel_reference.reference_machine import Machine
 from tests.wire.support import Raw
 
@@ -26,7 +26,7 @@ def session(shared: Path) -> Iterator[tuple[str, list[Any]]]:
             yield who, ast.literal_eval(frame.strip())
 
 
-def ask(end: StoreEnd, frame: list[Any]) -> asyncio.Future[Any] | None:
+def ask(end: StoreSocket, frame: list[Any]) -> asyncio.Future[Any] | None:
     """Have the store ask what the page says it asks; its answers come by themselves."""
     _, group, replica, body = frame
     match body:
@@ -47,7 +47,7 @@ async def test_session_of_the_page(tmp_path: Path) -> None:
         lambda reader, writer: connected.set_result(Raw(reader, writer)), tmp_path / "raft.sock"
     )
     machine = Machine(tmp_path / "data")
-    end = StoreEnd(tmp_path / "raft.sock", volume=machine.volume, machine=machine)
+    end = StoreSocket(tmp_path / "raft.sock", volume=machine.volume, state_machine=machine)
     running = asyncio.create_task(end.run())
     sidecar = await connected
     asked = []

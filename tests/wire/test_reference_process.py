@@ -14,7 +14,7 @@ import pytest
 
 from evenkeel.errors import DisconnectedError, StateMachineError
 from evenkeel.wire import socket_messages as m
-from evenkeel.wire.sidecar_socket import SidecarEnd
+from evenkeel.wire.sidecar_socket import SidecarSocket
 from evenkeel_reference.reference_client import ReferenceClient
 from evenkeel_reference.reference_entries import Barrier, Batch, Conditional, Delete, Entry, Upsert, encode_entry
 from evenkeel_reference.reference_server import Held, StatusIs, Written
@@ -108,13 +108,13 @@ def random_entry(rng: random.Random, index: int) -> Entry:
             return Upsert(writer, sequence, key, b"%d" % index * rng.choice([1, 500]))
 
 
-async def snapshot_of(end: SidecarEnd, directory: Path) -> Contents:
+async def snapshot_of(end: SidecarSocket, directory: Path) -> Contents:
     directory.mkdir()  # noqa: ASYNC240
     taken = await end.snapshot(GROUP, REPLICA, directory)
     return read_snapshot(directory, index=taken.index)
 
 
-async def assert_state(end: SidecarEnd, log: list[Entry], applied: int, directory: Path) -> None:
+async def assert_state(end: SidecarSocket, log: list[Entry], applied: int, directory: Path) -> None:
     contents = await snapshot_of(end, directory)
     model = Model()
     for entry in log[:applied]:
@@ -124,7 +124,9 @@ async def assert_state(end: SidecarEnd, log: list[Entry], applied: int, director
     assert {(writer, sequence): ok for writer, sequence, ok in contents.tokens} == model.tokens
 
 
-async def send_some(end: SidecarEnd, log: list[Entry], applied: int, rng: random.Random) -> list[asyncio.Future[int]]:
+async def send_some(
+    end: SidecarSocket, log: list[Entry], applied: int, rng: random.Random
+) -> list[asyncio.Future[int]]:
     """Send up to 40 more entries in requests of several, some of whose indexes hold no entry at all."""
     futures = []
     for _ in range(rng.randrange(1, 9)):
@@ -143,7 +145,7 @@ async def test_killed_at_random(tmp_path: Path, start: Callable[..., asyncio.Fut
     """What was acknowledged is there after SIGKILL, and the state is that of exactly the entries up to its index."""
     rng = random.Random(11)
     handler = Sidecar()
-    end = SidecarEnd(tmp_path / "sm.sock", volume="vol-1", handler=handler)
+    end = SidecarSocket(tmp_path / "sm.sock", volume="vol-1", handler=handler)
     await end.start()
     log: list[Entry] = []
     acknowledged = 0
@@ -172,7 +174,7 @@ async def test_killed_while_restoring(tmp_path: Path, start: Callable[..., async
     """After SIGKILL during a restore the state is the old one or the new one, never a mixture."""
     rng = random.Random(5)
     handler = Sidecar()
-    end = SidecarEnd(tmp_path / "sm.sock", volume="vol-1", handler=handler)
+    end = SidecarSocket(tmp_path / "sm.sock", volume="vol-1", handler=handler)
     await end.start()
     process = await start(data="source")
     await handler.hello.get()
@@ -289,7 +291,7 @@ async def test_two_processes_never_share_a_directory(
 async def test_damaged_state_is_said_to_be(tmp_path: Path, start: Callable[..., asyncio.Future[Process]]) -> None:
     """A state file that cannot be read is put aside, the group is damaged until it is restored, and fine afterwards."""
     handler = Sidecar()
-    end = SidecarEnd(tmp_path / "sm.sock", volume="vol-1", handler=handler)
+    end = SidecarSocket(tmp_path / "sm.sock", volume="vol-1", handler=handler)
     await end.start()
     process = await start()
     await handler.hello.get()

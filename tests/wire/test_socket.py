@@ -17,15 +17,15 @@ from evenkeel.versions import SUPPORTED
 from evenkeel.wire import socket_messages as m
 from evenkeel.wire import unix_paths as unix_sockets
 from evenkeel.wire.framing import Reason
-from evenkeel.wire.sidecar_socket import SidecarEnd
-from evenkeel.wire.store_socket import StoreEnd
+from evenkeel.wire.sidecar_socket import SidecarSocket
+from evenkeel.wire.store_socket import StoreSocket
 from tests.wire.support import Machine, NoJitter, Raw, Sidecar, turns
 
-Connect = Callable[..., tuple[StoreEnd, asyncio.Task[None]]]
+Connect = Callable[..., tuple[StoreSocket, asyncio.Task[None]]]
 
 
 async def test_hellos_carry_volume_and_credit(
-    listening: SidecarEnd, sidecar: Sidecar, machine: Machine, connect: Connect
+    listening: SidecarSocket, sidecar: Sidecar, machine: Machine, connect: Connect
 ) -> None:
     """Both ends know of each other after one frame each."""
     connect(machine, volume="", credit=77)
@@ -35,7 +35,7 @@ async def test_hellos_carry_volume_and_credit(
 
 
 async def test_a_megabyte_may_be_on_its_way(
-    listening: SidecarEnd, sidecar: Sidecar, machine: Machine, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    listening: SidecarSocket, sidecar: Sidecar, machine: Machine, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both ends have the system hold more than it would by itself, so that they are not woken for every entry."""
     held: list[int] = []
@@ -54,7 +54,7 @@ async def test_a_megabyte_may_be_on_its_way(
 
 
 async def test_requests_of_the_sidecar(
-    listening: SidecarEnd, sidecar: Sidecar, machine: Machine, connect: Connect, tmp_path: Path
+    listening: SidecarSocket, sidecar: Sidecar, machine: Machine, connect: Connect, tmp_path: Path
 ) -> None:
     """Each request reaches the state machine with group and replica, and its answer comes back."""
     connect(machine)
@@ -90,7 +90,7 @@ async def test_requests_of_the_sidecar(
     assert [await future for future, *_ in asked] == [result for *_, result in asked]
 
 
-async def test_role_is_told(listening: SidecarEnd, sidecar: Sidecar, machine: Machine, connect: Connect) -> None:
+async def test_role_is_told(listening: SidecarSocket, sidecar: Sidecar, machine: Machine, connect: Connect) -> None:
     """A role needs no answer."""
     connect(machine)
     await sidecar.hello.get()
@@ -102,7 +102,7 @@ async def test_role_is_told(listening: SidecarEnd, sidecar: Sidecar, machine: Ma
     "outcome", [m.Committed(6, 2), m.NotLeader("store-2"), m.Unknown(), m.Busy(), m.TooLarge(10)], ids=repr
 )
 async def test_proposal_has_an_outcome(
-    listening: SidecarEnd, sidecar: Sidecar, machine: Machine, connect: Connect, outcome: m.ProposeOutcome
+    listening: SidecarSocket, sidecar: Sidecar, machine: Machine, connect: Connect, outcome: m.ProposeOutcome
 ) -> None:
     """The store learns what became of its proposal."""
     end, _ = connect(machine)
@@ -115,7 +115,7 @@ async def test_proposal_has_an_outcome(
 
 
 async def test_proposals_are_pipelined(
-    listening: SidecarEnd, sidecar: Sidecar, machine: Machine, connect: Connect
+    listening: SidecarSocket, sidecar: Sidecar, machine: Machine, connect: Connect
 ) -> None:
     """A thousand proposals wait at once, and answers in any order find theirs."""
     end, _ = connect(machine)
@@ -127,7 +127,7 @@ async def test_proposals_are_pipelined(
     assert [await future for future in futures] == [m.Committed(number, 1) for number in range(1000)]
 
 
-async def test_reads_and_drain(listening: SidecarEnd, sidecar: Sidecar, machine: Machine, connect: Connect) -> None:
+async def test_reads_and_drain(listening: SidecarSocket, sidecar: Sidecar, machine: Machine, connect: Connect) -> None:
     """A read learns its index, a drain what could not be handed over."""
     end, _ = connect(machine)
     await machine.volume.get()
@@ -137,7 +137,7 @@ async def test_reads_and_drain(listening: SidecarEnd, sidecar: Sidecar, machine:
     assert (await read, await drain) == (m.ReadAt(12), m.Drained(1))
 
 
-async def test_doubts(listening: SidecarEnd, sidecar: Sidecar, machine: Machine, connect: Connect) -> None:
+async def test_doubts(listening: SidecarSocket, sidecar: Sidecar, machine: Machine, connect: Connect) -> None:
     """They are told in their order and not answered; without a sidecar nobody hears of them."""
     end, _ = connect(machine)
     end.doubt(4, 9, "lost")
@@ -148,7 +148,7 @@ async def test_doubts(listening: SidecarEnd, sidecar: Sidecar, machine: Machine,
     assert await sidecar.doubts.get() == (4, 9, m.Doubt(""))
 
 
-async def test_sizes(listening: SidecarEnd, sidecar: Sidecar, machine: Machine, connect: Connect) -> None:
+async def test_sizes(listening: SidecarSocket, sidecar: Sidecar, machine: Machine, connect: Connect) -> None:
     """They are told in their order and not answered; without a sidecar they are lost."""
     end, _ = connect(machine)
     end.size(4, 9, 1)
@@ -158,20 +158,20 @@ async def test_sizes(listening: SidecarEnd, sidecar: Sidecar, machine: Machine, 
 
 
 async def test_an_older_sidecar_is_told_no_sizes(
-    listening: SidecarEnd,
+    listening: SidecarSocket,
     sidecar: Sidecar,
     machine: Machine,
     connect: Connect,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It does not know the message, and would hang up."""
-    send: Callable[..., None] = SidecarEnd._send
+    send: Callable[..., None] = SidecarSocket._send
 
-    def older(end: SidecarEnd, *said: Any) -> None:
+    def older(end: SidecarSocket, *said: Any) -> None:
         *place, body = said
         send(end, *place, m.Hello(body.version, body.volume) if isinstance(body, m.Hello) else body)
 
-    monkeypatch.setattr(SidecarEnd, "_send", older)
+    monkeypatch.setattr(SidecarSocket, "_send", older)
     end, _ = connect(machine)
     await machine.volume.get()
     end.size(4, 9, 5000)
@@ -181,7 +181,7 @@ async def test_an_older_sidecar_is_told_no_sizes(
 
 
 async def test_applies_wait_for_credit(
-    listening: SidecarEnd, sidecar: Sidecar, machine: Machine, connect: Connect
+    listening: SidecarSocket, sidecar: Sidecar, machine: Machine, connect: Connect
 ) -> None:
     """No more than the credit is unanswered; each answer lets the next ones go, in order."""
     connect(machine, credit=2500)
@@ -203,7 +203,7 @@ async def test_applies_wait_for_credit(
 
 
 async def test_apply_past_the_credit_goes_alone(
-    listening: SidecarEnd, sidecar: Sidecar, machine: Machine, connect: Connect
+    listening: SidecarSocket, sidecar: Sidecar, machine: Machine, connect: Connect
 ) -> None:
     """An entry larger than all credit is still applied."""
     connect(machine, credit=10)
@@ -215,7 +215,7 @@ async def test_apply_past_the_credit_goes_alone(
 
 @pytest.mark.parametrize("what", ["open", "restore", "destroy", "close"])
 async def test_nothing_of_before_follows(
-    listening: SidecarEnd, sidecar: Sidecar, machine: Machine, connect: Connect, what: str
+    listening: SidecarSocket, sidecar: Sidecar, machine: Machine, connect: Connect, what: str
 ) -> None:
     """Applies that still wait for credit when their group is opened anew, replaced or ended are never sent after it."""
     connect(machine, credit=10)
@@ -240,7 +240,7 @@ async def test_nothing_of_before_follows(
 
 
 async def test_failure_is_the_store_s_word(
-    listening: SidecarEnd, sidecar: Sidecar, machine: Machine, connect: Connect
+    listening: SidecarSocket, sidecar: Sidecar, machine: Machine, connect: Connect
 ) -> None:
     """A failed request raises what the store said, gives its credit back, and the connection stays."""
     connect(machine, credit=10)
@@ -256,7 +256,7 @@ async def test_failure_is_the_store_s_word(
 
 
 async def test_merged_applies_may_answer_ahead(
-    listening: SidecarEnd, sidecar: Sidecar, machine: Machine, connect: Connect
+    listening: SidecarSocket, sidecar: Sidecar, machine: Machine, connect: Connect
 ) -> None:
     """A store that applied several requests in one transaction says so in the first answer already."""
     connect(machine)
@@ -266,20 +266,20 @@ async def test_merged_applies_may_answer_ahead(
     assert await future == 5
 
 
-async def test_nothing_is_asked_of_nobody(listening: SidecarEnd, tmp_path: Path) -> None:
+async def test_nothing_is_asked_of_nobody(listening: SidecarSocket, tmp_path: Path) -> None:
     """Without a store every request fails at once, and a store without its sidecar has never appended anything."""
     listening.role(1, 1, leader=True, term=1)
     for future in (listening.open(1, 1), listening.apply(1, 1, first=1, last=1, entries=[])):
         with pytest.raises(DisconnectedError, match="no store is connected"):
             await future
-    alone = StoreEnd(tmp_path / "none.sock", volume="", machine=Machine())
+    alone = StoreSocket(tmp_path / "none.sock", volume="", state_machine=Machine())
     assert await alone.propose(1, 1, b"x") == m.NotLeader()
     assert await alone.read_index(1, 1) == m.Unavailable()
     assert await alone.drain() == m.Drained()
 
 
 async def test_too_large_never_leaves(
-    listening: SidecarEnd, sidecar: Sidecar, machine: Machine, connect: Connect
+    listening: SidecarSocket, sidecar: Sidecar, machine: Machine, connect: Connect
 ) -> None:
     """An entry past the limit is refused before it could cost the connection; one at the limit passes."""
     end, _ = connect(machine)
@@ -291,7 +291,7 @@ async def test_too_large_never_leaves(
     assert (len(data), await future) == (m.MAX_ENTRY_BYTES, m.Committed(1, 1))
 
 
-async def test_busy_past_64_mib(listening: SidecarEnd, sidecar: Sidecar, machine: Machine, connect: Connect) -> None:
+async def test_busy_past_64_mib(listening: SidecarSocket, sidecar: Sidecar, machine: Machine, connect: Connect) -> None:
     """Unanswered proposals are bounded; what is answered makes room again."""
     end, _ = connect(machine)
     await machine.volume.get()
@@ -307,7 +307,7 @@ async def test_busy_past_64_mib(listening: SidecarEnd, sidecar: Sidecar, machine
 
 
 async def test_store_that_goes_leaves_requests_unanswered(
-    listening: SidecarEnd, sidecar: Sidecar, machine: Machine, connect: Connect
+    listening: SidecarSocket, sidecar: Sidecar, machine: Machine, connect: Connect
 ) -> None:
     """What was asked of a store that died fails, sent or still waiting for credit."""
     _, task = connect(machine, credit=10)
@@ -324,7 +324,7 @@ async def test_store_that_goes_leaves_requests_unanswered(
 
 
 async def test_store_comes_back(
-    listening: SidecarEnd, sidecar: Sidecar, machine: Machine, connect: Connect, clock: VirtualClock
+    listening: SidecarSocket, sidecar: Sidecar, machine: Machine, connect: Connect, clock: VirtualClock
 ) -> None:
     """When the sidecar is gone proposals are unknown; when it is back the store finds it, and is opened again."""
     end, _ = connect(machine, clock=clock, rng=NoJitter())
@@ -352,14 +352,14 @@ async def test_back_off_doubles(tmp_path: Path, machine: Machine, clock: Virtual
                 raise asyncio.CancelledError
             await asyncio.sleep(0)
 
-    end = StoreEnd(tmp_path / "none.sock", volume="", machine=machine, clock=Counting(), rng=NoJitter())
+    end = StoreSocket(tmp_path / "none.sock", volume="", state_machine=machine, clock=Counting(), rng=NoJitter())
     with pytest.raises(asyncio.CancelledError):
         await end.run()
     assert waits == [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 1.0]
 
 
 async def test_late_answer_goes_nowhere(
-    listening: SidecarEnd, sidecar: Sidecar, machine: Machine, connect: Connect
+    listening: SidecarSocket, sidecar: Sidecar, machine: Machine, connect: Connect
 ) -> None:
     """An answer to a request of an earlier connection is not taken for one of the present."""
     _, first = connect(machine)
@@ -378,7 +378,7 @@ async def test_late_answer_goes_nowhere(
 
 
 async def test_other_volume_is_refused(
-    listening: SidecarEnd, sidecar: Sidecar, machine: Machine, connect: Connect
+    listening: SidecarSocket, sidecar: Sidecar, machine: Machine, connect: Connect
 ) -> None:
     """A store of another volume is told which two do not fit, and what to do; it does not try again."""
     _, task = connect(machine, volume="vol-2")
@@ -389,7 +389,7 @@ async def test_other_volume_is_refused(
 
 
 async def test_other_version_is_refused_by_both_names(
-    listening: SidecarEnd, machine: Machine, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    listening: SidecarSocket, machine: Machine, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A store of another version learns both versions."""
     monkeypatch.setattr("evenkeel.wire.sidecar_socket.VERSION", 7)
@@ -400,7 +400,7 @@ async def test_other_version_is_refused_by_both_names(
 
 
 async def test_second_store_is_refused_until_the_first_is_gone(
-    listening: SidecarEnd, sidecar: Sidecar, machine: Machine, connect: Connect
+    listening: SidecarSocket, sidecar: Sidecar, machine: Machine, connect: Connect
 ) -> None:
     """Two stores never share a sidecar; the second gets its turn when the first has gone."""
     _, first = connect(machine)
@@ -418,19 +418,19 @@ async def test_second_store_is_refused_until_the_first_is_gone(
 async def test_dead_sidecar_s_socket_is_replaced(tmp_path: Path, sidecar: Sidecar) -> None:
     """A socket nobody listens on is taken over; one that somebody listens on, or no socket, is not."""
     path = tmp_path / "sm.sock"
-    first = SidecarEnd(path, volume="v", handler=sidecar)
+    first = SidecarSocket(path, volume="v", handler=sidecar)
     await first.start()
     with pytest.raises(InvalidInputError, match="another process listens"):
-        await SidecarEnd(path, volume="v", handler=sidecar).start()
+        await SidecarSocket(path, volume="v", handler=sidecar).start()
     assert first._server is not None
     first._server.close()  # as a killed process leaves it: the file stays
-    second = SidecarEnd(path, volume="v", handler=sidecar)
+    second = SidecarSocket(path, volume="v", handler=sidecar)
     await second.start()
     await second.close()
     assert not path.exists()
     path.write_text("something else")
     with pytest.raises(InvalidInputError, match="in the way"):
-        await SidecarEnd(path, volume="v", handler=sidecar).start()
+        await SidecarSocket(path, volume="v", handler=sidecar).start()
 
 
 @pytest.mark.parametrize("bytes_long", [107, 108])
@@ -438,11 +438,11 @@ def test_path_length(tmp_path: Path, bytes_long: int) -> None:
     """A path that no unix socket can have is refused by name, length and remedy, at both ends."""
     path = Path("/" + "é" * 5 + "x" * (bytes_long - 11))
     if bytes_long == 107:
-        SidecarEnd(path, volume="v", handler=Sidecar.__new__(Sidecar))
+        SidecarSocket(path, volume="v", handler=Sidecar.__new__(Sidecar))
         return
     for make in (
-        lambda: SidecarEnd(path, volume="v", handler=Sidecar.__new__(Sidecar)),
-        lambda: StoreEnd(path, volume="v", machine=Machine.__new__(Machine)),
+        lambda: SidecarSocket(path, volume="v", handler=Sidecar.__new__(Sidecar)),
+        lambda: StoreSocket(path, volume="v", state_machine=Machine.__new__(Machine)),
     ):
         with pytest.raises(InvalidInputError, match=r"108 bytes long.*at most 107.*shorter") as refused:
             make()
@@ -450,7 +450,7 @@ def test_path_length(tmp_path: Path, bytes_long: int) -> None:
 
 
 async def test_the_cluster_version_reaches_the_store(
-    listening: SidecarEnd, sidecar: Sidecar, machine: Machine, connect: Connect
+    listening: SidecarSocket, sidecar: Sidecar, machine: Machine, connect: Connect
 ) -> None:
     """With the hello, and whenever it rises."""
     end, _ = connect(machine)
@@ -461,7 +461,9 @@ async def test_the_cluster_version_reaches_the_store(
     await turns(lambda: end.cluster_version == 2)
 
 
-async def test_a_first_release_store_is_told_of_no_version(listening: SidecarEnd, sidecar: Sidecar, raw: Raw) -> None:
+async def test_a_first_release_store_is_told_of_no_version(
+    listening: SidecarSocket, sidecar: Sidecar, raw: Raw
+) -> None:
     """It would hang up on a kind of message that it does not know; past version 1 it is refused by name."""
     raw.say([0, 0, 0, ["hello", 1, "vol-1", 100]])
     assert (await raw.hear())[3][:3] == ["hello", 1, "vol-1"]
@@ -480,7 +482,7 @@ async def test_a_first_release_store_is_told_of_no_version(listening: SidecarEnd
 
 
 async def test_a_store_refuses_a_newer_cluster(
-    listening: SidecarEnd, sidecar: Sidecar, machine: Machine, connect: Connect
+    listening: SidecarSocket, sidecar: Sidecar, machine: Machine, connect: Connect
 ) -> None:
     """A sidecar that speaks the same socket may follow a cluster version that this store does not know."""
     _, running = connect(machine)

@@ -58,7 +58,7 @@ from evenkeel.wire.socket_messages import (
 )
 from evenkeel.wire.unix_paths import check_path, clear_path, widen
 
-__all__ = ["SidecarEnd", "SidecarHandler"]
+__all__ = ["SidecarSocket", "SidecarHandler"]
 
 _Body = TypeVar("_Body")
 _HELLO_SECONDS: Final = 5.0
@@ -110,7 +110,7 @@ class _Apply:
         self.bytes = _ENTRY_OVERHEAD + sum(len(entry.data) + _ENTRY_OVERHEAD for entry in request.entries)
 
 
-class SidecarEnd:
+class SidecarSocket:
     """Listens for the store; see `SidecarHandler` for what it asks."""
 
     def __init__(

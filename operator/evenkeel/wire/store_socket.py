@@ -62,7 +62,7 @@ from evenkeel.wire.socket_messages import (
 )
 from evenkeel.wire.unix_paths import check_path, widen
 
-__all__ = ["DEFAULT_CREDIT", "StateMachine", "StoreEnd"]
+__all__ = ["DEFAULT_CREDIT", "StateMachine", "StoreSocket"]
 
 DEFAULT_CREDIT: Final = 16 << 20
 
@@ -112,7 +112,7 @@ class StateMachine(Protocol):
         ...
 
 
-class StoreEnd:
+class StoreSocket:
     """Keeps a connection to the sidecar while `run` runs."""
 
     def __init__(
@@ -120,7 +120,7 @@ class StoreEnd:
         path: Path,
         *,
         volume: str,
-        machine: StateMachine,
+        state_machine: StateMachine,
         credit: int = DEFAULT_CREDIT,
         clock: Clock | None = None,
         rng: Rng | None = None,
@@ -132,7 +132,7 @@ class StoreEnd:
         self._hello = Hello(VERSION, volume, credit, supported=SUPPORTED)
         self.cluster_version = FIRST
         """What all parts of the cluster can read, by the sidecar's last word; see `evenkeel.versions`."""
-        self._machine = machine
+        self._state_machine = state_machine
         self._backoff = Backoff(clock=clock or SystemClock(), rng=rng or random.Random())
         self._sidecar: FrameConnection | None = None
         self._calls: Calls[SidecarSays] = Calls()
@@ -247,7 +247,7 @@ class StoreEnd:
         if connection is not self._sidecar:
             self._greeted(connection, frame.body)
         elif isinstance(frame.body, Apply):
-            self._machine.apply(frame.group, frame.replica, frame.body, self._answer(connection, frame))
+            self._state_machine.apply(frame.group, frame.replica, frame.body, self._answer(connection, frame))
         elif not self._request(connection, frame):
             self._calls.answered(frame.id, frame.group, frame.replica, frame.body)
 
@@ -256,13 +256,18 @@ class StoreEnd:
         if connection is self._sidecar:
             self._sidecar = None
             self._calls.abandon()
-            self._machine.disconnected()
+            self._state_machine.disconnected()
         if self._ended is not None and not self._ended.done():
             self._ended.set_result(None)
 
     def _request(self, connection: FrameConnection, frame: FromSidecar) -> bool:
         """Whether the frame asks something of the state machine."""
-        machine, group, replica, answer = self._machine, frame.group, frame.replica, self._answer(connection, frame)
+        machine, group, replica, answer = (
+            self._state_machine,
+            frame.group,
+            frame.replica,
+            self._answer(connection, frame),
+        )
         match frame.body:
             case Open():
                 machine.open(group, replica, frame.body, answer)
@@ -313,7 +318,7 @@ class StoreEnd:
         self._sidecar, self._calls, self._proposed = connection, Calls(), 0
         self._takes_sizes = body.sizes
         self._backoff.reset()
-        return self._machine.connected(body.volume)
+        return self._state_machine.connected(body.volume)
 
     def _refuse(self, connection: FrameConnection, reason: str, detail: str) -> None:
         self._refused = HandshakeError(reason, detail)

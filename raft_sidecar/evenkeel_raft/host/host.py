@@ -32,7 +32,7 @@ from evenkeel.runtime.clock import Clock, SystemClock
 from evenkeel.runtime.directories import replace_file
 from evenkeel.versions import FIRST, VersionRange
 from evenkeel.wire.framing import Drops
-from evenkeel.wire.sidecar_socket import SidecarEnd
+from evenkeel.wire.sidecar_socket import SidecarSocket
 from evenkeel_raft.core.errors import InvariantError, RefusedError
 from evenkeel_raft.core.raft_types import EMPTY_META, HardState, genesis
 from evenkeel_raft.core.rawnode import Node
@@ -117,7 +117,7 @@ class Host:
         tasks = BackgroundTasks(self.failed)
         self._machine_side = StateMachineHandler(self._replicas, tasks=tasks)
         self._peer_side = PeerHandler(self._replicas, tally=self.tally, inbox=inbox)
-        self._machine = SidecarEnd(socket, volume=identity.volume, handler=self._machine_side, clock=clock)
+        self._machine = SidecarSocket(socket, volume=identity.volume, handler=self._machine_side, clock=clock)
         self._peers = Peers(
             identity,
             handler=self._peer_side,

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from evenkeel.runtime.backoff import Backoff
 from evenkeel.runtime.clock import Clock
-from evenkeel.wire.sidecar_socket import SidecarEnd
+from evenkeel.wire.sidecar_socket import SidecarSocket
 from evenkeel_raft.host.host_settings import HostSettings
 from evenkeel_raft.host.log_retention import LogRetention
 from evenkeel_raft.host.snapshot_slots import SnapshotSlots
@@ -82,7 +82,7 @@ class HostContext(Struct, frozen=True, kw_only=True):
     rng: Random
     writer: LogWriter
     peers: Peers
-    machine: SidecarEnd
+    machine: SidecarSocket
     tasks: BackgroundTasks
     pump: ReadyQueue
     tally: HostCounters

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from evenkeel.runtime.clock import Clock
-from evenkeel.wire.sidecar_socket import SidecarEnd
+from evenkeel.wire.sidecar_socket import SidecarSocket
 from evenkeel_raft.core.raft_state import NEVER_DUE, Ticks
 from evenkeel_raft.host.host_settings import HostSettings
 from evenkeel_raft.host.log_retention import LogRetention
@@ -45,7 +45,7 @@ class HostMaintenance:
         allowance: LogRetention,
         clock: Clock,
         peers: Peers,
-        machine: SidecarEnd,
+        machine: SidecarSocket,
     ) -> None:
         self.attendance = StateMachineHealth(
             replicas,

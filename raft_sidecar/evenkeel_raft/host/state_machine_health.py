@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from evenkeel.runtime.clock import Clock
-from evenkeel.wire.sidecar_socket import SidecarEnd
+from evenkeel.wire.sidecar_socket import SidecarSocket
 from evenkeel.wire.socket_messages import Opened
 from evenkeel_raft.host.raft_replica import Replica
 
@@ -25,7 +25,7 @@ class StateMachineHealth:
         self,
         replicas: Mapping[int, Replica],
         *,
-        machine: SidecarEnd,
+        machine: SidecarSocket,
         clock: Clock,
         patience: float,
         on_change: Callable[[bool], None],

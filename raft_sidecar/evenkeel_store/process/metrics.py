@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from evenkeel.wire.store_socket import StoreEnd
+from evenkeel.wire.store_socket import StoreSocket
 from evenkeel_store.state_machine.store_state_machine import StoreStateMachine
 
 __all__ = ["Metrics"]
@@ -19,7 +19,7 @@ _PREFIX = "evenkeel_store_"
 class Metrics(Collector):
     """Reads the machine when asked."""
 
-    def __init__(self, state_machine: StoreStateMachine, sidecar: StoreEnd) -> None:
+    def __init__(self, state_machine: StoreStateMachine, sidecar: StoreSocket) -> None:
         self._machine = state_machine
         self._sidecar = sidecar
         self._registry = CollectorRegistry()

@@ -19,7 +19,7 @@ from evenkeel.routing.route_follower import follow
 from evenkeel.routing.routing_table import RoutingTable
 from evenkeel.runtime.http_server import Answer, HttpServer
 from evenkeel.versions import Feature, supports
-from evenkeel.wire.store_socket import StoreEnd
+from evenkeel.wire.store_socket import StoreSocket
 from evenkeel_store.maintenance.leader_maintenance import LeaderMaintenance
 from evenkeel_store.maintenance.peer_stores import Credentials, PeerStoreClient
 from evenkeel_store.maintenance.replica_comparison import ReplicaComparer
@@ -64,7 +64,9 @@ def _tell_damage(state_machine: StoreStateMachine) -> None:
 async def _run(
     options: Options, state_machine: StoreStateMachine, metastore: EtcdMetastore, asked: asyncio.Event
 ) -> None:
-    sidecar = StoreEnd(options.socket, volume=state_machine.volume, machine=state_machine, credit=options.credit)
+    sidecar = StoreSocket(
+        options.socket, volume=state_machine.volume, state_machine=state_machine, credit=options.credit
+    )
     routes = RoutingTable(options.keys)
     service = StoreService(state_machine, sidecar, routes, store=options.store)
     house = LeaderMaintenance(
@@ -112,7 +114,7 @@ async def _end_idle(scanner: Scanner) -> None:
         await asyncio.to_thread(scanner.end_idle)
 
 
-async def _drain(sidecar: StoreEnd, seconds: float) -> None:
+async def _drain(sidecar: StoreSocket, seconds: float) -> None:
     log.info("stopping: leaderships are handed over first")
     try:
         drained = await asyncio.wait_for(sidecar.drain(), seconds)
@@ -156,7 +158,7 @@ async def _serving(options: Options, service: StoreService, tokens: _Tokens | No
 
 
 @contextlib.asynccontextmanager
-async def _pages(options: Options, state_machine: StoreStateMachine, sidecar: StoreEnd) -> AsyncIterator[int]:
+async def _pages(options: Options, state_machine: StoreStateMachine, sidecar: StoreSocket) -> AsyncIterator[int]:
     metrics = Metrics(state_machine, sidecar)
 
     def ready() -> Answer:

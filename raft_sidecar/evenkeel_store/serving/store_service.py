@@ -37,7 +37,7 @@ from evenkeel.wire.socket_messages import (
     TooLarge,
     Unavailable,
 )
-from evenkeel.wire.store_socket import StoreEnd
+from evenkeel.wire.store_socket import StoreSocket
 from evenkeel_store.engine.group_metadata import PinnedAt
 from evenkeel_store.engine.group_state import Group
 from evenkeel_store.engine.log_entries import AddColumns, Compare, Hash, Pin, Unpin, encode_entry
@@ -65,7 +65,7 @@ class StoreService:
     def __init__(
         self,
         state_machine: StoreStateMachine,
-        sidecar: StoreEnd,
+        sidecar: StoreSocket,
         routes: Routes,
         *,
         store: str,
