@@ -69,6 +69,11 @@ VIOLATIONS = [
         "evenkeel_store.engine.group_metadata -> evenkeel_raft.core",
     ),
     (
+        "raft_sidecar/evenkeel_store/engine/group_metadata.py",
+        "import evenkeel_store.serving.scans",
+        "evenkeel_store.engine.group_metadata -> evenkeel_store.serving.scans",
+    ),
+    (
         "spark_operator_hooks/evenkeel_spark/options.py",
         "import evenkeel_store",
         "evenkeel_spark.options -> evenkeel_store",
