@@ -18,7 +18,7 @@ from evenkeel.model.crd import SCHEMA_ANNOTATION, schema_hashes
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel_operator.manifests.pod_settings import CertManagerSettings
 from evenkeel_operator.manifests.stateful_set import service
-from evenkeel_operator.process.options import parse_options
+from evenkeel_operator.process.operator_options import parse_options
 from tests.repository.tree import ROOT
 
 CHART = ROOT / "charts" / "evenkeel"

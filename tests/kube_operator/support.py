@@ -10,7 +10,7 @@ from typing import Any
 from evenkeel.errors import ApiConflictError, ApiNotFoundError, ApiUnreachableError
 from evenkeel.kube.kube_client import Answer
 from evenkeel.kube.object_kinds import Kind, Object, kind_of
-from evenkeel.model.loading import parse
+from evenkeel.model.resource_loading import parse
 from evenkeel.model.storecluster import StoreCluster
 
 

@@ -13,12 +13,12 @@ import pytest_asyncio
 from evenkeel.controller.controller import Controller
 from evenkeel.kube.kube_client import Kube
 from evenkeel.kube.object_kinds import STORE_CLUSTER, TABLE, Kind, Object
-from evenkeel.model.loading import Resource, load_yaml, parse
+from evenkeel.model.resource_loading import Resource, load_yaml, parse
 from evenkeel.model.table import Table
 from evenkeel_operator.kube import resource_reader
 from evenkeel_operator.kube.object_cache import Cache
 from evenkeel_operator.kube.resource_reader import FINALIZER, Reader
-from evenkeel_operator.kube.status_writer import StatusWriter
+from evenkeel_operator.kube.kube_status_writer import StatusWriter
 from evenkeel_operator.reconcilers.kube_resources import KubeResources
 from tests.controller.support import KEYS, Scene
 from tests.kube_operator.support import FakeKube

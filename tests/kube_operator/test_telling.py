@@ -18,8 +18,8 @@ from evenkeel.reconcile.partition_status import Problem
 from evenkeel_operator.kube.event_recorder import turned
 from evenkeel_operator.process.operator_health import OperatorHealth
 from evenkeel_operator.reconcilers.pod_conditions import PodFacts, pod_problem, ready_pod, with_pod_facts, with_problems
-from evenkeel_operator.reconcilers.scaling import SurplusStores, idle_stores
-from evenkeel_operator.reconcilers.zones import found_zones, with_zones, zones_from
+from evenkeel_operator.reconcilers.surplus_stores import SurplusStores, idle_stores
+from evenkeel_operator.reconcilers.store_zones import found_zones, with_zones, zones_from
 from tests.kube_operator.support import store_cluster
 
 OLD, NOW = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"

@@ -13,8 +13,8 @@ import yaml
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.kubectl import Kubectl, holds
 from evenkeel.errors import InvalidInputError
-from evenkeel.model.loading import parse
-from evenkeel.model.updates import validate_update
+from evenkeel.model.resource_loading import parse
+from evenkeel.model.update_rules import validate_update
 from tests.kubernetes.rules import CASES, Case, Spec
 from tests.repository.tree import ROOT
 

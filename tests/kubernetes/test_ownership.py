@@ -19,9 +19,9 @@ from evenkeel.kube.object_kinds import (
     Kind,
     Object,
 )
-from evenkeel.model.loading import parse
+from evenkeel.model.resource_loading import parse
 from evenkeel.model.storecluster import StoreCluster
-from evenkeel_operator.kube.apply import Applied, Applier
+from evenkeel_operator.kube.object_applier import Applied, Applier
 from evenkeel_operator.manifests import stateful_set
 from evenkeel_operator.manifests.pod_settings import PodSettings
 from tests.kubernetes.world import World, store_cluster

@@ -19,8 +19,8 @@ from evenkeel.protocol.records import encode
 from evenkeel.runtime.flags import Endpoint
 from evenkeel_operator.manifests.pod_settings import PodSettings
 from evenkeel_operator.process.leader_term import LeaderTermSettings
-from evenkeel_operator.process.operate import Operator
-from evenkeel_operator.process.options import Options
+from evenkeel_operator.process.operator_process import Operator
+from evenkeel_operator.process.operator_options import Options
 from tests.kubernetes.pods import Pods
 from tests.metastore.support import settings_for
 

@@ -18,7 +18,7 @@ from evenkeel.kube.kube_client import Kube
 from evenkeel.kube.object_kinds import CERTIFICATE, ISSUER, SECRET, Object
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel_operator.identity.authority import Authority, period
-from evenkeel_operator.kube.apply import Applier, foreign, owned
+from evenkeel_operator.kube.object_applier import Applier, foreign, owned
 from evenkeel_operator.manifests import cert_manager, secrets
 from evenkeel_operator.manifests.object_names import OWNER_ANNOTATION, metadata_of, store_hosts, tls_secret
 from evenkeel_operator.manifests.pod_settings import CertManagerSettings

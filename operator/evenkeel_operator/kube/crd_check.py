@@ -2,7 +2,7 @@
 
 Helm and `kubectl apply` update them apart from the operator. With older ones the API server silently drops every field
 that they do not have, and refuses a status with a value that they do not allow: those of the first release list the
-types of conditions (`evenkeel_operator.kube.status_writer` leaves out the others).
+types of conditions (`evenkeel_operator.kube.kube_status_writer` leaves out the others).
 
 Reading CRDs takes a ClusterRole, which `rbac.scope: namespace` does not grant. There nobody checks.
 """

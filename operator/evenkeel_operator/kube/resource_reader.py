@@ -7,8 +7,8 @@ from typing import NamedTuple, TypeVar
 from evenkeel.controller.resources_api import Status
 from evenkeel.errors import InvalidInputError
 from evenkeel.kube.object_kinds import Object
-from evenkeel.model.loading import Resource, parse
-from evenkeel_operator.kube.status_writer import StatusWriter
+from evenkeel.model.resource_loading import Resource, parse
+from evenkeel_operator.kube.kube_status_writer import StatusWriter
 
 __all__ = ["FINALIZER", "Reader"]
 

@@ -81,10 +81,10 @@ def stateful_set(
         "replicas": replicas,
         # All at once: a quorum comes up together, and a store does not wait for one that cannot start.
         "podManagementPolicy": "Parallel",
-        # Pods are replaced by `evenkeel_operator.reconcilers.rollout`, which knows who else is away.
+        # Pods are replaced by `evenkeel_operator.reconcilers.pod_rollout`, which knows who else is away.
         "updateStrategy": {"type": "OnDelete"},
         "revisionHistoryLimit": 3,
-        # `evenkeel_operator.reconcilers.volumes` deletes claims once they hold no data; a StatefulSet cannot know.
+        # `evenkeel_operator.reconcilers.volume_claims` deletes claims once they hold no data; a StatefulSet cannot know.
         "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Retain"},
         "selector": {"matchLabels": selector_of(cluster)},
         "template": {

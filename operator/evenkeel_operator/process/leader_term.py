@@ -38,18 +38,18 @@ from evenkeel_operator.identity.store_certificates import (
     NoCertificates,
     OperatorAuthorities,
 )
-from evenkeel_operator.kube.apply import Applier
+from evenkeel_operator.kube.object_applier import Applier
 from evenkeel_operator.kube.event_recorder import Recorder
 from evenkeel_operator.kube.object_cache import Cache, Key, key_of, version_of
 from evenkeel_operator.kube.queue import WorkQueue
 from evenkeel_operator.kube.resource_reader import Reader
-from evenkeel_operator.kube.status_writer import StatusWriter
+from evenkeel_operator.kube.kube_status_writer import StatusWriter
 from evenkeel_operator.kube.watches import Watch, Watches
 from evenkeel_operator.manifests import secrets
 from evenkeel_operator.manifests.object_names import MANAGED, STORE_CLUSTER_LABEL
 from evenkeel_operator.manifests.pod_settings import CertManagerSettings, PodSettings
 from evenkeel_operator.process.operator_health import OperatorHealth
-from evenkeel_operator.reconcilers.controllers import Controllers
+from evenkeel_operator.reconcilers.cluster_controllers import Controllers
 from evenkeel_operator.reconcilers.kube_resources import KubeResources
 from evenkeel_operator.reconcilers.pod_conditions import with_problems
 from evenkeel_operator.reconcilers.store_cluster_reconciler import StoreClusterReconciler

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from evenkeel.errors import EvenkeelError
 from evenkeel.runtime.log_setup import set_up_logs
-from evenkeel_operator.process.operate import operate
-from evenkeel_operator.process.options import parse_options
+from evenkeel_operator.process.operator_process import operate
+from evenkeel_operator.process.operator_options import parse_options
 
 __all__ = ["main"]
 

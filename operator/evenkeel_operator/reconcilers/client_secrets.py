@@ -7,7 +7,7 @@ from typing import Final
 from evenkeel.kube.kube_client import Kube
 from evenkeel.kube.object_kinds import SECRET, STORE_CLUSTER
 from evenkeel.model.storecluster import StoreCluster
-from evenkeel_operator.kube.apply import Applier
+from evenkeel_operator.kube.object_applier import Applier
 from evenkeel_operator.kube.object_cache import Cache
 from evenkeel_operator.manifests.object_names import written_object
 from evenkeel_operator.manifests.secrets import client_metadata

@@ -15,8 +15,8 @@ from evenkeel.controller.resources_api import Status, WithStatus
 from evenkeel.errors import ApiConflictError, InvalidInputError, KubernetesError
 from evenkeel.kube.kube_client import Kube
 from evenkeel.kube.object_kinds import REBALANCE_PLAN, RESOURCE_KINDS, STORE_CLUSTER, TABLE, Kind, Object
-from evenkeel.model.base import ObjectMeta, struck_off
-from evenkeel.model.loading import Resource
+from evenkeel.model.resource_base import ObjectMeta, struck_off
+from evenkeel.model.resource_loading import Resource
 from evenkeel.model.partitionassignment import PartitionAssignment
 from evenkeel.model.quantities import Duration
 from evenkeel.model.rebalanceplan import RebalancePlan
@@ -24,7 +24,7 @@ from evenkeel.model.storecluster import MetastoreOverride, StoreCluster, StoreCl
 from evenkeel.model.table import DEFAULT_UNDELETE_FOR, Table, TableSpec
 from evenkeel_operator.kube.object_cache import Cache, Key
 from evenkeel_operator.kube.resource_reader import FINALIZER, Reader
-from evenkeel_operator.kube.status_writer import StatusWriter
+from evenkeel_operator.kube.kube_status_writer import StatusWriter
 
 __all__ = ["KubeResources", "claim", "deleted_table", "release", "status_document", "unreadable_cluster"]
 

@@ -66,10 +66,10 @@ from evenkeel.reconcile.partition_status import Problem
 from evenkeel_operator.identity.authority import token
 from evenkeel_operator.identity.metastore_connections import Credentials, Metastores
 from evenkeel_operator.identity.store_certificates import CertificateSource, PublishedCertificate, seed_name
-from evenkeel_operator.kube.apply import Applied, Applier, owned
+from evenkeel_operator.kube.object_applier import Applied, Applier, owned
 from evenkeel_operator.kube.object_cache import Cache, Key, key_of
 from evenkeel_operator.kube.resource_reader import FINALIZER, Reader
-from evenkeel_operator.kube.status_writer import StatusWriter
+from evenkeel_operator.kube.kube_status_writer import StatusWriter
 from evenkeel_operator.manifests import secrets, stateful_set
 from evenkeel_operator.manifests.object_names import (
     STORE_CLUSTER_LABEL,
@@ -81,7 +81,7 @@ from evenkeel_operator.manifests.object_names import (
 )
 from evenkeel_operator.manifests.pod_settings import PodSettings
 from evenkeel_operator.reconcilers.client_secrets import ClientSecrets
-from evenkeel_operator.reconcilers.controllers import Controllers
+from evenkeel_operator.reconcilers.cluster_controllers import Controllers
 from evenkeel_operator.reconcilers.cordons import EXTEND_SECONDS, Cordons, on_cordoned_nodes
 from evenkeel_operator.reconcilers.kube_resources import (
     claim,
@@ -91,10 +91,10 @@ from evenkeel_operator.reconcilers.kube_resources import (
     unreadable_cluster,
 )
 from evenkeel_operator.reconcilers.pod_conditions import PodFacts, pod_problem, ready_pod, with_pod_facts, with_problems
-from evenkeel_operator.reconcilers.rollout import next_to_replace, outdated
-from evenkeel_operator.reconcilers.scaling import SurplusStores, idle_stores, read_surplus_stores
-from evenkeel_operator.reconcilers.volumes import Volumes
-from evenkeel_operator.reconcilers.zones import found_zones, with_zones, zones_from
+from evenkeel_operator.reconcilers.pod_rollout import next_to_replace, outdated
+from evenkeel_operator.reconcilers.surplus_stores import SurplusStores, idle_stores, read_surplus_stores
+from evenkeel_operator.reconcilers.volume_claims import Volumes
+from evenkeel_operator.reconcilers.store_zones import found_zones, with_zones, zones_from
 
 __all__ = ["StoreClusterReconciler"]
 

@@ -19,7 +19,7 @@ from evenkeel.reconcile.partition_status import Problem
 from evenkeel.versions import FIRST
 from evenkeel_operator.kube.object_cache import Cache, Key
 from evenkeel_operator.kube.resource_reader import FINALIZER, Reader
-from evenkeel_operator.kube.status_writer import StatusWriter
+from evenkeel_operator.kube.kube_status_writer import StatusWriter
 from evenkeel_operator.reconcilers.kube_resources import claim, release
 from evenkeel_operator.reconcilers.pod_conditions import with_problems
 

@@ -10,11 +10,11 @@ import pytest
 
 from evenkeel.errors import InvalidInputError
 from evenkeel.kube.object_kinds import TABLE
-from evenkeel_operator.process import options
+from evenkeel_operator.process import operator_options
 from evenkeel_operator.process.main import main
-from evenkeel_operator.process.metrics import Metrics
+from evenkeel_operator.process.operator_metrics import Metrics
 from evenkeel_operator.process.operator_health import OperatorHealth
-from evenkeel_operator.process.options import parse_options
+from evenkeel_operator.process.operator_options import parse_options
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operator.md").read_text()
 NEEDED = ("--own-namespace", "evenkeel", "--store-image", "store:1")
@@ -69,4 +69,4 @@ def test_metrics_of_the_page() -> None:
 def test_flags_of_the_page() -> None:
     """Every flag is named."""
     named = set(re.findall(r"`(--[a-z-]+)`", PAGE.partition("| flags |")[2].partition("| metric |")[0]))
-    assert {f"--{flag.name}" for flag in options._FLAGS} == named
+    assert {f"--{flag.name}" for flag in operator_options._FLAGS} == named

@@ -20,7 +20,7 @@ from evenkeel.errors import ApiConflictError, KubernetesError, LeaseNotFoundErro
 from evenkeel.kube.kube_client import Kube
 from evenkeel.kube.object_kinds import LEASE, Object
 from evenkeel.runtime.clock import Clock, SystemClock
-from evenkeel_operator.kube.apply import foreign, written_by_operator
+from evenkeel_operator.kube.object_applier import foreign, written_by_operator
 from evenkeel_operator.manifests.object_names import MANAGED
 
 __all__ = ["LeaseLock"]

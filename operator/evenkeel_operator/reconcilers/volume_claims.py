@@ -23,11 +23,11 @@ from evenkeel.kube.kube_client import Kube
 from evenkeel.kube.object_kinds import PERSISTENT_VOLUME_CLAIM, Object
 from evenkeel.model.quantities import Quantity
 from evenkeel.model.storecluster import StoreCluster
-from evenkeel_operator.kube.apply import foreign
+from evenkeel_operator.kube.object_applier import foreign
 from evenkeel_operator.kube.object_cache import Cache
 from evenkeel_operator.manifests.object_names import OWNER_ANNOTATION, STORE_CLUSTER_LABEL, store_name, store_number
 from evenkeel_operator.manifests.store_pod import CLAIM
-from evenkeel_operator.reconcilers.scaling import SurplusStores
+from evenkeel_operator.reconcilers.surplus_stores import SurplusStores
 
 __all__ = ["EMPTIED_ANNOTATION", "Volumes"]
 

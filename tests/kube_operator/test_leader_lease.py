@@ -11,7 +11,7 @@ from evenkeel.errors import LeaseNotFoundError
 from evenkeel.kube.kube_client import Kube
 from evenkeel.kube.object_kinds import LEASE
 from evenkeel.runtime.clock import VirtualClock
-from evenkeel_operator.kube.lease import LeaseLock
+from evenkeel_operator.kube.leader_lease import LeaseLock
 from tests.kube_operator.support import FakeKube, turns
 
 

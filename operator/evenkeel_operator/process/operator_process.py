@@ -26,12 +26,12 @@ from evenkeel_operator.identity.authority import Authority
 from evenkeel_operator.identity.metastore_connections import Metastores
 from evenkeel_operator.identity.seed import load_seed
 from evenkeel_operator.kube.crd_check import check_definitions
-from evenkeel_operator.kube.lease import LeaseLock
+from evenkeel_operator.kube.leader_lease import LeaseLock
 from evenkeel_operator.process.etcd_member import FORMED
 from evenkeel_operator.process.leader_term import LeaderTerm
-from evenkeel_operator.process.metrics import Metrics
+from evenkeel_operator.process.operator_metrics import Metrics
 from evenkeel_operator.process.operator_health import OperatorHealth
-from evenkeel_operator.process.options import Options
+from evenkeel_operator.process.operator_options import Options
 
 __all__ = ["Operator", "operate"]
 

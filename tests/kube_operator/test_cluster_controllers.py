@@ -10,8 +10,8 @@ from evenkeel.model.storecluster import StoreCluster
 from evenkeel.protocol.keys import Keys
 from evenkeel_operator.kube.object_cache import Cache, Key
 from evenkeel_operator.kube.resource_reader import Reader
-from evenkeel_operator.kube.status_writer import StatusWriter
-from evenkeel_operator.reconcilers.controllers import Controllers
+from evenkeel_operator.kube.kube_status_writer import StatusWriter
+from evenkeel_operator.reconcilers.cluster_controllers import Controllers
 from evenkeel_operator.reconcilers.kube_resources import KubeResources
 from tests.kube_operator.support import FakeKube, store_cluster, turns
 

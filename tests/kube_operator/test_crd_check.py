@@ -11,7 +11,7 @@ from evenkeel.kube.kube_client import Kube
 from evenkeel.kube.object_kinds import CUSTOM_RESOURCE_DEFINITION, Kind
 from evenkeel.model.crd import FACES, SCHEMA_ANNOTATION, crd
 from evenkeel_operator.kube.crd_check import check_definitions
-from evenkeel_operator.process.metrics import Metrics
+from evenkeel_operator.process.operator_metrics import Metrics
 from evenkeel_operator.process.operator_health import OperatorHealth
 from tests.kube_operator.support import FakeKube
 

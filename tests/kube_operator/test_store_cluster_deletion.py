@@ -11,7 +11,7 @@ from evenkeel.kube.object_kinds import NAMESPACE, STATEFUL_SET, STORE_CLUSTER, T
 from evenkeel.metastore.metastore_api import Put, Txn
 from evenkeel.protocol.records import Dropped, TableRecord, TableState, encode
 from evenkeel_operator.kube.resource_reader import FINALIZER
-from tests.kube_operator.test_clusters import KEY, KEYS, Scene
+from tests.kube_operator.test_store_cluster_reconciler import KEY, KEYS, Scene
 
 DELETED = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
 RELEASED = {"annotations": {"evenkeel.dev/release": "true"}}

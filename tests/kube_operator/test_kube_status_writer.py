@@ -14,7 +14,7 @@ from evenkeel.kube.kube_client import Kube
 from evenkeel.kube.object_kinds import TABLE, Kind, Object
 from evenkeel.runtime.clock import VirtualClock
 from evenkeel_operator.kube.object_cache import Cache
-from evenkeel_operator.kube.status_writer import StatusWriter
+from evenkeel_operator.kube.kube_status_writer import StatusWriter
 from tests.kube_operator.support import FakeKube, turns
 
 

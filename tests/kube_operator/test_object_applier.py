@@ -11,7 +11,7 @@ from msgspec import json
 from evenkeel.errors import ForeignObjectError
 from evenkeel.kube.kube_client import Kube
 from evenkeel.kube.object_kinds import SECRET, SERVICE, Kind, Object, kind_of
-from evenkeel_operator.kube.apply import APPLIED_ANNOTATION, Applied, Applier, covers, with_digest
+from evenkeel_operator.kube.object_applier import APPLIED_ANNOTATION, Applied, Applier, covers, with_digest
 from evenkeel_operator.manifests import cert_manager, secrets, stateful_set
 from evenkeel_operator.manifests.object_names import labels_of
 from evenkeel_operator.manifests.pod_settings import CertManagerSettings, MetastoreAccess, PodSettings

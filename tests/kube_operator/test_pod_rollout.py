@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from evenkeel.kube.object_kinds import Object
-from evenkeel_operator.reconcilers.rollout import next_to_replace, outdated
+from evenkeel_operator.reconcilers.pod_rollout import next_to_replace, outdated
 
 LIVE: Object = {
     "metadata": {"generation": 2},

@@ -31,13 +31,13 @@ from evenkeel_operator.identity.metastore_connections import Credentials, Metast
 from evenkeel_operator.identity.store_certificates import NoCertificates
 from evenkeel_operator.kube.object_cache import Cache
 from evenkeel_operator.kube.resource_reader import FINALIZER, Reader
-from evenkeel_operator.kube.status_writer import StatusWriter
+from evenkeel_operator.kube.kube_status_writer import StatusWriter
 from evenkeel_operator.manifests.object_names import OWNER_ANNOTATION, STORE_CLUSTER_LABEL
 from evenkeel_operator.manifests.pod_settings import MetastoreAccess, PodSettings
-from evenkeel_operator.reconcilers.controllers import Controllers
+from evenkeel_operator.reconcilers.cluster_controllers import Controllers
 from evenkeel_operator.reconcilers.kube_resources import KubeResources
 from evenkeel_operator.reconcilers.store_cluster_reconciler import StoreClusterReconciler
-from evenkeel_operator.reconcilers.volumes import EMPTIED_ANNOTATION
+from evenkeel_operator.reconcilers.volume_claims import EMPTIED_ANNOTATION
 from tests.kube_operator.support import FakeKube
 
 KEY = ("shop", "main")
