@@ -16,7 +16,7 @@ from typing import Any, Final
 import pytest
 
 from tests.process.test_local import Here, processes, until
-from tests.store.harm import flip
+from tests.store.file_damage import flip
 
 WITHIN: Final = 60.0
 """Seconds from the failure to a status that tells of it, on a busy machine."""

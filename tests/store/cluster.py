@@ -20,7 +20,7 @@ from evenkeel.reconcile.desired_table import DesiredTable
 from evenkeel.reconcile.table_steps import Outcome, reconcile_table
 from evenkeel.rows.partitioning import partitions_of
 from evenkeel.rows.row_schema import RowSchema, schema_of_table
-from tests.process.cluster import KEYS, LOOPBACK, TABLE, ProcessCluster, StoreProcesses
+from tests.process.process_cluster import KEYS, LOOPBACK, TABLE, ProcessCluster, StoreProcesses
 from tests.store.serving import ORDERS, Client
 
 __all__ = ["TableCluster", "TableStore"]

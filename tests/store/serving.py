@@ -23,7 +23,7 @@ from evenkeel_store.maintenance.leader_maintenance import LeaderMaintenance
 from evenkeel_store.serving.flight_server import FlightServer
 from evenkeel_store.serving.store_service import StoreService
 from evenkeel_store.state_machine.store_state_machine import StoreStateMachine
-from tests.store.single import Sidecar
+from tests.store.single_sidecar import Sidecar
 from tests.wire.support import turns
 
 KEYS = Keys(namespace="default", store_cluster="main")

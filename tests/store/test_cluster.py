@@ -21,7 +21,7 @@ from evenkeel.errors import NotLeaderError
 from evenkeel.metastore.metastore_api import Put, Txn
 from evenkeel.protocol.records import ClusterVersion, LeaderOrder, LoadSlice, StoreLoad, decode, encode
 from evenkeel.reconcile.store_reports import Reports
-from tests.process.cluster import KEYS, TABLE, StoreProcesses, end
+from tests.process.process_cluster import KEYS, TABLE, StoreProcesses, end
 from tests.store.cluster import TableCluster, TableStore
 
 pytestmark = pytest.mark.processes

@@ -40,7 +40,7 @@ from evenkeel.wire.flight import LookupRequest
 from evenkeel_store.engine.snapshot_throttle import SnapshotThrottle
 from evenkeel_store.serving.flight_server import FlightServer
 from evenkeel_store.serving.scans import ScanResult
-from tests.store.harm import flip_blocks
+from tests.store.file_damage import flip_blocks
 from tests.store.serving import KEYS, ORDERS, Client, Store, table_record
 from tests.wire.support import turns
 

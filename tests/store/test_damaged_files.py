@@ -17,9 +17,9 @@ import pytest
 
 from evenkeel.errors import DiskFullError
 from evenkeel.protocol.records import StoreLoad, decode
-from tests.process.cluster import KEYS, StoreProcesses, end
+from tests.process.process_cluster import KEYS, StoreProcesses, end
 from tests.store.cluster import TableCluster
-from tests.store.harm import flip, flip_rows
+from tests.store.file_damage import flip, flip_rows
 
 pytestmark = pytest.mark.processes
 

@@ -21,7 +21,7 @@ from evenkeel_store.engine.apply_batch import log_rows
 from evenkeel_store.engine.database import Database, is_damage, is_fatal
 from evenkeel_store.engine.journal import Journal
 from evenkeel_store.serving.scans import Scanner
-from tests.store.harm import flip_rows
+from tests.store.file_damage import flip_rows
 from tests.store.support import GROUP, Bench, columns, upsert
 from tests.store.test_replicas import restore_elsewhere
 

@@ -27,7 +27,7 @@ from evenkeel_store.engine.snapshot_throttle import SnapshotThrottle
 from evenkeel_store.process.main import main
 from tests.store.model import Model, random_log
 from tests.store.serving import Client
-from tests.store.single import Sidecar as Single
+from tests.store.single_sidecar import Sidecar as Single
 from tests.store.support import GROUP, REPLICA, Bench, columns, upsert
 from tests.store.test_replicas import check
 from tests.wire.support import Sidecar
@@ -54,7 +54,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
     started: list[Process] = []
 
     async def run(*options: str, dies_at: int = 0) -> Process:
-        program = ["tests.store.dying", str(dies_at)] if dies_at else ["evenkeel_store.process.main"]
+        program = ["tests.store.crashing_store", str(dies_at)] if dies_at else ["evenkeel_store.process.main"]
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", *program, *flags(tmp_path), *options, stdout=pipe, stderr=pipe, cwd=ROOT

@@ -17,7 +17,7 @@ from evenkeel_store.maintenance.replica_repair import ReplicaRepairer
 from evenkeel_store.state_machine import background_tasks
 from tests.store.serving import ORDERS, Store, table_record
 from tests.store.support import GROUP, columns, upsert
-from tests.store.test_machine import Asking, start
+from tests.store.test_store_state_machine import Asking, start
 from tests.wire.support import turns
 
 __all__ = ["start"]
