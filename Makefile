@@ -120,7 +120,8 @@ binaries: ## build etcd into the cache, where it is not there yet; ONLY=cluster 
 lock: setup ## resolve pyproject.toml into requirements.lock; LOCK_ARGS=--upgrade for newer versions
 	@scripts/lock.sh $(LOCK_ARGS)
 
-docs: setup ## make the documentation's pages in build/docs
+docs: setup ## build the documentation in build/docs
+	@scripts/fetch-mermaid.sh
 	@$(PYTHON_BIN) -m sphinx --fail-on-warning --quiet -c docs . build/docs
 	@echo "==> build/docs/README.html"
 
