@@ -19,6 +19,7 @@ from evenkeel_raft.core import (
     quorum,
     raft,
     raft_log,
+    raft_snapshots,
     raft_state,
     rawnode,
     readonly,
@@ -56,16 +57,16 @@ def _handle(patch: Patch, kind: type[Message], handler: Callable[[raft_state.Raf
 
 def ack_before_durable(patch: Patch) -> None:
     """Promises leave without waiting for the disk (etcd #8144)."""
-    take = rawnode.Node.take
+    ready = rawnode.RawNode.ready
 
-    def hasty(node: rawnode.Node) -> rawnode.Out:
-        out = take(node)
+    def hasty(node: rawnode.RawNode) -> rawnode.Ready:
+        out = ready(node)
         if out.append is not None:
             out.messages += out.append.responses
             out.append.responses = []
         return out
 
-    patch.setattr(rawnode.Node, "take", hasty)
+    patch.setattr(rawnode.RawNode, "ready", hasty)
 
 
 def leader_counts_itself_early(patch: Patch) -> None:
@@ -94,39 +95,39 @@ def old_term_committed_by_counting(patch: Patch) -> None:
 
 def append_cuts_log(patch: Patch) -> None:
     """A message that is shorter than the log cuts it (PySyncObj 0.3.17)."""
-    accept = raft_log.Log.accept
+    append = raft_log.Log.maybe_append
 
     def cutting(self: raft_log.Log, prev_index: int, prev_term: int, entries: list[Entry]) -> bool:
-        accepted = accept(self, prev_index, prev_term, entries)
+        accepted = append(self, prev_index, prev_term, entries)
         after = prev_index + len(entries) + 1
         if accepted and after > self.committed:
             self._truncate(after)
         return accepted
 
-    patch.setattr(raft_log.Log, "accept", cutting)
+    patch.setattr(raft_log.Log, "maybe_append", cutting)
 
 
 def vote_forgotten(patch: Patch) -> None:
     """The vote is not written (jraft #96)."""
-    batch = rawnode.Node._batch
+    batch = rawnode.RawNode._batch
 
-    def forgetful(node: rawnode.Node, r: raft_state.Raft) -> rawnode.AppendBatch:
+    def forgetful(node: rawnode.RawNode, r: raft_state.Raft) -> rawnode.AppendBatch:
         written = batch(node, r)
         if written.hard_state is not None:
             written.hard_state = HardState(written.hard_state.term, 0, written.hard_state.commit)
         return written
 
-    patch.setattr(rawnode.Node, "_batch", forgetful)
+    patch.setattr(rawnode.RawNode, "_batch", forgetful)
 
 
 def vote_for_any_log(patch: Patch) -> None:
     """Votes are given without comparing logs."""
-    patch.setattr(raft_log.Log, "is_current", lambda self, last_index, last_term: True)
+    patch.setattr(raft_log.Log, "is_up_to_date", lambda self, last_index, last_term: True)
 
 
 def candidate_asks_early(patch: Patch) -> None:
     """Votes are asked for before the candidate's term and log are durable."""
-    ask = election._ask
+    ask = election._request_votes
 
     def hasty(r: raft_state.Raft, *, pre: bool, transfer: bool) -> None:
         held, r.responses = r.responses, []
@@ -134,7 +135,7 @@ def candidate_asks_early(patch: Patch) -> None:
         r.messages += r.responses
         r.responses = held
 
-    patch.setattr(election, "_ask", hasty)
+    patch.setattr(election, "_request_votes", hasty)
 
 
 def read_without_quorum(patch: Patch) -> None:
@@ -200,7 +201,7 @@ def changes_overlap(patch: Patch) -> None:
 
 def completion_vouches_for_replacement(patch: Patch) -> None:
     """A write vouches for whatever stands where it wrote (etcd #1690)."""
-    disclaim = raft_log.Log._disclaim
+    disclaim = raft_log.Log._lower_claims
 
     def claiming(self: raft_log.Log, index: int) -> None:
         claims = [write.last for write in self.writes]
@@ -208,28 +209,28 @@ def completion_vouches_for_replacement(patch: Patch) -> None:
         for write, last in zip(self.writes, claims, strict=True):
             write.last = last
 
-    patch.setattr(raft_log.Log, "_disclaim", claiming)
+    patch.setattr(raft_log.Log, "_lower_claims", claiming)
 
 
 def unapplied_conf_ignored(patch: Patch) -> None:
     """Anybody stands, whatever configuration it has yet to apply (etcd #12133)."""
-    patch.setattr(election, "electable", lambda r: r.confs.current.is_voter(r.replica))
+    patch.setattr(election, "promotable", lambda r: r.confs.current.is_voter(r.replica))
 
 
 def snapshot_with_newest_conf(patch: Patch) -> None:
     """A snapshot carries the configuration of today instead of that of its index."""
-    meta = rawnode.Node.snapshot_meta
+    meta = raft_snapshots.Snapshots.meta
 
-    def newest(node: rawnode.Node, index: int) -> SnapshotMeta:
-        found = meta(node, index)
-        return SnapshotMeta(found.index, found.term, node._raft.confs.current)
+    def newest(self: raft_snapshots.Snapshots, index: int) -> SnapshotMeta:
+        found = meta(self, index)
+        return SnapshotMeta(found.index, found.term, self._raft.confs.current)
 
-    patch.setattr(rawnode.Node, "snapshot_meta", newest)
+    patch.setattr(raft_snapshots.Snapshots, "meta", newest)
 
 
 def snapshot_with_oldest_conf(patch: Patch) -> None:
     """A snapshot carries the configuration the log begins with: newer members are lost."""
-    patch.setattr(conf_history.Confs, "as_of", lambda self, index: self._history[0][1])
+    patch.setattr(conf_history.ConfHistory, "as_of", lambda self, index: self._history[0][1])
 
 
 def learners_counted(patch: Patch) -> None:
@@ -248,16 +249,16 @@ def learners_counted(patch: Patch) -> None:
 
 def applied_before_durable(patch: Patch) -> None:
     """Committed entries are applied before this replica's own disk has them."""
-    take = rawnode.Node.take
+    ready = rawnode.RawNode.ready
 
-    def hasty(node: rawnode.Node) -> rawnode.Out:
+    def hasty(node: rawnode.RawNode) -> rawnode.Ready:
         entries_log = node._raft.log
         durable, entries_log.durable = entries_log.durable, entries_log.last_index
-        out = take(node)
+        out = ready(node)
         entries_log.durable = durable
         return out
 
-    patch.setattr(rawnode.Node, "take", hasty)
+    patch.setattr(rawnode.RawNode, "ready", hasty)
 
 
 def minority_decides(patch: Patch) -> None:
@@ -273,16 +274,16 @@ def minority_decides(patch: Patch) -> None:
 
 def commit_beyond_match(patch: Patch) -> None:
     """Followers are told the leader's commit index, not what of it they are known to hold."""
-    take = rawnode.Node.take
+    ready = rawnode.RawNode.ready
 
-    def telling(node: rawnode.Node) -> rawnode.Out:
-        out = take(node)
+    def telling(node: rawnode.RawNode) -> rawnode.Ready:
+        out = ready(node)
         for message in out.messages:
             if isinstance(message, Heartbeat | CommitNotice):
                 message.commit = node._raft.log.committed
         return out
 
-    patch.setattr(rawnode.Node, "take", telling)
+    patch.setattr(rawnode.RawNode, "ready", telling)
     commit_to = raft_state.Raft.commit_to
     patch.setattr(raft_state.Raft, "commit_to", lambda self, index: commit_to(self, min(index, self.log.last_index)))
 
@@ -305,7 +306,7 @@ def repair_without_looking(patch: Patch) -> None:
     """A leader asks for any state there is, and takes it for its log's."""
 
     def asking(r: raft_state.Raft) -> None:
-        ask_for_state(r)
+        request_state(r)
         for message in r.messages:
             if isinstance(message, SnapshotRequest):
                 message.index = 1
@@ -316,8 +317,8 @@ def repair_without_looking(patch: Patch) -> None:
         else:
             on_install_snapshot(r, m)
 
-    ask_for_state, on_install_snapshot = leader_role.ask_for_state, follower_role.on_install_snapshot
-    patch.setattr(leader_role, "ask_for_state", asking)
+    request_state, on_install_snapshot = leader_role.request_state, follower_role.on_install_snapshot
+    patch.setattr(leader_role, "request_state", asking)
     _handle(patch, InstallSnapshot, taking)
 
 
@@ -408,12 +409,12 @@ def never_wakes(patch: Patch) -> None:
 
 def late_answer_wakes(patch: Patch) -> None:
     """A leader that fell asleep is woken by what was said before."""
-    patch.setattr(leader_role, "is_late_answer", lambda r, m: False)
+    patch.setattr(leader_role, "is_stale_heartbeat_response", lambda r, m: False)
 
 
 def any_answer_is_late(patch: Patch) -> None:
     """A leader sleeps on although somebody says that it cannot."""
-    patch.setattr(leader_role, "is_late_answer", lambda r, m: isinstance(m, HeartbeatResponse))
+    patch.setattr(leader_role, "is_stale_heartbeat_response", lambda r, m: isinstance(m, HeartbeatResponse))
 
 
 def state_news_taken_for_delivered(patch: Patch) -> None:
@@ -429,13 +430,13 @@ def state_news_taken_for_delivered(patch: Patch) -> None:
 
 def sleeping_leader_not_called(patch: Patch) -> None:
     """A state machine comes back while the leader sleeps, and nobody says so."""
-    patch.setattr(follower_role, "call_leader", lambda r: None)
-    patch.setattr(election, "call_leader", lambda r: None)
+    patch.setattr(follower_role, "ping_leader", lambda r: None)
+    patch.setattr(election, "ping_leader", lambda r: None)
 
 
 def leader_never_asks(patch: Patch) -> None:
     """A leader without a state waits for a voter to hand over to, of which there is none."""
-    patch.setattr(leader_role, "ask_for_state", lambda r: None)
+    patch.setattr(leader_role, "request_state", lambda r: None)
 
 
 def snapshot_index_ignored(patch: Patch) -> None:
@@ -496,9 +497,9 @@ def attached_where_it_was(patch: Patch) -> None:
 def attached_without_confs(patch: Patch) -> None:
     """A state machine that is ahead of the commit index moves what is applied past configurations."""
 
-    def attach(node: rawnode.Node, applied: int) -> None:
+    def attach(node: rawnode.RawNode, applied: int) -> None:
         r = node._raft
         r.commit_to(applied)
         r.log.attach(max(applied, 1) if r.log.offset == 1 else applied)
 
-    patch.setattr(rawnode.Node, "attach", attach)
+    patch.setattr(rawnode.RawNode, "attach", attach)

@@ -54,7 +54,7 @@ from evenkeel_raft.core.raft_types import (
     SnapshotMeta,
     genesis,
 )
-from evenkeel_raft.core.rawnode import Node, Out
+from evenkeel_raft.core.rawnode import RawNode, Ready
 from tests.raft.sim.disk import Disk
 from tests.raft.trace import show_conf, show_entries, show_hard_state, show_message
 
@@ -75,15 +75,15 @@ class Host:
         self.down = False
         self.node = self.start(meta.index)
 
-    def start(self, applied: int) -> Node:
+    def start(self, applied: int) -> RawNode:
         disk = self.disk
         self.down = False
         self.applied = applied
         self.work = []
-        self.node = Node(
+        self.node = RawNode(
             group=1,
             replica=self.replica,
-            random=random.Random(self.replica),
+            rng=random.Random(self.replica),
             settings=SETTINGS,
             meta=disk.meta,
             hard_state=disk.hard_state,
@@ -174,7 +174,7 @@ class Scenario:
             self.say("nothing")
 
     def _take(self, host: Host) -> bool:
-        out = host.node.take()
+        out = host.node.ready()
         before = len(self.lines)
         self._show(host.replica, out)
         self._post(out.messages)
@@ -186,9 +186,10 @@ class Scenario:
             host.work.append(out.apply)
         return len(self.lines) > before
 
-    def _show(self, replica: int, out: Out) -> None:
-        if out.soft is not None:
-            self.say(f"{replica} is {ROLE_NAMES[out.soft.role]} term={out.soft.term} leader={out.soft.leader}")
+    def _show(self, replica: int, out: Ready) -> None:
+        soft = out.soft_state
+        if soft is not None:
+            self.say(f"{replica} is {ROLE_NAMES[soft.role]} term={soft.term} leader={soft.leader}")
         for message in out.messages:
             self.say(f"{replica} sends {show_message(message)}")
         if out.append is not None:
@@ -206,7 +207,7 @@ class Scenario:
             self.say(f"{replica} restores {out.restore.index}/{out.restore.term} {show_conf(out.restore.conf)}")
         if out.apply:
             self.say(f"{replica} applies {show_entries(out.apply)}")
-        for read in out.reads:
+        for read in out.read_states:
             self.say(f"{replica} reads {read.context} at {read.index or 'nothing: ask again'}")
         if out.snapshots:
             self.say(f"{replica} wants snapshots for {out.snapshots}")
@@ -362,10 +363,10 @@ class Scenario:
 
     def do_snapshot(self, args: list[str], options: dict[str, str]) -> None:
         host = self.host(args)
-        host.node.send_snapshot(int(args[1]), int(args[2]) if len(args) > 2 else host.applied)
+        host.node.snapshots.send(int(args[1]), int(args[2]) if len(args) > 2 else host.applied)
 
     def do_report(self, args: list[str], options: dict[str, str]) -> None:
-        self.host(args).node.report_snapshot(int(args[1]))
+        self.host(args).node.snapshots.report(int(args[1]))
 
     # Looking
 

@@ -37,7 +37,7 @@ def test_accept_replaces_only_what_contradicts(mine: list[int], theirs: list[int
     full = [1, *theirs]
     sent = entries(prev + 1, full[prev : prev + count])
     agrees = prev <= len(mine) + 1 and [1, *mine][prev - 1] == full[prev - 1]
-    assert log.accept(prev, full[prev - 1], sent) is agrees
+    assert log.maybe_append(prev, full[prev - 1], sent) is agrees
     if not agrees:
         assert terms_of(log) == mine
         return
@@ -51,7 +51,7 @@ def test_committed_entries_are_never_replaced() -> None:
     """A leader that contradicts what is committed is a broken invariant, not a request."""
     log = log_of([2, 2], commit=3)
     with pytest.raises(InvariantError, match="conflicts with the log committed up to 3"):
-        log.accept(1, 1, entries(2, [3]))
+        log.maybe_append(1, 1, entries(2, [3]))
 
 
 def test_terms_at_the_edges() -> None:
@@ -71,7 +71,7 @@ def test_sizes_survive_compaction_and_truncation() -> None:
     log.compact(2)
     assert log.size(2, 5) == 3 * each
     assert log.size(0, 5) == 3 * each
-    log.accept(3, 2, entries(4, [3], size=5))
+    log.maybe_append(3, 2, entries(4, [3], size=5))
     assert log.size(2, 4) == each + 5 + ENTRY_OVERHEAD
     assert log.end == log.end_of(4)
 
@@ -81,11 +81,11 @@ def test_followers_do_not_measure() -> None:
     log = Log(META, entries(2, [2, 2], size=10), commit=3, applied=1)
     each = 10 + ENTRY_OVERHEAD
     log.measure()
-    log.accept(3, 2, entries(4, [2, 2, 2], size=10))
+    log.maybe_append(3, 2, entries(4, [2, 2, 2], size=10))
     assert not log.measured
     log.applied = log.committed = 5
     log.compact(5)
-    log.accept(6, 2, entries(7, [2], size=10))
+    log.maybe_append(6, 2, entries(7, [2], size=10))
     assert log.size(5, 7) == 2 * each
     assert log.end - log.applied_end == 2 * each
 
@@ -105,7 +105,7 @@ def test_batches_hold_what_fits_and_at_least_one() -> None:
 def test_newest_not_after(terms: list[int], index: int, term: int) -> None:
     """The hint is the highest index, not above the one given, whose term is not above the one given."""
     log = log_of(terms)
-    found = log.newest_not_after(index, term)
+    found = log.find_conflict_by_term(index, term)
     candidates = [at for at in range(1, min(index, log.last_index) + 1) if log.term(at) <= term]
     assert found == max(candidates, default=min(index, log.offset - 1))
 
@@ -114,12 +114,12 @@ def test_writes_vouch_only_for_what_still_stands() -> None:
     """A completed write does not make durable what was cut off after it was handed out."""
     log = log_of([2])
     log.extend(entries(3, [2, 2]))
-    assert [entry.index for entry in log.hand_out()] == [3, 4]
+    assert [entry.index for entry in log.submit_entries()] == [3, 4]
     write = Write(1, log.last_index, 1, 0, False)
     log.writes.append(write)
-    log.accept(3, 2, entries(4, [3]))
+    log.maybe_append(3, 2, entries(4, [3]))
     assert write.last == 3
-    assert [entry.index for entry in log.hand_out()] == [4]
+    assert [entry.index for entry in log.submit_entries()] == [4]
 
 
 def test_a_second_configuration_proves_the_first() -> None:
@@ -143,7 +143,7 @@ def test_a_snapshot_is_not_durable_before_its_write() -> None:
     """Restoring hands nothing to the state machine until the record is written; older writes do not count."""
     log = log_of([2])
     log.extend(entries(3, [2]))
-    log.hand_out()
+    log.submit_entries()
     old = Write(1, 3, 1, 0, False)
     log.writes.append(old)
     meta = SnapshotMeta(9, 4, Conf(voters=(1, 2)))
@@ -163,7 +163,7 @@ def test_configuration_entries_are_found() -> None:
     assert log.conf_in(1, 2)
     assert not log.conf_in(2, 3)
     assert log.conf_in(2, 9)
-    log.accept(3, 2, entries(4, [3]))
+    log.maybe_append(3, 2, entries(4, [3]))
     assert log.conf_indexes == [2]
     log.compact(2)
     assert log.conf_indexes == []

@@ -19,16 +19,16 @@ from evenkeel_raft.core.raft_types import (
     Settings,
     SnapshotMeta,
 )
-from evenkeel_raft.core.rawnode import Node
+from evenkeel_raft.core.rawnode import RawNode
 
 
-def _leader_without_a_state(learners: tuple[int, ...] = (2,)) -> Node:
+def _leader_without_a_state(learners: tuple[int, ...] = (2,)) -> RawNode:
     """The only voter of a group, with learners, whose log begins at 4 and whose state machine has nothing."""
     meta = SnapshotMeta(4, 2, Conf(voters=(1,), learners=learners))
-    node = Node(group=1, replica=1, random=random.Random(1), meta=meta, hard_state=HardState(2, 1, 4), applied=0)
+    node = RawNode(group=1, replica=1, rng=random.Random(1), meta=meta, hard_state=HardState(2, 1, 4), applied=0)
     node.campaign()
     for _ in range(3):
-        out = node.take()
+        out = node.ready()
         if out.append is not None:
             node.on_persisted(out.append.token)
     assert node.leading
@@ -44,7 +44,7 @@ def test_a_leader_takes_no_state_but_its_logs(index: int, term: int) -> None:
     """A member's state must end with a committed entry of the leader's own log, or entries would be lost."""
     node = _leader_without_a_state()
     node.step(InstallSnapshot(1, 0, 2, 1, node.term, SnapshotMeta(index, term, node.conf), True))
-    assert node.take().restore is None
+    assert node.ready().restore is None
     assert node.needs_restore
     assert node.leading
 
@@ -53,18 +53,18 @@ def test_a_leader_takes_a_members_state_and_leads_on() -> None:
     """What follows the snapshot is applied from the log."""
     node = _leader_without_a_state()
     node.step(InstallSnapshot(1, 0, 2, 1, node.term, SnapshotMeta(4, 2, node.conf), True))
-    out = node.take()
+    out = node.ready()
     assert out.restore is not None
     assert (out.restore.index, [entry.index for entry in out.apply]) == (4, [5])
     assert (node.leading, node.needs_restore) == (True, False)
 
 
-def _asked(node: Node, timeouts: int) -> list[int]:
+def _asked(node: RawNode, timeouts: int) -> list[int]:
     """Which learners it asks for their state within so many election timeouts; all of them answer heartbeats."""
     asked: list[int] = []
     for _ in range(timeouts * Settings().election_ticks):
         node.tick()
-        for message in node.take().messages:
+        for message in node.ready().messages:
             if isinstance(message, SnapshotRequest):
                 asked.append(message.receiver)
             elif isinstance(message, Heartbeat):
@@ -72,7 +72,7 @@ def _asked(node: Node, timeouts: int) -> list[int]:
     return asked
 
 
-def _leader_with_two_learners() -> Node:
+def _leader_with_two_learners() -> RawNode:
     node = _leader_without_a_state(learners=(2, 3))
     for learner in (2, 3):
         node.step(AppendResponse(1, 0, learner, 1, node.term, 5, False, 0, 0, 5))
@@ -103,4 +103,4 @@ def test_who_sends_a_state_is_not_taken_for_a_leader() -> None:
         node._raft.become_follower(node.term, 0)
         node.step(InstallSnapshot(1, 0, 2, 1, term, SnapshotMeta(4, 2, node.conf), True))
         assert (node.leader, node.term) == (0, term)
-        assert node.take().restore is not None
+        assert node.ready().restore is not None

@@ -20,7 +20,7 @@ from statistics import median
 
 from evenkeel_raft.core.raft_messages import Message
 from evenkeel_raft.core.raft_types import Conf, genesis
-from evenkeel_raft.core.rawnode import Node
+from evenkeel_raft.core.rawnode import RawNode
 
 WINDOW = 0.2
 
@@ -30,7 +30,7 @@ class Cluster:
 
     def __init__(self) -> None:
         meta = genesis(Conf(voters=(1, 2, 3)))
-        self.nodes = {i: Node(group=1, replica=i, random=random.Random(i), meta=meta) for i in (1, 2, 3)}
+        self.nodes = {i: RawNode(group=1, replica=i, rng=random.Random(i), meta=meta) for i in (1, 2, 3)}
         self.inboxes: dict[int, list[Message]] = {i: [] for i in self.nodes}
         self.applied = dict.fromkeys(self.nodes, 1)
         self.nodes[1].campaign()
@@ -41,7 +41,7 @@ class Cluster:
     def pump(self, replica: int) -> None:
         """Do all that a node wants done."""
         node, inboxes = self.nodes[replica], self.inboxes
-        out = node.take()
+        out = node.ready()
         for message in out.messages:
             inboxes[message.receiver].append(message)
         append = out.append

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from evenkeel_raft.core.raft_types import Conf, Entry, genesis
-from evenkeel_raft.core.rawnode import Node
+from evenkeel_raft.core.rawnode import RawNode
 from evenkeel_raft.log.log_records import Append, Compacted, Created
 from tests.raft_log.sim import SimDisk
 from tests.raft_log.support import open_log, write
@@ -24,11 +24,11 @@ class Host:
             write(self.log, Created(GROUP, REPLICA, 0, b"orders/7"), first)
             self.log, found = open_log(disk)
         group = found.groups[GROUP]
-        self.node = Node(
+        self.node = RawNode(
             group=GROUP,
             replica=group.replica,
             generation=group.generation,
-            random=Random(1),
+            rng=Random(1),
             meta=group.meta,
             hard_state=group.hard_state,
             entries=group.entries,
@@ -40,7 +40,7 @@ class Host:
     def work(self) -> None:
         """Do what the node wants done until it wants nothing."""
         while True:
-            out = self.node.take()
+            out = self.node.ready()
             if out.append is None and not out.apply:
                 return
             if out.append is not None:

@@ -90,7 +90,7 @@ async def test_readiness_waits_for_what_others_have_committed(sidecar: Sidecar) 
     await cluster.until(lambda: unready(host) == "")
     [replica] = host._replicas.values()
     raft = replica.node._raft
-    raft.told_commit = raft.log.committed + 2
+    raft.leader_commit = raft.log.committed + 2
     assert unready(host) == "1 replicas are not caught up: orders.1/0"
     await cluster.write(x="1")
     await cluster.write(x="2")

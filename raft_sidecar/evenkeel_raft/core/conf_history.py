@@ -11,10 +11,10 @@ from evenkeel_raft.core.confchange import apply_change
 from evenkeel_raft.core.errors import InvariantError, RefusedError
 from evenkeel_raft.core.raft_types import Conf, Entry, SnapshotMeta, decode_conf_change
 
-__all__ = ["Confs"]
+__all__ = ["ConfHistory"]
 
 
-class Confs:
+class ConfHistory:
     """The applied configuration, `current`, made by the entry at `index`; and those before it."""
 
     __slots__ = ("_history", "current", "index")

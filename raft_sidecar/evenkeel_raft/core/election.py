@@ -12,7 +12,7 @@ because it does not know that the removal is committed.
 
 from __future__ import annotations
 
-from evenkeel_raft.core.follower_role import call_leader
+from evenkeel_raft.core.follower_role import ping_leader
 from evenkeel_raft.core.quorum import LOST, WON, vote_result
 from evenkeel_raft.core.raft_messages import TimeoutNow, VoteRequest, VoteResponse
 from evenkeel_raft.core.raft_state import Raft
@@ -20,18 +20,18 @@ from evenkeel_raft.core.raft_types import CANDIDATE, FOLLOWER, LEADER, PRE_CANDI
 
 __all__ = [
     "campaign",
-    "electable",
     "in_lease",
     "on_timeout_now",
     "on_vote_request",
     "on_vote_response",
+    "promotable",
     "record_vote",
     "tick_election",
     "vote_response",
 ]
 
 
-def electable(r: Raft) -> bool:
+def promotable(r: Raft) -> bool:
     """Whether this replica may stand: a voter that has applied every configuration it knows to be committed."""
     log, confs = r.log, r.confs
     if not confs.current.is_voter(r.replica) or log.pending_snapshot is not None:
@@ -41,22 +41,22 @@ def electable(r: Raft) -> bool:
 
 def campaign(r: Raft, *, transfer: bool) -> None:
     """Stand for election if allowed; a leader's hand-over needs no pre-vote, for the leader is known to agree."""
-    if r.role == LEADER or not electable(r):
+    if r.role == LEADER or not promotable(r):
         return
     if transfer:
-        _stand(r, transfer=True)
+        _start_election(r, transfer=True)
         return
     r.become_pre_candidate()
-    _ask(r, pre=True, transfer=False)
-    _decide(r)
+    _request_votes(r, pre=True, transfer=False)
+    _tally(r)
 
 
-def _stand(r: Raft, *, transfer: bool) -> None:
+def _start_election(r: Raft, *, transfer: bool) -> None:
     r.become_candidate()
-    _ask(r, pre=False, transfer=transfer)
+    _request_votes(r, pre=False, transfer=transfer)
 
 
-def _ask(r: Raft, *, pre: bool, transfer: bool) -> None:
+def _request_votes(r: Raft, *, pre: bool, transfer: bool) -> None:
     conf, log = r.confs.current, r.log
     term = r.term + 1 if pre else r.term
     commit, commit_term = log.committed, log.term(log.committed)
@@ -72,13 +72,13 @@ def _ask(r: Raft, *, pre: bool, transfer: bool) -> None:
         )  # fmt: skip
 
 
-def _decide(r: Raft) -> None:
+def _tally(r: Raft) -> None:
     conf = r.confs.current
     result = vote_result(conf.voters, conf.outgoing, r.votes)
     if result == LOST:
         r.become_follower(r.term, 0)
     elif result == WON and r.role == PRE_CANDIDATE:
-        _stand(r, transfer=False)
+        _start_election(r, transfer=False)
     elif result == WON:
         r.become_leader()
 
@@ -86,7 +86,7 @@ def _decide(r: Raft) -> None:
 def record_vote(r: Raft, voter: int, *, granted: bool) -> None:
     """Count a vote; the first answer of each voter stands."""
     r.votes.setdefault(voter, granted)
-    _decide(r)
+    _tally(r)
 
 
 def in_lease(r: Raft) -> bool:
@@ -98,7 +98,7 @@ def on_vote_request(r: Raft, m: VoteRequest) -> None:
     """Give a vote, or (`pre`) say whether it would be given."""
     _learn_commit(r, m.commit, m.commit_term)
     free = r.vote == m.sender or (r.vote == 0 and r.leader == 0) or (m.pre and m.term > r.term)
-    if not free or not r.log.is_current(m.last_index, m.last_term):
+    if not free or not r.log.is_up_to_date(m.last_index, m.last_term):
         r.messages.append(vote_response(r, m.sender, r.term, pre=m.pre, granted=False))
     elif m.pre:
         r.messages.append(vote_response(r, m.sender, m.term, pre=True, granted=True))
@@ -121,7 +121,7 @@ def _learn_commit(r: Raft, index: int, term: int) -> None:
     if r.role == LEADER or index <= r.log.committed or r.log.term(index) != term:
         return
     r.commit_to(index)
-    if r.role != FOLLOWER and not electable(r):
+    if r.role != FOLLOWER and not promotable(r):
         r.become_follower(r.term, 0)
 
 
@@ -137,7 +137,7 @@ def on_vote_response(r: Raft, m: VoteResponse) -> None:
 
 
 def on_timeout_now(r: Raft, m: TimeoutNow) -> None:
-    """Take over from the leader. One who was removed or demoted meanwhile is not electable and stays."""
+    """Take over from the leader. One who was removed or demoted meanwhile is not promotable and stays."""
     if r.role == FOLLOWER and m.sender == r.leader:
         campaign(r, transfer=True)
 
@@ -147,7 +147,7 @@ def tick_election(r: Raft) -> None:
     now = r.ticks.now
     if now - r.election_since >= r.timeout:
         r.election_since = now
-        r.draw_timeout()
-        if r.leader and r.replica in r.confs.current.members() and not electable(r):
-            call_leader(r)
+        r.reset_election_timeout()
+        if r.leader and r.replica in r.confs.current.members() and not promotable(r):
+            ping_leader(r)
         campaign(r, transfer=False)

@@ -19,7 +19,6 @@ from evenkeel_raft.core.raft_state import Raft
 from evenkeel_raft.core.raft_types import FOLLOWER, ReadState, SnapshotMeta
 
 __all__ = [
-    "call_leader",
     "forward_read",
     "on_append",
     "on_commit_notice",
@@ -27,6 +26,7 @@ __all__ = [
     "on_install_snapshot",
     "on_read_response",
     "on_snapshot_request",
+    "ping_leader",
     "report_commit",
     "tick_follower",
 ]
@@ -39,8 +39,8 @@ def follow(r: Raft, leader: int) -> None:
             raise InvariantError(f"replicas {r.leader} and {leader} both lead term {r.term}")
         if r.role != FOLLOWER:
             r.become_follower(r.term, leader)
-        r.leader, r.soft_due = leader, True
-    r.election_since = r.leader_heard = r.ticks.now
+        r.leader, r.soft_state_changed = leader, True
+    r.election_since = r.leader_contact = r.ticks.now
 
 
 def on_append(r: Raft, m: Append) -> Refusal | None:
@@ -51,19 +51,19 @@ def on_append(r: Raft, m: Append) -> Refusal | None:
         return Refusal.MALFORMED
     if r.leader != m.sender:
         follow(r, m.sender)
-    r.election_since = r.leader_heard = r.ticks.now
-    if m.commit > r.told_commit:  # noqa: PLR1730  every entry passes here
-        r.told_commit = m.commit
+    r.election_since = r.leader_contact = r.ticks.now
+    if m.commit > r.leader_commit:  # noqa: PLR1730  every entry passes here
+        r.leader_commit = m.commit
     log = r.log
     if prev < log.committed:
         # What lies below is committed, so it matches; the leader learns where to go on, even below a snapshot.
         _acknowledge(r, m.sender, log.committed)
-    elif log.accept(prev, m.prev_term, entries):
+    elif log.maybe_append(prev, m.prev_term, entries):
         if m.commit > log.committed:
             r.commit_to(min(m.commit, last_new))
         _acknowledge(r, m.sender, last_new)
     else:
-        hint = log.newest_not_after(prev, m.prev_term)
+        hint = log.find_conflict_by_term(prev, m.prev_term)
         r.messages.append(
             AppendResponse(
                 r.group, r.generation, r.replica, m.sender, r.term, prev, True, hint, log.term(hint), r.durable_commit
@@ -91,22 +91,22 @@ def on_heartbeat(r: Raft, m: Heartbeat) -> None:
     """
     follow(r, m.sender)
     r.commit_to(m.commit)
-    if m.committed > r.told_commit:  # noqa: PLR1730  heartbeats of thousands of groups pass here
-        r.told_commit = m.committed
+    if m.committed > r.leader_commit:  # noqa: PLR1730  heartbeats of thousands of groups pass here
+        r.leader_commit = m.committed
     log, stateless = r.log, r.log.stateless
-    known = r.said_stateless if m.stateless is None else m.stateless
+    known = r.reported_stateless if m.stateless is None else m.stateless
     nothing_new = log.idle and r.forwarded.idle and known == stateless
     if m.quiesce and m.commit == log.last_index and nothing_new:
-        r.sleep()
-        r.look_at(r.ticks.now + 1)
+        r.quiesce()
+        r.schedule_tick(r.ticks.now + 1)
         return
-    r.said_stateless = stateless
+    r.reported_stateless = stateless
     r.messages.append(
         HeartbeatResponse(r.group, r.generation, r.replica, m.sender, r.term, m.context, r.durable_commit, stateless)
     )
 
 
-def call_leader(r: Raft) -> None:
+def ping_leader(r: Raft) -> None:
     """Have the leader send a heartbeat, even if it sleeps; the answer tells it how things are here.
 
     It is a request for a read that nobody waits for: no read has the number 0.
@@ -156,7 +156,7 @@ def forward_read(r: Raft, context: int) -> None:
     """Ask the leader for a read index."""
     deadline = r.ticks.now + r.settings.election_ticks
     number = r.forwarded.add(context, deadline=deadline)
-    r.look_at(deadline)
+    r.schedule_tick(deadline)
     r.messages.append(ReadRequest(r.group, r.generation, r.replica, r.leader, r.term, number))
 
 
@@ -171,9 +171,9 @@ def on_snapshot_request(r: Raft, m: SnapshotRequest) -> None:
     """Send the leader, which lost its state, a snapshot from here: if there is one that its log goes on from."""
     if m.sender != r.leader or r.log.stateless or r.log.applied < m.index:
         return
-    if not r.leader_wants:
+    if not r.leader_snapshot_index:
         r.snapshots_wanted.append(m.sender)
-    r.leader_wants = m.index
+    r.leader_snapshot_index = m.index
 
 
 def tick_follower(r: Raft) -> None:

@@ -30,28 +30,28 @@ from evenkeel_raft.core.readonly import Read
 from evenkeel_raft.core.tracker import PROBE, REPLICATE, Progress
 
 __all__ = [
-    "ask_for_state",
     "broadcast_heartbeat",
     "can_quiesce",
-    "fall_asleep",
     "follow_conf",
-    "is_late_answer",
-    "is_strangers_call",
+    "is_ping_from_non_member",
+    "is_stale_heartbeat_response",
     "maybe_commit",
     "on_append_response",
     "on_heartbeat_response",
     "on_read_request",
     "on_snapshot_request",
+    "quiesce_group",
     "quorum_without",
     "read",
     "replicate",
+    "request_state",
     "start_transfer",
     "tick_leader",
 ]
 
 
 _NOTHING: Final[list[Entry]] = []  # shared, so never to be changed
-_ASKS_IN_A_ROW: Final = 120
+_REQUESTS_PER_MEMBER: Final = 120
 
 # Sending
 
@@ -146,7 +146,7 @@ def tick_leader(r: Raft) -> None:
             r.become_follower(r.term, 0)
             return
         if r.log.needs_restore:
-            ask_for_state(r)
+            request_state(r)
     if now - r.heartbeat_since >= r.settings.heartbeat_ticks:
         broadcast_heartbeat(r)
 
@@ -159,7 +159,7 @@ def on_append_response(r: Raft, m: AppendResponse) -> None:
     pr = r.tracker.progress.get(m.sender)
     if pr is None:
         return
-    pr.heard = r.ticks.now
+    pr.last_contact = r.ticks.now
     if m.commit > pr.commit:  # noqa: PLR1730  every acknowledgement passes here
         pr.commit = m.commit
     if m.rejected:
@@ -184,7 +184,7 @@ def on_append_response(r: Raft, m: AppendResponse) -> None:
 
 
 def _on_rejection(r: Raft, pr: Progress, m: AppendResponse) -> None:
-    hint = r.log.newest_not_after(m.hint_index, m.hint_term) if m.hint_term > 0 else m.hint_index
+    hint = r.log.find_conflict_by_term(m.hint_index, m.hint_term) if m.hint_term > 0 else m.hint_index
     if pr.reject(m.index, hint):
         r.replicate_due = True
 
@@ -194,7 +194,7 @@ def on_heartbeat_response(r: Raft, m: HeartbeatResponse) -> None:
     pr = r.tracker.progress.get(m.sender)
     if pr is None:
         return
-    pr.heard, pr.stateless = r.ticks.now, m.stateless
+    pr.last_contact, pr.stateless = r.ticks.now, m.stateless
     pr.commit = max(pr.commit, m.commit)
     if m.context > pr.read_ack:
         pr.read_ack = m.context
@@ -307,13 +307,13 @@ def on_snapshot_request(r: Raft, m: SnapshotRequest) -> None:
     pr = r.tracker.progress.get(m.sender)
     if pr is None:
         return
-    pr.heard, pr.stateless, pr.snapshot_from = r.ticks.now, True, m.index
+    pr.last_contact, pr.stateless, pr.snapshot_from = r.ticks.now, True, m.index
     if not r.log.stateless and r.log.applied >= m.index and not pr.snapshot_wanted:
         pr.snapshot_wanted = True
         r.snapshots_wanted.append(pr.replica)
 
 
-def ask_for_state(r: Raft) -> None:
+def request_state(r: Raft) -> None:
     """Ask a member for the state that this leader lost.
 
     Handing over is better, but there may be nobody to hand over to: one voter with learners, or a joint configuration
@@ -321,17 +321,21 @@ def ask_for_state(r: Raft) -> None:
     minutes to write its snapshot before the next one is asked.
     """
     if r.receiving:
-        r.asks = 0
+        r.state_requests = 0
         return
     now, ticks, offset = r.ticks.now, r.settings.election_ticks, r.log.offset
-    able = [pr.replica for pr in r.tracker.peers if not pr.stateless and pr.match >= offset and now - pr.heard < ticks]
+    able = [
+        pr.replica
+        for pr in r.tracker.peers
+        if not pr.stateless and pr.match >= offset and now - pr.last_contact < ticks
+    ]
     if not able or r.transfer_to:
         return
-    r.asks += 1
-    if r.asked not in able or r.asks > _ASKS_IN_A_ROW:
-        r.asked = next((replica for replica in able if replica > r.asked), able[0])
-        r.asks = 1
-    r.messages.append(SnapshotRequest(r.group, r.generation, r.replica, r.asked, r.term, offset))
+    r.state_requests += 1
+    if r.state_source not in able or r.state_requests > _REQUESTS_PER_MEMBER:
+        r.state_source = next((replica for replica in able if replica > r.state_source), able[0])
+        r.state_requests = 1
+    r.messages.append(SnapshotRequest(r.group, r.generation, r.replica, r.state_source, r.term, offset))
 
 
 def can_quiesce(r: Raft, lost: Collection[int]) -> bool:
@@ -355,14 +359,14 @@ def quorum_without(r: Raft, lost: Collection[int]) -> bool:
     return has_quorum(conf.voters, conf.outgoing, {*conf.members()} - {*lost})
 
 
-def fall_asleep(r: Raft) -> None:
+def quiesce_group(r: Raft) -> None:
     """Let everybody sleep; who cannot says so, by the number that no answer to an earlier heartbeat has."""
     r.reads.round += 1
     broadcast_heartbeat(r, quiesce=True)
-    r.sleep()
+    r.quiesce()
 
 
-def is_late_answer(r: Raft, m: Message) -> bool:
+def is_stale_heartbeat_response(r: Raft, m: Message) -> bool:
     """Whether a leader that sleeps hears what was said before it fell asleep: that must not wake it.
 
     It was on its way meanwhile. With heartbeats and sleep at one beat the group would never come to rest.
@@ -370,8 +374,8 @@ def is_late_answer(r: Raft, m: Message) -> bool:
     return type(m) is HeartbeatResponse and m.term == r.term and r.role == LEADER and m.context < r.reads.round
 
 
-def is_strangers_call(r: Raft, m: Message) -> bool:
-    """Whether a replica that is no member any more calls its leader (`call_leader`): that must not wake the group.
+def is_ping_from_non_member(r: Raft, m: Message) -> bool:
+    """Whether a replica that is no member any more calls its leader (`ping_leader`): that must not wake the group.
 
     A learner does not learn that it was removed. It calls at every election timeout until it is deleted.
     """

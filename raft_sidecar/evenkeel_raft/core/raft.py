@@ -29,13 +29,13 @@ from evenkeel_raft.core.raft_types import CONF, LEADER, NORMAL, ConfChange, Entr
 __all__ = [
     "HANDLERS",
     "apply_confs",
-    "look",
     "misdirected",
     "propose",
     "propose_conf",
     "propose_many",
     "read_index",
-    "settle_term",
+    "run_due",
+    "update_term",
 ]
 
 Handler = Callable[[Raft, Any], Refusal | None]
@@ -75,10 +75,10 @@ def _is_from_leader(m: Message) -> bool:
     return isinstance(m, _FROM_LEADER) and not (isinstance(m, InstallSnapshot) and m.repair)
 
 
-def settle_term(r: Raft, m: Message) -> bool:
+def update_term(r: Raft, m: Message) -> bool:
     """Bring the terms together; whether the message is still worth looking at."""
     if m.term < r.term:
-        _answer_the_past(r, m)
+        _answer_stale_term(r, m)
         return False
     if isinstance(m, VoteRequest):
         if not m.transfer and election.in_lease(r):
@@ -91,7 +91,7 @@ def settle_term(r: Raft, m: Message) -> bool:
     return True
 
 
-def _answer_the_past(r: Raft, m: Message) -> None:
+def _answer_stale_term(r: Raft, m: Message) -> None:
     """Let a leader, or one who asks for pre-votes, of an old term know the current one; others will find out."""
     if _is_from_leader(m):
         r.messages.append(
@@ -101,7 +101,7 @@ def _answer_the_past(r: Raft, m: Message) -> None:
         r.messages.append(election.vote_response(r, m.sender, r.term, pre=True, granted=False))
 
 
-def look(r: Raft) -> None:
+def run_due(r: Raft) -> None:
     """Do what is due at this tick; and find out when something will be, if nothing happens before."""
     r.due = NEVER_DUE
     if r.quiesced:
@@ -111,7 +111,7 @@ def look(r: Raft) -> None:
     else:
         follower_role.tick_follower(r)
         election.tick_election(r)
-    r.look_at(_next_due(r))
+    r.schedule_tick(_next_due(r))
 
 
 def _next_due(r: Raft) -> int:

@@ -47,7 +47,7 @@ class Write(Struct, gc=False):
     commit: int
     vote_term: int
     snapshot: bool
-    late: list[Message] = []
+    deferred: list[Message] = []
 
 
 class Log:
@@ -65,7 +65,6 @@ class Log:
         "detached",
         "durable",
         "end",
-        "handed",
         "last_index",
         "last_term",
         "measured",
@@ -74,6 +73,7 @@ class Log:
         "offset_term",
         "pending_snapshot",
         "restore_due",
+        "submitted",
         "unwritten_snapshot",
         "writes",
     )
@@ -88,7 +88,7 @@ class Log:
             )
         self.measured = False
         self.extend(entries)
-        self.handed = self.durable = self.last_index
+        self.submitted = self.durable = self.last_index
         if max(applied, commit) > self.last_index:
             raise InvariantError(
                 f"{commit} was committed and {applied} applied, but the log ends at {self.last_index}: it lost entries"
@@ -155,11 +155,11 @@ class Log:
         limit = self.end_of(self.last_index) - size
         return min(self.offset + bisect_right(self._ends, limit), max(self.applied, self.offset))
 
-    def is_current(self, last_index: int, last_term: int) -> bool:
+    def is_up_to_date(self, last_index: int, last_term: int) -> bool:
         """Whether a log ending so is at least as new as this one: the vote's condition."""
         return last_term > self.last_term or (last_term == self.last_term and last_index >= self.last_index)
 
-    def newest_not_after(self, index: int, term: int) -> int:
+    def find_conflict_by_term(self, index: int, term: int) -> int:
         """Return the highest index <= `index` whose term is <= `term`: nothing above can match such a log."""
         index = min(index, self.last_index)
         if index < self.offset:
@@ -241,7 +241,7 @@ class Log:
         if entry.kind == CONF:
             self.conf_indexes.append(entry.index)
 
-    def accept(self, prev_index: int, prev_term: int, entries: list[Entry]) -> bool:
+    def maybe_append(self, prev_index: int, prev_term: int, entries: list[Entry]) -> bool:
         """Add a leader's entries after (prev_index, prev_term); false if this log does not have that entry.
 
         What is already here stays: a delayed message that is shorter than the log must not cut it.
@@ -269,21 +269,21 @@ class Log:
         del self._ends[keep:]
         del self.conf_indexes[bisect_left(self.conf_indexes, first) :]
         self.last_index, self.last_term = first - 1, self.term(first - 1)
-        self._disclaim(first - 1)
+        self._lower_claims(first - 1)
 
-    def _disclaim(self, index: int) -> None:
+    def _lower_claims(self, index: int) -> None:
         """Keep outstanding writes from vouching for anything above the index."""
-        self.handed = min(self.handed, index)
+        self.submitted = min(self.submitted, index)
         self.durable = min(self.durable, index)
         for write in self.writes:
             write.last = min(write.last, index)
 
     # Writing
 
-    def hand_out(self) -> list[Entry]:
+    def submit_entries(self) -> list[Entry]:
         """Return the entries the log writer has not seen; they replace what it holds from the first of them on."""
-        entries = self._entries[self.handed - self.offset :] if self.handed < self.last_index else []
-        self.handed = self.last_index
+        entries = self._entries[self.submitted - self.offset :] if self.submitted < self.last_index else []
+        self.submitted = self.last_index
         return entries
 
     def snapshot_written(self, write: Write) -> None:
@@ -310,8 +310,8 @@ class Log:
         writes = self.writes
         self._start_at(meta)
         self.writes = writes
-        self._disclaim(0)
-        self.handed = self.committed = self.applying = meta.index
+        self._lower_claims(0)
+        self.submitted = self.committed = self.applying = meta.index
         self.unwritten_snapshot = self.pending_snapshot = meta
         self.needs_restore = False
         self.applied_end = 0

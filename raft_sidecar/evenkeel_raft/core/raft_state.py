@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from evenkeel_raft.core.conf_history import Confs
+from evenkeel_raft.core.conf_history import ConfHistory
 from evenkeel_raft.core.errors import InvariantError, Refusal, RefusedError
 from evenkeel_raft.core.raft_log import Log
 from evenkeel_raft.core.raft_messages import Message
@@ -57,8 +57,6 @@ class Raft:
 
     __slots__ = (
         "accepting",
-        "asked",
-        "asks",
         "confs",
         "due",
         "durable_commit",
@@ -68,31 +66,33 @@ class Raft:
         "group",
         "heartbeat_since",
         "leader",
-        "leader_heard",
-        "leader_wants",
+        "leader_commit",
+        "leader_contact",
+        "leader_snapshot_index",
         "leadership_inhibited",
         "log",
         "messages",
         "pending_conf_index",
         "quiesced",
-        "random",
+        "quiesced_at",
         "read_states",
         "reads",
         "receiving",
         "replica",
         "replicate_due",
+        "reported_stateless",
         "responses",
+        "rng",
         "role",
-        "said_stateless",
         "settings",
-        "slept_at",
         "snapshots_wanted",
-        "soft_due",
+        "soft_state_changed",
+        "state_requests",
+        "state_source",
         "term",
         "term_start",
         "ticks",
         "timeout",
-        "told_commit",
         "tracker",
         "transfer_deadline",
         "transfer_to",
@@ -108,49 +108,53 @@ class Raft:
         generation: int,
         replica: int,
         settings: Settings,
-        random: Random,
+        rng: Random,
         ticks: Ticks,
         log: Log,
-        confs: Confs,
+        confs: ConfHistory,
         term: int,
         vote: int,
     ) -> None:
         self.group, self.generation, self.replica = group, generation, replica
-        self.settings, self.random, self.ticks = settings, random, ticks
+        self.settings, self.rng, self.ticks = settings, rng, ticks
         self.log, self.confs = log, confs
         self.term, self.vote = term, vote
-        self.role, self.leader, self.leader_heard = FOLLOWER, 0, NEVER
+        self.role, self.leader, self.leader_contact = FOLLOWER, 0, NEVER
         self.tracker = Tracker()
         self.reads = LeaderReads()
-        self.forwarded = ForwardedReads(random)
+        self.forwarded = ForwardedReads(rng)
         self.votes: dict[int, bool] = {}
         self.election_since = self.heartbeat_since = ticks.now
         self.due = ticks.now + 1
         self.transfer_to = self.transfer_deadline = 0
-        self.leader_wants = 0  # the leader lost its state: it waits for a snapshot from here, at this index or later
-        self.asked = self.asks = 0  # a leader that lost its state: whom it asks for one, and how often it has in a row
+        self.leader_snapshot_index = (
+            0  # the leader lost its state: it waits for a snapshot from here, at this index or later
+        )
+        self.state_source = self.state_requests = (
+            0  # a leader that lost its state: whom it asks for one, and how often it has in a row
+        )
         self.receiving = False  # a snapshot of this term is coming in
         self.term_start = self.pending_conf_index = 0
-        self.durable_commit = self.told_commit = 0
+        self.durable_commit = self.leader_commit = 0
         self.accepting = self.quiesced = self.leadership_inhibited = False
-        self.slept_at = 0
-        self.said_stateless = log.stateless  # what leaders were told last
-        self.replicate_due = self.soft_due = self.write_due = False
+        self.quiesced_at = 0
+        self.reported_stateless = log.stateless  # what leaders were told last
+        self.replicate_due = self.soft_state_changed = self.write_due = False
         self.messages: list[Message] = []
         self.responses: list[Message] = []
         self.read_states: list[ReadState] = []
         self.snapshots_wanted: list[int] = []
         self.timeout = 0
-        self.draw_timeout()
+        self.reset_election_timeout()
 
-    def draw_timeout(self) -> None:
+    def reset_election_timeout(self) -> None:
         """Choose when to campaign; one that could not serve as leader waits until the others have had their turn."""
         ticks = self.settings.election_ticks
         late = 2 * ticks if self.leadership_inhibited or self.log.stateless else 0
-        self.timeout = ticks + self.random.randrange(ticks) + late
-        self.look_at(self.election_since + self.timeout)
+        self.timeout = ticks + self.rng.randrange(ticks) + late
+        self.schedule_tick(self.election_since + self.timeout)
 
-    def look_at(self, tick: int) -> None:
+    def schedule_tick(self, tick: int) -> None:
         """Be looked at then, or earlier."""
         self.due = min(self.due, tick)
 
@@ -160,11 +164,11 @@ class Raft:
         if term != self.term:
             self.term, self.vote = term, 0
             self.responses = []  # no promise outlives its term: what it speaks of may be replaced before it is written
-        self.leader, self.soft_due = 0, True
+        self.leader, self.soft_state_changed = 0, True
         self.votes = {}
         self.election_since = self.heartbeat_since = self.ticks.now
-        self.draw_timeout()
-        self.transfer_to = self.leader_wants = self.asked = self.asks = 0
+        self.reset_election_timeout()
+        self.transfer_to = self.leader_snapshot_index = self.state_source = self.state_requests = 0
         self.accepting = self.replicate_due = self.quiesced = self.receiving = False
         self.tracker.clear()
         self.snapshots_wanted = []
@@ -207,7 +211,7 @@ class Raft:
         log.append(Entry(self.term_start, self.term, NOOP, b""))
         self.update_accepting()
         self.replicate_due = True
-        self.look_at(self.heartbeat_since + self.settings.heartbeat_ticks)
+        self.schedule_tick(self.heartbeat_since + self.settings.heartbeat_ticks)
 
     def update_accepting(self) -> None:
         """Decide whether proposals are taken: not while handing over, nor by a leader on its way out."""
@@ -247,11 +251,11 @@ class Raft:
     @property
     def now(self) -> int:
         """The time as this replica knows it: none passes while it sleeps, or its members would all seem to be gone."""
-        return self.slept_at if self.quiesced else self.ticks.now
+        return self.quiesced_at if self.quiesced else self.ticks.now
 
-    def sleep(self) -> None:
+    def quiesce(self) -> None:
         """Stop ticking until something wakes it."""
-        self.quiesced, self.slept_at = True, self.ticks.now
+        self.quiesced, self.quiesced_at = True, self.ticks.now
 
     def wake(self) -> None:
         """Begin ticking again, with a fresh and random timeout: many groups may wake at once."""
@@ -259,9 +263,9 @@ class Raft:
             return
         self.quiesced = False
         self.election_since = self.heartbeat_since = self.ticks.now
-        self.draw_timeout()
-        self.look_at(self.ticks.now + 1)
-        if self.leader_heard != NEVER:
-            self.leader_heard = self.ticks.now  # silence in its sleep is no sign
+        self.reset_election_timeout()
+        self.schedule_tick(self.ticks.now + 1)
+        if self.leader_contact != NEVER:
+            self.leader_contact = self.ticks.now  # silence in its sleep is no sign
         for pr in self.tracker.peers:
-            pr.since, pr.heard = self.ticks.now, NEVER  # nobody was listened to meanwhile
+            pr.since, pr.last_contact = self.ticks.now, NEVER  # nobody was listened to meanwhile

@@ -111,7 +111,7 @@ def status_of(r: Raft) -> Status:
 
 def leader_silent_ticks(r: Raft) -> int | None:
     """How long ago there certainly was a leader."""
-    heard = r.tracker.quorum_heard(r.now) if r.role == LEADER else r.leader_heard
+    heard = r.tracker.quorum_contact(r.now) if r.role == LEADER else r.leader_contact
     return None if r.quiesced or heard == NEVER else r.now - heard
 
 
@@ -135,7 +135,7 @@ def _peer_status(r: Raft, pr: Progress) -> PeerStatus:
         state=STATE_NAMES[pr.state],
         commit=pr.commit,
         bytes_behind=r.log.size(pr.match, r.log.last_index) if pr.match >= r.log.offset else None,
-        silent_ticks=None if pr.heard == NEVER else r.now - pr.heard,
+        silent_ticks=None if pr.last_contact == NEVER else r.now - pr.last_contact,
         snapshot_wanted=pr.snapshot_wanted,
         stateless=pr.stateless,
     )

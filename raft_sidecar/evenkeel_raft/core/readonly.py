@@ -88,8 +88,8 @@ class ForwardedReads:
 
     __slots__ = ("_next", "_pending")
 
-    def __init__(self, random: Random) -> None:
-        self._next = random.randrange(_CONTEXT_SPACE)
+    def __init__(self, rng: Random) -> None:
+        self._next = rng.randrange(_CONTEXT_SPACE)
         self._pending: dict[int, tuple[int, int]] = {}
 
     @property

@@ -27,7 +27,7 @@ class Progress:
 
     __slots__ = (
         "commit",
-        "heard",
+        "last_contact",
         "match",
         "next",
         "paused",
@@ -52,7 +52,7 @@ class Progress:
         self.snapshot_wanted = False
         self.snapshot_from = 0  # its log begins here: an earlier snapshot is of no use to it
         self.stateless = True  # until it says otherwise
-        self.heard = NEVER
+        self.last_contact = NEVER
         self.since = since  # counted as heard from then, so that a newcomer does not unseat the leader
         self.sent_commit = 0
         self.commit = 0  # durable commit index it reported
@@ -143,15 +143,15 @@ class Tracker:
         """Return the newest round of reads that a quorum confirmed."""
         return joint_acknowledged([pr.read_ack for pr in self.incoming], [pr.read_ack for pr in self.outgoing])
 
-    def quorum_heard(self, now: int) -> int:
+    def quorum_contact(self, now: int) -> int:
         """Return the last tick at which a quorum is known to have followed; NEVER if there was none yet."""
         if self.me is not None:
-            self.me.heard = now
-        return joint_acknowledged([pr.heard for pr in self.incoming], [pr.heard for pr in self.outgoing])
+            self.me.last_contact = now
+        return joint_acknowledged([pr.last_contact for pr in self.incoming], [pr.last_contact for pr in self.outgoing])
 
     def quorum_active(self, conf: Conf, *, since: int) -> bool:
         """Whether a quorum, the leader included, has been heard of after the tick `since`."""
-        active = {pr.replica for pr in self.peers if pr.heard > since or pr.since > since}
+        active = {pr.replica for pr in self.peers if pr.last_contact > since or pr.since > since}
         if self.me is not None:
             active.add(self.me.replica)
         return has_quorum(conf.voters, conf.outgoing, active)

@@ -23,7 +23,7 @@ from evenkeel.runtime.clock import Timer
 from evenkeel.wire.socket_messages import Applied, Doubt, LoggedEntry
 from evenkeel_raft.core.errors import InvariantError
 from evenkeel_raft.core.raft_types import GENESIS_INDEX, NORMAL, Entry, SnapshotMeta
-from evenkeel_raft.core.rawnode import Node
+from evenkeel_raft.core.rawnode import RawNode
 from evenkeel_raft.host.host_context import HostContext
 from evenkeel_raft.host.received_snapshots import ReceivedSnapshots, remove_soon
 from evenkeel_raft.shared.raft_groups import Partition
@@ -41,7 +41,7 @@ class Applier:
 
     def __init__(
         self,
-        node: Node,
+        node: RawNode,
         *,
         group: int,
         replica: int,

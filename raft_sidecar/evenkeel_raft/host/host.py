@@ -35,7 +35,7 @@ from evenkeel.wire.framing import Drops
 from evenkeel.wire.sidecar_socket import SidecarSocket
 from evenkeel_raft.core.errors import InvariantError, RefusedError
 from evenkeel_raft.core.raft_types import EMPTY_META, HardState, genesis
-from evenkeel_raft.core.rawnode import Node
+from evenkeel_raft.core.rawnode import RawNode
 from evenkeel_raft.errors import CorruptLogError, DiskFullError, LogError, WrongVolumeError
 from evenkeel_raft.host.cluster_version_file import note_version, read_version
 from evenkeel_raft.host.host_context import BackgroundTasks, HostContext, HostCounters
@@ -293,11 +293,11 @@ class Host:
         meta = found.meta
         if label.genesis is not None and meta == EMPTY_META:
             meta = genesis(label.genesis)
-        node = Node(
+        node = RawNode(
             group=group,
             replica=member(id_),
             generation=found.generation,
-            random=Random(self._rng.getrandbits(64)),
+            rng=Random(self._rng.getrandbits(64)),
             settings=self.settings.raft,
             ticks=self._upkeep.ticks,
             meta=meta,

@@ -29,7 +29,7 @@ from evenkeel_raft.core.raft_messages import Append, Heartbeat, HeartbeatRespons
 from evenkeel_raft.core.raft_state import NEVER_DUE
 from evenkeel_raft.core.raft_status import SoftState
 from evenkeel_raft.core.raft_types import LEADER, Entry, ReadState
-from evenkeel_raft.core.rawnode import AppendBatch, Node
+from evenkeel_raft.core.rawnode import AppendBatch, RawNode
 from evenkeel_raft.errors import LogError, LogFailedError
 from evenkeel_raft.host.applier import Applier
 from evenkeel_raft.host.host_context import HostContext
@@ -59,7 +59,7 @@ class Replica:
         *,
         group: int,
         generation: int,
-        node: Node,
+        node: RawNode,
         ports: HostContext,
         changed: Callable[[Replica], None],
     ) -> None:
@@ -133,7 +133,7 @@ class Replica:
 
     def _work(self) -> None:
         self.last_report = None
-        out = self.node.take()
+        out = self.node.ready()
         batch = out.append
         if batch is not None:
             self.busy = True
@@ -149,12 +149,12 @@ class Replica:
         if out.apply:
             self._answer_proposals(out.apply)
             self.applier.apply(out.apply, patient=not self.node.leading)
-        for read in out.reads:
+        for read in out.read_states:
             self._answer_read(read)
         for to in out.snapshots:
             self.filler.want(to)
-        if out.soft is not None:
-            self._take_role(out.soft)
+        if out.soft_state is not None:
+            self._take_role(out.soft_state)
         if self.node.conf_index != self._conf_index:
             self._learn_routes()
             self.changed()
@@ -256,7 +256,7 @@ class Replica:
 
     def _send_or_stir(self) -> None:
         """Send, if that is all there is to be done: a turn costs several times as much as a heartbeat."""
-        messages = self.node.take_messages()
+        messages = self.node.ready_messages()
         if messages is None:
             self._stir()
             return
@@ -271,7 +271,7 @@ class Replica:
         if node.needs_restore:
             node.set_receiving(self._ports.peers.receiving(self.group, node.replica, term=node.term))
         try:
-            more = node.look()
+            more = node.run_due()
         except Exception as error:
             self._break(error)
             return

@@ -137,7 +137,7 @@ def is_behind(replica: Replica) -> bool:
     if not node.conf.is_voter(node.replica):
         return False
     serves = replica.fit_to_lead and (node.applied == node.committed or applier.stalled_for() < 1.0)
-    return not (serves and node.leader) or node.lags
+    return not (serves and node.leader) or node.lagging
 
 
 def describe(replica: Replica) -> ReplicaStatus:

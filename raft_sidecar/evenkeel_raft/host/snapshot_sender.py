@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 from evenkeel.errors import EvenkeelError
 from evenkeel_raft.core.errors import RefusedError
 from evenkeel_raft.core.raft_messages import InstallSnapshot
-from evenkeel_raft.core.rawnode import Node
+from evenkeel_raft.core.rawnode import RawNode
 from evenkeel_raft.host.host_context import HostContext
 from evenkeel_raft.host.received_snapshots import remove_soon
 from evenkeel_raft.net.files.file_sender import Outcome, Sent
@@ -46,7 +46,7 @@ class SnapshotSender:
     """The members that one replica fills."""
 
     def __init__(
-        self, node: Node, *, group: int, replica: int, ports: HostContext, store_of: Callable[[int], str | None]
+        self, node: RawNode, *, group: int, replica: int, ports: HostContext, store_of: Callable[[int], str | None]
     ) -> None:
         self.work: Callable[[], None] = lambda: None
         """Has the replica do at once what its node wants."""
@@ -120,19 +120,19 @@ class SnapshotSender:
             # First, for the node may ask for another as soon as it is told how this one ended, and asks only once.
             self._filling.pop(member, None)
             self._progress.pop(member, None)
-            self._node.report_snapshot(member)
+            self._node.snapshots.report(member)
             self.work()
 
     async def _send(self, member: int) -> str:
         """Send a snapshot; returns what went wrong, or nothing."""
         store = self._store_of(member)
-        if store is None or not self._node.fills(member):
+        if store is None or not self._node.snapshots.serves(member):
             return ""
         try:
             async with AsyncExitStack() as held:
                 return await self._send_to(member, store, held)
         except (EvenkeelError, OSError, RefusedError) as error:
-            return str(error) if self._node.fills(member) else ""
+            return str(error) if self._node.snapshots.serves(member) else ""
 
     async def _send_to(self, member: int, store: str, held: AsyncExitStack) -> str:
         """Send as often as it takes. Who is away has no place meanwhile, but the files it had a part of stay."""
@@ -140,8 +140,8 @@ class SnapshotSender:
         while True:
             await self._until_connected(member, store)
             async with self._ports.snapshot_slots:
-                if files is None or files.index < self._node.snapshot_floor(member):
-                    files = await held.enter_async_context(self._snapshot(self._node.snapshot_floor(member)))
+                if files is None or files.index < self._node.snapshots.floor(member):
+                    files = await held.enter_async_context(self._snapshot(self._node.snapshots.floor(member)))
                 message = self._announce(member, files.index)
                 if message is None:
                     return ""
@@ -199,7 +199,7 @@ class SnapshotSender:
     def _announce(self, member: int, index: int) -> InstallSnapshot | None:
         """Let the node make the message; none where the member needs nothing any more."""
         self._announced = None
-        self._node.send_snapshot(member, index)
+        self._node.snapshots.send(member, index)
         self.work()
         return self._announced
 

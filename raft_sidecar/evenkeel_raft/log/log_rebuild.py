@@ -19,7 +19,7 @@ __all__ = ["Recovered", "RecoveredGroup", "rebuild_heads", "rebuild_index", "rec
 
 
 class RecoveredGroup(Struct, frozen=True):
-    """One replica as its log has it: what `core.rawnode.Node` starts from."""
+    """One replica as its log has it: what `core.rawnode.RawNode` starts from."""
 
     replica: int
     generation: int

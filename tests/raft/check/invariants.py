@@ -13,7 +13,7 @@ from evenkeel_raft.core.quorum import has_quorum
 from evenkeel_raft.core.raft_messages import Message, VoteRequest, VoteResponse
 from evenkeel_raft.core.raft_state import Raft
 from evenkeel_raft.core.raft_types import LEADER, Conf, Entry, SnapshotMeta
-from evenkeel_raft.core.rawnode import AppendBatch, Node
+from evenkeel_raft.core.rawnode import AppendBatch, RawNode
 
 Holds = Callable[[int, int, int], bool]  # replica, index, term: whether its disk has, or ever lawfully had, the entry
 
@@ -49,7 +49,7 @@ class Invariants:
 
     # Told by the host
 
-    def started(self, replica: int, node: Node) -> None:
+    def started(self, replica: int, node: RawNode) -> None:
         """A replica begins, or begins again, from its disk."""
         self._seen[replica] = seen = _Seen()
         raft = node._raft
@@ -57,7 +57,7 @@ class Invariants:
         self._check_known_committed(replica, raft, after=raft.log.offset)
         seen.committed = raft.log.committed
 
-    def attached(self, replica: int, node: Node) -> None:
+    def attached(self, replica: int, node: RawNode) -> None:
         """A state machine came back, with no more than it had made durable."""
         self._seen[replica].applied = node._raft.log.applied
 
@@ -73,7 +73,7 @@ class Invariants:
         if first != candidate:
             raise ViolationError(f"replica {voter} voted for {first} and {candidate} in term {term}")
 
-    def writing(self, replica: int, node: Node, batch: AppendBatch) -> None:
+    def writing(self, replica: int, node: RawNode, batch: AppendBatch) -> None:
         """A log grows. Log matching: same index and term, same entry, and the same entry before it."""
         log = node._raft.log
         for entry in batch.entries:
@@ -97,7 +97,7 @@ class Invariants:
 
     # After every event
 
-    def check(self, replica: int, node: Node) -> None:
+    def check(self, replica: int, node: RawNode) -> None:
         """Check the replica that the event touched."""
         raft, seen = node._raft, self._seen[replica]
         log = raft.log

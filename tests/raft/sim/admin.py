@@ -27,7 +27,7 @@ from evenkeel_raft.core.raft_types import (
     Entry,
     decode_conf_change,
 )
-from evenkeel_raft.core.rawnode import Node
+from evenkeel_raft.core.rawnode import RawNode
 from tests.raft.check.invariants import ViolationError
 
 if TYPE_CHECKING:
@@ -67,13 +67,13 @@ class Admin:
                 host.pump_soon()
                 self._world.checked(host)
 
-    def keeps_awake(self, node: Node) -> bool:
+    def keeps_awake(self, node: RawNode) -> bool:
         """Whether a leader may not fall asleep, as in earnest: it has a change to make, or is in the middle of one."""
         conf = node.conf
         there = set(conf.voters) == self.voters and set(conf.learners) == self.learners
         return conf.joint or conf.token != self.token or not there
 
-    def _step(self, host: Host, node: Node) -> None:
+    def _step(self, host: Host, node: RawNode) -> None:
         status = node.status()
         conf = status.conf
         if node.lacks_state or status.detached:
@@ -101,11 +101,11 @@ class Admin:
         elif conf.token != self.token:
             self._propose(node, ConfChange(SIMPLE, (), self.token))
 
-    def _propose(self, node: Node, change: ConfChange) -> None:
+    def _propose(self, node: RawNode, change: ConfChange) -> None:
         index = node.propose_conf(change)
         self._proposed.append((index, apply_change(node.status().conf, change)))
 
-    def _enter_joint(self, host: Host, node: Node, status: Status) -> None:
+    def _enter_joint(self, host: Host, node: RawNode, status: Status) -> None:
         conf = status.conf
         hasty = self._world.rng.random() < self._world.mix.hasty_change
         if not hasty and not all(self._ready(status, replica) for replica in self.voters):
@@ -128,7 +128,7 @@ class Admin:
             return False
         return peer.bytes_behind < 500 and peer.silent_ticks < 10
 
-    def _hand_over(self, node: Node, among: set[int]) -> None:
+    def _hand_over(self, node: RawNode, among: set[int]) -> None:
         peers = node.status().peers
         fit = [replica for replica in sorted(among) if replica in peers and not peers[replica].snapshot_wanted]
         if fit:

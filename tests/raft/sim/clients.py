@@ -14,7 +14,7 @@ from tests.raft.check.linearizability import OPEN, Operation
 from tests.raft.sim.store import encode
 
 if TYPE_CHECKING:
-    from evenkeel_raft.core.rawnode import Node
+    from evenkeel_raft.core.rawnode import RawNode
     from tests.raft.sim.host import Host
     from tests.raft.sim.world import World
 
@@ -68,7 +68,7 @@ class Clients:
         host.later(0, host.call, lambda node: self._arrive(host, node, call))
         world.clock.later(rng.randint(300, 900), self._give_up, call)
 
-    def _arrive(self, host: Host, node: Node, call: _Call) -> None:
+    def _arrive(self, host: Host, node: RawNode, call: _Call) -> None:
         """Make the call, at last: the process may have slept. What is refused never happened."""
         try:
             self._call(host, node, call)
@@ -76,7 +76,7 @@ class Clients:
             self.history.remove(call.operation)
             self._finish(call)
 
-    def _call(self, host: Host, node: Node, call: _Call) -> None:
+    def _call(self, host: Host, node: RawNode, call: _Call) -> None:
         operation = call.operation
         self._values += 1
         if operation.kind == "read":

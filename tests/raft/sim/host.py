@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from evenkeel_raft.core.errors import RefusedError
 from evenkeel_raft.core.raft_messages import InstallSnapshot, Message, SnapshotRequest
 from evenkeel_raft.core.raft_types import Entry, Settings, SnapshotMeta
-from evenkeel_raft.core.rawnode import AppendBatch, Node, Out
+from evenkeel_raft.core.rawnode import AppendBatch, RawNode, Ready
 from tests.raft.check.invariants import ViolationError
 from tests.raft.sim.disk import Disk
 from tests.raft.sim.store import State, Store
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.raft.sim.world import World
 
 TICK = 10
-_NOTHING = Out(None, None, [], [], [], [], None)
+_NOTHING = Ready(None, None, [], [], [], [], None)
 
 
 class Host:
@@ -30,7 +30,7 @@ class Host:
         self.store_id = store_id
         self.disk = Disk(meta)
         self.store = Store()
-        self.node: Node | None = None
+        self.node: RawNode | None = None
         self.destroyed = False
         self.damaged = False  # the state machine lost its state and has not got it back
         self.life = 0  # what was begun in an earlier life comes to nothing
@@ -99,7 +99,7 @@ class Host:
         self.node = world.make_node(
             group=1,
             replica=self.replica,
-            random=Random(world.rng.getrandbits(32)),
+            rng=Random(world.rng.getrandbits(32)),
             settings=Settings(election_ticks=mix.election_ticks, heartbeat_ticks=2, **limits),
             meta=disk.meta,
             hard_state=disk.hard_state,
@@ -167,7 +167,7 @@ class Host:
         self.node.step(message)
         self.pump_soon()
 
-    def call(self, request: Callable[[Node], None]) -> None:
+    def call(self, request: Callable[[RawNode], None]) -> None:
         """Let a client, or an administrator, ask the node for something."""
         request(self._running())
         self.pump_soon()
@@ -190,7 +190,7 @@ class Host:
     def _check_and_pump(self, more: bool) -> None:
         """Pump as ever; but a node that says there is nothing new to take must be right."""
         if not more and self._pumped and not self._pump_due:
-            out = self._running().take()
+            out = self._running().ready()
             assert out == _NOTHING, out
         self.pump_soon()
 
@@ -198,14 +198,14 @@ class Host:
         """Take the node's output and begin all of it."""
         assert self.node is not None
         self._pumped = True
-        messages = self.node.take_messages()
-        out = self.node.take()
+        messages = self.node.ready_messages()
+        out = self.node.ready()
         if messages is not None:
             assert out == _NOTHING, "there was more to be done than to send"
             out.messages = messages
         self._begin(out)
 
-    def _begin(self, out: Out) -> None:
+    def _begin(self, out: Ready) -> None:
         world = self.world
         if out.append is not None:
             world.invariants.writing(self.replica, self._running(), out.append)
@@ -219,12 +219,12 @@ class Host:
             world.invariants.applying(self.replica, out.apply)
             world.clients.committed(self, out.apply)
             self._queue_apply(self._apply, out.apply)
-        for read in out.reads:
+        for read in out.read_states:
             world.clients.read_answered(self, read)
         for to in out.snapshots:
             self.later(world.rng.randint(0, 30), self._make_snapshot, to)
 
-    def _running(self) -> Node:
+    def _running(self) -> RawNode:
         assert self.node is not None
         return self.node
 
@@ -298,7 +298,7 @@ class Host:
         index = self.store.applied
         try:
             self.snapshots[index] = self.store.state
-            self._running().send_snapshot(to, index)
+            self._running().snapshots.send(to, index)
         except RefusedError:
             self.later(50, self._report_snapshot, to)
             return
@@ -308,7 +308,7 @@ class Host:
         self.later(0, self._report_snapshot, message.receiver)
 
     def _report_snapshot(self, to: int) -> None:
-        self._running().report_snapshot(to)
+        self._running().snapshots.report(to)
         self.pump_soon()
 
     def compact(self) -> None:

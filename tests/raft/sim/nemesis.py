@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from evenkeel_raft.core.quorum import has_quorum
 from evenkeel_raft.core.raft_types import EMPTY_META, SnapshotMeta
-from evenkeel_raft.core.rawnode import Node
+from evenkeel_raft.core.rawnode import RawNode
 from tests.raft.check.invariants import ViolationError
 from tests.raft.sim.disk import Disk
 from tests.raft.sim.host import Host
@@ -181,7 +181,7 @@ class Nemesis:
                 host.without = lost
                 host.pump_soon()
 
-    def _lost(self, host: Host, node: Node) -> set[int]:
+    def _lost(self, host: Host, node: RawNode) -> set[int]:
         """Return the members whose process is not there, or not to be reached."""
         hosts, network = self._world.hosts, self._world.network
         others = {member: hosts[member] for member in node.conf.members() if member in hosts and member != host.replica}

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from evenkeel_raft.core.rawnode import Node
+from evenkeel_raft.core.rawnode import RawNode
 from tests.raft.check.invariants import ViolationError
 from tests.raft.check.linearizability import linearizable
 from tests.raft.sim.clients import KEYS, observed
@@ -37,7 +37,7 @@ class Outcome(Struct, frozen=True):
 
 
 def run(
-    seed: int, *, mix: Mix | None = None, make_node: Callable[..., Node] = Node, safety_time: int = SAFETY_TIME
+    seed: int, *, mix: Mix | None = None, make_node: Callable[..., RawNode] = RawNode, safety_time: int = SAFETY_TIME
 ) -> Outcome:
     """Run a seed through both modes. Raises ViolationError, InvariantError or StuckError; always the same."""
     world = World(seed, mix=mix, make_node=make_node)

@@ -7,7 +7,7 @@ from random import Random
 
 from evenkeel_raft.core.raft_messages import Message
 from evenkeel_raft.core.raft_types import EMPTY_META, Conf, SnapshotMeta, genesis
-from evenkeel_raft.core.rawnode import Node
+from evenkeel_raft.core.rawnode import RawNode
 from tests.raft.check.invariants import Invariants
 from tests.raft.sim.admin import Admin
 from tests.raft.sim.clients import Clients
@@ -21,7 +21,7 @@ from tests.raft.sim.store import State
 class World:
     """Everything there is."""
 
-    def __init__(self, seed: int, *, mix: Mix | None = None, make_node: Callable[..., Node] = Node) -> None:
+    def __init__(self, seed: int, *, mix: Mix | None = None, make_node: Callable[..., RawNode] = RawNode) -> None:
         self.rng = Random(seed)
         self.mix = mix or draw(seed)
         self.make_node = make_node
