@@ -104,10 +104,10 @@ class _Handler:
         for message in messages:
             self.answered.put_nowait(message)
 
-    def asked(self, store: str, inquiry: Inquiry) -> None:
+    def on_inquiry(self, store: str, inquiry: Inquiry) -> None:
         pass
 
-    def judged(self, store: str, verdict: Verdict) -> None:
+    def on_verdict(self, store: str, verdict: Verdict) -> None:
         pass
 
     def connected(self, store: str) -> None:

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from evenkeel_raft.net.peer_tls import TlsFiles
-from tests.process.cluster import ProcessCluster, StoreProcesses, end
-from tests.process.load import Load
+from tests.process.process_cluster import ProcessCluster, StoreProcesses, end
+from tests.process.register_load import Load
 from tests.process.test_moves import finish
-from tests.raft_net.test_tls import Authority
+from tests.raft_net.test_peer_tls import Authority
 
 NewCluster = Callable[..., Awaitable[ProcessCluster]]
 

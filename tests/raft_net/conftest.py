@@ -1,4 +1,4 @@
-"""Stores and proxies that end with the test."""
+"""Fixtures that create stores and proxies and close them after the test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores on loopback, and a proxy between them that can harm what passes."""
+"""Stores on loopback, and a proxy between them that can cut, corrupt or delay traffic."""
 
 from __future__ import annotations
 
@@ -24,18 +24,20 @@ from evenkeel_raft.shared.identity import Address, Identity, LinkSettings
 
 HOST = "127.0.0.1"
 QUICK = LinkSettings(first_retry=0.001, last_retry=0.01)
-_PATIENCE = 60.0
+_LONG_SECONDS = 60.0
 
 
-def patient(settings: LinkSettings) -> LinkSettings:
-    """Give nobody up for silence: on a busy machine, and by the real clock, everybody is silent for seconds."""
+def without_timeouts(settings: LinkSettings) -> LinkSettings:
+    """Effectively disable timeouts: with the real clock, any peer on a busy machine is silent for seconds."""
     return settings._replace(
-        hello_seconds=_PATIENCE, connect_seconds=_PATIENCE, silent_seconds=max(_PATIENCE, settings.silent_seconds)
+        hello_seconds=_LONG_SECONDS,
+        connect_seconds=_LONG_SECONDS,
+        silent_seconds=max(_LONG_SECONDS, settings.silent_seconds),
     )
 
 
 async def turns(condition: Callable[[], bool], clock: VirtualClock | None = None, *, step: float = 0.01) -> None:
-    """Let the loop turn, and virtual time pass, until something holds."""
+    """Run the event loop, and advance virtual time, until a condition holds."""
     async with asyncio.timeout(20):
         while not condition():
             await asyncio.sleep(0)
@@ -44,7 +46,7 @@ async def turns(condition: Callable[[], bool], clock: VirtualClock | None = None
 
 
 class Handler:
-    """Keeps what arrives."""
+    """Records what arrives."""
 
     def __init__(self) -> None:
         self.messages: asyncio.Queue[tuple[str, Message]] = asyncio.Queue()
@@ -61,10 +63,10 @@ class Handler:
         for message in messages:
             self.messages.put_nowait((store, message))
 
-    def asked(self, store: str, inquiry: Inquiry) -> None:
+    def on_inquiry(self, store: str, inquiry: Inquiry) -> None:
         self.inquiries.put_nowait((store, inquiry))
 
-    def judged(self, store: str, verdict: Verdict) -> None:
+    def on_verdict(self, store: str, verdict: Verdict) -> None:
         self.verdicts.put_nowait((store, verdict))
 
     def connected(self, store: str) -> None:
@@ -81,7 +83,7 @@ class Handler:
 
 
 class Store:
-    """One store's side of everything."""
+    """The peer connections of one store."""
 
     def __init__(
         self,
@@ -95,7 +97,7 @@ class Store:
         tls: TlsFiles | None = None,
         rate: float | None = None,
         table_of: Callable[[int], str] = lambda group: "",
-        wall: Callable[[], float] = time.time,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self.name = name
         self.me = Identity(cluster, name, volume or f"vol-{name}")
@@ -106,13 +108,13 @@ class Store:
             self.me,
             handler=self.handler,
             inbox=self.inbox,
-            settings=settings if clock is not None else patient(settings),
+            settings=settings if clock is not None else without_timeouts(settings),
             clock=clock,
             rng=random.Random(name),
             tls=tls,
             bytes_per_second=rate,
             table_of=table_of,
-            wall=wall,
+            wall_clock=wall_clock,
         )
 
     async def start(self, port: int = 0) -> Store:
@@ -125,14 +127,14 @@ class Store:
 
 
 def introduce(*stores: Store, **instead: int) -> None:
-    """Let all stores know each other; `instead` names ports of proxies to reach a store by."""
+    """Register all stores with each other; `instead` gives proxy ports by store."""
     everybody = {store.name: Address(HOST, instead.get(store.name, store.port), store.me.volume) for store in stores}
     for store in stores:
         store.peers.set_peers(everybody)
 
 
 class Raw:
-    """A connection that says exactly what it is told to say."""
+    """A connection that sends exactly the given frames."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -151,8 +153,8 @@ class Raw:
         (length,) = struct.unpack("<I", await self.reader.readexactly(4))
         return msgspec.msgpack.decode(await self.reader.readexactly(length))
 
-    async def hear_more_than_alive(self) -> Any:
-        """What comes next beside signs of life and questions for the time."""
+    async def hear_next(self) -> Any:
+        """Return the next frame that is not `alive`."""
         while (heard := await self.hear())[0] == "alive":
             pass
         return heard
@@ -169,7 +171,7 @@ class Raw:
 
 
 class Proxy:
-    """Passes bytes on to a port; what goes towards it can be cut off, flipped or held up."""
+    """Forwards bytes to a port; bytes towards the port can be cut off, flipped or delayed."""
 
     def __init__(self, target: int) -> None:
         self.target = target
@@ -177,9 +179,9 @@ class Proxy:
         self.connections = 0
         self.passed = 0
         self.cut_at: list[int] = []
-        """For each connection in turn, the byte after which it is cut; none: never."""
+        """For each connection in turn: the byte after which it is cut."""
         self.flip_at: list[int] = []
-        """For each connection in turn, the byte to change; none: none."""
+        """For each connection in turn: the byte to change."""
         self.flowing = asyncio.Event()
         self.flowing.set()
         self._listener = socket.create_server((HOST, 0))

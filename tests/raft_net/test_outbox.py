@@ -1,4 +1,4 @@
-"""The queue to a peer: bounded, never waiting, heartbeats coalesced."""
+"""The outbox: bounded, non-blocking, heartbeats coalesced."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def notice(group: int, commit: int) -> CommitNotice:
 
 
 def test_newest_heartbeat_of_a_group_is_kept() -> None:
-    """Heartbeats that wait say only the newest of each group and replica, before anything else."""
+    """Only the newest heartbeat per group and replica is kept, ahead of other messages."""
     outbox = Outbox(limit=1 << 20)
     messages: list[Message] = [
         heartbeat(1, 1),
@@ -43,7 +43,7 @@ def test_newest_heartbeat_of_a_group_is_kept() -> None:
 
 
 def test_full_queue_drops_entries_first() -> None:
-    """Past the limit entries are dropped, past twice the limit everything but heartbeats is."""
+    """Beyond the limit entries are dropped; beyond twice the limit, everything but heartbeats."""
     outbox = Outbox(limit=1000)
     assert outbox.add(append(1, 800))
     assert not outbox.add(append(1, 800))
@@ -57,21 +57,21 @@ def test_full_queue_drops_entries_first() -> None:
     assert outbox.bytes == 0
 
 
-def test_news_of_commits_can_wait() -> None:
-    """They do not press; the newest of each group leaves ahead of whatever goes, a last heartbeat after it."""
+def test_commit_notices_are_not_urgent() -> None:
+    """Commit notices are not urgent; the newest per group leaves first, followed by heartbeats."""
     outbox = Outbox(limit=1 << 20)
     for message in (notice(1, 4), notice(2, 4), notice(1, 5)):
         assert outbox.add(message)
     assert outbox
-    assert not outbox.pressing
+    assert not outbox.urgent
     outbox.add(heartbeat(1, 1))
-    assert outbox.pressing
+    assert outbox.urgent
     assert outbox.take(1 << 20) == [notice(1, 5), notice(2, 4), heartbeat(1, 1)]
     assert not outbox
 
 
-def test_entries_carry_news_of_commits_along() -> None:
-    """Entries that say as much make the news superfluous; those that do not, or of another group, do not."""
+def test_entries_replace_commit_notices() -> None:
+    """Entries with the same commit index make a notice redundant; others do not."""
     outbox = Outbox(limit=1 << 20)
     assert outbox.add(notice(1, 4))
     assert outbox.add(notice(2, 5))
@@ -86,7 +86,7 @@ def test_entries_carry_news_of_commits_along() -> None:
 
 
 def test_entry_larger_than_the_queue_passes_alone() -> None:
-    """A message past the limit by itself is sent when nothing else waits."""
+    """A message larger than the limit is accepted when the outbox is empty."""
     outbox = Outbox(limit=1000)
     assert outbox.add(append(1, 5000))
     assert not outbox.add(append(1, 1))
@@ -96,7 +96,7 @@ def test_entry_larger_than_the_queue_passes_alone() -> None:
 @settings(derandomize=True, deadline=None)
 @given(st.lists(st.integers(0, 300), max_size=60), st.integers(1, 2000))
 def test_batches_keep_order_and_size(sizes: list[int], room: int) -> None:
-    """Messages leave in order, in batches of about the size asked for, and bytes add up to nothing in the end."""
+    """Messages leave in order, in batches of about the requested size, and the byte count returns to 0."""
     outbox = Outbox(limit=1 << 20)
     messages = [append(group, size) for group, size in enumerate(sizes)]
     for message in messages:

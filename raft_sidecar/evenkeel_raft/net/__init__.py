@@ -1,14 +1,18 @@
-"""Stores among themselves: raft messages and snapshot files, moved without knowing what is in them.
+"""Connections between stores: raft messages and snapshot files, moved without interpreting them.
 
-    peers      all of this for one store
-    links      the link to each peer (`link`), for the raft messages of all groups
-    outbox     messages that wait for their turn, coalesced and bounded                  no IO
-    files      snapshots, streamed over connections of their own
-    budget     bytes per second for everything that is not urgent
-    endpoint   connections, dialled and accepted, up to the exchange of hellos
-    handshake  who may talk to us                                                        no IO
-    frames     what goes over a connection                                               no IO
-    identity   who a store is, and where its peers are                                   no IO
+A store never waits for another store here. Messages that cannot be sent are dropped and counted, and raft repeats them.
 
-One store never waits for another here: what cannot be sent is dropped and counted, and raft repeats it.
+Modules:
+    byte_budget     rate limits for snapshot traffic, per store and per table
+    clock_skew      measures how far the wall clocks of two stores are apart
+    files           snapshot files, streamed over dedicated connections
+    keepalive       detects a connection whose other end is gone
+    outbox          bounded queue of raft messages for one peer
+    peer_endpoint   dials and accepts connections, up to the exchange of hellos
+    peer_frames     frames of the peer protocol and their encoding
+    peer_handshake  decides whether two stores may talk to each other
+    peer_link       the link to one peer
+    peer_links      the links to all peers, for the raft messages of all groups
+    peer_tls        TLS contexts from certificate files
+    peers           facade over links, snapshot transfers and limits of one store
 """

@@ -1,12 +1,12 @@
-"""Bytes per second for everything that is not urgent.
+"""Rate limits for snapshot traffic.
 
-One budget serves a whole store: every snapshot it sends or receives takes from it, and waits where there is nothing
-left. Raft's own messages take from it too, but never wait: so snapshots slow down when there is much to replicate, and
-speed up when there is not. A small share is theirs alone, or a busy store would never fill a new replica.
+One budget serves a whole store. Every snapshot that the store sends or receives takes bytes from it and waits while it
+is empty. Raft messages are charged to the budget too, but never wait, so snapshots slow down while replication is
+busy. A small share is reserved for snapshots; without it a busy store would never finish copying a new replica.
 
-A table may have a limit of its own: what is copied of it takes from that one first, then from the store's.
+A table may have its own limit. Its snapshots take bytes from the table's budget first, then from the store's.
 
-Both parts are token buckets that may be overdrawn by one helping, or one larger than the bucket would never pass.
+Both parts are token buckets. A bucket may be overdrawn by one request, so that a request larger than the bucket passes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LEAST_SHARE: Final = 0.1
 
 
 class _Bucket:
-    """Tokens that come at a steady rate, up to a tenth of a second's worth."""
+    """Token bucket that holds at most a tenth of a second's worth."""
 
     def __init__(self, rate: float, now: float) -> None:
         self.rate = rate
@@ -38,12 +38,12 @@ class _Bucket:
         self._filled_at = now
 
     def ready_in(self) -> float:
-        """Seconds until there is something in it."""
+        """Return the seconds until the level is positive."""
         return max(0.0, -self.level / self.rate)
 
 
 class ByteBudget:
-    """`rate` in bytes per second; None is no limit."""
+    """A rate limit in bytes per second; None means no limit."""
 
     def __init__(self, rate: float | None, *, clock: Clock) -> None:
         self._clock = clock
@@ -54,21 +54,21 @@ class ByteBudget:
         self.set_rate(rate)
 
     def set_rate(self, rate: float | None) -> None:
-        """Change the limit for everything from now on."""
+        """Change the limit, also for requests that already wait."""
         self.rate = rate
         now = self._clock.now()
         self._shared = _Bucket(rate * (1 - _LEAST_SHARE), now) if rate else None
         self._reserve = _Bucket(rate * _LEAST_SHARE, now) if rate else None
         self._serve()
 
-    def urgent(self, size: int) -> None:
-        """Take without waiting; the rest of the store pays for it."""
+    def charge(self, size: int) -> None:
+        """Charge raft traffic to the budget without waiting."""
         if self._shared is not None:
             self._shared.fill(self._clock.now())
             self._shared.level = max(self._shared.level - size, -_DEBT_SECONDS * self._shared.rate)
 
     async def take(self, size: int) -> None:
-        """Wait for one's turn, in the order of asking."""
+        """Wait for `size` bytes; requests are served in order."""
         if self._shared is None:
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -91,7 +91,7 @@ class ByteBudget:
             self._waiting.popleft()
 
     def _try(self, size: int) -> float:
-        """Take if there is anything to take from; else return the seconds until there is."""
+        """Take `size` bytes and return 0, or return the seconds until that is possible."""
         if self._shared is None or self._reserve is None:
             return 0.0
         now = self._clock.now()
@@ -100,12 +100,12 @@ class ByteBudget:
             if bucket.level > 0:
                 bucket.level -= size
                 return 0.0
-        # A little more than due, or rounding could wake us a moment too early, again and again.
+        # Wait slightly longer than computed: rounding must not wake us too early again and again.
         return min(self._shared.ready_in(), self._reserve.ready_in()) + 1e-6
 
 
 class TableBudgets:
-    """The limits of tables, each for one store, below the store's."""
+    """Rate limits per table, below the limit of the store."""
 
     def __init__(self, store: ByteBudget, *, clock: Clock) -> None:
         self._store = store
@@ -114,11 +114,11 @@ class TableBudgets:
 
     @property
     def limits(self) -> dict[str, float]:
-        """By table."""
+        """Return the limit of each table that has one."""
         return {table: own.rate for table, own in self._own.items() if own.rate is not None}
 
     def set_limits(self, limits: Mapping[str, float]) -> None:
-        """Know these limits and no others; whoever waits for one goes on under the new one."""
+        """Replace all limits; requests that already wait continue under the new ones."""
         for table in self._own.keys() - limits.keys():
             self._own.pop(table).set_rate(None)
         for table, rate in limits.items():
@@ -128,7 +128,7 @@ class TableBudgets:
                 self._own[table].set_rate(rate)
 
     async def take(self, table: str, size: int) -> None:
-        """Wait for one's turn with the table, then with the store."""
+        """Wait for the table's budget, then for the store's."""
         own = self._own.get(table)
         if own is not None:
             await own.take(size)

@@ -1,9 +1,9 @@
-"""How far the wall clocks of other stores are from ours, measured over the links to them.
+"""Measures how far the wall clocks of peers differ from ours, over the raft links.
 
-One end asks with what its monotonic clock says (`Alive.asked`); the other answers with that and with its wall clock.
-The peer read its wall clock at some moment between question and answer, so the measure is true to within half of the
-time that took. Nothing depends on wall clocks being right: the result is only reported. A peer of the first release
-does not answer, and is not measured.
+One end sends the reading of its monotonic clock (`Alive.asked`). The other end answers with that reading and with its
+own wall clock. It read its wall clock between request and answer, so the error is at most half the round-trip time.
+Nothing depends on correct wall clocks; the result is only reported. Peers of the first release do not answer and are
+not measured.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from evenkeel_raft.net.peer_frames import Alive
 __all__ = ["SKEW_SECONDS", "Skew", "SkewProbe", "clock_ahead"]
 
 SKEW_SECONDS: Final = 1.0
-"""From here on a clock counts as wrong. What keeps time by NTP is within milliseconds."""
+"""Skew from which a clock counts as wrong. NTP keeps clocks within milliseconds."""
 _KEPT: Final = 4
 
 
 class Skew(NamedTuple):
-    """How many seconds a peer's wall clock is ahead of ours, or behind where negative; true to within `error`."""
+    """Seconds that a peer's wall clock is ahead of ours (negative: behind), accurate to within `error`."""
 
     seconds: float
     error: float
 
 
 class SkewProbe:
-    """Measures the other end of one connection, and answers its questions."""
+    """Measures the peer's clock over one connection and answers the peer's requests."""
 
     def __init__(
-        self, send: Callable[[Alive], None], *, clock: Clock, wall: Callable[[], float], seconds: float
+        self, send: Callable[[Alive], None], *, clock: Clock, wall_clock: Callable[[], float], seconds: float
     ) -> None:
         self._send = send
         self._clock = clock
-        self._wall = wall
+        self._wall_clock = wall_clock
         self._seconds = seconds
         self._asked: float | None = None
         self._measured: deque[Skew] = deque(maxlen=_KEPT)
@@ -46,20 +46,20 @@ class SkewProbe:
 
     @property
     def skew(self) -> Skew | None:
-        """The best of the last few measurements, of equal ones the newest; None where there is none yet."""
+        """The most accurate of the last few measurements, the newest among equals; None before the first."""
         return min(reversed(self._measured), key=lambda skew: skew.error, default=None)
 
     def cancel(self) -> None:
-        """The connection is gone."""
+        """Stop measuring."""
         self._timer.cancel()
 
-    def heard(self, frame: Alive) -> None:
-        """Answer a question, or take an answer."""
+    def on_frame(self, frame: Alive) -> None:
+        """Answer a request, or record an answer."""
         if frame.asked is not None:
-            self._send(Alive(answers=frame.asked, wall=self._wall()))
+            self._send(Alive(answers=frame.asked, wall=self._wall_clock()))
         elif frame.answers is not None and frame.answers == self._asked:
             half = (self._clock.now() - frame.answers) / 2
-            self._measured.append(Skew(frame.wall + half - self._wall(), half))
+            self._measured.append(Skew(frame.wall + half - self._wall_clock(), half))
             self._asked = None
 
     def _ask(self) -> Timer:
@@ -72,9 +72,9 @@ class SkewProbe:
 
 
 def clock_ahead(skews: Collection[Skew]) -> int:
-    """Return how many seconds our wall clock is ahead of most stores', or behind; 0 where that is less than counts.
+    """Return how many seconds our wall clock is ahead of most stores' (negative: behind); 0 below the threshold.
 
-    Of two stores neither is most: each is as far from the other as they differ.
+    With only two stores neither is in the majority, so each reports the full difference.
     """
     if not skews:
         return 0

@@ -1,4 +1,4 @@
-"""Notices a connection whose other end is gone without a word, and shows the other end that we are not."""
+"""Keeps a connection alive and drops it when the other end stops responding."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _ALIVE: Final = PEER_CODEC.encode(Alive())
 
 
 class Keepalive:
-    """Looks at a connection every so often.
+    """Checks one connection periodically.
 
-    What counts is bytes, not frames: a large frame that arrives slowly is a sign of life all the way. While we do not
-    read, silence says nothing.
+    Received bytes count, not frames: a large frame that arrives slowly is progress. While reading is paused, silence
+    proves nothing.
     """
 
     def __init__(self, connection: FrameConnection, *, clock: Clock, settings: LinkSettings) -> None:
@@ -27,22 +27,22 @@ class Keepalive:
         self._clock = clock
         self._settings = settings
         self._seen = connection.bytes_received
-        self.heard_at = clock.now()
+        self.last_received_at = clock.now()
         self._timer: Timer = self._again()
 
     def cancel(self) -> None:
-        """The connection is gone."""
+        """Stop checking."""
         self._timer.cancel()
 
     def _again(self) -> Timer:
-        return self._clock.call_at(self._clock.now() + self._settings.alive_seconds, self._look)
+        return self._clock.call_at(self._clock.now() + self._settings.alive_seconds, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         connection, now = self._connection, self._clock.now()
         if connection.bytes_received != self._seen or not connection.transport.is_reading():
-            self._seen, self.heard_at = connection.bytes_received, now
-        elif now - self.heard_at >= self._settings.silent_seconds:
-            connection.drop(Reason.SILENT, f"nothing was heard for {now - self.heard_at:.1f} s")
+            self._seen, self.last_received_at = connection.bytes_received, now
+        elif now - self.last_received_at >= self._settings.silent_seconds:
+            connection.drop(Reason.SILENT, f"received nothing for {now - self.last_received_at:.1f} s")
             return
         if connection.idle:
             connection.send(_ALIVE)

@@ -1,11 +1,11 @@
-"""Messages that wait for their peer.
+"""Bounded queue of raft messages for one peer.
 
-Raft repeats what is lost, so a queue that is full drops what comes, and says how much: it never makes the sender wait.
-Entries are dropped first; votes, answers and hand-overs are small and matter more, so they get twice the room.
-Of the heartbeats of a group only the newest is kept: it says all that the older ones said. All messages that wait
-together leave together, so the heartbeats of a thousand groups are one frame.
+Raft repeats lost messages, so a full queue drops new ones instead of blocking the sender. Entries are dropped first.
+Votes, responses and leadership transfers are small and more important, so their limit is twice as high. Only the newest
+heartbeat of each group is kept, because it replaces the older ones. All waiting messages leave in one frame, so the
+heartbeats of a thousand groups share a frame.
 
-News of a commit can wait a little, for nobody is answered by it; with luck the next entries carry it along.
+Commit notices may wait a little, because no client waits for them; often the next entries carry the same commit index.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ENTRY_BYTES: Final = 24
 
 
 class Outbox:
-    """The queue to one peer."""
+    """The messages that wait for one peer."""
 
     def __init__(self, *, limit: int) -> None:
         self._limit = limit
@@ -35,12 +35,12 @@ class Outbox:
         return bool(self._queue or self._heartbeats or self._notices)
 
     @property
-    def pressing(self) -> bool:
-        """Whether anything waits that should not wait any longer than this turn of the loop."""
+    def urgent(self) -> bool:
+        """Whether a message waits that must leave at the end of this turn of the event loop."""
         return bool(self._queue or self._heartbeats)
 
     def add(self, message: Message) -> bool:
-        """Queue a message, or drop it and return False."""
+        """Queue a message; return False if it was dropped."""
         if isinstance(message, Heartbeat):
             self._heartbeats[message.group, message.receiver] = message
             return True
@@ -61,15 +61,15 @@ class Outbox:
         return True
 
     def _outdate(self, append: Append) -> None:
-        """Drop the news that entries carry along."""
+        """Drop a commit notice that these entries make redundant."""
         at = append.group, append.receiver
         notice = self._notices.get(at)
         if notice is not None and notice.commit <= min(append.commit, append.prev_index + len(append.entries)):
             del self._notices[at]
 
     def take(self, size: int) -> list[Message]:
-        """Take out messages of about this many bytes, at least one where there is any."""
-        # A heartbeat may be the last word before a group falls asleep, so it comes after the news.
+        """Remove and return messages of about `size` bytes, at least one if any waits."""
+        # A heartbeat may tell the group to sleep, so it must follow the commit notices.
         taken: list[Message] = [*self._notices.values(), *self._heartbeats.values()]
         self._notices.clear()
         self._heartbeats.clear()
@@ -82,7 +82,7 @@ class Outbox:
         return taken
 
     def clear(self) -> int:
-        """Drop everything, for the peer is gone; returns how many messages that were."""
+        """Drop all messages; return how many."""
         dropped = len(self._queue) + len(self._heartbeats) + len(self._notices)
         self._queue.clear()
         self._notices.clear()

@@ -1,7 +1,7 @@
-"""What goes over a connection between two stores.
+"""Frames of the peer protocol and their encoding.
 
-A connection is for raft messages or for the files of one snapshot; the hello says which. Either end may say `Alive`
-at any time, and does so when it has nothing else to say.
+A connection carries either raft messages or the files of one snapshot; the hello says which. Either end may send
+`Alive` at any time, and does so when it has nothing else to send.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ Purpose = Literal["raft", "files"]
 
 
 class Hello(Struct, tag="hello", array_like=True, frozen=True):
-    """Who speaks, to whom, and what about. The dialling end says it first.
+    """Identifies the sender, the intended receiver and the purpose. The dialling end sends it first.
 
-    What stands up to `version` never changes, so that two versions can at least name each other. `version` is that of
-    the links; `supported` are the cluster versions that the sidecar can work with.
+    The fields up to `version` never change, so that any two releases can name each other. `version` is that of the peer
+    protocol; `supported` are the cluster versions that the sidecar supports.
     """
 
     version: int
@@ -64,30 +64,30 @@ class Hello(Struct, tag="hello", array_like=True, frozen=True):
 
 
 class Refused(Struct, tag="refused", array_like=True, frozen=True):
-    """Instead of a hello: why there will be none."""
+    """Sent instead of a hello: why the connection is refused."""
 
     reason: str
     detail: str
 
 
 class Alive(Struct, tag="alive", array_like=True, frozen=True):
-    """Nothing to say; or what the time is (`skew`). The first release sends and reads it without fields."""
+    """Keepalive, or a clock request or answer (see `clock_skew`). The first release uses it without fields."""
 
     asked: float | None = None
-    """What time is it with you? By the asking end's monotonic clock; to be answered with the same number."""
+    """Clock request: the sender's monotonic clock, to be returned in `answers`."""
     answers: float | None = None
     wall: float = 0.0
-    """Where it answers: seconds since 1970 by the sender's wall clock."""
+    """In an answer: seconds since 1970 by the sender's wall clock."""
 
 
 class Batch(Struct, tag="batch", array_like=True, frozen=True):
-    """Raft messages of any groups."""
+    """Raft messages of any number of groups."""
 
     messages: list[AnyMessage]
 
 
 class Inquiry(Struct, tag="inquiry", array_like=True, frozen=True):
-    """Is this replica of a group, which the sender holds, a member of it? Only a leader can tell."""
+    """Asks whether the sender's replica is still a member of a group. Only the leader knows."""
 
     number: int
     group: int
@@ -96,33 +96,33 @@ class Inquiry(Struct, tag="inquiry", array_like=True, frozen=True):
 
 
 class Verdict(Struct, tag="verdict", array_like=True, frozen=True):
-    """The answer to an inquiry. `excluded`: a leader, confirmed by a quorum since it was asked, does not list it."""
+    """Answers an inquiry. `excluded`: a leader, confirmed by a quorum since the inquiry, does not list the replica."""
 
     number: int
     excluded: bool
 
 
 class Offer(Struct, tag="offer", array_like=True, frozen=True):
-    """A snapshot's files are ready; the message is for the replica that gets them."""
+    """Offers the files of a snapshot, with the raft message for the receiving replica."""
 
     message: InstallSnapshot
     manifest: Manifest
 
 
 class Resume(Struct, tag="resume", array_like=True, frozen=True):
-    """Begin each file here; what is before is verified already."""
+    """Accepts an offer: start each file at this offset; everything before it is verified."""
 
     offsets: list[int]
 
 
 class Declined(Struct, tag="declined", array_like=True, frozen=True):
-    """The files are not wanted, or cannot be kept."""
+    """Rejects an offer: the receiver does not need the files or cannot store them."""
 
     detail: str
 
 
 class Chunk(Struct, tag="chunk", array_like=True, frozen=True):
-    """The next part of a file; where it is large, a view of the frame it came in."""
+    """The next part of a file. Large data is a view of the received frame."""
 
     file: int
     offset: int
@@ -130,11 +130,11 @@ class Chunk(Struct, tag="chunk", array_like=True, frozen=True):
 
 
 class Finished(Struct, tag="finished", array_like=True, frozen=True):
-    """Everything was sent."""
+    """All chunks were sent."""
 
 
 class Corrupt(Struct, tag="corrupt", array_like=True, frozen=True):
-    """This part of a file arrived with another checksum than the manifest's."""
+    """The chunk at this offset does not match its checksum in the manifest."""
 
     file: int
     offset: int
@@ -145,7 +145,7 @@ class Stored(Struct, tag="stored", array_like=True, frozen=True):
 
 
 class Cancelled(Struct, tag="cancelled", array_like=True, frozen=True):
-    """The sender does not want them delivered any more."""
+    """The sender aborts the transfer."""
 
 
 AnyFrame = (
@@ -176,14 +176,14 @@ _BYTES_CODE: Final = 0xC6
 
 
 def chunk_head(file: int, offset: int, length: int) -> bytes:
-    """Return the payload of a `Chunk` up to its data, which then need not be copied to be sent."""
+    """Return the payload of a `Chunk` without its data, so that the data can be sent without copying."""
     head = PEER_CODEC.encode(Chunk(file, offset, _EMPTY))
     assert head.endswith(_EMPTY_BYTES)
     return head[: -len(_EMPTY_BYTES)] + _BYTES.pack(_BYTES_CODE, length)
 
 
 def batch_payload(messages: Sequence[AnyMessage]) -> list[Bytes]:
-    """Return the payload of a `Batch`, in pieces where entries are large."""
+    """Return the payload of a `Batch`, in several pieces if entries are large."""
     if not any(map(_is_large, messages)):
         return [PEER_CODEC.encode(Batch(list(messages)))]
     pieces = Pieces()
@@ -198,7 +198,7 @@ def batch_payload(messages: Sequence[AnyMessage]) -> list[Bytes]:
 
 
 def _is_large(message: AnyMessage) -> TypeGuard[Append]:
-    """Whether entries are probably worth pieces of their own: those of one message are mostly alike."""
+    """Whether the entries are probably large; entries of one message usually have similar sizes."""
     return type(message) is Append and bool(message.entries) and len(message.entries[0].data) >= LARGE_BYTES
 
 

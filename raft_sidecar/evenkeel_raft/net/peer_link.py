@@ -1,7 +1,6 @@
-"""The link to one peer: a connection while there is one, and what waits for its turn on it.
+"""The link to one peer: its current connection and the messages waiting for it.
 
-Messages for a peer that is not connected are dropped: raft repeats what matters, and what it does not repeat would be
-of the past when the peer is back.
+Messages for a disconnected peer are dropped. Raft repeats what matters; the rest would be outdated after a reconnect.
 """
 
 from __future__ import annotations
@@ -22,41 +21,41 @@ from evenkeel_raft.net.byte_budget import ByteBudget
 from evenkeel_raft.net.clock_skew import SkewProbe
 from evenkeel_raft.net.keepalive import Keepalive
 from evenkeel_raft.net.outbox import Outbox
-from evenkeel_raft.net.peer_endpoint import Endpoint, say
+from evenkeel_raft.net.peer_endpoint import Endpoint, send_frame
 from evenkeel_raft.net.peer_frames import PEER_CODEC, Alive, Batch, Inquiry, Verdict, batch_payload
 
 __all__ = ["Link", "LinkHandler", "Undelivered"]
 
 Undelivered = Counter[str]
-"""Messages that were never sent, by why: `unknown-peer`, `full`, `disconnected`, `too-long`."""
+"""Messages that were not sent, by reason: `unknown-peer`, `full`, `disconnected`, `too-long`."""
 
 
 class LinkHandler(Protocol):
-    """What a sidecar does with what its peers say."""
+    """Receives what peers send over their links."""
 
     def received(self, store: str, messages: list[Message], /) -> None:
-        """Messages arrived."""
+        """Handle raft messages."""
         ...
 
-    def asked(self, store: str, inquiry: Inquiry, /) -> None:
-        """A peer wants to know whether a replica of its own is still a member; answer by `Peers.say`, now or later."""
+    def on_inquiry(self, store: str, inquiry: Inquiry, /) -> None:
+        """Handle a membership inquiry of a peer; answer with `Peers.send_frame`, now or later."""
         ...
 
-    def judged(self, store: str, verdict: Verdict, /) -> None:
-        """A peer answered an inquiry."""
+    def on_verdict(self, store: str, verdict: Verdict, /) -> None:
+        """Handle the answer to an inquiry."""
         ...
 
     def connected(self, store: str, /) -> None:
-        """A peer is there."""
+        """Note that a peer has connected."""
         ...
 
     def disconnected(self, store: str, /) -> None:
-        """A peer is gone."""
+        """Note that a peer has disconnected."""
         ...
 
 
 class Link:
-    """One peer, with one volume."""
+    """The link to one peer with one volume."""
 
     def __init__(
         self,
@@ -67,9 +66,9 @@ class Link:
         handler: LinkHandler,
         budget: ByteBudget,
         undelivered: Undelivered,
-        soon: Callable[[Link], None],
+        flush_soon: Callable[[Link], None],
     ) -> None:
-        """`soon` has the link flushed at the end of this turn of the loop."""
+        """`flush_soon` schedules a flush at the end of this turn of the event loop."""
         self.store = store
         self.volume = volume
         self.connection: FrameConnection | None = None
@@ -79,28 +78,28 @@ class Link:
         self._handler = handler
         self._budget = budget
         self._undelivered = undelivered
-        self._soon = soon
+        self._schedule_flush = flush_soon
         self._outbox = Outbox(limit=endpoint.settings.outbox_bytes)
         self._loop = asyncio.get_running_loop()
         self._flushing = False
-        self._later: Timer | None = None
+        self._notice_timer: Timer | None = None
         self._dialling: asyncio.Task[None] | None = None
         self._lost = asyncio.Event()
 
     # Connecting
 
     def keep_dialling(self, rng: Rng) -> None:
-        """Connect, and connect again when the connection is lost."""
+        """Connect, and reconnect whenever the connection is lost."""
         self._dialling = self._loop.create_task(self._dial(rng))
 
     def stop(self) -> None:
-        """Hang up for good."""
+        """Disconnect permanently."""
         if self._dialling is not None:
             self._dialling.cancel()
         self._detach()
 
     async def stopped(self) -> None:
-        """Wait until nothing is under way any more."""
+        """Wait until dialling has ended."""
         if self._dialling is not None:
             await asyncio.gather(self._dialling, return_exceptions=True)
 
@@ -114,22 +113,22 @@ class Link:
                 backoff.reset()
                 await self._lost.wait()
             except (EvenkeelError, OSError):
-                pass  # `Endpoint.refusals` says why
+                pass  # `Endpoint.refusals` has the reason
             await backoff.wait()
 
-    # What happens to the connection
+    # Connection events
 
     def made(self, connection: FrameConnection) -> None:
-        """A connection is up; whoever made it knows that the one before is dead."""
+        """Adopt a new connection; its maker knows that the previous one is dead."""
         if self.connection is not None:
-            self.connection.drop(Reason.REPLACED, f"{self.store} connected anew")
+            self.connection.drop(Reason.REPLACED, f"{self.store} opened a new connection")
             self._detach()
         self.connection = connection
         self.keepalive = Keepalive(connection, clock=self._endpoint.clock, settings=self._endpoint.settings)
         self.probe = SkewProbe(
-            partial(say, connection),
+            partial(send_frame, connection),
             clock=self._endpoint.clock,
-            wall=self._endpoint.wall,
+            wall_clock=self._endpoint.wall_clock,
             seconds=self._endpoint.settings.skew_seconds,
         )
         connection.on_writable = self._flush_soon
@@ -137,26 +136,26 @@ class Link:
         self._flush_soon()
 
     def received(self, connection: FrameConnection, payload: memoryview) -> None:
-        """Hand messages on."""
+        """Dispatch a frame."""
         frame = PEER_CODEC.decode(payload)
         if isinstance(frame, Batch):
-            self._budget.urgent(len(payload))
+            self._budget.charge(len(payload))
             if connection is self.connection:
                 self._handler.received(self.store, cast("list[Message]", frame.messages))
         elif connection is not self.connection:
             return
         elif isinstance(frame, Alive):
             if self.probe is not None:
-                self.probe.heard(frame)
+                self.probe.on_frame(frame)
         elif isinstance(frame, Inquiry):
-            self._handler.asked(self.store, frame)
+            self._handler.on_inquiry(self.store, frame)
         elif isinstance(frame, Verdict):
-            self._handler.judged(self.store, frame)
+            self._handler.on_verdict(self.store, frame)
         else:
-            raise FrameError(Reason.UNEXPECTED, f"{type(frame).__name__} between raft messages")
+            raise FrameError(Reason.UNEXPECTED, f"unexpected {type(frame).__name__} on a raft connection")
 
     def lost(self, connection: FrameConnection) -> None:
-        """It is gone; if it was the one in use, its peer is."""
+        """Detach from a lost connection if it is the current one."""
         if connection is self.connection:
             self._detach()
 
@@ -172,9 +171,9 @@ class Link:
             self.probe = None
         connection.on_writable = None
         connection.abort()
-        if self._later is not None:
-            self._later.cancel()
-            self._later = None
+        if self._notice_timer is not None:
+            self._notice_timer.cancel()
+            self._notice_timer = None
         if self._outbox:
             self._undelivered["disconnected"] += self._outbox.clear()
         self._lost.set()
@@ -183,38 +182,40 @@ class Link:
     # Sending
 
     def send(self, message: Message) -> None:
-        """Send a message with the others of this turn of the loop, or drop it."""
+        """Send a message at the end of this turn of the event loop, or drop it."""
         if self.connection is None:
             self._undelivered["disconnected"] += 1
         elif not self._outbox.add(message):
             self._undelivered["full"] += 1
         elif not self._flushing:
-            if self._outbox.pressing:
+            if self._outbox.urgent:
                 self._flush_soon()
-            elif self._later is None:
+            elif self._notice_timer is None:
                 clock = self._endpoint.clock
-                self._later = clock.call_at(clock.now() + self._endpoint.settings.notice_seconds, self._flush_all)
+                self._notice_timer = clock.call_at(
+                    clock.now() + self._endpoint.settings.notice_seconds, self._flush_all
+                )
 
-    def say(self, frame: Inquiry | Verdict) -> None:
-        """Send something that is no raft message, or drop it."""
+    def send_frame(self, frame: Inquiry | Verdict) -> None:
+        """Send a frame other than raft messages, or drop it if disconnected."""
         if self.connection is not None:
-            say(self.connection, frame)
+            send_frame(self.connection, frame)
 
     def _flush_soon(self) -> None:
         if self.connection is not None and not self._flushing:
             self._flushing = True
-            self._soon(self)
+            self._schedule_flush(self)
 
     def flush(self) -> None:
-        """Send what waits for the end of this turn, and with it what could have waited longer."""
+        """Send all waiting messages if any is urgent."""
         self._flushing = False
-        if self._outbox.pressing:
+        if self._outbox.urgent:
             self._flush_all()
 
     def _flush_all(self) -> None:
-        if self._later is not None:
-            self._later.cancel()
-            self._later = None
+        if self._notice_timer is not None:
+            self._notice_timer.cancel()
+            self._notice_timer = None
         while self._outbox and self.connection is not None and self.connection.writable:
             messages = self._outbox.take(self._endpoint.settings.batch_bytes)
             try:
@@ -222,5 +223,5 @@ class Link:
             except FrameError:
                 self._undelivered["too-long"] += len(messages)
                 continue
-            self._budget.urgent(sum(map(len, payload)))
+            self._budget.charge(sum(map(len, payload)))
             self.connection.write(*payload)

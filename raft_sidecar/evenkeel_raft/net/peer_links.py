@@ -1,7 +1,7 @@
-"""One connection to each peer, for the raft messages of all groups.
+"""The links to all peers, for the raft messages of all groups.
 
-Of two stores the one whose name comes first dials; so there is one connection, and no race between two. When the
-dialling store connects anew the new connection replaces the old: it knows better whether the old one still lives.
+Of two stores, the one whose name sorts first dials, so there is exactly one connection and no race. When the dialling
+store connects again, the new connection replaces the old one: the dialler knows that the old one is dead.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Links:
         self._unflushed: list[Link] = []
 
     def update(self, peers: Mapping[str, Address]) -> None:
-        """Know these peers and no others. Where a peer's volume changed, it is another one."""
+        """Replace the set of peers. A peer whose volume changed is a different peer."""
         for store, link in list(self._links.items()):
             if store not in peers or peers[store].volume != link.volume:
                 del self._links[store]
@@ -46,7 +46,7 @@ class Links:
                 self._links[store] = self._make(store, address)
 
     def send(self, store: str, message: Message) -> None:
-        """Send a message, or drop it and count it; never waits."""
+        """Send a message, or drop and count it; never blocks."""
         link = self._links.get(store)
         if link is None:
             self.undelivered["unknown-peer"] += 1
@@ -54,43 +54,43 @@ class Links:
             link.send(message)
 
     def send_all(self, store: str, messages: Iterable[Message]) -> None:
-        """Send messages to one peer."""
+        """Send several messages to one peer."""
         for message in messages:
             self.send(store, message)
 
-    def say(self, store: str, frame: Inquiry | Verdict) -> None:
-        """Ask a peer, or answer it; lost where it is not connected."""
+    def send_frame(self, store: str, frame: Inquiry | Verdict) -> None:
+        """Send an inquiry or its answer; dropped if the peer is not connected."""
         link = self._links.get(store)
         if link is not None:
-            link.say(frame)
+            link.send_frame(frame)
 
     def flush(self) -> None:
-        """Send at once what waits for the end of this turn of the loop."""
+        """Send now what waits for the end of this turn of the event loop."""
         links, self._unflushed = self._unflushed, []
         for link in links:
             link.flush()
 
     def connected(self, store: str) -> bool:
-        """Whether a peer is there."""
+        """Whether a peer is connected."""
         link = self._links.get(store)
         return link is not None and link.connection is not None
 
-    def heard_at(self, store: str) -> float | None:
-        """When a connected peer was last seen to live, by the clock; to within `alive_seconds`."""
+    def last_received_at(self, store: str) -> float | None:
+        """Return when bytes last arrived from a connected peer, to within `alive_seconds`."""
         link = self._links.get(store)
-        return None if link is None or link.keepalive is None else link.keepalive.heard_at
+        return None if link is None or link.keepalive is None else link.keepalive.last_received_at
 
     def skews(self) -> dict[str, Skew]:
-        """By connected peer that was measured: how far its wall clock is ahead of ours."""
+        """Return how far the wall clock of each measured, connected peer is ahead of ours."""
         probes = {store: link.probe for store, link in self._links.items() if link.probe is not None}
         return {store: probe.skew for store, probe in sorted(probes.items()) if probe.skew is not None}
 
     def owner_of(self, store: str) -> Owner:
-        """Return who takes a connection that a known peer dialled."""
+        """Return the owner of a connection that a known peer dialled."""
         return self._links[store]
 
     async def close(self) -> None:
-        """Hang up on everybody."""
+        """Close all links."""
         links, self._links = list(self._links.values()), {}
         for link in links:
             link.stop()
@@ -109,7 +109,7 @@ class Links:
             handler=self._handler,
             budget=self._budget,
             undelivered=self.undelivered,
-            soon=self._flush_soon,
+            flush_soon=self._flush_soon,
         )
         if self._endpoint.me.store < store:
             link.keep_dialling(self._rng)

@@ -1,4 +1,4 @@
-"""Everything that goes on between one store and its peers."""
+"""Facade over the links, snapshot transfers and rate limits of one store."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ __all__ = ["PeerHandler", "Peers"]
 
 
 class PeerHandler(LinkHandler, FileHandler, Protocol):
-    """What a sidecar does with messages and snapshots."""
+    """Receives messages and snapshots from peers."""
 
 
 class Peers:
-    """A store's side of all its connections to other stores."""
+    """One store's connections to all other stores."""
 
     def __init__(
         self,
@@ -48,14 +48,14 @@ class Peers:
         settings: LinkSettings | None = None,
         clock: Clock | None = None,
         rng: Rng | None = None,
-        wall: Callable[[], float] = time.time,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """`inbox` is where snapshots arrive; `bytes_per_second` is for snapshots in and out, see `ByteBudget`.
+        """`inbox` receives snapshots; `bytes_per_second` limits snapshots in and out, see `ByteBudget`.
 
-        `table_of` says which table a group is of, for the limits that tables have.
+        `table_of` returns the table of a group, for the limits of tables.
         """
         clock, rng = clock or SystemClock(), rng or random.Random()
-        self._endpoint = Endpoint(me, clock=clock, settings=settings or LinkSettings(), tls=tls, wall=wall)
+        self._endpoint = Endpoint(me, clock=clock, settings=settings or LinkSettings(), tls=tls, wall_clock=wall_clock)
         self.budget = ByteBudget(bytes_per_second, clock=clock)
         self.tables = TableBudgets(self.budget, clock=clock)
         self._table_of = table_of
@@ -63,56 +63,56 @@ class Peers:
         self._sender = FileSender(self._endpoint, rng=rng, take=self._take)
         self._receiver = FileReceiver(inbox, endpoint=self._endpoint, handler=handler, take=self._take)
         self.received = self._receiver.meter
-        """How fast snapshots come in."""
+        """Throughput of received snapshots."""
 
     async def start(self, host: str, port: int) -> int:
-        """Listen for peers; returns the port."""
-        return await self._endpoint.listen(host, port, welcome=self._welcome)
+        """Listen for peers; return the port."""
+        return await self._endpoint.listen(host, port, owner_of=self._owner_of)
 
     async def close(self) -> None:
-        """Hang up on everybody, after those who send snapshots were cancelled; what came in part stays."""
+        """Cancel snapshot transfers and close all connections; partially received snapshots stay."""
         await self._endpoint.close()
         await self._links.close()
         await self._receiver.close()
-        await self._endpoint.hang_up()
+        await self._endpoint.close_connections()
 
     def set_peers(self, peers: Mapping[str, Address]) -> None:
-        """Know these stores and no others."""
+        """Replace the set of peers."""
         self._endpoint.peers = dict(peers)
         self._links.update(peers)
 
     def set_version(self, version: int) -> None:
-        """Talk to no store any more that does not support this cluster version."""
+        """Disconnect from stores that do not support this cluster version, and refuse them."""
         self._endpoint.set_version(version)
 
     # Messages
 
     def send(self, store: str, message: Message) -> None:
-        """Send a message, or drop it and count it; never waits."""
+        """Send a message, or drop and count it; never blocks."""
         self._links.send(store, message)
 
     def send_all(self, store: str, messages: Iterable[Message]) -> None:
-        """Send messages to one store."""
+        """Send several messages to one store."""
         self._links.send_all(store, messages)
 
-    def say(self, store: str, frame: Inquiry | Verdict) -> None:
-        """Ask a store, or answer it; lost where it is not connected."""
-        self._links.say(store, frame)
+    def send_frame(self, store: str, frame: Inquiry | Verdict) -> None:
+        """Send an inquiry or its answer; dropped if the store is not connected."""
+        self._links.send_frame(store, frame)
 
     def flush(self) -> None:
-        """Send at once what waits for the end of this turn of the loop: for callers that know to be done."""
+        """Send now what waits for the end of this turn of the event loop."""
         self._links.flush()
 
     def connected(self, store: str) -> bool:
-        """Whether messages would get there."""
+        """Whether a store is connected."""
         return self._links.connected(store)
 
-    def heard_at(self, store: str) -> float | None:
-        """When a connected peer was last seen to live, by the clock."""
-        return self._links.heard_at(store)
+    def last_received_at(self, store: str) -> float | None:
+        """Return when bytes last arrived from a connected peer."""
+        return self._links.last_received_at(store)
 
     def skews(self) -> dict[str, Skew]:
-        """By connected peer that was measured: how far its wall clock is ahead of ours."""
+        """Return how far the wall clock of each measured, connected peer is ahead of ours."""
         return self._links.skews()
 
     # Snapshots
@@ -126,43 +126,43 @@ class Peers:
         directory: Path,
         progress: Callable[[int], None] | None = None,
     ) -> Sent:
-        """Send a snapshot's files, then hand the message to the other store's handler; see `FileSender.send`."""
+        """Send a snapshot's files and its message to another store; see `FileSender.send`."""
         return await self._sender.send(
             store, message=message, manifest=manifest, directory=directory, progress=progress
         )
 
     def receiving(self, group: int, replica: int, *, term: int) -> bool:
-        """Whether a snapshot that was announced in this term is coming in for a replica of ours."""
+        """Whether a snapshot announced in this term is being received for a local replica."""
         return self._receiver.receiving(group, replica, term=term)
 
     async def cancel_snapshot(self, group: int, replica: int) -> None:
-        """Take in no snapshot for a replica of ours any more."""
+        """Stop receiving snapshots for a local replica and delete what arrived."""
         await self._receiver.cancel(group, replica)
 
     async def sweep_snapshots(self, keep: Callable[[int, int], bool]) -> None:
-        """Delete what arrived in part for replicas (group, replica) that are not kept."""
+        """Delete partial snapshots of replicas (group, replica) for which `keep` returns False."""
         await self._receiver.sweep(keep)
 
-    # Looking
+    # Statistics
 
     @property
     def drops(self) -> Drops:
-        """Connections given up, by why."""
+        """Dropped connections, by reason."""
         return self._endpoint.drops
 
     @property
     def undelivered(self) -> Counter[str]:
-        """Messages never sent, by why."""
+        """Messages that were not sent, by reason."""
         return self._links.undelivered
 
     @property
     def refusals(self) -> Mapping[str, str]:
-        """By peer, why it and we do not talk at the moment."""
+        """Why there is no connection, by peer."""
         return self._endpoint.refusals
 
     async def _take(self, group: int, size: int) -> None:
-        """Wait until so much of a group may be copied."""
+        """Wait until `size` bytes of a group may be copied."""
         await self.tables.take(self._table_of(group), size)
 
-    def _welcome(self, store: str, purpose: Purpose) -> Owner:
+    def _owner_of(self, store: str, purpose: Purpose) -> Owner:
         return self._receiver.owner_of(store) if purpose == "files" else self._links.owner_of(store)

@@ -1,10 +1,10 @@
-"""Snapshots as files, from store to store.
+"""Snapshot files, streamed from store to store.
 
-    manifest  names, sizes and checksums                            reads files
-    partial   what has arrived of a snapshot so far                 writes files
-    sender    streams a snapshot, over as many connections as it takes
-    receiver  takes snapshots in
-    meter     how fast they come in                                  no IO
+Threads read, write, hash and sync files; the event loop only moves bytes.
 
-Reading, writing, hashing and syncing happen on threads; the event loop only moves bytes.
+Modules:
+    file_receiver      receives snapshots and measures the throughput
+    file_sender        streams a snapshot, over as many connections as needed
+    partial_snapshot   a snapshot that has arrived in part
+    snapshot_manifest  names, sizes and checksums of a snapshot's files
 """

@@ -1,7 +1,7 @@
-"""Streams a snapshot to a peer, over as many connections as it takes.
+"""Streams a snapshot to a peer, over as many connections as needed.
 
-Each attempt asks the receiver what it has verified already and goes on from there. The sender itself verifies nothing
-while all goes well; when the receiver finds a chunk corrupt, the sender looks whether its own file is.
+Each attempt asks the receiver what it has verified and continues from there. The sender verifies its own file only
+when the receiver reports a corrupt chunk.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from evenkeel.wire.framing import Reason
 from evenkeel_raft.core.raft_messages import InstallSnapshot
 from evenkeel_raft.net.files.snapshot_manifest import Manifest
 from evenkeel_raft.net.keepalive import Keepalive
-from evenkeel_raft.net.peer_endpoint import Endpoint, say
+from evenkeel_raft.net.peer_endpoint import Endpoint, send_frame
 from evenkeel_raft.net.peer_frames import (
     PEER_CODEC,
     Alive,
@@ -40,29 +40,29 @@ __all__ = ["FileSender", "Outcome", "Sent"]
 
 _Answer = Resume | Declined | Corrupt | Stored
 _Place = tuple[int, int]
-_HELPING_BYTES: Final = 4 << 20
+_READ_BYTES: Final = 4 << 20
 
 
 class Outcome(Enum):
-    """How the sending of a snapshot ended."""
+    """How a snapshot transfer ended."""
 
     STORED = "all files are durable and verified at the receiver"
-    DECLINED = "the receiver does not want them, or cannot keep them"
-    DAMAGED = "a file here is not what its manifest says"
+    DECLINED = "declined by the receiver"
+    DAMAGED = "a source file does not match its manifest"
 
 
 class Sent(NamedTuple):
-    """What became of a snapshot."""
+    """The result of a snapshot transfer."""
 
     outcome: Outcome
     detail: str = ""
 
 
 class FileSender:
-    """Sends snapshots on behalf of one store; any number at once, under the limits there are."""
+    """Sends the snapshots of one store; any number at once, within the rate limits."""
 
     def __init__(self, endpoint: Endpoint, *, rng: Rng, take: Callable[[int, int], Awaitable[None]]) -> None:
-        """`take` waits until so many bytes of a group may be sent."""
+        """`take` waits until that many bytes of a group may be sent."""
         self._endpoint = endpoint
         self._rng = rng
         self._take = take
@@ -76,9 +76,9 @@ class FileSender:
         directory: Path,
         progress: Callable[[int], None] | None = None,
     ) -> Sent:
-        """Send a snapshot, and try again until it ends one way or the other; cancelling tells the receiver.
+        """Send a snapshot, with retries until it succeeds or is rejected; cancelling informs the receiver.
 
-        `progress` is told how many bytes are there or on their way.
+        `progress` is called with the number of bytes that were sent or that the receiver already had.
         """
         settings, clock = self._endpoint.settings, self._endpoint.clock
         backoff = Backoff(clock=clock, rng=self._rng, first=settings.first_retry, longest=settings.last_retry)
@@ -92,52 +92,52 @@ class FileSender:
                 sent = None
             if sent is not None:
                 return sent
-            if attempt.got_on:
+            if attempt.progressed:
                 backoff.reset()
             await backoff.wait()
 
 
 class _SourceError(Exception):
-    """A file here cannot be sent."""
+    """A source file cannot be sent."""
 
 
 class _Source:
-    """The files, as they are read. Reading happens on threads."""
+    """Reads the snapshot's files on threads."""
 
     def __init__(self, directory: Path, manifest: Manifest) -> None:
         self.manifest = manifest
         self._directory = directory
 
     async def chunks(self, offsets: list[int]) -> AsyncGenerator[tuple[_Place, bytes], None]:
-        """Read everything from these offsets on; the next helping is read while one is used."""
-        helpings = self._helpings(offsets)
-        reading = self._start_reading(next(helpings, []))
+        """Yield all chunks from these offsets on, reading ahead by one portion."""
+        portions = self._portions(offsets)
+        reading = self._start_reading(next(portions, []))
         try:
             while found := await reading:
-                reading = self._start_reading(next(helpings, []))
+                reading = self._start_reading(next(portions, []))
                 for chunk in found:
                     yield chunk
         finally:
             reading.cancel()
 
     async def check(self, number: int, offset: int) -> None:
-        """Raise if a chunk is not what the manifest says."""
+        """Raise `_SourceError` if a chunk does not match the manifest."""
         if not await asyncio.to_thread(lambda: self.manifest.verifies(number, offset, self._read(number, offset))):
             raise _SourceError(f"{self._path(number)} is damaged at byte {offset}")
 
-    def _helpings(self, offsets: list[int]) -> Iterator[list[_Place]]:
-        """Cut what is missing into portions that are worth a thread's while."""
-        helping: list[_Place] = []
+    def _portions(self, offsets: list[int]) -> Iterator[list[_Place]]:
+        """Split the missing chunks into portions large enough for one thread call."""
+        portion: list[_Place] = []
         size = 0
         for number, start in enumerate(offsets):
             for offset in range(start, self.manifest.files[number].size, self.manifest.chunk_bytes):
-                helping.append((number, offset))
+                portion.append((number, offset))
                 size += self.manifest.length_at(number, offset)
-                if size >= _HELPING_BYTES:
-                    yield helping
-                    helping, size = [], 0
-        if helping:
-            yield helping
+                if size >= _READ_BYTES:
+                    yield portion
+                    portion, size = [], 0
+        if portion:
+            yield portion
 
     def _start_reading(self, places: list[_Place]) -> asyncio.Future[list[tuple[_Place, bytes]]]:
         read = partial(self._read_all, places)
@@ -155,9 +155,9 @@ class _Source:
             finally:
                 os.close(opened)
         except OSError as error:
-            raise _SourceError(f"{self._path(number)} cannot be read: {error.strerror}") from error
+            raise _SourceError(f"cannot read {self._path(number)}: {error.strerror}") from error
         if len(data) != length:
-            raise _SourceError(f"{self._path(number)} is shorter than it was")
+            raise _SourceError(f"{self._path(number)} was truncated")
         return data
 
     def _path(self, number: int) -> Path:
@@ -165,7 +165,7 @@ class _Source:
 
 
 class _Attempt:
-    """One connection's worth of sending."""
+    """One connection of a transfer."""
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class _Attempt:
         source: _Source,
         progress: Callable[[int], None],
     ) -> None:
-        self.got_on = False
+        self.progressed = False
         self._endpoint = endpoint
         self._take = take
         self._source = source
@@ -183,7 +183,7 @@ class _Attempt:
         self._keepalive: Keepalive | None = None
         self._answers: asyncio.Queue[_Answer | None] = asyncio.Queue()
 
-    # What happens to the connection
+    # Connection events
 
     def made(self, connection: FrameConnection) -> None:
         self._connection = connection
@@ -194,7 +194,7 @@ class _Attempt:
         if isinstance(frame, Alive):
             return
         if not isinstance(frame, Resume | Declined | Corrupt | Stored):
-            raise FrameError(Reason.UNEXPECTED, f"{type(frame).__name__} from a receiver")
+            raise FrameError(Reason.UNEXPECTED, f"unexpected {type(frame).__name__} from a snapshot receiver")
         self._answers.put_nowait(frame)
 
     def lost(self, connection: FrameConnection) -> None:
@@ -205,26 +205,26 @@ class _Attempt:
     # Sending
 
     async def run(self, offer: Offer) -> Sent | None:
-        """Send; None if it is to be tried again."""
+        """Send the snapshot; None means try again."""
         connection = self._connection
         assert connection is not None
         try:
             return await self._offer(connection, offer)
         except _SourceError as error:
-            say(connection, Cancelled())
+            send_frame(connection, Cancelled())
             return Sent(Outcome.DAMAGED, str(error))
         except asyncio.CancelledError:
-            say(connection, Cancelled())
+            send_frame(connection, Cancelled())
             raise
         finally:
             connection.close()
 
     async def _offer(self, connection: FrameConnection, offer: Offer) -> Sent | None:
-        say(connection, offer)
+        send_frame(connection, offer)
         answer = await self._next_answer()
         if isinstance(answer, Resume):
-            if not self._fits(answer):
-                connection.drop(Reason.UNEXPECTED, "offsets that do not fit the files")
+            if not self._is_valid(answer):
+                connection.drop(Reason.UNEXPECTED, "resume offsets do not match the files")
                 return None
             await self._stream(connection, answer.offsets)
             answer = await self._next_answer()
@@ -233,12 +233,12 @@ class _Attempt:
                 return Sent(Outcome.STORED)
             case Declined(detail):
                 return Sent(Outcome.DECLINED, detail)
-            case Corrupt(file, offset) if self._is_place(file, offset):
+            case Corrupt(file, offset) if self._is_chunk_start(file, offset):
                 await self._source.check(file, offset)
         return None
 
     async def _stream(self, connection: FrameConnection, offsets: list[int]) -> None:
-        """Send what is missing, reading ahead; stop when the receiver says something."""
+        """Send the missing chunks; stop early when the receiver sends a frame."""
         sent = sum(offsets)
         self._progress(sent)
         async with aclosing(self._source.chunks(offsets)) as chunks:
@@ -248,26 +248,26 @@ class _Attempt:
                     return
                 connection.write(chunk_head(*place, len(data)), data)
                 await connection.drain()
-                self.got_on = True
+                self.progressed = True
                 sent += len(data)
                 self._progress(sent)
-        say(connection, Finished())
+        send_frame(connection, Finished())
 
     async def _next_answer(self) -> _Answer:
         answer = await self._answers.get()
         if answer is None:
-            raise DisconnectedError("the receiver is gone")
+            raise DisconnectedError("the receiver closed the connection")
         return answer
 
-    def _fits(self, resume: Resume) -> bool:
+    def _is_valid(self, resume: Resume) -> bool:
         manifest = self._source.manifest
         return len(resume.offsets) == len(manifest.files) and all(
-            offset == file.size or self._is_place(number, offset)
+            offset == file.size or self._is_chunk_start(number, offset)
             for number, (offset, file) in enumerate(zip(resume.offsets, manifest.files, strict=True))
         )
 
-    def _is_place(self, number: int, offset: int) -> bool:
-        """Whether a chunk of a file begins here."""
+    def _is_chunk_start(self, number: int, offset: int) -> bool:
+        """Whether a chunk of the file starts at this offset."""
         manifest = self._source.manifest
         known = 0 <= number < len(manifest.files)
         return known and 0 <= offset < manifest.files[number].size and offset % manifest.chunk_bytes == 0

@@ -1,11 +1,11 @@
-"""What has arrived of a snapshot so far.
+"""A snapshot that has arrived in part.
 
-A snapshot is written into `<key>.partial`, and that directory becomes `<key>` when all files are complete and durable.
-What is verified is not what arrived but what can be read back after it was written. The key names the replica, the
-snapshot and its exact files, so what a dead process left behind can be gone on with: its chunks are verified again,
-and the first that does not fit is where to go on.
+A snapshot is written into `<key>.partial`; the directory is renamed to `<key>` when all files are complete and durable.
+Each chunk is read back from disk before it counts as verified. The key names the replica, the snapshot and its exact
+files, so a new process can continue what the previous one received: it verifies the chunks again and continues at the
+first one that does not match.
 
-Everything here blocks: it runs on a thread.
+All functions block; call them on a thread.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _KEY: Final = re.compile(r"([0-9]+)-([0-9]+)-[0-9]+-([0-9]+)-[0-9]+-[0-9a-z]+")
 
 
 def key_of(message: InstallSnapshot, manifest: Manifest) -> str:
-    """Return the name of the directory for one replica's snapshot."""
+    """Return the directory name for a replica's snapshot."""
     at = f"{message.meta.index}-{message.meta.term}"
     return f"{message.group}-{message.receiver}-{message.generation}-{at}-{manifest.digest()}"
 
 
 class Key(NamedTuple):
-    """What the name of a directory says: whose snapshot it holds, and at which index."""
+    """The replica and the index that a directory name identifies."""
 
     group: int
     replica: int
@@ -43,13 +43,13 @@ class Key(NamedTuple):
 
 
 def parse_key(name: str) -> Key | None:
-    """Read the name of a directory, whole or in part; None where it is none of ours."""
+    """Parse the name of a complete or partial directory; None if it is not a snapshot's."""
     found = _KEY.fullmatch(name.removesuffix(PARTIAL))
     return None if found is None else Key(*map(int, found.groups()))
 
 
 class Partial:
-    """One snapshot on its way in."""
+    """One snapshot that is being received."""
 
     def __init__(self, root: Path, key: str, manifest: Manifest) -> None:
         self.final = root / key
@@ -59,21 +59,21 @@ class Partial:
         self._unsynced: dict[int, int] = {}
         self._back = memoryview(bytearray(manifest.chunk_bytes))
         self.verified = [0] * len(manifest.files)
-        """Bytes of each file that arrived whole."""
+        """Verified bytes of each file."""
         self.spoiled = False
-        """Whether a sync failed: the kernel may have dropped what it could not write, and says so only once."""
+        """Whether a sync failed. The kernel may have dropped the data, and reports that only once."""
 
     @property
     def whole(self) -> bool:
-        """Whether every file arrived to its end."""
+        """Whether all files are verified to their end."""
         return self.verified == [file.size for file in self._manifest.files]
 
     def complete(self) -> bool:
-        """Whether the snapshot was stored before."""
+        """Whether the snapshot was stored earlier."""
         return self.final.is_dir()
 
     def prepare(self) -> None:
-        """Find what is there already; files that are not get made."""
+        """Verify what is on disk and create missing files."""
         for number, file in enumerate(self._manifest.files):
             path = self._directory / file.name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -83,13 +83,13 @@ class Partial:
             os.truncate(path, self.verified[number])
 
     def expects(self, number: int, offset: int, length: int) -> bool:
-        """Whether a chunk of this length is what comes next of a file."""
+        """Whether a chunk of this length is the next one of a file."""
         known = 0 <= number < len(self.verified)
         return known and offset == self.verified[number] and length == self._manifest.length_at(number, offset)
 
     def write(self, number: int, offset: int, data: bytes | memoryview) -> bool:
-        """Add a chunk to a file, and read it back; False if it is not the chunk it should be."""
-        # Opened each time: a snapshot may have more files than a process may have open.
+        """Write a chunk and read it back; return False if it does not match its checksum."""
+        # Open the file each time: a snapshot may have more files than a process may open.
         with (self._directory / self._manifest.files[number].name).open("r+b", buffering=0) as file:
             _write_all(file.fileno(), data, offset)
             size = os.preadv(file.fileno(), [self._back], offset)
@@ -101,14 +101,14 @@ class Partial:
         return True
 
     def due(self) -> dict[int, int]:
-        """Return the files to sync by now, if it is time: in small portions, or everybody else's syncs would wait."""
+        """Return the files to sync once enough is unsynced: small portions do not block other writers' syncs."""
         if sum(self._unsynced.values()) < _SYNC_BYTES:
             return {}
         due, self._unsynced = self._unsynced, {}
         return due
 
     def sync(self, numbers: Iterable[int]) -> None:
-        """Make files durable."""
+        """Sync files."""
         try:
             for number in numbers:
                 with (self._directory / self._manifest.files[number].name).open("rb") as file:
@@ -118,7 +118,7 @@ class Partial:
             raise
 
     def finish(self) -> None:
-        """Make everything durable and give the directory its final name. Every chunk has been verified by now."""
+        """Sync everything and give the directory its final name; all chunks must be verified."""
         self.sync(range(len(self.verified)))
         for folder in {path.parent for path in self._directory.rglob("*")} | {self._directory}:
             sync_directory(folder)
@@ -126,11 +126,11 @@ class Partial:
         sync_directory(self._root)
 
     def discard(self) -> None:
-        """Forget what arrived."""
+        """Delete what arrived."""
         remove(self._directory)
 
     def _verified(self, number: int) -> int:
-        """Read a file back as far as its chunks are what they should be."""
+        """Return the length of the file's verified prefix."""
         file, verified = self._manifest.files[number], 0
         with (self._directory / file.name).open("rb", buffering=0) as opened:
             while verified < file.size:
@@ -148,5 +148,5 @@ def _write_all(descriptor: int, data: bytes | memoryview, offset: int) -> None:
 
 
 def remove(directory: Path) -> None:
-    """Delete a directory, if it is there."""
+    """Delete a directory if it exists."""
     shutil.rmtree(directory, ignore_errors=True)

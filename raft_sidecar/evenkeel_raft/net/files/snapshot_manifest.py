@@ -1,10 +1,9 @@
 """Names, sizes and checksums of a snapshot's files.
 
-Each file is cut into chunks, and each chunk has a checksum (CRC-32); the file's own checksum is the SHA-256 of its
-chunks' checksums. So one pass over the bytes serves both: a chunk can be verified when it arrives, a part of a file can
-be verified after a restart, and a file is whole if and only if its chunks are and their list is. That is against disks
-and networks that err, not against people: peers are authenticated, and state machines know their files by sums of
-their own.
+Each file is divided into chunks with a CRC-32 each; the file's checksum is the SHA-256 of its chunks' checksums. One
+pass over the bytes computes both. A chunk can be verified when it arrives, a partial file after a restart, and a file
+is intact if and only if its chunks and their list are. The checksums protect against failing disks and networks, not
+against attackers: peers are authenticated, and state machines have their own checksums.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _MAX_FILES: Final = 100_000
 
 
 class FileSum(Struct, array_like=True, frozen=True):
-    """One file: its name below the snapshot's directory, its size, its checksum, and its chunks' one after another."""
+    """One file: name relative to the snapshot's directory, size, checksum, and the concatenated chunk checksums."""
 
     name: str
     size: int
@@ -37,7 +36,7 @@ class FileSum(Struct, array_like=True, frozen=True):
     chunks: bytes
 
     def chunk(self, number: int) -> bytes:
-        """Return the checksum of a chunk."""
+        """Return the checksum of a chunk by its number."""
         return self.chunks[number * _SUM_BYTES : (number + 1) * _SUM_BYTES]
 
 
@@ -49,19 +48,19 @@ class Manifest(Struct, array_like=True, frozen=True):
 
     @property
     def size(self) -> int:
-        """Bytes in all files."""
+        """Total size in bytes."""
         return sum(file.size for file in self.files)
 
     def digest(self) -> str:
-        """Return a name for exactly these files."""
+        """Return a digest that identifies exactly these files."""
         return hashlib.sha256(msgspec.msgpack.encode(self)).hexdigest()[:32]
 
     def length_at(self, file: int, offset: int) -> int:
-        """Return how long the chunk of a file is that begins at an offset."""
+        """Return the length of the chunk that starts at an offset."""
         return min(self.chunk_bytes, self.files[file].size - offset)
 
     def verifies(self, file: int, offset: int, data: bytes | memoryview) -> bool:
-        """Whether these are the bytes of the chunk at an offset."""
+        """Whether the data matches the checksum of the chunk at an offset."""
         return chunk_sum(data) == self.files[file].chunk(offset // self.chunk_bytes)
 
 
@@ -71,7 +70,7 @@ def chunk_sum(data: bytes | memoryview) -> bytes:
 
 
 def make_manifest(directory: Path, names: Sequence[str], *, chunk_bytes: int = CHUNK_BYTES) -> Manifest:
-    """Read the files once. It blocks: call it on a thread."""
+    """Read all files once and compute their checksums. Blocks: call it on a thread."""
     problem = _check_names(names)
     if problem:
         raise InvalidInputError(f"snapshot in {directory}: {problem}")
@@ -88,26 +87,26 @@ def _sum_file(path: Path, name: str, chunk_bytes: int) -> FileSum:
 
 
 def check_manifest(manifest: Manifest) -> str:
-    """Return what makes a manifest unusable, or nothing. Names are where a peer could do harm."""
+    """Return what is wrong with a manifest, or an empty string. File names from a peer are untrusted."""
     if manifest.chunk_bytes not in _CHUNK_LIMITS:
-        return f"chunks of {manifest.chunk_bytes} bytes"
+        return f"chunk size {manifest.chunk_bytes} is out of range"
     if problem := _check_names([file.name for file in manifest.files]):
         return problem
     for file in manifest.files:
-        if not _adds_up(file, manifest.chunk_bytes):
-            return f"the checksums of {file.name!r} do not fit its size"
+        if not _is_consistent(file, manifest.chunk_bytes):
+            return f"the checksums of {file.name!r} do not match its size"
     return ""
 
 
 def _check_names(names: Sequence[str]) -> str:
     if len(names) > _MAX_FILES:
-        return f"{len(names)} files, and at most {_MAX_FILES} are moved"
+        return f"{len(names)} files exceed the limit of {_MAX_FILES}"
     if len(set(names)) < len(names):
-        return "two files of one name"
+        return "duplicate file names"
     parents = {str(parent) for name in names for parent in PurePosixPath(name).parents}
     for name in names:
         if not _is_safe(name) or name in parents:
-            return f"a file cannot be called {name!r}"
+            return f"invalid file name {name!r}"
     return ""
 
 
@@ -116,7 +115,7 @@ def _is_safe(name: str) -> bool:
     return "\0" not in name and all(part not in ("", ".", "..") and len(part.encode()) <= 255 for part in parts)
 
 
-def _adds_up(file: FileSum, chunk_bytes: int) -> bool:
+def _is_consistent(file: FileSum, chunk_bytes: int) -> bool:
     chunks = -(-file.size // chunk_bytes)
     fits = file.size >= 0 and len(file.chunks) == chunks * _SUM_BYTES
     return fits and hashlib.sha256(file.chunks).digest() == file.sum

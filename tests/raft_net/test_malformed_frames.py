@@ -1,4 +1,4 @@
-"""What strangers and broken peers send costs their own connection, and is counted by name."""
+"""Malformed input from unidentified clients and faulty peers closes only their connection and is counted."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def packed(value: Any) -> bytes:
 
 @pytest.fixture
 async def friends(new_store: NewStore) -> AsyncIterator[tuple[Store, Store]]:
-    """Two stores that work with each other; the second also knows store-0, for which the tests speak."""
+    """Two connected stores; the second also knows store-0, for which the tests speak."""
     one, two = await new_store("store-1"), await new_store("store-2")
     introduce(one, two)
     two.peers.set_peers({"store-1": one.address, "store-2": two.address, "store-0": Address(HOST, 1, "vol-0")})
     await one.handler.up.get()
     await two.handler.up.get()
     yield one, two
-    # Whatever happened to others, these two did not notice.
+    # The malformed input must not have affected these two.
     one.peers.send("store-2", MESSAGE)
     assert await two.handler.messages.get() == ("store-1", MESSAGE)
     assert not one.peers.drops
@@ -76,7 +76,7 @@ AFTER = [
 
 @pytest.mark.parametrize(("junk", "reason"), BEFORE, ids=[f"{place}-{case[1]}" for place, case in enumerate(BEFORE)])
 async def test_before_the_hello(friends: tuple[Store, Store], junk: bytes, reason: Reason) -> None:
-    """A stranger that talks nonsense is hung up on."""
+    """A client that sends malformed data before its hello is disconnected."""
     raw = await Raw.connect(friends[1].port)
     raw.writer.write(junk)
     raw.writer.write_eof()
@@ -89,7 +89,7 @@ async def test_before_the_hello(friends: tuple[Store, Store], junk: bytes, reaso
     ("hello", "junk", "reason"), AFTER, ids=[f"{place}-{case[2]}" for place, case in enumerate(AFTER)]
 )
 async def test_after_the_hello(friends: tuple[Store, Store], hello: list[Any], junk: bytes, reason: Reason) -> None:
-    """A known peer that talks nonsense is hung up on too, and may come again."""
+    """A known peer that sends malformed data is disconnected and may reconnect."""
     two = friends[1]
     for times in (1, 2):
         raw = await Raw.connect(two.port)
@@ -103,8 +103,8 @@ async def test_after_the_hello(friends: tuple[Store, Store], hello: list[Any], j
     assert two.peers.drops == {reason: 2}
 
 
-async def test_noise(friends: tuple[Store, Store]) -> None:
-    """A hundred connections of random bytes, before or after a good hello of either purpose: all are dropped."""
+async def test_random_bytes(friends: tuple[Store, Store]) -> None:
+    """Connections with random bytes, before or after a valid hello of either purpose, are all dropped."""
     rng = random.Random(3)
     two = friends[1]
     for number in range(120):
@@ -121,12 +121,12 @@ async def test_noise(friends: tuple[Store, Store]) -> None:
     assert set(two.peers.drops) <= set(Reason)
 
 
-async def test_silent_stranger(new_store: NewStore) -> None:
-    """Whoever connects and says nothing is hung up on after three seconds, at either end."""
+async def test_connection_without_a_hello_times_out(new_store: NewStore) -> None:
+    """A connection without a hello is closed after three seconds, at either end."""
     clock = VirtualClock()
     one, two = await new_store("store-1", clock=clock), await new_store("store-2", clock=clock)
     raw = await Raw.connect(two.port)
-    await turns(lambda: len(two.peers._endpoint._strangers) == 1)
+    await turns(lambda: len(two.peers._endpoint._unidentified) == 1)
     clock.advance(2.9)
     assert not two.peers.drops
     clock.advance(0.2)
@@ -140,14 +140,14 @@ async def test_silent_stranger(new_store: NewStore) -> None:
         await one.peers.close()
 
 
-async def test_strangers_are_counted_out(new_store: NewStore) -> None:
-    """Past 256 connections without a hello, further ones are turned away, and peers still get in afterwards."""
+async def test_connections_without_a_hello_are_limited(new_store: NewStore) -> None:
+    """Beyond 256 connections without a hello, new ones are rejected; peers can connect afterwards."""
     two = await new_store("store-2")
-    strangers = [await Raw.connect(two.port) for _ in range(260)]
+    connections = [await Raw.connect(two.port) for _ in range(260)]
     await turns(lambda: two.peers.drops[Reason.OCCUPIED] == 4)
-    for raw in strangers:
+    for raw in connections:
         await raw.close()
-    await turns(lambda: not two.peers._endpoint._strangers)
+    await turns(lambda: not two.peers._endpoint._unidentified)
     one = await new_store("store-1")
     introduce(one, two)
     assert await one.handler.up.get() == "store-2"
@@ -156,7 +156,7 @@ async def test_strangers_are_counted_out(new_store: NewStore) -> None:
 @settings(derandomize=True, deadline=None)
 @given(st.integers(min_value=0), st.integers(min_value=0, max_value=255))
 def test_damaged_batch_is_refused_or_read(place: int, byte: int) -> None:
-    """One changed byte of a good batch gives another batch or a `FrameError`, never another exception."""
+    """A batch with one changed byte decodes to another batch or raises `FrameError`, nothing else."""
     payload = bytearray(PEER_CODEC.encode(Batch([MESSAGE, raft.TimeoutNow(1 << 40, 2, 3, 4, 5)])))
     payload[place % len(payload)] = byte
     try:

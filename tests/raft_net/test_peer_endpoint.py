@@ -1,4 +1,4 @@
-"""The loop a sidecar runs on, and that everything works on it."""
+"""The endpoint on the event loops that a sidecar can run on."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ async def loop_module() -> str:
 
 
 def test_uvloop_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Uvloop is used if it can be, and asyncio does without it."""
+    """uvloop is used if it is installed, asyncio otherwise."""
     assert event_loop.run(loop_module()) == ("asyncio" if find_spec("uvloop") is None else "uvloop")
     monkeypatch.setattr(event_loop, "find_spec", lambda name: None)
     assert event_loop.run(loop_module()) == "asyncio"
 
 
 def test_messages_and_files_on_that_loop(tmp_path: Path) -> None:
-    """Two stores exchange messages and a snapshot on the loop that sidecars run on."""
+    """Two stores exchange messages and a snapshot on the sidecar's event loop."""
 
     async def exchange() -> Sent:
         one, two = await Store("store-1", tmp_path).start(), await Store("store-2", tmp_path).start()
@@ -58,8 +58,8 @@ def test_messages_and_files_on_that_loop(tmp_path: Path) -> None:
 
 @LOOPS
 @pytest.mark.parametrize("turns", range(6))
-def test_closing_while_others_call(tmp_path: Path, factory: Factory, turns: int) -> None:
-    """However far each has come, all of them are hung up on, nobody is waited for, and no socket is left over."""
+def test_closing_while_clients_connect(tmp_path: Path, factory: Factory, turns: int) -> None:
+    """Closing ends incoming connections at any stage, without waiting for them or leaking sockets."""
 
     async def close() -> list[bytes]:
         store = await Store("store-1", tmp_path).start()
@@ -85,24 +85,22 @@ def last_words(caller: socket.socket) -> bytes:
 
 
 @LOOPS
-def test_dialling_called_off_at_the_last_moment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, factory: Factory
-) -> None:
-    """A store that gave up as its call came through calls again, and can be closed."""
+def test_dial_that_times_out_as_it_connects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, factory: Factory) -> None:
+    """A dial that times out just as it connects is retried, and the store can be closed."""
 
     async def call() -> None:
         one, two = await Store("store-1", tmp_path).start(), await Store("store-2", tmp_path).start()
         made, timeout = peer_endpoint._Dialled.made, asyncio.timeout
-        patience: list[asyncio.Timeout] = []
+        deadlines: list[asyncio.Timeout] = []
 
         def made_too_late(self: peer_endpoint._Dialled, connection: FrameConnection) -> None:
             made(self, connection)
             monkeypatch.undo()
-            patience[0].reschedule(0)
+            deadlines[0].reschedule(0)
 
         def noted(seconds: float | None) -> asyncio.Timeout:
-            patience.append(timeout(seconds))
-            return patience[-1]
+            deadlines.append(timeout(seconds))
+            return deadlines[-1]
 
         monkeypatch.setattr(peer_endpoint._Dialled, "made", made_too_late)
         monkeypatch.setattr(asyncio, "timeout", noted)
@@ -116,8 +114,8 @@ def test_dialling_called_off_at_the_last_moment(
         runner.run(call())
 
 
-def test_accepting_goes_on_after_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that is out of file descriptors for a moment takes calls afterwards."""
+def test_accepting_continues_after_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that is briefly out of file descriptors accepts connections afterwards."""
 
     async def call() -> None:
         one, two = await Store("store-1", tmp_path).start(), await Store("store-2", tmp_path).start()

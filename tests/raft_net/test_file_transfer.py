@@ -1,4 +1,4 @@
-"""Snapshots between stores: whole, verified, resumed where they were cut, and within the budget."""
+"""Snapshot transfers between stores: complete, verified, resumable and within the rate limit."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def install(group: int = 7, index: int = 9) -> InstallSnapshot:
 
 
 def repair(index: int = 9, term: int = 3) -> InstallSnapshot:
-    """A member's state for its leader."""
+    """Return the message for a snapshot that a member sends to its leader."""
     return InstallSnapshot(7, 0, 1, 2, term, SnapshotMeta(index, 3, Conf((1, 2))), True)
 
 
@@ -82,7 +82,7 @@ def partials(store: Store) -> list[str]:
 
 @pytest.mark.parametrize("forth", [True, False])
 async def test_snapshot_arrives(stores: tuple[Store, Store], source: Source, forth: bool) -> None:
-    """Either store sends to the other; files, message and manifest arrive together, and progress is told."""
+    """Files, message and manifest arrive together in either direction, and progress is reported."""
     sender, receiver = stores if forth else stores[::-1]
     progress: list[int] = []
     assert await source.send(sender, receiver.name, progress=progress.append) == STORED
@@ -94,8 +94,8 @@ async def test_snapshot_arrives(stores: tuple[Store, Store], source: Source, for
     assert partials(receiver) == []
 
 
-async def test_what_comes_in_is_measured(stores: tuple[Store, Store], source: Source) -> None:
-    """Bytes, and the time in which they came: nothing is added while nothing comes."""
+async def test_throughput_is_measured(stores: tuple[Store, Store], source: Source) -> None:
+    """Received bytes and transfer seconds are counted, and only during a transfer."""
     one, two = stores
     assert (two.peers.received.bytes, two.peers.received.seconds) == (0, 0.0)
     await source.send(one, "store-2")
@@ -108,7 +108,7 @@ async def test_what_comes_in_is_measured(stores: tuple[Store, Store], source: So
 
 
 async def test_many_at_once(stores: tuple[Store, Store], tmp_path: Path) -> None:
-    """Snapshots of many groups, in both directions, do not mix."""
+    """Concurrent snapshots of many groups in both directions do not mix."""
     sources = [Source(tmp_path / f"source-{number}", seed=number) for number in range(8)]
     sending = [
         source.send(stores[number % 2], stores[1 - number % 2].name, message=install(group=number))
@@ -122,7 +122,7 @@ async def test_many_at_once(stores: tuple[Store, Store], tmp_path: Path) -> None
 
 
 async def test_resumed_after_cuts_and_flips(new_store: NewStore, new_proxy: NewProxy, tmp_path: Path) -> None:
-    """However often the connection is cut or a byte is changed, anywhere, the files arrive as they were."""
+    """After any number of cuts and flipped bytes, the files arrive intact."""
     source = Source(tmp_path / "source", sizes=(1_000_000, 300_000, 7))
     rng = random.Random(1)
     one, two = await new_store("store-1"), await new_store("store-2")
@@ -137,12 +137,12 @@ async def test_resumed_after_cuts_and_flips(new_store: NewStore, new_proxy: NewP
 
 
 async def test_resumes_at_the_verified_offset(new_store: NewStore, new_proxy: NewProxy, tmp_path: Path) -> None:
-    """After a cut only what was not verified is sent again: one chunk at most."""
+    """After a cut, at most one chunk is sent again."""
     source = Source(tmp_path / "source", sizes=(64 * CHUNK,))
     one, two = await new_store("store-1"), await new_store("store-2")
     one.peers.set_peers({})
     proxy = await new_proxy(two.port)
-    # The first connection to pass is the link for raft messages.
+    # The first connection through the proxy is the raft link.
     proxy.cut_at = [1 << 60, *[8 * CHUNK + 5000] * 4]
     introduce(one, two, **{"store-2": proxy.port})
     await one.handler.up.get()
@@ -155,7 +155,7 @@ async def test_resumes_at_the_verified_offset(new_store: NewStore, new_proxy: Ne
 
 
 async def test_receiver_restarts(new_store: NewStore, new_proxy: NewProxy, tmp_path: Path) -> None:
-    """A receiver that comes back goes on with what its disk holds, and a torn tail is sent again."""
+    """A restarted receiver resumes from its disk, and a torn tail is sent again."""
     source = Source(tmp_path / "source", sizes=(64 * CHUNK,))
     one, two = await new_store("store-1"), await new_store("store-2")
     proxy = await new_proxy(two.port)
@@ -181,7 +181,7 @@ async def test_receiver_restarts(new_store: NewStore, new_proxy: NewProxy, tmp_p
 
 
 async def test_lost_report_is_repeated(new_store: NewStore, source: Source) -> None:
-    """A snapshot that was stored already is reported again, without sending a byte, also after a restart."""
+    """A snapshot that was already stored is confirmed again without sending data, also after a restart."""
     one, two = await new_store("store-1"), await new_store("store-2")
     introduce(one, two)
     assert await source.send(one, "store-2") == STORED
@@ -195,14 +195,16 @@ async def test_lost_report_is_repeated(new_store: NewStore, source: Source) -> N
 
 
 async def test_unwanted_snapshot(stores: tuple[Store, Store], source: Source) -> None:
-    """A receiver that does not want a snapshot says why, and keeps nothing."""
+    """A receiver that declines a snapshot gives its reason and keeps nothing."""
     stores[1].handler.unwanted = "replica 2 of group 7 is not here"
     assert await source.send(stores[0], "store-2") == Sent(Outcome.DECLINED, "replica 2 of group 7 is not here")
     assert list(stores[1].inbox.iterdir()) == []
 
 
-async def test_full_disk_is_said(stores: tuple[Store, Store], source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A receiver whose disk is full says so; what it has stays for another attempt, which then succeeds."""
+async def test_full_disk_is_reported(
+    stores: tuple[Store, Store], source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A receiver with a full disk declines with the reason; the partial snapshot is used by the next attempt."""
     write = Partial.write
     writes = iter(range(1000))
 
@@ -219,10 +221,10 @@ async def test_full_disk_is_said(stores: tuple[Store, Store], source: Source, mo
     assert await source.send(stores[0], "store-2") == STORED
 
 
-async def test_failed_sync_spoils_what_came(
+async def test_failed_sync_discards_what_arrived(
     stores: tuple[Store, Store], source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What could not be synced is not relied on later: the next attempt begins anew."""
+    """After a failed sync, the next attempt starts from the beginning."""
     fsync = os.fsync
     syncs = iter(range(1000))
 
@@ -242,15 +244,15 @@ async def test_failed_sync_spoils_what_came(
 
 
 async def test_inbox_that_cannot_be_made(tmp_path: Path) -> None:
-    """A place where snapshots cannot be kept is named at the start."""
+    """An unusable inbox is named at startup."""
     (tmp_path / "store-1").write_text("in the way")
-    with pytest.raises(InvalidInputError, match=r"cannot keep snapshots in .*store-1"):
+    with pytest.raises(InvalidInputError, match=r"cannot create snapshot directory .*store-1"):
         Store("store-1", tmp_path)
 
 
 @pytest.mark.parametrize("harm", ["changed", "cut", "gone"])
 async def test_damaged_source(stores: tuple[Store, Store], source: Source, harm: str) -> None:
-    """A file that changed under the sender ends the sending, and says which; the receiver keeps nothing."""
+    """A source file that changed ends the transfer and is named; the receiver keeps nothing."""
     file = source.directory / source.names[0]
     match harm:
         case "changed":
@@ -268,7 +270,7 @@ async def test_damaged_source(stores: tuple[Store, Store], source: Source, harm:
 
 
 async def test_sender_cancels(new_store: NewStore, source: Source) -> None:
-    """A cancelled sending leaves nothing at the receiver."""
+    """A cancelled transfer leaves nothing at the receiver."""
     one, two = await new_store("store-1"), await new_store("store-2", rate=1.0)
     introduce(one, two)
     sending = source.send(one, "store-2")
@@ -281,7 +283,7 @@ async def test_sender_cancels(new_store: NewStore, source: Source) -> None:
 
 
 async def test_receiver_cancels(new_store: NewStore, source: Source) -> None:
-    """A receiver that stops wanting a snapshot tells the sender and deletes what came; others are not touched."""
+    """A receiver that cancels informs the sender and deletes the partial snapshot; others are unaffected."""
     one, two = await new_store("store-1", rate=100_000.0), await new_store("store-2")
     introduce(one, two)
     sending, other = source.send(one, "store-2"), source.send(one, "store-2", message=install(group=8))
@@ -294,7 +296,7 @@ async def test_receiver_cancels(new_store: NewStore, source: Source) -> None:
 
 
 async def test_newer_snapshot_supersedes(new_store: NewStore, tmp_path: Path) -> None:
-    """A newer snapshot for the same replica ends the older one, whatever came first; nothing of that is kept."""
+    """A newer snapshot for the same replica supersedes the older one, in either order."""
     older, newer = Source(tmp_path / "older"), Source(tmp_path / "newer", seed=1)
     one, two = await new_store("store-1", rate=100_000.0), await new_store("store-2")
     three = await new_store("store-3")
@@ -303,7 +305,7 @@ async def test_newer_snapshot_supersedes(new_store: NewStore, tmp_path: Path) ->
     await turns(lambda: len(two.peers._receiver.partials) == 1)
     three.peers.budget.set_rate(100_000.0)
     second = newer.send(three, "store-2", message=install(index=12))
-    superseded = Sent(Outcome.DECLINED, "a newer snapshot is on its way")
+    superseded = Sent(Outcome.DECLINED, "superseded by a newer snapshot")
     assert await first == superseded
     await turns(lambda: bool(two.peers._receiver.incoming))
     assert await older.send(one, "store-2") == superseded
@@ -319,14 +321,14 @@ async def test_newer_snapshot_supersedes(new_store: NewStore, tmp_path: Path) ->
 async def test_a_second_members_snapshot_does_not_replace_the_first(
     new_store: NewStore, tmp_path: Path, index: int
 ) -> None:
-    """A leader that lost its state receives one member's to its end: another member's files do not continue it."""
+    """A leader that lost its state receives one member's snapshot to its end; other members' are declined."""
     first, second = Source(tmp_path / "first"), Source(tmp_path / "second", seed=1)
     one, two = await new_store("store-1", rate=100_000.0), await new_store("store-2")
     three = await new_store("store-3")
     introduce(one, two, three)
     sending = first.send(one, "store-2", message=repair())
     await turns(lambda: two.peers.receiving(7, 2, term=3))
-    taken = Sent(Outcome.DECLINED, "another member's snapshot is on its way")
+    taken = Sent(Outcome.DECLINED, "already receiving another member's snapshot")
     assert await second.send(three, "store-2", message=repair(index=index)) == taken
     assert not sending.done()
     assert not two.peers.receiving(7, 2, term=4)
@@ -337,7 +339,7 @@ async def test_a_second_members_snapshot_does_not_replace_the_first(
 
 
 async def test_a_members_snapshot_of_a_new_term_replaces_the_one_before(new_store: NewStore, tmp_path: Path) -> None:
-    """What was announced in an earlier term is of no use when it has arrived."""
+    """A repair snapshot of a newer term replaces that of an older term."""
     first, second = Source(tmp_path / "first"), Source(tmp_path / "second", seed=1)
     one, two = await new_store("store-1", rate=100_000.0), await new_store("store-2")
     three = await new_store("store-3")
@@ -345,11 +347,11 @@ async def test_a_members_snapshot_of_a_new_term_replaces_the_one_before(new_stor
     sending = first.send(one, "store-2", message=repair())
     await turns(lambda: two.peers.receiving(7, 2, term=3))
     assert await second.send(three, "store-2", message=repair(term=4)) == STORED
-    assert await sending == Sent(Outcome.DECLINED, "a newer snapshot is on its way")
+    assert await sending == Sent(Outcome.DECLINED, "superseded by a newer snapshot")
 
 
 async def test_the_same_snapshot_offered_again_takes_over(new_store: NewStore, source: Source) -> None:
-    """Its sender knows that the connection before is dead, which the receiver has yet to notice."""
+    """The same snapshot offered again replaces the previous connection."""
     two = await new_store("store-2")
     two.peers.set_peers({"store-1": Address(HOST, 1, "vol-1")})
     file = source.manifest.files[0]
@@ -366,8 +368,8 @@ async def test_the_same_snapshot_offered_again_takes_over(new_store: NewStore, s
     await second.close()
 
 
-async def test_sweep_deletes_what_nobody_waits_for(stores: tuple[Store, Store]) -> None:
-    """Parts of snapshots for replicas that are gone are deleted; everything else stays."""
+async def test_sweep_deletes_partials_of_removed_replicas(stores: tuple[Store, Store]) -> None:
+    """A sweep deletes partial snapshots of removed replicas and nothing else."""
     two = stores[1]
     for name in ("7-2-0-9-3-x.partial", "8-2-0-9-3-x.partial", "8-2-0-9-3-x", "lost+found"):
         (two.inbox / name).mkdir()
@@ -376,7 +378,7 @@ async def test_sweep_deletes_what_nobody_waits_for(stores: tuple[Store, Store]) 
 
 
 async def test_frames_out_of_place(new_store: NewStore, source: Source) -> None:
-    """Chunks that are not the next, and an end that comes too early, cost the connection and nothing else."""
+    """Chunks out of order and an early end close the connection and have no other effect."""
     one, two = await new_store("store-1"), await new_store("store-2")
     introduce(one, two)
     file = source.manifest.files[0]
@@ -405,7 +407,7 @@ async def test_frames_out_of_place(new_store: NewStore, source: Source) -> None:
 
 
 async def test_budget_holds_for_senders_and_receivers(new_store: NewStore, tmp_path: Path) -> None:
-    """On a virtual clock a megabyte at 100 kB per second takes its ten seconds, whoever has the budget."""
+    """A megabyte at 100 kB per second takes ten seconds, whichever end has the limit."""
     for place, (send_rate, receive_rate) in enumerate([(100_000.0, None), (None, 100_000.0)]):
         clock = VirtualClock()
         source = Source(tmp_path / f"source-{place}", sizes=(1_000_000,))
@@ -420,7 +422,7 @@ async def test_budget_holds_for_senders_and_receivers(new_store: NewStore, tmp_p
 
 
 async def test_limits_of_tables_hold_for_senders_and_receivers(new_store: NewStore, tmp_path: Path) -> None:
-    """A table's limit holds at either end, for this table alone, and ends when it is taken away in mid transfer."""
+    """A table's limit applies at either end to this table only, and ends when it is removed."""
     for limited in (0, 1):
         clock = VirtualClock()
         source = Source(tmp_path / f"source-{limited}", sizes=(1_000_000,))
@@ -437,19 +439,19 @@ async def test_limits_of_tables_hold_for_senders_and_receivers(new_store: NewSto
 
 
 async def test_raft_comes_first(new_store: NewStore, tmp_path: Path) -> None:
-    """While raft uses the budget up, a snapshot gets its tenth only; messages pass all the while."""
+    """While raft uses up the budget, a snapshot gets a tenth of it, and messages still pass."""
     clock = VirtualClock()
     source = Source(tmp_path / "source", sizes=(1_000_000,))
     one, two = await new_store("store-1", clock=clock, rate=1_000_000.0), await new_store("store-2", clock=clock)
     introduce(one, two)
     await turns(lambda: one.peers.connected("store-2"), clock)
     progress: list[int] = []
-    one.peers.budget.urgent(10_000_000)
+    one.peers.budget.charge(10_000_000)
     sending = source.send(one, "store-2", progress=progress.append)
     await turns(lambda: len(progress) > 2, clock, step=0.001)
     start, begin = clock.now(), progress[-1]
     while clock.now() < start + 1.0:
-        one.peers.budget.urgent(2_000)
+        one.peers.budget.charge(2_000)
         one.peers.send("store-2", ReadRequest(1, 0, 1, 2, 3, 4))
         assert await two.handler.messages.get()
         clock.advance(0.002)
@@ -458,8 +460,8 @@ async def test_raft_comes_first(new_store: NewStore, tmp_path: Path) -> None:
     assert await sending == STORED
 
 
-async def test_silent_receiver_is_given_up(new_store: NewStore, new_proxy: NewProxy, source: Source) -> None:
-    """When nothing passes any more in the middle of a snapshot, both ends notice; it goes on when packets pass."""
+async def test_silent_receiver_is_dropped(new_store: NewStore, new_proxy: NewProxy, source: Source) -> None:
+    """A transfer that stalls is dropped at both ends and resumes when packets pass again."""
     clock = VirtualClock()
     one, two = await new_store("store-1", clock=clock), await new_store("store-2", clock=clock)
     proxy = await new_proxy(two.port)
@@ -474,7 +476,7 @@ async def test_silent_receiver_is_given_up(new_store: NewStore, new_proxy: NewPr
 
 
 async def test_large_snapshot_uses_little_memory(new_store: NewStore, tmp_path: Path) -> None:
-    """A receiver that is slow makes the sender wait instead of piling chunks up."""
+    """A slow receiver makes the sender wait instead of buffering chunks."""
     source = Source(tmp_path / "source", sizes=(48 << 20,))
     settings = QUICK._replace(alive_seconds=60.0, silent_seconds=600.0)
     one = await new_store("store-1", settings=settings)

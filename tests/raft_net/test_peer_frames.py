@@ -1,4 +1,4 @@
-"""Batches of messages as they are sent."""
+"""Encoding of message batches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def append(lengths: list[int]) -> Append:
 @settings(derandomize=True, deadline=None)
 @given(st.lists(st.one_of(st.lists(sizes, max_size=20), st.none()), max_size=20))
 def test_a_batch_in_pieces_is_the_same_bytes(contents: list[list[int] | None]) -> None:
-    """Whatever is sent together, the other end reads what it would read if the batch were made in one go."""
+    """A batch encoded in pieces has the same bytes as one encoded at once."""
     notice = CommitNotice(1, 0, 2, 3, 4, 5)
     messages: list[AnyMessage] = [notice if lengths is None else append(lengths) for lengths in contents]
     payload = b"".join(batch_payload(messages))
@@ -29,7 +29,7 @@ def test_a_batch_in_pieces_is_the_same_bytes(contents: list[list[int] | None]) -
 
 
 def test_large_entries_are_sent_from_where_they_are() -> None:
-    """To any number of members, without a copy for each."""
+    """Large entries are sent to any number of members without a copy per member."""
     message = append([LARGE_BYTES, 3])
     for _ in range(2):
         assert any(piece is message.entries[0].data for piece in batch_payload([message]))

@@ -1,4 +1,4 @@
-"""Bytes per second, on a virtual clock: kept to, shared fairly, and urgent bytes first."""
+"""Rate limits on a virtual clock: respected, shared fairly, urgent bytes first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MIB = 1 << 20
 
 
 class Background:
-    """Takes helpings as fast as it gets them."""
+    """Takes portions as fast as the budget allows."""
 
     def __init__(self, budget: ByteBudget, size: int = MIB // 4) -> None:
         self.bytes = 0
@@ -30,10 +30,10 @@ class Background:
 
 
 async def pass_time(clock: VirtualClock, seconds: float, *, urgent: int = 0, budget: ByteBudget | None = None) -> None:
-    """Let time pass in steps of 10 ms, with urgent bytes in each; everybody gets to run in between."""
+    """Advance time in steps of 10 ms with urgent bytes in each; all tasks run in between."""
     for _ in range(round(seconds * 100)):
         if budget is not None:
-            budget.urgent(urgent)
+            budget.charge(urgent)
         clock.advance(0.01)
         for _ in range(8):
             await asyncio.sleep(0)
@@ -45,7 +45,7 @@ def clock() -> VirtualClock:
 
 
 async def test_rate_is_kept(clock: VirtualClock) -> None:
-    """Over ten seconds no more goes than ten seconds' worth and a burst, and not much less."""
+    """Over ten seconds, the budget grants ten seconds' worth and a burst, and not much less."""
     budget = ByteBudget(10 * MIB, clock=clock)
     background = Background(budget)
     await pass_time(clock, 10)
@@ -53,8 +53,8 @@ async def test_rate_is_kept(clock: VirtualClock) -> None:
     assert 98 * MIB <= background.bytes <= 102 * MIB
 
 
-async def test_helping_larger_than_the_bucket_passes(clock: VirtualClock) -> None:
-    """A megabyte at a rate of 64 KiB per second takes its sixteen seconds, and does not wait for ever."""
+async def test_request_larger_than_the_bucket_passes(clock: VirtualClock) -> None:
+    """A megabyte at 64 KiB per second takes sixteen seconds and does not wait for ever."""
     budget = ByteBudget(64 << 10, clock=clock)
     background = Background(budget, size=MIB)
     await pass_time(clock, 160)
@@ -63,7 +63,7 @@ async def test_helping_larger_than_the_bucket_passes(clock: VirtualClock) -> Non
 
 
 async def test_urgent_bytes_come_first(clock: VirtualClock) -> None:
-    """What raft sends is missing to the snapshots, to the byte, and raft never waits."""
+    """Raft's bytes are deducted from the snapshots' exactly, and raft never waits."""
     budget = ByteBudget(10 * MIB, clock=clock)
     background = Background(budget)
     await pass_time(clock, 10, urgent=6 * MIB // 100, budget=budget)
@@ -72,7 +72,7 @@ async def test_urgent_bytes_come_first(clock: VirtualClock) -> None:
 
 
 async def test_snapshots_never_starve(clock: VirtualClock) -> None:
-    """When raft alone exceeds the budget, a tenth of it still fills new replicas; later they make good."""
+    """When raft alone exceeds the budget, snapshots still get a tenth of it, and catch up afterwards."""
     budget = ByteBudget(10 * MIB, clock=clock)
     background = Background(budget)
     await pass_time(clock, 10, urgent=MIB, budget=budget)
@@ -83,8 +83,8 @@ async def test_snapshots_never_starve(clock: VirtualClock) -> None:
     assert background.bytes - before >= 18 * MIB
 
 
-async def test_turns_are_taken_in_order(clock: VirtualClock) -> None:
-    """Two snapshots share the budget evenly; a cancelled one leaves its turn to the next."""
+async def test_requests_are_served_in_order(clock: VirtualClock) -> None:
+    """Snapshots share the budget evenly; a cancelled one gives up its turn."""
     budget = ByteBudget(10 * MIB, clock=clock)
     one, two, three = Background(budget), Background(budget), Background(budget)
     await pass_time(clock, 3)
@@ -99,7 +99,7 @@ async def test_turns_are_taken_in_order(clock: VirtualClock) -> None:
 
 
 async def test_rate_changes_at_once(clock: VirtualClock) -> None:
-    """Somebody who waits at a low rate goes on when the rate is raised, or the limit taken away."""
+    """A waiting request continues when the rate is raised or the limit removed."""
     budget = ByteBudget(1, clock=clock)
     await budget.take(MIB)
     await budget.take(MIB)
@@ -112,7 +112,7 @@ async def test_rate_changes_at_once(clock: VirtualClock) -> None:
 
 
 async def test_a_table_keeps_to_its_own_limit(clock: VirtualClock) -> None:
-    """It gets no more than that, others what the store has left; both together no more than the store's limit."""
+    """A table stays within its limit, others share the rest, and all stay within the store's limit."""
     tables = TableBudgets(ByteBudget(10 * MIB, clock=clock), clock=clock)
     tables.set_limits({"slow": float(MIB)})
     taken: Counter[str] = Counter()
@@ -131,7 +131,7 @@ async def test_a_table_keeps_to_its_own_limit(clock: VirtualClock) -> None:
 
 
 async def test_limits_of_tables_change_at_once(clock: VirtualClock) -> None:
-    """Who waits under a limit goes on when it is raised, or taken away; one that stays is not begun anew."""
+    """A waiting request continues when its table's limit is raised or removed; unchanged limits are kept."""
     tables = TableBudgets(ByteBudget(None, clock=clock), clock=clock)
     tables.set_limits({"a": 1.0, "b": 1.0})
     for table in "ab":

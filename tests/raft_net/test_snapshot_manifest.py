@@ -1,4 +1,4 @@
-"""Manifests name exact files, and none that could do harm."""
+"""Manifests identify exact files and reject unsafe names."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def write(directory: Path, **files: bytes) -> Path:
 
 @pytest.mark.parametrize("size", [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK])
 def test_sums_cover_every_byte(tmp_path: Path, size: int) -> None:
-    """Whatever the size, each chunk has its sum, and the file's sum is that of its chunks' sums."""
+    """For any size, each chunk has a checksum, and the file's checksum covers the chunks' checksums."""
     data = os.urandom(size)
     manifest = make_manifest(write(tmp_path, f=data), ["f"], chunk_bytes=CHUNK)
     chunks = [data[at : at + CHUNK] for at in range(0, size, CHUNK)]
@@ -38,7 +38,7 @@ def test_sums_cover_every_byte(tmp_path: Path, size: int) -> None:
 
 
 def test_digest_names_exact_files(tmp_path: Path) -> None:
-    """One byte, one name or the order makes another snapshot."""
+    """The digest changes with one byte, one name or the order of files."""
     write(tmp_path, a=b"1", b=b"1", c=b"2")
     digests = [make_manifest(tmp_path, names).digest() for names in (["a"], ["b"], ["c"], ["a", "c"], ["c", "a"])]
     assert len(set(digests)) == 5
@@ -46,24 +46,24 @@ def test_digest_names_exact_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/../../x", "/etc/passwd", "a//b", "a/", "a\0b", "x" * 256])
-def test_harmful_names_are_refused(name: str) -> None:
-    """No name leads out of the directory, or to no file at all."""
+def test_unsafe_names_are_refused(name: str) -> None:
+    """Names that leave the directory or name no file are rejected."""
     empty = hashlib.sha256(b"").digest()
-    assert "cannot be called" in check_manifest(Manifest(CHUNK, [FileSum(name, 0, empty, b"")]))
+    assert "invalid file name" in check_manifest(Manifest(CHUNK, [FileSum(name, 0, empty, b"")]))
 
 
-def test_names_in_folders_are_fine(tmp_path: Path) -> None:
-    """Files may lie in folders; a file and a folder of one name may not."""
+def test_names_in_folders_are_accepted(tmp_path: Path) -> None:
+    """Files may be in folders; a file and a folder must not share a name."""
     (tmp_path / "a").mkdir()
     write(tmp_path / "a", b=b"1")
     manifest = make_manifest(tmp_path, ["a/b"])
     assert not check_manifest(manifest)
     both = Manifest(manifest.chunk_bytes, [*manifest.files, FileSum("a", 0, hashlib.sha256(b"").digest(), b"")])
-    assert "cannot be called 'a'" in check_manifest(both)
+    assert "invalid file name 'a'" in check_manifest(both)
 
 
-def test_manifest_must_add_up(tmp_path: Path) -> None:
-    """Wrong sizes, sums and counts are found before the first byte is written."""
+def test_inconsistent_manifest_is_rejected(tmp_path: Path) -> None:
+    """Wrong sizes, checksums and counts are found before anything is written."""
     manifest = make_manifest(write(tmp_path, f=bytes(5000)), ["f"], chunk_bytes=CHUNK)
     good = manifest.files[0]
     bad = [
@@ -80,21 +80,21 @@ def test_manifest_must_add_up(tmp_path: Path) -> None:
 
 
 def test_unsafe_name_is_not_offered(tmp_path: Path) -> None:
-    """A store that names files outside its snapshot is told so."""
+    """A snapshot with a file outside its directory raises an error."""
     write(tmp_path, f=b"x")
     (tmp_path / "inner").mkdir()
-    with pytest.raises(InvalidInputError, match=r"cannot be called '\.\./f'"):
+    with pytest.raises(InvalidInputError, match=r"invalid file name '\.\./f'"):
         make_manifest(tmp_path / "inner", ["../f"])
 
 
 def test_keys_name_their_replica() -> None:
-    """From a directory's name one knows whose snapshot it is; other directories are nobody's."""
+    """A directory name identifies its replica; other names are ignored."""
     assert parse_key(key_of(MESSAGE, Manifest(CHUNK, []))) == (7, 2, MESSAGE.meta.index)
     assert [parse_key(name) for name in ("", "lost+found", "7", "7-x-1", "7-2-0-9-3", "7-2-0-x-3-a")] == [None] * 6
 
 
-def test_partial_goes_on_where_chunks_end(tmp_path: Path) -> None:
-    """After a crash, verified chunks stay, and a torn, zeroed or overlong tail is cut off."""
+def test_partial_resumes_after_the_last_chunk(tmp_path: Path) -> None:
+    """After a crash, verified chunks stay and a torn, zeroed or overlong tail is cut off."""
     source = tmp_path / "source"
     source.mkdir()
     data = os.urandom(4 * CHUNK + 100)
@@ -123,8 +123,8 @@ def test_partial_goes_on_where_chunks_end(tmp_path: Path) -> None:
         (inbox / "key").rename(tmp_path / f"done-{len(list(tmp_path.iterdir()))}")
 
 
-def test_wrong_chunk_leaves_no_trace(tmp_path: Path) -> None:
-    """A chunk that is not what it should be is not kept, and the right one is accepted afterwards."""
+def test_corrupt_chunk_is_not_kept(tmp_path: Path) -> None:
+    """A chunk with a wrong checksum is not kept, and the correct one is accepted afterwards."""
     data = os.urandom(2 * CHUNK)
     manifest = make_manifest(write(tmp_path, f=data), ["f"], chunk_bytes=CHUNK)
     files = Partial(tmp_path, "key", manifest)

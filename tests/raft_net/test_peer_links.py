@@ -1,4 +1,4 @@
-"""Raft messages between stores: batched, in order, over one connection that heals, and nobody ever waits."""
+"""Raft messages between stores: batched, ordered, over one connection that reconnects, without blocking."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def pair(new_store: NewStore, **options: object) -> tuple[Store, Store]:
 
 
 async def test_every_kind_arrives(new_store: NewStore) -> None:
-    """Each kind of message arrives as it was sent, news of commits and heartbeats ahead, in both directions."""
+    """Every kind of message arrives unchanged in both directions, commit notices and heartbeats first."""
     one, two = await pair(new_store)
     for sender, receiver in ((one, two), (two, one)):
         sender.peers.send_all(receiver.name, ALL_KINDS)
@@ -59,18 +59,18 @@ async def test_every_kind_arrives(new_store: NewStore) -> None:
 
 
 async def test_inquiries_and_verdicts_arrive(new_store: NewStore) -> None:
-    """A store asks whether its replica is still a member, and is told; nobody is asked who is not connected."""
+    """Inquiries and verdicts reach connected stores and are dropped for others."""
     one, two = await pair(new_store)
     question, verdict = Inquiry(7, 4, "store-1", 3), Verdict(7, True)
-    one.peers.say("store-9", question)
-    one.peers.say("store-2", question)
+    one.peers.send_frame("store-9", question)
+    one.peers.send_frame("store-2", question)
     assert await two.handler.inquiries.get() == ("store-1", question)
-    two.peers.say("store-1", verdict)
+    two.peers.send_frame("store-1", verdict)
     assert await one.handler.verdicts.get() == ("store-2", verdict)
 
 
-async def test_news_of_commits_wait_a_little(new_store: NewStore) -> None:
-    """Alone they leave after some milliseconds, the newest of a group; otherwise with what leaves earlier."""
+async def test_commit_notices_are_delayed(new_store: NewStore) -> None:
+    """Commit notices leave after some milliseconds, only the newest per group, or earlier with other messages."""
     clock = VirtualClock()
     one, two = await pair(new_store, clock=clock)
     for commit in (4, 5):
@@ -90,7 +90,7 @@ async def test_news_of_commits_wait_a_little(new_store: NewStore) -> None:
 
 
 async def test_messages_of_one_turn_share_a_frame(new_store: NewStore) -> None:
-    """A thousand heartbeats of a thousand groups are one frame; messages in between share it."""
+    """Messages of one turn of the event loop share a frame."""
     one, two = await pair(new_store)
     for group in range(1000):
         one.peers.send("store-2", raft.Heartbeat(group, 0, 1, 2, 3, 4, 0, False))
@@ -101,7 +101,7 @@ async def test_messages_of_one_turn_share_a_frame(new_store: NewStore) -> None:
 
 
 async def test_order_is_kept_across_batches(new_store: NewStore) -> None:
-    """Messages of many turns and many frames arrive in order."""
+    """Messages of many turns and frames arrive in order."""
     one, two = await pair(new_store, settings=QUICK._replace(batch_bytes=1000))
     for number in range(3000):
         one.peers.send("store-2", small(number))
@@ -112,7 +112,7 @@ async def test_order_is_kept_across_batches(new_store: NewStore) -> None:
 
 
 async def test_one_connection_per_pair(new_store: NewStore, new_proxy: NewProxy) -> None:
-    """Three stores make three connections, dialled by the store whose name comes first."""
+    """Three stores make three connections, each dialled by the store whose name sorts first."""
     stores = [await new_store(f"store-{number}") for number in (1, 2, 3)]
     proxies = {store.name: await new_proxy(store.port) for store in stores}
     introduce(*stores, **{name: proxy.port for name, proxy in proxies.items()})
@@ -124,13 +124,13 @@ async def test_one_connection_per_pair(new_store: NewStore, new_proxy: NewProxy)
 
 
 async def test_restarted_peer_is_found_again(new_store: NewStore) -> None:
-    """A peer that comes back at the same port is dialled until it answers; what is sent meanwhile is counted."""
+    """A peer that restarts at the same port is reconnected; messages sent in between are counted."""
     one, two = await pair(new_store)
     await two.peers.close()
     assert await one.handler.down.get() == "store-2"
     one.peers.send("store-2", small(1))
     assert one.peers.undelivered == {"disconnected": 1}
-    assert one.peers.heard_at("store-2") is None
+    assert one.peers.last_received_at("store-2") is None
     again = await new_store("store-2", port=two.port)
     introduce(one, again)
     assert await one.handler.up.get() == "store-2"
@@ -139,7 +139,7 @@ async def test_restarted_peer_is_found_again(new_store: NewStore) -> None:
 
 
 async def test_restarted_dialler_comes_back(new_store: NewStore) -> None:
-    """When the dialling store restarts, the other one takes its new connection."""
+    """When the dialling store restarts, the other one accepts its new connection."""
     one, two = await pair(new_store)
     await one.peers.close()
     assert await two.handler.down.get() == "store-1"
@@ -150,7 +150,7 @@ async def test_restarted_dialler_comes_back(new_store: NewStore) -> None:
 
 
 async def test_new_connection_replaces_a_dead_one(new_store: NewStore, new_proxy: NewProxy) -> None:
-    """A dialler that lost its connection without the other end noticing is let in, and the old one is dropped."""
+    """A new connection replaces one that died unnoticed, and the old one is dropped."""
     two = await new_store("store-2")
     two.peers.set_peers({"store-1": Address(HOST, 1, "vol-1")})
     hello = ["hello", VERSION, "c", "store-1", "vol-1", "store-2", "raft"]
@@ -162,13 +162,13 @@ async def test_new_connection_replaces_a_dead_one(new_store: NewStore, new_proxy
     assert [await two.handler.up.get(), await two.handler.down.get(), await two.handler.up.get()] == ["store-1"] * 3
     assert two.peers.drops == {Reason.REPLACED: 1}
     two.peers.send("store-1", small(5))
-    assert await second.hear_more_than_alive() == ["batch", [[11, 5, 0, 1, 2, 3, 4]]]
+    assert await second.hear_next() == ["batch", [[11, 5, 0, 1, 2, 3, 4]]]
     await first.close()
     await second.close()
 
 
-async def test_what_waited_for_a_lost_connection_is_dropped(new_store: NewStore) -> None:
-    """On the next one it would be of the past."""
+async def test_messages_for_a_lost_connection_are_dropped(new_store: NewStore) -> None:
+    """Messages that waited for a lost connection are not sent on the next one."""
     two = await new_store("store-2", settings=QUICK._replace(notice_seconds=1000.0))
     two.peers.set_peers({"store-1": Address(HOST, 1, "vol-1")})
     hello = ["hello", VERSION, "c", "store-1", "vol-1", "store-2", "raft"]
@@ -180,13 +180,13 @@ async def test_what_waited_for_a_lost_connection_is_dropped(new_store: NewStore)
     assert (await second.hear())[0] == "hello"
     assert two.peers.undelivered == {"disconnected": 1}
     two.peers.send("store-1", small(5))
-    assert await second.hear_more_than_alive() == ["batch", [[11, 5, 0, 1, 2, 3, 4]]]
+    assert await second.hear_next() == ["batch", [[11, 5, 0, 1, 2, 3, 4]]]
     await first.close()
     await second.close()
 
 
 async def test_changed_volume_is_another_peer(new_store: NewStore) -> None:
-    """A peer whose volume changed is hung up on, and refused until it has the new one."""
+    """A peer whose volume changed is disconnected, and refused until its volume matches."""
     one, two = await pair(new_store)
     one.peers.set_peers({"store-2": two.address._replace(volume="vol-new")})
     assert await two.handler.down.get() == "store-1"
@@ -198,8 +198,8 @@ async def test_changed_volume_is_another_peer(new_store: NewStore) -> None:
     assert not one.peers.refusals
 
 
-async def test_forgotten_peer_is_hung_up_on(new_store: NewStore) -> None:
-    """A store that is not a peer any more gets no connection, and messages for it are counted."""
+async def test_removed_peer_is_disconnected(new_store: NewStore) -> None:
+    """A store that is no longer a peer is disconnected, and messages for it are counted."""
     one, two = await pair(new_store)
     two.peers.set_peers({})
     assert await one.handler.down.get() == "store-2"
@@ -212,7 +212,7 @@ async def test_forgotten_peer_is_hung_up_on(new_store: NewStore) -> None:
 async def test_links_end_when_the_version_rises(
     new_store: NewStore, monkeypatch: pytest.MonkeyPatch, dialled: bool
 ) -> None:
-    """A store whose hello does not include the new cluster version is hung up on, whoever dialled; others are not."""
+    """A store that does not support the new cluster version is disconnected, at either end; others stay."""
     with monkeypatch.context() as patch:
         patch.setattr("evenkeel_raft.net.peer_handshake.SUPPORTED", VersionRange())
         one, two = await pair(new_store)
@@ -224,7 +224,7 @@ async def test_links_end_when_the_version_rises(
     assert await store.handler.down.get() == other.name
     assert store.peers.drops == {Reason.VERSION: 1}
     assert store.peers.connected("store-3")
-    assert await store.handler.up.get() == other.name, "what supports it by now is talked to again"
+    assert await store.handler.up.get() == other.name, "a store that supports the version reconnects"
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ async def test_links_end_when_the_version_rises(
     ids=lambda value: str(value) if isinstance(value, Reason) else "",
 )
 async def test_wrong_hello_is_refused(new_store: NewStore, hello: list[object], reason: Reason) -> None:
-    """Whoever does not fit is told why, counted under that reason, and hung up on."""
+    """A wrong hello is answered with its reason, counted under it, and the connection is closed."""
     two = await new_store("store-2")
     two.peers.set_peers({"store-1": Address(HOST, 1, "vol-1")})
     raw = await Raw.connect(two.port)
@@ -253,8 +253,8 @@ async def test_wrong_hello_is_refused(new_store: NewStore, hello: list[object], 
     assert two.handler.up.empty()
 
 
-async def test_half_open_peer_is_given_up(new_store: NewStore, new_proxy: NewProxy) -> None:
-    """When nothing is heard for three seconds the link is dropped at both ends, and made anew when packets pass."""
+async def test_half_open_peer_is_dropped(new_store: NewStore, new_proxy: NewProxy) -> None:
+    """After three silent seconds both ends drop the link; it reconnects when packets pass again."""
     clock = VirtualClock()
     one, two = await new_store("store-1", clock=clock), await new_store("store-2", clock=clock)
     proxy = await new_proxy(two.port)
@@ -271,22 +271,22 @@ async def test_half_open_peer_is_given_up(new_store: NewStore, new_proxy: NewPro
 
 
 async def test_idle_link_stays(new_store: NewStore) -> None:
-    """Two stores with nothing to say keep their link for as long as they like."""
+    """An idle link stays connected."""
     clock = VirtualClock()
     one, two = await new_store("store-1", clock=clock), await new_store("store-2", clock=clock)
     introduce(one, two)
     await turns(lambda: one.peers.connected("store-2") and two.peers.connected("store-1"), clock)
     for _ in range(60):
-        heard = one.peers.heard_at("store-2")
+        heard = one.peers.last_received_at("store-2")
         assert heard is not None
-        await turns(lambda since=heard: (one.peers.heard_at("store-2") or 0.0) > since, clock, step=0.02)  # type: ignore[misc]
+        await turns(lambda since=heard: (one.peers.last_received_at("store-2") or 0.0) > since, clock, step=0.02)  # type: ignore[misc]
     assert clock.now() > 30
     assert not one.peers.drops
     assert not two.peers.drops
 
 
 async def test_slow_reader_never_stops_the_sender(new_store: NewStore, new_proxy: NewProxy) -> None:
-    """When a peer does not read, entries are dropped and counted, memory is bounded, and others get theirs."""
+    """For a peer that does not read, entries are dropped and counted, memory is bounded, others are unaffected."""
     one = await new_store("store-1", settings=QUICK._replace(outbox_bytes=1 << 20))
     two, three = await new_store("store-2"), await new_store("store-3")
     proxy = await new_proxy(two.port)
@@ -307,8 +307,8 @@ async def test_slow_reader_never_stops_the_sender(new_store: NewStore, new_proxy
     assert two.handler.messages.empty()
 
 
-async def test_unreachable_peer_costs_nothing(new_store: NewStore) -> None:
-    """A peer whose port is closed is tried again with growing pauses, and the reason can be read."""
+async def test_unreachable_peer_is_retried_with_backoff(new_store: NewStore) -> None:
+    """An unreachable peer is retried with backoff, and the reason is available."""
     clock = VirtualClock()
     one = await new_store("store-1", clock=clock)
     gone = await new_store("store-2", clock=clock)
@@ -318,16 +318,16 @@ async def test_unreachable_peer_costs_nothing(new_store: NewStore) -> None:
     assert str(gone.port) in one.peers.refusals["store-2"]
 
 
-async def test_port_in_use_is_said(new_store: NewStore) -> None:
-    """A port that is taken is named."""
+async def test_port_in_use_is_reported(new_store: NewStore) -> None:
+    """The error names a port that is in use."""
     one = await new_store("store-1")
     with pytest.raises(Exception, match=f"cannot listen for peers on 127.0.0.1:{one.port}"):
         await new_store("store-2", port=one.port)
 
 
 @pytest.mark.parametrize(("host", "port"), [("a..b", 7400), ("x" * 70, 7400), ("", 7400), (HOST, 70_000), (HOST, -1)])
-async def test_an_impossible_address_is_no_end(new_store: NewStore, host: str, port: int) -> None:
-    """A peer whose address is nonsense is not reached, which says why; told a better one, the link comes about."""
+async def test_an_invalid_address_can_be_corrected(new_store: NewStore, host: str, port: int) -> None:
+    """The reason for an invalid peer address is available; a corrected address connects."""
     one, two = await new_store("store-1"), await new_store("store-2")
     introduce(one, two)
     one.peers.set_peers({"store-2": Address(host, port, "another")})

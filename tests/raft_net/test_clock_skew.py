@@ -1,4 +1,4 @@
-"""How far wall clocks are apart, and how well that can be told."""
+"""Measurement of clock skew between stores."""
 
 from __future__ import annotations
 
@@ -27,28 +27,30 @@ from tests.raft_net.support import Raw, Store, introduce, turns
         ([Skew(7, 0.01), Skew(8, 0.01), Skew(-9, 0.01), Skew(6, 0.01)], -6),
     ],
 )
-def test_who_is_wrong(skews: list[Skew], ahead: int) -> None:
-    """A store is wrong whose clock is off most others', by more than a second and more than the measure may err."""
+def test_wrong_clocks_are_found(skews: list[Skew], ahead: int) -> None:
+    """A clock is wrong if it differs from most others by more than a second and the measurement error."""
     assert clock_ahead(skews) == ahead
 
 
 def probes(clock: VirtualClock, delays: list[float], *, ahead: float) -> tuple[SkewProbe, SkewProbe]:
-    """Two ends; what one says the other hears after the next delay, or the last."""
+    """Two connected probes; each frame takes the next delay, or the last one."""
 
     def send(to: int, frame: Alive) -> None:
         delay = delays.pop(0) if len(delays) > 1 else delays[0]
-        clock.call_at(clock.now() + delay, lambda: ends[to].heard(frame))
+        clock.call_at(clock.now() + delay, lambda: ends[to].on_frame(frame))
 
     ends: list[SkewProbe] = []
-    one = SkewProbe(lambda frame: send(1, frame), clock=clock, wall=clock.now, seconds=10)
+    one = SkewProbe(lambda frame: send(1, frame), clock=clock, wall_clock=clock.now, seconds=10)
     ends.append(one)
-    ends.append(SkewProbe(lambda frame: send(0, frame), clock=clock, wall=lambda: clock.now() + ahead, seconds=10))
+    ends.append(
+        SkewProbe(lambda frame: send(0, frame), clock=clock, wall_clock=lambda: clock.now() + ahead, seconds=10)
+    )
     return ends[0], ends[1]
 
 
 @pytest.mark.parametrize("ahead", [-86_400.0, 0.0, 3.5])
 def test_measures_are_true_to_within_their_error(ahead: float) -> None:
-    """However unevenly a round trip is split, the peer's clock is within the error; a quicker one counts more."""
+    """The measurement is within its error for any split of the round trip; a faster round trip is preferred."""
     clock = VirtualClock()
     one, two = probes(clock, [0.001, 0.4, 0.2, 0.001, 0.3, 0.01], ahead=ahead)
     assert one.skew is None
@@ -64,10 +66,10 @@ def test_measures_are_true_to_within_their_error(ahead: float) -> None:
 
 
 async def test_stores_measure_each_other(new_store: Callable[..., Awaitable[Store]]) -> None:
-    """Over the connection that is there for raft, in both directions."""
+    """Both stores measure the skew over the raft connection."""
     clock = VirtualClock()
-    one = await new_store("store-1", clock=clock, wall=lambda: 1000 + clock.now())
-    two = await new_store("store-2", clock=clock, wall=lambda: 1060 + clock.now())
+    one = await new_store("store-1", clock=clock, wall_clock=lambda: 1000 + clock.now())
+    two = await new_store("store-2", clock=clock, wall_clock=lambda: 1060 + clock.now())
     introduce(one, two)
     await turns(lambda: bool(one.peers.skews() and two.peers.skews()), clock)
     assert one.peers.skews()["store-2"].seconds == pytest.approx(60, abs=0.5)
@@ -75,7 +77,7 @@ async def test_stores_measure_each_other(new_store: Callable[..., Awaitable[Stor
 
 
 async def test_peer_of_the_first_release(new_store: Callable[..., Awaitable[Store]]) -> None:
-    """It says `alive` without fields and answers no question: it is a peer like others, and is not measured."""
+    """A peer of the first release, which sends `alive` without fields, is connected but not measured."""
     store = await new_store("store-2")
     store.peers.set_peers({"store-1": Address("127.0.0.1", 1, "vol-store-1")})
     raw = await Raw.connect(store.port)
@@ -93,10 +95,10 @@ async def test_peer_of_the_first_release(new_store: Callable[..., Awaitable[Stor
 
 
 class OldAlive(msgspec.Struct, tag="alive", array_like=True, frozen=True):
-    """As the first release knows it."""
+    """`alive` as the first release declares it."""
 
 
-def test_the_first_release_reads_what_is_said() -> None:
-    """It takes no notice of the fields."""
+def test_the_first_release_ignores_new_fields() -> None:
+    """The first release ignores the additional fields."""
     for frame in (Alive(), Alive(asked=1.5), Alive(answers=1.5, wall=1.7e9)):
         assert msgspec.msgpack.decode(PEER_CODEC.encode(frame), type=OldAlive) == OldAlive()

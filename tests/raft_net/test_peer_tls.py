@@ -1,4 +1,4 @@
-"""TLS between stores: both ends prove themselves, and whoever cannot is refused by name."""
+"""TLS between stores: both ends authenticate, and others are refused with a reason."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def openssl(*arguments: str) -> None:
 
 
 class Authority:
-    """Makes certificates."""
+    """Issues certificates."""
 
     def __init__(self, directory: Path, name: str) -> None:
         self.directory = directory
@@ -59,7 +59,7 @@ def good(authority: Authority) -> TlsFiles:
 
 
 async def test_good_certificates(new_store: NewStore, good: TlsFiles) -> None:
-    """Two stores of one authority talk, both ways, and large messages pass too."""
+    """Two stores with certificates of one authority connect in both directions."""
     one, two = await new_store("store-1", tls=good), await new_store("store-2", tls=good)
     introduce(one, two)
     assert await one.handler.up.get() == "store-2"
@@ -81,7 +81,7 @@ def bad(request: pytest.FixtureRequest, authority: Authority, tmp_path: Path) ->
 
 @pytest.mark.parametrize("side", ["dialling", "accepting"])
 async def test_bad_certificates(new_store: NewStore, good: TlsFiles, bad: TlsFiles, side: str) -> None:
-    """A store with a bad certificate gets no link, whichever end it is; the reason is counted where it is seen."""
+    """A store with a bad certificate gets no link, at either end; the checking end counts the reason."""
     one = await new_store("store-1", tls=bad if side == "dialling" else good)
     two = await new_store("store-2", tls=bad if side == "accepting" else good)
     introduce(one, two)
@@ -92,7 +92,7 @@ async def test_bad_certificates(new_store: NewStore, good: TlsFiles, bad: TlsFil
 
 
 async def test_certificate_of_another_host(new_store: NewStore, authority: Authority, good: TlsFiles) -> None:
-    """Whoever is dialled must have a certificate for the host it was dialled by."""
+    """The dialled store's certificate must name the host that was dialled."""
     one = await new_store("store-1", tls=good)
     two = await new_store("store-2", tls=authority.issue("elsewhere", san="DNS:elsewhere"))
     introduce(one, two)
@@ -101,16 +101,16 @@ async def test_certificate_of_another_host(new_store: NewStore, authority: Autho
     assert one.handler.up.empty()
 
 
-async def test_name_may_be_set(new_store: NewStore, authority: Authority) -> None:
-    """Where certificates name something else than hosts, that name is asked for instead."""
+async def test_server_name_can_be_set(new_store: NewStore, authority: Authority) -> None:
+    """A configured server name is checked instead of the host."""
     files = authority.issue("named", san="DNS:stores.evenkeel")._replace(server_name="stores.evenkeel")
     one, two = await new_store("store-1", tls=files), await new_store("store-2", tls=files)
     introduce(one, two)
     assert await one.handler.up.get() == "store-2"
 
 
-async def test_plain_speech_is_refused(new_store: NewStore, good: TlsFiles) -> None:
-    """Without TLS nobody gets in where TLS is asked for, nor the other way round."""
+async def test_plaintext_is_refused(new_store: NewStore, good: TlsFiles) -> None:
+    """A connection without TLS is refused where TLS is required, and the reverse."""
     one, two = await new_store("store-1"), await new_store("store-2", tls=good)
     introduce(one, two)
     await turns(lambda: two.peers.drops[Reason.TLS] >= 2)
@@ -125,8 +125,8 @@ async def test_plain_speech_is_refused(new_store: NewStore, good: TlsFiles) -> N
     assert plain.handler.up.empty()
 
 
-async def test_renewed_files_are_taken_up(new_store: NewStore, authority: Authority, tmp_path: Path) -> None:
-    """Files that are replaced serve the next connection, without a restart."""
+async def test_renewed_files_are_used(new_store: NewStore, authority: Authority, tmp_path: Path) -> None:
+    """Replaced files are used for the next connection, without a restart."""
     expired = authority.issue("old", days=("-days", "-1"))
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     cert.write_bytes(expired.cert.read_bytes())
@@ -143,12 +143,12 @@ async def test_renewed_files_are_taken_up(new_store: NewStore, authority: Author
 
 @pytest.mark.parametrize("missing", ["ca", "cert", "key"])
 def test_missing_file_is_named(tmp_path: Path, good: TlsFiles, missing: str) -> None:
-    """A file that is not there is named at the start."""
+    """A missing file is named at startup."""
     with pytest.raises(InvalidInputError, match="nothing-here"):
         TlsFiles(**(good._asdict() | {missing: tmp_path / "nothing-here"})).server_context()
 
 
-def test_key_of_another_certificate_is_said(good: TlsFiles, authority: Authority) -> None:
-    """A key that does not belong to the certificate is refused with what to check."""
+def test_key_of_another_certificate_is_refused(good: TlsFiles, authority: Authority) -> None:
+    """A key that does not match the certificate is refused with advice."""
     with pytest.raises(InvalidInputError, match="check that the key belongs to the certificate"):
         good._replace(key=authority.key).client_context()
