@@ -1,4 +1,4 @@
-"""Runs the reference state machine: `python -m evenkeel_reference --socket PATH --data DIR`."""
+"""Run the reference state machine: `python -m evenkeel_reference --socket PATH --data DIR`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from typing import Final
 from evenkeel.errors import EvenkeelError, InvalidInputError
 from evenkeel.runtime.event_loop import run
 from evenkeel.wire.store_socket import DEFAULT_CREDIT, StoreSocket
-from evenkeel_reference.reference_machine import Machine
-from evenkeel_reference.reference_server import Front
+from evenkeel_reference.reference_machine import ReferenceMachine
+from evenkeel_reference.reference_server import ReferenceServer
 
-_DRAIN_SECONDS: Final = 10.0
+_DRAIN_TIMEOUT: Final = 10.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run until SIGTERM or SIGINT; the exit status says whether anything was wrong."""
+    """Run until SIGTERM or SIGINT; return the exit status."""
     options = _parser().parse_args(arguments)
     try:
         run(_run(options))
@@ -33,50 +33,52 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m evenkeel_reference", description=__doc__)
-    parser.add_argument("--socket", type=Path, required=True, help="the sidecar's socket")
-    parser.add_argument("--data", type=Path, required=True, help="directory for the state; made if it is not there")
-    parser.add_argument("--listen", default="", metavar="HOST:PORT", help="serve clients here; port 0 picks one")
+    parser.add_argument("--socket", type=Path, required=True, help="Path of the sidecar's socket.")
+    parser.add_argument("--data", type=Path, required=True, help="Directory for the state; created if missing.")
     parser.add_argument(
-        "--credit", type=int, default=DEFAULT_CREDIT, metavar="BYTES", help="entries to have unanswered"
+        "--listen", default="", metavar="HOST:PORT", help="Serve clients at this address; port 0 picks a free port."
+    )
+    parser.add_argument(
+        "--credit", type=int, default=DEFAULT_CREDIT, metavar="BYTES", help="Limit the bytes of unanswered entries."
     )
     return parser
 
 
 async def _run(options: argparse.Namespace) -> None:
     host, port = _address(options.listen)
-    machine = Machine(options.data)
+    machine = ReferenceMachine(options.data)
     sidecar = StoreSocket(options.socket, volume=machine.volume, state_machine=machine, credit=options.credit)
-    front = Front(machine, sidecar)
+    server = ReferenceServer(machine, sidecar)
     if options.listen:
-        print(f"listening on {host}:{await front.start(host, port)}", flush=True)
+        print(f"listening on {host}:{await server.start(host, port)}", flush=True)
     running = asyncio.create_task(sidecar.run())
     stop = asyncio.create_task(_signalled())
     try:
         await asyncio.wait((running, stop), return_when=asyncio.FIRST_COMPLETED)
         if stop.done():
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(sidecar.drain(), _DRAIN_SECONDS)
+                await asyncio.wait_for(sidecar.drain(), _DRAIN_TIMEOUT)
         else:
             await running
     finally:
         for task in (running, stop):
             task.cancel()
         await asyncio.gather(running, stop, return_exceptions=True)
-        await front.close()
+        await server.close()
         await machine.stop()
 
 
 async def _signalled() -> None:
-    asked = asyncio.Event()
+    stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, asked.set)
-    await asked.wait()
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await stop.wait()
 
 
 def _address(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     if text and (not colon or not port.isdecimal() or int(port) > 65535):
-        raise InvalidInputError(f"--listen {text}: write it as HOST:PORT, for instance 127.0.0.1:7000")
+        raise InvalidInputError(f"--listen {text}: not an address; use HOST:PORT, for example 127.0.0.1:7000")
     return host, int(port) if port else 0
 
 

@@ -1,8 +1,8 @@
-"""What the reference state machine logs.
+"""The entries that the reference state machine logs.
 
-An entry carries a token, (writer, sequence), by which it is applied once however often it is logged. A writer counts
-its sequence up; what is older than the last 1,024 of a writer is refused, for nobody can tell any more whether it was
-applied.
+An entry carries a write token, (writer, sequence), so that it is applied once even if it is logged several times. A
+writer increments its sequence. Entries older than the last 1,024 tokens of a writer are ignored, because the state
+machine no longer knows whether they were applied.
 """
 
 from __future__ import annotations
@@ -29,44 +29,44 @@ TOKENS_KEPT: Final = 1024
 if TYPE_CHECKING:
     Value = bytes
 else:
-    # What is decoded looks into the data it came in, which has to stay as long as the entry: values may be large.
+    # Values may be large, so decoded entries refer to the data they were decoded from.
     Value = memoryview
 
 
-class _Tokened(Struct, array_like=True, frozen=True, gc=False):
+class _WithToken(Struct, array_like=True, frozen=True, gc=False):
     writer: str
     sequence: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 
 
-class _Keyed(_Tokened, frozen=True):
+class _Keyed(_WithToken, frozen=True):
     key: bytes
 
 
 class Upsert(_Keyed, tag="upsert", frozen=True):
-    """Set a key, whatever it holds."""
+    """Set a key."""
 
     value: Value
 
 
 class Delete(_Keyed, tag="delete", frozen=True):
-    """Remove a key, if it is there."""
+    """Remove a key, if it exists."""
 
 
 class Conditional(_Keyed, tag="conditional", frozen=True):
-    """Set a key (or remove it: None) only if it holds what is expected (None: nothing)."""
+    """Set a key, or remove it (None), only if it has the expected value (None: no value)."""
 
     expected: bytes | None
     value: bytes | None
 
 
-class Batch(_Tokened, tag="batch", frozen=True):
-    """Set many keys at once (or remove them: None), in this order."""
+class Batch(_WithToken, tag="batch", frozen=True):
+    """Set or remove (None) many keys, in this order."""
 
     changes: list[tuple[bytes, bytes | None]]
 
 
 class Barrier(Struct, tag="barrier", array_like=True, frozen=True, gc=False):
-    """Take the hash of the state, here and on every other replica."""
+    """Record a hash of the state on every replica."""
 
 
 Entry = Upsert | Delete | Conditional | Batch | Barrier
@@ -76,11 +76,11 @@ _decoder: Final = msgspec.msgpack.Decoder(Entry)
 
 
 def encode_entry(entry: Entry) -> bytes:
-    """Return what is proposed."""
+    """Encode an entry for a proposal."""
     return _encoder.encode(entry)
 
 
 def decode_entry(data: bytes) -> Entry:
-    """Read what was logged; `ValueError` where it is no entry, which stops the group: skipping it would fork it."""
+    """Decode a logged entry; `ValueError` if it is invalid. The group must stop then: replicas that skip it diverge."""
     decoded: Entry = _decoder.decode(data)
     return decoded

@@ -1,7 +1,7 @@
-"""What clients of the reference state machine connect to: frames over TCP, pipelined.
+"""The TCP server for clients of the reference state machine.
 
-A request is `[id, group, [kind, ...]]` and so is its answer. Writes go through the log; what they answer is said at
-commit, except for conditional writes and barriers, whose answer is known once they are applied here.
+Requests and answers are frames `[id, group, [kind, ...]]`, and requests are pipelined. Writes go through the log. They
+are answered at commit, except conditional writes and barriers, which are answered when this replica has applied them.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from evenkeel.wire.socket_messages import (
 )
 from evenkeel.wire.store_socket import StoreSocket
 from evenkeel_reference.reference_entries import Batch, Conditional, Delete, Entry, Upsert, encode_entry
-from evenkeel_reference.reference_machine import Machine
+from evenkeel_reference.reference_machine import ReferenceMachine
 
 __all__ = [
     "CLIENT_CODEC",
-    "FRONT_CODEC",
-    "ClientSays",
-    "Front",
-    "FrontAnswer",
-    "FrontRequest",
-    "FrontSays",
+    "SERVER_CODEC",
+    "ClientFrame",
+    "ClientMessage",
     "Get",
     "Held",
+    "ReferenceServer",
+    "ServerFrame",
+    "ServerMessage",
     "Status",
     "StatusIs",
     "Write",
@@ -55,18 +55,18 @@ class Write(Struct, tag="write", array_like=True, frozen=True):
 
 
 class Get(Struct, tag="get", array_like=True, frozen=True):
-    """Read a key; `stale` reads whatever this replica has applied, without asking who leads."""
+    """Read a key; `stale` reads from this replica without a read index."""
 
     key: bytes
     stale: bool = False
 
 
 class Status(Struct, tag="status", array_like=True, frozen=True):
-    """Ask about the group."""
+    """Request the status of the group."""
 
 
 class Written(Struct, tag="written", array_like=True, frozen=True):
-    """Committed. `ok`: whether the condition held. `hash`: of the state, where the entry was a barrier."""
+    """The entry is committed. `ok`: whether its condition held. `hash`: the hash of the state, for a barrier."""
 
     index: int
     term: int
@@ -75,7 +75,7 @@ class Written(Struct, tag="written", array_like=True, frozen=True):
 
 
 class Held(Struct, tag="held", array_like=True, frozen=True):
-    """What a key holds (None: nothing) at an applied index of at least `index`."""
+    """The value of a key (None: no value) at an applied index of at least `index`."""
 
     value: bytes | None
     version: int
@@ -83,7 +83,7 @@ class Held(Struct, tag="held", array_like=True, frozen=True):
 
 
 class StatusIs(Struct, tag="status_is", array_like=True, frozen=True):
-    """Replica 0: not open here."""
+    """The status of a group; `replica` is 0 if the group is not open."""
 
     replica: int
     applied: int
@@ -93,37 +93,37 @@ class StatusIs(Struct, tag="status_is", array_like=True, frozen=True):
     barriers: dict[int, str]
 
 
-ClientSays = Write | Get | Status
-FrontSays = Written | Held | StatusIs | NotLeader | Unknown | Busy | TooLarge | Unavailable
+ClientMessage = Write | Get | Status
+ServerMessage = Written | Held | StatusIs | NotLeader | Unknown | Busy | TooLarge | Unavailable
 
 
-class FrontRequest(Struct, array_like=True):
-    """A frame a client sends."""
-
-    id: int
-    group: int
-    body: ClientSays
-
-
-class FrontAnswer(Struct, array_like=True):
-    """A frame a client receives."""
+class ClientFrame(Struct, array_like=True):
+    """A frame that a client sends."""
 
     id: int
     group: int
-    body: FrontSays
+    body: ClientMessage
+
+
+class ServerFrame(Struct, array_like=True):
+    """A frame that the server sends."""
+
+    id: int
+    group: int
+    body: ServerMessage
 
 
 _BODY: Final = (2, 0)
 _ANSWERS: Final = kinds_of(Written, Held, StatusIs, NotLeader, Unknown, Busy, TooLarge, Unavailable)
 
-FRONT_CODEC: Final = Codec[FrontAnswer, FrontRequest](FrontRequest, kinds=kinds_of(Write, Get, Status), path=_BODY)
-CLIENT_CODEC: Final = Codec[FrontRequest, FrontAnswer](FrontAnswer, kinds=_ANSWERS, path=_BODY)
+SERVER_CODEC: Final = Codec[ServerFrame, ClientFrame](ClientFrame, kinds=kinds_of(Write, Get, Status), path=_BODY)
+CLIENT_CODEC: Final = Codec[ClientFrame, ServerFrame](ServerFrame, kinds=_ANSWERS, path=_BODY)
 
 
-class Front:
-    """Serves clients from a machine and its sidecar."""
+class ReferenceServer:
+    """Serves clients from a state machine and its sidecar."""
 
-    def __init__(self, machine: Machine, sidecar: StoreSocket) -> None:
+    def __init__(self, machine: ReferenceMachine, sidecar: StoreSocket) -> None:
         self.drops: Drops = Drops()
         self._machine = machine
         self._sidecar = sidecar
@@ -131,39 +131,41 @@ class Front:
         self._clients: dict[FrameConnection, set[asyncio.Task[None]]] = {}
 
     async def start(self, host: str, port: int) -> int:
-        """Listen; returns the port."""
+        """Listen; return the port."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: FrameConnection(self, drops=self.drops), host, port)
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
 
     async def close(self) -> None:
-        """Hang up."""
+        """Stop listening and close all connections."""
         if self._server is not None:
             self._server.close()
         clients = list(self._clients)
         for client in clients:
             client.close()
-        await asyncio.gather(*(client.ended() for client in clients))
+        await asyncio.gather(*(client.wait_closed() for client in clients))
 
     def made(self, connection: FrameConnection) -> None:
-        """A client is there."""
+        """A client connected."""
         self._clients[connection] = set()
 
     def lost(self, connection: FrameConnection) -> None:
-        """It is gone, and nobody waits for its answers."""
+        """Cancel the requests of a client that disconnected."""
         for task in self._clients.pop(connection):
             task.cancel()
 
     def received(self, connection: FrameConnection, payload: memoryview) -> None:
-        """Answer when the answer is known; other requests go on meanwhile."""
-        request = FRONT_CODEC.decode(payload)
+        """Start a request; it is answered when its result is known."""
+        request = SERVER_CODEC.decode(payload)
         match request.body:
             case Write(Upsert() | Delete() | Batch() as entry):
                 answer = partial(self._committed, connection, request)
                 self._sidecar.propose_to(request.group, self._replica(request.group), encode_entry(entry), answer)
             case Write(Conditional(writer="")):
-                raise FrameError(Reason.UNDECODABLE, "a conditional write without a writer: its result has no name")
+                raise FrameError(
+                    Reason.UNDECODABLE, "a conditional write needs a writer: its result is stored under its token"
+                )
             case Write(entry):
                 self._spawn(connection, request, self._write_and_wait(request.group, entry))
             case Get(key, stale):
@@ -172,7 +174,7 @@ class Front:
                 self._spawn(connection, request, self._status(request.group))
 
     def _spawn(
-        self, connection: FrameConnection, request: FrontRequest, work: Coroutine[None, None, FrontSays]
+        self, connection: FrameConnection, request: ClientFrame, work: Coroutine[None, None, ServerMessage]
     ) -> None:
         async def serve() -> None:
             self._answer(connection, request, await work)
@@ -182,28 +184,28 @@ class Front:
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
-    def _committed(self, connection: FrameConnection, request: FrontRequest, outcome: ProposeOutcome) -> None:
+    def _committed(self, connection: FrameConnection, request: ClientFrame, outcome: ProposeOutcome) -> None:
         if isinstance(outcome, Committed):
             self._answer(connection, request, Written(outcome.index, outcome.term))
         else:
             self._answer(connection, request, outcome)
 
-    async def _write_and_wait(self, group: int, entry: Entry) -> FrontSays:
+    async def _write_and_wait(self, group: int, entry: Entry) -> ServerMessage:
         outcome = await self._sidecar.propose(group, self._replica(group), encode_entry(entry))
         if not isinstance(outcome, Committed):
             return outcome
         await self._machine.until_applied(group, outcome.index)
         if isinstance(entry, Conditional):
-            ok = await self._machine.look(lambda state: state.outcome(group, entry.writer, entry.sequence))
+            ok = await self._machine.query(lambda state: state.outcome(group, entry.writer, entry.sequence))
             return Written(outcome.index, outcome.term, bool(ok))
-        hashes = await self._machine.look(lambda state: state.barriers(group))
+        hashes = await self._machine.query(lambda state: state.barriers(group))
         return Written(outcome.index, outcome.term, True, hashes.get(outcome.index, ""))
 
     def _replica(self, group: int) -> int:
-        """Nobody is replica 0: where the group is not open, the sidecar says that it was never appended."""
+        """Return 0 if the group is not open; the sidecar answers `NotLeader` to replica 0, which never exists."""
         return self._machine.replica(group) or 0
 
-    async def _get(self, group: int, key: bytes, *, stale: bool) -> FrontSays:
+    async def _get(self, group: int, key: bytes, *, stale: bool) -> ServerMessage:
         index = 0
         if not stale:
             outcome = await self._sidecar.read_index(group, self._replica(group))
@@ -211,14 +213,14 @@ class Front:
                 return outcome
             index = outcome.index
             await self._machine.until_applied(group, index)
-        held = await self._machine.look(lambda state: state.get(group, key))
+        held = await self._machine.query(lambda state: state.get(group, key))
         return Held(None, 0, index) if held is None else Held(held.value, held.version, index)
 
-    async def _status(self, group: int) -> FrontSays:
+    async def _status(self, group: int) -> ServerMessage:
         role = self._machine.role_of(group)
-        barriers = await self._machine.look(lambda state: state.barriers(group))
+        barriers = await self._machine.query(lambda state: state.barriers(group))
         replica, applied = self._replica(group), self._machine.groups().get(group, 0)
         return StatusIs(replica, applied, role.leader, role.term, role.hint, barriers)
 
-    def _answer(self, connection: FrameConnection, request: FrontRequest, body: FrontSays) -> None:
-        connection.send(FRONT_CODEC.encode(FrontAnswer(request.id, request.group, body)))
+    def _answer(self, connection: FrameConnection, request: ClientFrame, body: ServerMessage) -> None:
+        connection.send(SERVER_CODEC.encode(ServerFrame(request.id, request.group, body)))

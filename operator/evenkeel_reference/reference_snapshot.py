@@ -1,9 +1,8 @@
-"""A group as files, and back.
+"""A group as snapshot files, and back.
 
-`rows` holds frames of up to a thousand rows or about a MiB each; `about` says at which index, in which format, and
-what the checksum of `rows` is. Whoever sends the files deletes them, so they need not be durable. Checksums are taken
-on a thread of their own, beside the reading and the writing; rows that are read count for nothing until theirs is
-known to be right, which is when the last of them was read.
+The file `rows` holds frames of up to a thousand rows or about a MiB each. The file `about` holds the index, the format
+and the checksum of `rows`. The sender deletes the files after the transfer, so they need not be durable. A separate
+thread computes the checksum. A reader must not commit rows before the last one was read, when the checksum is verified.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ __all__ = ["read_snapshot", "write_snapshot"]
 
 _FORMAT: Final = 1
 _ROWS_PER_FRAME: Final = 1000
-_PIECE: Final = 1 << 20
+_BYTES_PER_FRAME: Final = 1 << 20
 _TABLES: Final = ("entries", "tokens", "barriers")
 
 
@@ -41,39 +40,41 @@ class _Rows(Struct, array_like=True):
 
 
 def write_snapshot(directory: Path, contents: Contents) -> list[str]:
-    """Write the files; returns their names."""
-    digest, summed = hashlib.sha256(), None
-    with (directory / "rows").open("wb") as file, ThreadPoolExecutor(1) as beside:
+    """Write the files; return their names."""
+    digest, hashed = hashlib.sha256(), None
+    with (directory / "rows").open("wb") as file, ThreadPoolExecutor(1) as hashing:
         for table in _TABLES:
             for batch in _batched(getattr(contents, table)):
                 payload = msgspec.msgpack.encode(_Rows(table, batch))
                 frame = HEADER.pack(len(payload)), payload
                 file.writelines(frame)
-                if summed is not None:
-                    summed.result()  # one at a time: what is not summed yet is in memory
-                summed = beside.submit(_add, digest, frame)
+                if hashed is not None:
+                    hashed.result()  # frames that are not hashed yet stay in memory, so allow only one
+                hashed = hashing.submit(_update, digest, frame)
     about = _About(_FORMAT, contents.applied, digest.hexdigest())
     (directory / "about").write_bytes(msgspec.json.encode(about))
     return ["about", "rows"]
 
 
-def _add(digest: hashlib._Hash, frame: Iterable[bytes]) -> None:
+def _update(digest: hashlib._Hash, frame: Iterable[bytes]) -> None:
     for part in frame:
         digest.update(part)
 
 
 def read_snapshot(directory: Path, *, index: int) -> Contents:
-    """Read the files back; the tables' rows are to be read in their order, each to its end.
+    """Read the files; the rows of the tables must be read in order, and completely.
 
-    `StateMachineError` where they are not the snapshot at this index, whole and unharmed; with the last row at the
-    latest, so nothing may be kept of them before.
+    `StateMachineError` if this is not an intact snapshot at this index. It may be raised as late as after the last row,
+    so commit nothing before.
     """
     try:
         about = msgspec.json.decode((directory / "about").read_bytes(), type=_About)
     except (OSError, ValueError) as error:
         raise StateMachineError(f"snapshot in {directory}: cannot read `about`: {error}") from error
     if about.format != _FORMAT:
-        raise StateMachineError(f"snapshot in {directory}: format {about.format}, and this store reads {_FORMAT}")
+        raise StateMachineError(
+            f"snapshot in {directory} has format {about.format}; this release reads format {_FORMAT}"
+        )
     if about.index != index:
         raise StateMachineError(f"snapshot in {directory} is at index {about.index}, not {index}")
     reader = _Reader(directory / "rows", about.sha256)
@@ -81,7 +82,7 @@ def read_snapshot(directory: Path, *, index: int) -> Contents:
 
 
 class _Reader:
-    """The rows of a file, once through."""
+    """Reads the rows of a file once."""
 
     def __init__(self, file: Path, sha256: str) -> None:
         self._file = file
@@ -89,26 +90,26 @@ class _Reader:
         self._next: _Rows | None = None
 
     def rows(self, table: str) -> Iterator[Any]:
-        """Return those of a table, which come after those of the tables before it."""
+        """Yield the rows of a table; call this for the tables in order."""
         if self._next is None:
             self._next = next(self._batches, None)
         while self._next is not None and self._next.table == table:
             yield from self._next.rows
             self._next = next(self._batches, None)
         if table == _TABLES[-1] and self._next is not None:
-            raise StateMachineError(f"snapshot: {self._file} has rows of a table {self._next.table!r}")
+            raise StateMachineError(f"snapshot: {self._file} has rows of an unknown table {self._next.table!r}")
 
     def _read(self, sha256: str) -> Iterator[_Rows]:
-        """Read all batches; raises in the end where they are not those that were written."""
-        with ThreadPoolExecutor(1) as beside:
-            found = beside.submit(_checksum, self._file)
+        """Yield all batches; raise at the end if the checksum is wrong."""
+        with ThreadPoolExecutor(1) as hashing:
+            checksum = hashing.submit(_checksum, self._file)
             try:
                 yield from _frames(self._file)
             except (OSError, ValueError) as error:
-                if found.result() == sha256:
-                    raise StateMachineError(f"snapshot: {self._file} holds no rows: {error}") from error
-            if found.result() != sha256:
-                raise StateMachineError(f"snapshot: {self._file} does not have the checksum that `about` names")
+                if checksum.result() == sha256:
+                    raise StateMachineError(f"snapshot: {self._file} cannot be decoded: {error}") from error
+            if checksum.result() != sha256:
+                raise StateMachineError(f"snapshot: {self._file} is damaged: its checksum does not match `about`")
 
 
 def _frames(file: Path) -> Iterator[_Rows]:
@@ -117,7 +118,7 @@ def _frames(file: Path) -> Iterator[_Rows]:
         while head := stream.read(HEADER.size):
             (length,) = HEADER.unpack(head.ljust(HEADER.size, b"\0"))
             if length > MAX_FRAME_BYTES:
-                raise ValueError(f"a frame of {length} bytes")
+                raise ValueError(f"frame of {length} bytes exceeds the limit of {MAX_FRAME_BYTES}")
             yield decoder.decode(stream.read(length))
 
 
@@ -127,7 +128,7 @@ def _batched(rows: Iterable[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]
     for row in rows:
         batch.append(row)
         size += sum(len(field) for field in row if isinstance(field, bytes))
-        if len(batch) >= _ROWS_PER_FRAME or size >= _PIECE:
+        if len(batch) >= _ROWS_PER_FRAME or size >= _BYTES_PER_FRAME:
             yield batch
             batch, size = [], 0
     if batch:

@@ -1,10 +1,10 @@
-"""Groups of keys in one SQLite file.
+"""The groups and their keys in one SQLite file.
 
-One transaction holds the changes of a batch, the tokens that made them and the index they end at, so that after a
-crash state and index are of one moment. SQLite's write-ahead log is synced at every commit (`synchronous=FULL`):
-what was answered survives the machine.
+One transaction holds the changes of a batch, their write tokens and the applied index, so state and index match after a
+crash. SQLite's write-ahead log is synced at every commit (`synchronous=FULL`), so acknowledged changes survive a power
+loss.
 
-Everything here blocks, and belongs to one thread.
+All methods block, and must be called from one thread.
 """
 
 from __future__ import annotations
@@ -44,13 +44,11 @@ create table if not exists tokens (
 create table if not exists barriers (
     grp integer, idx integer, hash text not null, primary key (grp, idx)) without rowid;
 """
-# A page is written as a whole whatever changes in it, and costs two calls and a lookup: some rows of a hundred bytes
-# fill a part of one, and a large value does not take dozens.
+# SQLite writes whole pages. This size suits rows of a hundred bytes, and large values do not need dozens of pages.
 _PAGE_BYTES: Final = 16 << 10
-# Keys that are written again and again are copied from SQLite's log to their place once for many times, and what they
-# held before is not read from the file to be replaced.
-_LOG_BYTES: Final = 64 << 20
-_TIDY_UP: Final = f"pragma wal_autocheckpoint = {_LOG_BYTES // _PAGE_BYTES}"
+# With a large write-ahead log, keys that are written often are copied to the database file less often.
+_WAL_BYTES: Final = 64 << 20
+_AUTOCHECKPOINT: Final = f"pragma wal_autocheckpoint = {_WAL_BYTES // _PAGE_BYTES}"
 _CACHE_BYTES: Final = 64 << 20
 _SET: Final = (
     "insert into entries values (?, ?, ?, 1) on conflict do update set value = excluded.value, version = version + 1"
@@ -60,21 +58,21 @@ _TABLES: Final = ("groups", "entries", "tokens", "barriers")
 
 
 class Group(NamedTuple):
-    """A group that exists here."""
+    """A group in this file."""
 
     replica: int
     applied: int
 
 
 class Value(NamedTuple):
-    """What a key holds; `version` counts the writes since it came to be."""
+    """The value of a key; `version` counts the writes since the key was created."""
 
     value: bytes
     version: int
 
 
 class Contents(NamedTuple):
-    """Everything a snapshot holds of a group."""
+    """The contents of a group, as a snapshot holds them."""
 
     applied: int
     entries: Iterable[tuple[bytes, bytes, int]]
@@ -83,17 +81,17 @@ class Contents(NamedTuple):
 
 
 class State:
-    """The file, opened; raises `sqlite3.DatabaseError` where it is damaged."""
+    """The open SQLite file; raises `sqlite3.DatabaseError` if it is damaged."""
 
     def __init__(self, path: Path) -> None:
         self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        self.untidy = False
-        """Whether there is more in SQLite's log than there should be for long."""
+        self.needs_checkpoint = False
+        """Whether the write-ahead log is larger than it should stay."""
         try:
             self._db.execute(f"pragma page_size = {_PAGE_BYTES}")
             self._db.execute("pragma journal_mode = wal")
             self._db.execute("pragma synchronous = full")
-            self._db.execute(_TIDY_UP)
+            self._db.execute(_AUTOCHECKPOINT)
             self._db.execute(f"pragma cache_size = -{_CACHE_BYTES >> 10}")
             self._db.executescript(_SCHEMA)
             found = self._db.execute("pragma quick_check").fetchone()[0]
@@ -110,18 +108,18 @@ class State:
     # Groups
 
     def group(self, group: int) -> Group | None:
-        """Return what is known of a group."""
+        """Return a group; None if it does not exist."""
         row = self._db.execute("select replica, applied from groups where grp = ?", (group,)).fetchone()
         return None if row is None else Group(*row)
 
     def create(self, group: int, replica: int) -> None:
-        """Begin a group, in place of what another replica left."""
+        """Create a group; it replaces the data of another replica."""
         with self.transaction():
             self._delete(group)
             self._db.execute("insert into groups values (?, ?, 0)", (group, replica))
 
     def destroy(self, group: int, replica: int) -> None:
-        """Delete a group, unless another replica of it lives here by now."""
+        """Delete a group, unless another replica has replaced it."""
         with self.transaction():
             known = self.group(group)
             if known is not None and known.replica == replica:
@@ -135,28 +133,28 @@ class State:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Everything inside happens, durably, or nothing does."""
+        """Commit all changes durably, or none of them."""
         self._db.execute("begin immediate")
         try:
             yield
             self._db.execute("commit")
         except BaseException:
-            # A disk that is full has rolled back by itself already.
+            # SQLite rolls back by itself when the disk is full.
             if self._db.in_transaction:
                 self._db.execute("rollback")
             raise
 
     def apply(self, group: int, replica: int, request: Apply) -> int:
-        """Apply inside a transaction; returns the applied index.
+        """Apply entries inside a transaction; return the applied index.
 
-        A request that fails leaves no trace: all that can be wrong with it is found before the first change, for a
-        savepoint would have SQLite keep a copy of every page that it changes.
+        A failed request changes nothing: it is checked before the first change. A savepoint would be slower, because
+        SQLite would copy every changed page.
         """
         try:
             self._check_consecutive(group, replica, request)
             entries = [(logged.index, decode_entry(logged.data)) for logged in request.entries]
         except (StateMachineError, ValueError) as error:
-            raise StateMachineError(f"group {group} stops before {request.first}: {error}") from error
+            raise StateMachineError(f"group {group} stopped before index {request.first}: {error}") from error
         for index, entry in entries:
             self._apply_entry(group, index, entry)
         self._db.execute("update groups set applied = ? where grp = ?", (request.last, group))
@@ -165,22 +163,22 @@ class State:
     def _check_consecutive(self, group: int, replica: int, request: Apply) -> None:
         known = self.group(group)
         if known is None or known.replica != replica:
-            raise StateMachineError(f"it is not open for replica {replica}: open it first")
+            raise StateMachineError(f"it is not open for replica {replica}; open it first")
         if request.first != known.applied + 1:
-            raise StateMachineError(f"{known.applied} is applied, so {known.applied + 1} is the next")
+            raise StateMachineError(f"the applied index is {known.applied}, so the next index is {known.applied + 1}")
 
     def _apply_entry(self, group: int, index: int, entry: Entry) -> None:
         if isinstance(entry, Barrier):
-            self._take_hash(group, index)
+            self._record_hash(group, index)
         elif not entry.writer:
             self._change(group, entry)
         elif self._is_new(group, entry.writer, entry.sequence):
             ok = self._change(group, entry)
             self._db.execute("insert into tokens values (?, ?, ?, ?)", (group, entry.writer, entry.sequence, ok))
-            self._forget_tokens(group, entry.writer)
+            self._delete_old_tokens(group, entry.writer)
 
     def _is_new(self, group: int, writer: str, sequence: int) -> bool:
-        """Whether no entry with this token was applied: neither one we know of nor one we had to forget."""
+        """Whether no entry with this token was applied; tokens older than the retained ones count as applied."""
         if self.outcome(group, writer, sequence) is not None:
             return False
         kept, oldest = self._db.execute(
@@ -188,7 +186,7 @@ class State:
         ).fetchone()
         return bool(kept < TOKENS_KEPT or sequence > oldest)
 
-    def _forget_tokens(self, group: int, writer: str) -> None:
+    def _delete_old_tokens(self, group: int, writer: str) -> None:
         self._db.execute(
             "delete from tokens where grp = ?1 and writer = ?2 and sequence <= (select sequence from tokens "
             "where grp = ?1 and writer = ?2 order by sequence desc limit 1 offset ?3)",
@@ -196,7 +194,7 @@ class State:
         )
 
     def _change(self, group: int, entry: Entry) -> bool:
-        """Carry out a change; whether its condition held."""
+        """Apply an entry; return False if its condition does not hold."""
         match entry:
             case Upsert(key=key, value=value):
                 self._put(group, key, value)
@@ -212,7 +210,7 @@ class State:
         return True
 
     def _put_all(self, group: int, changes: Sequence[tuple[bytes, bytes | None]]) -> None:
-        """Runs of keys that are set go to SQLite together, in their order."""
+        """Apply changes in order; runs of the same kind share one SQLite call."""
         for removes, run in groupby(changes, key=lambda change: change[1] is None):
             if removes:
                 self._db.executemany(_REMOVE, ((group, key) for key, _ in run))
@@ -225,7 +223,7 @@ class State:
         else:
             self._db.execute(_SET, (group, key, value))
 
-    def _take_hash(self, group: int, index: int) -> None:
+    def _record_hash(self, group: int, index: int) -> None:
         self._db.execute("insert into barriers values (?, ?, ?)", (group, index, self._hash(group)))
         self._db.execute(
             "delete from barriers where grp = ?1 and idx <= "
@@ -234,38 +232,38 @@ class State:
         )
 
     def _hash(self, group: int) -> str:
-        """A sum of hashes, so that no order of keys has to be agreed upon."""
+        """Return a sum of hashes, which does not depend on the order of keys."""
         total = 0
         for key, value, version in self._db.execute("select key, value, version from entries where grp = ?", (group,)):
             head = struct.pack("<QQQ", len(key), len(value), version)
             total += int.from_bytes(hashlib.blake2b(head + key + value, digest_size=8).digest(), "little")
         return f"{total % (1 << 64):016x}"
 
-    # Looking
+    # Reading
 
     def get(self, group: int, key: bytes) -> Value | None:
-        """Return what a key holds."""
+        """Return the value of a key; None if it does not exist."""
         row = self._db.execute("select value, version from entries where grp = ? and key = ?", (group, key)).fetchone()
         return None if row is None else Value(*row)
 
     def outcome(self, group: int, writer: str, sequence: int) -> bool | None:
-        """Return whether the entry with this token was carried out; None where it never was applied, or long ago."""
+        """Return whether the condition of the entry with this token held; None if the token is unknown."""
         row = self._db.execute(
             "select ok from tokens where grp = ? and writer = ? and sequence = ?", (group, writer, sequence)
         ).fetchone()
         return None if row is None else bool(row[0])
 
     def barriers(self, group: int) -> dict[int, str]:
-        """Return the last hashes by index."""
+        """Return the most recent hashes by index."""
         return dict(self._db.execute("select idx, hash from barriers where grp = ? order by idx", (group,)))
 
     # Snapshots
 
     def contents(self, group: int) -> Contents:
-        """Return all of a group; to be read through inside one transaction."""
+        """Return the contents of a group; read them inside one transaction."""
         known = self.group(group)
         if known is None:
-            raise StateMachineError(f"group {group} is not open: open it first")
+            raise StateMachineError(f"group {group} is not open; open it first")
         return Contents(
             known.applied,
             self._db.execute("select key, value, version from entries where grp = ? order by key", (group,)),
@@ -274,33 +272,33 @@ class State:
         )
 
     def replace(self, group: int, replica: int, contents: Contents) -> None:
-        """Take over all of a group.
+        """Replace the contents of a group.
 
-        What is in SQLite's log then is durable, and stays there until somebody has time to `tidy`.
+        The changes are durable in the write-ahead log, and stay there until `checkpoint` is called.
         """
-        with self._untidy(), self.transaction():
+        with self._without_checkpoint(), self.transaction():
             self._delete(group)
             self._db.execute("insert into groups values (?, ?, ?)", (group, replica, contents.applied))
-            self._fill("entries", group, contents.entries)
-            self._fill("tokens", group, contents.tokens)
-            self._fill("barriers", group, contents.barriers)
+            self._insert("entries", group, contents.entries)
+            self._insert("tokens", group, contents.tokens)
+            self._insert("barriers", group, contents.barriers)
 
-    def tidy(self) -> None:
-        """Copy what is in SQLite's log to its place; what fails is tried again with a later commit."""
-        self.untidy = False
+    def checkpoint(self) -> None:
+        """Copy the write-ahead log to the database file; a later commit retries a failure."""
+        self.needs_checkpoint = False
         with suppress(sqlite3.Error):
             self._db.execute("pragma wal_checkpoint(passive)")
 
     @contextmanager
-    def _untidy(self) -> Iterator[None]:
-        """Do not tidy up within a commit."""
+    def _without_checkpoint(self) -> Iterator[None]:
+        """Disable checkpoints during commits."""
         self._db.execute("pragma wal_autocheckpoint = 0")
         try:
             yield
         finally:
-            self.untidy = True
-            self._db.execute(_TIDY_UP)
+            self.needs_checkpoint = True
+            self._db.execute(_AUTOCHECKPOINT)
 
-    def _fill(self, table: str, group: int, rows: Iterable[Sequence[object]]) -> None:
+    def _insert(self, table: str, group: int, rows: Iterable[Sequence[object]]) -> None:
         width = {"entries": "?, ?, ?, ?", "tokens": "?, ?, ?, ?", "barriers": "?, ?, ?"}[table]
         self._db.executemany(f"insert into {table} values ({width})", ((group, *row) for row in rows))  # noqa: S608

@@ -1,4 +1,4 @@
-"""A sidecar's end that listens, and stores' ends that connect to it."""
+"""Fixtures: a sidecar's socket that listens, and stores' sockets that connect to it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from evenkeel.runtime.clock import VirtualClock
 from evenkeel.wire.sidecar_socket import SidecarSocket
 from evenkeel.wire.store_socket import StoreSocket
-from tests.wire.support import Machine, Raw, Sidecar
+from tests.wire.support import FakeMachine, Raw, Sidecar
 
 
 @pytest.fixture
@@ -26,27 +26,27 @@ def sidecar() -> Sidecar:
 
 
 @pytest.fixture
-def machine() -> Machine:
-    return Machine()
+def machine() -> FakeMachine:
+    return FakeMachine()
 
 
 @pytest.fixture
 async def listening(tmp_path: Path, sidecar: Sidecar, clock: VirtualClock) -> AsyncIterator[SidecarSocket]:
-    end = SidecarSocket(tmp_path / "sm.sock", volume="vol-1", handler=sidecar, clock=clock)
-    await end.start()
-    yield end
-    await end.close()
+    sidecar_socket = SidecarSocket(tmp_path / "sm.sock", volume="vol-1", handler=sidecar, clock=clock)
+    await sidecar_socket.start()
+    yield sidecar_socket
+    await sidecar_socket.close()
 
 
 @pytest.fixture
 async def connect(tmp_path: Path) -> AsyncIterator[Callable[..., tuple[StoreSocket, asyncio.Task[None]]]]:
-    """Start stores' ends; they are stopped with the test."""
+    """Start stores' sockets; they are stopped after the test."""
     tasks = []
 
-    def start(machine: Machine, **options: Any) -> tuple[StoreSocket, asyncio.Task[None]]:
-        end = StoreSocket(tmp_path / "sm.sock", state_machine=machine, **({"volume": "vol-1"} | options))
-        tasks.append(asyncio.create_task(end.run()))
-        return end, tasks[-1]
+    def start(machine: FakeMachine, **options: Any) -> tuple[StoreSocket, asyncio.Task[None]]:
+        store_socket = StoreSocket(tmp_path / "sm.sock", state_machine=machine, **({"volume": "vol-1"} | options))
+        tasks.append(asyncio.create_task(store_socket.run()))
+        return store_socket, tasks[-1]
 
     yield start
     for task in tasks:
@@ -56,7 +56,7 @@ async def connect(tmp_path: Path) -> AsyncIterator[Callable[..., tuple[StoreSock
 
 @pytest.fixture
 async def raw(listening: SidecarSocket) -> AsyncIterator[Raw]:
-    """A store that speaks hand-written bytes."""
+    """A store that sends hand-written messages."""
     peer = await Raw.connect(listening.path)
     yield peer
     await peer.close()

@@ -1,4 +1,4 @@
-"""Runs the reference state machine until it kills itself right before its n-th SQL statement."""
+"""Run the reference state machine, and kill it right before its n-th SQL statement."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _connect = sqlite3.connect
 
 
 class Dying(sqlite3.Connection):
-    """A connection that counts."""
+    """A connection that counts statements."""
 
     def execute(self, *arguments: Any) -> sqlite3.Cursor:
         global _statements  # noqa: PLW0603

@@ -1,4 +1,4 @@
-"""A sidecar without peers: it logs in memory, commits at once, and applies to whatever store is connected."""
+"""A sidecar without peers: it logs in memory, commits at once, and applies to the connected store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Single:
     """One group of one replica."""
 
     def __init__(self, path: Path, *, volume: str = "vol-1") -> None:
-        self.end = SidecarSocket(path, volume=volume, handler=self)
+        self.socket = SidecarSocket(path, volume=volume, handler=self)
         self.log: list[m.LoggedEntry] = []
         self.applied = 0
         self.opened: asyncio.Future[m.Opened] = asyncio.get_running_loop().create_future()
@@ -60,18 +60,18 @@ class Single:
         answer(m.Drained())
 
     async def _open(self) -> None:
-        opened = await self.end.open(GROUP, REPLICA)
+        opened = await self.socket.open(GROUP, REPLICA)
         self.applied = opened.applied
-        self.end.role(GROUP, REPLICA, leader=self.leading, term=1)
+        self.socket.role(GROUP, REPLICA, leader=self.leading, term=1)
         missing = self.log[opened.applied :]
         if missing:
             self._apply(missing[0].index, missing)
         self.opened.set_result(opened)
 
     def _apply(self, first: int, entries: list[m.LoggedEntry]) -> None:
-        future = self.end.apply(GROUP, REPLICA, first=first, last=entries[-1].index, entries=entries)
-        future.add_done_callback(self._note)
+        future = self.socket.apply(GROUP, REPLICA, first=first, last=entries[-1].index, entries=entries)
+        future.add_done_callback(self._record_applied)
 
-    def _note(self, done: asyncio.Future[int]) -> None:
+    def _record_applied(self, done: asyncio.Future[int]) -> None:
         if done.exception() is None:
             self.applied = max(self.applied, done.result())

@@ -1,4 +1,4 @@
-"""Ends of the state-machine socket for tests: recording ones, and one that speaks hand-written bytes."""
+"""Fakes for both ends of the state-machine socket: handlers that record requests, and a raw connection."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from evenkeel.wire import socket_messages as m
 
 
 class NoJitter:
-    """Chance that never shortens a wait."""
+    """An rng that never shortens a wait."""
 
     def uniform(self, a: float, b: float) -> float:
         return b
 
 
-async def turns(condition: Callable[[], bool], clock: VirtualClock | None = None) -> None:
-    """Let the loop turn, and time pass, until something holds."""
+async def wait_until(condition: Callable[[], bool], clock: VirtualClock | None = None) -> None:
+    """Run the event loop, and advance the clock, until a condition holds."""
     async with asyncio.timeout(20):
         while not condition():
             await asyncio.sleep(0)
@@ -32,7 +32,7 @@ async def turns(condition: Callable[[], bool], clock: VirtualClock | None = None
 
 
 class Sidecar:
-    """A handler that keeps what it is asked, with the answers to give."""
+    """A handler that records requests with their callbacks."""
 
     def __init__(self) -> None:
         self.hello: asyncio.Queue[m.Hello] = asyncio.Queue()
@@ -66,8 +66,8 @@ class Sidecar:
         self.drains.put_nowait(answer)
 
 
-class Machine:
-    """A state machine that keeps what it is asked, with the answers to give."""
+class FakeMachine:
+    """A state machine that records requests with their callbacks."""
 
     def __init__(self) -> None:
         self.volume: asyncio.Queue[str] = asyncio.Queue()
@@ -104,7 +104,7 @@ class Machine:
 
 
 class Raw:
-    """One end of a connection that says exactly the bytes it is told to say."""
+    """One end of a connection that sends exactly the messages that a test writes."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -114,17 +114,17 @@ class Raw:
     async def connect(cls, path: Path) -> Raw:
         return cls(*await asyncio.open_unix_connection(path))
 
-    def say(self, *values: Any) -> None:
+    def send(self, *values: Any) -> None:
         for value in values:
             payload = msgspec.msgpack.encode(value)
             self.writer.write(struct.pack("<I", len(payload)) + payload)
 
-    async def hear(self) -> Any:
+    async def receive(self) -> Any:
         (length,) = struct.unpack("<I", await self.reader.readexactly(4))
         return msgspec.msgpack.decode(await self.reader.readexactly(length))
 
-    async def ended(self) -> bytes:
-        """Wait for the end; return what came before it."""
+    async def read_to_end(self) -> bytes:
+        """Wait until the other end closes; return the bytes before that."""
         try:
             return await self.reader.read()
         except ConnectionResetError:

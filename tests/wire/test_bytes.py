@@ -1,4 +1,4 @@
-"""Each end against hand-written bytes: what a state machine in another language sends, and what nobody should."""
+"""Each end of the state-machine socket with hand-written bytes, valid and invalid."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from evenkeel.wire import socket_messages as m
 from evenkeel.wire.framing import Reason
 from evenkeel.wire.sidecar_socket import SidecarSocket
 from evenkeel.wire.store_socket import StoreSocket
-from tests.wire.support import Machine, NoJitter, Raw, Sidecar, turns
+from tests.wire.support import FakeMachine, NoJitter, Raw, Sidecar, wait_until
 
 HELLO = [0, 0, 0, ["hello", 1, "vol-1", 1 << 20]]
 
@@ -38,51 +38,51 @@ GARBAGE = [
 
 
 async def test_session_in_bytes(raw: Raw, listening: SidecarSocket, sidecar: Sidecar) -> None:
-    """A store that only knows msgpack and the documentation gets along."""
-    raw.say(HELLO)
-    assert await raw.hear() == [0, 0, 0, ["hello", 1, "vol-1", 0, True, [1, 2], 1]]
+    """A store that knows only msgpack and the documentation works with the sidecar."""
+    raw.send(HELLO)
+    assert await raw.receive() == [0, 0, 0, ["hello", 1, "vol-1", 0, True, [1, 2], 1]]
     opened = listening.open(4, 9, table="orders.1", partition=2)
-    number, group, replica, body = await raw.hear()
+    number, group, replica, body = await raw.receive()
     assert (group, replica, body) == (4, 9, ["open", "orders.1", 2])
-    raw.say([number, group, replica, ["opened", 4, "ok"]])
+    raw.send([number, group, replica, ["opened", 4, "ok"]])
     assert await opened == m.Opened(4, "ok")
-    raw.say([1, 4, 9, ["propose", b"hello"]])
+    raw.send([1, 4, 9, ["propose", b"hello"]])
     (await sidecar.proposals.get())[3](m.Committed(5, 2))
-    assert await raw.hear() == [1, 4, 9, ["committed", 5, 2]]
+    assert await raw.receive() == [1, 4, 9, ["committed", 5, 2]]
     applied = listening.apply(4, 9, first=5, last=6, entries=[m.LoggedEntry(5, b"hello")])
-    number, _, _, body = await raw.hear()
+    number, _, _, body = await raw.receive()
     assert body == ["apply", 5, 6, [[5, b"hello"]]]
-    raw.say([number, 4, 9, ["applied", 6]])
+    raw.send([number, 4, 9, ["applied", 6]])
     assert await applied == 6
 
 
 @pytest.mark.parametrize(("junk", "reason"), GARBAGE, ids=[f"{reason}-{at}" for at, (_, reason) in enumerate(GARBAGE)])
-async def test_garbage_costs_its_connection(
+async def test_garbage_closes_its_connection(
     raw: Raw, listening: SidecarSocket, sidecar: Sidecar, junk: bytes, reason: Reason
 ) -> None:
-    """Each kind of nonsense is counted by name, fails what was asked, and the next store is welcome."""
-    raw.say(HELLO)
-    await raw.hear()
+    """Invalid bytes are counted by reason and fail all requests; the next store can connect."""
+    raw.send(HELLO)
+    await raw.receive()
     future = listening.open(1, 1)
     raw.writer.write(junk)
     with pytest.raises(DisconnectedError):
         await future
-    await raw.ended()
+    await raw.read_to_end()
     assert listening.drops == {reason: 1}
     again = await Raw.connect(listening.path)
-    again.say(HELLO)
-    assert (await again.hear())[3][0] == "hello"
+    again.send(HELLO)
+    assert (await again.receive())[3][0] == "hello"
     await again.close()
 
 
-async def test_wrong_answer_costs_the_connection(raw: Raw, listening: SidecarSocket) -> None:
-    """An answer of the wrong kind fails its request and all others."""
-    raw.say(HELLO)
+async def test_wrong_answer_closes_the_connection(raw: Raw, listening: SidecarSocket) -> None:
+    """An answer of the wrong kind fails all requests of the connection."""
+    raw.send(HELLO)
     futures: list[asyncio.Future[Any]] = []
-    await raw.hear()
+    await raw.receive()
     futures += (listening.open(1, 1), listening.close_group(2, 1))
-    number, *_ = await raw.hear()
-    raw.say([number, 1, 1, ["done"]])
+    number, *_ = await raw.receive()
+    raw.send([number, 1, 1, ["done"]])
     for future in futures:
         with pytest.raises(DisconnectedError):
             await future
@@ -102,34 +102,34 @@ async def test_wrong_answer_costs_the_connection(raw: Raw, listening: SidecarSoc
 async def test_garbage_instead_of_a_hello(
     raw: Raw, listening: SidecarSocket, sidecar: Sidecar, junk: bytes, reason: Reason
 ) -> None:
-    """Whoever does not say hello does not disturb the store that did."""
+    """A connection without a hello does not disturb the connected store."""
     store = await Raw.connect(listening.path)
-    store.say(HELLO)
-    await store.hear()
+    store.send(HELLO)
+    await store.receive()
     raw.writer.write(junk)
     raw.writer.write_eof()
-    await raw.ended()
+    await raw.read_to_end()
     assert listening.drops == {reason: 1}
-    store.say([1, 1, 1, ["propose", b"x"]])
+    store.send([1, 1, 1, ["propose", b"x"]])
     (await sidecar.proposals.get())[3](m.Committed(1, 1))
-    assert await store.hear() == [1, 1, 1, ["committed", 1, 1]]
+    assert await store.receive() == [1, 1, 1, ["committed", 1, 1]]
     await store.close()
 
 
-async def test_no_hello_is_not_awaited_for_ever(raw: Raw, listening: SidecarSocket, clock: VirtualClock) -> None:
-    """A connection that says nothing is dropped after five seconds."""
+async def test_handshake_times_out(raw: Raw, listening: SidecarSocket, clock: VirtualClock) -> None:
+    """A connection without a hello is dropped after five seconds."""
     raw.writer.write(frame(msgspec.msgpack.encode(HELLO))[:3])
-    await turns(lambda: bool(listening._greeting))
+    await wait_until(lambda: bool(listening._handshakes))
     clock.advance(4.9)
     assert not listening.drops
     clock.advance(0.2)
-    await raw.ended()
+    await raw.read_to_end()
     assert listening.drops == {Reason.SILENT: 1}
 
 
 async def test_end_inside_a_frame_is_truncated(raw: Raw, listening: SidecarSocket, sidecar: Sidecar) -> None:
-    """A store that dies in the middle of a frame is counted, one that ends between frames is not."""
-    raw.say(HELLO)
+    """A connection that ends inside a frame is counted; one that ends between frames is not."""
+    raw.send(HELLO)
     await sidecar.hello.get()
     raw.writer.write(frame(msgspec.msgpack.encode([1, 1, 1, ["propose", b"x"]]))[:-1])
     await raw.close()
@@ -137,60 +137,60 @@ async def test_end_inside_a_frame_is_truncated(raw: Raw, listening: SidecarSocke
     assert listening.drops == {Reason.TRUNCATED: 1}
     assert sidecar.proposals.empty()
     again = await Raw.connect(listening.path)
-    again.say(HELLO)
-    await again.hear()
+    again.send(HELLO)
+    await again.receive()
     await again.close()
     await sidecar.gone.wait()
     assert listening.drops == {Reason.TRUNCATED: 1}
 
 
-async def test_random_bytes_never_harm_the_listener(listening: SidecarSocket, sidecar: Sidecar) -> None:
-    """Two hundred connections of noise, before or after a good hello: each is dropped, and the listener lives on."""
+async def test_listener_survives_random_bytes(listening: SidecarSocket, sidecar: Sidecar) -> None:
+    """200 connections send random bytes, with or without a hello: each is dropped, and the listener goes on."""
     rng = random.Random(7)
     for number in range(200):
         peer = await Raw.connect(listening.path)
         if number % 2:
-            peer.say(HELLO)
-            await peer.hear()
+            peer.send(HELLO)
+            await peer.receive()
         length = rng.randrange(1, 200)
         noise = rng.randbytes(length)
         peer.writer.write(noise if number % 3 else frame(noise))
         peer.writer.write_eof()
-        await peer.ended()
+        await peer.read_to_end()
         await peer.close()
     assert sum(listening.drops.values()) == 200
     assert set(listening.drops) <= set(Reason)
     assert sidecar.proposals.empty()
 
 
-async def serve_once(path: Path, *said: Any) -> asyncio.Server:
-    """A sidecar that says something fixed to every store, and hangs up when the store does."""
+async def serve_once(path: Path, *messages: Any) -> asyncio.Server:
+    """Run a sidecar that sends fixed messages to every store, and closes when the store does."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = Raw(reader, writer)
-        await peer.hear()
-        for value in said:
+        await peer.receive()
+        for value in messages:
             if isinstance(value, bytes):
                 writer.write(value)
             else:
-                peer.say(value)
-        await peer.ended()
+                peer.send(value)
+        await peer.read_to_end()
         await peer.close()
 
     return await asyncio.start_unix_server(serve, path)
 
 
 @pytest.mark.parametrize(
-    ("said", "match"),
+    ("message", "match"),
     [
         ([0, 0, 0, ["hello", 9, "vol-1"]], "the store speaks version 1 .* and the sidecar version 9"),
         ([0, 0, 0, ["hello", 9]], "the sidecar version 9"),
         ([0, 0, 0, ["refused", "whatever", "go away"]], "go away"),
     ],
 )
-async def test_refusal_ends_a_store(tmp_path: Path, machine: Machine, said: Any, match: str) -> None:
-    """A sidecar of another version, or one that refuses for good, ends the attempts with its reason."""
-    server = await serve_once(tmp_path / "sm.sock", said)
+async def test_refusal_ends_a_store(tmp_path: Path, machine: FakeMachine, message: Any, match: str) -> None:
+    """A sidecar of another version, or one that refuses for good, ends `run` with its reason."""
+    server = await serve_once(tmp_path / "sm.sock", message)
     with pytest.raises(HandshakeError, match=match):
         await StoreSocket(tmp_path / "sm.sock", volume="vol-1", state_machine=machine).run()
     server.close()
@@ -208,30 +208,30 @@ async def test_refusal_ends_a_store(tmp_path: Path, machine: Machine, said: Any,
     ids=lambda value: str(value)[:20],
 )
 async def test_garbage_from_a_sidecar(
-    tmp_path: Path, machine: Machine, clock: VirtualClock, junk: bytes, reason: Reason
+    tmp_path: Path, machine: FakeMachine, clock: VirtualClock, junk: bytes, reason: Reason
 ) -> None:
-    """A store drops a sidecar that talks nonsense, counts it, and connects again."""
+    """A store drops a sidecar that sends invalid bytes, counts it, and reconnects."""
     server = await serve_once(tmp_path / "sm.sock", [0, 0, 0, ["hello", 1, "vol-1"]], junk)
-    end = StoreSocket(tmp_path / "sm.sock", volume="vol-1", state_machine=machine, clock=clock, rng=NoJitter())
-    task = asyncio.create_task(end.run())
+    store = StoreSocket(tmp_path / "sm.sock", volume="vol-1", state_machine=machine, clock=clock, rng=NoJitter())
+    task = asyncio.create_task(store.run())
     for _ in range(2):
         await machine.volume.get()
         await machine.gone.wait()
         await asyncio.sleep(0)
-        while machine.volume.empty() and end.drops[reason] < 2:
+        while machine.volume.empty() and store.drops[reason] < 2:
             clock.advance(0.01)
             await asyncio.sleep(0)
-    assert end.drops == {reason: 2}
+    assert store.drops == {reason: 2}
     task.cancel()
     server.close()
 
 
 async def test_sidecar_bounds_proposals_itself(raw: Raw, listening: SidecarSocket, sidecar: Sidecar) -> None:
-    """A store that does not count its own proposals is told TooLarge and Busy, and keeps its connection."""
-    raw.say(HELLO)
-    await raw.hear()
-    raw.say([1, 1, 1, ["propose", bytes((32 << 20) + 1)]])
-    assert await raw.hear() == [1, 1, 1, ["too_large", 32 << 20]]
-    raw.say(*([number, 1, 1, ["propose", bytes(24 << 20)]] for number in (2, 3, 4)))
-    assert await raw.hear() == [4, 1, 1, ["busy"]]
+    """A store that does not limit its proposals gets `TooLarge` and `Busy`, and stays connected."""
+    raw.send(HELLO)
+    await raw.receive()
+    raw.send([1, 1, 1, ["propose", bytes((32 << 20) + 1)]])
+    assert await raw.receive() == [1, 1, 1, ["too_large", 32 << 20]]
+    raw.send(*([number, 1, 1, ["propose", bytes(24 << 20)]] for number in (2, 3, 4)))
+    assert await raw.receive() == [4, 1, 1, ["busy"]]
     assert sidecar.proposals.qsize() == 2

@@ -1,4 +1,4 @@
-"""What clients and stores say over Flight: every error comes back as what it was."""
+"""The Flight messages: encoding, validation and errors."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ KINDS = [
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_errors_keep_their_type(kind: type[StoreError]) -> None:
-    """Every error of the tree arrives as the type that was raised, with its words."""
+    """Every error of the tree keeps its type and message."""
     arrived = decode_error(encode(encode_error(kind("what was wrong"))))
     assert (type(arrived), str(arrived)) == (kind, "what was wrong")
 
 
-def test_errors_keep_what_they_carry() -> None:
-    """A redirect says where to, a limit how much, a retention from where."""
+def test_errors_keep_their_attributes() -> None:
+    """`NotLeaderError`, `TooLargeError` and `RetentionError` keep their attributes."""
     redirect = decode_error(encode_error(NotLeaderError("no", store="s", address="grpc://s:1")))
     assert isinstance(redirect, NotLeaderError)
     assert (redirect.store, redirect.address) == ("s", "grpc://s:1")
@@ -44,12 +44,12 @@ def test_errors_keep_what_they_carry() -> None:
 
 
 def test_errors_of_a_later_version() -> None:
-    """A kind that is not known yet is still a store's error."""
+    """An unknown kind is decoded as `StoreError`."""
     assert type(decode_error(ErrorInfo(kind="new", message="x"))) is StoreError
 
 
 def test_requests_are_strict() -> None:
-    """A field that a store does not know would not be honoured, so it is refused."""
+    """A request with an unknown field or an invalid value is rejected."""
     assert decode(ReadRequest, b'{"table":"t"}') == ReadRequest(table="t")
     for wrong in (b"{", b'{"table":"t","limt":1}', b'{"table":""}', b'{"table":"t","limit":-1}', b""):
         with pytest.raises(RequestError, match="not a ReadRequest"):
@@ -59,7 +59,7 @@ def test_requests_are_strict() -> None:
 
 
 def test_pack() -> None:
-    """A message and the bytes behind it come apart again; what is too short is refused."""
+    """`unpack` reverses `pack`, and rejects data that is too short."""
     request, rest = unpack(ReadRequest, pack(ReadRequest(table="t"), b"rest"))
     assert (request.table, bytes(rest)) == ("t", b"rest")
     for wrong in (b"", b"\xff\xff\xff\xff{}"):

@@ -1,4 +1,4 @@
-"""The reference state machine as a process: killed at any moment, it has lost nothing and applied nothing twice."""
+"""The reference state machine as a process: after SIGKILL it has lost nothing and applied nothing twice."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ async def start(tmp_path: Path) -> AsyncIterator[Callable[..., asyncio.Future[Pr
         await process.communicate()
 
 
-async def die(process: Process) -> None:
+async def kill(process: Process) -> None:
     with contextlib.suppress(ProcessLookupError):
         process.send_signal(signal.SIGKILL)
     await process.wait()
 
 
 class Model:
-    """What the state must be after some prefix of the log."""
+    """The expected state after a prefix of the log."""
 
     def __init__(self) -> None:
         self.values: dict[bytes, tuple[bytes, int]] = {}
@@ -90,7 +90,7 @@ class Model:
 
 
 def random_entry(rng: random.Random, index: int) -> Entry:
-    """Entries whose effect shows when one is applied twice or left out; every fifth token was logged before."""
+    """Return an entry whose effect differs when it is applied twice or skipped; some tokens are repeated."""
     key = b"k%d" % rng.randrange(5)
     writer = rng.choice(["", "a", "b"])
     sequence = max(1, index - rng.choice([0, 0, 0, 0, 7]))
@@ -108,14 +108,14 @@ def random_entry(rng: random.Random, index: int) -> Entry:
             return Upsert(writer, sequence, key, b"%d" % index * rng.choice([1, 500]))
 
 
-async def snapshot_of(end: SidecarSocket, directory: Path) -> Contents:
+async def snapshot_of(sidecar: SidecarSocket, directory: Path) -> Contents:
     directory.mkdir()  # noqa: ASYNC240
-    taken = await end.snapshot(GROUP, REPLICA, directory)
+    taken = await sidecar.snapshot(GROUP, REPLICA, directory)
     return read_snapshot(directory, index=taken.index)
 
 
-async def assert_state(end: SidecarSocket, log: list[Entry], applied: int, directory: Path) -> None:
-    contents = await snapshot_of(end, directory)
+async def assert_state(sidecar: SidecarSocket, log: list[Entry], applied: int, directory: Path) -> None:
+    contents = await snapshot_of(sidecar, directory)
     model = Model()
     for entry in log[:applied]:
         model.apply(entry)
@@ -125,9 +125,9 @@ async def assert_state(end: SidecarSocket, log: list[Entry], applied: int, direc
 
 
 async def send_some(
-    end: SidecarSocket, log: list[Entry], applied: int, rng: random.Random
+    sidecar: SidecarSocket, log: list[Entry], applied: int, rng: random.Random
 ) -> list[asyncio.Future[int]]:
-    """Send up to 40 more entries in requests of several, some of whose indexes hold no entry at all."""
+    """Send up to 40 more entries, several in each request."""
     futures = []
     for _ in range(rng.randrange(1, 9)):
         size = rng.randrange(1, 6)
@@ -137,81 +137,81 @@ async def send_some(
                 log.append(random_entry(rng, index))
             entries.append(m.LoggedEntry(index, encode_entry(log[index - 1])))
         applied += size
-        futures.append(end.apply(GROUP, REPLICA, first=applied - size + 1, last=applied, entries=entries))
+        futures.append(sidecar.apply(GROUP, REPLICA, first=applied - size + 1, last=applied, entries=entries))
     return futures
 
 
 async def test_killed_at_random(tmp_path: Path, start: Callable[..., asyncio.Future[Process]]) -> None:
-    """What was acknowledged is there after SIGKILL, and the state is that of exactly the entries up to its index."""
+    """After SIGKILL all acknowledged entries are applied, and the state matches the applied index exactly."""
     rng = random.Random(11)
     handler = Sidecar()
-    end = SidecarSocket(tmp_path / "sm.sock", volume="vol-1", handler=handler)
-    await end.start()
+    sidecar = SidecarSocket(tmp_path / "sm.sock", volume="vol-1", handler=handler)
+    await sidecar.start()
     log: list[Entry] = []
     acknowledged = 0
     for life in range(14):
-        # By turns it dies from outside at any moment, and between two statements of its own choice.
+        # The test kills it at any moment, or it kills itself between two SQL statements, by turns.
         process = await start(dies_at=rng.randrange(14, 90) if life % 2 else 0)
         await handler.hello.get()
-        opened = await end.open(GROUP, REPLICA)
+        opened = await sidecar.open(GROUP, REPLICA)
         assert acknowledged <= opened.applied <= len(log)
-        del log[opened.applied :]  # what was never applied may be logged differently by the next leader
-        await assert_state(end, log, opened.applied, tmp_path / f"life-{life}")
-        futures = await send_some(end, log, opened.applied, rng)
+        del log[opened.applied :]  # the next leader may log other entries instead of those that were never applied
+        await assert_state(sidecar, log, opened.applied, tmp_path / f"life-{life}")
+        futures = await send_some(sidecar, log, opened.applied, rng)
         with contextlib.suppress(DisconnectedError):
             for future in futures[: len(futures) if life % 2 else rng.randrange(len(futures) + 1)]:
                 acknowledged = await future
-        await die(process)
+        await kill(process)
         await handler.gone.wait()
         for future in futures:
             with contextlib.suppress(DisconnectedError):
                 acknowledged = max(acknowledged, await future)
     assert acknowledged > 50
-    await end.close()
+    await sidecar.close()
 
 
 async def test_killed_while_restoring(tmp_path: Path, start: Callable[..., asyncio.Future[Process]]) -> None:
-    """After SIGKILL during a restore the state is the old one or the new one, never a mixture."""
+    """After SIGKILL during a restore the state is either the old or the new one."""
     rng = random.Random(5)
     handler = Sidecar()
-    end = SidecarSocket(tmp_path / "sm.sock", volume="vol-1", handler=handler)
-    await end.start()
+    sidecar = SidecarSocket(tmp_path / "sm.sock", volume="vol-1", handler=handler)
+    await sidecar.start()
     process = await start(data="source")
     await handler.hello.get()
-    await end.open(GROUP, REPLICA)
+    await sidecar.open(GROUP, REPLICA)
     log: list[Entry] = [Upsert("w", index, b"%d" % index, bytes(2000)) for index in range(1, 3001)]
     entries = [m.LoggedEntry(index, encode_entry(entry)) for index, entry in enumerate(log, start=1)]
-    await end.apply(GROUP, REPLICA, first=1, last=3000, entries=entries)
+    await sidecar.apply(GROUP, REPLICA, first=1, last=3000, entries=entries)
     snapshot = tmp_path / "snapshot"
     snapshot.mkdir()
-    assert (await end.snapshot(GROUP, REPLICA, snapshot)).index == 3000
-    await die(process)
+    assert (await sidecar.snapshot(GROUP, REPLICA, snapshot)).index == 3000
+    await kill(process)
     await handler.gone.wait()
     seen = set()
     for life in range(4):
         process = await start()
         await handler.hello.get()
-        opened = await end.open(GROUP, REPLICA)
+        opened = await sidecar.open(GROUP, REPLICA)
         seen.add(opened.applied)
         assert opened.applied in (0, 3000)
         if opened.applied:
-            contents = await snapshot_of(end, tmp_path / f"check-{life}")
+            contents = await snapshot_of(sidecar, tmp_path / f"check-{life}")
             assert {key for key, _, _ in contents.entries} == {b"%d" % index for index in range(1, 3001)}
-        restored = end.restore(GROUP, REPLICA, snapshot, index=3000)
+        restored = sidecar.restore(GROUP, REPLICA, snapshot, index=3000)
         if life == 2:
             assert await restored == m.Applied(3000)
         for _ in range(rng.randrange(400)):
             await asyncio.sleep(0)
-        await die(process)
+        await kill(process)
         await handler.gone.wait()
     assert 3000 in seen
-    await end.close()
+    await sidecar.close()
 
 
 async def test_clients_through_a_sidecar(tmp_path: Path, start: Callable[..., asyncio.Future[Process]]) -> None:
-    """Clients write, compare, read and take hashes; when the store drains and stops, it says so to its sidecar."""
+    """Clients write, compare, read and take hashes; on SIGTERM the store asks its sidecar to drain, then stops."""
     single = Single(tmp_path / "sm.sock")
-    await single.end.start()
+    await single.socket.start()
     process = await start("--listen", "127.0.0.1:0")
     assert process.stdout is not None
     port = int((await process.stdout.readline()).rpartition(b":")[2])
@@ -233,15 +233,15 @@ async def test_clients_through_a_sidecar(tmp_path: Path, start: Callable[..., as
     assert await process.wait() == 0
     assert single.drained.is_set()
     await client.close()
-    await single.end.close()
+    await single.socket.close()
 
 
 async def test_sidecar_restart_replays_what_is_missing(
     tmp_path: Path, start: Callable[..., asyncio.Future[Process]]
 ) -> None:
-    """When the sidecar is replaced the store connects again, and says how far it is."""
+    """When the sidecar is replaced, the store reconnects and reports its applied index."""
     single = Single(tmp_path / "sm.sock")
-    await single.end.start()
+    await single.socket.start()
     process = await start("--listen", "127.0.0.1:0")
     assert process.stdout is not None
     port = int((await process.stdout.readline()).rpartition(b":")[2])
@@ -249,37 +249,37 @@ async def test_sidecar_restart_replays_what_is_missing(
     await asyncio.shield(single.opened)
     await client.upsert(GROUP, b"k", b"1", writer="w", sequence=1)
     await client.barrier(GROUP)
-    await single.end.close()
+    await single.socket.close()
     successor = Single(tmp_path / "sm.sock")
     successor.log = [*single.log, m.LoggedEntry(3, encode_entry(Upsert("w", 2, b"k", b"2")))]
-    await successor.end.start()
+    await successor.socket.start()
     assert await asyncio.shield(successor.opened) == m.Opened(2, "ok")
     assert await client.get(GROUP, b"k") == Held(b"2", 2, 3)
     await client.close()
-    await successor.end.close()
+    await successor.socket.close()
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--listen", "nowhere"], "HOST:PORT"),
         (["--socket", "/" + "x" * 200], "at most 107"),
         (["--data", "/proc/nothing/here"], "--data"),
     ],
 )
-async def test_wrong_options(start: Callable[..., asyncio.Future[Process]], options: list[str], said: str) -> None:
-    """A wrong option ends the process with one line that names it."""
+async def test_wrong_options(start: Callable[..., asyncio.Future[Process]], options: list[str], message: str) -> None:
+    """A wrong option ends the process with one line that names the option."""
     process = await start(*options)
     _, stderr = await process.communicate()
     assert process.returncode == 1
-    assert said in stderr.decode()
+    assert message in stderr.decode()
     assert "Traceback" not in stderr.decode()
 
 
 async def test_two_processes_never_share_a_directory(
     tmp_path: Path, start: Callable[..., asyncio.Future[Process]]
 ) -> None:
-    """The second process says that the directory is in use."""
+    """The second process reports that the directory is in use."""
     first = await start("--listen", "127.0.0.1:0")
     assert first.stdout is not None
     await first.stdout.readline()
@@ -288,19 +288,19 @@ async def test_two_processes_never_share_a_directory(
     assert "another process uses" in stderr.decode()
 
 
-async def test_damaged_state_is_said_to_be(tmp_path: Path, start: Callable[..., asyncio.Future[Process]]) -> None:
-    """A state file that cannot be read is put aside, the group is damaged until it is restored, and fine afterwards."""
+async def test_damaged_state_is_reported(tmp_path: Path, start: Callable[..., asyncio.Future[Process]]) -> None:
+    """A damaged state file is renamed, and the group is reported as damaged until it is restored."""
     handler = Sidecar()
-    end = SidecarSocket(tmp_path / "sm.sock", volume="vol-1", handler=handler)
-    await end.start()
+    sidecar = SidecarSocket(tmp_path / "sm.sock", volume="vol-1", handler=handler)
+    await sidecar.start()
     process = await start()
     await handler.hello.get()
-    await end.open(GROUP, REPLICA)
-    await end.apply(
+    await sidecar.open(GROUP, REPLICA)
+    await sidecar.apply(
         GROUP, REPLICA, first=1, last=1, entries=[m.LoggedEntry(1, encode_entry(Upsert("", 0, b"a", b"1")))]
     )
     (tmp_path / "snapshot").mkdir()
-    await end.snapshot(GROUP, REPLICA, tmp_path / "snapshot")
+    await sidecar.snapshot(GROUP, REPLICA, tmp_path / "snapshot")
     process.terminate()
     (await handler.drains.get())(m.Drained())
     await process.wait()
@@ -308,12 +308,12 @@ async def test_damaged_state_is_said_to_be(tmp_path: Path, start: Callable[..., 
     file.write_bytes(b"\xff" * 100 + file.read_bytes()[100:])
     process = await start()
     await handler.hello.get()
-    opened = await end.open(GROUP, REPLICA)
+    opened = await sidecar.open(GROUP, REPLICA)
     assert (opened.applied, opened.state) == (0, "damaged")
     assert "state.db" in opened.detail
-    with pytest.raises(StateMachineError, match="0 is applied"):
-        await end.apply(GROUP, REPLICA, first=2, last=2, entries=[])
-    assert await end.restore(GROUP, REPLICA, tmp_path / "snapshot", index=1) == m.Applied(1)
-    assert await end.open(GROUP, REPLICA) == m.Opened(1, "ok")
+    with pytest.raises(StateMachineError, match="the applied index is 0"):
+        await sidecar.apply(GROUP, REPLICA, first=2, last=2, entries=[])
+    assert await sidecar.restore(GROUP, REPLICA, tmp_path / "snapshot", index=1) == m.Applied(1)
+    assert await sidecar.open(GROUP, REPLICA) == m.Opened(1, "ok")
     assert (tmp_path / "data" / "state.db.damaged").exists()
-    await end.close()
+    await sidecar.close()

@@ -1,4 +1,4 @@
-"""The reference state machine's state: applied once, in order, whole or not at all."""
+"""The state of the reference state machine: entries are applied once, in order and atomically."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def apply(state: State, *entries: Entry, group: int = 1, replica: int = 10) -> i
 
 
 def test_kinds(state: State) -> None:
-    """Upserts set and count, deletes remove and may find nothing, barriers leave a hash."""
+    """Upserts set and count versions, deletes remove, barriers record a hash."""
     apply(state, Upsert("", 0, b"a", b"1"), Upsert("", 0, b"a", b"2"), Upsert("", 0, b"b", b"3"), Delete("", 0, b"b"))
     apply(state, Delete("", 0, b"none"), Barrier())
     assert state.get(1, b"a") == Value(b"2", 2)
@@ -53,7 +53,7 @@ def test_kinds(state: State) -> None:
 
 
 def test_batch(state: State) -> None:
-    """A batch sets and removes keys in its order, and a second time under the same token does nothing."""
+    """A batch sets and removes keys in order; a repeated batch with the same token changes nothing."""
     batch = Batch("w", 1, [(b"a", b"1"), (b"b", b"2"), (b"a", None), (b"a", b"3"), (b"c", b"4"), (b"b", None)])
     apply(state, Upsert("", 0, b"c", b"0"), batch, batch)
     assert state.get(1, b"a") == Value(b"3", 1)
@@ -73,7 +73,7 @@ def test_batch(state: State) -> None:
     ],
 )
 def test_conditional(state: State, held: bytes | None, expected: bytes | None, value: bytes | None, ok: bool) -> None:
-    """A conditional entry changes the key if it holds what is expected, and its result is kept by its token."""
+    """A conditional entry changes the key only if its value is as expected; its result is stored with its token."""
     if held is not None:
         apply(state, Upsert("", 0, b"k", held))
     apply(state, Conditional("w", 1, b"k", expected, value))
@@ -83,7 +83,7 @@ def test_conditional(state: State, held: bytes | None, expected: bytes | None, v
 
 
 def test_token_is_applied_once(state: State) -> None:
-    """An entry logged again changes nothing and keeps its first result, also after what it depended on changed."""
+    """A repeated entry changes nothing and keeps its first result, also after the key has changed."""
     apply(state, Conditional("w", 1, b"k", None, b"1"), Upsert("w", 2, b"n", b"1"))
     apply(state, Conditional("w", 1, b"k", None, b"1"), Upsert("w", 2, b"n", b"1"), Delete("", 0, b"k"))
     apply(state, Conditional("w", 1, b"k", None, b"1"))
@@ -93,7 +93,7 @@ def test_token_is_applied_once(state: State) -> None:
 
 
 def test_forgotten_token_is_not_applied(state: State) -> None:
-    """A token older than the last 1,024 of its writer is refused; out of order within them is fine."""
+    """A token older than the last 1,024 of its writer is ignored; within them any order is accepted."""
     apply(state, *(Upsert("w", number, b"k", b"x") for number in range(2, TOKENS_KEPT + 3) if number != 500))
     apply(state, Upsert("w", 500, b"k", b"late but known to be new"))
     assert state.get(1, b"k") == Value(b"late but known to be new", TOKENS_KEPT + 1)
@@ -104,27 +104,27 @@ def test_forgotten_token_is_not_applied(state: State) -> None:
 
 @pytest.mark.parametrize("first", [0, 1, 2, 4, 5])
 def test_only_the_next_index_is_applied(state: State, first: int) -> None:
-    """A request that repeats or skips entries is refused, and says what comes next."""
+    """A request that repeats or skips entries fails with the expected index."""
     apply(state, Upsert("", 0, b"a", b"1"), Upsert("", 0, b"a", b"2"))
     again = Apply(first, first, [LoggedEntry(first, encode_entry(Upsert("", 0, b"a", b"3")))])
-    with state.transaction(), pytest.raises(StateMachineError, match="2 is applied, so 3 is the next"):
+    with state.transaction(), pytest.raises(StateMachineError, match="the applied index is 2, so the next index is 3"):
         state.apply(1, 10, again)
     assert state.get(1, b"a") == Value(b"2", 2)
 
 
 def test_entry_that_cannot_be_read_stops_its_group_alone(state: State) -> None:
-    """Nothing of a failed request stays, and the other requests of the transaction do."""
+    """A failed request changes nothing; the other requests of the transaction are applied."""
     state.create(2, 20)
     bad = Apply(1, 2, [LoggedEntry(1, encode_entry(Upsert("", 0, b"a", b"1"))), LoggedEntry(2, b"\xc1")])
     with state.transaction():
-        with pytest.raises(StateMachineError, match="group 1 stops before 1"):
+        with pytest.raises(StateMachineError, match="group 1 stopped before index 1"):
             state.apply(1, 10, bad)
         state.apply(2, 20, Apply(1, 1, [LoggedEntry(1, encode_entry(Upsert("", 0, b"a", b"1")))]))
     assert (state.get(1, b"a"), state.get(2, b"a")) == (None, Value(b"1", 1))
 
 
 def test_other_replica_is_another_group(state: State) -> None:
-    """A new replica begins empty; a late order to destroy the old one does not touch it."""
+    """A new replica starts empty; a late request to destroy the old replica does not affect it."""
     apply(state, Upsert("", 0, b"a", b"1"))
     with state.transaction(), pytest.raises(StateMachineError, match="not open for replica 11"):
         state.apply(1, 11, Apply(2, 2, []))
@@ -137,7 +137,7 @@ def test_other_replica_is_another_group(state: State) -> None:
 
 
 def test_hash_ignores_order_and_sees_everything(state: State) -> None:
-    """Equal states reached on different ways have equal hashes; one more write to the same value has not."""
+    """Equal states have equal hashes for any order of writes; one more write of the same value changes the hash."""
     for group in (2, 3, 4):
         state.create(group, 10)
     one, two = Upsert("", 0, b"a", b"1"), Upsert("", 0, b"b", b"2")
@@ -149,7 +149,7 @@ def test_hash_ignores_order_and_sees_everything(state: State) -> None:
 
 
 def test_barriers_are_bounded(state: State) -> None:
-    """Only the last hashes are kept."""
+    """Only the most recent hashes are kept."""
     apply(state, *[Barrier()] * (BARRIERS_KEPT + 5))
     assert list(state.barriers(1)) == list(range(6, BARRIERS_KEPT + 6))
 
@@ -168,7 +168,7 @@ entries = st.one_of(
 def test_snapshot_is_the_state(
     tmp_path_factory: pytest.TempPathFactory, before: Sequence[Entry], after: Sequence[Entry]
 ) -> None:
-    """A replica restored from a snapshot goes on exactly like the one it was taken from, tokens included."""
+    """A restored replica behaves exactly like the original, tokens included."""
     directory = tmp_path_factory.mktemp("snapshot")
     state = State(directory / "state.db")
     state.create(1, 10)
@@ -186,7 +186,7 @@ def test_snapshot_is_the_state(
 
 
 def test_snapshot_of_many_rows(state: State, tmp_path: Path) -> None:
-    """Rows beyond one frame, and values of megabytes, all come back."""
+    """A snapshot restores more rows than fit in one frame, and values of a megabyte."""
     apply(state, *(Upsert("", 0, b"%d" % number, b"v") for number in range(2500)))
     apply(state, *(Upsert("", 0, b"big%d" % number, bytes(1 << 20)) for number in range(3)), Barrier())
     with state.transaction():
@@ -199,22 +199,22 @@ def test_snapshot_of_many_rows(state: State, tmp_path: Path) -> None:
 
 
 def _name_table(directory: Path, old: bytes, new: bytes) -> None:
-    """Give rows to a table that there is none of, under the right checksum."""
+    """Rename a table in the rows file, and correct the checksum."""
     rows, about = directory / "rows", directory / "about"
     was = hashlib.sha256(rows.read_bytes()).hexdigest()
     rows.write_bytes(rows.read_bytes().replace(old, new))
     about.write_text(about.read_text().replace(was, hashlib.sha256(rows.read_bytes()).hexdigest()))
 
 
-@pytest.mark.parametrize("harm", ["flip", "cut", "long", "table", "rows", "about", "index", "format"])
-def test_harmed_snapshot_changes_nothing(state: State, tmp_path: Path, harm: str) -> None:
-    """A snapshot that is not whole, or not the one asked for, is refused before anything is replaced."""
+@pytest.mark.parametrize("damage", ["flip", "cut", "long", "table", "rows", "about", "index", "format"])
+def test_damaged_snapshot_changes_nothing(state: State, tmp_path: Path, damage: str) -> None:
+    """A damaged snapshot, or one with another index, is rejected before the state changes."""
     apply(state, Upsert("", 0, b"a", b"1"))
     with state.transaction():
         write_snapshot(tmp_path, state.contents(1))
     apply(state, Upsert("", 0, b"a", b"2"))
     rows, about = tmp_path / "rows", tmp_path / "about"
-    match harm:
+    match damage:
         case "flip":
             rows.write_bytes(bytes([*rows.read_bytes()[:-1], rows.read_bytes()[-1] ^ 1]))
         case "cut":
@@ -226,7 +226,7 @@ def test_harmed_snapshot_changes_nothing(state: State, tmp_path: Path, harm: str
         case "format":
             about.write_text(about.read_text().replace('"format":1', '"format":9'))
         case "rows" | "about":
-            (tmp_path / harm).unlink()
+            (tmp_path / damage).unlink()
     with pytest.raises(StateMachineError, match="snapshot"):
-        state.replace(1, 10, read_snapshot(tmp_path, index=2 if harm == "index" else 1))
+        state.replace(1, 10, read_snapshot(tmp_path, index=2 if damage == "index" else 1))
     assert state.get(1, b"a") == Value(b"2", 2)

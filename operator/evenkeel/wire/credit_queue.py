@@ -1,4 +1,4 @@
-"""How much may be under way at once."""
+"""A queue that limits how many bytes may be unanswered."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Item = TypeVar("Item")
 
 
 class CreditQueue(Generic[Item]):
-    """First in, first out, and no more bytes unanswered than the receiver gave credit for.
+    """A FIFO queue whose unanswered bytes stay within the receiver's credit.
 
-    An item that exceeds the credit by itself goes when nothing else is unanswered, or it would never go.
+    An item that is larger than the credit is sent when nothing else is unanswered; otherwise it would never be sent.
     """
 
     def __init__(self, credit: int = 0) -> None:
@@ -25,16 +25,16 @@ class CreditQueue(Generic[Item]):
 
     @property
     def bytes(self) -> int:
-        """Waiting or unanswered."""
+        """Bytes that wait or are unanswered."""
         return self._waiting_bytes + self._unanswered
 
     def add(self, item: Item, size: int) -> None:
-        """Let an item wait for its turn."""
+        """Append an item."""
         self._waiting.append((item, size))
         self._waiting_bytes += size
 
     def ready(self) -> Iterator[Item]:
-        """Take out the items whose turn it is."""
+        """Remove and yield the items that the credit allows to send."""
         while self._waiting:
             item, size = self._waiting[0]
             if self._unanswered and self._unanswered + size > self._credit:
@@ -45,17 +45,17 @@ class CreditQueue(Generic[Item]):
             yield item
 
     def answered(self, size: int) -> None:
-        """Give back the credit that an item took."""
+        """Return the credit of an answered item."""
         self._unanswered -= size
 
     def drop(self) -> list[Item]:
-        """Take out everything that still waits."""
+        """Remove and return all waiting items."""
         return self.drop_if(lambda _: True)
 
-    def drop_if(self, unwanted: Callable[[Item], bool]) -> list[Item]:
-        """Take out what still waits and is not wanted any more."""
-        dropped = [item for item, _ in self._waiting if unwanted(item)]
+    def drop_if(self, matches: Callable[[Item], bool]) -> list[Item]:
+        """Remove and return the waiting items that match."""
+        dropped = [item for item, _ in self._waiting if matches(item)]
         if dropped:
-            self._waiting = deque(waiting for waiting in self._waiting if not unwanted(waiting[0]))
+            self._waiting = deque(waiting for waiting in self._waiting if not matches(waiting[0]))
             self._waiting_bytes = sum(size for _, size in self._waiting)
         return dropped

@@ -1,16 +1,16 @@
-"""What clients and stores say to each other over Arrow Flight, beside the rows: JSON, so that any Flight client can.
+"""The messages between clients and stores over Arrow Flight; they are JSON, so that any Flight client can use them.
 
     DoGet          ticket: `ReadRequest`
-    GetFlightInfo  descriptor: the path `<table>`, or the command `ReadRequest` (without a partition: all of them)
-    DoPut          descriptor: the command `PutRequest`; with each batch, if anything, `PutToken` as its metadata; for
-                   each batch one `PutResult` comes back
-    DoAction       body and results by the action's type: `ACTIONS`. A `lookup` is a message with Arrow keys behind it
+    GetFlightInfo  descriptor: the path `<table>`, or the command `ReadRequest` (without a partition: all partitions)
+    DoPut          descriptor: the command `PutRequest`; metadata of each batch: `PutToken` or nothing; the store
+                   returns one `PutResult` for each batch
+    DoAction       body and results depend on the type: `ACTIONS`. A `lookup` is a message followed by Arrow keys
                    (`pack`)
-    errors         `ErrorInfo` in the error's `extra_info`; `decode_error` makes it the exception that the store raised
+    errors         `ErrorInfo` in the error's `extra_info`; `decode_error` restores the exception that the store raised
 
-Requests with fields that a store does not know are refused; what stores answer may grow.
+Stores reject requests with unknown fields. Later releases may add fields to answers.
 
-Values in filters and keys are written like a column's default (`evenkeel.rows.row_values`).
+Values in filters and keys have the notation of a column's default (`evenkeel.rows.row_values`).
 """
 
 from __future__ import annotations
@@ -93,30 +93,30 @@ class _Answer(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Aggregate(_Request, frozen=True):
-    """One figure over the rows, or over each group of them; `count` needs no column."""
+    """One aggregate over all rows, or over each group of rows; `count` needs no column."""
 
     function: Literal["count", "sum", "min", "max"]
     column: str = ""
     name: str = ""
-    """What to call it; `<function>_<column>` where it is left out."""
+    """The name of the result column; `<function>_<column>` by default."""
 
 
 class _Reading(_Request, frozen=True):
-    """How fresh rows must be: without any of these they are those of a linearizable read."""
+    """Which rows to read, and how fresh they must be: by default the read is linearizable."""
 
     table: Name
     partition: Partition | None = None
     columns: tuple[str, ...] | None = None
     at_least: Index | None = None
-    """From any replica, once it has applied this index."""
+    """Read from any replica that has applied this index."""
     max_age: Seconds | None = None
-    """From any replica, as they were at most so many seconds ago."""
+    """Read from any replica; the rows may be this many seconds old."""
     pin: str = ""
-    """As they were at a pin; with `at_least`, the pin's index, on a replica that may not know the pin yet."""
+    """Read at a pin. With `at_least` set to the pin's index, a replica first waits until it knows the pin."""
 
 
 class ReadRequest(_Reading, frozen=True):
-    """Rows of one partition; or what changed there."""
+    """Read the rows or the changes of one partition."""
 
     filter: Any = None
     """`[op, column, value]`, `["in", column, [value, ...]]`, `["is_null", column]`, `["and", ...]`, `["or", ...]`,
@@ -125,49 +125,49 @@ class ReadRequest(_Reading, frozen=True):
     group_by: tuple[str, ...] = ()
     aggregates: tuple[Aggregate, ...] = ()
     ordered: bool = False
-    """By primary key; by log index where there is none."""
+    """Order rows by primary key, or by log index if the table has no primary key."""
     after: tuple[Value, ...] | None = None
-    """Only rows whose key is greater."""
+    """Read only rows with a greater key."""
     up_to: tuple[Value, ...] | None = None
-    """Only rows whose key is not greater."""
+    """Read only rows with a key that is not greater."""
     changes_after: Index | None = None
-    """What changed past this index, in order, in place of rows."""
+    """Read the changes after this index, in order, instead of rows."""
 
 
 class ReadStamp(_Answer, frozen=True):
-    """The metadata of every batch that is read: the rows are as of this index."""
+    """The metadata of each batch: the log index at which the rows were read."""
 
     index: Index
 
 
 class IfFence(_Request, tag="fence", tag_field="kind", frozen=True):
-    """Nobody has written under this name with a higher number."""
+    """Write only if no write with this fence name had a higher number."""
 
     name: Name
     number: Index
 
 
 class IfAbsent(_Request, tag="absent", tag_field="kind", frozen=True):
-    """None of the keys is there."""
+    """Write only if none of the keys exists."""
 
 
 class IfPresent(_Request, tag="present", tag_field="kind", frozen=True):
-    """All of the keys are there."""
+    """Write only if all of the keys exist."""
 
 
 Condition = IfFence | IfAbsent | IfPresent
 
 
 class PutRequest(_Request, frozen=True):
-    """What to do with the batches that follow; each is one entry of the log."""
+    """How to write the batches that follow; each becomes one log entry."""
 
     table: Name
     partition: Partition = 0
     op: Literal["upsert", "append", "delete"] = "upsert"
     writer: Annotated[str, Meta(max_length=256)] = ""
-    """Whoever writes; with a sequence, what lets a batch be sent again without being written twice."""
+    """The name of the writer. Writer and sequence are the write token, by which a store recognises a repeated batch."""
     sequence: Index = 0
-    """Of the first batch; the others count on, unless they say otherwise."""
+    """The sequence of the first batch; each further batch adds one, unless it has a `PutToken`."""
     condition: Condition | None = None
 
 
@@ -178,7 +178,7 @@ class PutToken(_Request, frozen=True):
 
 
 class ErrorInfo(_Answer, frozen=True):
-    """A `StoreError` on its way."""
+    """An encoded `StoreError`."""
 
     kind: str
     message: str
@@ -189,22 +189,22 @@ class ErrorInfo(_Answer, frozen=True):
 
 
 class PutResult(_Answer, frozen=True):
-    """What became of one batch."""
+    """The result of one batch."""
 
     sequence: Index = 0
     index: Index = 0
     term: Index = 0
     refused: str = ""
-    """Why a conditional batch was not written; empty if it was."""
+    """Why the condition of a batch failed; empty if the batch was written."""
     error: ErrorInfo | None = None
 
 
 class LookupRequest(_Reading, frozen=True):
-    """The rows with these keys, which follow as an Arrow stream."""
+    """Read the rows with the keys that follow as an Arrow stream."""
 
 
 class PinRequest(_Request, frozen=True):
-    """Keep a partition's rows as they are now readable under a name, here and on every replica."""
+    """Keep the current rows of a partition readable under a name, on every replica."""
 
     table: Name
     partition: Partition
@@ -213,17 +213,17 @@ class PinRequest(_Request, frozen=True):
 
 
 class PinResult(_Answer, frozen=True):
-    """The pin is there."""
+    """The pin exists."""
 
     index: Index
     expires: int
-    """Milliseconds since 1970, by the leader's clock."""
+    """Milliseconds since 1970 on the leader's clock."""
     created: bool = False
-    """Whether there was none of that name before."""
+    """Whether this request created the pin."""
 
 
 class UnpinRequest(_Request, frozen=True):
-    """Let a pin go; done where there is none."""
+    """Delete a pin; succeeds if it does not exist."""
 
     table: Name
     partition: Partition
@@ -231,21 +231,21 @@ class UnpinRequest(_Request, frozen=True):
 
 
 class HashRequest(_Request, frozen=True):
-    """Have every replica take the hash of its rows at one index, and compare it with the leader's."""
+    """Make every replica hash its rows at one index and compare the hash with the leader's."""
 
     table: Name
     partition: Partition
 
 
 class HashResult(_Answer, frozen=True):
-    """The leader's own hash: `<rows>:<sum>`. The other replicas' are in their status."""
+    """The leader's hash: `<rows>:<sum>`. Those of the other replicas are in `GroupStatus.hashes`."""
 
     index: Index
     hash: str
 
 
 class RebuildRequest(_Request, frozen=True):
-    """Build a replica anew from its leader's: at this index most replicas have this hash, and it has another."""
+    """Rebuild a replica from its leader because its hash at this index differs from the majority's."""
 
     table: Name
     partition: Partition
@@ -254,14 +254,14 @@ class RebuildRequest(_Request, frozen=True):
 
 
 class StatusRequest(_Request, frozen=True):
-    """What a store has of a table, or of all; of a table, one partition alone where that is asked for."""
+    """Ask for the status of all tables, one table or one partition on a store."""
 
     table: str = ""
     partition: Partition | None = None
 
 
 class GroupStatus(_Answer, frozen=True):
-    """One partition as one store has it."""
+    """The status of one replica."""
 
     table: str
     partition: int
@@ -272,44 +272,44 @@ class GroupStatus(_Answer, frozen=True):
     term: int
     columns: int
     rows: int
-    """About how many."""
+    """Approximate."""
     unfolded: int
     first_change: int | None = None
-    """The first index from which on changes are kept; None where none are."""
+    """The first index whose changes are retained; None if changes are not retained."""
     log_time: int = 0
-    """In milliseconds, at the applied index; 0 where the partition does not keep it yet."""
+    """Milliseconds, at the applied index; 0 if the partition does not record it yet."""
     pins: dict[str, int] = {}
     hashes: dict[int, str] = {}
     damage: str = ""
     differs: str = ""
-    """How its rows differ from the other replicas', when they were last compared."""
+    """How its rows differed from those of other replicas at the last comparison; empty if they did not."""
 
 
 class StatusResult(_Answer, frozen=True):
-    """A store and what it has."""
+    """The status of a store and its replicas."""
 
     store: str
     bytes: int
     full: str
-    """Why nothing more can be written; empty while there is room."""
+    """Why the store accepts no writes; empty if it does."""
     groups: tuple[GroupStatus, ...]
 
 
 class RoutesRequest(_Request, frozen=True):
-    """Where a table's partitions are, or those of all tables."""
+    """Ask where the partitions of one table, or of all tables, are."""
 
     table: str = ""
 
 
 class PartitionRoute(_Answer, frozen=True):
-    """Who leads a partition, and who else has it."""
+    """The leader and the replicas of a partition, as names of stores."""
 
     leader: str = ""
     replicas: tuple[str, ...] = ()
 
 
 class TableRoutes(_Answer, frozen=True):
-    """A table by name and key, its schema (`evenkeel.rows.row_schema.RowSchema`) and its partitions."""
+    """A table: its name, key, schema (`evenkeel.rows.row_schema.RowSchema`) and partitions."""
 
     name: str
     key: str
@@ -318,20 +318,20 @@ class TableRoutes(_Answer, frozen=True):
 
 
 class RoutesResult(_Answer, frozen=True):
-    """Tables, and the addresses of stores."""
+    """Tables and the addresses of stores."""
 
     tables: tuple[TableRoutes, ...]
     stores: dict[str, str]
 
 
 ACTIONS: Final = {
-    "lookup": "rows by their primary keys; body: LookupRequest and an Arrow stream of keys; result: an Arrow stream",
-    "pin": "keep rows readable as they are now; PinRequest -> PinResult",
-    "unpin": "let a pin go; UnpinRequest -> nothing",
-    "hash": "have every replica compare the hash of its rows with the leader's; HashRequest -> HashResult",
-    "rebuild": "build a replica here anew, for most others have other rows; body: RebuildRequest; result: empty",
-    "status": "what this store has; StatusRequest -> StatusResult",
-    "routes": "where partitions are; RoutesRequest -> RoutesResult",
+    "lookup": "read rows by primary key; body: LookupRequest and an Arrow stream of keys; result: an Arrow stream",
+    "pin": "keep the current rows readable; PinRequest -> PinResult",
+    "unpin": "delete a pin; UnpinRequest -> nothing",
+    "hash": "compare the hash of every replica with the leader's; HashRequest -> HashResult",
+    "rebuild": "rebuild a replica of this store that differs from the majority; RebuildRequest -> nothing",
+    "status": "report the replicas of this store; StatusRequest -> StatusResult",
+    "routes": "report where partitions are; RoutesRequest -> RoutesResult",
 }
 
 _KINDS: Final[dict[str, type[StoreError]]] = {
@@ -359,12 +359,12 @@ _encoder: Final = msgspec.json.Encoder()
 
 
 def encode(message: Struct) -> bytes:
-    """Return a message as JSON."""
+    """Encode a message as JSON."""
     return _encoder.encode(message)
 
 
 def decode(kind: type[_T], data: bytes) -> _T:
-    """Read a message; `RequestError` says what is wrong with it."""
+    """Decode a message; `RequestError` if it is invalid."""
     try:
         return msgspec.json.decode(data or b"{}", type=kind)
     except (ValueError, RecursionError) as error:
@@ -372,29 +372,29 @@ def decode(kind: type[_T], data: bytes) -> _T:
 
 
 def pack(message: Struct, body: bytes) -> bytes:
-    """Return a message with bytes behind it."""
+    """Encode a message followed by bytes."""
     head = encode(message)
     return _LENGTH.pack(len(head)) + head + body
 
 
 def unpack(kind: type[_T], data: bytes) -> tuple[_T, memoryview]:
-    """Read a message, and where the bytes behind it are."""
+    """Decode a message and return the bytes that follow it."""
     try:
         (length,) = _LENGTH.unpack_from(data)
     except struct.error:
-        raise RequestError(f"not a {kind.__name__} with something behind it: {len(data)} bytes") from None
+        raise RequestError(f"not a {kind.__name__} followed by data: only {len(data)} bytes") from None
     end = _LENGTH.size + length
     return decode(kind, data[_LENGTH.size : end]), memoryview(data)[end:]
 
 
 def encode_error(error: StoreError) -> ErrorInfo:
-    """Return an error as it travels."""
+    """Encode an error."""
     fields = {name: getattr(error, name) for name in ("store", "address", "limit", "first") if hasattr(error, name)}
     return ErrorInfo(kind=_NAMES.get(type(error), "store"), message=str(error), **fields)
 
 
 def decode_error(info: ErrorInfo | bytes) -> StoreError:
-    """Return the error that a store raised."""
+    """Restore the error that a store raised."""
     if isinstance(info, bytes):
         info = decode(ErrorInfo, info)
     kind = _KINDS.get(info.kind, StoreError)

@@ -1,7 +1,7 @@
-"""Values to the payloads of frames and back.
+"""Encodes values as the payloads of frames and decodes them.
 
-Values are msgspec structs laid out as arrays whose first element names the kind. An array may grow at its end: elements
-that the reader does not know are ignored, elements that the writer did not know take their defaults.
+Values are msgspec structs encoded as arrays whose first element names the kind. Later releases may append elements: a
+reader ignores elements that it does not know, and uses the defaults of elements that are missing.
 """
 
 from __future__ import annotations
@@ -21,26 +21,28 @@ In = TypeVar("In")
 
 
 class Codec(Generic[Out, In]):
-    """Writes values of one union, and reads those of another (what the other end may say)."""
+    """Encodes the messages of one end, and decodes those of the other."""
 
     def __init__(self, received: Any, *, kinds: Collection[Any], path: tuple[int, ...] = (0,)) -> None:
-        """`kinds` are the names the other end may use; `path` leads to the name inside the array."""
+        """`kinds` are the kinds that the other end may send; `path` leads to the kind inside the array."""
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(received)
         self._kinds = frozenset(kinds)
         self._path = path
 
     def encode(self, value: Out) -> bytes:
-        """Return the value as the payload of a frame."""
+        """Encode a value as the payload of a frame."""
         payload = self._encoder.encode(value)
         if len(payload) > MAX_FRAME_BYTES:
-            raise FrameError(Reason.TOO_LONG, f"a message of {len(payload)} bytes; a frame takes {MAX_FRAME_BYTES}")
+            raise FrameError(
+                Reason.TOO_LONG, f"message of {len(payload)} bytes exceeds the frame limit of {MAX_FRAME_BYTES}"
+            )
         return payload
 
     def decode(self, payload: memoryview | bytes) -> In:
-        """Return what a frame holds; `FrameError` says why it holds nothing we can use.
+        """Decode the payload of a frame; `FrameError` if it is not a known, valid message.
 
-        Fields that are memoryviews look into the payload; everything else is copied.
+        Fields that are memoryviews refer to the payload; all others are copies.
         """
         try:
             value: In = self._decoder.decode(payload)
@@ -60,5 +62,5 @@ class Codec(Generic[Out, In]):
 
 
 def kinds_of(*types: type[msgspec.Struct]) -> list[Any]:
-    """Return the names by which these structs are known."""
+    """Return the kinds of these structs."""
     return [kind.__struct_config__.tag for kind in types]

@@ -1,7 +1,7 @@
 """Frames over an asyncio transport.
 
-What is sent within one turn of the event loop leaves in one write. What cannot be understood is counted and costs the
-connection it came by; nobody else notices.
+Frames sent within one iteration of the event loop leave in one write. A frame that cannot be decoded is counted and
+closes its connection; other connections are not affected.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from evenkeel.wire.payload_pieces import Bytes
 
 __all__ = ["FrameConnection", "Owner"]
 
-_LAST_SECONDS: Final = 1.0
+_CLOSE_TIMEOUT: Final = 1.0
 
 
 class Owner(Protocol):
-    """Whoever a connection tells what happens to it. `FrameError` from `received` drops the connection."""
+    """Handles the events of a connection. A `FrameError` raised by `received` drops the connection."""
 
     def made(self, connection: FrameConnection, /) -> None:
-        """It is up."""
+        """The connection is established."""
         ...
 
     def received(self, connection: FrameConnection, payload: memoryview, /) -> None:
@@ -32,7 +32,7 @@ class Owner(Protocol):
         ...
 
     def lost(self, connection: FrameConnection, /) -> None:
-        """It is gone, for whatever reason; said once, and only after `made`."""
+        """The connection is closed, for any reason; called once, and only after `made`."""
         ...
 
 
@@ -40,7 +40,7 @@ class FrameConnection(asyncio.BufferedProtocol):
     """One connection, from `made` to `lost`."""
 
     def __init__(self, owner: Owner, *, drops: Drops, limit: int = MAX_FRAME_BYTES) -> None:
-        """`limit` is for frames received; see `hand_over`."""
+        """`limit` applies to received frames, until `set_owner` raises it."""
         self._owner = owner
         self._drops = drops
         self._reader = FrameReader(limit=limit)
@@ -52,26 +52,26 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._closing = False
         self.writable = True
         self.dropped = ""
-        """Why it was dropped; empty where it simply ended."""
+        """Why it was dropped; empty if it ended normally."""
         self.bytes_received = 0
         self.idle = True
-        """Whether nothing was sent since somebody set this."""
+        """Whether nothing was sent since a caller set this."""
         self.on_writable: Callable[[], None] | None = None
-        """Called when the other end keeps up again after it did not."""
+        """Called when the send buffer has room again after it was full."""
 
-    # What asyncio tells
+    # Called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The transport is up."""
+        """Pass the event to the owner."""
         self._transport = cast("asyncio.Transport", transport)
         self._owner.made(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where bytes are to be put."""
-        return self._reader.room()
+        """Return the buffer for the next bytes."""
+        return self._reader.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Hand on the frames that are complete."""
+        """Pass complete frames to the owner."""
         self.bytes_received += nbytes
         if self._closing:
             return
@@ -84,53 +84,53 @@ class FrameConnection(asyncio.BufferedProtocol):
             self.drop(error.reason, error.detail)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The transport is gone."""
+        """Pass the event to the owner, once."""
         if self._ended.done():
             return
         if not self._closing:
             if isinstance(error, ssl.SSLError):
-                self._note(Reason.TLS, str(error))
-            elif self._reader.inside:
-                self._note(Reason.TRUNCATED, "the stream ended inside a frame")
+                self._count_drop(Reason.TLS, str(error))
+            elif self._reader.mid_frame:
+                self._count_drop(Reason.TRUNCATED, "the stream ended inside a frame")
         self._closing = True
         self._unsent.clear()
-        self._release()
+        self._release_waiters()
         self._owner.lost(self)
         self._ended.set_result(None)
 
     def pause_writing(self) -> None:
-        """The other end does not read as fast as we write."""
+        """The send buffer is full."""
         self.writable = False
 
     def resume_writing(self) -> None:
-        """It caught up."""
+        """The send buffer has room again."""
         self.writable = True
-        self._release()
+        self._release_waiters()
         if self.on_writable is not None:
             self.on_writable()
 
-    # What an owner does
+    # Called by the owner
 
-    def hand_over(self, owner: Owner) -> None:
-        """Let another owner go on, with frames of any size: the other end has proved who it is."""
+    def set_owner(self, owner: Owner) -> None:
+        """Pass events to another owner, and accept frames of any size: the handshake has succeeded."""
         self._owner = owner
-        self._reader.allow(MAX_FRAME_BYTES)
+        self._reader.set_limit(MAX_FRAME_BYTES)
 
     @property
     def transport(self) -> asyncio.Transport:
-        """What carries the bytes."""
+        """The transport of the connection."""
         assert self._transport is not None, "not connected yet"
         return self._transport
 
     @property
     def closing(self) -> bool:
-        """Whether nothing more will be sent or delivered."""
+        """Whether sending and receiving have ended."""
         return self._closing
 
     def send(self, *payload: Bytes) -> None:
-        """Send a frame with what else is sent in this turn of the loop; its payload may come in pieces.
+        """Send a frame at the end of this iteration of the event loop; its payload may be in several pieces.
 
-        Nothing happens once the connection closes.
+        Does nothing if the connection is closing.
         """
         if self._closing:
             return
@@ -140,7 +140,7 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._unsent += (HEADER.pack(sum(map(len, payload))), *payload)
 
     def write(self, *payload: Bytes) -> None:
-        """Send a frame at once, after what waits for the end of this turn; its payload may come in pieces."""
+        """Send all unsent frames and this one now; its payload may be in several pieces."""
         if self._closing:
             return
         self.idle = False
@@ -148,57 +148,57 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._unsent = []
 
     def flush(self) -> None:
-        """Send what waits for the end of this turn."""
-        if self._unsent and not self._closing and not self._gone():
+        """Send all unsent frames now."""
+        if self._unsent and not self._closing and not self._closed_silently():
             self.transport.writelines(self._unsent)
             self._unsent = []
 
     async def drain(self) -> None:
-        """Wait while the other end does not keep up."""
+        """Wait until the send buffer has room."""
         self.flush()
         if not self.writable and not self._closing:
             if self._drained is None:
                 self._drained = self._loop.create_future()
             await asyncio.shield(self._drained)
         if self._closing:
-            raise DisconnectedError("the connection was closed while it was being written to")
+            raise DisconnectedError("the connection was closed during a write")
 
     def close(self) -> None:
-        """Send what is under way, then close."""
-        if not self._closing and not self._gone():
+        """Send all unsent frames, then close."""
+        if not self._closing and not self._closed_silently():
             self.flush()
             self._closing = True
             self.transport.close()
 
     def dismiss(self, reason: str, detail: str = "") -> None:
-        """Close after a last word, counting why."""
+        """Count the reason, send all unsent frames, then close."""
         if not self._closing:
-            self._note(reason, detail)
+            self._count_drop(reason, detail)
             self.close()
 
     def drop(self, reason: str, detail: str = "") -> None:
-        """Give the connection up at once, counting why."""
+        """Count the reason and close at once."""
         if not self._closing:
-            self._note(reason, detail)
+            self._count_drop(reason, detail)
             self.abort()
 
     def abort(self) -> None:
-        """Close at once, whatever is under way."""
-        if not self._gone():
+        """Close at once and discard unsent frames."""
+        if not self._closed_silently():
             self._closing = True
             self.transport.abort()
 
-    async def ended(self) -> None:
-        """Wait until it is gone, after `close`; an end that does not read what we still have to say gets a second."""
-        await asyncio.wait([self._ended], timeout=_LAST_SECONDS)
+    async def wait_closed(self) -> None:
+        """Wait until the connection is closed, after `close`; abort it if the other end reads nothing for a second."""
+        await asyncio.wait([self._ended], timeout=_CLOSE_TIMEOUT)
         if not self._ended.done():
             self.abort()
             await asyncio.shield(self._ended)
 
-    def _gone(self) -> bool:
-        """Whether the transport was closed behind our back.
+    def _closed_silently(self) -> bool:
+        """Whether the transport was closed without a call of `connection_lost`.
 
-        uvloop does so when dialling or accepting is called off, in silence: it does not even say that it is closing.
+        uvloop does so when dialling or accepting is cancelled. Its `is_closing` may still return False.
         """
         if self._closing or not (self.transport.is_closing() or _is_dead(self.transport)):
             return False
@@ -206,11 +206,11 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._loop.call_soon(self.connection_lost, None)
         return True
 
-    def _note(self, reason: str, detail: str) -> None:
+    def _count_drop(self, reason: str, detail: str) -> None:
         self._drops[reason] += 1
         self.dropped = f"{reason}: {detail}" if detail else reason
 
-    def _release(self) -> None:
+    def _release_waiters(self) -> None:
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
         self._drained = None
@@ -218,7 +218,7 @@ class FrameConnection(asyncio.BufferedProtocol):
 
 def _is_dead(transport: asyncio.Transport) -> bool:
     try:
-        transport.write(b"")  # which does nothing to one that is alive
+        transport.write(b"")  # a no-op unless the transport is closed
     except RuntimeError:
         return True
     return False

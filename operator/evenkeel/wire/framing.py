@@ -1,10 +1,10 @@
 """Where one frame ends and the next begins: a little-endian u32 length, then that many bytes.
 
-The reader takes whatever a transport delivers. Past two megabytes it does not allocate by what a length promises, only
-by what arrived, so that four wrong bytes cannot cost 64 MiB.
+The reader accepts bytes in any portions. Past two megabytes it allocates memory for bytes that have arrived, not for
+the announced length, so four wrong bytes cannot cost 64 MiB.
 
-Everything that makes a connection unusable has a name here; whoever owns the connection counts it under that name and
-closes that connection only.
+`Reason` names everything that makes a connection unusable. The owner of the connection counts it under that name and
+closes only that connection.
 """
 
 from __future__ import annotations
@@ -22,45 +22,45 @@ __all__ = ["HEADER", "MAX_FRAME_BYTES", "SMALL_FRAME_BYTES", "Drops", "FrameRead
 MAX_FRAME_BYTES: Final = 64 << 20
 HEADER: Final = struct.Struct("<I")
 SMALL_FRAME_BYTES: Final = 5 << 18
-"""A megabyte of entries, which is about what is sent at a time, with all that belongs to them."""
+"""A megabyte of entries, which is about what is sent at a time, with its overhead."""
 _SHARED_BYTES: Final = 2 * SMALL_FRAME_BYTES
 _LEAST_ROOM: Final = 64 << 10
 _TRUSTED_BYTES: Final = 2 << 20
 
 
 class Reason(StrEnum):
-    """Why a connection was given up."""
+    """Why a connection was dropped."""
 
     TOO_LONG = "too-long"
-    """A length past the limit."""
+    """A frame is longer than the limit."""
     TRUNCATED = "truncated"
     """The stream ended inside a frame."""
     UNDECODABLE = "undecodable"
-    """Bytes that are no message."""
+    """A payload is not a valid message."""
     UNKNOWN_KIND = "unknown-kind"
-    """A message of a kind that this version does not know, or that this end never receives."""
+    """A message has a kind that this version does not know, or that this end never receives."""
     UNEXPECTED = "unexpected"
-    """A known kind out of place: before the hello, or an answer to nothing that was asked."""
+    """A known kind is out of place: it precedes the hello, or answers no request."""
     SILENT = "silent"
-    """Nothing was heard for too long."""
+    """Nothing arrived before a timeout."""
     VERSION = "version"
     """The other end speaks another version."""
     CLUSTER = "cluster"
     """The other end belongs to another cluster."""
     UNKNOWN_PEER = "unknown-peer"
-    """A store that nobody told us of."""
+    """A store that is not a known peer."""
     VOLUME = "volume"
-    """The right store with another volume than expected."""
+    """A known store has another volume than expected."""
     MISDIRECTED = "misdirected"
-    """Meant for another store than the one it reached."""
+    """The message is addressed to another store."""
     OCCUPIED = "occupied"
     """Another state machine is connected already."""
     REPLACED = "replaced"
-    """The same peer connected anew."""
+    """The same peer has a newer connection."""
     TLS = "tls"
-    """No TLS session came about."""
+    """The TLS handshake failed."""
     CORRUPT = "corrupt"
-    """A part of a file that does not have the checksum it should have."""
+    """A part of a file has the wrong checksum."""
 
 
 Drops = Counter[str]
@@ -68,11 +68,10 @@ Drops = Counter[str]
 
 
 class FrameReader:
-    """Cuts a stream of bytes into frames.
+    """Splits a stream of bytes into frames.
 
-    Small frames are read many at a time into one buffer that is used again and again. A large frame gets a buffer of
-    its own, into which the transport puts the rest of it: large payloads are never copied, and stay valid for as long
-    as somebody holds them.
+    Small frames share one buffer, which is reused. A large frame gets a buffer of its own, into which the transport
+    writes the rest of the frame, so large payloads are not copied and stay valid while they are referenced.
     """
 
     __slots__ = ("_end", "_filled", "_frame", "_length", "_shared", "_start", "limit")
@@ -84,10 +83,10 @@ class FrameReader:
         self._frame: memoryview | None = None
         self._filled = 0
         self._length = 0
-        self.allow(limit)
+        self.set_limit(limit)
 
-    def allow(self, limit: int) -> None:
-        """Take frames up to this length from now on; who may send little costs little."""
+    def set_limit(self, limit: int) -> None:
+        """Accept frames up to this length from now on; a low limit also keeps the buffer small."""
         self.limit = limit
         shared = memoryview(bytearray(min(_SHARED_BYTES, 2 * (HEADER.size + limit))))
         if len(shared) > len(self._shared):
@@ -95,18 +94,18 @@ class FrameReader:
             self._shared = shared
 
     @property
-    def inside(self) -> bool:
-        """Whether the stream must not end here."""
+    def mid_frame(self) -> bool:
+        """Whether a part of a frame was read."""
         return self._frame is not None or self._start < self._end
 
-    def room(self) -> memoryview:
-        """Return where the next bytes are to be put; at least one fits."""
+    def buffer(self) -> memoryview:
+        """Return the buffer for the next bytes; it has room for at least one."""
         return self._shared[self._end :] if self._frame is None else self._frame[self._filled :]
 
     def advance(self, size: int) -> Iterator[memoryview]:
-        """Take note of bytes put there; yield the frames that are now complete.
+        """Account for bytes written to `buffer`; yield the frames that are now complete.
 
-        A payload of up to `SMALL_FRAME_BYTES` is valid only until the next is asked for.
+        A payload of up to `SMALL_FRAME_BYTES` is valid only until the next one is requested.
         """
         if self._frame is not None:
             self._filled += size
@@ -120,12 +119,12 @@ class FrameReader:
             yield from self._cut()
 
     def feed(self, data: bytes) -> Iterator[memoryview]:
-        """Put bytes there; yield the frames that are now complete."""
+        """Read bytes; yield the frames that are now complete."""
         rest = memoryview(data)
         while rest:
-            room = self.room()
-            size = min(len(room), len(rest))
-            room[:size] = rest[:size]
+            buffer = self.buffer()
+            size = min(len(buffer), len(rest))
+            buffer[:size] = rest[:size]
             rest = rest[size:]
             yield from self.advance(size)
 
@@ -135,7 +134,7 @@ class FrameReader:
             begin = self._start + HEADER.size
             (length,) = HEADER.unpack_from(self._shared, self._start)
             if length > self.limit:
-                raise FrameError(Reason.TOO_LONG, f"a frame of {length} bytes; the limit is {self.limit}")
+                raise FrameError(Reason.TOO_LONG, f"frame of {length} bytes exceeds the limit of {self.limit}")
             if begin + length <= self._end and length <= SMALL_FRAME_BYTES:
                 self._start = begin + length
                 yield self._shared[begin : self._start]
@@ -147,18 +146,18 @@ class FrameReader:
         self._keep_rest(whole)
 
     def _begin(self, begin: int, length: int) -> Iterator[memoryview]:
-        """Move a large frame, as far as it is there, to a buffer of its own."""
-        there = min(length, self._end - begin)
-        frame = memoryview(bytearray(min(length, max(2 * there, _TRUSTED_BYTES))))
-        frame[:there] = self._shared[begin : begin + there]
-        self._start = begin + there
-        if there == length:
+        """Move the available part of a large frame to a buffer of its own."""
+        available = min(length, self._end - begin)
+        frame = memoryview(bytearray(min(length, max(2 * available, _TRUSTED_BYTES))))
+        frame[:available] = self._shared[begin : begin + available]
+        self._start = begin + available
+        if available == length:
             yield frame
         else:
-            self._frame, self._filled, self._length = frame, there, length
+            self._frame, self._filled, self._length = frame, available, length
 
     def _keep_rest(self, whole: int) -> None:
-        """Keep a frame that is there in part, where it is if the rest of its bytes fits behind it."""
+        """Keep an incomplete frame; it is moved only if the rest of it would not fit behind it."""
         rest = self._end - self._start
         if rest and self._start + whole <= len(self._shared):
             return

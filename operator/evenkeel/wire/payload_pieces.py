@@ -1,7 +1,8 @@
-"""Payloads in pieces: what is large is sent from where it is, and not copied into a payload first.
+"""Payloads in several pieces, so that large values are sent without being copied into one payload.
 
-A struct that is laid out as an array can be cut before its last field: encoded with nothing in that place, it is the
-part that comes before. So it goes with all that ends with a list of entries, each of which ends with its data.
+A struct that is encoded as an array can be split before its last field: encoded with `NOTHING` in that field, it yields
+the bytes that precede the field. This works for messages that end with a list of entries, each of which ends with its
+data.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ __all__ = ["LARGE_BYTES", "NOTHING", "Bytes", "Pieces"]
 Bytes = bytes | bytearray
 
 LARGE_BYTES: Final = 8 << 10
-"""From here on a piece of its own costs less than a copy."""
+"""From this size on, a separate piece costs less than a copy."""
 NOTHING: Final[Any] = msgspec.Raw(b"")
-"""Stands in the place of a last field that follows."""
+"""Stands for a last field whose value follows as a separate piece."""
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _FEW: Final = 16
@@ -35,7 +36,7 @@ _SHORT_LIMIT: Final = 1 << 16
 
 
 class Pieces:
-    """A payload as it is put together; what is small is gathered."""
+    """Builds a payload; small values share a piece."""
 
     __slots__ = ("_done", "_size", "_small")
 
@@ -45,11 +46,11 @@ class Pieces:
         self._size = 0
 
     def add(self, value: object) -> None:
-        """Add a value, or what comes before its last field: see `NOTHING`."""
+        """Add a value, or with `NOTHING` in its last field the part before that field."""
         self._small += _encoder.encode(value)
 
     def add_list(self, length: int) -> None:
-        """Begin a list; so many values follow."""
+        """Begin a list of this many values."""
         if length < _FEW:
             self._small.append(0x90 | length)
         elif length < _SHORT_LIMIT:
@@ -67,8 +68,8 @@ class Pieces:
         self._small = bytearray()
 
     def take(self) -> list[Bytes]:
-        """Return the payload, as `Codec.encode` would have it in one piece."""
+        """Return the pieces; joined they are the bytes that `Codec.encode` returns."""
         size = self._size + len(self._small)
         if size > MAX_FRAME_BYTES:
-            raise FrameError(Reason.TOO_LONG, f"a message of {size} bytes; a frame takes {MAX_FRAME_BYTES}")
+            raise FrameError(Reason.TOO_LONG, f"message of {size} bytes exceeds the frame limit of {MAX_FRAME_BYTES}")
         return [*self._done, self._small] if self._small else self._done

@@ -1,4 +1,4 @@
-"""Which answer belongs to which request."""
+"""Matches answers with the requests of one connection that wait for them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from evenkeel.errors import FrameError
 from evenkeel.wire.framing import Reason
 
-__all__ = ["Calls"]
+__all__ = ["PendingCalls"]
 
 Body = TypeVar("Body")
 
@@ -20,36 +20,36 @@ class _Call(NamedTuple):
     settle: Callable[[Any], None]
 
 
-class Calls(Generic[Body]):
-    """The requests of one connection that wait for their answers."""
+class PendingCalls(Generic[Body]):
+    """The requests of one connection that have no answer yet."""
 
     def __init__(self) -> None:
         self._last = 0
-        self._waiting: dict[int, _Call] = {}
+        self._pending: dict[int, _Call] = {}
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._pending)
 
     def begin(
         self, group: int, replica: int, *, accepts: tuple[type[Any], ...], settle: Callable[[Body | None], None]
     ) -> int:
-        """Return the number for a request; `settle` is told the answer, or None if there will be none."""
+        """Return the number of a new request; `settle` receives the answer, or None if there is none."""
         self._last += 1
-        self._waiting[self._last] = _Call(group, replica, accepts, settle)
+        self._pending[self._last] = _Call(group, replica, accepts, settle)
         return self._last
 
     def answered(self, number: int, group: int, replica: int, body: Body) -> None:
-        """Hand an answer to whoever waits for it; `FrameError` where nobody asked for such a thing."""
-        call = self._waiting.pop(number, None)
+        """Settle the request that an answer belongs to; `FrameError` if it answers no request."""
+        call = self._pending.pop(number, None)
         if call is None:
-            raise FrameError(Reason.UNEXPECTED, f"{type(body).__name__} answers {number}, which is not waiting")
+            raise FrameError(Reason.UNEXPECTED, f"{type(body).__name__} answers request {number}, which is not pending")
         if not isinstance(body, call.accepts) or (group, replica) != (call.group, call.replica):
             call.settle(None)
-            raise FrameError(Reason.UNEXPECTED, f"{type(body).__name__} does not answer what {number} asked")
+            raise FrameError(Reason.UNEXPECTED, f"{type(body).__name__} is not an answer to request {number}")
         call.settle(body)
 
     def abandon(self) -> None:
-        """Tell everybody who waits that there will be no answer."""
-        waiting, self._waiting = self._waiting, {}
-        for call in waiting.values():
+        """Settle all requests with None: no more answers arrive."""
+        pending, self._pending = self._pending, {}
+        for call in pending.values():
             call.settle(None)

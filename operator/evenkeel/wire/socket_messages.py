@@ -1,10 +1,10 @@
-"""The kinds of the state-machine socket.
+"""The messages of the state-machine socket.
 
 Every frame is `[id, group, replica, [kind, ...]]`. Each end numbers its own requests from 1; an answer repeats the
-number, group and replica of its request. A number is used once per connection, and answers come in any order.
+number, group and replica of its request. A number is used once per connection, and answers arrive in any order.
 
-The first frame of each end is a hello (numbered 0, of no group). What follows in it after `version` may change with
-the version; what stands before may not, so that two versions can at least name each other.
+The first frame of each end is a hello, with number, group and replica 0. The fields after `version` may change with the
+version; the fields before it may not, so that ends of two versions can report both versions.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ __all__ = [
     "Refused",
     "Restore",
     "Role",
-    "SidecarSays",
+    "SidecarMessage",
     "Size",
     "Snapshot",
     "SnapshotTaken",
-    "StoreSays",
+    "StoreMessage",
     "TooLarge",
     "Unavailable",
     "Unknown",
@@ -64,18 +64,18 @@ __all__ = [
 
 VERSION: Final = 1
 
-# Half a frame, so that an entry fits in one whatever travels with it.
+# Half a frame, so that a frame always has room for an entry and its overhead.
 MAX_ENTRY_BYTES: Final = 32 << 20
-# What one store may have proposed without an answer; past it proposals are Busy before they are sent.
+# The limit for a store's unanswered proposals; beyond it, proposals are answered with Busy before they are sent.
 MAX_PROPOSED_BYTES: Final = 64 << 20
 
 
 class Hello(Struct, tag="hello", array_like=True, frozen=True):
-    """Who is there. A store without a volume of its own yet says "" and takes the sidecar's.
+    """The first message of each end. A store without a volume sends "" and adopts the sidecar's.
 
-    `version` is the socket's. `credit` is the store's: how many bytes of entries it is ready to have unanswered.
-    `sizes` is the sidecar's: whether it takes `Size`, which a sidecar of an older release does not know. `supported`
-    are the cluster versions that this end can work with, and `cluster` is the present one, by the sidecar.
+    `version` is the version of the socket. A store sets `credit`: how many bytes of entries may be unanswered. A
+    sidecar sets `sizes`: whether it supports `Size`, which older releases do not. `supported` are the cluster versions
+    that this end supports. A sidecar sets `cluster`, the current cluster version.
     """
 
     version: int
@@ -87,17 +87,17 @@ class Hello(Struct, tag="hello", array_like=True, frozen=True):
 
 
 class Refused(Struct, tag="refused", array_like=True, frozen=True):
-    """The sidecar's last word to a store that it does not work with."""
+    """The sidecar refuses a store and closes the connection."""
 
     reason: str
     detail: str
 
 
-# The sidecar asks
+# Requests of the sidecar
 
 
 class Open(Struct, tag="open", array_like=True, frozen=True):
-    """Get ready to apply for this partition of this table. May be asked again: it also tells whether one is there."""
+    """Prepare the group of this partition of this table. May be repeated, also to check that the store responds."""
 
     table: str = ""
     partition: int = 0
@@ -111,7 +111,7 @@ class LoggedEntry(Struct, array_like=True, frozen=True, gc=False):
 
 
 class Apply(Struct, tag="apply", array_like=True, frozen=True):
-    """Everything committed from `first` to `last`; indexes without an entry are raft's own and change nothing."""
+    """All entries committed from `first` to `last`; indexes without an entry belong to raft and change nothing."""
 
     first: int
     last: int
@@ -125,22 +125,22 @@ class Snapshot(Struct, tag="snapshot", array_like=True, frozen=True):
 
 
 class Restore(Struct, tag="restore", array_like=True, frozen=True):
-    """Replace the state by the snapshot at `index` in this directory, whole or not at all."""
+    """Replace the state with the snapshot at `index` in this directory, atomically."""
 
     dir: str
     index: int
 
 
 class Close(Struct, tag="close", array_like=True, frozen=True):
-    """Stop the group, keep its data."""
+    """Stop the group and keep its data."""
 
 
 class Destroy(Struct, tag="destroy", array_like=True, frozen=True):
-    """Delete the group's data; done where there is none."""
+    """Delete the group's data; succeeds if there is none."""
 
 
 class Role(Struct, tag="role", array_like=True, frozen=True):
-    """Whether this replica leads, and which store to send clients to if not ("" where nobody knows). Not answered."""
+    """Whether this replica leads; if not, `hint` is the store that does, "" if unknown. Not answered."""
 
     leader: bool
     term: int
@@ -148,16 +148,16 @@ class Role(Struct, tag="role", array_like=True, frozen=True):
 
 
 class Version(Struct, tag="version", array_like=True, frozen=True):
-    """The cluster version from now on. Of no group, not answered; only for stores that support a later one than 1."""
+    """The new cluster version, with group 0. Not answered; sent only to stores that support a version after 1."""
 
     cluster: int
 
 
-# The store answers
+# Answers of the store
 
 
 class Opened(Struct, tag="opened", array_like=True, frozen=True):
-    """How far the state is durable. `empty`: there is none. `damaged`: there is, and it cannot be relied on."""
+    """The index up to which the state is durable. `empty`: there is no state. `damaged`: the state is unusable."""
 
     applied: int
     state: Literal["ok", "empty", "damaged"]
@@ -165,13 +165,13 @@ class Opened(Struct, tag="opened", array_like=True, frozen=True):
 
 
 class Applied(Struct, tag="applied", array_like=True, frozen=True, gc=False):
-    """The state at `index` or later is durable: `last` of the request or past it."""
+    """The state is durable up to `index`, which is at least `last` of the request."""
 
     index: int
 
 
 class SnapshotTaken(Struct, tag="snapshot_taken", array_like=True, frozen=True):
-    """The files are written; they hold the state at `index`. Names are relative to the directory."""
+    """The files hold the state at `index`. Names are relative to the directory."""
 
     index: int
     files: list[str]
@@ -182,12 +182,12 @@ class Done(Struct, tag="done", array_like=True, frozen=True):
 
 
 class Failed(Struct, tag="failed", array_like=True, frozen=True):
-    """The store could not do it, and skipped nothing: the group waits to be opened again."""
+    """The request failed and changed nothing. The group must be opened again."""
 
     detail: str
 
 
-# The store asks
+# Requests of the store
 
 
 class Propose(Struct, tag="propose", array_like=True, frozen=True, gc=False):
@@ -197,14 +197,14 @@ class Propose(Struct, tag="propose", array_like=True, frozen=True, gc=False):
 
 
 class ReadIndex(Struct, tag="read_index", array_like=True, frozen=True):
-    """From which applied index on may a read be answered that begins now?"""
+    """Ask for the index that must be applied before a read that starts now can be answered."""
 
 
 class Doubt(Struct, tag="doubt", array_like=True, frozen=True):
-    """The group's state may not be what it should be, and why; "" where that is over. Not answered.
+    """Why the group's state may be wrong; "" if it no longer is. Not answered.
 
-    `unfit`: it is known to be wrong, and about to be given up; let another replica lead. Opening a group ends its
-    doubts, so a store that still has them says so again.
+    `unfit`: the state is known to be wrong and will be discarded; another replica must lead. Opening a group clears its
+    doubts, so the store must repeat those that remain.
     """
 
     detail: str
@@ -212,59 +212,60 @@ class Doubt(Struct, tag="doubt", array_like=True, frozen=True):
 
 
 class Size(Struct, tag="size", array_like=True, frozen=True, gc=False):
-    """About how many bytes a snapshot of the group would have now. Not answered, and optional: a store tells it when
-    it has changed noticeably, and after the group was opened.
+    """The approximate size of a snapshot of the group. Not answered, and optional.
+
+    A store sends it after the group is opened, and when the size has changed noticeably.
     """
 
     bytes: int
 
 
 class Drain(Struct, tag="drain", array_like=True, frozen=True):
-    """The store is about to stop: hand over what is led here. Of no group."""
+    """Hand over all leaderships: the store is about to stop. With group 0."""
 
 
-# The sidecar answers
+# Answers of the sidecar
 
 
 class Committed(Struct, tag="committed", array_like=True, frozen=True, gc=False):
-    """The entry is committed at this index; it will be applied everywhere."""
+    """The entry is committed at this index; all replicas will apply it."""
 
     index: int
     term: int
 
 
 class NotLeader(Struct, tag="not_leader", array_like=True, frozen=True):
-    """Never appended: try the store named by `hint`, where there is one."""
+    """The entry was not appended; retry on the store `hint`, if it is not empty."""
 
     hint: str = ""
 
 
 class Unknown(Struct, tag="unknown", array_like=True, frozen=True):
-    """May or may not be committed, now or later. Only a token makes it safe to propose again."""
+    """Outcome unknown: the entry may be committed now or later. Propose it again only with the same write token."""
 
 
 class Busy(Struct, tag="busy", array_like=True, frozen=True):
-    """Never appended: too much is under way. Try again later."""
+    """The entry was not appended: the backlog is full. Retry later."""
 
 
 class TooLarge(Struct, tag="too_large", array_like=True, frozen=True):
-    """Never appended: an entry takes at most `limit` bytes."""
+    """The entry was not appended: it exceeds `limit` bytes."""
 
     limit: int = MAX_ENTRY_BYTES
 
 
 class ReadAt(Struct, tag="read_at", array_like=True, frozen=True, gc=False):
-    """Read once this index is applied."""
+    """The read can be answered once this index is applied."""
 
     index: int
 
 
 class Unavailable(Struct, tag="unavailable", array_like=True, frozen=True):
-    """Nobody could confirm who leads. Ask again."""
+    """No leader confirmed its leadership. Retry."""
 
 
 class Drained(Struct, tag="drained", array_like=True, frozen=True):
-    """Leaderships are handed over, but for `remaining` that nobody could take."""
+    """All leaderships are handed over except `remaining`, which no other replica could take."""
 
     remaining: int = 0
 
@@ -272,13 +273,13 @@ class Drained(Struct, tag="drained", array_like=True, frozen=True):
 ProposeOutcome = Committed | NotLeader | Unknown | Busy | TooLarge
 ReadOutcome = ReadAt | Unavailable
 
-_SIDECAR_SAYS: Final = (
+_SIDECAR_MESSAGES: Final = (
     *(Hello, Refused, Open, Apply, Snapshot, Restore, Close, Destroy, Role, Version),
     *(Committed, NotLeader, Unknown, Busy, TooLarge, ReadAt, Unavailable, Drained),
 )
-_STORE_SAYS: Final = (Hello, Opened, Applied, SnapshotTaken, Done, Failed, Propose, ReadIndex, Doubt, Size, Drain)
+_STORE_MESSAGES: Final = (Hello, Opened, Applied, SnapshotTaken, Done, Failed, Propose, ReadIndex, Doubt, Size, Drain)
 
-SidecarSays = (
+SidecarMessage = (
     Hello
     | Refused
     | Open
@@ -298,7 +299,7 @@ SidecarSays = (
     | Unavailable
     | Drained
 )
-StoreSays = Hello | Opened | Applied | SnapshotTaken | Done | Failed | Propose | ReadIndex | Doubt | Size | Drain
+StoreMessage = Hello | Opened | Applied | SnapshotTaken | Done | Failed | Propose | ReadIndex | Doubt | Size | Drain
 
 
 class FromSidecar(Struct, array_like=True):
@@ -307,7 +308,7 @@ class FromSidecar(Struct, array_like=True):
     id: int
     group: int
     replica: int
-    body: SidecarSays
+    body: SidecarMessage
 
 
 class FromStore(Struct, array_like=True):
@@ -316,14 +317,14 @@ class FromStore(Struct, array_like=True):
     id: int
     group: int
     replica: int
-    body: StoreSays
+    body: StoreMessage
 
 
 _BODY: Final = (3, 0)
 
 
 def apply_payload(number: int, group: int, replica: int, apply: Apply) -> list[Bytes]:
-    """Return the payload of the frame that asks to apply, in pieces where entries are large."""
+    """Encode an `Apply` frame, in several pieces if entries are large."""
     entries = apply.entries
     if not entries or len(entries[0].data) < LARGE_BYTES:
         return [SIDECAR_CODEC.encode(FromSidecar(number, group, replica, apply))]
@@ -340,7 +341,7 @@ def apply_payload(number: int, group: int, replica: int, apply: Apply) -> list[B
 
 
 def propose_payload(number: int, group: int, replica: int, data: bytes) -> list[Bytes]:
-    """Return the payload of the frame that asks to log an entry, in pieces where it is large."""
+    """Encode a `Propose` frame, in several pieces if the entry is large."""
     if len(data) < LARGE_BYTES:
         return [STORE_CODEC.encode(FromStore(number, group, replica, Propose(data)))]
     pieces = Pieces()
@@ -349,5 +350,5 @@ def propose_payload(number: int, group: int, replica: int, data: bytes) -> list[
     return pieces.take()
 
 
-SIDECAR_CODEC: Final = Codec[FromSidecar, FromStore](FromStore, kinds=kinds_of(*_STORE_SAYS), path=_BODY)
-STORE_CODEC: Final = Codec[FromStore, FromSidecar](FromSidecar, kinds=kinds_of(*_SIDECAR_SAYS), path=_BODY)
+SIDECAR_CODEC: Final = Codec[FromSidecar, FromStore](FromStore, kinds=kinds_of(*_STORE_MESSAGES), path=_BODY)
+STORE_CODEC: Final = Codec[FromStore, FromSidecar](FromSidecar, kinds=kinds_of(*_SIDECAR_MESSAGES), path=_BODY)

@@ -1,7 +1,7 @@
-"""The store's end of the state-machine socket: it connects to the sidecar, again and again.
+"""The store's end of the state-machine socket: it connects to the sidecar, and reconnects when the connection is lost.
 
-Requests of one group are to be carried out in the order in which they arrive, also across connections: when the
-sidecar comes back it opens the group anew, and the answer must tell of everything that was asked before.
+A state machine must carry out the requests of one group in the order in which they arrive, also across connections.
+After a reconnect the sidecar opens the group again, and the answer must cover all requests of the earlier connection.
 """
 
 from __future__ import annotations
@@ -19,10 +19,7 @@ from evenkeel.runtime.clock import Clock, SystemClock
 from evenkeel.versions import FIRST, SUPPORTED
 from evenkeel.wire.frame_connection import FrameConnection
 from evenkeel.wire.framing import Drops, Reason
-from evenkeel.wire.pending_calls import Calls
 from evenkeel.wire.socket_messages import (
-    MAX_ENTRY_BYTES,
-    MAX_PROPOSED_BYTES,
     STORE_CODEC,
     VERSION,
     Applied,
@@ -49,18 +46,19 @@ from evenkeel.wire.socket_messages import (
     Refused,
     Restore,
     Role,
-    SidecarSays,
+    SidecarMessage,
     Size,
     Snapshot,
     SnapshotTaken,
-    StoreSays,
+    StoreMessage,
     TooLarge,
     Unavailable,
     Unknown,
     Version,
     propose_payload,
 )
-from evenkeel.wire.unix_paths import check_path, widen
+from evenkeel.wire.socket_peer import SocketPeer
+from evenkeel.wire.unix_paths import check_socket_path, enlarge_send_buffer
 
 __all__ = ["DEFAULT_CREDIT", "StateMachine", "StoreSocket"]
 
@@ -71,18 +69,18 @@ _READ_ANSWERS: Final = (ReadAt, Unavailable)
 
 
 class StateMachine(Protocol):
-    """What a store does when its sidecar asks. Each `answer` is called once, now or later, from the event loop."""
+    """What a store does for its sidecar. Each `answer` is called once, now or later, from the event loop."""
 
     def connected(self, volume: str) -> None:
-        """The sidecar is there, and this is its volume: a store without one takes it as its own."""
+        """The sidecar of this volume is connected; a store without a volume adopts it."""
         ...
 
     def disconnected(self) -> None:
-        """It is gone; answers to what it asked go nowhere."""
+        """The sidecar is disconnected; answers to its requests are discarded."""
         ...
 
     def open(self, group: int, replica: int, request: Open, answer: Callable[[Opened | Failed], None]) -> None:
-        """Get ready, and tell how far the state is durable."""
+        """Prepare a group, and answer with the index up to which its state is durable."""
         ...
 
     def apply(self, group: int, replica: int, request: Apply, answer: Callable[[Applied | Failed], None]) -> None:
@@ -96,7 +94,7 @@ class StateMachine(Protocol):
         ...
 
     def restore(self, group: int, replica: int, request: Restore, answer: Callable[[Applied | Failed], None]) -> None:
-        """Replace the state by a snapshot's."""
+        """Replace the state with a snapshot."""
         ...
 
     def close(self, group: int, replica: int, answer: Callable[[Done | Failed], None]) -> None:
@@ -108,7 +106,7 @@ class StateMachine(Protocol):
         ...
 
     def role(self, group: int, replica: int, role: Role) -> None:
-        """Know who leads."""
+        """Note who leads."""
         ...
 
 
@@ -126,28 +124,26 @@ class StoreSocket:
         rng: Rng | None = None,
         drops: Drops | None = None,
     ) -> None:
-        check_path(path)
+        check_socket_path(path)
         self.path = path
         self.drops: Drops = Drops() if drops is None else drops
         self._hello = Hello(VERSION, volume, credit, supported=SUPPORTED)
         self.cluster_version = FIRST
-        """What all parts of the cluster can read, by the sidecar's last word; see `evenkeel.versions`."""
+        """The version that all parts of the cluster can read, as the sidecar last reported it: `evenkeel.versions`."""
         self._state_machine = state_machine
         self._backoff = Backoff(clock=clock or SystemClock(), rng=rng or random.Random())
-        self._sidecar: FrameConnection | None = None
-        self._calls: Calls[SidecarSays] = Calls()
-        self._proposed = 0
+        self._sidecar: SocketPeer[StoreMessage, SidecarMessage] = SocketPeer(_encode)
         self._takes_sizes = False
-        self._ended: asyncio.Future[None] | None = None
+        self._lost: asyncio.Future[None] | None = None
         self._refused: HandshakeError | None = None
 
     @property
     def connected(self) -> bool:
-        """Whether the sidecar is there."""
-        return self._sidecar is not None
+        """Whether the sidecar is connected."""
+        return self._sidecar.connection is not None
 
     async def run(self) -> None:
-        """Connect, and connect again, until cancelled; `HandshakeError` where no attempt can ever succeed."""
+        """Connect and reconnect until cancelled; `HandshakeError` if the sidecar refuses this store for good."""
         while True:
             connection = await self._connect()
             if connection is not None:
@@ -158,7 +154,7 @@ class StoreSocket:
 
     async def _connect(self) -> FrameConnection | None:
         loop = asyncio.get_running_loop()
-        self._ended, self._refused = loop.create_future(), None
+        self._lost, self._refused = loop.create_future(), None
         try:
             _, connection = await loop.create_unix_connection(
                 lambda: FrameConnection(self, drops=self.drops), str(self.path)
@@ -168,106 +164,91 @@ class StoreSocket:
         return connection
 
     async def _until_lost(self, connection: FrameConnection) -> None:
-        assert self._ended is not None
+        assert self._lost is not None
         try:
-            await self._ended
+            await self._lost
         finally:
             connection.close()
-            await connection.ended()
+            await connection.wait_closed()
 
-    # What the store asks
+    # Requests to the sidecar
 
     def propose(self, group: int, replica: int, data: bytes) -> asyncio.Future[ProposeOutcome]:
-        """Have an entry logged. Never fails: an outcome nobody knows is `Unknown`."""
+        """Propose an entry. The future never fails: if the outcome is unknown, it is `Unknown`."""
         future: asyncio.Future[ProposeOutcome] = asyncio.get_running_loop().create_future()
         self.propose_to(group, replica, data, partial(_settle, future, Unknown()))
         return future
 
     def propose_to(self, group: int, replica: int, data: bytes, answer: Callable[[ProposeOutcome], None]) -> None:
-        """The same for those who have thousands of proposals under way; `answer` may be called at once."""
-        size = len(data)
-        if size > MAX_ENTRY_BYTES:
-            answer(TooLarge())
-        elif self._sidecar is None:
+        """Propose an entry with a callback, which is cheaper than a future and may be called before this returns."""
+        refusal = self._sidecar.proposal_refusal(len(data))
+        if refusal is not None:
+            answer(refusal)
+        elif self._sidecar.connection is None:
             answer(NotLeader())
-        elif self._proposed + size > MAX_PROPOSED_BYTES:
-            answer(Busy())
         else:
-            self._proposed += size
-            settle = partial(self._outcome, answer, size)
-            number = self._calls.begin(group, replica, accepts=_PROPOSE_ANSWERS, settle=settle)
-            self._sidecar.send(*propose_payload(number, group, replica, data))
+            self._sidecar.proposed_bytes += len(data)
+            settle = partial(self._proposed, answer, len(data))
+            number = self._sidecar.calls.begin(group, replica, accepts=_PROPOSE_ANSWERS, settle=settle)
+            self._sidecar.connection.send(*propose_payload(number, group, replica, data))
 
     def read_index(self, group: int, replica: int) -> asyncio.Future[ReadOutcome]:
-        """Ask from which applied index on a read that begins now may be answered."""
-        return self._ask(group, replica, ReadIndex(), _READ_ANSWERS, lost=Unavailable())
+        """Ask for the index that must be applied before a read that starts now can be answered."""
+        return self._request(group, replica, ReadIndex(), _READ_ANSWERS, if_lost=Unavailable())
 
     def doubt(self, group: int, replica: int, detail: str, *, unfit: bool = False) -> None:
-        """Tell why a group's state may be wrong, "" where it is not; lost where no sidecar is connected."""
-        if self._sidecar is not None:
-            self._send(self._sidecar, 0, group, replica, Doubt(detail, unfit))
+        """Report why the state of a group may be wrong, "" if it no longer is; lost if no sidecar is connected."""
+        self._sidecar.notify(group, replica, Doubt(detail, unfit))
 
     def size(self, group: int, replica: int, size: int) -> None:
-        """Tell about how many bytes a snapshot of a group would have; lost where no sidecar is there that takes it."""
-        if self._sidecar is not None and self._takes_sizes:
-            self._send(self._sidecar, 0, group, replica, Size(size))
+        """Report the approximate size of a snapshot of a group; lost if no sidecar that supports it is connected."""
+        if self._takes_sizes:
+            self._sidecar.notify(group, replica, Size(size))
 
     def drain(self) -> asyncio.Future[Drained]:
-        """Ask for all leaderships to be handed over; done when they are, or the sidecar is gone."""
-        return self._ask(0, 0, Drain(), (Drained,), lost=Drained())
+        """Ask the sidecar to hand over all leaderships; done when it has, or when it is disconnected."""
+        return self._request(0, 0, Drain(), (Drained,), if_lost=Drained())
 
-    def _ask(
-        self, group: int, replica: int, body: StoreSays, accepts: tuple[type[Any], ...], *, lost: SidecarSays
+    def _request(
+        self, group: int, replica: int, body: StoreMessage, accepts: tuple[type[Any], ...], *, if_lost: SidecarMessage
     ) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        if self._sidecar is None:
-            future.set_result(lost)
-            return future
-        number = self._calls.begin(group, replica, accepts=accepts, settle=partial(_settle, future, lost))
-        self._send(self._sidecar, number, group, replica, body)
+        self._sidecar.request(group, replica, body, accepts=accepts, settle=partial(_settle, future, if_lost))
         return future
 
-    def _outcome(self, answer: Callable[[ProposeOutcome], None], size: int, body: ProposeOutcome | None) -> None:
-        self._proposed -= size
+    def _proposed(self, answer: Callable[[ProposeOutcome], None], size: int, body: ProposeOutcome | None) -> None:
+        self._sidecar.proposed_bytes -= size
         answer(Unknown() if body is None else body)
 
-    def _send(self, sidecar: FrameConnection, number: int, group: int, replica: int, body: StoreSays) -> None:
-        sidecar.send(STORE_CODEC.encode(FromStore(number, group, replica, body)))
-
-    # What the sidecar asks
+    # Requests from the sidecar
 
     def made(self, connection: FrameConnection) -> None:
-        """Introduce ourselves."""
-        widen(connection.transport.get_extra_info("socket"))
-        self._send(connection, 0, 0, 0, self._hello)
+        """Send the hello."""
+        enlarge_send_buffer(connection.transport.get_extra_info("socket"))
+        self._sidecar.send(connection, 0, 0, 0, self._hello)
 
     def received(self, connection: FrameConnection, payload: memoryview) -> None:
-        """Take in a request, an answer or a refusal."""
+        """Handle a hello, a refusal, a request or an answer."""
         frame = STORE_CODEC.decode(payload)
-        if connection is not self._sidecar:
-            self._greeted(connection, frame.body)
+        if connection is not self._sidecar.connection:
+            self._handshake(connection, frame.body)
         elif isinstance(frame.body, Apply):
             self._state_machine.apply(frame.group, frame.replica, frame.body, self._answer(connection, frame))
-        elif not self._request(connection, frame):
-            self._calls.answered(frame.id, frame.group, frame.replica, frame.body)
+        elif not self._handle_request(connection, frame):
+            self._sidecar.calls.answered(frame.id, frame.group, frame.replica, frame.body)
 
     def lost(self, connection: FrameConnection) -> None:
-        """Settle what nobody will answer any more."""
-        if connection is self._sidecar:
-            self._sidecar = None
-            self._calls.abandon()
+        """Settle all pending requests."""
+        if connection is self._sidecar.connection:
+            self._sidecar.detach()
             self._state_machine.disconnected()
-        if self._ended is not None and not self._ended.done():
-            self._ended.set_result(None)
+        if self._lost is not None and not self._lost.done():
+            self._lost.set_result(None)
 
-    def _request(self, connection: FrameConnection, frame: FromSidecar) -> bool:
-        """Whether the frame asks something of the state machine."""
-        machine, group, replica, answer = (
-            self._state_machine,
-            frame.group,
-            frame.replica,
-            self._answer(connection, frame),
-        )
+    def _handle_request(self, connection: FrameConnection, frame: FromSidecar) -> bool:
+        """Pass a request to the state machine; False if the frame is not a request."""
+        machine, group, replica = self._state_machine, frame.group, frame.replica
+        answer = self._answer(connection, frame)
         match frame.body:
             case Open():
                 machine.open(group, replica, frame.body, answer)
@@ -288,20 +269,20 @@ class StoreSocket:
         return True
 
     def _set_version(self, connection: FrameConnection, version: int) -> bool:
-        """Whether the store can work by this cluster version; it hangs up for good where it cannot."""
+        """Adopt a cluster version; if this store does not support it, refuse the sidecar and return False."""
         if SUPPORTED.includes(version):
             self.cluster_version = version
             return True
         detail = (
-            f"the cluster version is {version}, and this store supports {SUPPORTED}: run a release that supports it"
+            f"the cluster version is {version}, but this store supports {SUPPORTED}; run a release that supports it"
         )
         self._refuse(connection, Reason.VERSION, detail)
         return False
 
-    def _answer(self, connection: FrameConnection, frame: FromSidecar) -> Callable[[StoreSays], None]:
-        return partial(self._send, connection, frame.id, frame.group, frame.replica)
+    def _answer(self, connection: FrameConnection, frame: FromSidecar) -> Callable[[StoreMessage], None]:
+        return partial(self._sidecar.send, connection, frame.id, frame.group, frame.replica)
 
-    def _greeted(self, connection: FrameConnection, body: SidecarSays) -> None:
+    def _handshake(self, connection: FrameConnection, body: SidecarMessage) -> None:
         if isinstance(body, Refused):
             return self._refuse(connection, body.reason, body.detail)
         if not isinstance(body, Hello):
@@ -309,13 +290,13 @@ class StoreSocket:
         if body.version != VERSION:
             detail = (
                 f"the store speaks version {VERSION} of the state-machine socket and the sidecar version "
-                f"{body.version}: run both from one release"
+                f"{body.version}; run both from one release"
             )
             return self._refuse(connection, Reason.VERSION, detail)
         if not self._set_version(connection, body.cluster):
             return None
         self._hello = Hello(VERSION, body.volume, self._hello.credit, supported=SUPPORTED)
-        self._sidecar, self._calls, self._proposed = connection, Calls(), 0
+        self._sidecar.attach(connection)
         self._takes_sizes = body.sizes
         self._backoff.reset()
         return self._state_machine.connected(body.volume)
@@ -325,6 +306,10 @@ class StoreSocket:
         connection.dismiss(reason, detail)
 
 
-def _settle(future: asyncio.Future[Any], lost: SidecarSays, body: SidecarSays | None) -> None:
+def _encode(number: int, group: int, replica: int, body: StoreMessage) -> bytes:
+    return STORE_CODEC.encode(FromStore(number, group, replica, body))
+
+
+def _settle(future: asyncio.Future[Any], if_lost: SidecarMessage, body: SidecarMessage | None) -> None:
     if not future.done():
-        future.set_result(lost if body is None else body)
+        future.set_result(if_lost if body is None else body)

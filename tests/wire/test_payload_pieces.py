@@ -1,4 +1,4 @@
-"""A payload in pieces is the payload, and what is large in it is not copied."""
+"""Payloads in pieces equal payloads in one piece, without copies of large values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ sizes = st.one_of(st.integers(0, 40), st.sampled_from([LARGE_BYTES - 1, LARGE_BY
 @settings(derandomize=True, deadline=None)
 @given(st.lists(sizes, max_size=20), st.integers(0, 1 << 62))
 def test_applies_in_pieces_are_the_same_bytes(lengths: list[int], number: int) -> None:
-    """Whatever sizes entries have, the store reads what it would read if the payload were made in one go."""
+    """An `Apply` in pieces has the same bytes as one that is encoded at once, for entries of any size."""
     entries = [LoggedEntry(number + place, bytes([place]) * size) for place, size in enumerate(lengths)]
     apply = Apply(number, number + len(lengths), entries)
     payload = b"".join(apply_payload(number, 7, 3, apply))
@@ -38,28 +38,28 @@ def test_applies_in_pieces_are_the_same_bytes(lengths: list[int], number: int) -
 @settings(derandomize=True, deadline=None)
 @given(sizes, st.integers(0, 1 << 62))
 def test_proposals_in_pieces_are_the_same_bytes(size: int, number: int) -> None:
-    """So does the sidecar."""
+    """A `Propose` in pieces has the same bytes as one that is encoded at once."""
     data = bytes(size)
     payload = b"".join(propose_payload(number, 7, 3, data))
     assert payload == STORE_CODEC.encode(FromStore(number, 7, 3, Propose(data)))
 
 
 def test_many_entries_are_a_long_list() -> None:
-    """A list past 65,535 values has another head."""
+    """A list of more than 65,535 values has another msgpack header."""
     entries = [LoggedEntry(0, bytes(LARGE_BYTES)), *(LoggedEntry(place, b"") for place in range(1, 70_000))]
     apply = Apply(0, 70_000, entries)
     assert b"".join(apply_payload(1, 7, 3, apply)) == SIDECAR_CODEC.encode(FromSidecar(1, 7, 3, apply))
 
 
 def test_large_data_is_not_copied() -> None:
-    """It is sent from where it is."""
+    """The pieces contain the very object that was passed in."""
     data = bytes(LARGE_BYTES)
     assert any(piece is data for piece in propose_payload(1, 7, 3, data))
     assert any(piece is data for piece in apply_payload(1, 7, 3, Apply(1, 1, [LoggedEntry(1, data)])))
 
 
-def test_too_much_for_a_frame_is_refused() -> None:
-    """In pieces as in one."""
+def test_too_much_for_a_frame_is_rejected() -> None:
+    """The frame limit also applies to payloads in pieces."""
     entries = [LoggedEntry(place, bytes(MAX_FRAME_BYTES // 2)) for place in range(2)]
-    with pytest.raises(FrameError, match="a frame takes"):
+    with pytest.raises(FrameError, match="exceeds the frame limit"):
         apply_payload(1, 7, 3, Apply(0, 1, entries))

@@ -1,4 +1,4 @@
-"""The kinds of the state-machine socket, byte by byte: what other languages have to write and read."""
+"""The messages of the state-machine socket, byte by byte, as implementations in other languages see them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from evenkeel.wire import socket_messages as m
 from evenkeel.wire.frame_codec import Codec
 from evenkeel.wire.framing import Reason
 
-SIDECAR: list[tuple[m.SidecarSays, list[Any]]] = [
+SIDECAR: list[tuple[m.SidecarMessage, list[Any]]] = [
     (m.Hello(1, "vol-1", 0, True, VersionRange(1, 2), 2), ["hello", 1, "vol-1", 0, True, [1, 2], 2]),
     (m.Refused("version", "why"), ["refused", "version", "why"]),
     (m.Open("orders.1", 4), ["open", "orders.1", 4]),
@@ -35,7 +35,7 @@ SIDECAR: list[tuple[m.SidecarSays, list[Any]]] = [
     (m.Unavailable(), ["unavailable"]),
     (m.Drained(1), ["drained", 1]),
 ]
-STORE: list[tuple[m.StoreSays, list[Any]]] = [
+STORE: list[tuple[m.StoreMessage, list[Any]]] = [
     (m.Hello(1, "", 1 << 20), ["hello", 1, "", 1 << 20, False, [1, 1], 1]),
     (m.Opened(4, "ok"), ["opened", 4, "ok", ""]),
     (m.Applied(7), ["applied", 7]),
@@ -51,7 +51,7 @@ STORE: list[tuple[m.StoreSays, list[Any]]] = [
 
 
 @pytest.mark.parametrize(("body", "array"), SIDECAR, ids=lambda value: getattr(value, "__class__", type).__name__)
-def test_what_a_sidecar_says(body: m.SidecarSays, array: list[Any]) -> None:
+def test_sidecar_messages(body: m.SidecarMessage, array: list[Any]) -> None:
     """A sidecar's message is the documented array, and a store reads it back."""
     written = m.SIDECAR_CODEC.encode(m.FromSidecar(1, 2, 3, body))
     assert msgspec.msgpack.decode(written) == [1, 2, 3, array]
@@ -59,7 +59,7 @@ def test_what_a_sidecar_says(body: m.SidecarSays, array: list[Any]) -> None:
 
 
 @pytest.mark.parametrize(("body", "array"), STORE, ids=lambda value: getattr(value, "__class__", type).__name__)
-def test_what_a_store_says(body: m.StoreSays, array: list[Any]) -> None:
+def test_store_messages(body: m.StoreMessage, array: list[Any]) -> None:
     """A store's message is the documented array, and a sidecar reads it back."""
     written = m.STORE_CODEC.encode(m.FromStore(1, 2, 3, body))
     assert msgspec.msgpack.decode(written) == [1, 2, 3, array]
@@ -67,13 +67,13 @@ def test_what_a_store_says(body: m.StoreSays, array: list[Any]) -> None:
 
 
 def test_tables_are_complete() -> None:
-    """The tables above speak of every kind there is."""
-    assert {type(body) for body, _ in SIDECAR} == set(m.SidecarSays.__args__)
-    assert {type(body) for body, _ in STORE} == set(m.StoreSays.__args__)
+    """The tables above have every message."""
+    assert {type(body) for body, _ in SIDECAR} == set(m.SidecarMessage.__args__)
+    assert {type(body) for body, _ in STORE} == set(m.StoreMessage.__args__)
 
 
 def test_arrays_may_grow() -> None:
-    """A newer hello with more in it is still read, and one with less takes the defaults."""
+    """A hello with more fields is accepted, and one with fewer fields uses the defaults."""
     newer = msgspec.msgpack.encode([0, 0, 0, ["hello", 2, "v", 7, False, [1, 1], 1, {"and": "more"}]])
     older = msgspec.msgpack.encode([0, 0, 0, ["hello", 0]])
     assert m.SIDECAR_CODEC.decode(newer).body == m.Hello(2, "v", 7)
@@ -141,15 +141,15 @@ def test_random_bytes_are_refused_or_read(payload: bytes) -> None:
 
 @settings(derandomize=True, deadline=None)
 @given(st.sampled_from(STORE), st.integers(min_value=0), st.integers(min_value=0, max_value=255))
-def test_damaged_message_is_refused_or_read(message: tuple[m.StoreSays, list[Any]], place: int, byte: int) -> None:
-    """One changed byte of a good message gives another message or a `FrameError`."""
+def test_damaged_message_is_refused_or_read(message: tuple[m.StoreMessage, list[Any]], place: int, byte: int) -> None:
+    """A message with one changed byte is decoded as another message or rejected with `FrameError`."""
     payload = bytearray(m.STORE_CODEC.encode(m.FromStore(300, 2**40, 7, message[0])))
     payload[place % len(payload)] = byte
     assert_refused_or_read(m.SIDECAR_CODEC, bytes(payload))
 
 
 def test_too_long_message_is_not_sent() -> None:
-    """What no reader would take is refused where it is written."""
+    """A message that exceeds the limit is rejected by the sender."""
     with pytest.raises(FrameError) as refused:
         m.SIDECAR_CODEC.encode(m.FromSidecar(1, 2, 3, m.Apply(1, 1, [m.LoggedEntry(1, bytes(65 << 20))])))
     assert refused.value.reason == Reason.TOO_LONG

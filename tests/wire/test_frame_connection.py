@@ -1,4 +1,4 @@
-"""A connection whose transport misbehaves."""
+"""`FrameConnection` with transports that misbehave."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from evenkeel.wire.frame_connection import FrameConnection
 from evenkeel.wire.framing import Drops
 
 
-class Keeper:
-    """An owner that counts."""
+class CountingOwner:
+    """An owner that counts how often it is told that its connection was lost."""
 
     def __init__(self) -> None:
         self.lost_times = 0
@@ -29,13 +29,13 @@ class Keeper:
 
 
 class ClosedTransport:
-    """What uvloop leaves behind when dialling is called off: closed, of no use, and silent about it."""
+    """What uvloop leaves behind when dialling is cancelled: closed, but not always reported as closing."""
 
-    def __init__(self, *, says_so: bool) -> None:
-        self._says_so = says_so
+    def __init__(self, *, reports_closing: bool) -> None:
+        self._reports_closing = reports_closing
 
     def is_closing(self) -> bool:
-        return self._says_so
+        return self._reports_closing
 
     def _refuse(self, *_: Any) -> None:
         raise RuntimeError("the handler is closed")
@@ -48,7 +48,7 @@ class ClosedTransport:
 
 
 class StuckTransport:
-    """One whose other end does not read: closing waits for ever, aborting does not."""
+    """A transport whose other end does not read: `close` never completes, `abort` does."""
 
     def __init__(self) -> None:
         self.protocol: FrameConnection | None = None
@@ -71,28 +71,28 @@ class StuckTransport:
         asyncio.get_running_loop().call_soon(self.protocol.connection_lost, None)
 
 
-async def test_an_end_that_does_not_read_is_given_up() -> None:
-    """Whoever waits for the end of a connection waits a second, then it is aborted."""
-    keeper, transport = Keeper(), StuckTransport()
-    connection = transport.protocol = FrameConnection(keeper, drops=Drops())
+async def test_a_peer_that_does_not_read_is_aborted() -> None:
+    """`wait_closed` aborts the connection after a second."""
+    owner, transport = CountingOwner(), StuckTransport()
+    connection = transport.protocol = FrameConnection(owner, drops=Drops())
     connection.connection_made(cast("asyncio.Transport", transport))
     connection.close()
     async with asyncio.timeout(10):
-        await connection.ended()
-    assert keeper.lost_times == 1
+        await connection.wait_closed()
+    assert owner.lost_times == 1
 
 
-@pytest.mark.parametrize("says_so", [True, False])
+@pytest.mark.parametrize("reports_closing", [True, False])
 @pytest.mark.parametrize("end", [FrameConnection.close, FrameConnection.abort, FrameConnection.flush])
-async def test_a_transport_closed_behind_its_back(end: Callable[[FrameConnection], None], says_so: bool) -> None:
-    """Its owner is told once, whoever waits for the end is let go, and nothing fails."""
-    keeper = Keeper()
-    connection = FrameConnection(keeper, drops=Drops())
-    connection.connection_made(cast("asyncio.Transport", ClosedTransport(says_so=says_so)))
+async def test_a_transport_closed_silently(end: Callable[[FrameConnection], None], reports_closing: bool) -> None:
+    """The owner is notified once, `wait_closed` returns, and nothing fails."""
+    owner = CountingOwner()
+    connection = FrameConnection(owner, drops=Drops())
+    connection.connection_made(cast("asyncio.Transport", ClosedTransport(reports_closing=reports_closing)))
     end(connection)
     async with asyncio.timeout(10):
-        await connection.ended()
+        await connection.wait_closed()
     connection.connection_lost(None)
     connection.close()
     assert connection.closing
-    assert keeper.lost_times == 1
+    assert owner.lost_times == 1

@@ -1,4 +1,4 @@
-"""Small writes that share entries."""
+"""`BatchingClient` puts small writes into shared entries."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from evenkeel_reference.reference_entries import Batch
 from evenkeel_reference.reference_server import Written
 
 
-class Client:
-    """Notes what is written; answers when told to."""
+class FakeClient:
+    """Records writes; the test sets their results."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[Batch, asyncio.Future[WriteOutcome]]] = []
@@ -28,52 +28,54 @@ class Client:
         return future
 
 
-async def turns(count: int = 3) -> None:
+async def run_loop(count: int = 3) -> None:
     for _ in range(count):
         await asyncio.sleep(0)
 
 
-def batching(client: Client, *, at_once: int = 1, most: int = 100) -> BatchingClient:
-    return BatchingClient(cast("ReferenceClient", client), 1, writer="w", at_once=at_once, most=most)
+def batching(client: FakeClient, *, max_in_flight: int = 1, max_batch: int = 100) -> BatchingClient:
+    return BatchingClient(
+        cast("ReferenceClient", client), 1, writer="w", max_in_flight=max_in_flight, max_batch=max_batch
+    )
 
 
-async def test_writes_gather_while_others_are_on_their_way() -> None:
-    """What one turn brings leaves at once; what comes meanwhile goes together, in order, under the next token."""
-    client = Client()
+async def test_writes_are_batched_while_others_are_in_flight() -> None:
+    """Writes of one loop iteration leave at once; later writes wait and share the next token, in order."""
+    client = FakeClient()
     writes = batching(client)
     first = [writes.put(b"a", b"1"), writes.put(b"b", b"2")]
-    await turns()
+    await run_loop()
     second = [writes.put(b"a", None), writes.put(b"c", b"3")]
-    await turns()
+    await run_loop()
     assert [entry for entry, _ in client.sent] == [Batch("w", 1, [(b"a", b"1"), (b"b", b"2")])]
     client.sent[0][1].set_result(Written(5, 1))
     assert await asyncio.gather(*first) == [Written(5, 1), Written(5, 1)]
-    await turns()
+    await run_loop()
     assert client.sent[1][0] == Batch("w", 2, [(b"a", None), (b"c", b"3")])
     assert not any(write.done() for write in second)
 
 
-async def test_no_entry_holds_more_than_it_may() -> None:
-    """What is too much for one entry goes in several, as many at a time as may be."""
-    client = Client()
-    writes = batching(client, at_once=2, most=2)
+async def test_the_size_of_an_entry_is_limited() -> None:
+    """Writes beyond the limit of an entry are split, and no more entries than allowed are in flight."""
+    client = FakeClient()
+    writes = batching(client, max_in_flight=2, max_batch=2)
     for number in range(5):
         writes.put(b"%d" % number, b"")
-    await turns()
+    await run_loop()
     assert [len(entry.changes) for entry, _ in client.sent] == [2, 2]
     client.sent[0][1].set_result(Written(5, 1))
-    await turns()
+    await run_loop()
     assert [len(entry.changes) for entry, _ in client.sent] == [2, 2, 1]
 
 
-async def test_nobody_waits_for_a_connection_that_is_gone() -> None:
-    """Whatever was gathered when the connection went has an outcome that nobody knows."""
-    client = Client()
+async def test_writes_without_a_connection_are_unknown() -> None:
+    """Writes that were queued when the connection was lost have an unknown outcome."""
+    client = FakeClient()
     writes = batching(client)
     client.connected = False
     assert await writes.put(b"a", b"1") == Unknown()
     client.connected = True
     write = writes.put(b"a", b"2")
-    await turns()
+    await run_loop()
     client.sent[0][1].set_result(Unknown())
     assert await write == Unknown()

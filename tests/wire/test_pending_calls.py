@@ -1,4 +1,4 @@
-"""Answers find their requests, and credit is kept."""
+"""`PendingCalls` matches answers with requests; `CreditQueue` respects its credit."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from evenkeel.errors import FrameError
 from evenkeel.wire.credit_queue import CreditQueue
 from evenkeel.wire.framing import Reason
-from evenkeel.wire.pending_calls import Calls
+from evenkeel.wire.pending_calls import PendingCalls
 
 
-def test_answers_come_in_any_order() -> None:
-    """Each answer goes to the request whose number it repeats."""
-    calls: Calls[str | int] = Calls()
+def test_answers_arrive_in_any_order() -> None:
+    """Each answer settles the request with its number."""
+    calls: PendingCalls[str | int] = PendingCalls()
     got: dict[int, str | int | None] = {}
     numbers = [calls.begin(1, replica, accepts=(str,), settle=partial(got.__setitem__, replica)) for replica in (1, 2)]
     for replica, number in ((2, numbers[1]), (1, numbers[0])):
@@ -32,8 +32,8 @@ def test_answers_come_in_any_order() -> None:
     ids=["number", "group", "replica", "kind"],
 )
 def test_answer_to_something_else_is_unexpected(number: int, group: int, replica: int, body: str | int) -> None:
-    """An answer that does not fit its request is refused, and whoever waits learns that there will be none."""
-    calls: Calls[str | int] = Calls()
+    """An answer that does not match its request is rejected, and the request is settled with None."""
+    calls: PendingCalls[str | int] = PendingCalls()
     got: list[str | int | None] = []
     calls.begin(5, 6, accepts=(str,), settle=got.append)
     with pytest.raises(FrameError) as refused:
@@ -45,7 +45,7 @@ def test_answer_to_something_else_is_unexpected(number: int, group: int, replica
 
 def test_second_answer_is_unexpected() -> None:
     """A request is answered once."""
-    calls: Calls[str] = Calls()
+    calls: PendingCalls[str] = PendingCalls()
     got: list[str | None] = []
     number = calls.begin(1, 1, accepts=(str,), settle=got.append)
     calls.answered(number, 1, 1, "first")
@@ -61,17 +61,17 @@ def test_second_answer_is_unexpected() -> None:
     st.randoms(use_true_random=False),
 )
 def test_credit_is_never_exceeded(credit: int, sizes: list[int], rng: random.Random) -> None:
-    """Unanswered bytes stay within the credit, but for a single item that exceeds it alone; order is kept."""
+    """Unanswered bytes stay within the credit, except for a single larger item; the order is kept."""
     queue: CreditQueue[int] = CreditQueue(credit)
     for place, size in enumerate(sizes):
         queue.add(place, size)
-    flying: list[int] = []
+    unanswered: list[int] = []
     sent: list[int] = []
     while queue.bytes:
         for place in queue.ready():
-            flying.append(place)
+            unanswered.append(place)
             sent.append(place)
-            assert len(flying) == 1 or sum(sizes[item] for item in flying) <= credit
-        done = flying.pop(rng.randrange(len(flying)))
+            assert len(unanswered) == 1 or sum(sizes[item] for item in unanswered) <= credit
+        done = unanswered.pop(rng.randrange(len(unanswered)))
         queue.answered(sizes[done])
     assert sent == list(range(len(sizes)))
