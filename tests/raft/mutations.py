@@ -313,7 +313,7 @@ def repair_without_looking(patch: Patch) -> None:
 
     def taking(r: raft_state.Raft, m: InstallSnapshot) -> None:
         if m.repair:
-            follower_role._refill(r.log, m.meta)
+            follower_role._restore_state(r.log, m.meta)
         else:
             on_install_snapshot(r, m)
 

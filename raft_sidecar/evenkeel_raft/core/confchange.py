@@ -1,8 +1,8 @@
-"""The configuration engine: pure functions from a configuration and a change to the next configuration.
+"""Configuration changes: pure functions from a configuration and a change to the next configuration.
 
-Voters change only through a joint configuration, also when it is a single one: a one-step change is safe only
-together with conditions that are easy to lose (jraft gave the shortcut up), and costs one log entry less. A replica
-that is demoted while joint still votes in the outgoing half, so it waits in `learners_next`; promotion is in place.
+Voters change only through a joint configuration, even when a single voter changes. A one-step change would save one log
+entry, but is safe only under conditions that are easy to violate (jraft removed that shortcut). A voter that is demoted
+keeps its vote in the outgoing half and waits in `learners_next`; a promotion takes effect immediately.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ __all__ = ["apply_change", "enter_joint", "leave", "leave_joint", "simple"]
 
 
 def apply_change(conf: Conf, change: ConfChange) -> Conf:
-    """Return the configuration after the change, or refuse it."""
+    """Return the configuration after the change; raises `RefusedError` if the change is not valid."""
     if change.transition == LEAVE:
         if change.changes:
-            raise _bad("leaving a joint configuration changes nobody")
+            raise _bad("leaving a joint configuration must not list changes")
         return leave_joint(conf, token=change.token, staged=change.staged)
     if change.transition == JOINT:
         return enter_joint(conf, change.changes, token=change.token, staged=change.staged)
@@ -29,11 +29,11 @@ def apply_change(conf: Conf, change: ConfChange) -> Conf:
 
 
 def enter_joint(conf: Conf, changes: Sequence[Change], *, token: int, staged: bool) -> Conf:
-    """Return the joint configuration whose outgoing half is today's voters."""
+    """Return the joint configuration whose outgoing half is the present voters."""
     if conf.joint:
         raise _bad("already joint; leave it first")
     if not conf.voters:
-        raise _bad("there are no voters to leave from")
+        raise _bad("the configuration has no voters")
     _check_changes(changes)
     voters, learners, learners_next = set(conf.voters), set(conf.learners), set[int]()
     for change in changes:
@@ -51,7 +51,7 @@ def enter_joint(conf: Conf, changes: Sequence[Change], *, token: int, staged: bo
         else:
             voters.discard(replica)
     if not voters:
-        raise _bad("it would leave no voters")
+        raise _bad("no voters would remain")
     return _conf(
         voters=voters,
         outgoing=conf.voters,
@@ -64,7 +64,7 @@ def enter_joint(conf: Conf, changes: Sequence[Change], *, token: int, staged: bo
 
 
 def leave_joint(conf: Conf, *, token: int, staged: bool) -> Conf:
-    """Return the configuration that the joint one was entered for."""
+    """Return the configuration that follows a joint one."""
     if not conf.joint:
         raise _bad("not joint; there is nothing to leave")
     return _conf(
@@ -77,14 +77,14 @@ def leave_joint(conf: Conf, *, token: int, staged: bool) -> Conf:
 
 
 def leave(conf: Conf) -> ConfChange:
-    """Return the change that leaves a joint configuration, under the same token."""
+    """Return the change that leaves a joint configuration; it keeps the token."""
     return ConfChange(LEAVE, (), conf.token, conf.staged)
 
 
 def simple(conf: Conf, changes: Sequence[Change], *, token: int, staged: bool) -> Conf:
-    """Return the configuration with learners added or removed, or nothing but a new token."""
+    """Return the configuration with learners added or removed, or with only a new token."""
     if conf.joint:
-        raise _bad("joint; leave it first")
+        raise _bad("the configuration is joint; leave it first")
     _check_changes(changes)
     learners = set(conf.learners)
     for change in changes:
@@ -109,7 +109,7 @@ def _check_changes(changes: Sequence[Change]) -> None:
         raise _bad("a replica is named twice")
     for change in changes:
         if change.replica <= 0 or change.op not in (0, 1, 2):
-            raise _bad(f"replica {change.replica}, operation {change.op}")
+            raise _bad(f"invalid replica id {change.replica} or operation {change.op}")
 
 
 def _merged_info(conf: Conf, changes: Sequence[Change]) -> dict[int, bytes]:

@@ -1,13 +1,13 @@
-"""Elections: pre-vote, votes, and the hand-over a leader asks for.
+"""Elections: pre-vote, votes, and elections started by a leadership transfer.
 
-A replica that heard from a leader within an election timeout ignores requests for votes, so a removed or partitioned
-replica cannot unseat anybody; the leader itself gives up when it has not heard from a quorum for as long
-(replication). Votes are given to whoever asks, member of one's own configuration or not: the asker may know a newer
-one, and a learner that was promoted without knowing it may be the vote that is missing.
+A replica that heard from a leader within an election timeout ignores vote requests, so a removed or partitioned replica
+cannot depose a leader. A leader steps down when it has no contact with a quorum for an election timeout
+(`leader_role`). A replica votes for any candidate, whether or not it is in the replica's own configuration: the
+candidate may know a newer one. A learner votes too: it may have been promoted without knowing it.
 
-Both sides tell what they know to be committed. Otherwise a group can be stuck: a voter that was removed knows so, and
-does not stand; it holds more of the log than the one who needs its vote, and refuses; and that one needs it only
-because it does not know that the removal is committed.
+Vote requests and responses carry the sender's commit index. Without it a group can deadlock: a removed voter knows of
+its removal and does not campaign, but its log is longer, so it rejects the candidate; and the candidate needs that vote
+only because it does not know that the removal is committed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 
 
 def promotable(r: Raft) -> bool:
-    """Whether this replica may stand: a voter that has applied every configuration it knows to be committed."""
+    """Whether this replica may campaign: a voter that applied every configuration it knows to be committed."""
     log, confs = r.log, r.confs
     if not confs.current.is_voter(r.replica) or log.pending_snapshot is not None:
         return False
@@ -40,7 +40,7 @@ def promotable(r: Raft) -> bool:
 
 
 def campaign(r: Raft, *, transfer: bool) -> None:
-    """Stand for election if allowed; a leader's hand-over needs no pre-vote, for the leader is known to agree."""
+    """Campaign if allowed. A leadership transfer skips the pre-vote, because the leader requested the election."""
     if r.role == LEADER or not promotable(r):
         return
     if transfer:
@@ -60,8 +60,8 @@ def _request_votes(r: Raft, *, pre: bool, transfer: bool) -> None:
     conf, log = r.confs.current, r.log
     term = r.term + 1 if pre else r.term
     commit, commit_term = log.committed, log.term(log.committed)
-    # A vote in earnest is asked for only once term, own vote and log are durable: a replica that crashed and forgot
-    # could ask again in the same term with a shorter log, and count answers that were given to the longer one.
+    # Real votes are requested only once term, own vote and log are durable. Otherwise a replica that crashes could
+    # campaign again in the same term with a shorter log, and count votes that were granted for the longer one.
     out = r.messages if pre else r.responses
     for voter in sorted({*conf.voters, *conf.outgoing} - {r.replica}):
         out.append(
@@ -84,18 +84,18 @@ def _tally(r: Raft) -> None:
 
 
 def record_vote(r: Raft, voter: int, *, granted: bool) -> None:
-    """Count a vote; the first answer of each voter stands."""
+    """Count a vote; only the first response of each voter counts."""
     r.votes.setdefault(voter, granted)
     _tally(r)
 
 
 def in_lease(r: Raft) -> bool:
-    """Whether a leader was heard of too recently for anybody to stand against it."""
+    """Whether a leader was in contact within the last election timeout."""
     return r.leader != 0 and r.ticks.now - r.election_since < r.settings.election_ticks
 
 
 def on_vote_request(r: Raft, m: VoteRequest) -> None:
-    """Give a vote, or (`pre`) say whether it would be given."""
+    """Grant or reject a vote or a pre-vote."""
     _learn_commit(r, m.commit, m.commit_term)
     free = r.vote == m.sender or (r.vote == 0 and r.leader == 0) or (m.pre and m.term > r.term)
     if not free or not r.log.is_up_to_date(m.last_index, m.last_term):
@@ -108,15 +108,15 @@ def on_vote_request(r: Raft, m: VoteRequest) -> None:
 
 
 def vote_response(r: Raft, to: int, term: int, *, pre: bool, granted: bool) -> VoteResponse:
-    """Return an answer, with what this replica knows to be committed."""
+    """Build a vote response that carries this replica's commit index."""
     commit = r.log.committed
     return VoteResponse(r.group, r.generation, r.replica, to, term, pre, granted, commit, r.log.term(commit))
 
 
 def _learn_commit(r: Raft, index: int, term: int) -> None:
-    """Take over what another replica knows to be committed, if this log holds the very entry.
+    """Advance the commit index to another replica's, if this log holds the same entry.
 
-    Who learns so of a configuration stops campaigning: the votes were asked for, and would be counted, by another one.
+    If that commits a configuration, the candidate stops campaigning: it would count votes by an outdated one.
     """
     if r.role == LEADER or index <= r.log.committed or r.log.term(index) != term:
         return
@@ -126,24 +126,24 @@ def _learn_commit(r: Raft, index: int, term: int) -> None:
 
 
 def on_vote_response(r: Raft, m: VoteResponse) -> None:
-    """Count a vote, if it answers the question this replica is asking now."""
+    """Count a vote, if it belongs to the current campaign."""
     _learn_commit(r, m.commit, m.commit_term)
     if m.pre:
-        asked = r.role == PRE_CANDIDATE and m.term == (r.term + 1 if m.granted else r.term)
+        current = r.role == PRE_CANDIDATE and m.term == (r.term + 1 if m.granted else r.term)
     else:
-        asked = r.role == CANDIDATE and m.term == r.term
-    if asked:
+        current = r.role == CANDIDATE and m.term == r.term
+    if current:
         record_vote(r, m.sender, granted=m.granted)
 
 
 def on_timeout_now(r: Raft, m: TimeoutNow) -> None:
-    """Take over from the leader. One who was removed or demoted meanwhile is not promotable and stays."""
+    """Campaign at the leader's request. A replica that is not `promotable` ignores it."""
     if r.role == FOLLOWER and m.sender == r.leader:
         campaign(r, transfer=True)
 
 
 def tick_election(r: Raft) -> None:
-    """Stand, unless a leader was heard of in time; one who may not stand calls its leader, which may be asleep."""
+    """Campaign after an election timeout. A member that may not campaign pings its leader, which may be quiesced."""
     now = r.ticks.now
     if now - r.election_since >= r.timeout:
         r.election_since = now

@@ -1,4 +1,4 @@
-"""What a replica does with its leader's messages."""
+"""The follower: handling of a leader's messages."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def follow(r: Raft, leader: int) -> None:
 
 
 def on_append(r: Raft, m: Append) -> Refusal | None:
-    """Add the leader's entries, or say where the logs might agree."""
+    """Append the leader's entries, or reject them with a hint where the logs might match."""
     entries, prev = m.entries, m.prev_index
     last_new = prev + len(entries)
     if entries and (entries[0].index != prev + 1 or entries[-1].index != last_new):
@@ -56,7 +56,7 @@ def on_append(r: Raft, m: Append) -> Refusal | None:
         r.leader_commit = m.commit
     log = r.log
     if prev < log.committed:
-        # What lies below is committed, so it matches; the leader learns where to go on, even below a snapshot.
+        # Committed entries match by definition. Acknowledge them, so that the leader continues after them.
         _acknowledge(r, m.sender, log.committed)
     elif log.maybe_append(prev, m.prev_term, entries):
         if m.commit > log.committed:
@@ -77,17 +77,17 @@ def _acknowledge(r: Raft, leader: int, index: int) -> None:
 
 
 def on_commit_notice(r: Raft, m: CommitNotice) -> None:
-    """Learn that more is committed."""
+    """Advance the commit index."""
     follow(r, m.sender)
     r.commit_to(m.commit)
 
 
 def on_heartbeat(r: Raft, m: Heartbeat) -> None:
-    """Confirm the leader; or fall asleep with it, silently, if there is nothing left to do or to say.
+    """Confirm the leader; or, if the leader quiesces and nothing is outstanding, quiesce without a response.
 
-    A leader that sleeps ignores answers to earlier heartbeats, so what was said in those proves nothing: only the
-    leader's own word shows whether it knows that there is a state here, or that there is none. A leader of the previous
-    release does not say; what it was told last has to do.
+    A quiesced leader ignores responses to earlier heartbeats, so this replica cannot assume that its last reported
+    `stateless` arrived. It quiesces only if the heartbeat shows that the leader knows the current value. A leader of
+    the previous release does not send it; then the last reported value is used.
     """
     follow(r, m.sender)
     r.commit_to(m.commit)
@@ -95,8 +95,8 @@ def on_heartbeat(r: Raft, m: Heartbeat) -> None:
         r.leader_commit = m.committed
     log, stateless = r.log, r.log.stateless
     known = r.reported_stateless if m.stateless is None else m.stateless
-    nothing_new = log.idle and r.forwarded.idle and known == stateless
-    if m.quiesce and m.commit == log.last_index and nothing_new:
+    idle = log.idle and r.forwarded.idle and known == stateless
+    if m.quiesce and m.commit == log.last_index and idle:
         r.quiesce()
         r.schedule_tick(r.ticks.now + 1)
         return
@@ -107,35 +107,35 @@ def on_heartbeat(r: Raft, m: Heartbeat) -> None:
 
 
 def ping_leader(r: Raft) -> None:
-    """Have the leader send a heartbeat, even if it sleeps; the answer tells it how things are here.
+    """Make the leader send a heartbeat even if it is quiesced; the response then reports this replica's state.
 
-    It is a request for a read that nobody waits for: no read has the number 0.
+    The ping is a read request with the number 0, which no real read has.
     """
     r.messages.append(ReadRequest(r.group, r.generation, r.replica, r.leader, r.term, 0))
 
 
 def report_commit(r: Raft) -> None:
-    """Tell the leader, once it is durable, that a configuration entry is known to be committed."""
+    """Report the new commit index of a configuration entry to the leader once it is durable."""
     if r.role == FOLLOWER and r.leader:
         r.responses.append(HeartbeatResponse(r.group, r.generation, r.replica, r.leader, r.term, 0, 0))
 
 
 def on_install_snapshot(r: Raft, m: InstallSnapshot) -> None:
-    """Begin at a snapshot whose files are in place; or use it to refill a damaged state machine, keeping the log.
+    """Replace the log by a snapshot whose files are in place, or restore a damaged state machine and keep the log.
 
-    A member's state is for the latter only, whatever this replica is by now. It fits where this log holds the very
-    entry that it ends with, and that is known to be committed: then it is what applying this log up to there comes to.
-    The configuration is the log's, not the snapshot's.
+    A `repair` snapshot, sent by a member that does not lead, only restores the state machine. It is used only if this
+    log holds its last entry and that entry is known to be committed: then the state equals applying this log up to it.
+    The configuration stays the log's.
     """
     log, meta = r.log, m.meta
     if m.repair:
         if log.term(meta.index) == meta.term and meta.index <= log.committed:
-            _refill(log, meta)
+            _restore_state(log, meta)
         return
     follow(r, m.sender)
     if log.term(meta.index) == meta.term:
         r.commit_to(meta.index)
-        _refill(log, meta)
+        _restore_state(log, meta)
     elif meta.index > log.committed:
         log.restore(meta)
         r.confs.restore(meta)
@@ -143,7 +143,7 @@ def on_install_snapshot(r: Raft, m: InstallSnapshot) -> None:
     _acknowledge(r, m.sender, log.committed)
 
 
-def _refill(log: Log, meta: SnapshotMeta) -> None:
+def _restore_state(log: Log, meta: SnapshotMeta) -> None:
     if log.needs_restore:
         log.needs_restore = False
         log.applying, log.restore_due = meta.index, meta
@@ -153,7 +153,7 @@ def _refill(log: Log, meta: SnapshotMeta) -> None:
 
 
 def forward_read(r: Raft, context: int) -> None:
-    """Ask the leader for a read index."""
+    """Forward a read to the leader."""
     deadline = r.ticks.now + r.settings.election_ticks
     number = r.forwarded.add(context, deadline=deadline)
     r.schedule_tick(deadline)
@@ -161,14 +161,14 @@ def forward_read(r: Raft, context: int) -> None:
 
 
 def on_read_response(r: Raft, m: ReadResponse) -> None:
-    """Pass the leader's answer on, unless nobody waits for it."""
+    """Return the leader's read index to the caller, unless the read expired."""
     context = r.forwarded.answered(m.context)
     if context is not None:
         r.read_states.append(ReadState(context, m.index))
 
 
 def on_snapshot_request(r: Raft, m: SnapshotRequest) -> None:
-    """Send the leader, which lost its state, a snapshot from here: if there is one that its log goes on from."""
+    """Offer a snapshot to a leader that lost its state, if its log can continue from it."""
     if m.sender != r.leader or r.log.stateless or r.log.applied < m.index:
         return
     if not r.leader_snapshot_index:
@@ -177,7 +177,7 @@ def on_snapshot_request(r: Raft, m: SnapshotRequest) -> None:
 
 
 def tick_follower(r: Raft) -> None:
-    """Give up reads the leader did not answer; keep asking for a snapshot while the state machine is damaged."""
+    """Fail reads that the leader did not answer in time; repeat the snapshot request while the state is missing."""
     now = r.ticks.now
     if not r.forwarded.idle:
         r.read_states += [ReadState(context, 0) for context in r.forwarded.expire(now)]

@@ -1,8 +1,8 @@
-"""What a leader does: replicate, commit, confirm reads, hand over.
+"""The leader: replication, commit, reads, leadership transfer and quiescence.
 
-Sending is decided in one place, `replicate`, once per `take`: whatever was proposed, acknowledged or committed since
-then is in one message per member. Messages may leave before the leader's own disk has the entries; the leader counts
-itself only when it has.
+`replicate` runs once per `ready` and batches everything proposed, acknowledged or committed since the last one into one
+message per member. Messages may leave before the leader's own disk has the entries; the leader counts its own copy only
+once it is durable.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ __all__ = [
 ]
 
 
-_NOTHING: Final[list[Entry]] = []  # shared, so never to be changed
+_NOTHING: Final[list[Entry]] = []  # shared; must not be mutated
 _REQUESTS_PER_MEMBER: Final = 120
 
 # Sending
 
 
 def replicate(r: Raft) -> None:
-    """Send each member what it may have now."""
+    """Send each member the entries and commit index that flow control allows."""
     r.replicate_due = False
     log = r.log
     committed, last = log.committed, log.last_index
@@ -68,7 +68,7 @@ def replicate(r: Raft) -> None:
                 if pr.next <= log.offset:
                     _want_snapshot(r, pr)
                     break
-                if pr.next != first:  # members that are level share one list
+                if pr.next != first:  # members at the same index share one list
                     first = pr.next
                     entries = log.batch(first, r.settings.max_append_bytes)
                 _send_append(r, pr, entries)
@@ -86,7 +86,7 @@ def _has_room(r: Raft, pr: Progress) -> bool:
 
 
 def _send_append(r: Raft, pr: Progress, entries: list[Entry]) -> None:
-    """Send entries from `pr.next` on; the log must reach back to the one before."""
+    """Send entries from `pr.next` on; the log must hold the entry before it."""
     prev = pr.next - 1
     prev_term = r.log.term(prev)
     commit = r.log.committed
@@ -113,10 +113,9 @@ def _want_snapshot(r: Raft, pr: Progress) -> None:
 
 
 def broadcast_heartbeat(r: Raft, *, quiesce: bool = False) -> None:
-    """Tell everybody that the leader lives; prove outstanding reads by the answers.
+    """Send heartbeats to all members and start the read round that is due.
 
-    Every heartbeat begins the round that is due, so it also answers what the leader's own word proves: a single voter
-    gets no answer that would do so later.
+    Reads are answered here too: a single voter confirms them alone and receives no response that would do so later.
     """
     r.heartbeat_since = r.ticks.now
     r.reads.round_due = False
@@ -135,7 +134,7 @@ def broadcast_heartbeat(r: Raft, *, quiesce: bool = False) -> None:
 
 
 def tick_leader(r: Raft) -> None:
-    """Send heartbeats when due; step down without a quorum; give up a hand-over that takes too long."""
+    """Send due heartbeats; step down without a quorum; abandon a leadership transfer after its deadline."""
     now, ticks = r.ticks.now, r.settings.election_ticks
     if r.transfer_to and now >= r.transfer_deadline:
         r.transfer_to = 0
@@ -155,7 +154,7 @@ def tick_leader(r: Raft) -> None:
 
 
 def on_append_response(r: Raft, m: AppendResponse) -> None:
-    """Account for what a member's log holds."""
+    """Update a member's progress."""
     pr = r.tracker.progress.get(m.sender)
     if pr is None:
         return
@@ -169,12 +168,12 @@ def on_append_response(r: Raft, m: AppendResponse) -> None:
     log, index = r.log, m.index
     if index > log.last_index:
         raise InvariantError(f"replica {m.sender} acknowledged {index}; the leader's log ends at {log.last_index}")
-    news = pr.acknowledge(index)
+    advanced = pr.acknowledge(index)
     if pr.state == REPLICATE:
-        if not news:
+        if not advanced:
             return
     elif index == pr.match and (pr.state == PROBE or index >= log.offset):
-        # An answer to a probe, also one without news, shows where the logs agree; so does a snapshot that arrived.
+        # A response to a probe shows where the logs match, even if `match` did not advance; so does a snapshot.
         pr.replicate()
     r.replicate_due = True
     if index > log.committed:
@@ -190,7 +189,7 @@ def _on_rejection(r: Raft, pr: Progress, m: AppendResponse) -> None:
 
 
 def on_heartbeat_response(r: Raft, m: HeartbeatResponse) -> None:
-    """A member lives: let a lost probe or a lost acknowledgement be found out."""
+    """Record contact with a member, and recover from a lost probe or acknowledgement."""
     pr = r.tracker.progress.get(m.sender)
     if pr is None:
         return
@@ -203,7 +202,7 @@ def on_heartbeat_response(r: Raft, m: HeartbeatResponse) -> None:
         pr.paused = False
         r.replicate_due = True
     elif pr.state == REPLICATE and pr.match < r.log.last_index:
-        # Everything may have been sent and lost; an empty message after it makes the member say what is missing.
+        # Sent entries may be lost. An empty append makes the member report what is missing.
         if pr.next > r.log.offset:
             _send_append(r, pr, _NOTHING)
         else:
@@ -214,7 +213,7 @@ def on_heartbeat_response(r: Raft, m: HeartbeatResponse) -> None:
 
 
 def maybe_commit(r: Raft) -> None:
-    """Commit what a quorum holds durably, if it is of this term: an older entry on a quorum may still be replaced."""
+    """Commit what a quorum holds durably, if it is of this term. An older entry may still be replaced."""
     index = r.tracker.matched()
     log = r.log
     if index <= log.committed or index < r.term_start:
@@ -230,7 +229,7 @@ def maybe_commit(r: Raft) -> None:
 
 
 def follow_conf(r: Raft) -> None:
-    """Act on a configuration that was just applied; a leader that no longer votes steps down."""
+    """Switch to a configuration that was just applied; a leader that is no longer a voter steps down."""
     conf = r.confs.current
     if not conf.is_voter(r.replica):
         r.become_follower(r.term, 0)
@@ -244,11 +243,11 @@ def follow_conf(r: Raft) -> None:
     answer_reads(r)
 
 
-# Hand-over
+# Leadership transfer
 
 
 def start_transfer(r: Raft, to: int) -> None:
-    """Hand leadership to a voter, once its log is complete. Proposals wait; after an election timeout they go on."""
+    """Hand leadership over to a voter once its log is complete. Proposals are refused until then or the deadline."""
     if not r.confs.current.is_voter(to):
         raise RefusedError(Refusal.NOT_A_VOTER, detail=f"replica {to}")
     if to in (r.replica, r.transfer_to):
@@ -269,7 +268,7 @@ def _continue_transfer(r: Raft, pr: Progress) -> None:
 
 
 def read(r: Raft, context: int, origin: int) -> None:
-    """Note a read; it is answered when a quorum has confirmed the leader after now."""
+    """Record a read; it is answered once a quorum confirms that this replica still leads."""
     request = Read(context, origin)
     if r.log.committed < r.term_start:
         r.reads.wait(request)
@@ -278,13 +277,13 @@ def read(r: Raft, context: int, origin: int) -> None:
 
 
 def on_read_request(r: Raft, m: ReadRequest) -> None:
-    """Note a follower's read."""
+    """Record a follower's read."""
     if r.role == LEADER:
         read(r, m.context, m.sender)
 
 
 def answer_reads(r: Raft) -> None:
-    """Answer what a quorum has confirmed."""
+    """Answer the reads that a quorum confirmed."""
     if r.role != LEADER or r.reads.idle:
         return
     for done in r.reads.confirmed(r.tracker.read_confirmed()):
@@ -300,9 +299,10 @@ def answer_reads(r: Raft) -> None:
 
 
 def on_snapshot_request(r: Raft, m: SnapshotRequest) -> None:
-    """Send a snapshot to a member whose log is whole; replication goes on beside it.
+    """Offer a snapshot to a member that lost its state but not its log; replication continues.
 
-    One that ends before that log begins would be of no use: the member asks again until this replica is far enough.
+    A snapshot below the member's first entry is useless. The member repeats the request until this replica applied
+    enough.
     """
     pr = r.tracker.progress.get(m.sender)
     if pr is None:
@@ -314,11 +314,11 @@ def on_snapshot_request(r: Raft, m: SnapshotRequest) -> None:
 
 
 def request_state(r: Raft) -> None:
-    """Ask a member for the state that this leader lost.
+    """Request a snapshot from a member, because this leader lost its state.
 
-    Handing over is better, but there may be nobody to hand over to: one voter with learners, or a joint configuration
-    with one incoming voter. One member is asked at a time, and nobody while a snapshot is coming in. A member has
-    minutes to write its snapshot before the next one is asked.
+    A leadership transfer is preferred, but may be impossible: a single voter with learners, or a joint configuration
+    with one incoming voter. One member is asked at a time, and none while a snapshot is arriving. After
+    `_REQUESTS_PER_MEMBER` requests, which leaves minutes to write a snapshot, the next member is asked.
     """
     if r.receiving:
         r.state_requests = 0
@@ -339,9 +339,9 @@ def request_state(r: Raft) -> None:
 
 
 def can_quiesce(r: Raft, lost: Collection[int]) -> bool:
-    """Whether nothing is left to do: all logs equal, committed, applied, and the configuration known to a quorum.
+    """Whether all logs are equal, committed and applied, and a quorum durably knows the configuration's commit.
 
-    A leader that has lost its quorum must stay awake to find out that it leads no more.
+    A leader without a quorum must stay awake, so that it steps down.
     """
     log = r.log
     if not quorum_without(r, lost):
@@ -354,29 +354,29 @@ def can_quiesce(r: Raft, lost: Collection[int]) -> bool:
 
 
 def quorum_without(r: Raft, lost: Collection[int]) -> bool:
-    """Whether a quorum is left without these."""
+    """Whether the applied configuration has a quorum without these members."""
     conf = r.confs.current
     return has_quorum(conf.voters, conf.outgoing, {*conf.members()} - {*lost})
 
 
 def quiesce_group(r: Raft) -> None:
-    """Let everybody sleep; who cannot says so, by the number that no answer to an earlier heartbeat has."""
+    """Quiesce the group. A member that cannot responds with the new round number, which no earlier response has."""
     r.reads.round += 1
     broadcast_heartbeat(r, quiesce=True)
     r.quiesce()
 
 
 def is_stale_heartbeat_response(r: Raft, m: Message) -> bool:
-    """Whether a leader that sleeps hears what was said before it fell asleep: that must not wake it.
+    """Whether this is a response to a heartbeat sent before this leader quiesced.
 
-    It was on its way meanwhile. With heartbeats and sleep at one beat the group would never come to rest.
+    It must not wake the leader: if heartbeats and quiescing coincide, the group would never stay quiesced.
     """
     return type(m) is HeartbeatResponse and m.term == r.term and r.role == LEADER and m.context < r.reads.round
 
 
 def is_ping_from_non_member(r: Raft, m: Message) -> bool:
-    """Whether a replica that is no member any more calls its leader (`ping_leader`): that must not wake the group.
+    """Whether this is a ping (`ping_leader`) from a removed replica; it must not wake the group.
 
-    A learner does not learn that it was removed. It calls at every election timeout until it is deleted.
+    A removed learner does not know that it was removed, and pings at every election timeout until it is deleted.
     """
     return type(m) is ReadRequest and m.context == 0 and m.term <= r.term and m.sender not in r.confs.current.members()

@@ -1,7 +1,6 @@
-"""Majorities, and majorities of both halves of a joint configuration.
+"""Quorums: majorities of a configuration, or of both halves of a joint one.
 
-An empty half decides nothing and blocks nothing: that is what makes an ordinary configuration a joint one whose
-outgoing half is empty.
+An ordinary configuration is treated as a joint one with an empty outgoing half. An empty half never blocks a decision.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ PENDING: Final = 0
 WON: Final = 1
 LOST: Final = 2
 
-# What an empty half acknowledges: it never lowers the other half's answer.
+# The value that an empty half acknowledges; it never lowers the other half's.
 UNBOUNDED: Final = 1 << 62
 
 
 def acknowledged(values: list[int]) -> int:
-    """Return the highest number that a majority of the values reaches. Sorts the list it is given."""
+    """Return the highest number that a majority of the values reaches. Sorts the list in place."""
     count = len(values)
     if count == 0:
         return UNBOUNDED
@@ -45,7 +44,7 @@ def _half_result(voters: Sequence[int], votes: Mapping[int, bool]) -> int:
 
 
 def vote_result(voters: Sequence[int], outgoing: Sequence[int], votes: Mapping[int, bool]) -> int:
-    """Return WON, LOST or PENDING; a joint election is won only in both halves and lost in either."""
+    """Return WON, LOST or PENDING. A joint election must be won in both halves and is lost in either."""
     first = _half_result(voters, votes)
     second = _half_result(outgoing, votes)
     if first == second:
@@ -54,5 +53,5 @@ def vote_result(voters: Sequence[int], outgoing: Sequence[int], votes: Mapping[i
 
 
 def has_quorum(voters: Sequence[int], outgoing: Sequence[int], present: frozenset[int] | set[int]) -> bool:
-    """Whether the replicas present are a majority of each half."""
+    """Whether the present replicas are a majority of each half."""
     return vote_result(voters, outgoing, dict.fromkeys(present, True)) == WON and bool(voters)

@@ -1,4 +1,4 @@
-"""One group's replica as a state machine: who handles which message, how terms meet, time, and requests."""
+"""The raft state machine: message dispatch, terms, timers and client requests."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _FROM_LEADER: Final = (Append, CommitNotice, Heartbeat, InstallSnapshot)
 
 
 def misdirected(r: Raft, m: Message) -> Refusal:
-    """Say why a message is not meant for this replica."""
+    """Return why a message is not addressed to this replica."""
     if m.group != r.group:
         return Refusal.WRONG_GROUP
     if m.receiver != r.replica:
@@ -76,7 +76,7 @@ def _is_from_leader(m: Message) -> bool:
 
 
 def update_term(r: Raft, m: Message) -> bool:
-    """Bring the terms together; whether the message is still worth looking at."""
+    """Handle a message of another term; returns whether to process the message further."""
     if m.term < r.term:
         _answer_stale_term(r, m)
         return False
@@ -86,13 +86,13 @@ def update_term(r: Raft, m: Message) -> bool:
         if m.pre:
             return True
     elif isinstance(m, VoteResponse) and m.pre and m.granted:
-        return True  # carries the term that the asker would have, not one that anybody is in
+        return True  # carries the term of the election it is for, which no replica has entered yet
     r.become_follower(m.term, m.sender if _is_from_leader(m) else 0)
     return True
 
 
 def _answer_stale_term(r: Raft, m: Message) -> None:
-    """Let a leader, or one who asks for pre-votes, of an old term know the current one; others will find out."""
+    """Send the current term to a leader or pre-candidate of an older one; other senders learn it elsewhere."""
     if _is_from_leader(m):
         r.messages.append(
             AppendResponse(r.group, r.generation, r.replica, m.sender, r.term, 0, True, 0, 0, r.durable_commit)
@@ -102,7 +102,7 @@ def _answer_stale_term(r: Raft, m: Message) -> None:
 
 
 def run_due(r: Raft) -> None:
-    """Do what is due at this tick; and find out when something will be, if nothing happens before."""
+    """Run the timers that are due at this tick and schedule the next ones."""
     r.due = NEVER_DUE
     if r.quiesced:
         return
@@ -128,7 +128,7 @@ def _next_due(r: Raft) -> int:
 
 
 def propose(r: Raft, data: bytes) -> int:
-    """Log one entry and return its index."""
+    """Append one entry and return its index."""
     log = r.log
     if not r.accepting or r.quiesced or log.end - log.applied_end >= r.settings.max_unapplied_bytes:
         _check_room(r)
@@ -139,7 +139,7 @@ def propose(r: Raft, data: bytes) -> int:
 
 
 def propose_many(r: Raft, payloads: Sequence[bytes]) -> int:
-    """Log entries and return the index of the last one."""
+    """Append entries and return the index of the last one."""
     _check_room(r)
     log, term = r.log, r.term
     first = log.last_index + 1
@@ -149,7 +149,7 @@ def propose_many(r: Raft, payloads: Sequence[bytes]) -> int:
 
 
 def _check_room(r: Raft) -> None:
-    """Make sure that a proposal can be taken."""
+    """Refuse a proposal if this replica does not accept any or its apply backlog is full."""
     if not r.accepting:
         r.check_accepting()
     if r.quiesced:
@@ -160,10 +160,10 @@ def _check_room(r: Raft) -> None:
 
 
 def propose_conf(r: Raft, change: ConfChange) -> int:
-    """Log a configuration change and return its index.
+    """Append a configuration change and return its index.
 
-    It must fit the applied configuration, and nothing of the kind may be unapplied: not from this term, nor, unknown
-    to be committed, from an earlier one. Waiting for an own entry settles the latter.
+    It must be valid for the applied configuration, and no other change may be unapplied. A change of an earlier term
+    may be in the log without being known as committed; applying an entry of the current term rules that out.
     """
     r.check_accepting()
     log = r.log
@@ -179,7 +179,7 @@ def propose_conf(r: Raft, change: ConfChange) -> int:
 
 
 def read_index(r: Raft, context: int) -> None:
-    """Ask for an index at which a read is linearizable; followers ask the leader."""
+    """Request an index at which a read is linearizable; a follower forwards the request to the leader."""
     r.wake()
     if r.role == LEADER:
         leader_role.read(r, context, r.replica)
@@ -190,7 +190,7 @@ def read_index(r: Raft, context: int) -> None:
 
 
 def apply_confs(r: Raft, upto: int) -> None:
-    """Let configurations take effect whose entries are applied."""
+    """Put configurations into effect whose entries are applied."""
     log = r.log
     while log.conf_in(r.confs.index, upto):
         after = r.confs.index

@@ -1,20 +1,19 @@
-"""The log of one replica, from the last compacted entry on, and how far it is durable, committed and applied.
+"""The in-memory log of one replica, after the last compacted entry, and its positions:
 
-    offset        last_index of what was compacted or came with a snapshot
-    applied       the state machine has it
-    applying      handed out to be applied
-    committed     never changes any more
+    offset        the last compacted entry, or the snapshot's index
+    applied       the state machine applied it
+    applying      emitted to be applied
+    committed     never changes
     durable       on disk, and not about to be overwritten
-    handed        given to the log writer
+    submitted     given to the log writer
     last_index
 
-`durable` is kept by position, not by (index, term): a write that completes after its entries were replaced must not
-vouch for the replacements, even when index and term look the same. So truncation lowers what every outstanding write
-may claim. Entries are applied only when durable here, so a restarted state machine is never ahead of its own log.
+A write that completes after its entries were replaced must not mark the replacements as durable, even when index and
+term are the same. So truncation lowers the index that every outstanding write may claim. Entries are applied only when
+durable here, so a restarted state machine is never ahead of its own log.
 
-Sizes are kept as running totals: what lies between two indexes is one subtraction, which is how flow control knows
-the bytes in flight without a queue of its own. Only leaders ask for sizes, so a follower does not measure what it is
-sent before it leads.
+Sizes are kept as running totals: the bytes between two indexes are one subtraction, so flow control needs no queue of
+sizes. Only leaders need sizes, so a follower does not measure entries before it leads.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ from evenkeel_raft.core.raft_types import CONF, Entry, SnapshotMeta
 
 __all__ = ["ENTRY_OVERHEAD", "UNKNOWN_TERM", "Log", "Write"]
 
-ENTRY_OVERHEAD: Final = 32  # so that empty payloads are not free
+ENTRY_OVERHEAD: Final = 32  # so that empty payloads count too
 UNKNOWN_TERM: Final = -1
 
 
 class Write(Struct, gc=False):
-    """A batch given to the log writer and not yet reported durable; `last` is what it may vouch for.
+    """A batch submitted to the log writer and not yet durable; `last` is the index it makes durable.
 
-    `late` are responses that came up after it was given away, vouch for nothing newer, and leave when it is durable.
+    `deferred` are responses created after the submission that need nothing newer; they leave when it is durable.
     """
 
     token: int
@@ -51,7 +50,7 @@ class Write(Struct, gc=False):
 
 
 class Log:
-    """Entries in memory and the positions above. Who may move a position is up to the callers."""
+    """Entries in memory and the positions above. The callers decide when a position may move."""
 
     __slots__ = (
         "_ends",
@@ -84,17 +83,17 @@ class Log:
         applied = meta.index if applied is None else applied
         if entries and (entries[0].index != meta.index + 1 or entries[-1].index != meta.index + len(entries)):
             raise InvariantError(
-                f"log entries {entries[0].index}..{entries[-1].index} do not follow the snapshot at {meta.index}"
+                f"log entries {entries[0].index} to {entries[-1].index} do not follow the snapshot at {meta.index}"
             )
         self.measured = False
         self.extend(entries)
         self.submitted = self.durable = self.last_index
         if max(applied, commit) > self.last_index:
             raise InvariantError(
-                f"{commit} was committed and {applied} applied, but the log ends at {self.last_index}: it lost entries"
+                f"the log lost entries: it ends at {self.last_index}, but {commit} was committed and {applied} applied"
             )
-        # A second configuration is logged only once the leader has applied the first, so all configuration entries but
-        # the last are committed, whatever the hard state says: a torn write may have kept entries and lost it.
+        # A leader logs a second configuration only after it applied the first. So all configuration entries but the
+        # last are committed, even if a torn write kept the entries and lost the hard state.
         confs_committed = self.conf_indexes[-2] if len(self.conf_indexes) > 1 else 0
         self.committed = max(commit, applied, meta.index, confs_committed)
         self.needs_restore = applied < meta.index
@@ -110,11 +109,11 @@ class Log:
         self.offset, self.offset_term = meta.index, meta.term
         self.last_index, self.last_term = meta.index, meta.term
         self.writes: deque[Write] = deque()
-        self.unwritten_snapshot: SnapshotMeta | None = None  # not handed out yet
+        self.unwritten_snapshot: SnapshotMeta | None = None  # not submitted yet
         self.pending_snapshot: SnapshotMeta | None = None  # not durable yet
         self.restore_due: SnapshotMeta | None = None
 
-    # Looking
+    # Queries
 
     def term(self, index: int) -> int:
         """Return the term of an entry, or UNKNOWN_TERM outside [offset, last_index]."""
@@ -124,7 +123,7 @@ class Log:
         return self.offset_term if at == 0 else UNKNOWN_TERM
 
     def entry(self, index: int) -> Entry:
-        """Return an entry that is in memory."""
+        """Return an entry after `offset`."""
         return self._entries[index - self.offset - 1]
 
     def entries(self, after: int, upto: int) -> list[Entry]:
@@ -132,7 +131,7 @@ class Log:
         return self._entries[after - self.offset : upto - self.offset]
 
     def batch(self, first: int, max_bytes: int) -> list[Entry]:
-        """Return entries from `first` on, at least one if there is one, and no more than fit."""
+        """Return entries from `first` on, at most `max_bytes` of them but at least one if there is one."""
         at = first - self.offset - 1
         limit = self.end_of(first - 1) + max_bytes
         if self.end <= limit:
@@ -144,23 +143,23 @@ class Log:
         return self.end_of(upto) - self.end_of(after)
 
     def end_of(self, index: int) -> int:
-        """Return the running total after an entry."""
+        """Return the running total of bytes up to an entry."""
         if not self.measured:
             self.measure()
         at = index - self.offset
         return self._ends[at - 1] if at > 0 else self._offset_end
 
     def index_before(self, size: int) -> int:
-        """Return the last applied index after which the log has at least so many bytes, or its beginning."""
+        """Return the last applied index with at least `size` bytes of log after it; `offset` if there are fewer."""
         limit = self.end_of(self.last_index) - size
         return min(self.offset + bisect_right(self._ends, limit), max(self.applied, self.offset))
 
     def is_up_to_date(self, last_index: int, last_term: int) -> bool:
-        """Whether a log ending so is at least as new as this one: the vote's condition."""
+        """Whether a candidate's log with this last entry is at least as up to date as this one."""
         return last_term > self.last_term or (last_term == self.last_term and last_index >= self.last_index)
 
     def find_conflict_by_term(self, index: int, term: int) -> int:
-        """Return the highest index <= `index` whose term is <= `term`: nothing above can match such a log."""
+        """Return the highest index <= `index` whose term is <= `term`; no entry above it can match."""
         index = min(index, self.last_index)
         if index < self.offset:
             return index
@@ -184,25 +183,25 @@ class Log:
         self.end, self.measured = end, True
         self.applied_end = self.end_of(self.applied)
 
-    # The state machine
+    # State machine
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing left that could be applied."""
+        """Whether nothing is left to apply."""
         return self.detached or self.applied == self.last_index
 
     @property
     def lacks_state(self) -> bool:
-        """Whether the state machine does not have what the log begins with: it waits for a snapshot or restores one."""
+        """Whether the state machine is behind the log's beginning: it waits for a snapshot or restores one."""
         return self.applied < self.offset
 
     @property
     def stateless(self) -> bool:
-        """Whether the state machine is away, or does not have what the log begins with."""
+        """Whether the state machine is detached or behind the log's beginning."""
         return self.detached or self.lacks_state
 
     def attach(self, applied: int) -> None:
-        """A state machine is there, and has durably applied this much; a snapshot that is due still comes to it."""
+        """Attach a state machine that durably applied up to an index; a snapshot that is due is still restored."""
         self.detached = False
         if self.restore_due is not None and self.restore_due.index <= applied:
             self.restore_due = None
@@ -213,10 +212,10 @@ class Log:
         if self.measured:
             self.applied_end = self.end_of(applied)
 
-    # Growing
+    # Appending
 
     def extend(self, entries: Sequence[Entry]) -> None:
-        """Add entries that follow the last one."""
+        """Append entries that follow the last one."""
         if len(entries) == 1:
             self.append(entries[0])
             return
@@ -232,7 +231,7 @@ class Log:
             self.measure()
 
     def append(self, entry: Entry) -> None:
-        """Add one entry that follows the last one."""
+        """Append one entry that follows the last one."""
         self._entries.append(entry)
         if self.measured:
             self.end += len(entry.data) + ENTRY_OVERHEAD
@@ -242,9 +241,9 @@ class Log:
             self.conf_indexes.append(entry.index)
 
     def maybe_append(self, prev_index: int, prev_term: int, entries: list[Entry]) -> bool:
-        """Add a leader's entries after (prev_index, prev_term); false if this log does not have that entry.
+        """Append a leader's entries after (prev_index, prev_term); returns false if this log lacks that entry.
 
-        What is already here stays: a delayed message that is shorter than the log must not cut it.
+        Matching entries stay: a delayed message that ends before this log must not truncate it.
         """
         self.measured = False
         if prev_index == self.last_index and prev_term == self.last_term:
@@ -263,7 +262,7 @@ class Log:
         if first > self.last_index:
             return
         if first <= self.committed:
-            raise InvariantError(f"a leader's entry at {first} conflicts with the log committed up to {self.committed}")
+            raise InvariantError(f"a leader's entry {first} conflicts with the log committed up to {self.committed}")
         keep = first - 1 - self.offset
         del self._entries[keep:]
         del self._ends[keep:]
@@ -272,7 +271,7 @@ class Log:
         self._lower_claims(first - 1)
 
     def _lower_claims(self, index: int) -> None:
-        """Keep outstanding writes from vouching for anything above the index."""
+        """Stop outstanding writes from marking anything above the index as durable."""
         self.submitted = min(self.submitted, index)
         self.durable = min(self.durable, index)
         for write in self.writes:
@@ -281,20 +280,20 @@ class Log:
     # Writing
 
     def submit_entries(self) -> list[Entry]:
-        """Return the entries the log writer has not seen; they replace what it holds from the first of them on."""
+        """Return the entries to submit to the log writer; they replace its log from the first of them on."""
         entries = self._entries[self.submitted - self.offset :] if self.submitted < self.last_index else []
         self.submitted = self.last_index
         return entries
 
     def snapshot_written(self, write: Write) -> None:
-        """Let a snapshot that is durable now be restored, unless a newer one has taken its place."""
+        """Schedule the restore of a snapshot that is now durable, unless a newer one replaced it."""
         if self.pending_snapshot is not None and write.last >= self.pending_snapshot.index:
             self.restore_due, self.pending_snapshot = self.pending_snapshot, None
 
-    # Shrinking
+    # Compaction
 
     def compact(self, index: int) -> None:
-        """Forget entries up to the index."""
+        """Drop entries up to the index."""
         drop = index - self.offset
         if drop <= 0:
             return
@@ -306,7 +305,7 @@ class Log:
         self.offset = index
 
     def restore(self, meta: SnapshotMeta) -> None:
-        """Replace everything by a snapshot. Nothing of it is durable until its write is."""
+        """Replace the log by a snapshot, which is not durable until its write completes."""
         writes = self.writes
         self._start_at(meta)
         self.writes = writes

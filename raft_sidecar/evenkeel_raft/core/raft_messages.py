@@ -1,8 +1,8 @@
-"""What replicas of a group say to each other.
+"""Messages between the replicas of a group.
 
-Every message names its group, both replica ids and the generation, so that a wiped store that came back under a new
-id, or a replica superseded by forced recovery, can neither speak nor be spoken to by mistake. One class per kind: a
-message has exactly the fields its kind needs, and an unknown kind cannot be decoded.
+Every message names its group, both replica ids and the generation. So messages from or to a wiped store that returned
+under a new id, or a replica superseded by forced recovery, are detected. Each kind is a class with exactly the fields
+it needs; an unknown kind cannot be decoded.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
 
 
 class Message(Struct, array_like=True, gc=False):
-    """The header all kinds share."""
+    """The header of every message."""
 
     group: int
     generation: int
@@ -40,10 +40,10 @@ class Message(Struct, array_like=True, gc=False):
 
 
 class VoteRequest(Message, tag=1):
-    """Asks for a vote in `term`; `pre` asks whether it would be given, and changes nothing.
+    """Requests a vote in `term`, or with `pre` a pre-vote, which changes nothing at the receiver.
 
-    `transfer` says that the leader itself asked for this election, so its lease does not stand against it. The entry
-    `commit` of `commit_term` is the newest that the sender knows to be committed.
+    `transfer`: the leader requested this election, so receivers ignore its lease. `commit` and `commit_term` identify
+    the newest entry that the sender knows to be committed.
     """
 
     last_index: int
@@ -55,7 +55,7 @@ class VoteRequest(Message, tag=1):
 
 
 class VoteResponse(Message, tag=2):
-    """A vote, or a refusal; with the newest entry that the sender knows to be committed."""
+    """Grants or rejects a vote; carries the newest entry that the sender knows to be committed."""
 
     pre: bool
     granted: bool
@@ -64,7 +64,7 @@ class VoteResponse(Message, tag=2):
 
 
 class Append(Message, tag=3):
-    """Entries that follow (prev_index, prev_term), and how far the log is committed."""
+    """Entries that follow (prev_index, prev_term), and the leader's commit index."""
 
     prev_index: int
     prev_term: int
@@ -75,8 +75,8 @@ class Append(Message, tag=3):
 class AppendResponse(Message, tag=4):
     """Accepted: the log is durable up to `index`, and the sender's durable commit index is `commit`.
 
-    Rejected: the entry before `index + 1` did not match; (hint_index, hint_term) is the newest that might. `stateless`:
-    the log is all there is, for the sender's state machine is away or has yet to restore what the log begins with.
+    Rejected: the entry at `index` did not match; (hint_index, hint_term) is the newest that might. `stateless`: the
+    sender's state machine is detached or has yet to restore the state that its log begins with.
     """
 
     index: int
@@ -88,11 +88,11 @@ class AppendResponse(Message, tag=4):
 
 
 class Heartbeat(Message, tag=5):
-    """The leader lives. `commit` never exceeds what the receiver acknowledged; `context` confirms reads.
+    """Sent periodically by the leader. `commit` never exceeds what the receiver acknowledged; `context` confirms reads.
 
-    `committed` is how far the leader itself is: a receiver that was restarted has nothing else to compare with.
-    `stateless` is what the leader believes of the receiver: who knows better does not fall asleep, but answers. None:
-    the sender is of a release that does not say.
+    `committed` is the leader's own commit index, by which a restarted receiver sees whether it lags. `stateless` is the
+    leader's view of the receiver; a receiver that differs responds instead of quiescing. It is None if the sender's
+    release does not have the field.
     """
 
     commit: int
@@ -103,7 +103,7 @@ class Heartbeat(Message, tag=5):
 
 
 class HeartbeatResponse(Message, tag=6):
-    """Confirms the leader at `context`; `commit` is the sender's durable commit index, `stateless` as above."""
+    """Confirms the leader at `context`; `commit` and `stateless` are those of `AppendResponse`."""
 
     context: int
     commit: int
@@ -111,16 +111,15 @@ class HeartbeatResponse(Message, tag=6):
 
 
 class CommitNotice(Message, tag=7):
-    """The commit index moved and there are no entries to carry the news. Not answered: heartbeats repeat it."""
+    """A new commit index without entries. It has no response, because heartbeats repeat it."""
 
     commit: int
 
 
 class InstallSnapshot(Message, tag=8):
-    """Delivered after the snapshot's files are in place and verified.
+    """Installs a snapshot; delivered after its files are in place and verified.
 
-    `repair`: the sender does not lead. It was asked for its state by a leader that lost its own, and says nothing but
-    what that state is.
+    `repair`: the sender is not the leader; it answers the `SnapshotRequest` of a leader that lost its state.
     """
 
     meta: SnapshotMeta
@@ -128,26 +127,26 @@ class InstallSnapshot(Message, tag=8):
 
 
 class SnapshotRequest(Message, tag=9):
-    """The sender's log is intact but its state machine is not: it needs a snapshot at `index` or later.
+    """Requests a snapshot at `index` or later: the sender's log is intact, but its state machine lost its state.
 
-    A follower asks its leader; a leader asks a member that has a state, for it cannot always hand over to one.
+    A follower sends it to its leader. A leader that cannot hand leadership over sends it to a member that has a state.
     """
 
     index: int
 
 
 class TimeoutNow(Message, tag=10):
-    """The leader hands over: campaign at once."""
+    """Sent by a leader that hands over: the receiver campaigns at once."""
 
 
 class ReadRequest(Message, tag=11):
-    """A follower's `read_index`."""
+    """A read index request that a follower forwards to the leader."""
 
     context: int
 
 
 class ReadResponse(Message, tag=12):
-    """The leader was confirmed at a moment after the request was made; `index` was committed then."""
+    """The read index: `index` was committed when a quorum confirmed the leader, after the request was made."""
 
     context: int
     index: int

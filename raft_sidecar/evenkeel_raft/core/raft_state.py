@@ -4,14 +4,14 @@
         ^                      |                                     |                          |
         +----------------------+-------- higher term, a leader, or no quorum -------------------+
 
-What must hold, and where it is kept:
+Invariants, and the modules that maintain them:
 
-- At most one leader per term: one durable vote per term (`election`), and a candidate's own vote counts only once it
-  is durable too (`rawnode`).
-- A leader never overwrites its log, and only entries of its own term are committed by counting (`leader`).
+- At most one leader per term: a replica casts one durable vote per term (`election`), and a candidate counts its own
+  vote only once it is durable (`rawnode`).
+- A leader never overwrites its log, and commits only entries of its own term by counting replicas (`leader_role`).
 - Only the newest configuration change may be unapplied: a leader logs another one only after it applied the last one
-  and an entry of its own term (`raft`). Hence a log that holds two proves that the first is committed.
-- Nobody campaigns while it knows of a committed configuration that it has not applied (`election`).
+  and an entry of its own term (`raft`). So a log that holds two proves that the first is committed.
+- No replica campaigns while it knows of a committed configuration that it has not applied (`election`).
 
 Messages that promise durability wait in `responses` for the log writer; all others are in `messages`.
 """
@@ -44,7 +44,7 @@ NEVER_DUE: Final = 1 << 62
 
 
 class Ticks:
-    """Counts ticks. Many nodes can share one: then it costs nothing to let time pass for those with nothing due."""
+    """A tick counter. Nodes can share one, so that time passes for idle nodes at no cost."""
 
     __slots__ = ("now",)
 
@@ -53,7 +53,7 @@ class Ticks:
 
 
 class Raft:
-    """Everything a replica knows. The modules beside this one are its behaviour."""
+    """The state of a replica. The other modules of the package are its behaviour."""
 
     __slots__ = (
         "accepting",
@@ -127,18 +127,16 @@ class Raft:
         self.election_since = self.heartbeat_since = ticks.now
         self.due = ticks.now + 1
         self.transfer_to = self.transfer_deadline = 0
-        self.leader_snapshot_index = (
-            0  # the leader lost its state: it waits for a snapshot from here, at this index or later
-        )
-        self.state_source = self.state_requests = (
-            0  # a leader that lost its state: whom it asks for one, and how often it has in a row
-        )
-        self.receiving = False  # a snapshot of this term is coming in
+        # The lowest index of a snapshot that the leader, which lost its state, requested from this replica.
+        self.leader_snapshot_index = 0
+        # On a leader that lost its state: the member it requests a snapshot from, and its requests so far.
+        self.state_source = self.state_requests = 0
+        self.receiving = False  # a snapshot of this term is arriving
         self.term_start = self.pending_conf_index = 0
         self.durable_commit = self.leader_commit = 0
         self.accepting = self.quiesced = self.leadership_inhibited = False
         self.quiesced_at = 0
-        self.reported_stateless = log.stateless  # what leaders were told last
+        self.reported_stateless = log.stateless  # last value sent to a leader
         self.replicate_due = self.soft_state_changed = self.write_due = False
         self.messages: list[Message] = []
         self.responses: list[Message] = []
@@ -148,14 +146,14 @@ class Raft:
         self.reset_election_timeout()
 
     def reset_election_timeout(self) -> None:
-        """Choose when to campaign; one that could not serve as leader waits until the others have had their turn."""
+        """Draw a random election timeout; a replica that should not or cannot lead lets the others campaign first."""
         ticks = self.settings.election_ticks
-        late = 2 * ticks if self.leadership_inhibited or self.log.stateless else 0
-        self.timeout = ticks + self.rng.randrange(ticks) + late
+        delay = 2 * ticks if self.leadership_inhibited or self.log.stateless else 0
+        self.timeout = ticks + self.rng.randrange(ticks) + delay
         self.schedule_tick(self.election_since + self.timeout)
 
     def schedule_tick(self, tick: int) -> None:
-        """Be looked at then, or earlier."""
+        """Run timers at this tick at the latest."""
         self.due = min(self.due, tick)
 
     # Roles
@@ -163,7 +161,7 @@ class Raft:
     def _leave_role(self, term: int) -> None:
         if term != self.term:
             self.term, self.vote = term, 0
-            self.responses = []  # no promise outlives its term: what it speaks of may be replaced before it is written
+            self.responses = []  # they refer to entries that the new term may replace before they are written
         self.leader, self.soft_state_changed = 0, True
         self.votes = {}
         self.election_since = self.heartbeat_since = self.ticks.now
@@ -180,26 +178,26 @@ class Raft:
         self.read_states += [ReadState(context, 0) for context in failed]
 
     def become_follower(self, term: int, leader: int) -> None:
-        """Follow a leader, or (0) wait for one."""
+        """Follow a leader, or wait for one if it is 0."""
         self._leave_role(term)
         self.role, self.leader = FOLLOWER, leader
 
     def become_pre_candidate(self) -> None:
-        """Ask whether an election could be won. Term and vote stay."""
+        """Start a pre-vote; term and vote do not change."""
         self._leave_role(self.term)
         self.role = PRE_CANDIDATE
         self.votes[self.replica] = True
 
     def become_candidate(self) -> None:
-        """Stand for election; the own vote counts once it is durable."""
+        """Start an election in a new term; the replica's own vote counts once it is durable."""
         self._leave_role(self.term + 1)
         self.role, self.vote = CANDIDATE, self.replica
         self.write_due = True
 
     def become_leader(self) -> None:
-        """Lead, beginning with an entry of the new term: only such entries are committed by counting."""
+        """Lead, and append an entry of the new term: only such entries are committed by counting replicas."""
         if self.role != CANDIDATE:
-            raise InvariantError(f"replica {self.replica} became leader of term {self.term} without an election")
+            raise InvariantError(f"replica {self.replica} would lead term {self.term} without an election")
         self._leave_role(self.term)
         self.role, self.leader = LEADER, self.replica
         log = self.log
@@ -214,17 +212,17 @@ class Raft:
         self.schedule_tick(self.heartbeat_since + self.settings.heartbeat_ticks)
 
     def update_accepting(self) -> None:
-        """Decide whether proposals are taken: not while handing over, nor by a leader on its way out."""
+        """Accept proposals only while leading, not handing over, and a voter of the incoming configuration."""
         conf = self.confs.current
         self.accepting = self.role == LEADER and not self.transfer_to and self.replica in conf.voters
 
     def check_leading(self) -> None:
-        """Refuse what only a leader can do."""
+        """Raise `RefusedError` unless this replica leads."""
         if self.role != LEADER:
             raise RefusedError(Refusal.NOT_LEADER, leader=self.leader)
 
     def check_accepting(self) -> None:
-        """Refuse proposals, saying why."""
+        """Raise `RefusedError` with the reason if proposals are not accepted."""
         self.check_leading()
         if self.transfer_to:
             raise RefusedError(Refusal.TRANSFERRING, leader=self.transfer_to)
@@ -234,31 +232,31 @@ class Raft:
     # Positions and quiescence
 
     def commit_to(self, index: int) -> None:
-        """Move the commit index forward.
+        """Advance the commit index.
 
-        That of a configuration entry is made durable and reported at once: members are let go only when a quorum
-        durably knows that the configuration without them is committed.
+        The commit of a configuration entry is made durable and reported at once: removed members may be deleted only
+        when a quorum durably knows that the configuration without them is committed.
         """
         log = self.log
         if index <= log.committed:
             return
         if index > log.last_index:
-            raise InvariantError(f"committed up to {index}, but the log ends at {log.last_index}: entries were lost")
+            raise InvariantError(f"the log lost entries: it ends at {log.last_index}, but {index} is committed")
         if log.conf_indexes and log.conf_in(log.committed, index):
             self.write_due = True
         log.committed = index
 
     @property
     def now(self) -> int:
-        """The time as this replica knows it: none passes while it sleeps, or its members would all seem to be gone."""
+        """The replica's time, which stops while it is quiesced so that members do not appear silent."""
         return self.quiesced_at if self.quiesced else self.ticks.now
 
     def quiesce(self) -> None:
-        """Stop ticking until something wakes it."""
+        """Stop the timers until `wake`."""
         self.quiesced, self.quiesced_at = True, self.ticks.now
 
     def wake(self) -> None:
-        """Begin ticking again, with a fresh and random timeout: many groups may wake at once."""
+        """Restart the timers with a new random timeout, because many groups may wake at once."""
         if not self.quiesced:
             return
         self.quiesced = False
@@ -266,6 +264,6 @@ class Raft:
         self.reset_election_timeout()
         self.schedule_tick(self.ticks.now + 1)
         if self.leader_contact != NEVER:
-            self.leader_contact = self.ticks.now  # silence in its sleep is no sign
+            self.leader_contact = self.ticks.now  # a quiesced leader is silent by design
         for pr in self.tracker.peers:
-            pr.since, pr.last_contact = self.ticks.now, NEVER  # nobody was listened to meanwhile
+            pr.since, pr.last_contact = self.ticks.now, NEVER  # contacts from before are outdated

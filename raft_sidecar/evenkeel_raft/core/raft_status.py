@@ -1,4 +1,4 @@
-"""What a node tells about itself, for whoever drives changes, reads metrics or debugs."""
+"""Status of a node for configuration changes, metrics and debugging."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["ConfMark", "PeerStatus", "SoftState", "Status", "leader_silent_ticks
 
 
 class SoftState(Struct, frozen=True, gc=False):
-    """What clients are routed by."""
+    """Volatile state that clients are routed by."""
 
     role: int
     leader: int
@@ -20,7 +20,7 @@ class SoftState(Struct, frozen=True, gc=False):
 
 
 class ConfMark(Struct, frozen=True, gc=False):
-    """A configuration by what the change protocol asks of it: where it was logged, by whose order, and its nature."""
+    """The parts of a configuration that the change protocol compares: index, change token and kind."""
 
     index: int
     token: int
@@ -29,11 +29,11 @@ class ConfMark(Struct, frozen=True, gc=False):
 
 
 class PeerStatus(Struct, frozen=True, gc=False):
-    """A member as the leader sees it.
+    """The leader's view of a member.
 
-    `bytes_behind` is None while only a snapshot can bring it up to date, `silent_ticks` until it has answered in this
-    term. `snapshot_wanted`: one was asked for, also by a member whose log is complete and whose state machine is not.
-    `stateless`: as far as the leader knows, nobody could be served there: the log is all that the member has.
+    `bytes_behind` is None while the member needs a snapshot. `silent_ticks` is None until the member responded in this
+    term. `snapshot_wanted`: the member needs a snapshot for its log or only for its state machine. `stateless`: the
+    leader knows of no usable state machine at the member.
     """
 
     match: int
@@ -47,13 +47,13 @@ class PeerStatus(Struct, frozen=True, gc=False):
 
 
 class Status(Struct, frozen=True):
-    """A moment of a node.
+    """A consistent copy of a node's state.
 
-    `newest` is the last configuration in the log, committed or not; `applied_conf` the one in force. `commit_known` is
-    the commit index that a quorum of the applied configuration has durably acknowledged; a configuration is settled
-    once it reaches `applied_conf.index`. `leader_silent_ticks` is how long ago there certainly was a leader: for a
-    follower since its last message, for the leader since a quorum followed it; None if ticks can not tell. `peers` is
-    empty unless leading.
+    `newest` is the last configuration in the log, committed or not; `applied_conf` is the one in effect. `commit_known`
+    is the commit index that a quorum of the applied configuration durably acknowledged; a configuration is settled once
+    it reaches `applied_conf.index`. `leader_silent_ticks` counts from the leader's last message on a follower, and from
+    the last contact with a quorum on a leader; None if there was none or the node is quiesced. `peers` is empty unless
+    leading.
     """
 
     group: int
@@ -81,7 +81,7 @@ class Status(Struct, frozen=True):
 
 
 def status_of(r: Raft) -> Status:
-    """Describe a node."""
+    """Return the status of a node."""
     log, leading = r.log, r.role == LEADER
     return Status(
         group=r.group,
@@ -110,9 +110,9 @@ def status_of(r: Raft) -> Status:
 
 
 def leader_silent_ticks(r: Raft) -> int | None:
-    """How long ago there certainly was a leader."""
-    heard = r.tracker.quorum_contact(r.now) if r.role == LEADER else r.leader_contact
-    return None if r.quiesced or heard == NEVER else r.now - heard
+    """Return the ticks since there certainly was a leader; see `Status`."""
+    contact = r.tracker.quorum_contact(r.now) if r.role == LEADER else r.leader_contact
+    return None if r.quiesced or contact == NEVER else r.now - contact
 
 
 def _applied_mark(r: Raft) -> ConfMark:

@@ -1,8 +1,7 @@
-"""Values that live in logs, snapshots and configurations.
+"""Types of the raft core: entries, configurations, hard state and settings.
 
-They are shared freely between a node, its log writer and its peers in the same process, so they are frozen: nobody
-has to copy an entry to be safe from somebody else. Sets of replicas are sorted tuples, so that equal configurations
-are equal bytes.
+Values are frozen, because a node, its log writer and its peers in the same process share them without copying. Sets of
+replicas are sorted tuples, so that equal configurations encode to equal bytes.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ __all__ = [
     "genesis",
 ]
 
-# Kinds of entries. A no-op is its own kind, so that a state machine may log empty payloads.
+# Kinds of entries. A no-op has its own kind, so that a state machine may log empty payloads.
 NORMAL: Final = 0
 CONF: Final = 1
 NOOP: Final = 2
@@ -55,23 +54,23 @@ CANDIDATE: Final = 2
 LEADER: Final = 3
 ROLE_NAMES: Final = ("follower", "pre-candidate", "candidate", "leader")
 
-# What a change asks for one replica.
+# The operation that a change applies to one replica.
 VOTER: Final = 0
 LEARNER: Final = 1
 REMOVE: Final = 2
 
 # How a configuration entry takes effect.
-SIMPLE: Final = 0  # learners, or nothing but a new token
+SIMPLE: Final = 0  # changes learners, or only the token
 JOINT: Final = 1  # enters a joint configuration; voters change only this way
 LEAVE: Final = 2  # leaves it
 
-# A group's first configuration is a synthetic snapshot: everybody who starts with it agrees on the log below it.
+# A group's first configuration is a synthetic snapshot, so that its first replicas agree on where the log begins.
 GENESIS_INDEX: Final = 1
 GENESIS_TERM: Final = 1
 
 
 class Random(Protocol):
-    """The part of `random.Random` the core draws on; the caller seeds it."""
+    """The part of `random.Random` that the core uses; the caller seeds it."""
 
     def randrange(self, stop: int, /) -> int:
         """Return a number in [0, stop)."""
@@ -99,7 +98,7 @@ class Entry(Struct, frozen=True, array_like=True, gc=False):
 
 
 class HardState(Struct, frozen=True, array_like=True, gc=False):
-    """What a replica must not forget: its term, whom it voted for in it, and what it knew to be committed."""
+    """Durable state of a replica: its term, its vote in that term, and its commit index."""
 
     term: int = 0
     vote: int = 0
@@ -107,12 +106,11 @@ class HardState(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Conf(Struct, frozen=True, array_like=True):
-    """A configuration: who votes, who only listens, and on whose order.
+    """A configuration: the voters and learners of a group, and the token of the change that made it.
 
-    `outgoing` is non-empty while the configuration is joint: then every decision needs a majority of `voters` and one
-    of `outgoing`. `learners_next` are outgoing voters that become learners when the joint configuration is left; they
-    may not be learners earlier, for they still vote. `info` is what the caller wants to know of each member (its
-    store and volume).
+    While `outgoing` is not empty the configuration is joint: every decision needs a majority of `voters` and one of
+    `outgoing`. `learners_next` are outgoing voters that become learners when the joint configuration is left; until
+    then they vote. `info` is opaque data of the caller for each member, such as its store and volume.
     """
 
     voters: tuple[int, ...] = ()
@@ -125,11 +123,11 @@ class Conf(Struct, frozen=True, array_like=True):
 
     @property
     def joint(self) -> bool:
-        """Whether two majorities are needed."""
+        """Whether decisions need two majorities."""
         return bool(self.outgoing)
 
     def members(self) -> list[int]:
-        """Everybody the leader replicates to, itself included."""
+        """Return all replicas that the leader replicates to, including itself."""
         return sorted({*self.voters, *self.outgoing, *self.learners})
 
     def is_voter(self, replica: int) -> bool:
@@ -138,7 +136,7 @@ class Conf(Struct, frozen=True, array_like=True):
 
 
 class Change(Struct, frozen=True, array_like=True):
-    """What becomes of one replica: VOTER, LEARNER or REMOVE. Empty `info` keeps what is known of a member."""
+    """A change of one replica: VOTER, LEARNER or REMOVE. Empty `info` keeps the member's present info."""
 
     op: int
     replica: int
@@ -146,7 +144,7 @@ class Change(Struct, frozen=True, array_like=True):
 
 
 class ConfChange(Struct, frozen=True, array_like=True):
-    """The payload of a CONF entry. `token` and `staged` are the caller's; the core carries and shows them."""
+    """The payload of a CONF entry. `token` and `staged` belong to the caller; the core only carries them."""
 
     transition: int
     changes: tuple[Change, ...] = ()
@@ -155,7 +153,7 @@ class ConfChange(Struct, frozen=True, array_like=True):
 
 
 class SnapshotMeta(Struct, frozen=True, array_like=True):
-    """The log's state at an index: where a snapshot, or a compacted log, begins."""
+    """The index, term and configuration that a snapshot covers, or after which a compacted log begins."""
 
     index: int
     term: int
@@ -163,7 +161,7 @@ class SnapshotMeta(Struct, frozen=True, array_like=True):
 
 
 class ReadState(Struct, frozen=True, array_like=True, gc=False):
-    """The answer to `read_index(context)`: read once `index` is applied. Index 0: failed, ask again."""
+    """The result of `read_index(context)`: read once `index` is applied. Index 0: the request failed; repeat it."""
 
     context: int
     index: int
@@ -181,10 +179,10 @@ def encode_conf_change(change: ConfChange) -> bytes:
 
 
 def decode_conf_change(data: bytes) -> ConfChange:
-    """Read the payload of a CONF entry."""
+    """Decode the payload of a CONF entry."""
     return _decoder.decode(data)
 
 
 def genesis(conf: Conf) -> SnapshotMeta:
-    """Return the synthetic snapshot a new group's first replicas all start from."""
+    """Return the synthetic snapshot that a new group's first replicas start from."""
     return SnapshotMeta(GENESIS_INDEX, GENESIS_TERM, conf)

@@ -1,12 +1,12 @@
-"""Linearizable reads without log entries.
+"""Linearizable reads without log entries (ReadIndex).
 
-A leader notes its commit index, proves to itself by a round of heartbeats that it was still leader afterwards, and
-answers. Rounds are numbered by the leader, never by the caller: with callers' contexts a late answer to an old round
-could confirm a new one. One round serves every read noted before it was sent. Before the term's first commit a new
-leader does not know what is committed, so reads wait for it.
+A leader records its commit index, confirms with a round of heartbeats that it still leads, and answers. One round
+confirms every read recorded before it was sent. The leader numbers the rounds: if callers' contexts were used, a late
+response to an old round could confirm a new one. Before the term's first commit a new leader does not know what is
+committed, so reads wait for that commit.
 
-A follower passes a read on under a number of its own. Numbers begin at a random point, or an answer to the number 1
-of yesterday's process could be taken for today's.
+A follower forwards a read under its own number. Numbers start at a random value, so that a response to an earlier
+process of this replica is not mistaken for a current one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CONTEXT_SPACE: Final = 1 << 62
 
 
 class Read:
-    """A read in progress at the leader; `origin` is the replica that asked."""
+    """A read in progress at the leader; `origin` is the requesting replica."""
 
     __slots__ = ("context", "index", "origin", "round")
 
@@ -34,7 +34,7 @@ class Read:
 
 
 class LeaderReads:
-    """Reads that wait for the term's first commit, or for a round of heartbeats."""
+    """The leader's reads that wait for the term's first commit or for a round of heartbeats."""
 
     __slots__ = ("_queue", "_waiting", "round", "round_due")
 
@@ -50,11 +50,11 @@ class LeaderReads:
         return not self._queue and not self._waiting
 
     def wait(self, read: Read) -> None:
-        """Keep a read until the term's first commit."""
+        """Hold a read until the term's first commit."""
         self._waiting.append(read)
 
     def add(self, read: Read, commit: int) -> None:
-        """Let the read join the next round."""
+        """Add a read to the next round."""
         if not self.round_due:
             self.round += 1
             self.round_due = True
@@ -62,20 +62,20 @@ class LeaderReads:
         self._queue.append(read)
 
     def first_commit(self, commit: int) -> None:
-        """Let the reads that waited join the next round."""
+        """Add the held reads to the next round."""
         for read in self._waiting:
             self.add(read, commit)
         self._waiting = []
 
     def confirmed(self, upto: int) -> list[Read]:
-        """Return the reads that rounds up to this one prove."""
+        """Remove and return the reads that rounds up to this one confirm."""
         done: list[Read] = []
         while self._queue and self._queue[0].round <= upto:
             done.append(self._queue.popleft())
         return done
 
     def drop(self) -> list[Read]:
-        """Return all reads, none of which can be answered any more, and begin anew."""
+        """Remove and return all reads, and reset the round number."""
         dropped = [*self._queue, *self._waiting]
         self.round, self.round_due = 0, False
         self._waiting = []
@@ -84,7 +84,7 @@ class LeaderReads:
 
 
 class ForwardedReads:
-    """A follower's reads that the leader has been asked for."""
+    """A follower's reads that wait for the leader's response."""
 
     __slots__ = ("_next", "_pending")
 
@@ -94,27 +94,27 @@ class ForwardedReads:
 
     @property
     def idle(self) -> bool:
-        """Whether none is outstanding."""
+        """Whether no read is outstanding."""
         return not self._pending
 
     def add(self, context: int, *, deadline: int) -> int:
-        """Return the number under which to ask the leader."""
+        """Record a read and return the number to send to the leader."""
         self._next += 1
         self._pending[self._next] = (context, deadline)
         return self._next
 
     def answered(self, number: int) -> int | None:
-        """Return the caller's context, if this is still wanted."""
+        """Remove a read and return its caller's context, or None if it is no longer outstanding."""
         found = self._pending.pop(number, None)
         return None if found is None else found[0]
 
     def expire(self, now: int) -> list[int]:
-        """Return the contexts that nobody will answer any more."""
-        late = [number for number, (_, deadline) in self._pending.items() if deadline <= now]
-        return [self._pending.pop(number)[0] for number in late]
+        """Remove the reads past their deadline and return their contexts."""
+        expired = [number for number, (_, deadline) in self._pending.items() if deadline <= now]
+        return [self._pending.pop(number)[0] for number in expired]
 
     def drop(self) -> list[int]:
-        """Return all contexts."""
+        """Remove all reads and return their contexts."""
         contexts = [context for context, _ in self._pending.values()]
         self._pending.clear()
         return contexts

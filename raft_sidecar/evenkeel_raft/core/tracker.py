@@ -1,8 +1,8 @@
-"""What a leader knows of each member: how far its log agrees, and how much may be sent to it.
+"""The leader's view of each member: how far its log matches, and how much may be sent to it.
 
-PROBE sends one message and waits: where the logs agree is a guess. REPLICATE streams ahead of acknowledgements; what
-lies between `match` and `next` is in flight. SNAPSHOT sends nothing: the log does not reach back far enough. Always
-match < next.
+PROBE sends one message and waits, because the matching index is a guess. REPLICATE streams ahead of acknowledgements;
+entries between `match` and `next` are in flight. SNAPSHOT sends nothing, because the member needs entries that were
+compacted. Invariant: match < next.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NEVER: Final = -(1 << 62)
 
 
 class Progress:
-    """One member as the leader sees it."""
+    """The replication progress of one member."""
 
     __slots__ = (
         "commit",
@@ -47,19 +47,19 @@ class Progress:
         self.match = 0
         self.next = next_index
         self.state = PROBE
-        self.paused = False  # a probe is out; the answer, or a sign of life, lifts it
+        self.paused = False  # a probe is in flight, until any response arrives
         self.pending_snapshot = 0
         self.snapshot_wanted = False
-        self.snapshot_from = 0  # its log begins here: an earlier snapshot is of no use to it
-        self.stateless = True  # until it says otherwise
+        self.snapshot_from = 0  # the member's log begins here, so an earlier snapshot is useless to it
+        self.stateless = True  # until the member reports otherwise
         self.last_contact = NEVER
-        self.since = since  # counted as heard from then, so that a newcomer does not unseat the leader
+        self.since = since  # counts as contact, so that a new member does not make the leader step down
         self.sent_commit = 0
-        self.commit = 0  # durable commit index it reported
+        self.commit = 0  # the durable commit index that the member reported
         self.read_ack = 0
 
     def acknowledge(self, index: int) -> bool:
-        """Account for a durable log up to the index; whether that was news."""
+        """Record that the member's log is durable up to the index; returns whether `match` advanced."""
         if index <= self.match:
             return False
         self.match = index
@@ -68,23 +68,23 @@ class Progress:
         return True
 
     def probe(self, next_index: int) -> None:
-        """Go back to guessing where the logs agree."""
+        """Enter PROBE."""
         self.state, self.paused, self.pending_snapshot = PROBE, False, 0
         self.next = max(next_index, self.match + 1)
 
     def replicate(self) -> None:
-        """Stream from what is known to match."""
+        """Enter REPLICATE after `match`."""
         self.state, self.paused, self.pending_snapshot = REPLICATE, False, 0
         self.next = self.match + 1
 
     def await_snapshot(self) -> None:
-        """Send nothing until a snapshot has arrived."""
+        """Enter SNAPSHOT: send nothing until a snapshot arrived."""
         self.state, self.paused, self.pending_snapshot = SNAPSHOT, False, 0
 
     def reject(self, index: int, hint: int) -> bool:
-        """Account for a refusal of entries after `index`; false if it is an old one.
+        """Handle a rejection of entries after `index`; returns false if the rejection is stale.
 
-        In REPLICATE only a refusal above `match` is news; in PROBE only that of the probe that is out.
+        In REPLICATE a rejection at or below `match` is stale; in PROBE any that does not answer the current probe.
         """
         if self.state == REPLICATE:
             if index <= self.match:
@@ -98,7 +98,7 @@ class Progress:
 
 
 class Tracker:
-    """The members of the applied configuration; empty unless leading."""
+    """The progress of all members of the applied configuration; empty on followers."""
 
     __slots__ = ("incoming", "me", "outgoing", "peers", "progress")
 
@@ -106,7 +106,7 @@ class Tracker:
         self.clear()
 
     def clear(self) -> None:
-        """Forget everybody."""
+        """Drop all progress."""
         self.progress: dict[int, Progress] = {}
         self.me: Progress | None = None
         self.peers: list[Progress] = []
@@ -114,7 +114,7 @@ class Tracker:
         self.outgoing: list[Progress] = []
 
     def configure(self, conf: Conf, me: int, *, next_index: int, now: int) -> None:
-        """Follow a configuration: known members keep their progress, new ones are probed from `next_index`."""
+        """Switch to a configuration: known members keep their progress, new ones are probed from `next_index`."""
         old = self.progress
         members = {*conf.members(), me}
         self.progress = {
@@ -136,21 +136,21 @@ class Tracker:
         return index
 
     def commit_known(self) -> int:
-        """Return the highest commit index that a quorum knows durably."""
+        """Return the highest commit index that a quorum has durably recorded."""
         return joint_acknowledged([pr.commit for pr in self.incoming], [pr.commit for pr in self.outgoing])
 
     def read_confirmed(self) -> int:
-        """Return the newest round of reads that a quorum confirmed."""
+        """Return the newest read round that a quorum confirmed."""
         return joint_acknowledged([pr.read_ack for pr in self.incoming], [pr.read_ack for pr in self.outgoing])
 
     def quorum_contact(self, now: int) -> int:
-        """Return the last tick at which a quorum is known to have followed; NEVER if there was none yet."""
+        """Return the last tick at which a quorum certainly followed this leader, or NEVER."""
         if self.me is not None:
             self.me.last_contact = now
         return joint_acknowledged([pr.last_contact for pr in self.incoming], [pr.last_contact for pr in self.outgoing])
 
     def quorum_active(self, conf: Conf, *, since: int) -> bool:
-        """Whether a quorum, the leader included, has been heard of after the tick `since`."""
+        """Whether a quorum, including the leader, was in contact after the tick `since`."""
         active = {pr.replica for pr in self.peers if pr.last_contact > since or pr.since > since}
         if self.me is not None:
             active.add(self.me.replica)
