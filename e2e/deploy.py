@@ -123,7 +123,7 @@ def _tell(provider: str, cluster: Cluster) -> None:
     print("kubectl evenkeel status")
     if provider == "current":
         print(f'kubectl delete --filename="{_EXAMPLE}" --wait=false')
-        print("kubectl evenkeel release storecluster/main    # with the data, which would be kept for a day")
+        print("kubectl evenkeel force-delete storecluster/main    # with the data, which would be kept for a day")
         print("helm uninstall evenkeel --namespace=evenkeel    # ends it")
     else:
         print(f"make cluster-down EVENKEEL_CLUSTER={provider}    # ends it")

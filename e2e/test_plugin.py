@@ -70,12 +70,12 @@ def test_every_verb(shop: Shop) -> None:
 
     first = plugin.data("partitions", "orders")[0]
     other = next(peer["store"] for peer in first["stable"] if peer["store"] != first["leader"])
-    plugin("transfer-leader", "orders", "0", other)
+    plugin("hand-over", "orders", "0", other)
     shop.kubectl.wait(f"{other} leads", lambda: plugin.data("partitions", "orders")[0]["leader"] == other, within=60)
 
-    assert "store main-1 is empty" in plugin("drain", "main-1", "--wait")
+    assert "store main-1 drained" in plugin("drain", "main-1", "--wait")
     assert "main-1" not in shop.holders()
-    plugin("release", "main-1")
+    plugin("undrain", "main-1")
     shop.kubectl.wait("main-1 holds something", lambda: "main-1" in shop.holders(), within=120)
     shop.settle()
 

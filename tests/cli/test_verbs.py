@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from evenkeel.cli import live, local_commands, resource_commands, table_commands
+from evenkeel.cli import local_commands, resource_commands, table_commands, watch_output
 from evenkeel.cli.local_session import LocalSession
-from evenkeel.cli.output import Output
+from evenkeel.cli.options import Output
 from evenkeel.cli.resource_output import notes_of
 from evenkeel.cli.validate_command import Checked, collect
 from evenkeel.errors import InvalidInputError, PlanningError
 from evenkeel.local.cluster_directory import Layout
 from evenkeel.model.conditions import Reason, condition
 from evenkeel.model.crd import FACES
-from evenkeel.model.loading import load_yaml
+from evenkeel.model.resource_loading import load_yaml
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.model.table import Table, TableStatus
 from tests.controller.support import KEYS, Scene, store_cluster, table
@@ -40,7 +40,7 @@ async def scene() -> AsyncIterator[Scene]:
 @pytest.fixture(autouse=True)
 def _never_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in (
-        (live, "_REFRESH_SECONDS"),
+        (watch_output, "_REFRESH_SECONDS"),
         (resource_commands, "_POLL_SECONDS"),
         (table_commands, "_POLL_SECONDS"),
     ):
@@ -115,9 +115,9 @@ async def test_all_kinds_can_be_listed(session: LocalSession, capsys: Capture, k
     ("what", "name", "words"),
     [
         ("nonsense", "", r"kind: got 'nonsense'; allowed: storeclusters, tables"),
-        ("table", "nope", r"Table: got 'nope'; allowed: one that there is \(orders\)"),
+        ("table", "nope", r"Table: got 'nope'; allowed: one that exists \(orders\)"),
         ("table/", "", r"name: got 'table/'; allowed"),
-        ("plan/orders-9", "", r"RebalancePlan: got 'orders-9'; allowed: one that there is \(orders-1\)"),
+        ("plan/orders-9", "", r"RebalancePlan: got 'orders-9'; allowed: one that exists \(orders-1\)"),
     ],
 )
 async def test_what_is_not_there_is_named(session: LocalSession, what: str, name: str, words: str) -> None:
@@ -189,7 +189,7 @@ async def test_pause_and_resume(scene: Scene, session: LocalSession) -> None:
     await scene.pass_time(3)
     assert await scene.arrive() == 8
     await scene.change(paused=True)
-    with pytest.raises(InvalidInputError, match=r"orders: spec.paused: got true; allowed: false, in the file"):
+    with pytest.raises(InvalidInputError, match=r"orders: spec.paused: got true; allowed: false; change it"):
         await resource_commands.pause(session, "orders", resume=True)
     with pytest.raises(InvalidInputError, match="only tables and storeclusters can be paused"):
         await resource_commands.pause(session, "pa/orders-0", resume=False)
@@ -200,10 +200,10 @@ async def test_wait(scene: Scene, session: LocalSession, capsys: Capture) -> Non
     await resource_commands.wait_for(session, "table/orders", "Ready", within=5)
     assert capsys.readouterr().out == "table.evenkeel.dev/orders is Ready\n"
     await resource_commands.scale(session, "orders", replicas=9)
-    with pytest.raises(InvalidInputError, match=r"orders: Balanced does not hold after 0 s"):
+    with pytest.raises(InvalidInputError, match=r"orders: Balanced is not True after 0 s"):
         await resource_commands.wait_for(session, "orders", "Balanced", within=0)
     await scene.pass_time(3)
-    with pytest.raises(InvalidInputError, match=r"does not hold after 0 s: .*replicas 9 need 9 stores"):
+    with pytest.raises(InvalidInputError, match=r"is not True after 0 s: .*replicas 9 need 9 stores"):
         await resource_commands.wait_for(session, "orders", "Balanced", within=0)
     with pytest.raises(InvalidInputError, match=r"--for: got 'Rady'; allowed: one of Ready, Available, Progressing"):
         await resource_commands.wait_for(session, "orders", "Rady", within=5)
@@ -236,7 +236,7 @@ async def test_plan_changes_nothing(scene: Scene, session: LocalSession, capsys:
     assert moves[0].split() == ["PARTITION", "FROM", "TO", "SIZE", "WHY"]
     assert re.search(r"^0 +- +main-\d +2\.0 KiB +replicas 3 -> 4$", moves[1])
     assert summary == (
-        "plan 2 would be: 8 moves of 8 partitions, 0 other leaders, 16.0 KiB to copy; nothing was changed"
+        "plan 2 would have 8 moves in 8 partitions, 0 leader changes, 16.0 KiB to copy; nothing was changed"
     )
     assert (await scene.metastore.range("/")).revision == revision
     await scene.change(movement={"bytesPerSecond": "1Ki"})
@@ -262,7 +262,7 @@ async def test_plan_of_what_is_so_already(scene: Scene, session: LocalSession, c
     await scene.change(approval="Manual", replicas=4)
     await scene.pass_time(3)
     await table_commands.plan(session, "orders", {}, TABLE)
-    assert capsys.readouterr().out.splitlines()[-1] == ("this is plan 2, which waits: `evenkeel approve plan/orders-2`")
+    assert capsys.readouterr().out.splitlines()[-1] == ("plan 2 awaits approval: run `evenkeel approve plan/orders-2`")
 
 
 @pytest.mark.parametrize(
@@ -294,27 +294,27 @@ async def test_approve(scene: Scene, session: LocalSession, capsys: Capture) -> 
     await scene.pass_time(3)
     assert await scene.arrive() == 8
     await scene.pass_time(3)
-    with pytest.raises(InvalidInputError, match="plan orders-2: its state is Done; allowed: AwaitingApproval"):
+    with pytest.raises(InvalidInputError, match="plan orders-2: its state is Done; only a plan in state"):
         await table_commands.approve(session, "plan/orders-2", digest="")
     with pytest.raises(InvalidInputError, match="plan: got 'table/orders'; allowed: a plan"):
         await table_commands.approve(session, "table/orders", digest="")
 
 
-async def test_transfer_leader(scene: Scene, session: LocalSession) -> None:
+async def test_hand_over(scene: Scene, session: LocalSession) -> None:
     """The store leads it from then on, until it is released; stores that do not vote are refused by those that do."""
     status = (await scene.slice()).status
     assert status is not None
     [first, *_] = status.partitions
     voters = [peer.store for peer in first.stable]
     wanted = next(store for store in voters if store != first.leader)
-    await table_commands.transfer_leader(session, "orders", 0, wanted, release=False)
+    await table_commands.hand_over(session, "orders", 0, wanted, release=False)
     await scene.pass_time(1)
     assert await scene.obey() == 1
     await scene.pass_time(60, step=1)
     shown = (await scene.slice()).status
     assert shown is not None
     assert shown.partitions[0].leader == wanted
-    await table_commands.transfer_leader(session, "orders", 0, "", release=True)
+    await table_commands.hand_over(session, "orders", 0, "", release=True)
     await scene.pass_time(1)
     await scene.obey()
     await scene.pass_time(3)
@@ -322,10 +322,10 @@ async def test_transfer_leader(scene: Scene, session: LocalSession) -> None:
     assert shown is not None
     assert shown.partitions[0].leader == first.leader
     [stranger] = {f"main-{n}" for n in range(4)} - set(voters)
-    with pytest.raises(InvalidInputError, match=f"store: got '{stranger}'; allowed: one that votes for partition 0"):
-        await table_commands.transfer_leader(session, "orders", 0, stranger, release=False)
+    with pytest.raises(InvalidInputError, match=f"store: got '{stranger}'; allowed: a voter of partition 0"):
+        await table_commands.hand_over(session, "orders", 0, stranger, release=False)
     with pytest.raises(InvalidInputError, match="partition: got 8; allowed: 0 to 7"):
-        await table_commands.transfer_leader(session, "orders", 8, wanted, release=False)
+        await table_commands.hand_over(session, "orders", 8, wanted, release=False)
 
 
 async def test_explain(scene: Scene, session: LocalSession, capsys: Capture) -> None:
@@ -339,7 +339,7 @@ async def test_explain(scene: Scene, session: LocalSession, capsys: Capture) -> 
     assert head.split() == ["PLAN", "STORES", "WHY"]
     assert re.search(r"^2 .*none -> main-\d: replicas 3 -> 4$", newest)
     assert re.search(r"^1 .*partition 2 had no replica$", oldest)
-    assert re.search(r"^now: Stable, led by main-\d$", now)
+    assert re.search(r"^now: stage Stable, leader main-\d$", now)
     await table_commands.explain(session, "orders", 2, JSON)
     assert [entry["plan"] for entry in json.loads(capsys.readouterr().out)["plans"]] == [2, 1]
 
@@ -358,7 +358,7 @@ async def test_drain_and_release(scene: Scene, session: LocalSession, capsys: Ca
     while not draining.done():
         await scene.pass_time(1)
         await empty()
-    assert capsys.readouterr().out.splitlines() == ["store main-1 is being emptied", "store main-1 is empty"]
+    assert capsys.readouterr().out.splitlines() == ["store main-1 draining", "store main-1 drained"]
     await table_commands.drain(session, "main-1", undo=True, wait=False)
     await scene.pass_time(3)
     assert await scene.arrive() > 0
@@ -375,8 +375,8 @@ async def test_a_drain_that_is_held_up_says_why(scene: Scene, session: LocalSess
         await scene.pass_time(0.5)
     draining.cancel()
     first, second = capsys.readouterr().out.splitlines()
-    assert first == "store main-1 is being emptied"
-    assert second.startswith("it waits: ")
+    assert first == "store main-1 draining"
+    assert second.startswith("blocked: ")
     assert "replicas 4 need 4 stores" in second
 
 
@@ -404,7 +404,7 @@ async def test_a_throttle_for_a_cluster_that_is_there(session: LocalSession, mon
 
 async def test_where_clients_go(session: LocalSession) -> None:
     """Where no store answers clients, that is said."""
-    with pytest.raises(InvalidInputError, match="StoreCluster main: no store of it answers clients"):
+    with pytest.raises(InvalidInputError, match="StoreCluster main: no store accepts clients"):
         await session.endpoints("main")
     with pytest.raises(InvalidInputError, match="StoreCluster: got 'nope'"):
         await session.endpoints("nope")

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from demo.facts import Verdict
 from demo.screen import Screen, describe
-from evenkeel.cli.printing import say
+from evenkeel.cli.terminal_output import print_line
 from tests.demo.facts import OPERATIONS, SAMPLES
 
 
@@ -47,7 +47,7 @@ def test_what_verbs_print_is_part_of_the_story(capsys: pytest.CaptureFixture[str
     screen = Screen(Console(file=output, force_terminal=terminal), began=time.monotonic())
     screen.watch(lambda: SAMPLES[0], lambda: OPERATIONS)
     with screen.step("Drain a store"):
-        say("store main-5 is empty")
+        print_line("store main-5 is empty")
     assert "    store main-5 is empty\n" in output.getvalue()
     assert capsys.readouterr().out == ""
 

@@ -93,9 +93,9 @@ async def test_a_store_is_drained_and_released(world: World) -> None:
     world.start()
     await make_table(world, stores=4)
     said = await plugged(world, "drain", "main-1", "--wait")
-    assert said.splitlines() == ["store main-1 is being emptied", "store main-1 is empty"]
+    assert said.splitlines() == ["store main-1 draining", "store main-1 drained"]
     assert not await world.is_named("main-1")
-    assert await plugged(world, "release", "main-1") == "store main-1 takes replicas again\n"
+    assert await plugged(world, "undrain", "main-1") == "store main-1 undrained\n"
 
     async def back() -> bool:
         return await world.is_named("main-1")
@@ -113,16 +113,16 @@ async def test_a_leader_is_transferred(world: World) -> None:
 
     leader = await led()
     wanted = next(store for store in ("main-0", "main-1") if store != leader)
-    assert await plugged(world, "transfer-leader", "orders", "0", wanted) == (
-        f"partition 0 of table orders is to be led by {wanted}\n"
+    assert await plugged(world, "hand-over", "orders", "0", wanted) == (
+        f"partition 0 of table orders: leadership is being handed over to {wanted}\n"
     )
 
     async def moved() -> bool:
         return await led() == wanted
 
     await world.until("another leads", moved)
-    assert "allowed: one that votes for partition 0" in await refused(world, "transfer-leader", "orders", "0", "main-7")
-    assert "allowed: 0 to 0" in await refused(world, "transfer-leader", "orders", "5", "main-0")
+    assert "allowed: a voter of partition 0" in await refused(world, "hand-over", "orders", "0", "main-7")
+    assert "allowed: 0 to 0" in await refused(world, "hand-over", "orders", "5", "main-0")
 
 
 @pytest.mark.processes
@@ -162,7 +162,7 @@ async def test_a_table_that_cannot_go_is_released(world: World) -> None:
     """A store that will never say that it dropped a table holds it up until nobody waits for it any more."""
     world.start()
     await make_table(world, undeleteFor="0s")
-    assert "is not being deleted" in await refused(world, "release", "table/orders")
+    assert "is not being deleted" in await refused(world, "force-delete", "table/orders")
     await world.pods.kill("main-1")
     await world.run("delete", "table/orders", "--wait=false")
 
@@ -173,7 +173,7 @@ async def test_a_table_that_cannot_go_is_released(world: World) -> None:
 
     await world.until("only a tombstone is left", waits)
     assert await world.get(TABLE, "orders") is not None
-    assert await plugged(world, "release", "table/orders") == "table.evenkeel.dev/orders is gone\n"
+    assert await plugged(world, "force-delete", "table/orders") == "table.evenkeel.dev/orders deleted\n"
     assert [key for key in await world.keys() if "orders" in key] == []
 
 
@@ -266,7 +266,7 @@ async def test_sql_goes_through_the_api_server(world: World, tmp_path: Path) -> 
 
 async def test_sql_without_stores(world: World) -> None:
     """It says what lacks."""
-    assert "allowed: one that there is in namespace" in await refused(world, "sql", "select 1")
+    assert "allowed: one that exists in namespace" in await refused(world, "sql", "select 1")
     await world.apply(store_cluster())
     assert "the operator has not made its Secret main-client yet" in await refused(world, "sql", "select 1")
     await world.apply(secret(world.namespace))
@@ -279,7 +279,7 @@ async def test_sql_without_stores(world: World) -> None:
 async def test_what_is_not_there_is_named(world: World) -> None:
     """With what there is instead."""
     await world.apply(store_cluster())
-    words = f"Table: got 'nope'; allowed: one that there is in namespace {world.namespace} (none)"
+    words = f"Table: got 'nope'; allowed: one that exists in namespace {world.namespace} (there are none)"
     assert await refused(world, "partitions", "nope") == words
     assert await refused(world, "plan", "nope") == words
     assert "store: got 'main-9'; allowed: main-0 to main-2" in await refused(world, "drain", "main-9")

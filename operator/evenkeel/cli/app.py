@@ -1,6 +1,7 @@
-"""The commands. Exit codes: 0 all is well, 1 what was asked about is not, 2 the command itself was wrong.
+"""The verbs of `evenkeel` and `kubectl evenkeel`, and their options.
 
-What a command needs is imported when it is called, so that help and completion come at once.
+Exit codes: 0 for success, 1 for an error or a negative answer, 2 for wrong usage. What a command needs is imported when
+it runs, so that `--help` and shell completion stay fast.
 """
 
 from __future__ import annotations
@@ -11,34 +12,33 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from evenkeel.cli.completion import resource_names, store_names, table_names
-from evenkeel.cli.lazy import Later
+from evenkeel.cli.lazy_module import LazyModule
 from evenkeel.cli.local_app import local
-from evenkeel.cli.options import Printed, Watch
-from evenkeel.cli.output import Output
-from evenkeel.cli.place import Place, Program, cluster_place, command, local_place
+from evenkeel.cli.options import Output, OutputOption, Watch
+from evenkeel.cli.shell_completion import resource_names, store_names, table_names
+from evenkeel.cli.target_cluster import Program, Target, command, kube_target, local_target
 from evenkeel.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from evenkeel.cli import (
+        cluster_session,
         dropped_commands,
         force_delete,
         resource_commands,
-        session,
         sql_command,
         table_commands,
         validate_command,
         verify_command,
     )
 else:
-    dropped_commands = Later("evenkeel.cli.dropped_commands")
-    force_delete = Later("evenkeel.cli.force_delete")
-    resource_commands = Later("evenkeel.cli.resource_commands")
-    session = Later("evenkeel.cli.session")
-    sql_command = Later("evenkeel.cli.sql_command")
-    table_commands = Later("evenkeel.cli.table_commands")
-    validate_command = Later("evenkeel.cli.validate_command")
-    verify_command = Later("evenkeel.cli.verify_command")
+    cluster_session = LazyModule("evenkeel.cli.cluster_session")
+    dropped_commands = LazyModule("evenkeel.cli.dropped_commands")
+    force_delete = LazyModule("evenkeel.cli.force_delete")
+    resource_commands = LazyModule("evenkeel.cli.resource_commands")
+    sql_command = LazyModule("evenkeel.cli.sql_command")
+    table_commands = LazyModule("evenkeel.cli.table_commands")
+    validate_command = LazyModule("evenkeel.cli.validate_command")
+    verify_command = LazyModule("evenkeel.cli.verify_command")
 
 __all__ = ["app", "plugin"]
 
@@ -47,7 +47,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    help="Raft-replicated, partitioned tables kept on an even keel.",
+    help="Manage raft-replicated, partitioned tables on a local cluster.",
 )
 app.add_typer(local, name="local")
 plugin = typer.Typer(
@@ -55,14 +55,14 @@ plugin = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    help="Raft-replicated, partitioned tables on Kubernetes.",
+    help="Manage raft-replicated, partitioned tables on Kubernetes.",
 )
-HERE = Program(app, local_place)
-THERE = Program(plugin, cluster_place)
+LOCAL = Program(app, local_target)
+KUBE = Program(plugin, kube_target)
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+def _show_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"evenkeel {version('evenkeel-operator')}")
         raise typer.Exit
 
@@ -80,20 +80,22 @@ Files = Annotated[
         "-f",
         "--filename",
         callback=_existing,
-        help="File, folder (its *.yaml, *.yml and *.json) or - for standard input; may be repeated.",
+        help="File, folder (its *.yaml, *.yml and *.json files) or - for standard input; repeatable.",
     ),
 ]
-TableName = Annotated[str, typer.Argument(help="The table, as in orders.", metavar="TABLE", autocompletion=table_names)]
-Scaled = Annotated[
+TableName = Annotated[str, typer.Argument(help="Table, such as orders.", metavar="TABLE", autocompletion=table_names)]
+ResourceName = Annotated[
     str,
-    typer.Argument(help="table/orders or storecluster/main.", metavar="KIND/NAME", autocompletion=resource_names),
+    typer.Argument(
+        help="Resource, such as table/orders or storecluster/main.", metavar="KIND/NAME", autocompletion=resource_names
+    ),
 ]
-StoreName = Annotated[str, typer.Argument(help="The store, as in main-2.", autocompletion=store_names)]
-Partition = Annotated[int, typer.Argument(min=0, help="The partition's number.")]
+StoreName = Annotated[str, typer.Argument(help="Store, such as main-2.", autocompletion=store_names)]
+Partition = Annotated[int, typer.Argument(min=0, help="Partition number.")]
 
 
 Version = Annotated[
-    bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
 ]
 
 
@@ -101,265 +103,317 @@ Version = Annotated[
 def evenkeel(
     _local: Annotated[
         bool,
-        typer.Option("--local", help="Work on the local cluster, as it always does: kubectl evenkeel is the other."),
+        typer.Option(
+            "--local", help="Use the local cluster; this is the default. For Kubernetes use kubectl evenkeel."
+        ),
     ] = False,
     _version: Version = False,
 ) -> None:
-    """Raft-replicated, partitioned tables kept on an even keel."""
+    """Manage raft-replicated, partitioned tables on a local cluster."""
 
 
 @plugin.callback()
 def kubectl_evenkeel(_version: Version = False) -> None:
-    """Raft-replicated, partitioned tables on Kubernetes."""
+    """Manage raft-replicated, partitioned tables on Kubernetes."""
 
 
 # Resources
 
 
-@command(HERE, THERE)
-def validate(files: Files, output: Printed = Output.TABLE) -> None:
-    """Check resources without a cluster: every problem with its line, what it found and what is allowed."""
+@command(LOCAL, KUBE)
+def validate(files: Files, output: OutputOption = Output.TABLE) -> None:
+    """Check resource files without a cluster. Reports every problem with its line and the allowed values."""
     checked = validate_command.collect(files)
     validate_command.report(checked, output)
     raise typer.Exit(0 if checked.valid else 1)
 
 
-@command(HERE)
-def apply(files: Files, output: Printed = Output.TABLE, *, place: Place) -> None:
-    """Make resources what the files say."""
+@command(LOCAL)
+def apply(files: Files, output: OutputOption = Output.TABLE, *, target: Target) -> None:
+    """Create or update resources from files."""
     checked = validate_command.collect(files)
     if not checked.valid:
         raise InvalidInputError(problems=checked.problems)
-    session.in_session(place, lambda found: resource_commands.apply(found, checked, output))
+    cluster_session.run_in_session(target, lambda session: resource_commands.apply(session, checked, output))
 
 
-@command(HERE, THERE)
+@command(LOCAL, KUBE)
 def get(
-    what: Annotated[str, typer.Argument(help="Kind, as in tables, or table/orders.", autocompletion=resource_names)],
-    name: Annotated[str, typer.Argument(help="One of them.")] = "",
-    output: Printed = Output.TABLE,
+    what: Annotated[
+        str,
+        typer.Argument(help="Kind, such as tables, or KIND/NAME, such as table/orders.", autocompletion=resource_names),
+    ],
+    name: Annotated[str, typer.Argument(help="Name of one resource.")] = "",
+    output: OutputOption = Output.TABLE,
     watch: Watch = False,
     *,
-    place: Place,
+    target: Target,
 ) -> None:
-    """List resources, or show one with what is unusual about it."""
-    session.watching(place, lambda found: resource_commands.get(found, what, name, output, watch=watch))
+    """List resources, or show one and its problems."""
+    cluster_session.run_until_interrupted(
+        target, lambda session: resource_commands.get(session, what, name, output, watch=watch)
+    )
 
 
-@command(HERE, THERE)
-def status(output: Printed = Output.TABLE, watch: Watch = False, *, place: Place) -> None:
-    """Show all tables and stores, and what is unusual about them."""
-    session.watching(place, lambda found: resource_commands.status(found, output, watch=watch))
+@command(LOCAL, KUBE)
+def status(output: OutputOption = Output.TABLE, watch: Watch = False, *, target: Target) -> None:
+    """Show all tables and StoreClusters, and their problems."""
+    cluster_session.run_until_interrupted(
+        target, lambda session: resource_commands.status(session, output, watch=watch)
+    )
 
 
-@command(HERE)
+@command(LOCAL)
 def delete(
     what: Annotated[
-        str, typer.Argument(help="table/orders, or a kind followed by a name.", autocompletion=resource_names)
+        str,
+        typer.Argument(
+            help="KIND/NAME, such as table/orders, or a kind followed by a name.", autocompletion=resource_names
+        ),
     ],
-    name: Annotated[str, typer.Argument(help="Its name, where only the kind came before.")] = "",
-    wait: Annotated[bool, typer.Option(help="Return when it is gone.")] = True,
-    output: Printed = Output.TABLE,
+    name: Annotated[str, typer.Argument(help="Name, if the first argument is a kind.")] = "",
+    wait: Annotated[bool, typer.Option(help="Wait until the resource is gone.")] = True,
+    output: OutputOption = Output.TABLE,
     *,
-    place: Place,
+    target: Target,
 ) -> None:
-    """Delete a resource; a table and its data go for good."""
-    session.in_session(place, lambda found: resource_commands.delete(found, what, name, output, wait=wait))
+    """Delete a resource. The data of a table is kept according to its deletionPolicy and undeleteFor."""
+    cluster_session.run_in_session(
+        target, lambda session: resource_commands.delete(session, what, name, output, wait=wait)
+    )
 
 
-@command(HERE)
+@command(LOCAL)
 def scale(
-    what: Scaled,
-    replicas: Annotated[int, typer.Option("--replicas", min=1, help="Copies of each partition, or stores.")],
-    output: Printed = Output.TABLE,
+    what: ResourceName,
+    replicas: Annotated[
+        int, typer.Option("--replicas", min=1, help="Replicas of each partition, or number of stores.")
+    ],
+    output: OutputOption = Output.TABLE,
     *,
-    place: Place,
+    target: Target,
 ) -> None:
-    """Give a table another number of replicas, or a StoreCluster another number of stores."""
-    session.in_session(place, lambda found: resource_commands.scale(found, what, output, replicas=replicas))
+    """Set the replicas of a table or the stores of a StoreCluster."""
+    cluster_session.run_in_session(
+        target, lambda session: resource_commands.scale(session, what, output, replicas=replicas)
+    )
 
 
-@command(HERE, THERE)
-def pause(what: Scaled, output: Printed = Output.TABLE, *, place: Place) -> None:
-    """Begin no move on a table, or on all tables of a StoreCluster; moves under way are finished."""
-    session.in_session(place, lambda found: resource_commands.pause(found, what, output, resume=False))
+@command(LOCAL, KUBE)
+def pause(what: ResourceName, output: OutputOption = Output.TABLE, *, target: Target) -> None:
+    """Pause a table or all tables of a StoreCluster. Moves in progress finish; no new move starts."""
+    cluster_session.run_in_session(target, lambda session: resource_commands.pause(session, what, output, resume=False))
 
 
-@command(HERE, THERE)
-def resume(what: Scaled, output: Printed = Output.TABLE, *, place: Place) -> None:
-    """End a pause."""
-    session.in_session(place, lambda found: resource_commands.pause(found, what, output, resume=True))
+@command(LOCAL, KUBE)
+def resume(what: ResourceName, output: OutputOption = Output.TABLE, *, target: Target) -> None:
+    """Resume a paused table or StoreCluster."""
+    cluster_session.run_in_session(target, lambda session: resource_commands.pause(session, what, output, resume=True))
 
 
-@command(HERE, THERE)
+@command(LOCAL, KUBE)
 def wait(
-    what: Scaled,
-    condition: Annotated[str, typer.Option("--for", help="Ready, Balanced, ...")] = "Ready",
-    timeout: Annotated[float, typer.Option(min=0, help="Seconds.")] = 60.0,
-    output: Printed = Output.TABLE,
+    what: ResourceName,
+    condition: Annotated[str, typer.Option("--for", help="Condition type, such as Ready or Balanced.")] = "Ready",
+    timeout: Annotated[float, typer.Option(min=0, help="Timeout in seconds.")] = 60.0,
+    output: OutputOption = Output.TABLE,
     *,
-    place: Place,
+    target: Target,
 ) -> None:
-    """Wait until a condition holds for the newest spec."""
-    session.in_session(place, lambda found: resource_commands.wait_for(found, what, condition, output, within=timeout))
+    """Wait until a condition is True for the current spec."""
+    cluster_session.run_in_session(
+        target, lambda session: resource_commands.wait_for(session, what, condition, output, within=timeout)
+    )
 
 
 # Tables
 
 
-@command(HERE, THERE)
-def partitions(table: TableName, output: Printed = Output.TABLE, watch: Watch = False, *, place: Place) -> None:
-    """Show where each partition is, who leads it, and how far its change is."""
-    session.watching(place, lambda found: table_commands.partitions(found, table, output, watch=watch))
+@command(LOCAL, KUBE)
+def partitions(table: TableName, output: OutputOption = Output.TABLE, watch: Watch = False, *, target: Target) -> None:
+    """Show stores, leader and progress of every partition."""
+    cluster_session.run_until_interrupted(
+        target, lambda session: table_commands.partitions(session, table, output, watch=watch)
+    )
 
 
-@command(HERE, THERE)
+@command(LOCAL, KUBE)
 def plan(  # noqa: PLR0917 - options, which typer hands over by name
     table: TableName,
-    replicas: Annotated[int | None, typer.Option(min=1, help="Imagine so many replicas.")] = None,
-    consensus_size: Annotated[int | None, typer.Option(min=1, help="Imagine so many voters.")] = None,
-    add_stores: Annotated[int, typer.Option(min=0, help="Imagine so many stores more.")] = 0,
-    remove_store: Annotated[list[str] | None, typer.Option(help="Imagine it without this store.")] = None,
-    output: Printed = Output.TABLE,
+    replicas: Annotated[int | None, typer.Option(min=1, help="Assume this number of replicas.")] = None,
+    consensus_size: Annotated[int | None, typer.Option(min=1, help="Assume this number of voters.")] = None,
+    add_stores: Annotated[int, typer.Option(min=0, help="Assume this many additional stores.")] = 0,
+    remove_store: Annotated[list[str] | None, typer.Option(help="Assume this store is removed; repeatable.")] = None,
+    output: OutputOption = Output.TABLE,
     *,
-    place: Place,
+    target: Target,
 ) -> None:
-    """Show what would move, why, how many bytes and how long; nothing is changed."""
-    imagined = {
+    """Preview the next plan without changing anything. Shows its moves, their reasons, sizes and duration."""
+    what_if = {
         "replicas": replicas,
         "consensusSize": consensus_size,
         "addStores": add_stores or None,
         "removeStores": remove_store or None,
     }
-    session.in_session(place, lambda found: table_commands.plan(found, table, imagined, output))
+    cluster_session.run_in_session(target, lambda session: table_commands.plan(session, table, what_if, output))
 
 
-@command(HERE, THERE)
+@command(LOCAL, KUBE)
 def approve(
-    plan: Annotated[str, typer.Argument(help="The plan, as in plan/orders-7.")],
-    digest: Annotated[str, typer.Option("--hash", help="Approve it only if this is its hash.")] = "",
-    output: Printed = Output.TABLE,
+    plan: Annotated[str, typer.Argument(help="Plan, such as plan/orders-7.")],
+    digest: Annotated[str, typer.Option("--hash", help="Approve the plan only if this is its hash.")] = "",
+    output: OutputOption = Output.TABLE,
     *,
-    place: Place,
+    target: Target,
 ) -> None:
-    """Let a plan begin that waits for its approval."""
-    session.in_session(place, lambda found: table_commands.approve(found, plan, output, digest=digest))
+    """Approve a plan that awaits approval."""
+    cluster_session.run_in_session(target, lambda session: table_commands.approve(session, plan, output, digest=digest))
 
 
-@command(HERE)
-def explain(table: TableName, partition: Partition, output: Printed = Output.TABLE, *, place: Place) -> None:
-    """Show why a partition is where it is: what the last plans wanted of it."""
-    session.in_session(place, lambda found: table_commands.explain(found, table, partition, output))
+@command(LOCAL)
+def explain(table: TableName, partition: Partition, output: OutputOption = Output.TABLE, *, target: Target) -> None:
+    """Explain the placement of a partition by its recent plans."""
+    cluster_session.run_in_session(target, lambda session: table_commands.explain(session, table, partition, output))
 
 
-@command(HERE, THERE, name="transfer-leader")
-def transfer_leader(
+# The former verb stays as a hidden alias for one version.
+@command(LOCAL, KUBE, name="transfer-leader", hidden=True)
+@command(LOCAL, KUBE, name="hand-over")
+def hand_over(
     table: TableName,
     partition: Partition,
     store: Annotated[
-        str, typer.Argument(help="The store that is to lead it, as in main-2.", autocompletion=store_names)
+        str, typer.Argument(help="Store that becomes the leader, such as main-2.", autocompletion=store_names)
     ] = "",
-    release: Annotated[bool, typer.Option("--release", help="Let the plan say again who leads it.")] = False,
-    output: Printed = Output.TABLE,
+    release: Annotated[bool, typer.Option("--release", help="Let the plan choose the leader again.")] = False,
+    output: OutputOption = Output.TABLE,
     *,
-    place: Place,
+    target: Target,
 ) -> None:
-    """Have a store lead a partition from now on."""
+    """Hand over the leadership of a partition to a store. The store stays the preferred leader until --release."""
     if bool(store) == release:
-        raise typer.BadParameter("give a store, or --release")
-    session.in_session(
-        place, lambda found: table_commands.transfer_leader(found, table, partition, store, output, release=release)
+        raise typer.BadParameter("give either a store or --release")
+    cluster_session.run_in_session(
+        target, lambda session: table_commands.hand_over(session, table, partition, store, output, release=release)
     )
 
 
-@command(HERE, THERE)
+@command(LOCAL, KUBE)
 def sql(
-    query: Annotated[str, typer.Argument(help="As in: select count(*) from orders.")],
-    cluster: Annotated[str, typer.Option("--store-cluster", help="The StoreCluster that has the tables.")] = "main",
-    output: Printed = Output.TABLE,
+    query: Annotated[str, typer.Argument(help="Query, such as: select count(*) from orders.")],
+    cluster: Annotated[str, typer.Option("--store-cluster", help="StoreCluster that holds the tables.")] = "main",
+    output: OutputOption = Output.TABLE,
     *,
-    place: Place,
+    target: Target,
 ) -> None:
-    """Run a query over tables, in this process."""
-    sql_command.run_query(query, place, cluster, output)
+    """Run a SQL query over tables. The query is executed in this process."""
+    sql_command.run_query(query, target, cluster, output)
 
 
-@command(HERE, THERE)
+@command(LOCAL, KUBE)
 def verify(
     table: TableName,
-    heal: Annotated[bool, typer.Option("--heal", help="Build replicas anew that have other rows than most.")] = False,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait for all replicas.")] = 60.0,
-    output: Printed = Output.TABLE,
+    heal: Annotated[bool, typer.Option("--heal", help="Rebuild replicas whose rows differ from the majority.")] = False,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait for the replicas.")] = 60.0,
+    output: OutputOption = Output.TABLE,
     *,
-    place: Place,
+    target: Target,
 ) -> None:
-    """Compare the rows of all replicas; exits with 1 unless they are the same."""
-    name, cluster = session.in_session(place, lambda found: table_commands.whereabouts(found, table))
-    raise typer.Exit(0 if verify_command.verify_table(name, place, cluster, output, deadline=timeout, heal=heal) else 1)
+    """Compare the rows of all replicas of a table. Exits with 1 unless they are identical."""
+    name, cluster = cluster_session.run_in_session(
+        target, lambda session: table_commands.table_location(session, table)
+    )
+    raise typer.Exit(
+        0 if verify_command.verify_table(name, target, cluster, output, deadline=timeout, heal=heal) else 1
+    )
 
 
 DroppedName = Annotated[
     str,
-    typer.Argument(help="The deleted table, as in orders; or orders.UID where several had that name.", metavar="TABLE"),
+    typer.Argument(help="Deleted table, such as orders; use orders.UID if several had that name.", metavar="TABLE"),
 ]
 
 
-@command(HERE, THERE)
-def dropped(output: Printed = Output.TABLE, *, place: Place) -> None:
+@command(LOCAL, KUBE)
+def dropped(output: OutputOption = Output.TABLE, *, target: Target) -> None:
     """List deleted tables whose data is kept."""
-    session.in_session(place, lambda found: dropped_commands.dropped(found, output))
+    cluster_session.run_in_session(target, lambda session: dropped_commands.dropped(session, output))
 
 
-@command(HERE, THERE)
+@command(LOCAL, KUBE)
 def undelete(
     table: DroppedName,
-    wait: Annotated[bool, typer.Option(help="Return when the table is there again.")] = True,
-    output: Printed = Output.TABLE,
+    wait: Annotated[bool, typer.Option(help="Wait until the table is restored.")] = True,
+    output: OutputOption = Output.TABLE,
     *,
-    place: Place,
+    target: Target,
 ) -> None:
     """Restore a deleted table with its data."""
-    session.in_session(place, lambda found: dropped_commands.undelete(found, table, output, wait=wait))
+    cluster_session.run_in_session(target, lambda session: dropped_commands.undelete(session, table, output, wait=wait))
 
 
-@command(HERE, THERE)
+@command(LOCAL, KUBE)
 def purge(
     table: DroppedName,
-    wait: Annotated[bool, typer.Option(help="Return when all stores have removed it.")] = True,
-    output: Printed = Output.TABLE,
+    wait: Annotated[bool, typer.Option(help="Wait until all stores have removed the data.")] = True,
+    output: OutputOption = Output.TABLE,
     *,
-    place: Place,
+    target: Target,
 ) -> None:
-    """Remove the data of a deleted table now; it cannot be undeleted afterwards."""
-    session.in_session(place, lambda found: dropped_commands.purge(found, table, output, wait=wait))
+    """Remove the data of a deleted table now. The table can no longer be undeleted."""
+    cluster_session.run_in_session(target, lambda session: dropped_commands.purge(session, table, output, wait=wait))
 
 
 # Stores
 
 
-@command(HERE, THERE)
+@command(LOCAL, KUBE)
 def drain(
     store: StoreName,
-    undo: Annotated[bool, typer.Option("--undo", help="Let it take replicas again.")] = False,
-    wait: Annotated[bool, typer.Option("--wait", help="Return when it is empty.")] = False,
-    output: Printed = Output.TABLE,
+    undo: Annotated[bool, typer.Option("--undo", help="Let the store take replicas again, like undrain.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the store is empty.")] = False,
+    output: OutputOption = Output.TABLE,
     *,
-    place: Place,
+    target: Target,
 ) -> None:
-    """Move everything off a store."""
-    session.in_session(place, lambda found: table_commands.drain(found, store, output, undo=undo, wait=wait))
+    """Move all replicas off a store."""
+    cluster_session.run_in_session(
+        target, lambda session: table_commands.drain(session, store, output, undo=undo, wait=wait)
+    )
 
 
-@command(HERE, THERE)
+@command(LOCAL, KUBE)
+def undrain(store: StoreName, output: OutputOption = Output.TABLE, *, target: Target) -> None:
+    """End the drain of a store. It takes replicas again."""
+    cluster_session.run_in_session(
+        target, lambda session: table_commands.drain(session, store, output, undo=True, wait=False)
+    )
+
+
+@command(LOCAL, KUBE, name="force-delete")
+def force_delete_resource(
+    resource: ResourceName,
+    wait: Annotated[bool, typer.Option(help="Wait until the resource is gone.")] = True,
+    output: OutputOption = Output.TABLE,
+    *,
+    target: Target,
+) -> None:
+    """Finish a deletion that is stuck. It no longer waits for stores, pods or etcd."""
+    cluster_session.run_in_session(
+        target, lambda session: force_delete.force_delete(session, resource, output, wait=wait)
+    )
+
+
+@command(LOCAL, KUBE, hidden=True)
 def release(
-    what: Annotated[
-        str,
-        typer.Argument(help="A store, as in main-2; or table/orders, storecluster/main.", autocompletion=store_names),
-    ],
-    wait: Annotated[bool, typer.Option(help="Return when a resource is gone.")] = True,
-    output: Printed = Output.TABLE,
+    what: Annotated[str, typer.Argument(help="Store or resource.", autocompletion=store_names)],
+    wait: Annotated[bool, typer.Option(help="Wait until the resource is gone.")] = True,
+    output: OutputOption = Output.TABLE,
     *,
-    place: Place,
+    target: Target,
 ) -> None:
-    """Let a store take replicas again that was drained; or let go of a resource whose deletion is stuck."""
-    session.in_session(place, lambda found: force_delete.release(found, what, output, wait=wait))
+    """Undrain a store, or force-delete a resource; a hidden alias for one version."""
+    if "/" in what:
+        force_delete_resource(what, wait, output, target=target)
+    else:
+        undrain(what, output, target=target)

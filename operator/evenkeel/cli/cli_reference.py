@@ -1,7 +1,6 @@
-"""The commands of docs/cli.md, from the application: `python -m evenkeel.cli.cli_reference docs/cli.md`.
+"""Generates the commands of docs/cli.md: `python -m evenkeel.cli.cli_reference docs/cli.md`.
 
-The page is written by hand; between `<!-- commands -->` and `<!-- end -->` stands what is generated, so that no verb
-and no option can be documented wrongly.
+Only the part between `<!-- commands -->` and `<!-- end -->` is generated; the rest of the page is written by hand.
 """
 
 from __future__ import annotations
@@ -20,17 +19,19 @@ __all__ = ["main", "render"]
 
 _BLOCK = re.compile(r"(<!-- commands -->\n).*?(<!-- end -->)", re.DOTALL)
 _EVERYWHERE = ("--output", "--dir", "--help")
-"""What every verb has is said once, by hand."""
+"""Options of every verb, which the page describes once."""
 
 
 def render(page: str) -> str:
-    """The page with its commands made anew."""
+    """Return the page with its commands generated again."""
     text = "".join(_group(get_command(app), "evenkeel"))
     return _BLOCK.sub(lambda match: f"{match[1]}{text}{match[2]}", page)
 
 
 def _group(group: Any, name: str) -> Iterator[str]:
     for verb, command in group.commands.items():
+        if command.hidden:
+            continue
         if hasattr(command, "commands"):
             yield from _group(command, f"{name} {verb}")
         else:
@@ -70,7 +71,7 @@ def _meaning(option: Any) -> str:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Bring the pages given up to date."""
+    """Update the given pages."""
     for name in arguments:
         page = Path(name)
         page.write_text(render(page.read_text()))

@@ -1,7 +1,7 @@
-"""`release`: a store may take replicas again; or a resource goes that is being deleted and cannot come to an end.
+"""`force-delete`: finish a deletion that is stuck.
 
-A Table waits for the word of every store that may hold data of it, and a StoreCluster for its pods and for etcd. Where
-one of them will never answer, somebody has to say that nobody needs to wait.
+The deletion of a Table waits until every store has confirmed that it dropped the data; that of a StoreCluster waits for
+its pods and for etcd. `force-delete` ends the wait where one of them will never answer.
 """
 
 from __future__ import annotations
@@ -10,51 +10,47 @@ import asyncio
 import time
 from typing import Any, Final
 
-from evenkeel.cli.output import Output
-from evenkeel.cli.printing import tell
-from evenkeel.cli.resource_output import split_name, what_is
-from evenkeel.cli.session import Session
-from evenkeel.cli.table_commands import drain
-from evenkeel.controller.table_reconciler import RELEASE_ANNOTATION
+from evenkeel.cli.cluster_session import Session
+from evenkeel.cli.options import Output
+from evenkeel.cli.resource_output import display_name, split_name
+from evenkeel.cli.terminal_output import print_result
+from evenkeel.controller.table_reconciler import FORCE_DELETE_ANNOTATION
 from evenkeel.errors import InvalidInputError
-from evenkeel.model.loading import Resource
+from evenkeel.model.resource_loading import Resource
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.model.table import Table
 
-__all__ = ["release"]
+__all__ = ["force_delete"]
 
 _POLL_SECONDS: Final = 0.2
-_PATIENCE: Final = 60.0
+_TIMEOUT: Final = 60.0
 
 
-async def release(session: Session, what: str, output: Output = Output.TABLE, *, wait: bool = True) -> None:
-    """End a drain, or a deletion that is stuck."""
-    if "/" not in what:
-        await drain(session, what, output, undo=True, wait=False)
-        return
+async def force_delete(session: Session, what: str, output: Output = Output.TABLE, *, wait: bool = True) -> None:
+    """Finish the deletion of a Table or a StoreCluster without waiting for confirmations."""
     kind, name = split_name(what)
     if kind not in (Table, StoreCluster):
-        raise InvalidInputError(f"{what}: only stores, tables and storeclusters can be released")
-    await session.resources.change(kind, name, lambda document: _let_go(what, document))
+        raise InvalidInputError(f"{what}: only tables and storeclusters can be force-deleted")
+    await session.resources.change(kind, name, lambda document: _mark(what, document))
     if wait:
         await _until_gone(session, kind, name)
-    result = "is gone" if wait else "is being let go"
-    tell(f"{what_is(kind, name)} {result}", output, kind=kind.__name__, name=name, result=result)
+    result = "deleted" if wait else "is being deleted"
+    print_result(f"{display_name(kind, name)} {result}", output, kind=kind.__name__, name=name, result=result)
 
 
-def _let_go(what: str, document: dict[str, Any]) -> None:
+def _mark(what: str, document: dict[str, Any]) -> None:
     metadata = document["metadata"]
     if "deletionTimestamp" not in metadata:
-        raise InvalidInputError(f"{what} is not being deleted, so there is nothing to release; delete it first")
-    metadata.setdefault("annotations", {})[RELEASE_ANNOTATION] = "true"
+        raise InvalidInputError(f"{what} is not being deleted; delete it first")
+    metadata.setdefault("annotations", {})[FORCE_DELETE_ANNOTATION] = "true"
 
 
 async def _until_gone(session: Session, kind: type[Resource], name: str) -> None:
-    until = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _TIMEOUT
     while await session.resources.get(kind, name) is not None:
-        if time.monotonic() > until:
+        if time.monotonic() > deadline:
             raise InvalidInputError(
-                f"{what_is(kind, name)} is still there after {_PATIENCE:g} s, though nobody has to be waited for: is "
-                "there an operator? Where it is gone for good, `kubectl patch` the finalizers away"
+                f"{display_name(kind, name)} still exists after {_TIMEOUT:g} s: check that the operator is running; "
+                "if it was uninstalled, remove the finalizers with `kubectl patch`"
             )
         await asyncio.sleep(_POLL_SECONDS)

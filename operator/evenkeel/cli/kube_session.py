@@ -1,6 +1,6 @@
-"""A namespace of Kubernetes as commands see it: whatever is asked or done goes through the API server.
+"""A session on a namespace of Kubernetes; every request goes through the API server.
 
-What is to be done is written down in annotations and RebalancePlans, and the operator does it.
+Commands write annotations and RebalancePlans; the operator acts on them.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 
-from evenkeel.cli.place import Cluster
-from evenkeel.cli.session import PreviewedMove, PreviewedPlan
+from evenkeel.cli.cluster_session import PreviewedMove, PreviewedPlan
+from evenkeel.cli.target_cluster import KubeTarget
 from evenkeel.errors import (
     ApiConflictError,
     ApiForbiddenError,
@@ -24,12 +24,12 @@ from evenkeel.errors import (
 from evenkeel.kube.kube_client import Kube
 from evenkeel.kube.kubeconfig import find_access
 from evenkeel.kube.object_kinds import REBALANCE_PLAN, RESOURCE_KINDS, Object
-from evenkeel.model.base import API_VERSION
-from evenkeel.model.loading import Resource, parse
 from evenkeel.model.partitionassignment import PartitionAssignment
 from evenkeel.model.rebalanceplan import RebalancePlan, RebalancePlanStatus, WhatIf
+from evenkeel.model.resource_base import API_VERSION
+from evenkeel.model.resource_loading import Resource, parse
 from evenkeel.model.table import Table
-from evenkeel.model.updates import validate_update
+from evenkeel.model.update_rules import validate_update
 from evenkeel.model.views import SLICE, slice_name
 from evenkeel.reconcile.plan_status import TABLE_LABEL, plan_name
 
@@ -39,41 +39,41 @@ MANAGER: Final = "kubectl-evenkeel"
 _TRIES: Final = 10
 _FEW_SLICES: Final = 4
 _POLL_SECONDS: Final = 0.2
-_PATIENCE: Final = 30.0
-"""So long a plan may take the operator, or it does not run."""
+_TIMEOUT: Final = 30.0
+"""How long the operator may take to answer a dry run."""
 R = TypeVar("R", bound=Resource)
 
 
 class KubeResources:
-    """The resources of a namespace; implements `evenkeel.cli.session.Resources`."""
+    """The resources of a namespace; implements `evenkeel.cli.cluster_session.Resources`."""
 
     def __init__(self, kube: Kube, namespace: str) -> None:
         self._kube = kube
         self._namespace = namespace
 
     async def get(self, kind: type[R], name: str) -> R | None:
-        """One resource, or None."""
+        """Return a resource, or None where there is none of that name."""
         subject = await self._kube.get(RESOURCE_KINDS[kind], name, self._namespace)
         return None if subject is None else _read(kind, subject)
 
     async def need(self, kind: type[R], name: str) -> R:
-        """One resource; InvalidInputError, with what there is, where there is none of that name."""
+        """Return a resource; raise InvalidInputError, which lists the existing ones, where there is none."""
         found = await self.get(kind, name)
         if found is None:
-            there = ", ".join(subject["metadata"]["name"] for subject in await self._list(kind)) or "none"
+            existing = ", ".join(subject["metadata"]["name"] for subject in await self._list(kind)) or "there are none"
             raise InvalidInputError(
-                f"{kind.__name__}: got {name!r}; allowed: one that there is in namespace {self._namespace} ({there})"
+                f"{kind.__name__}: got {name!r}; allowed: one that exists in namespace {self._namespace} ({existing})"
             )
         return found
 
     async def all_of(self, kind: type[R]) -> list[R]:
-        """All resources of a kind."""
+        """Return all resources of a kind."""
         return [_read(kind, subject) for subject in await self._list(kind)]
 
     async def assignments(self, table: str) -> list[PartitionAssignment]:
-        """The PartitionAssignments of a table, in order; they are named after it."""
-        wanted = await self.need(Table, table)
-        names = [slice_name(table, first) for first in range(0, wanted.spec.partitions, SLICE)]
+        """Return the PartitionAssignments of a table, in order."""
+        spec = (await self.need(Table, table)).spec
+        names = [slice_name(table, first) for first in range(0, spec.partitions, SLICE)]
         if len(names) <= _FEW_SLICES:
             found = [await self.get(PartitionAssignment, name) for name in names]
             return [one for one in found if one is not None]
@@ -81,7 +81,7 @@ class KubeResources:
         return sorted((_read(PartitionAssignment, one) for one in listed), key=lambda one: one.spec.from_)
 
     async def change(self, kind: type[R], name: str, edit: Callable[[dict[str, Any]], None]) -> R:
-        """Edit a resource's document; InvalidInputError where there is none, or the change is not allowed."""
+        """Edit the document of a resource; raise InvalidInputError where it is missing or the edit is not allowed."""
         for _ in range(_TRIES):
             before = await self._kube.get(RESOURCE_KINDS[kind], name, self._namespace)
             if before is None:
@@ -98,20 +98,20 @@ class KubeResources:
                 return _read(kind, await self._kube.merge(RESOURCE_KINDS[kind], name, self._namespace, patch))
             except ApiConflictError:
                 continue
-        raise ApiConflictError(f"{kind.__name__} {name} is changed all the time; try again")
+        raise ApiConflictError(f"{kind.__name__} {name}: {_TRIES} updates in a row conflicted with others; retry later")
 
     async def _list(self, kind: type[object]) -> list[Object]:
         try:
             return (await self._kube.list(RESOURCE_KINDS[kind], self._namespace)).items
         except ApiNotFoundError:
             raise InvalidInputError(
-                f"the API server knows no {RESOURCE_KINDS[kind].plural}.evenkeel.dev: install Evenkeel "
-                "(helm install evenkeel charts/evenkeel), or name another --context"
+                f"the API server does not serve {RESOURCE_KINDS[kind].plural}.evenkeel.dev: install Evenkeel "
+                "(helm install evenkeel charts/evenkeel) or select another --context"
             ) from None
 
 
 class KubeSession:
-    """A namespace, connected; implements `evenkeel.cli.session.Session`."""
+    """A connection to a namespace; implements `evenkeel.cli.cluster_session.Session`."""
 
     program = "kubectl evenkeel"
 
@@ -121,9 +121,9 @@ class KubeSession:
         self.resources = KubeResources(kube, namespace)
 
     async def preview(self, table: Table, what_if: WhatIf) -> PreviewedPlan:
-        """What would be planned, as the operator answers a dry run, which then goes again."""
-        made = await self.kube.create(_dry_run(table, what_if))
-        name = made["metadata"]["name"]
+        """Return the plan that the operator computes for a dry run; the RebalancePlan is deleted afterwards."""
+        created = await self.kube.create(_dry_run(table, what_if))
+        name = created["metadata"]["name"]
         try:
             status = await self._answer(name)
         finally:
@@ -131,20 +131,21 @@ class KubeSession:
         if status.state == "Failed":
             raise InvalidInputError(
                 "; ".join(dict.fromkeys(one.message for one in status.conditions if one.message))
-                or "there is no such plan"
+                or "the operator could not compute a plan"
             )
         return await self._previewed(table, status)
 
     async def _answer(self, name: str) -> RebalancePlanStatus:
-        until = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _TIMEOUT
         while True:
             found = await self.resources.need(RebalancePlan, name)
             if found.status is not None and found.status.state in ("DryRun", "Failed"):
                 return found.status
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 raise InvalidInputError(
-                    f"the operator has not answered within {_PATIENCE:g} s: does it run, and does it serve namespace "
-                    f"{self.namespace}? See `kubectl get pods --all-namespaces -l app.kubernetes.io/name=evenkeel`"
+                    f"the operator did not answer within {_TIMEOUT:g} s: check that it is running and watches "
+                    f"namespace {self.namespace}; see `kubectl get pods --all-namespaces "
+                    "-l app.kubernetes.io/name=evenkeel`"
                 )
             await asyncio.sleep(_POLL_SECONDS)
 
@@ -168,15 +169,15 @@ class KubeSession:
 
 
 @asynccontextmanager
-async def kube_session(place: Cluster) -> AsyncIterator[KubeSession]:
-    """Connect to it."""
-    access = await find_access(kubeconfig=place.kubeconfig, context=place.context, namespace=place.namespace)
+async def kube_session(target: KubeTarget) -> AsyncIterator[KubeSession]:
+    """Connect to a namespace."""
+    access = await find_access(kubeconfig=target.kubeconfig, context=target.context, namespace=target.namespace)
     kube = Kube(access.configuration, manager=MANAGER)
     try:
         yield KubeSession(kube, access.namespace)
     except ApiForbiddenError as error:
         raise ApiForbiddenError(
-            f"{error}; the role `view` of a namespace lets you see, `edit` lets you change", status=error.status
+            f"{error}; reading needs the role `view` in the namespace, changes need `edit`", status=error.status
         ) from None
     finally:
         await kube.close()
@@ -185,7 +186,7 @@ async def kube_session(place: Cluster) -> AsyncIterator[KubeSession]:
 def _dry_run(table: Table, what_if: WhatIf) -> Object:
     name, metadata = table.metadata.name, table.metadata
     owner = {"apiVersion": API_VERSION, "kind": "Table", "name": name, "uid": metadata.uid}
-    imagined = what_if.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
+    assumptions = what_if.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
     return {
         "apiVersion": API_VERSION,
         "kind": "RebalancePlan",
@@ -195,7 +196,7 @@ def _dry_run(table: Table, what_if: WhatIf) -> Object:
             "labels": {TABLE_LABEL: name},
             "ownerReferences": [owner],
         },
-        "spec": {"table": name, "dryRun": True, **({"whatIf": imagined} if imagined else {})},
+        "spec": {"table": name, "dryRun": True, **({"whatIf": assumptions} if assumptions else {})},
     }
 
 
@@ -206,7 +207,7 @@ def _read(kind: type[R], subject: Object) -> R:
 
 
 def _difference(before: Object, after: Object) -> Object:
-    """The JSON merge patch from one document to the other."""
+    """Return the JSON merge patch that turns `before` into `after`."""
     patch: Object = {key: None for key in before if key not in after}
     for key, value in after.items():
         old = before.get(key)

@@ -1,4 +1,4 @@
-"""`evenkeel local`: a whole cluster on this machine, started in the background and found again by its directory."""
+"""`evenkeel local`: a cluster on this machine, which runs in the background and is identified by its directory."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from typing import Any, Final
 
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
-from evenkeel.cli.live import show
+from evenkeel.cli.cluster_session import run_in_session
 from evenkeel.cli.local_session import LocalSession, layout_of
-from evenkeel.cli.output import Output
-from evenkeel.cli.place import Local
-from evenkeel.cli.printing import Listing, console, print_json, tell
-from evenkeel.cli.session import in_session
-from evenkeel.cli.table_commands import store_of
+from evenkeel.cli.options import Output
+from evenkeel.cli.table_commands import cluster_of_store
+from evenkeel.cli.target_cluster import LocalTarget
+from evenkeel.cli.terminal_output import Listing, console, print_json, print_result
+from evenkeel.cli.watch_output import show
 from evenkeel.errors import InvalidInputError
 from evenkeel.local.cluster_directory import Layout, Running
 from evenkeel.local.supervisor import DOWN_ANNOTATION, asked_to_be_down
-from evenkeel.model.base import API_VERSION
-from evenkeel.model.loading import parse
+from evenkeel.model.resource_base import API_VERSION
+from evenkeel.model.resource_loading import parse
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.reconcile.known_stores import read_stores
 from evenkeel.reconcile.store_reports import Reports
 
 __all__ = ["down", "kill", "logs", "status", "up"]
 
-_PATIENCE: Final = 60.0
+_TIMEOUT: Final = 60.0
 _POLL_SECONDS: Final = 0.1
 _LOG_LINES: Final = 5
 _CRASHES: Final = 3
-"""A process that ended so often while it was started is not going to stay."""
+"""Restarts after which `up` gives up on a process."""
 
 
 def up(
@@ -52,23 +52,25 @@ def up(
     with_parent: bool,
     output: Output,
 ) -> None:
-    """Start a cluster or go on with the one that is there; what was started here ends with Ctrl-C."""
+    """Start the cluster of a directory and wait for its stores; Ctrl-C stops what was started."""
     layout = layout_of(directory)
     if rebalancers is not None:
         layout.link_rebalancers(rebalancers)
     process = _launch(layout, until=os.getppid() if with_parent else None)
     try:
         _until_running(layout, process)
-        in_session(Local(directory), lambda session: _make_stores(session, name=name, stores=stores, throttle=throttle))
-        in_session(Local(directory), lambda session: status(session, output, watch=False))
+        run_in_session(
+            LocalTarget(directory), lambda session: _make_stores(session, name=name, stores=stores, throttle=throttle)
+        )
+        run_in_session(LocalTarget(directory), lambda session: status(session, output, watch=False))
     except KeyboardInterrupt:
         if process is not None:
             _end(layout, process)
-        raise InvalidInputError("interrupted; what was started here is stopped") from None
+        raise InvalidInputError("interrupted; the local cluster was stopped") from None
 
 
 def _launch(layout: Layout, *, until: int | None) -> subprocess.Popen[bytes] | None:
-    """Start the cluster's process, where none runs."""
+    """Start the supervisor, unless one is running."""
     layout.make()
     if layout.is_held():
         return None
@@ -84,27 +86,27 @@ def _launch(layout: Layout, *, until: int | None) -> subprocess.Popen[bytes] | N
 
 
 def _until_running(layout: Layout, process: subprocess.Popen[bytes] | None) -> None:
-    """Wait until the cluster can be found; somebody else may have been quicker to start it."""
-    until = time.monotonic() + _PATIENCE
+    """Wait until a supervisor is running; it may be one that another process started at the same time."""
+    deadline = time.monotonic() + _TIMEOUT
     while (running := layout.running()) is None:
         ended = process is not None and process.poll() is not None and not layout.is_held()
-        if ended or time.monotonic() > until:
-            said = "\n".join(_last_lines(layout.log("supervisor"), _LOG_LINES))
-            raise InvalidInputError(f"the local cluster did not start; {layout.log('supervisor')} says:\n{said}")
+        if ended or time.monotonic() > deadline:
+            lines = "\n".join(_last_lines(layout.log("supervisor"), _LOG_LINES))
+            raise InvalidInputError(f"the local cluster did not start; end of {layout.log('supervisor')}:\n{lines}")
         time.sleep(_POLL_SECONDS / 2)
     if process is not None and process.pid != running.pid:
-        process.wait(_PATIENCE)  # it has found the lock taken
+        process.wait(_TIMEOUT)  # it ends because the other process holds the lock
 
 
 def _end(layout: Layout, process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError):
         process.send_signal(signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(_PATIENCE)
+        process.wait(_TIMEOUT)
 
 
 async def _make_stores(session: LocalSession, *, name: str, stores: int | None, throttle: str) -> None:
-    """Make the StoreCluster, or give it another number of stores; then wait for them."""
+    """Create the StoreCluster or update its stores and throttle, then wait for the stores."""
     existing = await session.resources.get(StoreCluster, name)
     if existing is None:
         throttles = {"throttles": {"bytesPerSecond": throttle}} if throttle else {}
@@ -128,20 +130,20 @@ async def _until_up(session: LocalSession, name: str) -> None:
     shown = (SpinnerColumn(), TextColumn("{task.description}"))
     with Progress(*shown, console=screen, transient=True, disable=not screen.is_terminal) as progress:
         task = progress.add_task("starting")
-        until = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _TIMEOUT
         while missing := await _missing(session, name):
             progress.update(task, description=f"waiting for {', '.join(missing)}")
             _check_crashes(session.layout, missing)
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 raise InvalidInputError(
-                    f"these stores did not come up in {_PATIENCE:g} s: {', '.join(missing)}; "
+                    f"stores not ready after {_TIMEOUT:g} s: {', '.join(missing)}; "
                     f"see `evenkeel local logs {missing[0]}`"
                 )
             await asyncio.sleep(_POLL_SECONDS)
 
 
 async def _missing(session: LocalSession, name: str) -> list[str]:
-    """Stores that should be up and do not answer, neither others nor clients."""
+    """Return the stores that should be up but are not registered or do not accept clients."""
     cluster = await session.resources.need(StoreCluster, name)
     wanted = {f"{name}-{number}" for number in range(cluster.spec.stores)} - asked_to_be_down(cluster)
     keys, ports = session.keys(name), session.layout.ports().stores
@@ -166,27 +168,26 @@ def _check_crashes(layout: Layout, stores: list[str]) -> None:
     for process, info in (running.processes if running is not None else {}).items():
         store, _, kind = process.partition(" ")
         if store in stores and info.restarts >= _CRASHES:
-            said = "\n".join(_last_lines(layout.log(f"{store}.{kind}"), _LOG_LINES))
-            raise InvalidInputError(f"{process} ends again and again; {layout.log(f'{store}.{kind}')} says:\n{said}")
-
-
-# The others
+            lines = "\n".join(_last_lines(layout.log(f"{store}.{kind}"), _LOG_LINES))
+            raise InvalidInputError(f"{process} keeps crashing; end of {layout.log(f'{store}.{kind}')}:\n{lines}")
 
 
 async def status(session: LocalSession, output: Output, *, watch: bool) -> None:
-    """Every store, and where to find it."""
+    """List the stores and their addresses."""
 
-    async def look() -> Listing:
+    async def fetch() -> Listing:
         running = session.layout.running()
         if running is None:
-            raise InvalidInputError(f"the local cluster in {session.layout.root} does not run any more")
+            raise InvalidInputError(
+                f"the local cluster in {session.layout.root} has stopped: start it with `evenkeel local up`"
+            )
         clusters = await session.resources.all_of(StoreCluster)
         rows = [row for cluster in clusters for row in await _rows(session, cluster, running)]
         data = {"directory": str(session.layout.root), "pid": running.pid, "etcd": running.etcd, "stores": rows}
         head = [key.upper() for key in rows[0]] if rows else []
         return Listing(head, [tuple("-" if cell is None else cell for cell in row.values()) for row in rows], data)
 
-    await show(look, output, watch=watch)
+    await show(fetch, output, watch=watch)
 
 
 async def _rows(session: LocalSession, cluster: StoreCluster, running: Running) -> list[dict[str, Any]]:
@@ -204,7 +205,7 @@ async def _rows(session: LocalSession, cluster: StoreCluster, running: Running) 
 
     def row(name: str) -> dict[str, Any]:
         load, port, now = loads.get(name), ports.get(name), state(name)
-        # Its last report outlives a store: what it has stays on its disk, and others lead by now.
+        # The last report of a store outlives it: its replicas are still on its disk, but others lead them now.
         leading = load.leading if load is not None and now in ("running", "draining") else None
         return {
             "store": name,
@@ -221,11 +222,11 @@ async def _rows(session: LocalSession, cluster: StoreCluster, running: Running) 
 
 
 async def kill(session: LocalSession, store: str, output: Output, *, undo: bool, once: bool) -> None:
-    """Kill a store's processes and keep them down; or let them come back."""
-    cluster = await store_of(session, store)
+    """Kill the processes of a store: until `undo`, or `once` with an immediate restart."""
+    cluster = await cluster_of_store(session, store)
     if once:
         _kill_once(session.layout, store)
-        tell(f"store {store} is killed, and is started again", output, store=store, result="killed once")
+        print_result(f"store {store} killed; it restarts now", output, store=store, result="killed once")
         return
 
     def edit(document: dict[str, Any]) -> None:
@@ -234,8 +235,8 @@ async def kill(session: LocalSession, store: str, output: Output, *, undo: bool,
         annotations[DOWN_ANNOTATION] = ",".join(sorted(names - {store} if undo else names | {store}))
 
     await session.resources.change(StoreCluster, cluster.metadata.name, edit)
-    words = "comes back" if undo else "is killed, and stays down until `local kill --undo`"
-    tell(f"store {store} {words}", output, store=store, result=words.partition(",")[0])
+    words = "restarting" if undo else "killed; it stays down until `evenkeel local kill --undo`"
+    print_result(f"store {store} {words}", output, store=store, result="comes back" if undo else "is killed")
 
 
 def _kill_once(layout: Layout, store: str) -> None:
@@ -243,37 +244,37 @@ def _kill_once(layout: Layout, store: str) -> None:
     processes = running.processes.items() if running is not None else ()
     pids = [info.pid for name, info in processes if name.split()[0] == store and info.pid is not None]
     if not pids:
-        raise InvalidInputError(f"store {store}: none of its processes runs; see `evenkeel local status`")
+        raise InvalidInputError(f"store {store} has no running process; see `evenkeel local status`")
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
 
 def down(directory: Path | None, output: Output, *, wipe: bool) -> None:
-    """Stop the cluster; its data stays, or goes where that is asked for."""
+    """Stop the cluster; with `wipe`, delete its data."""
     layout = layout_of(directory)
     running = layout.running()
-    until = time.monotonic() + _PATIENCE
-    stopping = running is None or _terminate(running.pid, within=_PATIENCE)
+    deadline = time.monotonic() + _TIMEOUT
+    stopping = running is None or _terminate(running.pid, within=_TIMEOUT)
     while stopping and layout.is_held():
-        stopping = time.monotonic() <= until
+        stopping = time.monotonic() <= deadline
         time.sleep(_POLL_SECONDS / 2)
     if not stopping:
-        raise InvalidInputError(f"the local cluster does not stop; see {layout.log('supervisor')}")
+        raise InvalidInputError(f"the local cluster did not stop within {_TIMEOUT:g} s; see {layout.log('supervisor')}")
     if wipe and not layout.is_made:
-        text, result = f"no local cluster is in {layout.root}; nothing was deleted", "not there"
+        text, result = f"no local cluster in {layout.root}; nothing was deleted", "not there"
     elif wipe:
         layout.wipe()
-        text, result = f"stopped, and all data in {layout.root} is deleted", "wiped"
+        text, result = f"stopped; all data in {layout.root} was deleted", "wiped"
     elif running is None:
-        text, result = f"no local cluster runs in {layout.root}", "not running"
+        text, result = f"no local cluster is running in {layout.root}", "not running"
     else:
-        text, result = "stopped; the data stays, and `evenkeel local up` goes on with it", "stopped"
-    tell(text, output, directory=str(layout.root), result=result)
+        text, result = "stopped; the data is kept for the next `evenkeel local up`", "stopped"
+    print_result(text, output, directory=str(layout.root), result=result)
 
 
 def _terminate(pid: int, *, within: float) -> bool:
-    """End a process in good order; whether it is gone, and not only about to be."""
+    """Send SIGTERM to a process and return whether it ended in time."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -288,7 +289,7 @@ def _terminate(pid: int, *, within: float) -> bool:
 
 
 def logs(directory: Path | None, what: str, output: Output, *, lines: int, follow: bool) -> None:
-    """What processes said: a store's two, or the supervisor, or etcd. As JSON it is an object to a line."""
+    """Show the logs of a store's two processes, of the supervisor or of etcd; as JSON, one object per line."""
     layout = layout_of(directory)
     files = _log_files(layout, what)
 
@@ -312,12 +313,12 @@ def _log_files(layout: Layout, what: str) -> list[Path]:
     found = sorted(path for path in layout.logs.glob("*.log") if path.stem in (what, f"{what}.raft", f"{what}.store"))
     if not layout.logs.is_dir():
         raise InvalidInputError(
-            f"no local cluster was ever started in {layout.root}: start it with `evenkeel local up`"
+            f"no local cluster was ever started in {layout.root}: start one with `evenkeel local up`"
         )
     if not found:
-        there = sorted({path.stem.partition(".")[0] for path in layout.logs.glob("*.log")})
-        allowed = ", ".join([*there, "etcd"])
-        raise InvalidInputError(f"name: got {what!r}; allowed: {allowed}, or one process, as in main-0.raft")
+        existing = sorted({path.stem.partition(".")[0] for path in layout.logs.glob("*.log")})
+        allowed = ", ".join([*existing, "etcd"])
+        raise InvalidInputError(f"name: got {what!r}; allowed: {allowed}, or one process, such as main-0.raft")
     return found
 
 

@@ -1,4 +1,4 @@
-"""A local cluster as commands see it: its resources are keys in the same etcd as all else."""
+"""A session on a local cluster, whose resources are keys in its etcd."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from evenkeel.cli.place import Local
-from evenkeel.cli.session import PreviewedMove, PreviewedPlan
+from evenkeel.cli.cluster_session import PreviewedMove, PreviewedPlan
+from evenkeel.cli.target_cluster import LocalTarget
 from evenkeel.driver import drive
 from evenkeel.errors import InvalidInputError
 from evenkeel.local.cluster_directory import Layout, default_directory
@@ -27,13 +27,13 @@ from evenkeel.reconcile.desired_table import desired_table, table_key
 from evenkeel.reconcile.plan_status import CopyCosts, plan_totals
 from evenkeel.reconcile.planning import preview_table
 from evenkeel.reconcile.store_reports import Reports
-from evenkeel.reconcile.what_if import imagined_stores, imagined_table
+from evenkeel.reconcile.what_if import what_if_stores, what_if_table
 
 __all__ = ["LocalSession", "layout_of", "local_session"]
 
 
 class LocalSession:
-    """A local cluster, connected; implements `evenkeel.cli.session.Session`."""
+    """A connection to a local cluster; implements `evenkeel.cli.cluster_session.Session`."""
 
     program = "evenkeel"
 
@@ -43,19 +43,19 @@ class LocalSession:
         self.resources = LocalResources(metastore)
 
     def keys(self, store_cluster: str) -> Keys:
-        """The keys of one StoreCluster."""
+        """Return the metastore keys of a StoreCluster."""
         return Keys(namespace=NAMESPACE, store_cluster=store_cluster)
 
     async def key_of(self, table: Table) -> str:
-        """The key of a table's data, which a restored one has from the Table that was deleted."""
+        """Return the key of a table's data; an undeleted table keeps the key of the deleted Table."""
         kv = await self.metastore.get(self.keys(table.spec.store_cluster).restored(table_key(table)))
         return table_key(table) if kv is None else decode(str, kv.value, key=kv.key)
 
     async def preview(self, table: Table, what_if: WhatIf) -> PreviewedPlan:
-        """What would be planned, computed here."""
+        """Return the plan under the assumptions of `what_if`, computed in this process."""
         name, cluster = table.metadata.name, await self.resources.get(StoreCluster, table.spec.store_cluster)
         imagined, keys, key = (
-            imagined_table(table, what_if),
+            what_if_table(table, what_if),
             self.keys(table.spec.store_cluster),
             await self.key_of(table),
         )
@@ -63,7 +63,7 @@ class LocalSession:
             desired_table(imagined, await self.resources.assignments(name)),
             keys=keys,
             table=key,
-            imagine=lambda stores: imagined_stores(stores, what_if, store_cluster=table.spec.store_cluster),
+            imagine=lambda stores: what_if_stores(stores, what_if, store_cluster=table.spec.store_cluster),
         )
         preview = await drive(requests, metastore=self.metastore, epoch=Epoch("", "preview", 0))
         reports = Reports(keys, (await self.metastore.range(keys.load(""))).kvs)
@@ -87,31 +87,31 @@ class LocalSession:
         )
 
     async def endpoints(self, store_cluster: str) -> list[str]:
-        """Where the stores of a StoreCluster answer clients."""
+        """Return the client endpoints of a StoreCluster."""
         found = await self.metastore.range(self.keys(store_cluster).stores())
         addresses = [decode(StoreRecord, kv.value, key=kv.key).flight for kv in found.kvs]
         known = [address for address in addresses if address]
         if not known:
             await self.resources.need(StoreCluster, store_cluster)
             raise InvalidInputError(
-                f"StoreCluster {store_cluster}: no store of it answers clients; see `evenkeel local status`"
+                f"StoreCluster {store_cluster}: no store accepts clients; see `evenkeel local status`"
             )
         return known
 
 
 def layout_of(directory: Path | None) -> Layout:
-    """The files of the cluster that is meant."""
+    """Return the layout of a local cluster; None selects the default directory."""
     return Layout(directory if directory is not None else default_directory())
 
 
 @asynccontextmanager
-async def local_session(place: Local) -> AsyncIterator[LocalSession]:
-    """Connect to it."""
-    layout = layout_of(place.directory)
+async def local_session(target: LocalTarget) -> AsyncIterator[LocalSession]:
+    """Connect to a local cluster."""
+    layout = layout_of(target.directory)
     running = layout.running()
     if running is None:
-        state = "is about to start or stop" if layout.is_held() else "does not run"
-        raise InvalidInputError(f"the local cluster in {layout.root} {state}: start it with `evenkeel local up`")
+        state = "is starting or stopping; wait, or run" if layout.is_held() else "is not running: start it with"
+        raise InvalidInputError(f"the local cluster in {layout.root} {state} `evenkeel local up`")
     os.environ[FOLDERS] = str(layout.rebalancers)
     async with EtcdMetastore(EtcdSettings(endpoints=(running.etcd,))) as metastore:
         yield LocalSession(layout, metastore)

@@ -1,7 +1,6 @@
-"""Entry point: the one place where errors become exit codes.
+"""Entry points of `evenkeel` and `kubectl evenkeel`: errors become exit codes here.
 
-An error under EvenkeelError is the user's to read, so it is printed as it is, without a traceback. Anything else is a
-defect of Evenkeel, and its traceback is wanted.
+An EvenkeelError is printed without a traceback. Any other exception is a bug and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -31,6 +30,6 @@ def _run(program: str, *, extra: str) -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("evenkeel"):
             raise
-        sys.exit(f"{error}. This command needs more packages: pip install 'evenkeel-operator[{extra}]'")
+        sys.exit(f"error: {error}; install the missing packages with: pip install 'evenkeel-operator[{extra}]'")
     except EvenkeelError as error:
         sys.exit(f"error: {error}")

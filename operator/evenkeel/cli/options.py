@@ -1,18 +1,25 @@
-"""Options that several commands share."""
+"""Options that several commands share; importing it loads neither rich nor pydantic, so `--help` stays fast."""
 
 from __future__ import annotations
 
+import enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from evenkeel.cli.output import Output
+__all__ = ["Directory", "Output", "OutputOption", "Watch"]
 
-__all__ = ["Directory", "Printed", "Watch"]
 
-Printed = Annotated[Output, typer.Option("-o", "--output", help="How to print the result.")]
+class Output(enum.StrEnum):
+    """Format of a command's output."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+OutputOption = Annotated[Output, typer.Option("-o", "--output", help="Output format.")]
 Directory = Annotated[
     Path | None, typer.Option("--dir", help="Directory of the local cluster.", envvar="EVENKEEL_LOCAL")
 ]
-Watch = Annotated[bool, typer.Option("-w", "--watch", help="Keep showing what changes.")]
+Watch = Annotated[bool, typer.Option("-w", "--watch", help="Watch for changes until interrupted.")]

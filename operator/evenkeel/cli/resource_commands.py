@@ -1,4 +1,4 @@
-"""The verbs on resources of any kind, the same in local mode and, as `kubectl evenkeel`, on Kubernetes."""
+"""Verbs on resources of any kind."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, get_args
 
-from evenkeel.cli.live import show
-from evenkeel.cli.output import Output
-from evenkeel.cli.printing import Listing, print_json, say, tell
-from evenkeel.cli.resource_output import conditions_of, kind_of, listing, notes_of, split_name, what_is
-from evenkeel.cli.session import Session
+from evenkeel.cli.cluster_session import Session
+from evenkeel.cli.options import Output
+from evenkeel.cli.resource_output import conditions_of, display_name, kind_of, listing, notes_of, split_name
+from evenkeel.cli.terminal_output import Listing, print_json, print_line, print_result
 from evenkeel.cli.validate_command import Checked
+from evenkeel.cli.watch_output import show
 from evenkeel.controller.table_reconciler import PAUSED_ANNOTATION
 from evenkeel.errors import InvalidInputError
 from evenkeel.model.conditions import ConditionType
-from evenkeel.model.loading import Resource
 from evenkeel.model.partitionassignment import PartitionAssignment
 from evenkeel.model.rebalanceplan import RebalancePlan
+from evenkeel.model.resource_loading import Resource
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.model.table import Table
 
@@ -28,11 +28,11 @@ __all__ = ["apply", "delete", "get", "pause", "scale", "status", "wait_for"]
 
 _POLL_SECONDS: Final = 0.2
 _ORDER: Final = (StoreCluster, Table, PartitionAssignment, RebalancePlan)
-"""What others need comes first."""
+"""The order in which resources are applied: those that others refer to first."""
 
 
 async def apply(session: LocalSession, checked: Checked, output: Output) -> None:
-    """Make resources what the files say; what is refused keeps nothing else from being applied."""
+    """Create or update resources; a refused one does not keep the others from being applied."""
     done, refused = [], []
     for _, _, resource in sorted(checked.resources, key=lambda found: _ORDER.index(type(found[2]))):
         try:
@@ -42,7 +42,7 @@ async def apply(session: LocalSession, checked: Checked, output: Output) -> None
             continue
         done.append({"kind": resource.kind, "name": resource.metadata.name, "result": outcome.value})
         if output is Output.TABLE:
-            say(f"{what_is(type(resource), resource.metadata.name)} {outcome.value}")
+            print_line(f"{display_name(type(resource), resource.metadata.name)} {outcome.value}")
     if output is Output.JSON:
         print_json(done)
     if refused:
@@ -53,22 +53,22 @@ async def get(session: Session, what: str, name: str, output: Output, *, watch: 
     """List resources of a kind, or show one."""
     kind, name = split_name(what) if not name and "/" in what else (kind_of(what), name)
 
-    async def look() -> Listing:
+    async def fetch() -> Listing:
         if name:
             return listing(kind, [await session.resources.need(kind, name)], one=True, program=session.program)
         return listing(kind, await session.resources.all_of(kind))
 
-    await show(look, output, watch=watch)
+    await show(fetch, output, watch=watch)
 
 
 async def status(session: Session, output: Output, *, watch: bool) -> None:
-    """All stores and tables, and what is unusual about them."""
+    """Show all tables and StoreClusters, and their problems."""
 
-    async def look() -> Listing:
+    async def fetch() -> Listing:
         clusters: Sequence[Resource] = await session.resources.all_of(StoreCluster)
         tables: Sequence[Resource] = await session.resources.all_of(Table)
-        unusual = [(one, note) for one in (*clusters, *tables) for note in notes_of(one, session.program)]
-        notes = [f"{what_is(type(one), one.metadata.name)}: {note}" for one, note in unusual]
+        problems = [(one, note) for one in (*clusters, *tables) for note in notes_of(one, session.program)]
+        notes = [f"{display_name(type(one), one.metadata.name)}: {note}" for one, note in problems]
         rows = listing(StoreCluster, clusters).rows
         stores = [
             f"storecluster {name}: {stores} stores, {tables} tables, {replicas} replicas, version {version}"
@@ -81,22 +81,22 @@ async def status(session: Session, output: Output, *, watch: bool) -> None:
         found = listing(Table, tables)
         return Listing(found.head, found.rows, data, [*stores, *notes])
 
-    await show(look, output, watch=watch)
+    await show(fetch, output, watch=watch)
 
 
 async def delete(session: LocalSession, what: str, name: str, output: Output = Output.TABLE, *, wait: bool) -> None:
-    """Delete a resource; a table goes when no store holds anything of it."""
+    """Delete a resource; with `wait`, return when it is gone."""
     kind, name = (kind_of(what), name) if name else split_name(what)
     kept = _kept(await session.resources.get(Table, name)) if kind is Table else ""
     await session.resources.delete(kind, name)
     while wait and await session.resources.get(kind, name) is not None:  # noqa: ASYNC110 - another process removes it
         await asyncio.sleep(_POLL_SECONDS)
     result = "deleted" if wait else "is being deleted"
-    tell(f"{what_is(kind, name)} {result}{kept}", output, kind=kind.__name__, name=name, result=result)
+    print_result(f"{display_name(kind, name)} {result}{kept}", output, kind=kind.__name__, name=name, result=result)
 
 
 def _kept(table: Table | None) -> str:
-    """What becomes of a table's data."""
+    """Return the note on how long the data of a deleted table is kept."""
     if table is None or (table.spec.deletion_policy == "Delete" and not table.spec.undelete_for.seconds):
         return ""
     retained = table.spec.deletion_policy == "Retain"
@@ -104,7 +104,7 @@ def _kept(table: Table | None) -> str:
 
 
 async def scale(session: LocalSession, what: str, output: Output = Output.TABLE, *, replicas: int) -> None:
-    """Another number of replicas for a table, or of stores for a StoreCluster."""
+    """Set the replicas of a table or the stores of a StoreCluster."""
     kind, name = split_name(what)
     field = {Table: "replicas", StoreCluster: "stores"}.get(kind)
     if field is None:
@@ -114,32 +114,36 @@ async def scale(session: LocalSession, what: str, output: Output = Output.TABLE,
         document["spec"][field] = replicas
 
     await session.resources.change(kind, name, edit)
-    tell(f"{what_is(kind, name)} scaled", output, kind=kind.__name__, name=name, result="scaled", replicas=replicas)
+    print_result(
+        f"{display_name(kind, name)} scaled", output, kind=kind.__name__, name=name, result="scaled", replicas=replicas
+    )
 
 
 async def pause(session: Session, what: str, output: Output = Output.TABLE, *, resume: bool) -> None:
-    """Begin nothing new on a table, or on all tables of a StoreCluster; or go on."""
+    """Pause or resume a table, or all tables of a StoreCluster."""
     kind, name = split_name(what)
     if kind not in (Table, StoreCluster):
         raise InvalidInputError(f"{what}: only tables and storeclusters can be paused")
 
     def edit(document: dict[str, Any]) -> None:
         if resume and document["spec"].get("paused"):
-            raise InvalidInputError(f"{what}: spec.paused: got true; allowed: false, in the file that you apply")
+            raise InvalidInputError(f"{what}: spec.paused: got true; allowed: false; change it in the spec")
         annotations = document["metadata"].setdefault("annotations", {})
         annotations.pop(PAUSED_ANNOTATION, None)
         if not resume:
             annotations[PAUSED_ANNOTATION] = "true"
 
     await session.resources.change(kind, name, edit)
-    words = "resumed" if resume else "paused: moves under way are finished, none is begun"
-    tell(f"{what_is(kind, name)} {words}", output, kind=kind.__name__, name=name, result=words.partition(":")[0])
+    words = "resumed" if resume else "paused: moves in progress finish, no new move starts"
+    print_result(
+        f"{display_name(kind, name)} {words}", output, kind=kind.__name__, name=name, result=words.partition(":")[0]
+    )
 
 
 async def wait_for(
     session: Session, what: str, condition: str, output: Output = Output.TABLE, *, within: float
 ) -> None:
-    """Wait until a condition of a resource holds for its newest spec."""
+    """Wait until a condition of a resource is True for its current spec."""
     kind, name = split_name(what)
     if condition not in get_args(ConditionType):
         allowed = ", ".join(get_args(ConditionType))
@@ -150,10 +154,8 @@ async def wait_for(
                 await asyncio.sleep(_POLL_SECONDS)
     except TimeoutError:
         why = "; ".join(notes_of(await session.resources.need(kind, name), session.program))
-        raise InvalidInputError(
-            f"{what}: {condition} does not hold after {within:g} s{': ' * bool(why)}{why}"
-        ) from None
-    tell(f"{what_is(kind, name)} is {condition}", output, kind=kind.__name__, name=name, result=condition)
+        raise InvalidInputError(f"{what}: {condition} is not True after {within:g} s{': ' * bool(why)}{why}") from None
+    print_result(f"{display_name(kind, name)} is {condition}", output, kind=kind.__name__, name=name, result=condition)
 
 
 def _holds(found: Resource, condition: str) -> bool:

@@ -1,4 +1,4 @@
-"""Kinds as people type them, and the columns each is listed with."""
+"""Kinds as users type them, and the columns of each kind."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from evenkeel.cli.printing import Listing, span
+from evenkeel.cli.terminal_output import Listing, span
 from evenkeel.errors import InvalidInputError
 from evenkeel.model.conditions import REPEATING, Conditions, parse_timestamp
-from evenkeel.model.loading import Resource
 from evenkeel.model.partitionassignment import PartitionAssignment
 from evenkeel.model.rebalanceplan import RebalancePlan, RebalancePlanStatus
+from evenkeel.model.resource_loading import Resource
 from evenkeel.model.storecluster import StoreCluster, StoreClusterStatus
 from evenkeel.model.table import Table, TableStatus
 
-__all__ = ["conditions_of", "kind_of", "listing", "notes_of", "split_name", "what_is"]
+__all__ = ["conditions_of", "display_name", "kind_of", "listing", "notes_of", "split_name"]
 
 _NAMES: Final[dict[str, type[Resource]]] = {
     **dict.fromkeys(("storecluster", "storeclusters", "ekc", "sc"), StoreCluster),
@@ -33,7 +33,7 @@ _USUAL: Final = ("AsExpected", "Approved")
 
 
 def kind_of(text: str) -> type[Resource]:
-    """The kind that somebody typed."""
+    """Return the kind of a plural, singular or short name."""
     kind = _NAMES.get(text.lower())
     if kind is None:
         raise InvalidInputError(
@@ -43,22 +43,22 @@ def kind_of(text: str) -> type[Resource]:
 
 
 def split_name(text: str, *, default: str = "table") -> tuple[type[Resource], str]:
-    """`table/orders`, or `orders` alone where the kind goes without saying."""
+    """Split `table/orders` into kind and name; `orders` alone has the default kind."""
     kind, slash, name = text.rpartition("/")
     if not name:
-        raise InvalidInputError(f"name: got {text!r}; allowed: a name as in {default}/orders")
+        raise InvalidInputError(f"name: got {text!r}; allowed: a name, such as {default}/orders")
     return kind_of(kind if slash else default), name
 
 
-def what_is(kind: type[Resource], name: str) -> str:
-    """A resource as kubectl calls it."""
+def display_name(kind: type[Resource], name: str) -> str:
+    """Return the name of a resource in kubectl's form: `table.evenkeel.dev/orders`."""
     return f"{kind.__name__.lower()}.evenkeel.dev/{name}"
 
 
 def listing(
     kind: type[Resource], resources: Sequence[Resource], *, one: bool = False, program: str = "evenkeel"
 ) -> Listing:
-    """Resources as rows and as documents; of one alone also what is unusual about it."""
+    """Return resources as a listing; with `one`, also the problems of the resource."""
     documents = [resource.document() for resource in resources]
     rows = [(found.metadata.name, *_cells(found), _age(found.metadata.creation_timestamp)) for found in resources]
     notes = [note for found in resources for note in notes_of(found, program)] if one else []
@@ -66,21 +66,21 @@ def listing(
 
 
 def conditions_of(resource: Resource) -> Conditions:
-    """What is said of a resource."""
+    """Return the conditions of a resource."""
     return resource.status.conditions if resource.status is not None else ()
 
 
 def notes_of(resource: Resource, program: str = "evenkeel") -> Iterator[str]:
-    """What is unusual about a resource, in lines."""
+    """Yield a line for each problem of a resource."""
     if resource.metadata.deletion_timestamp:
-        yield "it is being deleted"
+        yield "being deleted"
     for entry in conditions_of(resource):
         if entry.type not in REPEATING and entry.reason not in _USUAL and entry.message:
             yield f"{entry.type} is {entry.status}, {entry.reason}: {_first_line(resource, entry.message, program)}"
 
 
 def _first_line(resource: Resource, message: str, program: str) -> str:
-    """A message may have a traceback below it, which is for those who ask."""
+    """Return the first line of a message; a traceback that follows is left to `-o json`."""
     first, more, _ = message.partition("\n")
     where = f"{type(resource).__name__.lower()}/{resource.metadata.name}"
     return f"{first.removesuffix(':')} in `{program} get {where} -o json`" if more else first

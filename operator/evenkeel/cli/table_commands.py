@@ -1,4 +1,4 @@
-"""The verbs on tables, their partitions and plans, and on single stores."""
+"""Verbs on tables, partitions, plans and stores."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from evenkeel.cli.live import show
-from evenkeel.cli.output import Output
-from evenkeel.cli.printing import Listing, print_json, print_table, say, size, span, tell
-from evenkeel.cli.resource_output import split_name, what_is
-from evenkeel.cli.session import PreviewedPlan, Session
+from evenkeel.cli.cluster_session import PreviewedPlan, Session
+from evenkeel.cli.options import Output
+from evenkeel.cli.resource_output import display_name, split_name
+from evenkeel.cli.terminal_output import Listing, print_json, print_line, print_result, print_table, size, span
+from evenkeel.cli.watch_output import show
 from evenkeel.errors import InvalidInputError
-from evenkeel.model.base import API_VERSION
-from evenkeel.model.loading import parse
 from evenkeel.model.partitionassignment import PartitionStatus
 from evenkeel.model.rebalanceplan import RebalancePlan, WhatIf
+from evenkeel.model.resource_base import API_VERSION
+from evenkeel.model.resource_loading import parse
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.model.table import Table
-from evenkeel.reconcile.leader_orders import LEADERS_ANNOTATION, parse_leaders, spell_leaders
-from evenkeel.reconcile.plan_history import explain_partition
+from evenkeel.reconcile.leader_orders import LEADERS_ANNOTATION, format_leaders, parse_leaders
+from evenkeel.reconcile.plan_moves import explain_partition
 from evenkeel.reconcile.store_states import DRAIN_ANNOTATION
 
 if TYPE_CHECKING:
@@ -27,23 +27,23 @@ if TYPE_CHECKING:
 
 __all__ = [
     "approve",
+    "cluster_of_store",
     "drain",
     "explain",
+    "hand_over",
     "partitions",
     "plan",
-    "store_of",
-    "transfer_leader",
-    "whereabouts",
+    "table_location",
 ]
 
 _POLL_SECONDS: Final = 0.2
 
 
 def _table_name(what: str) -> str:
-    """`table/orders`, or `orders`."""
+    """Return the name of a table given as `table/orders` or `orders`."""
     kind, name = split_name(what)
     if kind is not Table:
-        raise InvalidInputError(f"table: got {what!r}; allowed: a table, as in orders or table/orders")
+        raise InvalidInputError(f"table: got {what!r}; allowed: a table, such as orders or table/orders")
     return name
 
 
@@ -51,16 +51,16 @@ def _table_name(what: str) -> str:
 
 
 async def partitions(session: Session, what: str, output: Output, *, watch: bool) -> None:
-    """Where each partition is, who leads it, and how far its change is."""
+    """Show the stores, the leader and the progress of every partition."""
     name = _table_name(what)
 
-    async def look() -> Listing:
+    async def fetch() -> Listing:
         await session.resources.need(Table, name)
         found = await _partitions(session, name)
         data = [status.model_dump(mode="json", by_alias=True) for status in found]
         return Listing(_PARTITION_HEAD, [_partition_row(status) for status in found], data)
 
-    await show(look, output, watch=watch)
+    await show(fetch, output, watch=watch)
 
 
 async def _partitions(session: Session, name: str) -> list[PartitionStatus]:
@@ -92,66 +92,64 @@ async def _partition(session: Session, name: str, partition: int) -> PartitionSt
     found = await _partitions(session, name)
     if partition >= len(found):
         raise InvalidInputError(
-            f"table {name}: nothing is known of its partitions yet; `{session.program} wait table/{name}`"
+            f"table {name}: its partitions are not created yet; run `{session.program} wait table/{name}`"
         )
     return found[partition]
 
 
-async def transfer_leader(
+async def hand_over(
     session: Session, what: str, partition: int, store: str, output: Output = Output.TABLE, *, release: bool
 ) -> None:
-    """Have a store lead a partition from now on; or let the plan say who leads it."""
+    """Hand over the leadership of a partition to a store; with `release`, let the plan choose the leader again."""
     name = _table_name(what)
     status = await _partition(session, name, partition)
     voting = [peer.store for peer in status.stable if peer.role == "Voter"]
     if not release and store not in voting:
         raise InvalidInputError(
-            f"store: got {store!r}; allowed: one that votes for partition {partition} of table {name} "
-            f"({', '.join(voting)})"
+            f"store: got {store!r}; allowed: a voter of partition {partition} of table {name} ({', '.join(voting)})"
         )
 
     def edit(document: dict[str, Any]) -> None:
         annotations = document["metadata"].setdefault("annotations", {})
         before = parse_leaders(annotations.get(LEADERS_ANNOTATION, ""))
         chosen = {p: leader for p, leader in before.items() if p != partition}
-        annotations[LEADERS_ANNOTATION] = spell_leaders(chosen if release else {**chosen, partition: store})
+        annotations[LEADERS_ANNOTATION] = format_leaders(chosen if release else {**chosen, partition: store})
 
     await session.resources.change(Table, name, edit)
-    words = "is led by whom the plan wants" if release else f"is to be led by {store}"
-    told = {"table": name, "partition": partition, "leader": None if release else store}
-    tell(f"partition {partition} of table {name} {words}", output, **told)
+    words = "the plan chooses its leader again" if release else f"leadership is being handed over to {store}"
+    data = {"table": name, "partition": partition, "leader": None if release else store}
+    print_result(f"partition {partition} of table {name}: {words}", output, **data)
 
 
 async def explain(session: LocalSession, what: str, partition: int, output: Output) -> None:
-    """Why a partition is where it is: what the plans of late wanted of it."""
+    """Explain the placement of a partition by its recent plans."""
     name = _table_name(what)
     table = await session.resources.need(Table, name)
     status = await _partition(session, name, partition)
     keys, key = session.keys(table.spec.store_cluster), await session.key_of(table)
     kvs = (await session.metastore.range(keys.plans(key))).kvs
-    told = explain_partition(kvs, partition, keys=keys, table=key)
+    plans = explain_partition(kvs, partition, keys=keys, table=key)
     data = {
         "partition": status.model_dump(mode="json", by_alias=True),
-        "plans": [{"plan": entry.plan, "stores": list(entry.stores), "moves": list(entry.moves)} for entry in told],
+        "plans": [{"plan": entry.plan, "stores": list(entry.stores), "moves": list(entry.moves)} for entry in plans],
     }
-    rows = [(entry.plan, ",".join(entry.stores), "; ".join(entry.moves) or "it stays") for entry in told]
-    notes = [
-        f"now: {status.stage}, led by {status.leader or 'nobody'}" + (f"; {status.reason}" if status.reason else "")
-    ]
+    rows = [(entry.plan, ",".join(entry.stores), "; ".join(entry.moves) or "no move") for entry in plans]
+    reason = f"; {status.reason}" if status.reason else ""
+    notes = [f"now: stage {status.stage}, leader {status.leader or 'none'}{reason}"]
 
-    async def look() -> Listing:
+    async def fetch() -> Listing:
         return Listing(("PLAN", "STORES", "WHY"), rows, data, notes)
 
-    await show(look, output)
+    await show(fetch, output)
 
 
 # Plans
 
 
-async def plan(session: Session, what: str, imagine: dict[str, Any], output: Output) -> None:
-    """What would move, why, how many bytes and how long; changes nothing."""
+async def plan(session: Session, what: str, assumptions: dict[str, Any], output: Output) -> None:
+    """Preview the next plan: its moves, their reasons, sizes and duration."""
     name = _table_name(what)
-    what_if = _what_if(name, imagine)
+    what_if = _what_if(name, assumptions)
     preview = await session.preview(await session.resources.need(Table, name), what_if)
     if output is Output.JSON:
         print_json(_plan_document(preview))
@@ -164,14 +162,14 @@ async def plan(session: Session, what: str, imagine: dict[str, Any], output: Out
     if rows:
         print_table(("PARTITION", "FROM", "TO", "SIZE", "WHY"), rows)
     if rows and preview.totals.moves > len(rows):
-        say(f"and {preview.totals.moves - len(rows)} more")
-    say(_summary(name, preview, session.program))
+        print_line(f"and {preview.totals.moves - len(rows)} more")
+    print_line(_summary(name, preview, session.program))
 
 
-def _what_if(name: str, imagine: dict[str, Any]) -> WhatIf:
-    """What is to be imagined, checked as if it stood in a file."""
-    wanted = {field: value for field, value in imagine.items() if value is not None}
-    spec = {"table": name, "dryRun": True, "whatIf": wanted}
+def _what_if(name: str, assumptions: dict[str, Any]) -> WhatIf:
+    """Validate the assumptions like those of a RebalancePlan."""
+    given = {field: value for field, value in assumptions.items() if value is not None}
+    spec = {"table": name, "dryRun": True, "whatIf": given}
     document = {"apiVersion": API_VERSION, "kind": "RebalancePlan", "metadata": {"name": "preview"}, "spec": spec}
     found = parse(document, "what if")
     assert isinstance(found, RebalancePlan)
@@ -196,27 +194,27 @@ def _plan_document(preview: PreviewedPlan) -> dict[str, Any]:
 def _summary(name: str, preview: PreviewedPlan, program: str) -> str:
     totals, same = preview.totals, preview.same_as
     if same is not None and preview.awaits_approval:
-        return f"this is plan {same}, which waits: `{program} approve plan/{name}-{same}`"
+        return f"plan {same} awaits approval: run `{program} approve plan/{name}-{same}`"
     if not totals.partitions and not totals.leader_moves:
         return "nothing would move"
     bytes_ = f", {size(totals.bytes)} to copy" if totals.bytes else ""
     seconds = f" in about {span(totals.seconds)}" if totals.seconds else ""
-    counted = f"{totals.moves} moves of {totals.partitions} partitions, {totals.leader_moves} other leaders"
+    counted = f"{totals.moves} moves in {totals.partitions} partitions, {totals.leader_moves} leader changes"
     if same is not None:
-        return f"left of plan {same}: {counted}{bytes_}{seconds}"
-    return f"plan {preview.number} would be: {counted}{bytes_}{seconds}; nothing was changed"
+        return f"remaining of plan {same}: {counted}{bytes_}{seconds}"
+    return f"plan {preview.number} would have {counted}{bytes_}{seconds}; nothing was changed"
 
 
 async def approve(session: Session, what: str, output: Output = Output.TABLE, *, digest: str) -> None:
-    """Let a plan begin that waits for it; with `digest` only if it is still that plan."""
+    """Approve a plan that awaits approval; with `digest`, only if that is its hash."""
     kind, name = split_name(what, default="plan")
     if kind is not RebalancePlan:
-        raise InvalidInputError(f"plan: got {what!r}; allowed: a plan, as in plan/orders-7")
+        raise InvalidInputError(f"plan: got {what!r}; allowed: a plan, such as plan/orders-7")
     found = await session.resources.need(RebalancePlan, name)
     if found.status is None or found.status.state != "AwaitingApproval":
         state = (found.status.state if found.status is not None else None) or "unknown"
         raise InvalidInputError(
-            f"plan {name}: its state is {state}; allowed: AwaitingApproval, or there is nothing to do"
+            f"plan {name}: its state is {state}; only a plan in state AwaitingApproval can be approved"
         )
     if digest and digest != found.status.hash:
         raise InvalidInputError(f"--hash: got {digest}; allowed: {found.status.hash}, the hash of plan {name}")
@@ -227,22 +225,23 @@ async def approve(session: Session, what: str, output: Output = Output.TABLE, *,
 
     await session.resources.change(RebalancePlan, name, edit)
     moves = found.status.totals.moves
-    words = f"{what_is(RebalancePlan, name)} approved: {moves} moves, hash {approved}"
-    tell(words, output, plan=name, result="approved", moves=moves, hash=approved)
+    words = f"{display_name(RebalancePlan, name)} approved: {moves} moves, hash {approved}"
+    print_result(words, output, plan=name, result="approved", moves=moves, hash=approved)
 
 
 # Stores
 
 
-async def store_of(session: Session, store: str) -> StoreCluster:
-    """The StoreCluster that has a store; InvalidInputError where none has."""
+async def cluster_of_store(session: Session, store: str) -> StoreCluster:
+    """Return the StoreCluster of a store; raise InvalidInputError where there is no such store."""
     clusters = await session.resources.all_of(StoreCluster)
     for cluster in clusters:
-        # As it is written in full: others would take main-00 for a store that is never there.
+        # Compare the full name: int() would accept main-00, which is not the name of a store.
         if store in {f"{cluster.metadata.name}-{number}" for number in range(cluster.spec.stores)}:
             return cluster
-    there = [_stores_of(cluster.metadata.name, cluster.spec.stores) for cluster in clusters]
-    raise InvalidInputError(f"store: got {store!r}; allowed: {', '.join(there) or 'none, there is no StoreCluster'}")
+    existing = [_stores_of(cluster.metadata.name, cluster.spec.stores) for cluster in clusters]
+    allowed = ", ".join(existing) or "none, because there is no StoreCluster"
+    raise InvalidInputError(f"store: got {store!r}; allowed: {allowed}")
 
 
 def _stores_of(cluster: str, count: int) -> str:
@@ -250,8 +249,8 @@ def _stores_of(cluster: str, count: int) -> str:
 
 
 async def drain(session: Session, store: str, output: Output = Output.TABLE, *, undo: bool, wait: bool) -> None:
-    """Empty a store, or let it take replicas again."""
-    name = (await store_of(session, store)).metadata.name
+    """Drain a store; with `undo`, let it take replicas again."""
+    name = (await cluster_of_store(session, store)).metadata.name
 
     def edit(document: dict[str, Any]) -> None:
         annotations = document["metadata"].setdefault("annotations", {})
@@ -259,31 +258,31 @@ async def drain(session: Session, store: str, output: Output = Output.TABLE, *, 
         annotations[DRAIN_ANNOTATION] = ",".join(sorted(names - {store} if undo else names | {store}))
 
     await session.resources.change(StoreCluster, name, edit)
-    words = "takes replicas again" if undo else "is being emptied"
+    words, result = ("undrained", "takes replicas again") if undo else ("draining", "is being emptied")
     if undo or not wait:
-        tell(f"store {store} {words}", output, store=store, result=words)
+        print_result(f"store {store} {words}", output, store=store, result=result)
         return
     if output is Output.TABLE:
-        say(f"store {store} {words}")
+        print_line(f"store {store} {words}")
     await _until_empty(session, name, store, output)
-    tell(f"store {store} is empty", output, store=store, result="is empty")
+    print_result(f"store {store} drained", output, store=store, result="is empty")
 
 
 async def _until_empty(session: Session, cluster: str, store: str, output: Output) -> None:
-    """Wait for others to empty it; people are told what holds it up."""
-    told = ""
+    """Wait until a store is empty; print the reason whenever the drain is blocked."""
+    printed = ""
     while True:
         status = (await session.resources.need(StoreCluster, cluster)).status
         found = next((one for one in status.drains if one.store == store), None) if status is not None else None
         if found is not None and found.percentage == 100:
             return
-        if found is not None and found.reason != told and output is Output.TABLE:
-            told = found.reason
-            say(f"it waits: {told}" if told else "it goes on")
+        if found is not None and found.reason != printed and output is Output.TABLE:
+            printed = found.reason
+            print_line(f"blocked: {printed}" if printed else "no longer blocked")
         await asyncio.sleep(_POLL_SECONDS)
 
 
-async def whereabouts(session: Session, what: str) -> tuple[str, str]:
-    """A table's name, and its StoreCluster's."""
+async def table_location(session: Session, what: str) -> tuple[str, str]:
+    """Return the names of a table and of its StoreCluster."""
     table = await session.resources.need(Table, _table_name(what))
     return table.metadata.name, table.spec.store_cluster

@@ -1,4 +1,4 @@
-"""`evenkeel validate`: read files as the operator would, and report on all of them at once."""
+"""`validate`: check resource files by the operator's rules and report all problems at once."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from evenkeel.cli.output import Output
+from evenkeel.cli.options import Output
 from evenkeel.errors import InputProblem, InvalidInputError
-from evenkeel.model.loading import Loaded, Resource, read_yaml
+from evenkeel.model.resource_loading import Loaded, Resource, read_yaml
 
 __all__ = ["Checked", "collect", "report"]
 
@@ -22,20 +22,20 @@ _SUFFIXES = (".yaml", ".yml", ".json")
 
 @dataclass(frozen=True)
 class Checked:
-    """What was found in all files together."""
+    """The valid resources and the problems of all files."""
 
     resources: list[tuple[str, int, Resource]] = field(default_factory=list)
-    """Source, line, and what stands there."""
+    """Source, line and resource."""
     problems: list[InputProblem] = field(default_factory=list)
 
     @property
     def valid(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether there are no problems."""
         return not self.problems
 
 
 def collect(paths: Sequence[Path]) -> Checked:
-    """Check every file; InvalidInputError if there is nothing to check."""
+    """Check every file; raise InvalidInputError if there is no resource in them."""
     checked = Checked()
     for source, raw in _contents(paths):
         loaded = _read(raw, source)
@@ -44,7 +44,7 @@ def collect(paths: Sequence[Path]) -> Checked:
     if not checked.resources and not checked.problems:
         named = ", ".join(map(str, paths))
         raise InvalidInputError(
-            f"-f: no resource found in {named}; allowed: files with an apiVersion and a kind, or folders of them"
+            f"-f: no resource found in {named}; allowed: YAML or JSON files with apiVersion and kind, or their folders"
         )
     return checked
 
@@ -58,7 +58,7 @@ def _contents(paths: Iterable[Path]) -> Iterator[tuple[str, bytes]]:
             try:
                 yield str(file), file.read_bytes()
             except OSError as error:
-                raise InvalidInputError(f"{file}: cannot be read: {error.strerror}") from None
+                raise InvalidInputError(f"{file}: cannot read the file: {error.strerror}") from None
 
 
 def _files(path: Path) -> Sequence[Path]:
@@ -76,7 +76,7 @@ def _read(raw: bytes, source: str) -> Loaded:
 
 
 def report(checked: Checked, output: Output) -> None:
-    """Print to standard output: sound resources as a table, then the problems."""
+    """Print the valid resources, then the problems."""
     if output is Output.JSON:
         sys.stdout.write(json.dumps(_as_data(checked), indent=2, ensure_ascii=False) + "\n")
         return
@@ -117,8 +117,8 @@ def _table(checked: Checked) -> Iterator[Text]:
 
 
 def _styled(problem: InputProblem) -> Text:
-    place = f"{problem.source}:{problem.line}" if problem.line else problem.source
-    text = Text(place, style="cyan").append(": ", style="default")
+    location = f"{problem.source}:{problem.line}" if problem.line else problem.source
+    text = Text(location, style="cyan").append(": ", style="default")
     if problem.path:
         text.append(problem.path, style="bold").append(": ", style="default")
     return text.append(problem.text, style="default")

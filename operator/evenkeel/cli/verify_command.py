@@ -1,21 +1,24 @@
-"""`evenkeel verify`: the replicas of a table compared, and the outcome printed."""
+"""`verify`: compare the replicas of a table and print the result."""
 
 from __future__ import annotations
 
-from evenkeel.cli.output import Output
-from evenkeel.cli.place import Place
-from evenkeel.cli.printing import print_json, print_table, say
-from evenkeel.cli.store_client import client_of
+from evenkeel.cli.options import Output
+from evenkeel.cli.store_client import connect_client
+from evenkeel.cli.target_cluster import Target
+from evenkeel.cli.terminal_output import print_json, print_line, print_table
 from evenkeel.client.verification import Verified
 
 __all__ = ["verify_table"]
 
 
 def verify_table(
-    table: str, place: Place, store_cluster: str, output: Output, *, deadline: float, heal: bool = False
+    table: str, target: Target, store_cluster: str, output: Output, *, deadline: float, heal: bool = False
 ) -> bool:
-    """Compare, print, and return whether all replicas answered and are the same; `heal` those that are alone."""
-    with client_of(place, store_cluster, deadline=deadline) as client:
+    """Compare the replicas and print the result; return whether all of them answered and are identical.
+
+    With `heal`, replicas that differ from the majority are rebuilt.
+    """
+    with connect_client(target, store_cluster, deadline=deadline) as client:
         found = client.table(table).heal() if heal else client.table(table).verify()
     same = not any(one.differing or one.silent for one in found)
     if output is Output.JSON:
@@ -23,7 +26,8 @@ def verify_table(
         return same
     rows = [(one.partition, one.index, one.rows, len(one.replicas), _result(one, heal=heal)) for one in found]
     print_table(("PARTITION", "INDEX", "ROWS", "REPLICAS", "RESULT"), rows)
-    say(f"table {table}: {'all replicas are the same' if same else 'not all replicas are known to be the same'}")
+    summary = "all replicas are identical" if same else "replicas differ or did not answer"
+    print_line(f"table {table}: {summary}")
     return same
 
 
@@ -41,7 +45,7 @@ def _data(one: Verified) -> dict[str, object]:
 
 
 def _result(one: Verified, *, heal: bool) -> str:
-    differing = [f"{', '.join(one.differing)} not as the leader has it"] if one.differing else []
-    silent = [f"no answer from {', '.join(one.silent)}"] if one.silent else []
-    healed = [f"{', '.join(one.wrong)} is built anew"] if heal and one.wrong else []
-    return "; ".join((*differing, *silent, *healed)) or "same"
+    differing = [f"differs from the leader: {', '.join(one.differing)}"] if one.differing else []
+    silent = [f"no answer: {', '.join(one.silent)}"] if one.silent else []
+    healed = [f"being rebuilt: {', '.join(one.wrong)}"] if heal and one.wrong else []
+    return "; ".join((*differing, *silent, *healed)) or "identical"

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from evenkeel.cli.app import app
 from evenkeel.cli.local_app import local
-from evenkeel.cli.printing import size, span
+from evenkeel.cli.terminal_output import size, span
 
 COMMAND = Path(sys.executable).parent / "evenkeel"
 VERBS = [command.name or command.callback.__name__ for command in app.registered_commands if command.callback]
@@ -44,10 +44,10 @@ def test_nothing_heavy_is_imported_for_help() -> None:
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_shells_complete_commands(shell: str) -> None:
-    """A shell that asks for what begins with `tr` is told of `transfer-leader`."""
-    asked = {"COMP_WORDS": "evenkeel tr", "COMP_CWORD": "1", "_TYPER_COMPLETE_ARGS": "evenkeel tr"}
+    """A shell that asks for what completes `ha` gets `hand-over`."""
+    asked = {"COMP_WORDS": "evenkeel ha", "COMP_CWORD": "1", "_TYPER_COMPLETE_ARGS": "evenkeel ha"}
     done = run(_EVENKEEL_COMPLETE=f"complete_{shell}", _TYPER_COMPLETE_FISH_ACTION="get-args", **asked)
-    assert "transfer-leader" in done.stdout
+    assert "hand-over" in done.stdout
     assert "validate" not in done.stdout
 
 
@@ -62,7 +62,7 @@ def test_local_may_be_said_aloud(tmp_path: Path) -> None:
     """`evenkeel --local` is `evenkeel`."""
     said = [run(*more, "get", "tables", EVENKEEL_LOCAL=str(tmp_path)).stderr for more in ((), ("--local",))]
     assert said[0] == said[1]
-    assert "does not run: start it with `evenkeel local up`" in said[0]
+    assert "is not running: start it with `evenkeel local up`" in said[0]
 
 
 def test_completion_can_be_installed(tmp_path: Path) -> None:
@@ -101,10 +101,10 @@ def test_every_command_can_print_json(verb: CommandInfo) -> None:
         "scale table/orders",
         "scale table/orders --replicas 0",
         "scale table/orders --replicas many",
-        "transfer-leader orders 3",
-        "transfer-leader orders 3 main-1 --release",
-        "transfer-leader orders x main-1",
-        "transfer-leader orders -- -1 main-1",
+        "hand-over orders 3",
+        "hand-over orders 3 main-1 --release",
+        "hand-over orders x main-1",
+        "hand-over orders -- -1 main-1",
         "local kill main-0 --undo --once",
         "local up --stores 0",
         "local logs main-0 -n 0",
@@ -131,13 +131,13 @@ def test_without_a_cluster_commands_say_how_to_start_one(tmp_path: Path, argumen
     done = run(*arguments.split(), EVENKEEL_LOCAL=str(tmp_path / "none"))
     assert (done.returncode, done.stdout) == (1, "")
     where = tmp_path / "none"
-    assert done.stderr == f"error: the local cluster in {where} does not run: start it with `evenkeel local up`\n"
+    assert done.stderr == f"error: the local cluster in {where} is not running: start it with `evenkeel local up`\n"
 
 
 def test_stopping_what_does_not_run(tmp_path: Path) -> None:
     """It is no error."""
     done = run("local", "down", "--dir", str(tmp_path / "none"))
-    assert (done.returncode, done.stdout) == (0, f"no local cluster runs in {tmp_path / 'none'}\n")
+    assert (done.returncode, done.stdout) == (0, f"no local cluster is running in {tmp_path / 'none'}\n")
 
 
 def test_wiping_a_directory_that_is_no_cluster_s(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_wiping_a_directory_that_is_no_cluster_s(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "mine.txt").write_text("")
     done = run("local", "down", "--wipe", "--dir", str(tmp_path))
-    assert (done.returncode, done.stdout) == (0, f"no local cluster is in {tmp_path}; nothing was deleted\n")
+    assert (done.returncode, done.stdout) == (0, f"no local cluster in {tmp_path}; nothing was deleted\n")
     assert (tmp_path / "logs" / "mine.txt").exists()
 
 

@@ -17,7 +17,7 @@ def test_reference_is_current() -> None:
     """Every verb and option is there with its meaning."""
     text = PAGE.read_text()
     assert text == render(text), "run `make crds`"
-    assert "### evenkeel transfer-leader TABLE PARTITION [STORE]" in text
+    assert "### evenkeel hand-over TABLE PARTITION [STORE]" in text
 
 
 def test_reference_writes(tmp_path: Path) -> None:

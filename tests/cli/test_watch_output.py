@@ -7,24 +7,24 @@ import pty
 import subprocess
 import sys
 
-from tests.cli.test_validate import _read
+from tests.cli.test_validate_command import _read
 
 WATCH = """
 import asyncio
-from evenkeel.cli import live
-from evenkeel.cli.output import Output
-from evenkeel.cli.printing import Listing
+from evenkeel.cli import watch_output
+from evenkeel.cli.options import Output
+from evenkeel.cli.terminal_output import Listing
 
-live._REFRESH_SECONDS = 0
+watch_output._REFRESH_SECONDS = 0
 stages = iter(("CatchingUp", "CatchingUp", "Stable"))
 
-async def look():
+async def fetch():
     stage = next(stages, None)
     if stage is None:
         raise SystemExit(0)
     return Listing(("PARTITION", "STAGE", "AGE"), [(0, stage, "3s")], [stage], ["all is well"])
 
-asyncio.run(live.show(look, Output.TABLE, watch=True))
+asyncio.run(watch_output.show(fetch, Output.TABLE, watch=True))
 """
 ENVIRONMENT = {**{name: value for name, value in os.environ.items() if name != "NO_COLOR"}, "TERM": "xterm-256color"}
 
@@ -44,7 +44,7 @@ def test_terminal() -> None:
     assert b"\x1b[33mCatchingUp" in shown
     assert b"\x1b[32mStable" in shown
     assert b"\x1b[1A\x1b[2K" in shown, "up a line, and that line anew"
-    assert b"Ctrl-C ends" in shown
+    assert b"Press Ctrl-C to stop" in shown
 
 
 def test_pipe() -> None:

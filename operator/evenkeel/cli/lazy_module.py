@@ -1,15 +1,15 @@
-"""Modules that are imported when something of them is used: help and completion wait for nothing they do not need."""
+"""Modules imported on first use, so that `--help` and shell completion stay fast."""
 
 from __future__ import annotations
 
 import importlib
 from typing import Any
 
-__all__ = ["Later"]
+__all__ = ["LazyModule"]
 
 
-class Later:
-    """Stands for a module until one of its names is asked for."""
+class LazyModule:
+    """A stand-in for a module that imports it when an attribute is read."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from evenkeel.cli import verify_command
-from evenkeel.cli.output import Output
-from evenkeel.cli.place import Local, Place
+from evenkeel.cli.options import Output
+from evenkeel.cli.target_cluster import LocalTarget, Target
 from evenkeel.client.verification import Verified
 
 SAME = Verified(0, 7, "10:ab", {"main-0": "10:ab", "main-1": "10:ab"})
@@ -21,7 +21,7 @@ class Answering:
 
     found: list[Verified]
 
-    def __init__(self, place: Place, store_cluster: str, **options: Any) -> None:
+    def __init__(self, target: Target, store_cluster: str, **options: Any) -> None:
         pass
 
     def __enter__(self) -> Answering:
@@ -41,19 +41,19 @@ class Answering:
 def test_table(found: list[Verified], same: bool, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     """A line for each partition, with the stores that differ and those that did not answer; and the sum of it."""
     monkeypatch.setattr(Answering, "found", found, raising=False)
-    monkeypatch.setattr(verify_command, "client_of", Answering)
-    assert verify_command.verify_table("orders", Local(), "main", Output.TABLE, deadline=1) is same
+    monkeypatch.setattr(verify_command, "connect_client", Answering)
+    assert verify_command.verify_table("orders", LocalTarget(), "main", Output.TABLE, deadline=1) is same
     shown = capsys.readouterr().out
-    assert "0           7       10     2          same\n" in shown
-    assert ("main-1 not as the leader has it; no answer from main-2" in shown) is not same
-    assert ("table orders: all replicas are the same" in shown) is same
+    assert "0           7       10     2          identical\n" in shown
+    assert ("differs from the leader: main-1; no answer: main-2" in shown) is not same
+    assert ("table orders: all replicas are identical" in shown) is same
 
 
 def test_json(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     """Everything, for programs."""
     monkeypatch.setattr(Answering, "found", [ODD], raising=False)
-    monkeypatch.setattr(verify_command, "client_of", Answering)
-    verify_command.verify_table("orders", Local(), "main", Output.JSON, deadline=1)
+    monkeypatch.setattr(verify_command, "connect_client", Answering)
+    verify_command.verify_table("orders", LocalTarget(), "main", Output.JSON, deadline=1)
     told = json.loads(capsys.readouterr().out)
     assert (told["table"], told["same"]) == ("orders", False)
     [one] = told["partitions"]

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from evenkeel.cli.output import Output
-from evenkeel.cli.sql_command import print_found
+from evenkeel.cli.options import Output
+from evenkeel.cli.sql_command import print_rows
 
 Capture = pytest.CaptureFixture[str]
 
@@ -19,9 +19,9 @@ Capture = pytest.CaptureFixture[str]
 def test_columns_of_the_same_name(capsys: Capture) -> None:
     """As a join has them: none is lost, and objects have a key for each."""
     found = pa.table([[1], [2], [3]], names=["id", "id", "id_1"])
-    print_found(found, Output.TABLE)
+    print_rows(found, Output.TABLE)
     assert capsys.readouterr().out == "ID   ID   ID_1\n1    2    3\n"
-    print_found(found, Output.JSON)
+    print_rows(found, Output.JSON)
     assert json.loads(capsys.readouterr().out) == [{"id": 1, "id_1": 2, "id_1_1": 3}]
 
 
@@ -36,21 +36,21 @@ def test_columns_of_the_same_name(capsys: Capture) -> None:
 )
 def test_values_as_data(capsys: Capture, value: Any, printed: Any) -> None:
     """Lists and structs stay what they are."""
-    print_found(pa.table({"x": [value]}), Output.JSON)
+    print_rows(pa.table({"x": [value]}), Output.JSON)
     assert json.loads(capsys.readouterr().out) == [{"x": printed}]
 
 
 def test_no_rows(capsys: Capture) -> None:
     """The columns are shown all the same."""
-    print_found(pa.table({"x": pa.array([], pa.int64())}), Output.TABLE)
+    print_rows(pa.table({"x": pa.array([], pa.int64())}), Output.TABLE)
     assert capsys.readouterr().out == "X\n"
-    print_found(pa.table({"x": pa.array([], pa.int64())}), Output.JSON)
+    print_rows(pa.table({"x": pa.array([], pa.int64())}), Output.JSON)
     assert json.loads(capsys.readouterr().out) == []
 
 
 def test_rows_do_not_speak_to_the_terminal(capsys: Capture) -> None:
     """Whoever may write rows could else write on the screens of those who read them."""
-    print_found(pa.table({"a\x1b[2J": ["\x1b]0;title\x07\rred\x9b31m", "two\nlines"]}), Output.TABLE)
+    print_rows(pa.table({"a\x1b[2J": ["\x1b]0;title\x07\rred\x9b31m", "two\nlines"]}), Output.TABLE)
     assert capsys.readouterr().out.splitlines() == [
         r"A\x1b[2J",
         r"\x1b]0;title\x07\x0dred\x9b31m",

@@ -1,4 +1,4 @@
-"""How results are printed: tables and colour in a terminal, plain columns in a pipe, JSON where it is asked for."""
+"""Standard output: coloured tables in a terminal, plain columns in a pipe, JSON with `-o json`."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from evenkeel.cli.output import Output
+from evenkeel.cli.options import Output
 
 __all__ = [
     "Listing",
     "columns",
     "console",
     "print_json",
+    "print_line",
+    "print_result",
     "print_table",
-    "say",
     "size",
     "span",
     "styled",
-    "tell",
     "visible",
 ]
 
 
 class Listing(NamedTuple):
-    """Rows to be shown, the same as data, and what is said below them."""
+    """Rows of a table, the same as JSON data, and notes printed below the rows."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[object]]
@@ -57,46 +57,46 @@ _STYLES = {
     "lost": "bold red",
 }
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if code != ord("\n")}
-"""What a row holds may have been written by anybody: it does not get to speak to the terminal."""
+"""Control characters, which are escaped: a cell may hold untrusted text."""
 _WRAPPED = ("REASON", "MESSAGE", "WHY")
 
 
 def console() -> Console:
-    """Where people look."""
+    """Return a console on standard output."""
     return Console(highlight=False, markup=False, soft_wrap=not sys.stdout.isatty())
 
 
-def say(text: str) -> None:
-    """A line for people."""
+def print_line(text: str) -> None:
+    """Print a line of text."""
     console().print(text, soft_wrap=True)
 
 
-def tell(text: str, output: Output, **data: Any) -> None:
-    """What was done: as a line for people, or with its parts for programs."""
+def print_result(text: str, output: Output, **data: Any) -> None:
+    """Print the result of a command: a line of text, or `data` and the text as JSON."""
     if output is Output.JSON:
         print_json({**data, "message": text})
     else:
-        say(text)
+        print_line(text)
 
 
 def visible(cell: object) -> str:
-    """What is in a cell, control characters as escapes."""
+    """Return the text of a cell with its control characters escaped."""
     return str(cell).translate(_CONTROLS)
 
 
 def styled(cell: str) -> Text:
-    """A cell in the colour of what it says."""
+    """Return a cell in the colour of its state."""
     return Text(cell, style=_STYLES.get(cell, ""))
 
 
 def print_json(value: Any, *, indent: int | None = 2) -> None:
-    """For programs."""
+    """Print a value as JSON."""
     sys.stdout.write(json.dumps(value, indent=indent, ensure_ascii=False) + "\n")
     sys.stdout.flush()
 
 
 def columns(head: Sequence[str], rows: Iterable[Sequence[object]]) -> RichTable:
-    """A table without lines, as kubectl prints them."""
+    """Return a table without borders, like those of kubectl."""
     table = RichTable(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
     for name in head:
         table.add_column(name, overflow="fold" if name in _WRAPPED else "ellipsis", no_wrap=name not in _WRAPPED)
@@ -106,7 +106,7 @@ def columns(head: Sequence[str], rows: Iterable[Sequence[object]]) -> RichTable:
 
 
 def print_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Columns for people, tab-free plain text in a pipe."""
+    """Print a table: styled in a terminal, aligned by spaces in a pipe."""
     lines = [[visible(cell) for cell in line] for line in (head, *rows)]
     if sys.stdout.isatty():
         console().print(columns(lines[0], lines[1:]))
@@ -119,7 +119,7 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 
 
 def size(count: int) -> str:
-    """Bytes as people say them."""
+    """Format a number of bytes, such as 1.5 MiB."""
     amount = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if amount < 1024:
@@ -129,7 +129,7 @@ def size(count: int) -> str:
 
 
 def span(seconds: float) -> str:
-    """A length of time in one unit, as kubectl shows ages."""
+    """Format a duration in one unit, like the ages of kubectl."""
     for length, unit in ((86400, "d"), (3600, "h"), (60, "m")):
         if seconds >= 2 * length:
             return f"{int(seconds // length)}{unit}"

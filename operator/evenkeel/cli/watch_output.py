@@ -1,4 +1,4 @@
-"""A listing shown once, or kept up to date: live in a terminal, printed again on every change in a pipe."""
+"""A listing printed once, or kept up to date: redrawn in a terminal, printed on every change in a pipe."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from evenkeel.cli.output import Output
-from evenkeel.cli.printing import Listing, columns, console, print_json, print_table, say
+from evenkeel.cli.options import Output
+from evenkeel.cli.terminal_output import Listing, columns, console, print_json, print_line, print_table
 
 __all__ = ["show"]
 
 _REFRESH_SECONDS: Final = 0.5
-Look = Callable[[], Awaitable[Listing]]
+Fetch = Callable[[], Awaitable[Listing]]
 
 
-async def show(look: Look, output: Output, *, watch: bool = False) -> None:
-    """Show what `look` finds."""
+async def show(fetch: Fetch, output: Output, *, watch: bool = False) -> None:
+    """Print the listing that `fetch` returns; with `watch`, fetch it again until cancelled."""
     if not watch:
-        _print(await look(), output)
+        _print(await fetch(), output)
     elif output is Output.TABLE and console().is_terminal:
-        await _live(look)
+        await _redraw(fetch)
     else:
-        await _on_change(look, output)
+        await _print_changes(fetch, output)
 
 
 def _print(found: Listing, output: Output, *, indent: int | None = 2) -> None:
@@ -36,29 +36,30 @@ def _print(found: Listing, output: Output, *, indent: int | None = 2) -> None:
     if found.rows:
         print_table(found.head, found.rows)
     else:
-        say("nothing found")
+        print_line("No resources found")
     for note in found.notes:
-        say(note)
+        print_line(note)
 
 
-async def _live(look: Look) -> None:
+async def _redraw(fetch: Fetch) -> None:
     with Live(console=console(), auto_refresh=False) as live:
         while True:
-            found = await look()
+            found = await fetch()
             notes = [Text(note) for note in found.notes]
-            live.update(Group(columns(found.head, found.rows), *notes, Text("Ctrl-C ends", style="dim")), refresh=True)
+            hint = Text("Press Ctrl-C to stop", style="dim")
+            live.update(Group(columns(found.head, found.rows), *notes, hint), refresh=True)
             await asyncio.sleep(_REFRESH_SECONDS)
 
 
-async def _on_change(look: Look, output: Output) -> None:
-    """Ages aside, whatever changes is printed again; as JSON a line each time."""
-    shown: object = None
+async def _print_changes(fetch: Fetch, output: Output) -> None:
+    """Print the listing when anything but an age changed; as JSON, one line each time."""
+    printed: object = None
     while True:
-        found = await look()
+        found = await fetch()
         now = found.data if output is Output.JSON else (_without_ages(found), found.notes)
-        if now != shown:
+        if now != printed:
             _print(found, output, indent=None)
-            shown = now
+            printed = now
         await asyncio.sleep(_REFRESH_SECONDS)
 
 
