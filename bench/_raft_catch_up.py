@@ -18,7 +18,7 @@ from bench._plain_copy import make_file, plain_copy
 from bench._raft_sides import Ours, cluster, ours
 from bench._turns import beside
 from bench.report import Row
-from tests.process.cluster import ProcessCluster
+from tests.process.process_cluster import ProcessCluster
 
 __all__ = ["catch_up_rows"]
 

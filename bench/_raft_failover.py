@@ -18,7 +18,7 @@ from bench.report import Row
 from evenkeel_raft.host.host_settings import HostSettings
 from evenkeel_reference.reference_entries import Upsert
 from evenkeel_reference.reference_server import Written
-from tests.process.cluster import ProcessCluster
+from tests.process.process_cluster import ProcessCluster
 
 __all__ = ["failover_rows"]
 

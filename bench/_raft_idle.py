@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bench._raft_sides import cluster
 from bench.report import Row
-from tests.process.cluster import ProcessCluster
+from tests.process.process_cluster import ProcessCluster
 
 __all__ = ["idle_rows"]
 

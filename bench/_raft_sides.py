@@ -23,7 +23,7 @@ from evenkeel.wire.socket_messages import Busy
 from evenkeel_reference.reference_client import ReferenceClient
 from evenkeel_reference.reference_entries import Entry, Upsert
 from evenkeel_reference.reference_server import StatusIs, Written
-from tests.process.cluster import LOOPBACK, TABLE, ProcessCluster, StoreProcesses
+from tests.process.process_cluster import LOOPBACK, TABLE, ProcessCluster, StoreProcesses
 
 __all__ = ["Ours", "cluster", "etcd_leader", "etcd_name", "ours"]
 

@@ -33,8 +33,8 @@ from evenkeel.model.views import Choice, TableView
 from evenkeel.protocol.records import TableRecord
 from evenkeel.reconcile.desired_table import DesiredTable
 from evenkeel.reconcile.table_steps import reconcile_table
-from tests.process.cluster import KEYS as KEY_SPACE
-from tests.process.cluster import TABLE as TABLE_KEY
+from tests.process.process_cluster import KEYS as KEY_SPACE
+from tests.process.process_cluster import TABLE as TABLE_KEY
 from tests.store.cluster import TableCluster, TableStore
 
 __all__ = ["TABLE", "BenchCluster", "bench_cluster", "cluster_rows"]

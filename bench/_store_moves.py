@@ -24,7 +24,7 @@ from bench._turns import median_row
 from bench.report import Row
 from evenkeel.client import Client
 from evenkeel.protocol.records import Retarget
-from tests.process.cluster import StoreProcesses
+from tests.process.process_cluster import StoreProcesses
 
 __all__ = ["move_rows"]
 

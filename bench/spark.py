@@ -18,7 +18,7 @@ from bench.report import Row
 from demo.cluster import NAME, DemoCluster
 from demo.spark import starting
 from evenkeel.cli import resource_commands
-from evenkeel.model.loading import load_yaml
+from evenkeel.model.resource_loading import load_yaml
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -19,7 +19,7 @@ from demo.screen import Screen
 from demo.spark import Rows, starting
 from demo.watch import Watch
 from evenkeel.cli import local_commands, resource_commands, table_commands
-from evenkeel.cli.output import Output
+from evenkeel.cli.options import Output
 from evenkeel.errors import EvenkeelError
 
 __all__ = ["Size", "tell"]

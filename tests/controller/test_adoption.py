@@ -17,7 +17,7 @@ from evenkeel.metastore.memory_metastore import MemoryMetastore
 from evenkeel.metastore.metastore_api import Delete, Put, Txn
 from evenkeel.metastore.mvcc import Mvcc
 from evenkeel.model.conditions import Condition
-from evenkeel.model.loading import load_yaml
+from evenkeel.model.resource_loading import load_yaml
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.model.table import Table
 from evenkeel.protocol.keys import Keys

@@ -9,8 +9,8 @@ import pytest
 from pydantic import BaseModel
 
 from evenkeel.controller import status_writer
-from evenkeel.model.base import StatusModel
-from evenkeel.model.loading import KINDS
+from evenkeel.model.resource_base import StatusModel
+from evenkeel.model.resource_loading import KINDS
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.model.table import Table
 from evenkeel.reconcile.metastore_adoption import MetastoreSeen, refused_status

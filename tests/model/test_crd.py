@@ -11,9 +11,9 @@ import yaml
 
 from evenkeel.model.conditions import Condition
 from evenkeel.model.crd import FACES, SCHEMA_ANNOTATION, crd, main, render, schema_hashes
-from evenkeel.model.loading import KINDS
 from evenkeel.model.partitionassignment import PartitionStatus, PeerStatus
 from evenkeel.model.rebalanceplan import RebalancePlanStatus
+from evenkeel.model.resource_loading import KINDS
 from evenkeel.model.storecluster import StoreClusterStatus
 
 FOLDER = Path(__file__).parents[2] / "crds"

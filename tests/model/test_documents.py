@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from evenkeel.model.loading import load_yaml
+from evenkeel.model.resource_loading import load_yaml
 from evenkeel.model.resource_reference import main, render
 
 ROOT = Path(__file__).parents[2]

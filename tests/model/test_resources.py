@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from evenkeel.errors import InvalidInputError
-from evenkeel.model.loading import Resource, parse
 from evenkeel.model.partitionassignment import PartitionAssignment, choices, slices
+from evenkeel.model.resource_loading import Resource, parse
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.model.views import Assignment, Choice, StoreView
 

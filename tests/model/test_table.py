@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from evenkeel.errors import InvalidInputError
-from evenkeel.model.loading import parse
+from evenkeel.model.resource_loading import parse
 from evenkeel.model.table import BUNDLED_CONFIG, Table
 from evenkeel.rebalancers.rebalancer_runner import BUNDLED
 

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 
 from tests.process import firewall
-from tests.process.cluster import ProcessCluster
-from tests.process.load import Load
+from tests.process.process_cluster import ProcessCluster
+from tests.process.register_load import Load
 from tests.process.test_moves import finish
 
 NewCluster = Callable[..., Awaitable[ProcessCluster]]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.process.cluster import ProcessCluster
+from tests.process.process_cluster import ProcessCluster
 
 
 @pytest.hookimpl(tryfirst=True)

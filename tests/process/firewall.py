@@ -9,7 +9,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Iterable
 
-from tests.process.cluster import StoreProcesses
+from tests.process.process_cluster import StoreProcesses
 
 __all__ = ["dropped", "heal", "lose", "mute"]
 

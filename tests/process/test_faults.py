@@ -12,8 +12,8 @@ import pytest
 
 from evenkeel.metastore.metastore_api import Snapshot
 from evenkeel.protocol.partition_view import PartitionView
-from tests.process.cluster import KEYS, ProcessCluster, StoreProcesses
-from tests.process.load import Load
+from tests.process.process_cluster import KEYS, ProcessCluster, StoreProcesses
+from tests.process.register_load import Load
 from tests.process.test_moves import finish
 
 NewCluster = Callable[..., Awaitable[ProcessCluster]]

@@ -161,7 +161,7 @@ def test_rows_go_in_and_come_out(here: Here) -> None:
     assert here.json("get", "table/plain")["status"]["plan"] == 1
     assert "plain" in here.run("get", "tables")
     assert here.run("get", "plans").count("Done") >= 1
-    assert "table plain: all replicas are the same" in here.run("verify", "plain")
+    assert "table plain: all replicas are identical" in here.run("verify", "plain")
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_restart_with_data(here: Here) -> None:
     """Down stops every process; up goes on where it was, on the same ports, with every row."""
     here.make("kept")
     before = here.json("local", "status")
-    assert "the data stays" in here.run("local", "down")
+    assert "the data is kept" in here.run("local", "down")
     assert here.processes() == []
     here.run("local", "up")
     after = here.json("local", "status")
@@ -339,7 +339,7 @@ def test_examples(here: Here) -> None:
 def test_plans_approvals_and_leaders(here: Here) -> None:
     """A manual table waits for its approval; leaders go where a user wants them; and why is told."""
     here.make("careful", replicas=2, more="approval: Manual")
-    assert "would be: 4 moves of 4 partitions" in here.run("plan", "careful", "--replicas", "3")
+    assert "would have 4 moves in 4 partitions" in here.run("plan", "careful", "--replicas", "3")
     here.run("scale", "table/careful", "--replicas", "3")
     until(lambda: here.json("get", "table/careful")["status"]["plan"] == 2)
     until(lambda: "AwaitingApproval" in here.run("get", "plan/careful-2"))
@@ -348,7 +348,7 @@ def test_plans_approvals_and_leaders(here: Here) -> None:
     assert "replicas 2 -> 3" in here.run("explain", "careful", "0")
     [first, *_] = here.json("partitions", "careful")
     wanted = next(peer["store"] for peer in first["stable"] if peer["store"] != first["leader"])
-    here.run("transfer-leader", "careful", "0", wanted)
+    here.run("hand-over", "careful", "0", wanted)
     until(lambda: here.json("partitions", "careful")[0]["leader"] == wanted, within=120)
     assert here.count("careful") == 100
 
@@ -357,7 +357,7 @@ def test_tables_and_store_clusters_go(here: Here) -> None:
     """A dropped table leaves nothing on any store; a StoreCluster without tables takes its processes along."""
     here.make("short", more="undeleteFor: 0s")
     here.run("delete", "table/short")
-    assert "allowed: one that there is" in here.run("get", "table/short", code=1)
+    assert "allowed: one that exists" in here.run("get", "table/short", code=1)
     here.make("long")
     assert "its data is kept for 24h" in here.run("delete", "table/long")
     until(lambda: "long" in here.kept())
@@ -412,7 +412,7 @@ def test_nothing_is_left_of_a_supervisor_that_was_killed(alone: Here) -> None:
     running = alone.layout.running()
     assert running is not None
     os.kill(running.pid, signal.SIGKILL)
-    assert "does not run" in alone.run("get", "tables", code=1)
+    assert "is not running" in alone.run("get", "tables", code=1)
     alone.run("local", "up")
     alone.run("wait", "table/kept", "--timeout", "90")
     assert alone.count("kept") == 100
@@ -420,7 +420,7 @@ def test_nothing_is_left_of_a_supervisor_that_was_killed(alone: Here) -> None:
     assert running is not None
     os.kill(running.pid, signal.SIGKILL)
     until(lambda: alone.processes() == [], within=30)
-    assert "no local cluster runs" in alone.run("local", "down")
+    assert "no local cluster is running" in alone.run("local", "down")
 
 
 def test_two_who_start_it_at_once(alone: Here) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from evenkeel.protocol.records import Retarget
-from tests.process.cluster import ProcessCluster
-from tests.process.load import Load
+from tests.process.process_cluster import ProcessCluster
+from tests.process.register_load import Load
 
 NewCluster = Callable[..., Awaitable[ProcessCluster]]
 

@@ -19,7 +19,7 @@ from evenkeel.metastore.etcd_maintenance import Maintenance
 from evenkeel.metastore.etcd_metastore import EtcdMetastore
 from evenkeel.metastore.etcd_settings import EtcdSettings
 from evenkeel.metastore.metastore_api import Put, Txn
-from evenkeel.model.loading import load_yaml
+from evenkeel.model.resource_loading import load_yaml
 from evenkeel.model.table import Table
 from tests.process.test_local import TABLE
 

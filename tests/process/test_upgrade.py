@@ -17,14 +17,14 @@ import pytest
 from evenkeel.client.aio import AsyncClient
 from evenkeel.local.local_resources import LocalResources
 from evenkeel.metastore.etcd_server import die_with_parent
-from evenkeel.model.loading import load_yaml
+from evenkeel.model.resource_loading import load_yaml
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.model.table import Table
 from evenkeel.protocol.records import Stable, decode, read_version
 from evenkeel.reconcile.cluster_version import MAX_VERSION_ANNOTATION
 from evenkeel.versions import FIRST, SUPPORTED
-from tests.process.cluster import KEYS, Process, end
 from tests.process.previous import previous_python
+from tests.process.process_cluster import KEYS, Process, end
 from tests.store.cluster import TableCluster
 
 CURRENT: Final = sys.executable

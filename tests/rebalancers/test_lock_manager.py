@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from evenkeel.model.loading import load_yaml
+from evenkeel.model.resource_loading import load_yaml
 from evenkeel.model.table import Table
 from evenkeel.model.views import Assignment, StoresView, StoreView
 from evenkeel.rebalancers.rebalancer_process import Limits

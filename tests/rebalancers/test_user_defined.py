@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from evenkeel.errors import RebalancerError
-from evenkeel.model.loading import load_yaml
+from evenkeel.model.resource_loading import load_yaml
 from evenkeel.model.table import Table
 from evenkeel.model.views import Assignment, CurrentState, StoresView, StoreView, TableView
 from evenkeel.rebalancers.rebalancer_api import MAX_CONTEXT, RebalanceResult

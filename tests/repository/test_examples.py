@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from evenkeel.model.loading import load_yaml
+from evenkeel.model.resource_loading import load_yaml
 from tests.repository.tree import ROOT
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from evenkeel.model.base import API_VERSION
 from evenkeel.model.partitionassignment import PartitionAssignment
 from evenkeel.model.rebalanceplan import RebalancePlan
+from evenkeel.model.resource_base import API_VERSION
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.model.table import Table
 

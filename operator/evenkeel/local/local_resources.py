@@ -19,14 +19,14 @@ from evenkeel.controller.dropped_table_reconciler import kept_tables
 from evenkeel.controller.resources_api import Status
 from evenkeel.errors import InvalidInputError
 from evenkeel.metastore.metastore_api import Delete, KeyValue, Metastore, Put, Txn, unchanged
-from evenkeel.model.base import struck_off
 from evenkeel.model.conditions import timestamp
-from evenkeel.model.loading import Resource, parse
 from evenkeel.model.partitionassignment import PartitionAssignment
 from evenkeel.model.rebalanceplan import RebalancePlan
+from evenkeel.model.resource_base import struck_off
+from evenkeel.model.resource_loading import Resource, parse
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.model.table import Table
-from evenkeel.model.updates import validate_update
+from evenkeel.model.update_rules import validate_update
 from evenkeel.protocol.keys import Keys
 
 __all__ = ["NAMESPACE", "ROOT", "Applied", "ClusterResources", "LocalResources"]
@@ -235,7 +235,7 @@ class ClusterResources:
         found = await self._all.get(Table, name)
         return found if found is not None and found.spec.store_cluster == self._name else None
 
-    async def knows(self, table: str) -> bool:
+    async def table_exists(self, table: str) -> bool:
         """Whether there is a table of that name, whoever has it."""
         return await self._all.get(Table, table) is not None
 
@@ -265,7 +265,7 @@ class ClusterResources:
         if await self._all.get(Table, table.metadata.name) is None:
             await self._all.apply(table)
 
-    async def strike_off(self, annotation: str, entry: str) -> None:
+    async def remove_from_annotation(self, annotation: str, entry: str) -> None:
         """Take an entry off an annotation of the StoreCluster."""
 
         def edit(document: dict[str, Any]) -> None:
@@ -276,7 +276,7 @@ class ClusterResources:
 
         await self._all.change(StoreCluster, self._name, edit)
 
-    async def gone(self, table: Table) -> None:
+    async def finalize(self, table: Table) -> None:
         """Nothing is left of a table: let its resources go."""
         name = table.metadata.name
         owned: list[Resource] = [*await self.assignments(name), *await self.plans(name), table]

@@ -17,7 +17,7 @@ import msgspec
 from pydantic import AfterValidator, ConfigDict, Field, JsonValue, model_validator
 from pydantic_core import PydanticCustomError
 
-from evenkeel.model.base import ALLOWED, Model, Text, Violation, cel, enforce
+from evenkeel.model.resource_base import ALLOWED, Model, Text, Violation, cel, enforce
 
 __all__ = ["Column", "ColumnType", "Schema", "column_type"]
 

@@ -16,7 +16,7 @@ from typing import Annotated, Final, Literal, get_args
 
 from pydantic import Field
 
-from evenkeel.model.base import Count, StatusModel, known_values
+from evenkeel.model.resource_base import Count, StatusModel, known_values
 from evenkeel.versions import Feature, supports
 
 __all__ = [

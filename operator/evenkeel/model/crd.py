@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from evenkeel.model.base import DNS_LABEL, GROUP, UNSEEN, VALUES, VERSION
 from evenkeel.model.json_schema import Node, schema_of
-from evenkeel.model.loading import KINDS
+from evenkeel.model.resource_base import DNS_LABEL, GROUP, UNSEEN, VALUES, VERSION
+from evenkeel.model.resource_loading import KINDS
 
 __all__ = ["SCHEMA_ANNOTATION", "crd", "main", "render", "schema_hashes"]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from evenkeel.model.base import ALLOWED, VALUES, Path
+from evenkeel.model.resource_base import ALLOWED, VALUES, Path
 
 __all__ = ["Node", "allowed", "at", "free_form", "schema_of"]
 

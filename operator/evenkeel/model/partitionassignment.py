@@ -11,7 +11,8 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from evenkeel.model.base import (
+from evenkeel.model.conditions import Conditions
+from evenkeel.model.resource_base import (
     DNS_LABEL,
     Count,
     DnsName,
@@ -24,7 +25,6 @@ from evenkeel.model.base import (
     enforce,
     known_values,
 )
-from evenkeel.model.conditions import Conditions
 from evenkeel.model.table import MAX_PARTITIONS, MAX_REPLICAS
 from evenkeel.model.views import SLICE, Assignment, Choice, slice_name
 

@@ -16,7 +16,7 @@ from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from evenkeel.model.base import ALLOWED, cel
+from evenkeel.model.resource_base import ALLOWED, cel
 
 __all__ = ["Duration", "Quantity"]
 

@@ -12,7 +12,8 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from evenkeel.model.base import (
+from evenkeel.model.conditions import Conditions, Progress
+from evenkeel.model.resource_base import (
     ALLOWED,
     MISSING,
     Count,
@@ -25,7 +26,6 @@ from evenkeel.model.base import (
     enforce,
     known_values,
 )
-from evenkeel.model.conditions import Conditions, Progress
 from evenkeel.model.table import MAX_PARTITIONS, MAX_REPLICAS
 
 __all__ = ["PlanTotals", "PlannedMove", "RebalancePlan", "RebalancePlanSpec", "RebalancePlanStatus", "WhatIf"]

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from evenkeel.model.json_schema import Node, allowed, at, schema_of
-from evenkeel.model.loading import KINDS
+from evenkeel.model.resource_loading import KINDS
 
 __all__ = ["main", "render"]
 

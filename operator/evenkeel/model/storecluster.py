@@ -8,7 +8,9 @@ from typing import Annotated, ClassVar, Literal, Self
 import msgspec
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
-from evenkeel.model.base import (
+from evenkeel.model.conditions import Conditions, Timestamp
+from evenkeel.model.quantities import Duration, Quantity, Rate
+from evenkeel.model.resource_base import (
     ALLOWED,
     Count,
     DnsName,
@@ -21,8 +23,6 @@ from evenkeel.model.base import (
     enforce,
     known_values,
 )
-from evenkeel.model.conditions import Conditions, Timestamp
-from evenkeel.model.quantities import Duration, Quantity, Rate
 from evenkeel.model.views import StoreView
 
 __all__ = [

@@ -7,7 +7,10 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from evenkeel.model.base import (
+from evenkeel.model.columns import Schema
+from evenkeel.model.conditions import Conditions, Progress, Timestamp
+from evenkeel.model.quantities import Duration, Rate
+from evenkeel.model.resource_base import (
     ALLOWED,
     Count,
     DnsName,
@@ -19,9 +22,6 @@ from evenkeel.model.base import (
     cel,
     enforce,
 )
-from evenkeel.model.columns import Schema
-from evenkeel.model.conditions import Conditions, Progress, Timestamp
-from evenkeel.model.quantities import Duration, Rate
 from evenkeel.model.views import Mode, Placement, TableView
 
 __all__ = [

@@ -11,8 +11,8 @@ from typing import Any
 from pydantic_core import ErrorDetails
 
 from evenkeel.errors import InputProblem
-from evenkeel.model.base import MISSING, Path, Violation
 from evenkeel.model.json_schema import Node, allowed, at
+from evenkeel.model.resource_base import MISSING, Path, Violation
 from evenkeel.model.yamltree import Document
 
 __all__ = ["explain", "problem", "show", "spell", "suggestion"]

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import yaml
 
 from evenkeel.errors import InputProblem, InvalidInputError
-from evenkeel.model.base import Path
+from evenkeel.model.resource_base import Path
 
 __all__ = ["MAX_BYTES", "Document", "Mark", "documents"]
 

@@ -6,7 +6,7 @@ from pydantic import ValidationError
 
 from evenkeel.errors import InvalidInputError
 from evenkeel.model.table import TableSpec
-from evenkeel.model.updates import validate_table_update
+from evenkeel.model.update_rules import validate_table_update
 from evenkeel.protocol.records import TableRecord, TableState
 from evenkeel.reconcile.desired_table import DesiredTable
 from evenkeel.reconcile.table_snapshot import TableSnapshot

@@ -32,7 +32,7 @@ from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import Leader, Retarget, StoreRecord, TableRecord, decode, shape
 from evenkeel.reconcile.desired_table import DesiredTable
 from evenkeel.reconcile.known_stores import read_stores
-from evenkeel.reconcile.store_states import StoreWish, judge_stores
+from evenkeel.reconcile.store_states import DesiredStores, decide_store_states
 from evenkeel.reconcile.table_snapshot import TableSnapshot, read_table
 from evenkeel.reconcile.table_steps import Outcome, drop_table, reconcile_table
 from tests.reconcile.support import store_cluster
@@ -241,14 +241,16 @@ class ProcessCluster:
     async def drain(self, name: str) -> None:
         """Let a user ask for a store to be emptied, as well as those before it, and the operator decide."""
         self._draining.append(name)
-        while not await self._judge_stores():
+        while not await self._decide_store_states():
             pass  # a store registered, or went, since it was read: the operator judges again as well
 
-    async def _judge_stores(self) -> bool:
+    async def _decide_store_states(self) -> bool:
         found = await self.metastore.range(KEYS.all_stores())
-        desired = StoreWish(cluster=store_cluster(drain=",".join(self._draining)))
+        desired = DesiredStores(cluster=store_cluster(drain=",".join(self._draining)))
         known = read_stores(found.kvs, KEYS)
-        txns = judge_stores(known, desired, keys=KEYS, now=time.time(), anew=False, epoch=self.epoch.compare)
+        txns = decide_store_states(
+            known, desired, keys=KEYS, now=time.time(), restart_delays=False, epoch=self.epoch.compare
+        )
         return all([(await self.metastore.txn(txn)).succeeded for txn in list(txns)])
 
     async def volume(self, store: str) -> str:

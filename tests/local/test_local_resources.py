@@ -12,9 +12,9 @@ from evenkeel.errors import InvalidInputError
 from evenkeel.local.local_resources import ROOT, Applied, ClusterResources, LocalResources
 from evenkeel.metastore.memory_metastore import MemoryMetastore
 from evenkeel.metastore.metastore_api import Put, Txn
-from evenkeel.model.loading import load_yaml
 from evenkeel.model.partitionassignment import PartitionAssignment
 from evenkeel.model.rebalanceplan import RebalancePlan
+from evenkeel.model.resource_loading import load_yaml
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.model.table import Table, TableStatus
 from tests.controller.support import store_cluster, table
@@ -90,7 +90,7 @@ async def test_a_change_is_checked_like_a_file(resources: LocalResources) -> Non
         InvalidInputError, match=r"Table orders: spec.replicas: got 0; allowed: an integer from 1 to 99"
     ):
         await resources.change(Table, "orders", lambda document: document["spec"].update(replicas=0))
-    with pytest.raises(InvalidInputError, match=r"Table: got 'nope'; allowed: one that there is \(orders\)"):
+    with pytest.raises(InvalidInputError, match=r"Table: got 'nope'; allowed: one that exists \(orders\)"):
         await resources.change(Table, "nope", lambda document: None)
 
 
@@ -131,7 +131,7 @@ async def test_deleting(resources: LocalResources) -> None:
     assert marked.metadata.deletion_timestamp
     with pytest.raises(InvalidInputError, match="Table orders is being deleted: wait"):
         await apply(resources, table())
-    await ClusterResources(resources, "main").gone(marked)
+    await ClusterResources(resources, "main").finalize(marked)
     await resources.delete(StoreCluster, "main")
     with pytest.raises(InvalidInputError, match=r"spec.storeCluster: got 'main'"):
         await apply(resources, table())
@@ -147,7 +147,7 @@ async def test_what_was_made_for_a_table_goes_with_it(resources: LocalResources)
     for text in (DRY_RUN, piece.format("orders"), table("orders-0"), piece.format("orders-0")):
         await apply(resources, text)
     assert [found.metadata.name for found in await own.assignments("orders")] == ["orders-0"]
-    await own.gone(await resources.need(Table, "orders"))
+    await own.finalize(await resources.need(Table, "orders"))
     assert await resources.all_of(RebalancePlan) == []
     assert [found.metadata.name for found in await resources.all_of(PartitionAssignment)] == ["orders-0-0"]
     assert [found.metadata.name for found in await own.tables()] == ["orders-0"]

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from evenkeel.errors import InputProblem, InvalidInputError
-from evenkeel.model.base import MISSING, Path, Violation
 from evenkeel.model.columns import Column
-from evenkeel.model.loading import Resource
 from evenkeel.model.partitionassignment import PartitionAssignment
 from evenkeel.model.rebalanceplan import RebalancePlan
+from evenkeel.model.resource_base import MISSING, Path, Violation
+from evenkeel.model.resource_loading import Resource
 from evenkeel.model.storecluster import StoreCluster, StoreClusterSpec
 from evenkeel.model.table import Table, TableSpec
 from evenkeel.model.validation_errors import show, spell

@@ -14,10 +14,10 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from evenkeel.errors import InputProblem, InvalidInputError
-from evenkeel.model.base import API_VERSION, UNSEEN, Path
 from evenkeel.model.json_schema import Node, allowed, at, free_form, schema_of
 from evenkeel.model.partitionassignment import PartitionAssignment
 from evenkeel.model.rebalanceplan import RebalancePlan
+from evenkeel.model.resource_base import API_VERSION, UNSEEN, Path
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.model.table import Table
 from evenkeel.model.validation_errors import explain, show, spell, suggestion

@@ -22,7 +22,7 @@ from evenkeel.wire.socket_messages import NotLeader
 from evenkeel_reference.reference_client import ReferenceClient
 from evenkeel_reference.reference_entries import Barrier, Conditional, Entry, Upsert
 from evenkeel_reference.reference_server import Held, StatusIs, Written
-from tests.process.cluster import LOOPBACK, TABLE, ProcessCluster
+from tests.process.process_cluster import LOOPBACK, TABLE, ProcessCluster
 from tests.raft.check.linearizability import Operation, linearizable
 
 _PER_REGISTER: Final = 200

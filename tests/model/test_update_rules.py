@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from evenkeel.errors import InvalidInputError
-from evenkeel.model.loading import Resource, parse
-from evenkeel.model.updates import validate_update
+from evenkeel.model.resource_loading import Resource, parse
+from evenkeel.model.update_rules import validate_update
 
 ID = {"name": "id", "type": "int64", "nullable": False}
 NOTE = {"name": "note", "type": "string"}

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenkeel.errors import InvalidInputError
-from evenkeel.model.loading import load_yaml, parse, read_yaml
+from evenkeel.model.resource_loading import load_yaml, parse, read_yaml
 from evenkeel.model.table import Table
 
 ORDERS = """\
