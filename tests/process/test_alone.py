@@ -121,7 +121,7 @@ async def test_swapped_disks_are_refused(new_cluster: NewCluster) -> None:
         await store.start_sidecar()
         assert store.sidecar is not None
         assert await asyncio.wait_for(store.sidecar.wait(), 20) == 1
-        assert f"belongs to store {owner}, and this is store {store.name}" in store.log()
+        assert f"belongs to store {owner}, but this is store {store.name}" in store.log()
     swap(one.directory / "raft", two.directory / "raft")
     await asyncio.gather(one.start(), two.start())
     await finish(cluster, load)

@@ -26,7 +26,7 @@ from evenkeel_raft.log.shared_log import LogSettings
 from evenkeel_raft.shared.identity import Address
 from evenkeel_raft.shared.raft_groups import Partition
 from evenkeel_reference.reference_entries import Upsert, encode_entry
-from evenkeel_reference.reference_machine import Machine
+from evenkeel_reference.reference_machine import ReferenceMachine
 from evenkeel_reference.reference_state import State
 
 LOOPBACK = "127.0.0.1"
@@ -36,7 +36,7 @@ QUICK = HostSettings(raft=Settings(election_ticks=10, heartbeat_ticks=2), lag_se
 SMALL_LOG = LogSettings(segment_bytes=1 << 20, round_bytes=1 << 18)
 
 
-class Wayward(Machine):
+class Wayward(ReferenceMachine):
     """A state machine that can be told not to do its part."""
 
     def __init__(self, directory: Path) -> None:
@@ -107,7 +107,7 @@ class Member:
 
     @property
     def disk_idle(self) -> bool:
-        return self._host is None or self._host._ports.writer.idle
+        return self._host is None or self._host._context.writer.idle
 
     async def start(self) -> None:
         self._host = await Host.open(
@@ -120,7 +120,7 @@ class Member:
             log_settings=SMALL_LOG,
             clock=self.clock,
             rng=Random(self.name),
-            wall=lambda: 1.7e9 + self.clock.now() + self.clock_ahead,
+            wall_clock=lambda: 1.7e9 + self.clock.now() + self.clock_ahead,
         )
         self.port = self._host.port
 
@@ -171,7 +171,7 @@ class Member:
             entries = state.contents(group).entries if state.group(group) is not None else ()
             return {key.decode(): value.decode() for key, value, _ in entries}
 
-        return await self.machine.look(read)
+        return await self.machine.query(read)
 
 
 class Cluster:

@@ -37,9 +37,9 @@ async def test_another_store_s_log_is_refused(new_cluster: NewCluster) -> None:
     cluster = await new_cluster("a")
     await cluster.begin("a")
     await cluster["a"].stop()
-    with pytest.raises(WrongVolumeError, match=r"belongs to store a, and this is store b"):
+    with pytest.raises(WrongVolumeError, match=r"belongs to store a, but this is store b"):
         await run(cluster["a"], name="b", cluster="c")
-    with pytest.raises(WrongVolumeError, match=r"belongs to c, and this store to d"):
+    with pytest.raises(WrongVolumeError, match=r"belongs to cluster c, but this store belongs to d"):
         await run(cluster["a"], name="a", cluster="d")
     await cluster["a"].start()
     await cluster.write(x="1")
@@ -57,7 +57,7 @@ async def test_a_disk_that_cannot_note_peers_is_no_end(
     peers = {"b": cluster["b"].address, "z": cluster["b"].address._replace(port=1)}
     for _ in range(3):
         store.host.set_peers(peers)
-    assert set(store.host.peer_states()) == {"b", "z"}
+    assert set(store.host.status.peer_states()) == {"b", "z"}
     assert len([record for record in caplog.records if "peers.json" in record.getMessage()]) == 1
     assert (store.directory / "raft" / "peers.json").read_bytes() == known
     obstacle.rmdir()
@@ -74,7 +74,7 @@ async def test_damaged_notes_of_peers_are_none(new_cluster: NewCluster, text: by
     (cluster["a"].directory / "raft" / "peers.json").write_bytes(text)
     await cluster["a"].start()
     await cluster.write(x="1")
-    assert cluster["a"].host.peer_states() == {}
+    assert cluster["a"].host.status.peer_states() == {}
 
 
 async def test_one_group_s_nonsense_stops_that_group_alone(
@@ -87,7 +87,7 @@ async def test_one_group_s_nonsense_stops_that_group_alone(
     group, number = group_number(*other), member(("a", 5))
     await store.host.start(other, Start(store.peer(5)))
     meta = SnapshotMeta(9, 3, Conf(voters=(1, number), info={1: b"\xff"}))
-    store.host._replicas[group].step("b", InstallSnapshot(group, 0, 1, number, 3, meta))
+    store.host._replicas.by_group[group].step("b", InstallSnapshot(group, 0, 1, number, 3, meta))
     future = cluster.propose(store, b"\x91\xa7barrier")
     await cluster.until(lambda: "stopped" in store.host.reports()[other].problem)
     await cluster.until(future.done)
@@ -105,10 +105,10 @@ async def test_a_bug_in_one_group_stops_that_group_alone(new_cluster: NewCluster
     store, other = cluster["a"], Partition("orders.1", 1)
     first = Configuration((store.peer(5),))
     await store.host.start(other, Start(store.peer(5), first))
-    broken = store.host._replicas[group_number(*other)]
-    broken._work = partial(next, iter(()))  # type: ignore[method-assign]
-    broken._stir()
-    replica_of(store)._stir()
+    broken = store.host._replicas.by_group[group_number(*other)]
+    broken._process_ready = partial(next, iter(()))  # type: ignore[method-assign]
+    broken._enqueue()
+    replica_of(store)._enqueue()
     await cluster.until(lambda: "stopped" in store.host.reports()[other].problem)
     await cluster.write(x="1")
 
@@ -134,8 +134,8 @@ async def test_a_volume_of_another_cluster_version_is_refused(new_cluster: NewCl
     await cluster["a"].stop()
     note = cluster["a"].directory / "raft" / "version.json"
     for text, error in (
-        ('{"version": 9}', r"the volume in .* has cluster version 9, and this release supports 1 to 2: run a newer"),
-        ("{}", r"version.json does not name a cluster version"),
+        ('{"version": 9}', r"the volume in .* has cluster version 9, but this release supports 1 to 2: run a newer"),
+        ("{}", r"cannot read a cluster version from .*version.json"),
     ):
         note.write_text(text)
         with pytest.raises((UnsupportedVersionError, MalformedRecordError), match=error):

@@ -33,7 +33,7 @@ async def host(tmp_path: Path) -> AsyncIterator[Host]:
 
 async def write_until_collected(host: Host) -> None:
     """Fill segments of which only the first entries stay alive."""
-    write = host._ports.writer.write
+    write = host._context.writer.write
     await write(Created(1, 1, 0), Created(2, 1, 0), append(2, 1, 4))
     for index in range(1, 100):
         await write(append(1, index, index, size=500))
@@ -53,7 +53,7 @@ async def test_a_bug_is_logged_with_its_place(
         await write_until_collected(host)
     assert isinstance(host.failed.exception(), LogFailedError)
     (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
-    assert "the log failed, and this process ends" in record.getMessage()
+    assert "the log failed; ending this process" in record.getMessage()
     assert record.exc_info
 
 

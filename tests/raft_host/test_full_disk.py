@@ -73,11 +73,11 @@ async def test_a_full_disk_and_others(small_disk: Path, new_cluster: NewCluster)
     await cluster.until(lambda: cluster.leader() not in (None, poor))
     await cluster.write(x="1")
     assert isinstance(await _answer(cluster, poor), Busy | NotLeader)
-    submissions = len(poor.host._ports.writer._worker._rounds)
+    submissions = len(poor.host._context.writer._worker._rounds)
     writes = len(replica_of(poor).node._raft.log.writes)
     until = cluster.clock.now() + 30
     await cluster.until(lambda: cluster.clock.now() > until)
-    assert len(poor.host._ports.writer._worker._rounds) <= submissions + 2, "waiting costs memory"
+    assert len(poor.host._context.writer._worker._rounds) <= submissions + 2, "waiting costs memory"
     assert len(replica_of(poor).node._raft.log.writes) <= writes + 2
     balloon.prick()
     await cluster.until(lambda: not poor.host.full)

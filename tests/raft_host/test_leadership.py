@@ -93,13 +93,13 @@ async def test_a_leader_is_told_of_once_it_has_committed(new_cluster: NewCluster
 
     def note(member: Member) -> None:
         replica = replica_of(member)
-        changed = replica.changed
+        changed = replica.notify_change
 
         def noted() -> None:
             told.add((member.name, replica.node.status().committed_in_term))
             changed()
 
-        replica.changed = noted  # type: ignore[assignment]
+        replica.notify_change = noted  # type: ignore[assignment]
 
     for member in cluster.members.values():
         note(member)
@@ -126,12 +126,12 @@ async def test_a_store_that_hangs_does_not_lead(new_cluster: NewCluster) -> None
     cluster = await new_cluster("a", "b", "c")
     await cluster.begin("a", "b", "c")
     first = cluster.leading()
-    await cluster.until(lambda: not any(member.host.awake for member in cluster.members.values()))
+    await cluster.until(lambda: not any(member.host.status.awake for member in cluster.members.values()))
     first.machine.hold = {"open", "apply"}
     await cluster.until(lambda: cluster.leader() not in (None, first))
-    assert first.host.machine_silent
+    assert first.host.status.machine_silent
     first.machine.release()
-    await cluster.until(lambda: not first.host.machine_silent)
+    await cluster.until(lambda: not first.host.status.machine_silent)
     await lead(cluster, first)
     await stays_leader(cluster, first)
 
@@ -140,10 +140,10 @@ async def test_nobody_leads_while_every_store_hangs(new_cluster: NewCluster) -> 
     """A leader whose state machine does not answer, and that nobody can relieve, leads nothing the agent may report."""
     cluster = await new_cluster("a", "b", "c")
     await cluster.begin("a", "b", "c")
-    await cluster.until(lambda: not any(member.host.awake for member in cluster.members.values()))
+    await cluster.until(lambda: not any(member.host.status.awake for member in cluster.members.values()))
     for member in cluster.members.values():
         member.machine.hold = {"open", "apply"}
-    await cluster.until(lambda: all(member.host.machine_silent for member in cluster.members.values()))
+    await cluster.until(lambda: all(member.host.status.machine_silent for member in cluster.members.values()))
     assert all(member.view is None for member in cluster.members.values())
     assert {problem(member) for member in cluster.members.values()} == {"the state machine does not answer"}
     for member in cluster.members.values():
@@ -171,12 +171,12 @@ async def test_leadership_of_a_sleeping_group_can_be_handed_over(new_cluster: Ne
     """However long it slept: members that nobody asks are not taken for silent ones, to whom nothing is given."""
     cluster = await new_cluster("a", "b", "c")
     await cluster.begin("a", "b", "c")
-    await cluster.until(lambda: not any(member.host.awake for member in cluster.members.values()))
+    await cluster.until(lambda: not any(member.host.status.awake for member in cluster.members.values()))
     leader = cluster.leading()
-    ticks = leader.host._upkeep.ticks
+    ticks = leader.host._maintenance.ticks
     then = ticks.now + 3 * leader.host.settings.raft.election_ticks
     await cluster.until(lambda: ticks.now >= then)
-    assert not leader.host.awake
+    assert not leader.host.status.awake
     assert leader.view is not None
     assert leader.view.answering == {(name, 1) for name in "abc"}
 
@@ -204,7 +204,7 @@ async def test_a_learner_that_restarts_wakes_its_group(new_cluster: NewCluster) 
     await cluster.change(*(cluster[name].peer() for name in "abc"), learner.peer(2, Role.LEARNER), token=3)
     await cluster.write(x="1")
     await cluster.equal("abcd", {"x": "1"})
-    await cluster.until(lambda: not any(member.host.awake for member in cluster.members.values()))
+    await cluster.until(lambda: not any(member.host.status.awake for member in cluster.members.values()))
     await learner.stop()
     await learner.start()
     await cluster.until(lambda: replica_of(learner).applier.attached)
@@ -227,12 +227,12 @@ async def test_a_removed_learner_does_not_keep_its_group_awake(
     for voter in voters:
         monkeypatch.setattr(voter.host.peers, "send", partial(send_except, learner.name, voter.host.peers.send))
     await cluster.change(*(voter.peer() for voter in voters), token=4)
-    await cluster.until(lambda: not any(voter.host.awake for voter in voters))
+    await cluster.until(lambda: not any(voter.host.status.awake for voter in voters))
     assert replica_of(learner).node.leader
-    assert learner.host.awake
+    assert learner.host.status.awake
     for _ in range(100):
         await pass_time(cluster, 0.1)
-        assert not any(voter.host.awake for voter in voters)
+        assert not any(voter.host.status.awake for voter in voters)
 
 
 def send_except(missed: str, send: Callable[[str, Message], None], store: str, message: Message) -> None:
@@ -269,7 +269,7 @@ async def test_a_hundred_groups_that_wake_at_once_take_turns(new_cluster: NewClu
     await cluster.until(lambda: led(first) == len(partitions))
     for member in others:
         member.host.set_leadership_inhibited(False)
-    await cluster.until(lambda: not any(member.host.awake for member in cluster.members.values()))
+    await cluster.until(lambda: not any(member.host.status.awake for member in cluster.members.values()))
     await first.stop_machine()
     await first.stop()
     gone, times = cluster.clock.now(), []

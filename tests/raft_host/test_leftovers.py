@@ -64,10 +64,10 @@ async def test_a_deleted_replica_leaves_no_snapshot(new_cluster: NewCluster) -> 
     """A snapshot that arrived and was never restored goes with its replica."""
     cluster = await new_cluster("a")
     await cluster.begin("a")
-    applier = cluster["a"].host._replicas[group_number(*ORDERS)].applier
+    applier = cluster["a"].host._replicas.by_group[group_number(*ORDERS)].applier
     directory = inbox(cluster["a"]) / f"{group_number(*ORDERS)}-{member(('a', 1))}-0-9-1-{DIGEST}"
     directory.mkdir()
-    applier.arrivals.add(9, directory)
+    applier.received_snapshots.add(9, directory)
     await cluster["a"].host.destroy(ORDERS, ("a", 1))
     await cluster.until(lambda: names(inbox(cluster["a"])) == set())
 
@@ -85,7 +85,7 @@ async def test_a_replica_is_remembered_until_its_state_is_gone(new_cluster: NewC
     await store.start()
     assert store.host.running() == {ORDERS: ("a", 1)}
     store.machine.refuse = {}
-    await cluster.until(lambda: store.host.machine_connected)
+    await cluster.until(lambda: store.host.status.machine_connected)
     await store.host.destroy(ORDERS, ("a", 1))
     assert await store.state() == {}
     assert store.host.running() == {}
@@ -99,6 +99,6 @@ async def test_a_snapshot_that_comes_too_late_goes(new_cluster: NewCluster) -> N
     replica, number = replica_of(cluster["a"]), member(("a", 1))
     directory = inbox(cluster["a"]) / f"{replica.group}-{number}-0-2-1-{DIGEST}"
     directory.mkdir()
-    replica.applier.arrived(2, directory)
-    assert replica.applier.arrivals.get(2) is None
+    replica.applier.on_snapshot_received(2, directory)
+    assert replica.applier.received_snapshots.get(2) is None
     await cluster.until(lambda: names(inbox(cluster["a"])) == set())

@@ -22,31 +22,31 @@ TOGETHER = msgspec.structs.replace(QUICK, keep_log_bytes=10_000, keep_logs_bytes
 
 def test_few_groups_keep_what_they_may() -> None:
     """While all logs together are within the limit, only each group's own counts, however many groups there are."""
-    allowance = LogRetention(ALLOWED)
+    retention = LogRetention(ALLOWED)
     for total, groups in ((0, 0), (10_000, 1), (10_000, 1_000_000)):
-        allowance.weigh(total, groups)
-        assert (allowance.tight, allowance.keep, allowance.most) == (False, 1000, 50_000)
+        retention.update(total, groups)
+        assert (retention.over_limit, retention.keep_bytes, retention.max_bytes) == (False, 1000, 50_000)
 
 
 def test_many_groups_keep_their_share() -> None:
     """Logs are cut when they are twice what they keep: if all are, they are within the limit together."""
-    allowance = LogRetention(ALLOWED)
-    allowance.weigh(10_001, 100)
-    assert (allowance.total, allowance.tight, allowance.keep) == (10_001, True, 50)
-    assert 2 * allowance.keep * 100 <= 10_000
-    allowance.weigh(10_001, 2)
-    assert allowance.keep == 1000
-    allowance.weigh(9_999, 100)
-    assert (allowance.tight, allowance.keep) == (False, 1000)
+    retention = LogRetention(ALLOWED)
+    retention.update(10_001, 100)
+    assert (retention.total_bytes, retention.over_limit, retention.keep_bytes) == (10_001, True, 50)
+    assert 2 * retention.keep_bytes * 100 <= 10_000
+    retention.update(10_001, 2)
+    assert retention.keep_bytes == 1000
+    retention.update(9_999, 100)
+    assert (retention.over_limit, retention.keep_bytes) == (False, 1000)
 
 
 def test_members_are_cut_off_last() -> None:
     """What a member needs stays until the logs are four times too long together."""
-    allowance = LogRetention(ALLOWED)
-    allowance.weigh(40_000, 100)
-    assert allowance.most == 50_000
-    allowance.weigh(40_001, 100)
-    assert allowance.most == 200
+    retention = LogRetention(ALLOWED)
+    retention.update(40_000, 100)
+    assert retention.max_bytes == 50_000
+    retention.update(40_001, 100)
+    assert retention.max_bytes == 200
 
 
 async def test_sleeping_groups_give_up_what_is_too_much(new_cluster: NewCluster) -> None:
@@ -63,14 +63,14 @@ async def test_sleeping_groups_give_up_what_is_too_much(new_cluster: NewCluster)
     for partition in partitions:
         for number in range(60):
             await cluster.until(member.end.propose(group_number(*partition), 1, _upsert(number)).done)
-        await cluster.until(lambda: not member.host.awake)
+        await cluster.until(lambda: not member.host.status.awake)
         alone.append(member.host.reports()[partition].log_bytes)
     assert alone[0] < 2 * TOGETHER.keep_log_bytes
     await cluster.until(lambda: _kept(cluster) < TOGETHER.keep_logs_bytes)
     assert member.host.reports()[ORDERS].log_bytes < alone[0]
-    await cluster.until(lambda: not member.host.logs.tight)
-    assert 0 < member.host.logs.total <= TOGETHER.keep_logs_bytes
-    assert not member.host.awake
+    await cluster.until(lambda: not member.host.status.log_retention.over_limit)
+    assert 0 < member.host.status.log_retention.total_bytes <= TOGETHER.keep_logs_bytes
+    assert not member.host.status.awake
     await member.stop()
     await member.start()
     assert len(member.host.running()) == len(partitions)

@@ -12,7 +12,7 @@ from evenkeel_raft.host.membership_checks import MembershipChecks
 from evenkeel_raft.net.peer_frames import Inquiry, Verdict
 from evenkeel_raft.net.peers import Peers
 
-PATIENCE = 1.0
+TIMEOUT = 1.0
 
 
 class Said:
@@ -21,7 +21,7 @@ class Said:
     def __init__(self) -> None:
         self.frames: list[tuple[str, Any]] = []
 
-    def say(self, store: str, frame: Any) -> None:
+    def send_frame(self, store: str, frame: Any) -> None:
         self.frames.append((store, frame))
 
 
@@ -31,15 +31,15 @@ class Asking:
     def __init__(self) -> None:
         self.clock = VirtualClock()
         self.said = Said()
-        self.inquiries = MembershipChecks({}, peers=cast("Peers", self.said), clock=self.clock, patience=PATIENCE)
+        self.membership_checks = MembershipChecks({}, peers=cast("Peers", self.said), clock=self.clock, timeout=TIMEOUT)
 
     async def ask(self, *, of: str = "abc") -> asyncio.Task[bool]:
-        asking = asyncio.create_task(self.inquiries.ask(4, "a", 7, of=of))
+        asking = asyncio.create_task(self.membership_checks.ask(4, "a", 7, of=of))
         await asyncio.sleep(0)
         return asking
 
     def answer(self, store: str, *, excluded: bool, number: int = 1) -> None:
-        self.inquiries.judged(store, Verdict(number, excluded))
+        self.membership_checks.on_verdict(store, Verdict(number, excluded))
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ async def test_silence_excludes_nobody(asking: Asking) -> None:
         for store in answers:
             asking.answer(store, excluded=False, number=2)
         assert not task.done()
-        asking.clock.advance(PATIENCE)
+        asking.clock.advance(TIMEOUT)
         assert not await task
 
 
@@ -85,13 +85,13 @@ async def test_only_the_asked_answer_and_what_was_asked(asking: Asking) -> None:
     task = await asking.ask()
     asking.answer("d", excluded=True)
     asking.answer("b", excluded=True, number=9)
-    asking.clock.advance(PATIENCE)
+    asking.clock.advance(TIMEOUT)
     assert not await task
     asking.answer("b", excluded=True)
 
 
 async def test_who_does_not_hold_the_group_says_no(asking: Asking) -> None:
     """And so does everybody where a store asks about the replica of another."""
-    asking.inquiries.asked("b", Inquiry(3, 4, "b", 8))
-    asking.inquiries.asked("b", Inquiry(5, 4, "c", 9))
+    asking.membership_checks.on_inquiry("b", Inquiry(3, 4, "b", 8))
+    asking.membership_checks.on_inquiry("b", Inquiry(5, 4, "c", 9))
     assert asking.said.frames == [("b", Verdict(3, False)), ("b", Verdict(5, False))]

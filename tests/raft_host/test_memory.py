@@ -7,8 +7,8 @@ import sys
 
 CHILD = """
 import gc
-from evenkeel.runtime.gc_tuning import spare_the_long_lived
-spare_the_long_lived()
+from evenkeel.runtime.gc_tuning import relax_gc
+relax_gc()
 looks = [0, 0, 0]
 gc.callbacks.append(lambda phase, about: looks.__setitem__(about["generation"], looks[about["generation"]] + 1))
 kept = [[[] for _ in range(100)] for _ in range(10_000)]

@@ -63,13 +63,13 @@ async def test_the_only_voter_gets_its_state_from_a_learner(new_cluster: NewClus
     assert voter.view is None
     await cluster.equal("ab", VALUES)
     await cluster.until(lambda: cluster.leader() is voter)
-    assert voter.host.tally.snapshots_restored == 1
-    await cluster.until(lambda: learner.host.tally.snapshots_sent == 1)
+    assert voter.host.counters.snapshots_restored == 1
+    await cluster.until(lambda: learner.host.counters.snapshots_sent == 1)
     await cluster.write(more="1")
     await cluster.equal("ab", VALUES | {"more": "1"})
     await pass_time(cluster, 70)
     await cluster.until(lambda: problem(voter) == problem(learner) == "")
-    assert learner.host.tally.snapshots_sent == 1
+    assert learner.host.counters.snapshots_sent == 1
 
 
 async def test_a_leader_serves_only_once_its_state_is_restored(new_cluster: NewCluster) -> None:
@@ -125,12 +125,12 @@ async def test_leadership_stays_with_a_voter_that_a_learner_repairs(new_cluster:
         delete_state(voter)
     for voter in voters:
         await voter.start_machine(hold={until})
-    await cluster.until(lambda: all(replica_of(voter).applier.lost for voter in voters))
+    await cluster.until(lambda: all(replica_of(voter).applier.lost_state for voter in voters))
     await cluster.until(lambda: any(member.machine.asked[until] for member in cluster.members.values()))
     await pass_time(cluster, 1)
-    handed_over = [voter.host.tally.handed_over for voter in voters]
+    handed_over = [voter.host.counters.handed_over for voter in voters]
     await pass_time(cluster, 20)
-    assert [voter.host.tally.handed_over for voter in voters] == handed_over
+    assert [voter.host.counters.handed_over for voter in voters] == handed_over
     for member in cluster.members.values():
         member.machine.release()
     await cluster.equal("abc", VALUES)
@@ -172,7 +172,7 @@ async def test_another_learner_is_asked_where_the_first_is_gone(new_cluster: New
 
 async def test_two_learners_do_not_disturb_each_other(new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """The voter asks no second learner while the first one is sending, however long that takes."""
-    monkeypatch.setattr("evenkeel_raft.core.leader_role._ASKS_IN_A_ROW", 40)
+    monkeypatch.setattr("evenkeel_raft.core.leader_role._REQUESTS_PER_MEMBER", 40)
     cluster = await grown(new_cluster, "b", "c")
     voter, learners = cluster["a"], [cluster["b"], cluster["c"]]
     slow_and_different(monkeypatch, *learners)
@@ -180,9 +180,9 @@ async def test_two_learners_do_not_disturb_each_other(new_cluster: NewCluster, m
     await cluster.until(lambda: any(learner.machine.asked["snapshot"] for learner in learners))
     await cluster.until(lambda: is_receiving(voter), step=0.0)
     began = cluster.clock.now()
-    await cluster.until(lambda: voter.host.tally.snapshots_restored, step=0.05)
+    await cluster.until(lambda: voter.host.counters.snapshots_restored, step=0.05)
     assert cluster.clock.now() - began > 80 * voter.settings.election_seconds
-    await cluster.until(lambda: sum(learner.host.tally.snapshots_sent for learner in learners) == 1)
+    await cluster.until(lambda: sum(learner.host.counters.snapshots_sent for learner in learners) == 1)
     assert sum(learner.machine.asked["snapshot"] for learner in learners) == 1
     assert Reason.REPLACED not in voter.host.peers.drops
     await cluster.equal("abc", VALUES)
@@ -192,7 +192,7 @@ async def test_of_two_snapshots_for_a_leader_the_first_is_received(
     new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both learners were asked, because the first wrote its snapshot for too long: one of them is declined."""
-    monkeypatch.setattr("evenkeel_raft.core.leader_role._ASKS_IN_A_ROW", 40)
+    monkeypatch.setattr("evenkeel_raft.core.leader_role._REQUESTS_PER_MEMBER", 40)
     cluster = await grown(new_cluster, "b", "c")
     voter, learners = cluster["a"], [cluster["b"], cluster["c"]]
     slow_and_different(monkeypatch, *learners)
@@ -202,9 +202,9 @@ async def test_of_two_snapshots_for_a_leader_the_first_is_received(
     await cluster.until(lambda: all(learner.machine.asked["snapshot"] for learner in learners))
     for learner in learners:
         learner.machine.release()
-    await cluster.until(lambda: voter.host.tally.snapshots_restored, step=0.05)
-    await cluster.until(lambda: sum(learner.host.tally.snapshots_sent for learner in learners) == 1)
-    assert sum(learner.host.tally.snapshots_failed for learner in learners) == 1
+    await cluster.until(lambda: voter.host.counters.snapshots_restored, step=0.05)
+    await cluster.until(lambda: sum(learner.host.counters.snapshots_sent for learner in learners) == 1)
+    assert sum(learner.host.counters.snapshots_failed for learner in learners) == 1
     assert Reason.REPLACED not in voter.host.peers.drops
     await cluster.equal("abc", VALUES)
 
@@ -233,7 +233,7 @@ async def test_a_state_that_nobody_has_is_reported_as_damaged(new_cluster: NewCl
     await voter.stop_machine()
     delete_state(voter)
     await voter.start_machine()
-    await cluster.until(lambda: replica_of(voter).applier.lost and replica_of(voter).node.leading)
+    await cluster.until(lambda: replica_of(voter).applier.lost_state and replica_of(voter).node.leading)
     await pass_time(cluster, 5)
     report = voter.host.reports()[ORDERS]
     assert report.problem == "the state machine has lost its state: waiting for a snapshot from a member that has it"
@@ -267,13 +267,13 @@ async def test_a_sleeping_leader_that_is_cut_off_steps_down(
     others = [member for member in cluster.members.values() if member is not leader]
     led: list[bool] = []
     replica = replica_of(leader)
-    told = replica.changed
+    notify = replica.notify_change
 
-    def changed() -> None:
+    def notify_change() -> None:
         led.append(replica.node.leading)
-        told()
+        notify()
 
-    monkeypatch.setattr(replica, "changed", changed)
+    monkeypatch.setattr(replica, "notify_change", notify_change)
     if cut == "links":
         leader.host.set_peers({})
         await cluster.until(lambda: cluster.leader() in others)
@@ -282,13 +282,13 @@ async def test_a_sleeping_leader_that_is_cut_off_steps_down(
             await other.stop_machine()
             await other.stop()
     await cluster.until(lambda: not replica.node.leading and led and not led[-1])
-    await cluster.until(lambda: problem(leader) == "no leader: a majority of the voters can not be reached")
+    await cluster.until(lambda: problem(leader) == "no leader: a majority of the voters is unreachable")
 
 
 async def leader_at_rest(cluster: Cluster) -> Member:
     """Whoever leads once all sleep, and no message is on its way any more."""
     await pass_time(cluster, 5)
-    await cluster.until(lambda: not any(member.host.awake for member in cluster.members.values()))
+    await cluster.until(lambda: not any(member.host.status.awake for member in cluster.members.values()))
     return cluster.leading()
 
 
@@ -307,7 +307,7 @@ async def test_a_sleeping_leader_wakes_when_the_link_to_its_quorum_is_lost(new_c
         await other.stop_machine()
         await other.stop()
         await cluster.until(partial(disconnected, leader, other.name), step=0.0)
-        awake.append(leader.host.awake)
+        awake.append(leader.host.status.awake)
     assert awake == [0, 1]
 
 
@@ -320,5 +320,5 @@ async def test_a_sleeping_leader_with_a_quorum_sleeps_on(new_cluster: NewCluster
     await other.stop_machine()
     await other.stop()
     await pass_time(cluster, 5)
-    assert leader.host.awake == 0
+    assert leader.host.status.awake == 0
     assert cluster.leader() is leader

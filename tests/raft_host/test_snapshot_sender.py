@@ -68,7 +68,7 @@ async def test_a_leader_that_was_faster_is_answered_at_once(new_cluster: NewClus
     await cluster.write(**VALUES)
     await stage(cluster, learner(cluster["b"]))
     newcomer = cluster["b"].host
-    await cluster.until(lambda: newcomer.tally.refused_messages["unknown_group"] > 0)
+    await cluster.until(lambda: newcomer.counters.refused_messages["unknown_group"] > 0)
     await newcomer.start(ORDERS, Start(learner(cluster["b"])))
     assert replica_of(cluster["b"]).node.leader == replica_of(cluster["a"]).node.replica
     await cluster.equal("ab", VALUES)
@@ -88,12 +88,12 @@ async def test_a_store_that_goes_in_mid_transfer_gives_up_its_place(
     leader.peers.budget.set_rate(None)
     await stage(cluster, *learners)
     await cluster.equal("ae", VALUES)
-    await cluster.until(lambda: "d is not connected" in problem(cluster["a"]))
+    await cluster.until(lambda: "transfer to d is waiting" in problem(cluster["a"]))
     assert len(outbox(cluster["a"])) == 1
     await away.start()
     await cluster.equal("ade", VALUES)
     await cluster.until(lambda: not outbox(cluster["a"]))
-    assert leader.tally.snapshots_failed == 0
+    assert leader.counters.snapshots_failed == 0
 
 
 async def test_a_table_is_copied_within_its_limit(new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,9 +126,9 @@ async def test_throttles_change_while_a_snapshot_is_sent_and_are_kept(
     await cluster["a"].stop()
     await cluster["a"].start()
     leader = cluster["a"].host
-    assert (leader.peers.budget.rate, leader.snapshots_at_once) == (1.0, 3)
+    assert (leader.peers.budget.rate, leader.status.snapshots_at_once) == (1.0, 3)
     leader.throttle(None)
-    assert (leader.peers.budget.rate, leader.snapshots_at_once) == (None, 1)
+    assert (leader.peers.budget.rate, leader.status.snapshots_at_once) == (None, 1)
     await cluster.equal("ad", VALUES)
     await cluster["a"].stop()
     await cluster["a"].start()
@@ -171,7 +171,7 @@ async def test_a_snapshot_called_off_leaves_nothing(new_cluster: NewCluster) -> 
     await stage(cluster, learner(cluster["d"]))
     await cluster.until(lambda: leader.machine.asked["snapshot"])
     await stage(cluster)
-    await cluster.until(lambda: not replica_of(leader).filler._filling)
+    await cluster.until(lambda: not replica_of(leader).snapshot_sender._transfers)
     assert len(outbox(leader)) == 1
     leader.machine.release()
     await cluster.until(lambda: not outbox(leader))
@@ -186,15 +186,15 @@ async def test_a_superseded_member_is_sent_nothing_more(
     leader = cluster["a"].host
     leader.throttle(StoreSettings(bytes_per_second=1000.0, snapshots_at_once=3))
     await stage(cluster, learner(cluster["d"]))
-    await cluster.until(lambda: leader.tally.snapshot_bytes)
+    await cluster.until(lambda: leader.counters.snapshot_bytes)
     began = cluster.clock.now()
     await stage(cluster)
     await cluster.until(lambda: cluster.clock.now() > began + 1)
-    sent = leader.tally.snapshot_bytes
-    assert leader.tally.wasted_bytes == sent
+    sent = leader.counters.snapshot_bytes
+    assert leader.counters.wasted_bytes == sent
     leader.throttle(None)
     await cluster.until(lambda: cluster.clock.now() > began + 30)
-    assert leader.tally.snapshot_bytes == sent
+    assert leader.counters.snapshot_bytes == sent
 
 
 @pytest.mark.parametrize("names", [["a\0b"], ["../../x"], [""], ["rows", "rows"], ["none"], ["."], ["x" * 300]])
@@ -209,7 +209,7 @@ async def test_impossible_files_are_a_problem_only(new_cluster: NewCluster, name
 
     leader.machine.snapshot = lie  # type: ignore[method-assign]
     await stage(cluster, learner(cluster["d"]))
-    await cluster.until(lambda: leader.host.tally.snapshots_failed >= 2)
+    await cluster.until(lambda: leader.host.counters.snapshots_failed >= 2)
     assert problem(leader)
     assert not leader.host.failed.done()
     leader.machine.snapshot = honest  # type: ignore[method-assign]
@@ -222,7 +222,7 @@ async def test_a_member_that_answers_as_its_snapshot_fails_gets_another(new_clus
     cluster = await beyond_the_log(new_cluster, "d")
     leader = cluster["a"]
     replica = replica_of(leader)
-    honest, work = leader.machine.snapshot, replica.filler.work
+    honest, work = leader.machine.snapshot, replica.snapshot_sender.process_ready
     number = member(learner(cluster["d"]).id)
 
     def fail(group: int, replica: int, directory: Path, answer: Callable[[Any], None]) -> None:
@@ -235,10 +235,10 @@ async def test_a_member_that_answers_as_its_snapshot_fails_gets_another(new_clus
 
     leader.machine.snapshot = fail  # type: ignore[method-assign]
     await stage(cluster, learner(cluster["d"]))
-    await cluster.until(lambda: leader.host.tally.snapshots_failed == 1)
-    replica.filler.work = answered_meanwhile
-    await cluster.until(lambda: leader.host.tally.snapshots_failed == 3)
-    replica.filler.work = work
+    await cluster.until(lambda: leader.host.counters.snapshots_failed == 1)
+    replica.snapshot_sender.process_ready = answered_meanwhile
+    await cluster.until(lambda: leader.host.counters.snapshots_failed == 3)
+    replica.snapshot_sender.process_ready = work
     leader.machine.snapshot = honest  # type: ignore[method-assign]
     await cluster.equal("ad", VALUES)
 
@@ -269,9 +269,9 @@ async def test_a_snapshot_that_does_not_fit_is_declined(
     cluster = await beyond_the_log(new_cluster, "d")
     leader = cluster["a"]
     await stage(cluster, learner(cluster["d"]))
-    await cluster.until(lambda: "and 10 are free" in problem(leader))
-    assert "d could not be filled" in problem(leader)
-    assert leader.host.tally.snapshot_bytes == 0
+    await cluster.until(lambda: "only 10 are free" in problem(leader))
+    assert "snapshot transfer to d failed" in problem(leader)
+    assert leader.host.counters.snapshot_bytes == 0
     free[0] = 1 << 40
     await cluster.equal("ad", VALUES)
     await cluster.until(lambda: problem(leader) == "")
@@ -293,7 +293,7 @@ async def test_the_log_reaches_back_to_a_snapshot_on_its_way(
     for name in "ad":
         cluster[name].host.peers.budget.set_rate(None)
     await cluster.equal("ad", {**VALUES, **later})
-    await cluster.until(lambda: leader.host.tally.snapshots_sent == 1)
+    await cluster.until(lambda: leader.host.counters.snapshots_sent == 1)
     assert leader.machine.asked["snapshot"] == taken
     await cluster.write(last="1")
     await cluster.until(lambda: leader.host.reports()[ORDERS].log_bytes < 8000)
@@ -320,7 +320,7 @@ async def test_the_log_reaches_back_to_a_member_that_lags(
     await pass_time(cluster, 3)
     monkeypatch.undo()
     await cluster.equal("abc", {"first": "1", **VALUES})
-    assert slow.host.tally.snapshots_restored == 0
+    assert slow.host.counters.snapshots_restored == 0
 
 
 async def test_a_restore_that_a_crash_cut_short_is_repeated(new_cluster: NewCluster) -> None:

@@ -12,7 +12,7 @@ from evenkeel_raft.host.state_machine_health import StateMachineHealth
 
 
 def replica(group: int, reopened: list[int]) -> Any:
-    applier = SimpleNamespace(at_rest=True, reopen=lambda: reopened.append(group))
+    applier = SimpleNamespace(idle=True, reopen=lambda: reopened.append(group))
     return SimpleNamespace(group=group, id=("a", 1), partition=("orders.1", group), applier=applier)
 
 
@@ -35,14 +35,12 @@ async def test_a_suspect_is_asked_for_next() -> None:
     reopened: list[int] = []
     replicas = {group: replica(group, reopened) for group in range(1000)}
     machine: Any = Machine(damaged=500)
-    attendance = StateMachineHealth(
-        replicas, machine=machine, clock=VirtualClock(), patience=10.0, on_change=lambda _: None
-    )
+    health = StateMachineHealth(replicas, machine=machine, clock=VirtualClock(), timeout=10.0, on_change=lambda _: None)
     for _ in range(3):
-        attendance.look()
+        health.check()
         await asyncio.sleep(0)
-    attendance.suspect(replicas[500])
-    attendance.look()
+    health.check_next(replicas[500])
+    health.check()
     await asyncio.sleep(0)
     assert machine.asked[-1] == 500
     assert reopened == [500]
@@ -53,12 +51,10 @@ async def test_damage_that_is_being_repaired_is_no_reason_to_reopen() -> None:
     reopened: list[int] = []
     replicas = {500: replica(500, reopened)}
     machine: Any = Machine(damaged=500)
-    attendance = StateMachineHealth(
-        replicas, machine=machine, clock=VirtualClock(), patience=10.0, on_change=lambda _: None
-    )
-    attendance.suspect(replicas[500])
-    attendance.look()
-    replicas[500].applier.at_rest = False
+    health = StateMachineHealth(replicas, machine=machine, clock=VirtualClock(), timeout=10.0, on_change=lambda _: None)
+    health.check_next(replicas[500])
+    health.check()
+    replicas[500].applier.idle = False
     await asyncio.sleep(0)
     assert machine.asked == [500]
     assert reopened == []

@@ -21,7 +21,7 @@ VALUES = {f"k{number}": "v" * 200 for number in range(60)}
 
 
 def replica_of(member: Member) -> Replica:
-    return member.host._replicas[group_number(*ORDERS)]
+    return member.host._replicas.by_group[group_number(*ORDERS)]
 
 
 def problem(member: Member) -> str:
@@ -76,9 +76,9 @@ async def test_a_snapshot_that_cannot_be_restored_is_replaced(new_cluster: NewCl
     cluster, newcomer = await beyond_the_log(new_cluster)
     await newcomer.stop_machine()
     changing = asyncio.create_task(add_learner(cluster, newcomer))
-    arrivals = newcomer.directory / "raft" / "inbox"
-    await cluster.until(lambda: any(not path.name.endswith(".partial") for path in arrivals.iterdir()))
-    for rows in arrivals.glob("*/rows"):
+    inbox = newcomer.directory / "raft" / "inbox"
+    await cluster.until(lambda: any(not path.name.endswith(".partial") for path in inbox.iterdir()))
+    for rows in inbox.glob("*/rows"):
         rows.write_bytes(b"rubbish")
     await newcomer.start_machine()
     await changing
@@ -95,15 +95,15 @@ async def test_nothing_is_restored_before_the_log_has_it(new_cluster: NewCluster
     # The disk does not get on from here.
     writes: list[Callable[[], None]] = []
     replica = replica_of(newcomer)
-    persisted = replica._persisted
-    replica._persisted = lambda batch: writes.append(lambda: persisted(batch))  # type: ignore[method-assign]
+    persisted = replica._on_persisted
+    replica._on_persisted = lambda batch: writes.append(lambda: persisted(batch))  # type: ignore[method-assign]
     changing = asyncio.create_task(add_learner(cluster, newcomer))
     await cluster.until(lambda: replica.node.restoring)
     newcomer.machine.release()
     await cluster.until(lambda: replica.applier.attached)
     await pass_time(cluster, 1)
     assert newcomer.machine.asked["restore"] == 0
-    replica._persisted = persisted  # type: ignore[method-assign]
+    replica._on_persisted = persisted  # type: ignore[method-assign]
     for write in writes:
         write()
     await changing
@@ -115,21 +115,21 @@ async def test_nothing_is_applied_past_a_gap(new_cluster: NewCluster) -> None:
     cluster, newcomer = await beyond_the_log(new_cluster)
     writes: list[Callable[[], None]] = []
     replica = replica_of(newcomer)
-    persisted = replica._persisted
-    replica._persisted = lambda batch: writes.append(lambda: persisted(batch))  # type: ignore[method-assign]
+    persisted = replica._on_persisted
+    replica._on_persisted = lambda batch: writes.append(lambda: persisted(batch))  # type: ignore[method-assign]
     changing = asyncio.create_task(add_learner(cluster, newcomer))
     await cluster.until(lambda: replica.node.restoring)
     snapshot = replica.node.restoring
     await cluster.write(**VALUES)
     node = replica.node
     await cluster.until(lambda: node.status().last_index > snapshot and node.committed > snapshot)
-    replica.applier.arrivals.drop()
-    replica._persisted = persisted  # type: ignore[method-assign]
+    replica.applier.received_snapshots.drop()
+    replica._on_persisted = persisted  # type: ignore[method-assign]
     for write in writes:
         write()
     await changing
     await cluster.equal("abcd", VALUES)
-    await cluster.until(lambda: newcomer.host.tally.snapshots_restored == 1)
+    await cluster.until(lambda: newcomer.host.counters.snapshots_restored == 1)
 
 
 async def test_a_machine_that_claims_too_much_stops_its_replica(new_cluster: NewCluster) -> None:
@@ -169,7 +169,7 @@ async def test_an_apply_that_never_answers_is_said(new_cluster: NewCluster) -> N
     bad.machine.hold = {"apply"}
     await cluster.write(x="1")
     await cluster.until(lambda: cluster.leader() not in (None, bad))
-    await cluster.until(lambda: "stands still" in problem(bad))
+    await cluster.until(lambda: "is stalled" in problem(bad))
     bad.machine.release()
     await cluster.equal("abc", {"x": "1"})
     await cluster.until(lambda: problem(bad) == "")
@@ -182,7 +182,7 @@ async def test_a_backlog_is_bounded(new_cluster: NewCluster) -> None:
     await cluster.begin("a", "b", "c")
     poor = next(member for member in cluster.members.values() if member is not cluster.leading())
     await poor.stop_machine()
-    node, refused = replica_of(poor).node, poor.host.tally.refused_messages
+    node, refused = replica_of(poor).node, poor.host.counters.refused_messages
     values: dict[str, str] = {}
     while not refused["backlog"]:
         more = {f"k{len(values) + number}": "v" * 200 for number in range(20)}
@@ -208,7 +208,7 @@ async def test_damage_is_told_for_a_while(new_cluster: NewCluster) -> None:
     await newcomer.start_machine()
     await cluster.until(lambda: "the state is damaged" in problem(newcomer))
     assert newcomer.host.reports()[ORDERS].damaged
-    await cluster.until(lambda: "the state was damaged, and is restored" in problem(newcomer))
+    await cluster.until(lambda: "the state was damaged and has been restored" in problem(newcomer))
     await cluster.equal("abcd", VALUES)
     await pass_time(cluster, 50)
     assert newcomer.host.reports()[ORDERS].damaged
@@ -258,9 +258,9 @@ async def test_what_was_asked_in_an_earlier_life_comes_to_nothing(new_cluster: N
     replica = replica_of(cluster["a"])
     applied = replica.node.applied
     late = [asyncio.get_running_loop().create_future() for _ in range(2)]
-    late[0].set_exception(StateMachineError("of before"))
+    late[0].set_exception(StateMachineError("from an earlier session"))
     late[1].set_result(applied + 5)
     for future in late:
-        replica.applier._on_applied(replica.applier._life - 1, future)
+        replica.applier._on_applied(replica.applier._session - 1, future)
     assert (replica.applier.attached, replica.applier.failing, problem(cluster["a"])) == (True, False, "")
     assert (replica.node.applied, replica.stopped) == (applied, False)

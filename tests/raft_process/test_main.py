@@ -93,8 +93,8 @@ def test_logs_that_are_not_ours(capsys: pytest.CaptureFixture[str], tmp_path: Pa
             "t.1/7 that belongs to store s2",
         ),
         (encode_label(ReplicaLabel("t.1", 7, "s1", Conf(), "/evenkeel/x/y/")), "belongs to /evenkeel/x/y/"),
-        (b"\xff", "is none of this version's"),
-        (b"\x94\xa1\xff\x07\xa2s1\xc0", "is none of this version's"),
+        (b"\xff", "cannot decode the replica label"),
+        (b"\x94\xa1\xff\x07\xa2s1\xc0", "cannot decode the replica label"),
     ):
         log, _ = SharedLog.open(FileDisk(data / "log"))
         record = Created(5, 1, 0, label)
@@ -126,7 +126,7 @@ def test_a_disk_that_fails_ends_the_process(
 
     async def open_and_fail(*arguments: object, **options: object) -> Host:
         host = await opened(*arguments, **options)  # type: ignore[arg-type]
-        asyncio.get_running_loop().call_later(0.1, lambda: host._ports.tasks.spawn(fail(host)))
+        asyncio.get_running_loop().call_later(0.1, lambda: host._context.tasks.spawn(fail(host)))
         return host
 
     monkeypatch.setattr(Host, "open", open_and_fail)

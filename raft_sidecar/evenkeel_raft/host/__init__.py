@@ -1,23 +1,31 @@
-"""All replicas of one store in one process: raft's core joined with the log, the peers and the state machine.
+"""All replicas of one store in one process: raft's core connected with the log, the peers and the state machine.
 
-    settings     times and sizes
-    labels       what the log keeps of a replica beside its entries
-    slots        so many at a time, where that number can change
-    version_file the cluster version that the volume has seen
-    throttles    the limits for snapshots, as the metastore last said
-    ports        what a replica is lent by its host
-    replica      one replica: what its node wants done, begun; proposals and reads, answered
-    arrivals     snapshots from peers that are not restored yet
-    views        a replica as agent, reports, tools and probes see it
-    applier      what one replica has with its state machine: open, apply, restore
-    filler       snapshots that a leader sends to members that its log cannot bring up to date
-    inquiries    whether a replica is still a member: asked of leaders, and answered
-    pump         which replicas have something to do, all of them once per turn of the loop
-    attendance   whether the state machine still answers
-    upkeep       ticks, sleep, compaction, hand-overs
-    peer_side    messages and snapshots from other stores
-    machine_side requests from the state machine
-    host         all of these, and what the agent asks of them
+One event loop runs everything; the log has its own thread. A disk that fails ends the process.
 
-One event loop runs everything; the log has a thread of its own. A disk that fails ends the process.
+Modules:
+    applier                opens, feeds and restores the state machine of one replica
+    caught_up              decides whether a replica has caught up with its group
+    host                   all replicas of one store, as the agent drives them
+    host_context           what the parts of a host share
+    host_maintenance       timers, sleep, compaction and hand-over of leadership
+    host_settings          times and sizes of a host
+    host_status            what probes, metrics and the status page read of a host
+    log_compaction         compacts the log of one replica
+    log_retention          how much of its log each group keeps
+    membership_checks      asks leaders whether a replica is still a member, and answers
+    peer_handler           handles messages and snapshots from other stores
+    proposals              proposals of one replica that wait for their outcome
+    raft_replica           one replica: connects its raft node with everything else
+    read_requests          linearizable reads of one replica
+    ready_queue            replicas with work, each processed once per turn of the event loop
+    received_snapshots     snapshots from peers that are not restored yet
+    replica_label          what the log stores about a replica besides its entries
+    replica_set            the replicas that a volume holds
+    replica_views          a replica as the agent, reports and the status page see it
+    snapshot_sender        sends snapshots to members that the log cannot bring up to date
+    snapshot_slots         bounds the number of concurrent snapshots
+    snapshot_throttles     throttles for the snapshots of the whole store
+    state_machine_handler  handles requests from the state machine
+    state_machine_health   detects a state machine that hangs
+    volume_files           small JSON files on the volume beside the log
 """

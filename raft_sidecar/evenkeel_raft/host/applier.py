@@ -1,13 +1,13 @@
-"""What one replica has with its state machine: open it, hand it what is committed, restore it.
+"""Opens, feeds and restores the state machine of one replica.
 
-    gone --open--> opening --opened--> attached --it fails, or goes--> gone
+    closed --open--> opening --opened--> attached --failure or disconnect--> closed
 
-Whatever was asked of a state machine that is gone by now comes to nothing: `_life` tells. Requests of one group are
-carried out in their order, so an apply follows a restore without waiting for it. One that fails is opened again, and
-later each time, until it gets on: it must not be kept busy with what it cannot do.
+Each opening and each restore starts a new session; answers that belong to an earlier session are ignored. The state
+machine executes the requests of one group in order, so an apply may follow a restore without waiting for it. A state
+machine that fails is opened again with backoff.
 
-Nobody waits for what a follower applies, reads aside, so there entries gather for some milliseconds: the state machine
-is woken once for many of them.
+On a follower nobody waits for an apply except reads, so entries are batched for some milliseconds and wake the state
+machine once.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from evenkeel_raft.core.errors import InvariantError
 from evenkeel_raft.core.raft_types import GENESIS_INDEX, NORMAL, Entry, SnapshotMeta
 from evenkeel_raft.core.rawnode import RawNode
 from evenkeel_raft.host.host_context import HostContext
-from evenkeel_raft.host.received_snapshots import ReceivedSnapshots, remove_soon
+from evenkeel_raft.host.received_snapshots import ReceivedSnapshots, remove_in_background
 from evenkeel_raft.shared.raft_groups import Partition
 
 __all__ = ["Applier"]
 
 _SLICE_BYTES: Final = 1 << 20
-_GATHER_SECONDS: Final = 0.005
-_GATHER_ENTRIES: Final = 64
+_BATCH_SECONDS: Final = 0.005
+_BATCH_ENTRIES: Final = 64
 _NO_DOUBT: Final = Doubt("")
 
 
@@ -46,177 +46,177 @@ class Applier:
         group: int,
         replica: int,
         partition: Partition,
-        ports: HostContext,
-        stir: Callable[[], None],
-        changed: Callable[[], None],
-        advanced: Callable[[], None],
-        broken: Callable[[InvariantError], None],
+        context: HostContext,
+        enqueue: Callable[[], None],
+        on_change: Callable[[], None],
+        on_advance: Callable[[], None],
+        on_failure: Callable[[InvariantError], None],
     ) -> None:
         self.attached = False
         self.failing = False
-        """Whether it failed at something and has not got on since."""
+        """Whether the state machine failed and has made no progress since."""
         self.doubt = _NO_DOUBT
-        """What the state machine says against its own state."""
+        """The state machine's doubt about its own state."""
         self.size: int | None = None
-        """How many bytes a snapshot of the state would have, as the state machine last told."""
-        self.arrivals = ReceivedSnapshots()
+        """Size of a snapshot of the state in bytes, as last reported by the state machine."""
+        self.received_snapshots = ReceivedSnapshots()
         self._node = node
         self._group = group
         self._replica = replica
         self._partition = partition
-        self._ports = ports
-        self._stir = stir
-        self._changed = changed
-        self._advanced = advanced
-        self._broken = broken
-        self._backoff = ports.backoff()
+        self._context = context
+        self._enqueue = enqueue
+        self._on_change = on_change
+        self._on_advance = on_advance
+        self._on_failure = on_failure
+        self._backoff = context.backoff()
         self._failure = ""
-        self._damage = ""
+        self._damage_detail = ""
         self._restored_at: float | None = None
-        self._lost = False
-        self._life = 0
-        self._gathered: list[Entry] = []
+        self._state_lost = False
+        self._session = 0
+        self._batch: list[Entry] = []
         self._timer: Timer | None = None
         self._sent = 0
         self._applied = 0
         self._opening = False
         self._progress_at = 0.0
 
-    # Coming and going
+    # Opening and closing
 
     def open(self) -> None:
-        """The state machine is there."""
-        self._life += 1
+        """Open the group; the state machine has connected."""
+        self._session += 1
         self._backoff.reset()
-        self._ports.tasks.spawn(self._open(self._life, wait=False))
+        self._context.tasks.spawn(self._open(self._session, wait=False))
 
     def reopen(self) -> None:
-        """It says that it has lost what it had."""
+        """Open the group again, because the state machine lost its state."""
         if self.attached:
             self.close()
             self.open()
 
     def close(self) -> None:
-        """It is gone, or is not to be asked any more."""
-        self._life += 1
+        """Stop using the state machine, because it disconnected or failed, or the replica stopped."""
+        self._session += 1
         self._opening = False
-        self._forget_gathered()
+        self._clear_batch()
         self.doubt = _NO_DOUBT
         if self.attached:
             self.attached = False
             self._node.detach()
-            self._changed()
+            self._on_change()
 
     def _failed(self, error: BaseException) -> None:
-        """The state machine skipped nothing and waits to be opened again."""
+        """Close and open again after a failure; the state machine has skipped nothing."""
         self.close()
         if not isinstance(error, DisconnectedError):
             self.failing, self._failure = True, str(error)
-            self._ports.tasks.spawn(self._open(self._life, wait=True))
+            self._context.tasks.spawn(self._open(self._session, wait=True))
 
-    async def _open(self, life: int, *, wait: bool) -> None:
+    async def _open(self, session: int, *, wait: bool) -> None:
         while True:
             if wait:
                 await self._backoff.wait()
-            if life != self._life:
+            if session != self._session:
                 return
-            self._opening, self._progress_at = True, self._ports.clock.now()
+            self._opening, self._progress_at = True, self._context.clock.now()
             try:
-                applied = await self._find_state()
+                applied = await self._open_or_restore()
             except DisconnectedError:
                 return
             except StateMachineError as error:
-                if life == self._life:
+                if session == self._session:
                     self._opening, self._failure, wait = False, str(error), True
                 continue
-            if life == self._life:
+            if session == self._session:
                 self._attach(applied)
             return
 
-    async def _find_state(self) -> int:
-        """Ask how far the state is; where it is of no use, and a snapshot has arrived, restore that."""
+    async def _open_or_restore(self) -> int:
+        """Open the group and return its applied index; first restore a received snapshot if the state is unusable."""
         table, partition = self._partition
-        opened = await self._ports.machine.open(self._group, self._replica, table=table, partition=partition)
+        opened = await self._context.machine.open(self._group, self._replica, table=table, partition=partition)
         applied, offset = opened.applied if opened.state == "ok" else 0, self._node.offset
         if opened.state == "damaged":
             self._failure = f"the state is damaged: {opened.detail}"
-            self._damage, self._restored_at = opened.detail, None
-        arrived = self.arrivals.get(offset)
+            self._damage_detail, self._restored_at = opened.detail, None
+        arrived = self.received_snapshots.get(offset)
         if arrived is None or applied >= offset or self._node.restoring:
-            return applied  # what the node is about to restore is not in the log yet, or comes by itself
+            return applied  # the node restores it itself, once the log has it
         try:
-            await self._ports.machine.restore(self._group, self._replica, arrived, index=offset)
+            await self._context.machine.restore(self._group, self._replica, arrived, index=offset)
         except StateMachineError:
-            self.arrivals.drop(upto=offset)
+            self.received_snapshots.drop(upto=offset)
             raise
         self._failure = ""
-        self.arrivals.drop(upto=offset)
+        self.received_snapshots.drop(upto=offset)
         return offset
 
-    def doubted(self, doubt: Doubt) -> None:
-        """The state machine has something to say against its own state, or has not any more."""
+    def set_doubt(self, doubt: Doubt) -> None:
+        """Record the state machine's doubt about its own state, or the end of it."""
         self.doubt = doubt
-        self._changed()
+        self._on_change()
 
     def _attach(self, applied: int) -> None:
-        got_on = applied > self._applied or applied >= self._node.committed
-        self.failing = self.failing and not got_on
-        if got_on:
+        progressed = applied > self._applied or applied >= self._node.committed
+        self.failing = self.failing and not progressed
+        if progressed:
             self._failure = ""
         self._opening = False
         self._sent = self._applied = applied
-        self._progress_at = self._ports.clock.now()
-        self._note_restored(applied)
+        self._progress_at = self._context.clock.now()
+        self._record_restored(applied)
         try:
             self._node.attach(applied)
         except InvariantError as error:
-            self._broken(error)
+            self._on_failure(error)
             return
-        self._lost = self._node.needs_restore or (self._lost and self._node.lacks_state)
+        self._state_lost = self._node.needs_restore or (self._state_lost and self._node.lacks_state)
         self.attached = True
-        self._changed()
+        self._on_change()
 
     # Applying
 
-    def apply(self, entries: list[Entry], *, patient: bool) -> None:
-        """Hand over what is committed; `patient`: with what is committed soon, unless raft itself waits for it."""
+    def apply(self, entries: list[Entry], *, may_wait: bool) -> None:
+        """Send committed entries; with `may_wait`, batch normal entries for some milliseconds."""
         if not self.attached:
-            return  # it has just failed at the snapshot before these, which are handed out again after it is opened
-        gathered = self._gathered
-        gathered += entries
-        if not patient or len(gathered) >= _GATHER_ENTRIES or any(entry.kind != NORMAL for entry in entries):
+            return  # the restore before these entries failed; the node hands them out again after the next open
+        batch = self._batch
+        batch += entries
+        if not may_wait or len(batch) >= _BATCH_ENTRIES or any(entry.kind != NORMAL for entry in entries):
             self.flush()
         elif self._timer is None:
-            self._timer = self._ports.clock.call_at(self._ports.clock.now() + _GATHER_SECONDS, self.flush)
+            self._timer = self._context.clock.call_at(self._context.clock.now() + _BATCH_SECONDS, self.flush)
 
     def flush(self) -> None:
-        """Hand over at once what has gathered."""
-        if self._gathered:
-            entries = self._gathered
-            self._forget_gathered()
-            self._hand_over(entries)
+        """Send the batch now."""
+        if self._batch:
+            entries = self._batch
+            self._clear_batch()
+            self._send(entries)
 
-    def _forget_gathered(self) -> None:
-        self._gathered = []
+    def _clear_batch(self) -> None:
+        self._batch = []
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _hand_over(self, entries: list[Entry]) -> None:
-        machine, group, replica = self._ports.machine, self._group, self._replica
+    def _send(self, entries: list[Entry]) -> None:
+        machine, group, replica = self._context.machine, self._group, self._replica
         if entries[0].index > max(self._sent, GENESIS_INDEX) + 1:
-            self._broken(InvariantError(f"{entries[0].index} would be applied after {self._sent}, skipping entries"))
+            self._on_failure(InvariantError(f"apply of {entries[0].index} after {self._sent} would skip entries"))
             return
-        self._ports.tally.applied_entries += len(entries)
+        self._context.counters.applied_entries += len(entries)
         if self._sent == self._applied:
-            self._progress_at = self._ports.clock.now()
+            self._progress_at = self._context.clock.now()
         for last, logged in _slices(entries):
             future = machine.apply(group, replica, first=self._sent + 1, last=last, entries=logged)
-            future.add_done_callback(partial(self._on_applied, self._life))
+            future.add_done_callback(partial(self._on_applied, self._session))
             self._sent = last
 
-    def _on_applied(self, life: int, done: asyncio.Future[int]) -> None:
-        if life != self._life or done.cancelled():
+    def _on_applied(self, session: int, done: asyncio.Future[int]) -> None:
+        if session != self._session or done.cancelled():
             return
         error = done.exception()
         if error is not None:
@@ -225,121 +225,125 @@ class Applier:
         self._advance(done.result())
 
     def _advance(self, index: int) -> None:
-        self._applied, self._progress_at = index, self._ports.clock.now()
-        self._note_restored(index)
+        self._applied, self._progress_at = index, self._context.clock.now()
+        self._record_restored(index)
         if self._failure or self.failing:
             self.failing, self._failure = False, ""
             self._backoff.reset()
-            self._changed()
+            self._on_change()
         try:
             more = self._node.on_applied(index)
         except InvariantError as error:
-            self._broken(error)
+            self._on_failure(error)
             return
-        if self._lost and not self._node.lacks_state:
-            self._lost = False
-        self._advanced()
+        if self._state_lost and not self._node.lacks_state:
+            self._state_lost = False
+        self._on_advance()
         if more:
-            self._stir()
+            self._enqueue()
 
     @property
-    def at_rest(self) -> bool:
-        """Whether the state machine is there and owes nothing."""
-        return self.attached and self._sent == self._applied and not self._gathered
+    def idle(self) -> bool:
+        """Whether the state machine is attached and has applied everything it was sent."""
+        return self.attached and self._sent == self._applied and not self._batch
 
     @property
-    def lost(self) -> bool:
-        """Whether the state machine is there and has lost its state, until that is restored.
+    def lost_state(self) -> bool:
+        """Whether the state machine is attached and lost its state, until the state is restored.
 
         A new member that restores its first snapshot has lost nothing.
         """
-        return self.attached and self._lost
+        return self.attached and self._state_lost
 
     def stalled_for(self) -> float:
-        """How long the state machine has had something to apply and not got on."""
-        return self._ports.clock.now() - self._progress_at if self.attached and self._sent > self._applied else 0.0
+        """Return for how many seconds the state machine has had entries to apply without progress."""
+        return self._context.clock.now() - self._progress_at if self.attached and self._sent > self._applied else 0.0
 
     def problem(self) -> str:
-        """Why it does not get on, if so."""
+        """Return why there is no progress, or an empty string."""
         if self._failure:
             return self._failure
-        patience = self._ports.settings.lag_seconds
-        if self._opening and self._ports.clock.now() - self._progress_at > patience:
-            return "the state machine has not answered whether it has the group"
-        if self.lost:
-            return f"the state machine has lost its state: {self._repair()}"
-        if self.stalled_for() > patience:
-            return f"the state machine stands still at index {self._applied}"
+        timeout = self._context.settings.lag_seconds
+        if self._opening and self._context.clock.now() - self._progress_at > timeout:
+            return "the state machine has not answered the open request"
+        if self.lost_state:
+            return f"the state machine has lost its state: {self._repair_progress()}"
+        if self.stalled_for() > timeout:
+            return f"the state machine is stalled at index {self._applied}"
         return self.damage()
 
-    def _repair(self) -> str:
+    def _repair_progress(self) -> str:
         if not self._node.needs_restore:
             return "restoring it from a snapshot"
         return f"waiting for a snapshot from {'a member that has it' if self._node.leading else 'the leader'}"
 
-    def _note_restored(self, applied: int) -> None:
-        if self._damage and self._restored_at is None and applied >= self._node.committed:
-            self._restored_at = self._ports.clock.now()
+    def _record_restored(self, applied: int) -> None:
+        if self._damage_detail and self._restored_at is None and applied >= self._node.committed:
+            self._restored_at = self._context.clock.now()
 
     def damage(self) -> str:
-        """What is wrong with the state itself, if anything is; for a while, too, what was.
+        """Return what is or recently was wrong with the state, or an empty string.
 
-        A small state is restored before anybody has looked, and whoever owns the disk should hear of it.
+        A small state is restored before anyone notices, but the owner of the disk should see that it was damaged.
         """
         if self.doubt.detail:
             return f"the state is in doubt: {self.doubt.detail}"
         if self._restored_at is None:
-            return f"the state is damaged: {self._damage}" if self._damage else ""
-        if self._ports.clock.now() - self._restored_at > self._ports.settings.tell_damage_seconds:
-            self._damage, self._restored_at = "", None
+            return f"the state is damaged: {self._damage_detail}" if self._damage_detail else ""
+        if self._context.clock.now() - self._restored_at > self._context.settings.report_damage_seconds:
+            self._damage_detail, self._restored_at = "", None
             return ""
-        return f"the state was damaged, and is restored: {self._damage}"
+        return f"the state was damaged and has been restored: {self._damage_detail}"
 
     # Restoring
 
     def restore(self, meta: SnapshotMeta) -> None:
-        """Let a snapshot that has arrived, and is in the log, replace the state."""
-        directory = self.arrivals.get(meta.index)
+        """Replace the state with a received snapshot that is in the log."""
+        directory = self.received_snapshots.get(meta.index)
         if directory is None:
-            self._failed(StateMachineError(f"the files of the snapshot at {meta.index} are gone: another is asked for"))
+            self._failed(
+                StateMachineError(
+                    f"files of the snapshot at index {meta.index} are missing; requesting another snapshot"
+                )
+            )
             return
-        self._forget_gathered()
+        self._clear_batch()
         self._sent = meta.index
-        self._life += 1  # what was handed over before is of no interest any more
-        future = self._ports.machine.restore(self._group, self._replica, directory, index=meta.index)
-        future.add_done_callback(partial(self._on_restored, self._life, meta.index))
+        self._session += 1  # ignore answers to earlier applies
+        future = self._context.machine.restore(self._group, self._replica, directory, index=meta.index)
+        future.add_done_callback(partial(self._on_restored, self._session, meta.index))
 
-    def _on_restored(self, life: int, index: int, done: asyncio.Future[Applied]) -> None:
-        if life != self._life or done.cancelled():
+    def _on_restored(self, session: int, index: int, done: asyncio.Future[Applied]) -> None:
+        if session != self._session or done.cancelled():
             return
         error = done.exception()
         if error is None:
-            self._ports.tally.snapshots_restored += 1
-            self.arrivals.drop(upto=index)
+            self._context.counters.snapshots_restored += 1
+            self.received_snapshots.drop(upto=index)
             self._advance(index)
-            self._changed()  # this replica may lead now
+            self._on_change()  # this replica may be fit to lead now
             return
         if not isinstance(error, DisconnectedError):
-            self.arrivals.drop(upto=index)
+            self.received_snapshots.drop(upto=index)
         self._failed(error)
 
-    def arrived(self, index: int, directory: Path) -> None:
-        """A snapshot's files are there; they are of use only if the node takes it."""
+    def on_snapshot_received(self, index: int, directory: Path) -> None:
+        """Keep the files of a received snapshot if the node restores it; delete them otherwise."""
         if self._node.restoring == index:
-            self.arrivals.add(index, directory)
-        elif self.arrivals.get(index) != directory:
-            remove_soon(directory)
+            self.received_snapshots.add(index, directory)
+        elif self.received_snapshots.get(index) != directory:
+            remove_in_background(directory)
 
-    # Telling
+    # Role
 
-    def tell_role(self, *, leader: bool, term: int, hint: str) -> None:
-        """Let the state machine know who leads."""
+    def publish_role(self, *, leader: bool, term: int, hint: str) -> None:
+        """Report the leader to the state machine."""
         if self.attached:
-            self._ports.machine.role(self._group, self._replica, leader=leader, term=term, hint=hint)
+            self._context.machine.role(self._group, self._replica, leader=leader, term=term, hint=hint)
 
 
 def _slices(entries: list[Entry]) -> Iterator[tuple[int, list[LoggedEntry]]]:
-    """Cut entries into what fits a frame: the last index of each part, and those of its entries that say something."""
+    """Split entries to fit into frames: yield the last index of each part and its normal entries."""
     logged: list[LoggedEntry] = []
     size = 0
     for entry in entries:

@@ -1,13 +1,13 @@
-"""What time asks for: ticks, sleep, compaction, and leaderships that are better held elsewhere.
+"""Time-driven work of a host: timers, sleep, compaction and hand-over of leadership.
 
-Only groups that are awake cost anything, and of these only the ones with something due: all nodes share one count of
-ticks, and each says at which it wants to be looked at. A follower that hears of its leader is looked at once in an
-election timeout, to see that it has.
+Only groups that are awake cost anything, and of these only those with a timer due. All nodes share one tick counter,
+and each node knows the tick at which its next timer is due. A follower in contact with its leader is due once per
+election timeout.
 
-A group without work sleeps; while it does, the links between stores watch over it instead of heartbeats of its own:
-when the store of its leader goes, its followers wake, and when a store comes back that was away when the group fell
-asleep, its leader does. A leader whose store no longer reaches a quorum wakes as well: only awake it finds out that
-nobody follows it, and steps down.
+A group without work sleeps, and the links between stores replace its heartbeats. When the leader's store disconnects,
+the followers wake. When a store reconnects that was missing when the group fell asleep, the leader wakes. A leader
+whose store no longer reaches a quorum wakes as well: only an awake leader notices that it has lost its followers, and
+steps down.
 """
 
 from __future__ import annotations
@@ -28,46 +28,47 @@ from evenkeel_raft.net.peers import Peers
 __all__ = ["HostMaintenance"]
 
 _SWEEP_TICKS: Final = 10
+_REPLICAS_PER_TURN: Final = 100
 _ORDERED: Final = "ordered"
-_DRAINING: Final = "draining"
+_STOPPING: Final = "stopping"
 _FULL: Final = "full"
 _SILENT: Final = "silent"
 
 
 class HostMaintenance:
-    """Looks after all replicas of a host, until cancelled."""
+    """Runs the maintenance of all replicas of a host."""
 
     def __init__(
         self,
         replicas: Mapping[int, Replica],
         *,
         settings: HostSettings,
-        allowance: LogRetention,
+        retention: LogRetention,
         clock: Clock,
         peers: Peers,
         machine: SidecarSocket,
     ) -> None:
-        self.attendance = StateMachineHealth(
+        self.health = StateMachineHealth(
             replicas,
             machine=machine,
             clock=clock,
-            patience=settings.lag_seconds,
+            timeout=settings.lag_seconds,
             on_change=self._set_silent,
         )
         self._replicas = replicas
         self._settings = settings
-        self._allowance = allowance
+        self._retention = retention
         self._clock = clock
         self._peers = peers
         self._awake: dict[int, Replica] = {}
-        self._unwilling: set[str] = set()
-        """Reasons for which nothing is to be led here."""
+        self._inhibited_by: set[str] = set()
+        """Why leadership is inhibited on this store; empty if it is not."""
         self.ticks = Ticks()
         self._due: dict[int, list[Replica]] = {}
-        """By tick, whom to look at then; those that were put elsewhere meanwhile stay, and are passed over."""
+        """Replicas by the tick they are due; rescheduled ones stay in the old list and are skipped there."""
 
     async def run(self) -> None:
-        """Tick; a loop that was held up ticks once, not many times at once."""
+        """Tick until cancelled; after a delay of the event loop, tick once and not several times."""
         while True:
             await self._clock.sleep(self._settings.tick_seconds)
             self.ticks.now += 1
@@ -77,99 +78,99 @@ class HostMaintenance:
             if self.ticks.now % _SWEEP_TICKS == 0:
                 await self._sweep()
 
-    # Awake or not
+    # Sleep
 
-    def watch(self, replica: Replica) -> None:
-        """Take a replica in, or notice that it woke."""
+    def track(self, replica: Replica) -> None:
+        """Start or resume running a replica's timers."""
         replica.asleep = False
         replica.busy_at = self.ticks.now
         self._awake[replica.group] = replica
-        self._look_at(replica, self.ticks.now + 1)
+        self._schedule(replica, self.ticks.now + 1)
 
-    def forget(self, replica: Replica) -> None:
-        """A replica is no more."""
+    def untrack(self, replica: Replica) -> None:
+        """Stop running a replica's timers."""
         replica.due = NEVER_DUE
         self._awake.pop(replica.group, None)
 
-    def hasten(self, replica: Replica) -> None:
-        """A replica wants to be looked at earlier than it did."""
+    def reschedule(self, replica: Replica) -> None:
+        """Reschedule a replica whose next timer is due earlier than planned."""
         if not replica.asleep:
-            self._look_at(replica, replica.node.due)
+            self._schedule(replica, replica.node.due)
         elif not replica.node.quiesced:
-            self.watch(replica)
+            self.track(replica)
 
     def wake(self, replica: Replica) -> None:
-        """Have a replica take part again."""
-        self.watch(replica)
+        """Wake a replica."""
+        self.track(replica)
         replica.wake()
 
-    def _look_at(self, replica: Replica, tick: int) -> None:
+    def _schedule(self, replica: Replica, tick: int) -> None:
         replica.due = max(tick, self.ticks.now + 1)
         self._due.setdefault(replica.due, []).append(replica)
 
     @property
     def awake(self) -> int:
-        """How many groups are awake."""
+        """Number of groups that are awake."""
         return len(self._awake)
 
-    def store_gone(self, store: str) -> None:
-        """Wake those whose leader is not there any more; note where a member is not.
+    def on_store_disconnected(self, store: str) -> None:
+        """Wake groups whose leader is on a disconnected store; record the store as missing in groups led here.
 
-        A member that comes back may have been restarted, and a learner would never say so.
+        A member that reconnects may have restarted; a learner would not say so.
         """
         for replica in self._replicas.values():
             if not replica.asleep:
                 continue
             if replica.node.leading:
                 if store in map(replica.store_of, replica.node.conf.members()):
-                    replica.without |= {store}
-                    if not replica.node.quorum_without(self._lost(replica)):
+                    replica.missing_stores |= {store}
+                    if not replica.node.quorum_without(self._disconnected_members(replica)):
                         self.wake(replica)
             elif replica.store_of(replica.node.leader) == store:
                 self.wake(replica)
 
-    def store_back(self, store: str) -> None:
-        """Wake those that sleep without a store."""
+    def on_store_connected(self, store: str) -> None:
+        """Wake groups led here that fell asleep without this store, or missed it since."""
         for replica in self._replicas.values():
-            if replica.asleep and store in replica.without:
+            if replica.asleep and store in replica.missing_stores:
                 self.wake(replica)
 
     def _tick(self, replica: Replica) -> None:
         replica.tick()
         if replica.stopped:
-            self.forget(replica)
+            self.untrack(replica)
         elif replica.node.quiesced:
             self._fall_asleep(replica)
         elif replica.keep_awake:
-            replica.changed()
-            self._look_at(replica, self.ticks.now + 1)
+            replica.notify_change()
+            self._schedule(replica, self.ticks.now + 1)
         else:
-            self._look_at(replica, replica.node.due)
+            self._schedule(replica, replica.node.due)
 
     def _fall_asleep(self, replica: Replica) -> None:
-        """Sleep with the leader, unless its store went after it said so: then nobody would come to wake this one."""
+        """Sleep with the leader, unless its store has disconnected: then nothing would wake this replica."""
         leader = replica.store_of(replica.node.leader)
         if leader is not None and leader != replica.id[0] and not self._peers.connected(leader):
             self.wake(replica)
         else:
             replica.asleep = True
-            self.forget(replica)
+            self.untrack(replica)
 
-    def _may_sleep(self, replica: Replica) -> None:
+    def _sleep_if_idle(self, replica: Replica) -> None:
         if replica.busy:
             replica.busy, replica.busy_at = False, self.ticks.now
         idle = self.ticks.now - replica.busy_at >= self._settings.sleep_after_ticks
         if not idle or replica.keep_awake or not replica.node.leading or replica.stopped:
             return
-        lost = self._lost(replica)
+        lost = self._disconnected_members(replica)
         if replica.node.quiesce(lost=lost):
-            replica.without = frozenset(lost.values())
+            replica.missing_stores = frozenset(lost.values())
             replica.asleep = True
-            self.forget(replica)
-            replica.work()
+            self.untrack(replica)
+            replica.process_ready()
 
-    def _lost(self, replica: Replica) -> dict[int, str]:
-        """The members on stores that are not connected, with their stores."""
+    def _disconnected_members(self, replica: Replica) -> dict[int, str]:
+        """Return the members on disconnected stores, with their stores."""
         members = {number: replica.store_of(number) for number in replica.node.conf.members()}
         return {
             number: store
@@ -177,87 +178,87 @@ class HostMaintenance:
             if store is not None and store != replica.id[0] and not self._peers.connected(store)
         }
 
-    # What can wait
+    # Sweep
 
     async def _sweep(self) -> None:
-        self.attendance.look()
+        self.health.check()
         total = 0
-        for at, replica in enumerate(list(self._replicas.values())):
-            if at % 100 == 99:
+        for number, replica in enumerate(list(self._replicas.values()), start=1):
+            if number % _REPLICAS_PER_TURN == 0:
                 await asyncio.sleep(0)
             if replica.stopped:
                 continue
-            if not replica.asleep or self._allowance.tight:
-                replica.weigh()
-                replica.compact()
-            total += replica.log_bytes
+            if not replica.asleep or self._retention.over_limit:
+                replica.compaction.measure()
+                replica.compaction.compact()
+            total += replica.compaction.log_bytes
             if not replica.asleep:
                 self._consider_hand_over(replica)
-                self._may_sleep(replica)
-        self._allowance.weigh(total, len(self._replicas))
+                self._sleep_if_idle(replica)
+        self._retention.update(total, len(self._replicas))
 
     def _consider_hand_over(self, replica: Replica) -> None:
         lagging = replica.applier.stalled_for() > self._settings.lag_seconds
-        replica.set_unresponsive(lagging or self.attendance.silent)
-        unfit = lagging or replica.applier.failing or replica.applier.doubt.unfit or bool(self._unwilling)
-        self._set_reluctant(replica, unfit)
+        replica.set_unresponsive(lagging or self.health.silent)
+        unfit = lagging or replica.applier.failing or replica.applier.doubt.unfit or bool(self._inhibited_by)
+        self._inhibit(replica, unfit)
         if replica.node.leading and (unfit or not replica.fit_to_lead):
             replica.hand_over()
 
-    # Leaderships
+    # Leadership
 
     def set_leadership_inhibited(self, leadership_inhibited: bool) -> None:
-        """Lead only where nobody else does."""
-        self._set(_ORDERED, leadership_inhibited)
+        """Inhibit leadership by order of the operator, or lift that."""
+        self._set_inhibited(_ORDERED, leadership_inhibited)
 
     def set_full(self, full: bool) -> None:
-        """The disk is full: nothing can be logged here."""
-        self._set(_FULL, full)
+        """Inhibit leadership while the disk is full."""
+        self._set_inhibited(_FULL, full)
 
     def _set_silent(self, silent: bool) -> None:
-        """The state machine answers nothing: let other stores lead, and withdraw what nobody else can lead."""
-        self._set(_SILENT, silent)
+        """Inhibit leadership while the state machine does not answer, and stop serving what no other store can lead."""
+        self._set_inhibited(_SILENT, silent)
         for replica in self._replicas.values():
             replica.set_unresponsive(silent)
 
-    def _set(self, reason: str, holds: bool) -> None:
+    def _set_inhibited(self, reason: str, holds: bool) -> None:
         if holds:
-            self._unwilling.add(reason)
+            self._inhibited_by.add(reason)
         else:
-            self._unwilling.discard(reason)
-        unwilling = bool(self._unwilling)
+            self._inhibited_by.discard(reason)
+        inhibited = bool(self._inhibited_by)
         for replica in self._replicas.values():
             if not replica.stopped:
-                self._set_reluctant(replica, unwilling)
-                if replica.node.leading and unwilling:
+                self._inhibit(replica, inhibited)
+                if replica.node.leading and inhibited:
                     self.wake(replica)
                     replica.hand_over()
 
-    def _set_reluctant(self, replica: Replica, leadership_inhibited: bool) -> None:
+    def _inhibit(self, replica: Replica, leadership_inhibited: bool) -> None:
         replica.node.set_leadership_inhibited(leadership_inhibited)
         if replica.node.due < replica.due:
-            self.hasten(replica)
+            self.reschedule(replica)
 
-    def machine_here(self) -> None:
-        """A state machine is there; what its predecessor wanted is over."""
-        if _DRAINING in self._unwilling:
-            self._set(_DRAINING, False)
+    def on_machine_connected(self) -> None:
+        """Note that a state machine has connected; an earlier one's request to stop is void."""
+        if _STOPPING in self._inhibited_by:
+            self._set_inhibited(_STOPPING, False)
 
-    def machine_gone(self) -> None:
-        """Nobody can be served from here: let others lead at once."""
+    def on_machine_disconnected(self) -> None:
+        """Hand over all leaderships, because the state machine has disconnected."""
         for replica in self._replicas.values():
             self.hand_over(replica)
 
     def hand_over(self, replica: Replica) -> None:
-        """Let another lead at once, if this one does."""
+        """Hand over the leadership of one group, if it is held here."""
         if not replica.stopped and replica.node.leading:
             self.wake(replica)
             replica.hand_over()
 
-    async def drain(self) -> int:
-        """The state machine is about to go: hand over everything; returns how many groups nobody took in time."""
-        self._set(_DRAINING, True)
-        until = self._clock.now() + self._settings.drain_seconds
+    async def hand_over_all(self) -> int:
+        """Hand over all leaderships, because the state machine is stopping; return how many groups remain led here."""
+        self._set_inhibited(_STOPPING, True)
+        until = self._clock.now() + self._settings.hand_over_seconds
         while self._clock.now() < until:
             led = [replica for replica in self._led() if len(replica.node.conf.voters) > 1]
             if not led:

@@ -1,7 +1,8 @@
-"""How much of its log a group may keep.
+"""How much of its log each group keeps.
 
-Each keeps some for members that are a little behind, and more for one that is being filled. A store may hold thousands
-of groups, whose logs are all in memory; so when they are too long together, each has its share of what there may be.
+Each group keeps some log for members that are slightly behind, and more for a member that is receiving a snapshot. A
+store may hold thousands of groups with all logs in memory, so when the logs are too long in total, each group keeps
+only its share of the limit.
 """
 
 from __future__ import annotations
@@ -12,25 +13,25 @@ __all__ = ["LogRetention"]
 
 
 class LogRetention:
-    """What holds for every group of a host at the moment."""
+    """The retention that currently applies to every group of a host."""
 
     def __init__(self, settings: HostSettings) -> None:
         self._settings = settings
-        self.total = 0
-        """How long the logs were together when they were last weighed."""
-        self.tight = False
-        """Whether the logs are too long together."""
-        self.keep = settings.keep_log_bytes
-        """So much stays, and is cut down to when it has become twice as much."""
-        self.most = settings.max_log_bytes
-        """So much stays even where a member needs it."""
+        self.total_bytes = 0
+        """Total length of all logs when they were last measured."""
+        self.over_limit = False
+        """Whether the logs exceed their total limit."""
+        self.keep_bytes = settings.keep_log_bytes
+        """What a log is cut down to once it is twice as long."""
+        self.max_bytes = settings.max_log_bytes
+        """What a log keeps at most, even if a member needs more."""
 
-    def weigh(self, total: int, groups: int) -> None:
-        """The logs of so many groups have this many bytes together."""
+    def update(self, total: int, groups: int) -> None:
+        """Adapt to the total length of the logs and the number of groups."""
         settings, share = self._settings, self._settings.keep_logs_bytes // (2 * max(1, groups))
-        self.total = total
-        self.tight = total > settings.keep_logs_bytes
-        self.keep = min(settings.keep_log_bytes, share) if self.tight else settings.keep_log_bytes
-        # A member that is cut off has to be sent everything again: that only when there is no other way.
-        desperate = total > 4 * settings.keep_logs_bytes
-        self.most = min(settings.max_log_bytes, 4 * share) if desperate else settings.max_log_bytes
+        self.total_bytes = total
+        self.over_limit = total > settings.keep_logs_bytes
+        self.keep_bytes = min(settings.keep_log_bytes, share) if self.over_limit else settings.keep_log_bytes
+        # A member that loses the entries it needs has to be sent a whole snapshot, so this is the last resort.
+        far_over_limit = total > 4 * settings.keep_logs_bytes
+        self.max_bytes = min(settings.max_log_bytes, 4 * share) if far_over_limit else settings.max_log_bytes

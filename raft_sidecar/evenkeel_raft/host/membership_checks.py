@@ -1,7 +1,7 @@
-"""Whether a replica is still a member of its group: asked of every store that may lead it, and answered by the leader.
+"""Checks whether a replica is still a member: asks every store that may lead its group, and answers such inquiries.
 
-A leader answers after a quorum has confirmed it, so the answer is not of the past: an old leader, cut off, could
-otherwise let go of a replica that the group has taken back.
+A leader answers only after a quorum has confirmed it. Otherwise a deposed leader that is cut off could let a store
+delete a replica that the group has added again.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ __all__ = ["MembershipChecks"]
 
 
 class MembershipChecks:
-    """Both sides of the question."""
+    """Sends and answers inquiries about membership."""
 
-    def __init__(self, replicas: Mapping[int, Replica], *, peers: Peers, clock: Clock, patience: float) -> None:
+    def __init__(self, replicas: Mapping[int, Replica], *, peers: Peers, clock: Clock, timeout: float) -> None:
         self._replicas = replicas
         self._peers = peers
         self._clock = clock
-        self._patience = patience
+        self._timeout = timeout
         self._number = 0
         self._waiting: dict[int, tuple[set[str], asyncio.Future[bool]]] = {}
 
     async def ask(self, group: int, store: str, replica: int, *, of: Iterable[str]) -> bool:
-        """Whether some leader says that the replica is excluded; false if nobody says so in time."""
+        """Return whether a leader says that the replica is excluded; False if none says so before the timeout."""
         self._number += 1
         number, asked = self._number, {name for name in of if name != store}
         if not asked:
             return False
         future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._waiting[number] = (asked, future)
-        give_up = self._clock.call_at(self._clock.now() + self._patience, lambda: _settle(future, excluded=False))
+        give_up = self._clock.call_at(self._clock.now() + self._timeout, lambda: _settle(future, excluded=False))
         try:
             for name in sorted(asked):
-                self._peers.say(name, Inquiry(number, group, store, replica))
+                self._peers.send_frame(name, Inquiry(number, group, store, replica))
             return await future
         finally:
             give_up.cancel()
             del self._waiting[number]
 
-    def judged(self, store: str, verdict: Verdict) -> None:
-        """A store answered."""
+    def on_verdict(self, store: str, verdict: Verdict) -> None:
+        """Process an answer to an inquiry."""
         asked, future = self._waiting.get(verdict.number, (set[str](), None))
         if future is None or store not in asked:
             return
@@ -54,17 +54,17 @@ class MembershipChecks:
         if verdict.excluded or not asked:
             _settle(future, excluded=verdict.excluded)
 
-    def asked(self, store: str, inquiry: Inquiry) -> None:
-        """A store wants to know."""
+    def on_inquiry(self, store: str, inquiry: Inquiry) -> None:
+        """Answer an inquiry of another store."""
 
         def answer(excluded: bool) -> None:
-            self._peers.say(store, Verdict(inquiry.number, excluded))
+            self._peers.send_frame(store, Verdict(inquiry.number, excluded))
 
         here = self._replicas.get(inquiry.group)
-        if here is None or inquiry.store != store:
+        if here is None or here.stopped or inquiry.store != store:
             answer(False)
         else:
-            here.judge((inquiry.store, inquiry.replica), answer)
+            here.reads.check_excluded((inquiry.store, inquiry.replica), answer)
 
 
 def _settle(future: asyncio.Future[bool], *, excluded: bool) -> None:

@@ -1,4 +1,4 @@
-"""Messages and snapshots from other stores."""
+"""Handles messages and snapshots from other stores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from evenkeel_raft.host.host_context import HostCounters
 from evenkeel_raft.host.host_maintenance import HostMaintenance
 from evenkeel_raft.host.membership_checks import MembershipChecks
 from evenkeel_raft.host.raft_replica import Replica
-from evenkeel_raft.host.received_snapshots import remove_soon
+from evenkeel_raft.host.received_snapshots import remove_in_background
 from evenkeel_raft.net.files.snapshot_manifest import Manifest
 from evenkeel_raft.net.peer_frames import Inquiry, Verdict
 from evenkeel_raft.shared.raft_configurations import member
@@ -25,34 +25,35 @@ _EARLY_MESSAGES: Final = 1000
 
 
 class PeerHandler:
-    """What the links to other stores call."""
+    """Receives messages and snapshots from other stores. The host sets the attributes before anything connects."""
 
-    def __init__(self, replicas: Mapping[int, Replica], *, tally: HostCounters, inbox: Path) -> None:
-        self.inquiries: MembershipChecks | None = None
-        self.upkeep: HostMaintenance | None = None
+    membership_checks: MembershipChecks
+    maintenance: HostMaintenance
+
+    def __init__(self, replicas: Mapping[int, Replica], *, counters: HostCounters, inbox: Path) -> None:
         self._replicas = replicas
-        self._tally = tally
+        self._counters = counters
         self._inbox = inbox
         self._early: dict[int, tuple[str, Message]] = {}
 
     # Messages
 
     def received(self, store: str, messages: list[Message]) -> None:
-        """Hand messages to their replicas."""
-        replicas, refused = self._replicas, self._tally.refused_messages
+        """Pass messages to their replicas."""
+        replicas, refused = self._replicas, self._counters.refused_messages
         for message in messages:
             replica = replicas.get(message.group)
             if replica is None:
                 refused["unknown_group"] += 1
-                self._keep(store, message)
+                self._keep_early(store, message)
             else:
                 replica.step(store, message)
 
-    def _keep(self, store: str, message: Message) -> None:
-        """A leader may know of a replica before its own store does: what it said last is heard when it is there.
+    def _keep_early(self, store: str, message: Message) -> None:
+        """Keep a leader's last message to a replica that does not exist yet, and deliver it when it does.
 
-        Raft bears messages that come late, and a leader asks again with its next heartbeat only. Of what it asked the
-        entries are left out: a replica that has nothing cannot take them.
+        Otherwise the replica would wait for the next heartbeat; raft tolerates late messages. Entries are removed,
+        because a new replica cannot append them.
         """
         if isinstance(message, Append):
             message = msgspec.structs.replace(message, entries=[])
@@ -63,58 +64,54 @@ class PeerHandler:
             del self._early[next(iter(self._early))]
         self._early[message.group] = store, message
 
-    def begun(self, replica: Replica) -> None:
-        """A replica is there: let it hear what came for it."""
+    def deliver_early(self, replica: Replica) -> None:
+        """Deliver the message that arrived before the replica was created."""
         store, message = self._early.pop(replica.group, ("", None))
         if message is not None:
             replica.step(store, message)
 
-    def asked(self, store: str, inquiry: Inquiry) -> None:
-        """A store wants to know whether its replica is still a member."""
-        if self.inquiries is not None:
-            self.inquiries.asked(store, inquiry)
+    def on_inquiry(self, store: str, inquiry: Inquiry) -> None:
+        """Answer whether another store's replica is still a member."""
+        self.membership_checks.on_inquiry(store, inquiry)
 
-    def judged(self, store: str, verdict: Verdict) -> None:
-        """A store answered."""
-        if self.inquiries is not None:
-            self.inquiries.judged(store, verdict)
+    def on_verdict(self, store: str, verdict: Verdict) -> None:
+        """Process an answer to an inquiry."""
+        self.membership_checks.on_verdict(store, verdict)
 
     def connected(self, store: str) -> None:
-        """A store is there."""
-        if self.upkeep is not None:
-            self.upkeep.store_back(store)
+        """Wake groups that wait for a store."""
+        self.maintenance.on_store_connected(store)
 
     def disconnected(self, store: str) -> None:
-        """A store is gone."""
-        if self.upkeep is not None:
-            self.upkeep.store_gone(store)
+        """Wake groups that lost their leader or quorum with a store."""
+        self.maintenance.on_store_disconnected(store)
 
     # Snapshots
 
     def offered(self, store: str, message: InstallSnapshot, manifest: Manifest) -> str:
-        """Say why a snapshot is not wanted, if so."""
+        """Return why a snapshot is declined, or an empty string."""
         replica = self._replica(message)
         if replica is None:
-            return "there is no such replica here"
+            return "this store has no such replica"
         if message.term < replica.node.term:
-            return f"term {replica.node.term} has begun"
+            return f"the snapshot is of an old term; the term is {replica.node.term}"
         if message.meta.index <= replica.node.committed and not replica.node.needs_restore:
-            return "the log is past it"
+            return "the log is already past the snapshot"
         if message.repair and message.meta.index > replica.node.committed:
-            return "it is not known yet to be committed"
+            return "the snapshot is not known to be committed yet"
         free = shutil.disk_usage(self._inbox).free
         if manifest.size > free:
-            return f"it takes {manifest.size} bytes, and {free} are free"
+            return f"the snapshot needs {manifest.size} bytes, but only {free} are free"
         return ""
 
     def stored(self, store: str, message: InstallSnapshot, directory: Path, manifest: Manifest) -> None:
-        """A snapshot is there, whole: let the node begin at it."""
+        """Pass a received snapshot to its replica."""
         replica = self._replica(message)
         if replica is None:
-            remove_soon(directory)
+            remove_in_background(directory)
             return
         replica.step(store, message)
-        replica.applier.arrived(message.meta.index, directory)
+        replica.applier.on_snapshot_received(message.meta.index, directory)
 
     def _replica(self, message: InstallSnapshot) -> Replica | None:
         replica = self._replicas.get(message.group)

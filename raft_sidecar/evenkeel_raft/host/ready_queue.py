@@ -1,4 +1,4 @@
-"""Which replicas have something to do: each is asked once per turn of the loop, whatever happened to it meanwhile."""
+"""Replicas with work, each processed once per turn of the event loop."""
 
 from __future__ import annotations
 
@@ -13,34 +13,35 @@ __all__ = ["ReadyQueue"]
 
 
 class ReadyQueue:
-    """`on_turn` is called after each turn's work, in this order: what goes to one place leaves together.
+    """Queue of replicas that have something to do.
 
-    `on_due` tells who wants to be looked at earlier than it did.
+    After each turn, `on_turn` is called in order, so that everything for one destination leaves together. `on_due` is
+    called for a replica whose next timer is due earlier than planned.
     """
 
     def __init__(self, *, on_turn: Sequence[Callable[[], None]], on_due: Callable[[Replica], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._on_turn = on_turn
         self._on_due = on_due
-        self._stirred: list[Replica] = []
+        self._ready: list[Replica] = []
         self._scheduled = False
 
-    def stir(self, replica: Replica) -> None:
-        """Something happened to a replica."""
-        if replica.stirred:
+    def enqueue(self, replica: Replica) -> None:
+        """Process a replica at the next turn of the event loop."""
+        if replica.queued:
             return
-        replica.stirred = True
-        self._stirred.append(replica)
+        replica.queued = True
+        self._ready.append(replica)
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        stirred, self._stirred = self._stirred, []
+        ready, self._ready = self._ready, []
         self._scheduled = False
-        for replica in stirred:
-            replica.stirred = False
-            replica.work()
+        for replica in ready:
+            replica.queued = False
+            replica.process_ready()
             if replica.node.due < replica.due:
                 self._on_due(replica)
         for send in self._on_turn:

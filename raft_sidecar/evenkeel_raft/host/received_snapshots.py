@@ -1,6 +1,6 @@
-"""Snapshots from peers whose files are here and not restored yet.
+"""Snapshots from peers that are received and not restored yet.
 
-Whoever deletes one renames it first: a directory that is half gone must not be taken for a snapshot that is whole.
+A directory is renamed before it is deleted, so that a half-deleted one is never taken for a complete snapshot.
 """
 
 from __future__ import annotations
@@ -15,37 +15,37 @@ from typing import Final
 
 from evenkeel_raft.net.files.partial_snapshot import PARTIAL, parse_key
 
-__all__ = ["ReceivedSnapshots", "find_received_snapshots", "remove_soon"]
+__all__ = ["ReceivedSnapshots", "find_received_snapshots", "remove_in_background"]
 
 _GONE: Final = ".gone"
 
 
 class ReceivedSnapshots:
-    """Those of one replica, by index."""
+    """The received snapshots of one replica, by index."""
 
     def __init__(self) -> None:
         self._directories: dict[int, Path] = {}
 
     def get(self, index: int) -> Path | None:
-        """Return where the snapshot at this index is, if it is."""
+        """Return the directory of the snapshot at this index, if there is one."""
         return self._directories.get(index)
 
     def add(self, index: int, directory: Path) -> None:
-        """Keep a snapshot; of two at one index the first, for that one may be in use already."""
+        """Keep a snapshot; of two at one index keep the first, which may be in use."""
         known = self._directories.setdefault(index, directory)
         if known != directory:
-            remove_soon(directory)
+            remove_in_background(directory)
 
     def drop(self, *, upto: int | None = None) -> None:
-        """Delete all, or those up to an index."""
+        """Delete all snapshots, or those up to an index."""
         for index in [index for index in self._directories if upto is None or index <= upto]:
-            remove_soon(self._directories.pop(index))
+            remove_in_background(self._directories.pop(index))
 
 
 def find_received_snapshots(inbox: Path, of: Callable[[int, int, int], ReceivedSnapshots | None]) -> None:
-    """Take up what a process before this one was left with: `of` says whose a group's and replica's snapshot is.
+    """Find the snapshots that an earlier process received; `of` returns where a snapshot belongs, by its key.
 
-    Those that are nobody's are deleted; what does not have a snapshot's name is none of ours.
+    Snapshots that belong to no replica are deleted; other files are left alone.
     """
     for path in list(inbox.iterdir()):
         key = parse_key(path.name.removesuffix(_GONE))
@@ -58,7 +58,7 @@ def find_received_snapshots(inbox: Path, of: Callable[[int, int, int], ReceivedS
             shutil.rmtree(path, ignore_errors=True)
 
 
-def remove_soon(directory: Path) -> None:
+def remove_in_background(directory: Path) -> None:
     """Delete a directory on a thread."""
     gone = directory.with_name(directory.name + _GONE)
     with suppress(OSError):

@@ -1,7 +1,7 @@
-"""What the log keeps of a replica beside its entries: which partition it is of, and how the group began.
+"""What the log stores about a replica besides its entries: its partition and how its group began.
 
-The first configuration is in the label so that a replica's beginning is one record: a crash can not leave a replica
-that exists and does not know it.
+The first configuration is part of the label, so that a replica is created by one record. A crash cannot leave a
+replica without its first configuration.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["ReplicaLabel", "decode_label", "encode_label"]
 
 
 class ReplicaLabel(msgspec.Struct, frozen=True, array_like=True):
-    """A replica's name in full; `genesis` where it is one of the group's first, `cluster` the one its store is of."""
+    """Full name of a replica. `genesis` is set for the first replicas of a group; `cluster` is the store's cluster."""
 
     table: str
     partition: int
@@ -31,16 +31,15 @@ _decoder: Final = msgspec.msgpack.Decoder(ReplicaLabel)
 
 
 def encode_label(label: ReplicaLabel) -> bytes:
-    """Return the bytes for the log."""
+    """Encode a label for the log."""
     return _encoder.encode(label)
 
 
 def decode_label(data: bytes) -> ReplicaLabel:
-    """Read a label back."""
+    """Decode a label from the log."""
     try:
         return _decoder.decode(data)
     except (ValueError, RecursionError) as error:
         raise MalformedRecordError(
-            f"the log holds a replica with the label {data[:80]!r}, which is none of this version's: {error}; "
-            "run the version that wrote it"
+            f"cannot decode the replica label {data[:80]!r} in the log: {error}; run the release that wrote it"
         ) from error

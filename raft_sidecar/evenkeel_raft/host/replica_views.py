@@ -1,7 +1,7 @@
-"""A replica as others see it: the agent, reports, tools and probes.
+"""A replica as the agent, reports and the status page see it.
 
-All of these look at every replica of a store from time to time, on the loop that also has to answer heartbeats; with
-ten thousand replicas each microsecond counts. So only what is asked for is worked out.
+These read every replica of a store periodically, on the event loop that also answers heartbeats. With ten thousand
+replicas every microsecond counts, so each function computes only what it returns.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from msgspec import Struct
 
 from evenkeel.protocol.group_configuration import Configuration
 from evenkeel.protocol.leader_decision import GroupView
-from evenkeel_raft.core.raft_status import PeerStatus
+from evenkeel_raft.host.caught_up import has_caught_up, is_answering, is_behind
 from evenkeel_raft.shared.raft_configurations import configuration_of, id_of
 from evenkeel_raft.shared.raft_groups import GroupReport
 
 if TYPE_CHECKING:
     from evenkeel_raft.host.raft_replica import Replica
 
-__all__ = ["ReplicaStatus", "answers", "describe", "has_caught_up", "is_behind", "report", "view"]
+__all__ = ["ReplicaStatus", "describe", "report", "view"]
 
 
 class ReplicaStatus(Struct, frozen=True, kw_only=True):
-    """A moment of a replica, for people and tools."""
+    """State of a replica, for people and tools."""
 
     table: str
     partition: int
@@ -31,42 +31,22 @@ class ReplicaStatus(Struct, frozen=True, kw_only=True):
     role: str
     term: int
     leader: str
-    """The store that leads, as far as this one knows."""
+    """The store of the leader, as far as this replica knows."""
     stage: str
-    """none, catching-up or joint: how far a change of the group's members is, where this replica leads."""
+    """none, catching-up or joint: progress of a configuration change, if this replica leads."""
     committed: int
     applied: int
     log_bytes: int
     caught_up: bool
-    """Whether nothing would be missed if another store went away now."""
+    """Whether another store could stop now without harm to the group."""
     asleep: bool
     members: dict[str, str]
-    """By store: voter, learner, leaving, or filling and how far."""
+    """By store: voter, learner, leaving, or filling and the progress."""
     problem: str
 
 
-def answers(peer: PeerStatus, ticks: int) -> bool:
-    """Whether a member was heard of within so many ticks."""
-    return peer.silent_ticks is not None and peer.silent_ticks < ticks
-
-
-def has_caught_up(peer: PeerStatus, margin: int) -> bool:
-    """Whether a member lacks no more than so many bytes of the log, and has a state to apply them to.
-
-    What a snapshot brought is safe once it is stored, yet nobody can be served from it before it is restored, and that
-    takes minutes where there is much of it: those who serve meanwhile must not leave before.
-    """
-    return (
-        peer.state == "replicate"
-        and not peer.snapshot_wanted
-        and not peer.stateless
-        and peer.bytes_behind is not None
-        and peer.bytes_behind <= margin
-    )
-
-
 def view(replica: Replica) -> GroupView | None:
-    """The group as its leader sees it; None unless it leads and has a state machine to fill others from."""
+    """Return the leader's view of the group; None unless it leads and its state machine can serve."""
     if replica.stopped or not replica.node.leading or not replica.fit_to_lead:
         return None
     status, settings = replica.node.status(), replica.settings
@@ -80,14 +60,14 @@ def view(replica: Replica) -> GroupView | None:
         newest=configuration_of(replica.node.newest_conf()),
         committed_in_term=status.committed_in_term,
         caught_up=frozenset({id_ for id_, peer in peers if has_caught_up(peer, margin)}) | {replica.id},
-        answering=frozenset({id_ for id_, peer in peers if answers(peer, ticks)}) | {replica.id},
+        answering=frozenset({id_ for id_, peer in peers if is_answering(peer, ticks)}) | {replica.id},
         commit_known=status.commit_known >= status.applied_conf.index,
     )
 
 
 def report(replica: Replica) -> GroupReport:
-    """What a store reports of it; the same again while it rests, as most do most of the time."""
-    at_rest = replica.asleep and replica.applier.at_rest and replica.filler.idle and not replica.stopped
+    """Return the report of a replica; an idle one, as most are, returns the same report again."""
+    at_rest = replica.asleep and replica.applier.idle and replica.snapshot_sender.idle and not replica.stopped
     at_rest = at_rest and not replica.applier.damage()
     if at_rest and replica.last_report is not None:
         return replica.last_report
@@ -103,46 +83,32 @@ def _report(replica: Replica) -> GroupReport:
         term=node.term,
         log_bytes=node.applied_bytes(),
         applied=node.applied,
-        proposed_bytes=replica.proposed_bytes,
+        proposed_bytes=replica.proposals.bytes,
         filling=_filling(replica),
         problem=_problem(replica),
-        damaged=replica.applier.lost or bool(replica.applier.damage()),
+        damaged=replica.applier.lost_state or bool(replica.applier.damage()),
         alone=not conf.outgoing and conf.voters == (node.replica,),
         bytes=replica.applier.size,
     )
 
 
 def _filling(replica: Replica) -> dict[str, float]:
-    """How full members are that are sent a snapshot, or restore it; and those that do not answer.
-
-    Of these nothing else would tell.
-    """
+    """Return the snapshot progress by store, including members that restore (1.0) or do not answer (0.0)."""
     node, ticks = replica.node, replica.settings.raft.election_ticks
     if not node.leading or not node.conf.learners:
-        return replica.filler.progress()
+        return replica.snapshot_sender.progress()
     staged = {peer.id for peer in configuration_of(node.conf).staged}
     status = node.status()
     peers = {id_of(status.conf, number): peer for number, peer in status.peers.items() if number in status.conf.info}
-    silent = {id_ for id_, peer in peers.items() if not answers(peer, ticks)}
+    silent = {id_ for id_, peer in peers.items() if not is_answering(peer, ticks)}
     restoring = {id_ for id_, peer in peers.items() if peer.stateless and peer.state == "replicate"}
     waiting = {id_[0]: 0.0 if id_ in silent else 1.0 for id_ in sorted(staged & (silent | restoring))}
-    return waiting | replica.filler.progress()
-
-
-def is_behind(replica: Replica) -> bool:
-    """Whether a store must not be left alone with it: it votes, and cannot serve yet what is committed."""
-    if replica.stopped:
-        return True
-    node, applier = replica.node, replica.applier
-    if not node.conf.is_voter(node.replica):
-        return False
-    serves = replica.fit_to_lead and (node.applied == node.committed or applier.stalled_for() < 1.0)
-    return not (serves and node.leader) or node.lagging
+    return waiting | replica.snapshot_sender.progress()
 
 
 def describe(replica: Replica) -> ReplicaStatus:
-    """Everything there is to say of it."""
-    node, configuration = replica.node, Configuration(()) if replica.broken else configuration_of(replica.node.conf)
+    """Return the full status of a replica."""
+    node, configuration = replica.node, Configuration(()) if replica.failure else configuration_of(replica.node.conf)
     return ReplicaStatus(
         table=replica.partition.table,
         partition=replica.partition.partition,
@@ -156,7 +122,7 @@ def describe(replica: Replica) -> ReplicaStatus:
         log_bytes=node.applied_bytes(),
         caught_up=not is_behind(replica),
         asleep=replica.asleep,
-        members=_members(configuration, replica.filler.progress()),
+        members=_members(configuration, replica.snapshot_sender.progress()),
         problem=_problem(replica),
     )
 
@@ -173,10 +139,10 @@ def _members(configuration: Configuration, filling: dict[str, float]) -> dict[st
 
 
 def _problem(replica: Replica) -> str:
-    """Why it does not get on, if so."""
-    if replica.broken:
-        return f"stopped: {replica.broken}"
-    if problem := replica.applier.problem() or replica.filler.problem:
+    """Return why the replica makes no progress, or an empty string."""
+    if replica.failure:
+        return f"stopped: {replica.failure}"
+    if problem := replica.applier.problem() or replica.snapshot_sender.problem:
         return problem
     if replica.unresponsive:
         return "the state machine does not answer"
@@ -184,8 +150,8 @@ def _problem(replica: Replica) -> str:
     if node.leader or node.quiesced or not node.conf.voters:
         return ""
     settings, silent = replica.settings, node.leader_silent_ticks
-    # Where none was ever heard of, the replica may have come just now.
+    # A replica that never had a leader may have been created just now.
     since = replica.age() if silent is None else silent * settings.tick_seconds
     if since > 3 * settings.election_seconds:
-        return "no leader: a majority of the voters can not be reached"
+        return "no leader: a majority of the voters is unreachable"
     return ""

@@ -1,4 +1,4 @@
-"""So many at a time, where that number can change: what is under way when it falls is finished."""
+"""Bounds the number of concurrent snapshots. Lowering the bound does not interrupt running ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["SnapshotSlots"]
 
 
 class SnapshotSlots:
-    """An async context manager that waits for a free slot; slots are given in the order of asking."""
+    """Async context manager that waits for a free slot, first come, first served."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -18,11 +18,11 @@ class SnapshotSlots:
 
     @property
     def limit(self) -> int:
-        """How many may be taken at the same time."""
+        """Number of slots."""
         return self._limit
 
     def set_limit(self, limit: int) -> None:
-        """Change the number from now on."""
+        """Change the number of slots."""
         self._limit = limit
         self._serve()
 
@@ -33,7 +33,7 @@ class SnapshotSlots:
         try:
             await turn
         except asyncio.CancelledError:
-            if not turn.cancelled():  # the slot was given just before the wait was cancelled
+            if not turn.cancelled():  # the slot was assigned just before the cancellation
                 self._release()
             raise
 

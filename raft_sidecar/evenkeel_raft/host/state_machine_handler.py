@@ -1,4 +1,4 @@
-"""Requests from the state machine, and its coming and going."""
+"""Handles requests from the state machine, and its connecting and disconnecting."""
 
 from __future__ import annotations
 
@@ -23,78 +23,77 @@ __all__ = ["StateMachineHandler"]
 
 
 class StateMachineHandler:
-    """What the sidecar's end of the socket calls."""
+    """Handles what arrives on the state-machine socket. The host sets `maintenance` before anything connects."""
+
+    maintenance: HostMaintenance
 
     def __init__(self, replicas: Mapping[int, Replica], *, tasks: BackgroundTasks) -> None:
-        self.upkeep: HostMaintenance | None = None
         self.full = False
-        """Whether nothing can be logged for lack of space."""
+        """Whether the disk is full, so that nothing can be logged."""
         self.supports: VersionRange | None = None
-        """The cluster versions that the state machine can work with; None while none is connected."""
+        """Cluster versions that the state machine supports; None while it is not connected."""
         self.on_machine: Callable[[], None] = lambda: None
         self._replicas = replicas
         self._tasks = tasks
 
     def connected(self, hello: Hello) -> None:
-        """A state machine is there: open every group."""
+        """Open every group, because a state machine has connected."""
         self.supports = hello.supported
         self.on_machine()
-        if self.upkeep is not None:
-            self.upkeep.machine_here()
+        self.maintenance.on_machine_connected()
         for replica in self._replicas.values():
             if not replica.stopped:
                 replica.applier.open()
 
     def disconnected(self) -> None:
-        """It is gone: let others lead."""
+        """Close every group and hand over leadership, because the state machine has disconnected."""
         self.supports = None
         self.on_machine()
         for replica in self._replicas.values():
             replica.applier.close()
-        if self.upkeep is not None:
-            self.upkeep.machine_gone()
+        self.maintenance.on_machine_disconnected()
 
     def propose(self, group: int, replica: int, data: bytes, answer: Callable[[ProposeOutcome], None]) -> None:
-        """Log an entry."""
+        """Propose an entry."""
         found = self._find(group, replica)
         if found is None:
             answer(NotLeader())
         elif self.full:
             answer(Busy())
         else:
-            found.propose(data, answer)
+            found.proposals.propose(data, answer)
 
     def read_index(self, group: int, replica: int, answer: Callable[[ReadOutcome], None]) -> None:
-        """Find the index from which on a read may be answered."""
+        """Find the index that must be applied before a read is served."""
         found = self._find(group, replica)
         if found is None:
             answer(Unavailable())
         else:
-            found.read_index(answer)
+            found.reads.read_index(answer)
 
     def doubt(self, group: int, replica: int, doubt: Doubt) -> None:
-        """Know that a group's state may be wrong; one that is known to be is better led elsewhere."""
+        """Record a doubt about a group's state; hand over leadership if the state is unfit."""
         found = self._find(group, replica)
         if found is not None:
-            if doubt.detail and doubt.detail != found.applier.doubt.detail and self.upkeep is not None:
-                self.upkeep.attendance.suspect(found)
-            found.applier.doubted(doubt)
-            if doubt.unfit and self.upkeep is not None:
-                self.upkeep.hand_over(found)
+            if doubt.detail and doubt.detail != found.applier.doubt.detail:
+                self.maintenance.health.check_next(found)
+            found.applier.set_doubt(doubt)
+            if doubt.unfit:
+                self.maintenance.hand_over(found)
 
     def size(self, group: int, replica: int, size: int) -> None:
-        """Know how many bytes a snapshot of a group would have."""
+        """Record the size of a snapshot of a group."""
         found = self._find(group, replica)
         if found is not None:
             found.applier.size = size
             found.last_report = None
 
     def drain(self, answer: Callable[[Drained], None]) -> None:
-        """Hand over all leaderships."""
-        self._tasks.spawn(self._drain(answer))
+        """Hand over all leaderships, because the state machine is stopping."""
+        self._tasks.spawn(self._hand_over_all(answer))
 
-    async def _drain(self, answer: Callable[[Drained], None]) -> None:
-        answer(Drained(await self.upkeep.drain() if self.upkeep is not None else 0))
+    async def _hand_over_all(self, answer: Callable[[Drained], None]) -> None:
+        answer(Drained(await self.maintenance.hand_over_all()))
 
     def _find(self, group: int, number: int) -> Replica | None:
         replica = self._replicas.get(group)

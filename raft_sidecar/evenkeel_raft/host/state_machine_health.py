@@ -1,8 +1,8 @@
-"""Whether the state machine still answers, though nothing may be wanted of it.
+"""Detects a state machine that hangs, even when nothing is sent to it.
 
-A process that hangs keeps its connection. Where something is to be applied that shows; where nothing is, a store that
-nobody can write to or read from would lead for ever. So a group at rest is opened once more from time to time, which
-changes nothing; another one each time, for a group that has lost its state while nobody asked for it shows so, too.
+A process that hangs keeps its connection. While entries are to be applied, the missing answers show it; an idle store
+would lead for ever without serving anybody. So one idle group at a time is opened again, which changes nothing. The
+groups take turns, because that also finds a group whose state was lost while it was idle.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["StateMachineHealth"]
 
 
 class StateMachineHealth:
-    """`on_change` is told when the state machine falls silent, and when it speaks again."""
+    """Probes the state machine; `on_change` is called when it stops or resumes answering."""
 
     def __init__(
         self,
@@ -27,27 +27,27 @@ class StateMachineHealth:
         *,
         machine: SidecarSocket,
         clock: Clock,
-        patience: float,
+        timeout: float,
         on_change: Callable[[bool], None],
     ) -> None:
         self._replicas = replicas
         self._machine = machine
         self._clock = clock
-        self._patience = patience
+        self._timeout = timeout
         self._on_change = on_change
         self._waiting: list[int] = []
         self._asked: asyncio.Future[Opened] | None = None
         self._asked_at = 0.0
         self.silent = False
 
-    def suspect(self, replica: Replica) -> None:
-        """Ask for this one next."""
+    def check_next(self, replica: Replica) -> None:
+        """Probe this replica next."""
         self._waiting.append(replica.group)
 
-    def look(self) -> None:
-        """Ask, unless an answer is still due."""
+    def check(self) -> None:
+        """Send a probe, unless an answer is still due."""
         if self._asked is not None:
-            if self._clock.now() - self._asked_at > self._patience:
+            if self._clock.now() - self._asked_at > self._timeout:
                 self._set(True)
             return
         replica = self._next()
@@ -59,10 +59,10 @@ class StateMachineHealth:
         self._asked.add_done_callback(lambda done: self._answered(replica, done))
 
     def _next(self) -> Replica | None:
-        """A replica of which nothing is wanted; all of them in turn."""
+        """Return the next idle replica, in turn."""
         while self._waiting:
             replica = self._replicas.get(self._waiting.pop())
-            if replica is not None and replica.applier.at_rest:
+            if replica is not None and replica.applier.idle:
                 return replica
         self._waiting = list(self._replicas)
         return None
@@ -72,7 +72,7 @@ class StateMachineHealth:
         self._set(False)
         if done.cancelled() or done.exception() is not None or done.result().state != "damaged":
             return
-        if replica.applier.at_rest:  # a snapshot may be replacing the state by now: the answer is of what was before
+        if replica.applier.idle:  # otherwise the answer is about a state that is being replaced
             replica.applier.reopen()
 
     def _set(self, silent: bool) -> None:

@@ -146,6 +146,11 @@ class Peers:
     # Statistics
 
     @property
+    def addresses(self) -> Mapping[str, Address]:
+        """The registered peers and their addresses."""
+        return self._endpoint.peers
+
+    @property
     def drops(self) -> Drops:
         """Dropped connections, by reason."""
         return self._endpoint.drops
