@@ -19,7 +19,7 @@ async def test_a_drained_store_leads_nothing_until_the_order_is_gone() -> None:
         await cluster.put(KEYS.drain(drained), Drain())
         await cluster.until(lambda: cluster.leader() not in ("", drained), seconds=2)
         assert cluster[drained].groups.leadership_inhibited
-        assert cluster[drained].agent.status().handing_over == ("an order drains this store",)
+        assert cluster[drained].agent.status().handing_over == ("the operator ordered this store to lead nothing",)
         await cluster.metastore.txn(Txn(success=(Delete(KEYS.drain(drained)),)))
         await cluster.until(lambda: not cluster[drained].groups.leadership_inhibited)
         assert cluster[drained].agent.status().handing_over == ()
@@ -66,7 +66,7 @@ async def test_draining_waits_for_others_to_take_over() -> None:
         for name in "bc":
             await cluster.metastore.txn(Txn(success=(Delete(KEYS.drain(name)),)))
         await cluster.until(lambda: {cluster.leader(Partition(TABLE, p)) for p in range(3)} == {"a"})
-        task = asyncio.ensure_future(cluster["a"].agent.drain())
+        task = asyncio.ensure_future(cluster["a"].agent.hand_over_all())
         await cluster.until(task.done, seconds=2)
         assert task.result() == 1
         assert cluster.leader(Partition(TABLE, 1)) == "a"
@@ -76,7 +76,7 @@ async def test_draining_waits_for_nobody_who_cannot_come() -> None:
     """A group without others is not waited for, also when its state machine is gone, as it is when a pod ends."""
     async with await ready("a b c", "a") as cluster:
         cluster["a"].groups.leading = lambda partition: None  # type: ignore[method-assign]
-        task = asyncio.ensure_future(cluster["a"].agent.drain())
+        task = asyncio.ensure_future(cluster["a"].agent.hand_over_all())
         await cluster.until(task.done, seconds=1)
         assert task.result() == 1
 
@@ -89,7 +89,7 @@ async def test_draining_does_not_wait_for_ever() -> None:
         for name in others:
             cluster[name].groups.leadership_inhibited = True
         started = cluster.clock.now()
-        task = asyncio.ensure_future(cluster[leader].agent.drain())
+        task = asyncio.ensure_future(cluster[leader].agent.hand_over_all())
         await cluster.until(task.done)
         assert task.result() == 1
         assert 10 <= cluster.clock.now() - started < 11
@@ -99,11 +99,11 @@ async def test_reasons_add_up() -> None:
     """Only when the last reason is gone does the store lead again."""
     async with await ready("a b c", "a b c") as cluster:
         agent, groups = cluster["a"].agent, cluster["a"].groups
-        agent.relinquish("one")
-        agent.relinquish("other")
-        agent.resume("one")
-        agent.resume("never given")
+        agent.inhibit_leadership("one")
+        agent.inhibit_leadership("other")
+        agent.allow_leadership("one")
+        agent.allow_leadership("never given")
         assert groups.leadership_inhibited
-        agent.resume("other")
+        agent.allow_leadership("other")
         assert not groups.leadership_inhibited
         assert P0 in groups.running()

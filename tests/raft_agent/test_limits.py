@@ -48,13 +48,13 @@ async def test_settings_of_stores_hold_as_soon_as_they_are_written() -> None:
     """On a running sidecar, throttles and thresholds alike; without the key the process's own hold again."""
     async with await ready("a b", "a") as cluster:
         tuning = cluster["b"].agent.tuning
-        own = tuning.now
+        own = tuning.current
         await cluster.put(KEYS.settings, SLOW)
         await cluster.until(lambda: cluster["b"].groups.throttles == SLOW, seconds=1)
-        assert (tuning.now.degraded_after, tuning.now.stalled_seconds) == (2, 5.0)
+        assert (tuning.current.degraded_after, tuning.current.stalled_seconds) == (2, 5.0)
         await cluster.metastore.txn(Txn(success=(Delete(KEYS.settings),)))
         await cluster.until(lambda: cluster["b"].groups.throttles is None, seconds=1)
-        assert tuning.now == own
+        assert tuning.current == own
 
 
 async def test_settings_that_cannot_be_read_change_nothing() -> None:

@@ -28,7 +28,7 @@ def assert_mismatch(cluster: Cluster, words: str) -> None:
 
 @pytest.mark.parametrize("restart", [False, True], ids=["under-its-feet", "at-the-start"])
 @pytest.mark.parametrize(
-    ("cluster_id", "words"), [(2, "cluster 2 answers, but this volume has followed 1"), (1, "at revision 1, but")]
+    ("cluster_id", "words"), [(2, "etcd cluster 2, but this volume follows 1"), (1, "at revision 1, but")]
 )
 async def test_an_empty_etcd(cluster_id: int, words: str, restart: bool) -> None:
     """A new or emptied etcd deletes nothing and is not written to; once the old one is back, all goes on."""
@@ -60,7 +60,7 @@ async def test_everything_deleted_by_hand() -> None:
     async with await ready("a b c", "a b c") as cluster:
         await cluster.metastore.txn(Txn(success=(Delete(KEYS.root, prefix=True),)))
         await cluster.pass_time(60)
-        assert_mismatch(cluster, "no table, but 1 replicas are here")
+        assert_mismatch(cluster, "no table, but this store has 1 replicas")
         assert cluster.holders() == {"a", "b", "c"}
         assert [kv.key for kv in cluster.mvcc.range(KEYS.root).kvs] == []
 

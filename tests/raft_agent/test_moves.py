@@ -34,7 +34,7 @@ async def test_what_is_logged_names_table_partition_and_plan(caplog: pytest.LogC
     steps = [record for record in caplog.records if record.name == "evenkeel_raft.agent.leader_driver"]
     about = {tuple(vars(record)[field] for field in ("table", "partition", "plan")) for record in steps}
     assert about == {("orders", 0, 2)}
-    assert {"lock is written", "switch is written"} <= {record.getMessage() for record in steps}
+    assert {"wrote lock", "wrote switch"} <= {record.getMessage() for record in steps}
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -196,7 +196,7 @@ async def test_a_target_that_comes_and_goes_is_not_locked_all_the_time() -> None
         await cluster.retarget("a b d")
         await cluster.pass_time(60)
         assert 7 <= leader.agent.status().counters.transactions["unlock", "done"] <= 14
-        assert "do not answer when they are needed" in leader.agent.status().problems[P0]
+        assert "voters of the target did not respond" in leader.agent.status().problems[P0]
         leader.way.hold = lambda _: False
         cluster.network.cut = set()
         await cluster.until(lambda: cluster.settled("a b d"))

@@ -140,7 +140,7 @@ async def test_a_transfer_that_fails_is_tried_again_slowly() -> None:
         await cluster.pass_time(29)
         tried = leader.agent.status().counters.transfers["order"]
         assert 6 <= tried <= 12
-        assert f"leadership does not go over to {to}" in leader.agent.status().problems[P0]
+        assert f"leadership transfer to {to} did not complete" in leader.agent.status().problems[P0]
         await cluster.until(lambda: cluster.now(KEY) is None)
 
 

@@ -61,7 +61,7 @@ async def test_lists_alone_delete_nothing() -> None:
         asked = cluster["c"].groups.asked
         assert asked[0] == (P0, ("c", 1), ("a", "b"))
         assert 6 < len(asked) < 14, "asked again and again, ever more slowly"
-        assert "no leader says" in cluster["c"].agent.status().problems[P0]
+        assert "no leader confirmed its removal" in cluster["c"].agent.status().problems[P0]
 
 
 async def test_the_leader_is_asked_only_after_a_read() -> None:
@@ -134,7 +134,7 @@ async def test_a_proposal_raft_does_not_take_is_made_again() -> None:
         leader.groups.refuse_proposals = True
         await cluster.retarget("a b c d")
         await cluster.pass_time(100)
-        assert "raft does not take a configuration (stage)" in leader.agent.status().problems[P0]
+        assert "raft rejected a configuration proposal (stage)" in leader.agent.status().problems[P0]
         assert 7 < leader.agent.status().counters.failures["propose"] < 16
         leader.groups.refuse_proposals = False
         await cluster.until(lambda: cluster.settled("a b c d"))

@@ -9,7 +9,7 @@ from evenkeel.metastore.metastore_api import Delete, Put
 from evenkeel.protocol.keys import LOAD_SLICE
 from evenkeel.protocol.records import LoadSlice, StoreLoad, decode
 from evenkeel_raft.agent.agent_settings import AgentSettings
-from evenkeel_raft.agent.report_budget import LEAST_RATE, PacedReport, rough
+from evenkeel_raft.agent.report_budget import LEAST_RATE, BudgetedReport, rough
 from evenkeel_raft.agent.store_report import load_of, slices_of, with_tables
 from evenkeel_raft.shared.raft_groups import GroupReport, Partition
 from tests.protocol.support import KEYS
@@ -31,7 +31,7 @@ class Store:
 
     def __init__(self, *, stores: int = 1) -> None:
         self.rate = max(LEAST_RATE, SETTINGS.report_bytes_per_second / stores)
-        self.paced = PacedReport(KEYS.load(STORE), rate=self.rate, now=0.0)
+        self.paced = BudgetedReport(KEYS.load(STORE), rate=self.rate, now=0.0)
         self.kvs: dict[str, bytes] = {}
         self.now = 0.0
         self.lease = 1

@@ -86,7 +86,7 @@ async def test_a_live_process_with_another_volume_is_waited_for() -> None:
         await cluster.pass_time(40)
         status = cluster["c"].agent.status()
         assert status.state is AgentState.UNREGISTERED
-        assert "registered as store c, with volume c-9 instead of c-1" in status.why
+        assert "registered as store c with volume c-9, and this one has volume c-1" in status.why
         assert cluster.holders() == {"a", "b", "c"}
         await other.revoke()
         await cluster.until(lambda: cluster.settled("a b"))

@@ -9,7 +9,7 @@ from evenkeel.protocol.leader_decision import GroupView
 from evenkeel.protocol.records import ClusterVersion, GroupLoad, Leader, LoadSlice, StoreLoad, decode, encode
 from evenkeel_raft.agent.agent_settings import AgentSettings, Tuning
 from evenkeel_raft.agent.report_budget import rough
-from evenkeel_raft.agent.store_report import CopyRate, Stalls, load_of, with_tables
+from evenkeel_raft.agent.store_report import CopyRate, StallDetector, load_of, with_tables
 from evenkeel_raft.shared.raft_groups import GroupReport, Partition
 from tests.protocol.support import KEYS
 from tests.raft_agent.cluster import NO_SWEEP, P0, TABLE, Cluster, StoreProcess, puts, writes
@@ -197,7 +197,7 @@ async def test_a_catch_up_that_does_not_get_on_is_a_problem() -> None:
         await cluster.pass_time(25)
         assert leader.agent.status().problems == {}
         await cluster.pass_time(20)
-        text = "the replica on d is 0% full and gets no fuller"
+        text = "snapshot transfer to d stalled at 0%"
         assert leader.agent.status().problems == {P0: text}
         assert leader.agent.status().counters.failures["catch-up"] == 1
         reported = load(cluster, leader.name)
@@ -258,27 +258,25 @@ def test_damaged_states_are_told_apart() -> None:
 
 def test_a_standstill_is_counted_once() -> None:
     """From the last progress on, for as long as it lasts; progress, or the end of it, forgets it."""
-    stalls = Stalls(Tuning(AgentSettings(stalled_seconds=30)))
+    stalls = StallDetector(Tuning(AgentSettings(stalled_seconds=30)))
 
     def look(now: float, **filling: float) -> int:
-        return len(stalls.look({P0: report(filling=filling)}, now=now))
+        return len(stalls.check({P0: report(filling=filling)}, now=now))
 
     assert [look(0, d=0.1), look(29, d=0.1, e=0.5), look(30, d=0.1, e=0.5), look(31, d=0.1, e=0.5)] == [0, 0, 1, 0]
-    assert dict(stalls.problems()) == {P0: "the replica on d is 10% full and gets no fuller"}
+    assert dict(stalls.problems()) == {P0: "snapshot transfer to d stalled at 10%"}
     assert look(60, d=0.2, e=0.5) == 1
-    assert dict(stalls.problems()) == {P0: "the replica on e is 50% full and gets no fuller"}
+    assert dict(stalls.problems()) == {P0: "snapshot transfer to e stalled at 50%"}
     assert look(61) == 0
     assert dict(stalls.problems()) == {}
 
 
 def test_restoring_takes_longer() -> None:
     """How far a replica is with what it has received, nobody can tell: it is given ten times as long."""
-    stalls = Stalls(Tuning(AgentSettings(stalled_seconds=30)))
+    stalls = StallDetector(Tuning(AgentSettings(stalled_seconds=30)))
     reports = {P0: report(filling={"d": 1.0})}
-    assert [stalls.look(reports, now=now) for now in (0, 299, 300)] == [[], [], [P0]]
-    assert dict(stalls.problems()) == {
-        P0: "the replica on d has received everything, and its store does not restore it"
-    }
+    assert [stalls.check(reports, now=now) for now in (0, 299, 300)] == [[], [], [P0]]
+    assert dict(stalls.problems()) == {P0: "snapshot restore stalled on d: all data received, not restored"}
 
 
 def test_a_report_stays_small() -> None:
@@ -343,7 +341,7 @@ async def test_a_report_stays_while_another_replica_leads() -> None:
     async with await ready("a b c", "a b c") as cluster:
         await cluster.until(lambda: cluster.reported() is not None)
         leader = cluster[cluster.leader()]
-        leader.agent.relinquish("test")
+        leader.agent.inhibit_leadership("test")
         missing: list[float] = []
 
         def moved() -> bool:
@@ -412,16 +410,16 @@ async def test_an_older_operator_finds_everything_in_one_value() -> None:
 def test_the_rate_of_copies_is_that_of_the_time_they_took() -> None:
     """Pauses between copies do not count, little is not taken for a measurement, and newer ones count more."""
     copies = CopyRate()
-    copies.look((0, 0.0))
-    copies.look((1000, 0.1))
+    copies.update((0, 0.0))
+    copies.update((1000, 0.1))
     assert copies.bytes_per_second is None
-    copies.look((60_000_000, 60.0))
+    copies.update((60_000_000, 60.0))
     assert copies.bytes_per_second == 1e6
-    copies.look((60_000_000, 60.0))
+    copies.update((60_000_000, 60.0))
     assert copies.bytes_per_second == 1e6
-    copies.look((120_000_000, 90.0))
+    copies.update((120_000_000, 90.0))
     assert copies.bytes_per_second == 1.5e6
-    copies.look((120_000_000, 200.0))
+    copies.update((120_000_000, 200.0))
     assert copies.bytes_per_second == 0.0
 
 

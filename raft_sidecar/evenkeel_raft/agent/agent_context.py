@@ -1,4 +1,4 @@
-"""What all parts of the agent work with."""
+"""The dependencies that all parts of an agent share."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import StoreRecord
 from evenkeel.runtime.backoff import Rng
 from evenkeel.runtime.clock import Clock
+from evenkeel.runtime.work_queue import WorkQueue
 from evenkeel_raft.agent.agent_counters import Counters
-from evenkeel_raft.agent.agent_queue import Work
 from evenkeel_raft.agent.agent_settings import AgentSettings, Tuning
-from evenkeel_raft.agent.cluster_version_watch import Version
-from evenkeel_raft.shared.raft_groups import Groups
+from evenkeel_raft.agent.cluster_version_watch import ClusterVersion
+from evenkeel_raft.shared.raft_groups import Groups, Partition
 
-__all__ = ["Context", "StoreIdentity"]
+__all__ = ["AgentContext", "StoreIdentity"]
 
 
 class StoreIdentity(NamedTuple):
-    """The store as it registers itself."""
+    """The identity under which the store registers itself."""
 
     store: str
     record: StoreRecord
     pod: str = ""
-    """The UID of the pod it runs in, for orders that mean this pod alone."""
+    """The UID of the store's pod; an order may be addressed to one pod."""
 
     @property
     def volume(self) -> str:
-        """The disk it runs on; a wiped store has another one."""
+        """The id of the store's volume; a wiped store gets a new one."""
         return self.record.volume
 
 
-class Context(NamedTuple):
-    """One agent's surroundings, the same for all its parts."""
+class AgentContext(NamedTuple):
+    """Everything that all parts of one agent share."""
 
     metastore: Metastore
     keys: Keys
@@ -43,7 +43,7 @@ class Context(NamedTuple):
     rng: Rng
     settings: AgentSettings
     counters: Counters
-    work: Work
+    queue: WorkQueue[Partition]
     tuning: Tuning
-    """The settings that can change while the agent runs."""
-    version: Version
+    """The settings that can change at run time."""
+    version: ClusterVersion

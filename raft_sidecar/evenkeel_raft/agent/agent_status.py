@@ -1,4 +1,4 @@
-"""What the agent says of itself, for people and probes."""
+"""States and status of the agent."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ __all__ = ["AgentState", "AgentStatus"]
 
 
 class AgentState(enum.StrEnum):
-    """What the agent is doing; only `following` ones act on the metastore's word."""
+    """The agent's state; the agent acts on the metastore only in `following`."""
 
     CONNECTING = "connecting"
-    """No metastore answers, or it has yet to be listed. Replicas run, nothing is changed."""
+    """The metastore does not answer, or its keys are not listed yet. Replicas run; nothing is changed."""
     MISMATCH = "mismatch"
-    """The metastore is not the one this volume has followed, or lost its contents. Nothing is changed."""
+    """The metastore is not the one this volume follows, or it lost its contents. Nothing is changed."""
     UNREGISTERED = "unregistered"
-    """Another process has the store's name, or registering has yet to succeed. Nothing is changed."""
+    """Another process holds the store's name, or registration has not succeeded yet. Nothing is changed."""
     FOLLOWING = "following"
 
 
 class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """A moment of the agent."""
+    """The agent's status at one moment."""
 
     state: AgentState
     why: str
-    """Why it is not following; empty if it is."""
+    """Why the state is not `following`; empty if it is."""
     revision: int
-    """The metastore's, up to which the watch has shown everything."""
+    """The metastore revision up to which the watch has delivered all events."""
     partitions: int
-    """Those that concern this store."""
+    """Partitions that concern this store."""
     replicas: int
     leading: int
     handing_over: tuple[str, ...]
-    """Why the store is to lead nothing; empty if it may."""
+    """Why the store may not lead; empty if it may."""
     problems: dict[Partition, str]
-    """Partitions that do not get on, and why."""
+    """Why partitions make no progress."""
     peers: dict[str, str]
-    """Stores that cannot be reached for what their record says."""
+    """Why stores cannot be reached, for stores with an invalid record."""
     counters: Counters
     version: int
     """The cluster version."""
     announced: VersionRange
-    """The cluster versions that this store can work with."""
+    """The cluster versions that this store supports."""

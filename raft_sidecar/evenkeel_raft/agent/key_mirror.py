@@ -1,7 +1,7 @@
-"""Keys as last known, whether a watch showed them or a read that was ahead of it.
+"""Metastore keys as last known from watches and reads.
 
-A watch and reads overtake each other. Each key therefore carries the revision as of which it is known, deletions
-included, and nothing older than that is learned any more.
+A watch and a read can overtake each other. The mirror therefore stores the revision of its knowledge with each key,
+deletions included, and ignores older information.
 """
 
 from __future__ import annotations
@@ -10,40 +10,40 @@ from collections.abc import Iterator
 
 from evenkeel.metastore.metastore_api import KeyValue, Snapshot
 
-__all__ = ["Mirror"]
+__all__ = ["KeyMirror"]
 
 
-class Mirror:
-    """Some keys, each as of a revision of its own."""
+class KeyMirror:
+    """Keys, each with the revision as of which it is known."""
 
     __slots__ = ("_known",)
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[int, KeyValue | None]] = {}
 
-    def learn(self, key: str, kv: KeyValue | None, *, at: int) -> bool:
-        """The key is, or is absent, as of revision `at`; returns whether that is news."""
+    def update(self, key: str, kv: KeyValue | None, *, at: int) -> bool:
+        """Record that the key has this value, or is absent, as of revision `at`; return whether it has changed."""
         before = self._known.get(key)
         if before is not None and at <= before[0]:
             return False
         self._known[key] = (at, kv)
         return _mod(kv) != (0 if before is None else _mod(before[1]))
 
-    def learn_all(self, snapshot: Snapshot) -> None:
-        """Everything there is, so that what is not in it is absent."""
+    def update_all(self, snapshot: Snapshot) -> None:
+        """Apply a complete listing: a key that is not in it is absent."""
         listed = {kv.key for kv in snapshot.kvs}
         for key in self._known.keys() - listed:
-            self.learn(key, None, at=snapshot.revision)
+            self.update(key, None, at=snapshot.revision)
         for kv in snapshot.kvs:
-            self.learn(kv.key, kv, at=snapshot.revision)
+            self.update(kv.key, kv, at=snapshot.revision)
 
     def get(self, key: str) -> KeyValue | None:
-        """The key as last known."""
+        """Return the key as last known."""
         known = self._known.get(key)
         return None if known is None else known[1]
 
     def __iter__(self) -> Iterator[KeyValue]:
-        """All keys that are there."""
+        """Iterate over the keys that exist."""
         return (kv for _, kv in self._known.values() if kv is not None)
 
 

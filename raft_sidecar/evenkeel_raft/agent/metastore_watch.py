@@ -1,16 +1,16 @@
-"""What the agent watches, and who gets to know of it.
+"""The watches of one session and the handlers of their events.
 
     partition.assignments.   stable, pending, planned and lock of all partitions, at one revision
     tables                   records and tombstones, at one revision
-    stores                   who is registered and where, and the operator's record of who was
-    leader.target/           orders to hand single partitions over
+    stores                   registrations and addresses, and the operator's record of each store
+    leader.target/           orders to hand over single partitions
     drains/<this store>      the order to lead nothing
     settings                 throttles and thresholds of all stores
     version                  the cluster version
-    adoption                 the user's request to follow this metastore, after which nothing known of it counts
+    adoption                 the user's request to follow this metastore; it ends the session
 
-Each watch may be ahead of the others. That is safe: nothing is decided by two of them that a transaction does not
-compare.
+One watch may be ahead of another. That is safe: a decision that uses keys of two watches is a transaction that
+compares them.
 """
 
 from __future__ import annotations
@@ -21,170 +21,168 @@ from collections.abc import Callable, Iterable
 from evenkeel.errors import ClusterMismatchError, MalformedRecordError, MetastoreError
 from evenkeel.metastore.metastore_api import KeyValue, Snapshot, WatchBatch
 from evenkeel.protocol.records import Drain, StoreSettings, decode
-from evenkeel_raft.agent.agent_context import Context
-from evenkeel_raft.agent.leadership_inhibition import Reluctance
-from evenkeel_raft.agent.metastore_guard import Guard
-from evenkeel_raft.agent.ordered_transfers import Orders
-from evenkeel_raft.agent.peer_registry import Stores
-from evenkeel_raft.agent.store_registration import Registration
-from evenkeel_raft.agent.table_drops import Drops
-from evenkeel_raft.agent.table_states import Tables
-from evenkeel_raft.agent.tracked_partitions import Seats
+from evenkeel_raft.agent.agent_context import AgentContext
+from evenkeel_raft.agent.leadership_inhibition import LeadershipInhibition
+from evenkeel_raft.agent.metastore_guard import MetastoreGuard
+from evenkeel_raft.agent.ordered_transfers import OrderedTransfers
+from evenkeel_raft.agent.peer_registry import PeerRegistry
+from evenkeel_raft.agent.store_registration import StoreRegistration
+from evenkeel_raft.agent.table_drops import TableDrops
+from evenkeel_raft.agent.table_states import TableStates
+from evenkeel_raft.agent.tracked_partitions import TrackedPartitions
 
-__all__ = ["ORDERED", "Following"]
+__all__ = ["ORDERED", "MetastoreWatch"]
 
 log = logging.getLogger(__name__)
 
-ORDERED = "an order drains this store"
+ORDERED = "the operator ordered this store to lead nothing"
 
 
-class Following:
-    """All watches of one session, and what is known by them."""
+class MetastoreWatch:
+    """All watches of one session."""
 
     def __init__(
         self,
-        context: Context,
+        context: AgentContext,
         *,
-        guard: Guard,
-        seats: Seats,
-        tables: Tables,
-        stores: Stores,
-        orders: Orders,
-        drops: Drops,
-        reluctance: Reluctance,
-        registration: Registration,
+        guard: MetastoreGuard,
+        partitions: TrackedPartitions,
+        tables: TableStates,
+        stores: PeerRegistry,
+        orders: OrderedTransfers,
+        drops: TableDrops,
+        inhibition: LeadershipInhibition,
+        registration: StoreRegistration,
     ) -> None:
         self._context = context
         self._guard = guard
-        self._seats = seats
+        self._partitions = partitions
         self._tables = tables
         self._stores = stores
         self._orders = orders
         self._drops = drops
-        self._reluctance = reluctance
+        self._inhibition = inhibition
         self._registration = registration
         self._drain = context.keys.drain(context.me.store)
         keys = context.keys
         self._watches: dict[str, Callable[[WatchBatch], None]] = {
-            keys.assignments(): self._see_partitions,
-            keys.tables(): self._see_tables,
-            keys.all_stores(): self._see_stores,
-            keys.leader_targets(): self._see_orders,
-            self._drain: self._see_drain,
-            keys.settings: self._see_settings,
-            keys.version: self._see_version,
-            keys.adoption: self._see_adoption,
+            keys.assignments(): self._on_partitions,
+            keys.tables(): self._on_tables,
+            keys.all_stores(): self._on_stores,
+            keys.leader_targets(): self._on_orders,
+            self._drain: self._on_drain,
+            keys.settings: self._on_settings,
+            keys.version: self._on_version,
+            keys.adoption: self._on_adoption,
         }
 
     @property
     def prefixes(self) -> Iterable[str]:
-        """What is to be listed and watched."""
+        """The prefixes to list and watch."""
         return self._watches
 
-    def begin(self, snapshots: dict[str, Snapshot]) -> None:
-        """Everything as it is now, whatever was known before."""
+    def load(self, snapshots: dict[str, Snapshot]) -> None:
+        """Replace everything known by a listing."""
         keys, running = self._context.keys, self._context.groups.running()
-        self._context.version.see({kv.key: kv for kv in snapshots[keys.version].kvs}.get(keys.version))
-        self._tables.begin(snapshots[keys.tables()])
-        self._seats.begin(snapshots[keys.assignments()], running=running)
-        self._stores.begin(snapshots[keys.all_stores()])
-        self._orders.begin(snapshots[keys.leader_targets()])
+        self._context.version.observe({kv.key: kv for kv in snapshots[keys.version].kvs}.get(keys.version))
+        self._tables.load(snapshots[keys.tables()])
+        self._partitions.load(snapshots[keys.assignments()], running=running)
+        self._stores.load(snapshots[keys.all_stores()])
+        self._orders.load(snapshots[keys.leader_targets()])
         self._set_drain({kv.key: kv for kv in snapshots[self._drain].kvs}.get(self._drain))
         self._set_settings({kv.key: kv for kv in snapshots[keys.settings].kvs}.get(keys.settings))
         self._check_tables()
         self._context.groups.limit_copies(self._tables.limits())
-        self._registration.see(
+        self._registration.observe(
             self._stores.registration(self._context.me.store), at=snapshots[keys.all_stores()].revision
         )
         self.set_peers()
-        for table in self._tables.dropped():
-            self._drops.touch(table)
 
     async def watch(self, prefix: str, after: Snapshot) -> None:
         """Follow one of the prefixes, until cancelled."""
-        see = self._watches[prefix]
+        handle = self._watches[prefix]
         async for batch in self._context.metastore.watch(prefix, after=after):
-            self._guard.saw(batch.revision)
-            see(batch)
-        raise MetastoreError(f"the watch of {prefix} has ended")
+            self._guard.observe_revision(batch.revision)
+            handle(batch)
+        raise MetastoreError(f"the watch of {prefix} ended; starting a new session")
 
-    def _see_partitions(self, batch: WatchBatch) -> None:
-        self._context.work.stir_all(self._seats.take(batch))
+    def _on_partitions(self, batch: WatchBatch) -> None:
+        self._context.queue.add_all(self._partitions.apply(batch))
 
-    def _see_tables(self, batch: WatchBatch) -> None:
-        changed = {self._tables.take(event) for event in batch.events}
+    def _on_tables(self, batch: WatchBatch) -> None:
+        changed = {self._tables.apply(event) for event in batch.events}
         for table in changed:
             if self._tables.tombstone(table) is not None:
-                self._drops.touch(table)
-        mine = [*(seat.partition for seat in self._seats), *self._context.groups.running()]
-        self._context.work.stir_all(partition for partition in mine if partition.table in changed)
+                self._drops.check(table)
+        mine = [*(tracked.partition for tracked in self._partitions), *self._context.groups.running()]
+        self._context.queue.add_all(partition for partition in mine if partition.table in changed)
         self._context.groups.limit_copies(self._tables.limits())
         self._check_tables()
 
-    def _see_stores(self, batch: WatchBatch) -> None:
+    def _on_stores(self, batch: WatchBatch) -> None:
         for event in batch.events:
-            self._stores.take(event)
+            self._stores.apply(event)
         if batch.events:
             self.set_peers()
-        self._registration.see(self._stores.registration(self._context.me.store), at=batch.revision)
+        self._registration.observe(self._stores.registration(self._context.me.store), at=batch.revision)
 
-    def _see_orders(self, batch: WatchBatch) -> None:
-        self._context.work.stir_all(self._orders.take(event) for event in batch.events)
+    def _on_orders(self, batch: WatchBatch) -> None:
+        self._context.queue.add_all(self._orders.apply(event) for event in batch.events)
 
-    def _see_drain(self, batch: WatchBatch) -> None:
+    def _on_drain(self, batch: WatchBatch) -> None:
         for event in batch.events:
             if event.key == self._drain:
                 self._set_drain(event.kv)
 
-    def _see_version(self, batch: WatchBatch) -> None:
+    def _on_version(self, batch: WatchBatch) -> None:
         for event in batch.events:
             if event.key == self._context.keys.version:
-                self._context.version.see(event.kv)
+                self._context.version.observe(event.kv)
                 self._registration.announce()
 
-    def _see_adoption(self, batch: WatchBatch) -> None:
-        """End the session where this metastore was adopted while it was followed: what is known of it is over.
+    def _on_adoption(self, batch: WatchBatch) -> None:
+        """End the session if this metastore was adopted in the meantime, because all known state is obsolete.
 
-        One that was emptied in place looks like the one before as soon as its first table is back.
+        A metastore that was emptied in place looks like the previous one as soon as its first table exists.
         """
         for event in batch.events:
             if event.key == self._context.keys.adoption and self._guard.is_new_request(event.kv):
-                raise MetastoreError("the metastore was adopted at the user's request; following it with no memory")
+                raise MetastoreError("the user adopted this metastore; starting a new session without memory")
 
     def _set_drain(self, kv: KeyValue | None) -> None:
-        """An order for another pod of the same name is not for us."""
+        """Apply the order to lead nothing; an order for another pod of the same name is ignored."""
         try:
             drain = None if kv is None else decode(Drain, kv.value, key=kv.key)
         except MalformedRecordError as error:
-            log.warning("taken as an order to drain: %s", error)
+            log.warning("handing over leaderships, because the drain record is malformed: %s", error)
             drain = Drain()
         if drain is not None and drain.pod in ("", self._context.me.pod):
-            self._reluctance.add(ORDERED)
+            self._inhibition.add(ORDERED)
         else:
-            self._reluctance.remove(ORDERED)
+            self._inhibition.remove(ORDERED)
 
-    def _see_settings(self, batch: WatchBatch) -> None:
+    def _on_settings(self, batch: WatchBatch) -> None:
         for event in batch.events:
             if event.key == self._context.keys.settings:
                 self._set_settings(event.kv)
 
     def _set_settings(self, kv: KeyValue | None) -> None:
-        """Take up the settings of all stores; a record that cannot be read changes nothing."""
+        """Apply the settings of all stores; a malformed record changes nothing."""
         try:
             settings = None if kv is None else decode(StoreSettings, kv.value, key=kv.key)
         except MalformedRecordError as error:
-            log.warning("the settings stay as they are: %s", error)
+            log.warning("keeping the current settings: %s", error)
             return
         self._context.tuning.apply(settings)
         self._context.groups.throttle(settings)
 
     def set_peers(self) -> None:
-        """Tell raft where the other stores are."""
-        views = (seat.agent.view for seat in self._seats)
+        """Give raft the addresses of the other stores."""
+        views = (tracked.agent.view for tracked in self._partitions)
         named = {peer.store for view in views if view is not None for peer in view.peers()}
         self._context.groups.set_peers(self._stores.addresses(named=named))
 
     def _check_tables(self) -> None:
-        why = self._guard.nothing_there(tables_empty=self._tables.empty)
+        why = self._guard.missing_tables(tables_empty=self._tables.empty)
         if why:
             raise ClusterMismatchError(why)

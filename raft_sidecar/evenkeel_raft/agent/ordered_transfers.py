@@ -1,17 +1,16 @@
-"""Orders to hand single partitions over: `leader.target/<t>/<p>`.
+"""Leadership transfers that the operator orders: `leader.target/<t>/<p>`.
 
-The leader transfers to the voter on that store once it has everything and answers. Whoever leads on the ordered store
-deletes the key, and so does any leader when the order has expired; both compare that it is still the same order. An
-order waits while a change is in its decisive stage, or while pending leaves its target out: the change comes first.
+The leader transfers to the voter on the ordered store once that voter has caught up and responds. The leader on the
+ordered store then deletes the key, and any leader deletes an expired order; both compare the key's revision. An order
+waits while a change is locked or joint, or while pending does not contain the ordered store: the change has priority.
 
-An order expires by this process's monotonic clock, from the moment it was first seen here. A sidecar whose wall clock
-was ahead would otherwise delete every order at once, and leaders would never go where they belong.
+An order expires by this process's monotonic clock, counted from when the process first saw it. With wall clocks, a
+sidecar whose clock is ahead would delete every order at once.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
-from functools import partial
 from typing import Final
 
 from evenkeel.errors import MalformedRecordError
@@ -19,40 +18,42 @@ from evenkeel.metastore.metastore_api import Delete, Event, KeyValue, Snapshot
 from evenkeel.protocol.leader_decision import GroupView
 from evenkeel.protocol.partition_view import PartitionView
 from evenkeel.protocol.records import LeaderOrder, decode, voters
-from evenkeel_raft.agent.agent_context import Context
-from evenkeel_raft.agent.leadership_transfers import Transfers, successors
-from evenkeel_raft.agent.partition_retries import Attempts
-from evenkeel_raft.agent.tracked_partitions import Seat
-from evenkeel_raft.agent.write_batcher import WriteOne, Writes
+from evenkeel_raft.agent.agent_context import AgentContext
+from evenkeel_raft.agent.leadership_transfers import LeadershipTransfers, successors
+from evenkeel_raft.agent.partition_retries import PartitionRetries
+from evenkeel_raft.agent.tracked_partitions import TrackedPartition
+from evenkeel_raft.agent.write_batcher import KeyWrite, WriteBatcher
 from evenkeel_raft.shared.raft_groups import Partition
 
-__all__ = ["Orders"]
+__all__ = ["OrderedTransfers"]
 
-_LOOK_SECONDS: Final = 1.0
+_SUCCESSOR_POLL_SECONDS: Final = 1.0
+"""How often the leader checks whether the ordered store can take over; nothing else reports that."""
 
 
-class Orders:
+class OrderedTransfers:
     """All orders as last seen."""
 
-    def __init__(self, context: Context, *, writes: Writes, attempts: Attempts, transfers: Transfers) -> None:
+    def __init__(
+        self, context: AgentContext, *, writes: WriteBatcher, retries: PartitionRetries, transfers: LeadershipTransfers
+    ) -> None:
         self._context = context
         self._writes = writes
-        self._attempts = attempts
+        self._retries = retries
         self._transfers = transfers
         self._orders: dict[Partition, KeyValue] = {}
         self._ends: dict[Partition, tuple[int, float]] = {}
-        """By partition: the revision of its order, and when that expires by the clock."""
-        self._awaited: set[Partition] = set()
+        """By partition: the revision of its order, and the monotonic time at which the order expires."""
 
-    def begin(self, snapshot: Snapshot) -> None:
-        """All orders at one revision."""
+    def load(self, snapshot: Snapshot) -> None:
+        """Replace all orders by a listing."""
         self._orders = {}
         for kv in snapshot.kvs:
             self._take(self._partition(kv.key), kv)
         self._ends = {partition: end for partition, end in self._ends.items() if partition in self._orders}
 
-    def take(self, event: Event) -> Partition:
-        """One change; returns the partition it is about."""
+    def apply(self, event: Event) -> Partition:
+        """Apply one event; return its partition."""
         partition = self._partition(event.key)
         if event.kv is None:
             self._orders.pop(partition, None)
@@ -62,58 +63,49 @@ class Orders:
         return partition
 
     def _take(self, partition: Partition, kv: KeyValue) -> None:
-        """Look at it again when it expires, for nothing else may be heard of the partition until then."""
+        """Record an order; a new revision starts a new expiry."""
         self._orders[partition] = kv
         with suppress(MalformedRecordError):
             seconds = decode(LeaderOrder, kv.value, key=kv.key).seconds
             if self._ends.get(partition, (0, 0.0))[0] != kv.mod_revision:
                 self._ends[partition] = (kv.mod_revision, self._context.clock.now() + max(0.0, seconds))
-            self._context.work.stir_at(partition, self._ends[partition][1])
 
-    def step(self, seat: Seat, group: GroupView) -> bool:
-        """Do what is ordered of a partition led here; whether leadership is on its way."""
-        kv = self._orders.get(seat.partition)
+    def reconcile(self, tracked: TrackedPartition, group: GroupView) -> bool:
+        """Carry out the order for a partition led by this store; return whether a transfer was started."""
+        kv = self._orders.get(tracked.partition)
         if kv is None:
             return False
         try:
             order = decode(LeaderOrder, kv.value, key=kv.key)
         except MalformedRecordError as error:
-            seat.problem = str(error)
+            tracked.problem = str(error)
             return False
-        if order.store == self._context.me.store or self._ends[seat.partition][1] <= self._context.clock.now():
-            self._withdraw(seat.partition, kv)
+        remaining = self._ends[tracked.partition][1] - self._context.clock.now()
+        if order.store == self._context.me.store or remaining <= 0:
+            self._withdraw(tracked.partition, kv)
             return False
-        return self._follow(order, seat, group)
+        self._context.queue.add(tracked.partition, after=remaining)
+        return self._transfer(order, tracked, group)
 
-    def _follow(self, order: LeaderOrder, seat: Seat, group: GroupView) -> bool:
-        view = seat.agent.view
-        if view is None or not _in_season(order, view, group) or not self._attempts.due(seat.partition):
+    def _transfer(self, order: LeaderOrder, tracked: TrackedPartition, group: GroupView) -> bool:
+        view = tracked.agent.view
+        if view is None or not _may_transfer(order, view, group) or not self._retries.due(tracked.partition):
             return False
         to = next((peer for peer in successors(group) if peer.store == order.store), None)
         if to is None:
-            self._look_again(seat.partition)
+            self._context.queue.add(tracked.partition, after=_SUCCESSOR_POLL_SECONDS)
             return False
-        self._transfers.begin(seat.partition, to, why="order")
+        self._transfers.begin(tracked.partition, to, why="order")
         return True
 
-    def _look_again(self, partition: Partition) -> None:
-        """Nobody tells when a store that was away has everything, and answers."""
-        if partition not in self._awaited:
-            self._awaited.add(partition)
-            self._context.clock.call_at(self._context.clock.now() + _LOOK_SECONDS, partial(self._look, partition))
-
-    def _look(self, partition: Partition) -> None:
-        self._awaited.discard(partition)
-        self._context.work.stir(partition)
-
     def _withdraw(self, partition: Partition, kv: KeyValue) -> None:
-        write = WriteOne(
+        write = KeyWrite(
             what="order",
             op=Delete(kv.key),
             mod_revision=kv.mod_revision,
             table="",
-            done=lambda _: None,
-            lost=lambda _: self._context.work.stir(partition),
+            on_written=lambda _: None,
+            on_conflict=lambda _: self._context.queue.add(partition),
         )
         self._writes.add(write)
 
@@ -122,8 +114,8 @@ class Orders:
         return Partition(table, int(number) if number.isdecimal() else -1)
 
 
-def _in_season(order: LeaderOrder, view: PartitionView, group: GroupView) -> bool:
-    """Whether nothing speaks against it now."""
+def _may_transfer(order: LeaderOrder, view: PartitionView, group: GroupView) -> bool:
+    """Whether no change has priority over the order."""
     if view.lock is not None or group.applied.joint or group.newest != group.applied:
         return False
     steps = view.pending.queue if view.pending is not None else ()

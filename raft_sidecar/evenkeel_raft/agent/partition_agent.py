@@ -1,17 +1,17 @@
-"""The sidecar half of the protocol for one partition on one store: what it remembers between two events.
+"""Sans-IO agent of one partition on one store: its state between two events.
 
-Sans-IO. The decisions are the protocol's (`leader`, `replica`); what is added here is memory, all of which may be lost
-at any moment: the view the watch last showed, whether this term's leader has begun with a linearizable read, which
-transaction is on its way, and which lock is certainly ours. Whoever drives it (the sidecar's process, or the explorer)
-asks what may be done, does it, and says what came of it.
+The decisions are those of the protocol (`leader_decision`, `replica_decision`). This class adds memory, all of which
+may be lost at any moment: the last view, whether this term's leader has done its linearizable read, which transaction
+is in flight, and which lock certainly belongs to this leader. Its driver (the sidecar, or the explorer) asks what to
+do, does it, and reports the outcome.
 
-    see            the watch, or a linearizable read, shows the keys at a revision
-    to_start       the replica this volume should start
-    lead           what the leader does next; nothing before `reads_first` has been satisfied in its term (`may_lead`)
-    proposed       raft has taken a configuration to log
-    sent/answered  a transaction leaves, and its result arrives; `gave_up` when it never does
-    suspects       the keys seem to leave this store's replica out: read them anew, then `clear`
-    cleared        they do, at one revision: ask the leader, and only then delete
+    see            the watch or a linearizable read shows the keys at a revision
+    to_start       the replica that this volume should start
+    lead           the leader's next action; nothing before its term's linearizable read (`reads_first`, `may_lead`)
+    proposed       raft accepted a configuration
+    sent/answered  a transaction was sent, and its result arrived; `gave_up` if the outcome is unknown
+    suspects       the keys seem to exclude this store's replica: read them linearizably, then call `clear`
+    cleared        the replica that a linearizable read excluded: ask the group's leader before deleting it
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["PartitionAgent", "SeenTable"]
 
 
 class SeenTable(msgspec.Struct, frozen=True):
-    """What the agent needs of a ready table's record: its mod revision, which all transactions compare."""
+    """The fields of a ready table's record that the agent needs; all transactions compare its mod revision."""
 
     mod_revision: int
     mode: Retarget
@@ -36,7 +36,7 @@ class SeenTable(msgspec.Struct, frozen=True):
 
 
 class PartitionAgent:
-    """One partition's agent on one store."""
+    """The agent of one partition on one store."""
 
     __slots__ = (
         "_keys", "_table_key", "cleared", "held", "lock_compared", "lock_mod", "need", "read_term", "seeding", "seen",
@@ -49,11 +49,14 @@ class PartitionAgent:
         self.store = store
         self.volume = volume
         self.held = held
-        """The highest replica id this volume ever held of the group; what it held it never starts again."""
+        """The highest replica id that this volume ever held of the group;
+
+        the volume never starts it or a lower one again.
+        """
         self.restart()
 
     def restart(self) -> None:
-        """Begin with nothing but what is durable."""
+        """Reset to the durable state."""
         self.view: PartitionView | None = None
         self.table: SeenTable | None = None
         self.seen = 0
@@ -62,37 +65,40 @@ class PartitionAgent:
         self.waiting = ""
         self.lock_mod = 0
         self.lock_compared: tuple[int, int] | None = None
-        """Pending and lock as a lock transaction of unknown outcome compares them: while they are so, it may land."""
+        """Pending and lock as compared by a lock transaction of unknown outcome;
+
+        while unchanged, it may still succeed.
+        """
         self.cleared: ReplicaId | None = None
         self.seeding = 0
-        """For which version of the table's record the group's configuration was logged anew in this term."""
+        """The version of the table's record for which this term's leader proposed the group's configuration again."""
 
-    # Seeing
+    # Observing
 
     def see(self, view: PartitionView, table: SeenTable | None, *, revision: int) -> None:
-        """The keys as of `revision`; `table` is None unless the table is ready.
+        """Record the keys as of `revision`; `table` is None unless the table is ready.
 
-        A watch that a read has overtaken, or a read that the watch has, brings nothing back that is over.
+        Ignores a view that is older than the last one: a watch and a read can overtake each other.
         """
         if revision >= self.seen:
             self.view, self.table, self.seen = view, table, revision
 
     def begin_term(self, term: int) -> None:
-        """What was just seen was read linearizably after the election to `term`."""
+        """Record that the last view was read linearizably after the election of `term`."""
         self.read_term, self.lock_mod, self.seeding = term, 0, 0
 
-    # Leading
+    # LeaderDriver
 
     def reads_first(self, term: int) -> bool:
-        """Whether the leader of `term` must begin with a linearizable read of the keys."""
+        """Whether the leader of `term` must read the keys linearizably before it acts."""
         return self.table is not None and not self.waiting and self.read_term != term
 
     def may_lead(self, term: int) -> bool:
-        """Whether the leader of `term` has read, nothing is on its way, and what it wrote has been seen."""
+        """Whether the leader of `term` has read, has no transaction in flight, and has seen its last write."""
         return self.table is not None and not self.waiting and self.read_term == term and self.seen >= self.need
 
     def lead(self, group: leader_decision.GroupView) -> leader_decision.Action | None:
-        """What the leader does next, or None while there is nothing, or something must arrive first."""
+        """Return the leader's next action; None if there is none or it must wait."""
         if self.view is None or self.table is None or not self.may_lead(group.term):
             return None
         outstanding = self.lock_compared == (self.view.pending_mod, self.view.lock_mod)
@@ -105,12 +111,12 @@ class PartitionAgent:
         )
 
     def proposed(self, propose: leader_decision.Propose) -> None:
-        """Raft has taken the configuration to log."""
+        """Record that raft accepted the configuration."""
         if propose.what == "seed":
             self.seeding = propose.configuration.token
 
     def sent(self, write: leader_decision.Write) -> None:
-        """A transaction is on its way; until it is answered, no lock is certain."""
+        """Record that a transaction is in flight; until it is answered, no lock is certain."""
         assert self.view is not None
         if write.what == "lock":
             self.lock_compared = (self.view.pending_mod, self.view.lock_mod)
@@ -118,7 +124,7 @@ class PartitionAgent:
         self.waiting = write.what
 
     def answered(self, result: TxnResult, *, revision: int) -> None:
-        """The transaction's result; nothing more is done until the watch has shown `revision`."""
+        """Record the transaction's result; the leader waits until the watch has shown `revision`."""
         if self.waiting == "lock":
             self.lock_compared = None
             self.lock_mod = result.revision if result.succeeded else 0
@@ -126,21 +132,21 @@ class PartitionAgent:
         self.need = revision
 
     def gave_up(self) -> None:
-        """The outcome stays unknown: begin again with a linearizable read, and put the lock anew."""
+        """Record that the outcome stays unknown: the leader reads linearizably and writes its lock again."""
         self.waiting, self.read_term, self.lock_mod = "", 0, 0
 
     # Starting and deleting
 
     def to_start(self) -> replica_decision.Start | None:
-        """The replica to start, where the table is ready and none of the group runs here."""
+        """Return the replica to start, given that none of the group runs here; None if the table is not ready."""
         if self.view is None or self.table is None:
             return None
         return replica_decision.start(self.view, store=self.store, volume=self.volume, newest_held=self.held)
 
     def suspects(self, running: ReplicaId) -> bool:
-        """Whether what was last seen makes it worth finding out if the replica may go."""
+        """Whether the last view excludes the replica, so that a linearizable read is worthwhile."""
         return self.view is not None and replica_decision.excluded(self.view, running)
 
     def clear(self, running: ReplicaId) -> None:
-        """What was just seen was read linearizably: remember whether it leaves the replica out."""
+        """Record whether the view just read linearizably excludes the replica."""
         self.cleared = running if self.suspects(running) else None

@@ -1,7 +1,7 @@
-"""The other stores: who is registered, and where they are.
+"""Addresses of the other stores.
 
-A store whose registration has ended may well be alive: it lost etcd, not its peers. So what was known of it stays in
-force for as long as the operator keeps its record, or a partition of ours names it.
+A store whose registration has ended may still be alive: it lost etcd, not its peers. Its last address stays known
+while the operator keeps its record, or while a partition on this store names it.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import StoreRecord, StoreState, decode
 from evenkeel_raft.shared.identity import Address
 
-__all__ = ["Stores"]
+__all__ = ["PeerRegistry"]
 
 
-class Stores:
+class PeerRegistry:
     """All stores of the StoreCluster as last seen."""
 
     def __init__(self, keys: Keys, me: str) -> None:
@@ -26,29 +26,29 @@ class Stores:
         self._kvs: dict[str, KeyValue] = {}
         self._addresses: dict[str, Address] = {}
         self.problems: dict[str, str] = {}
-        """Stores that cannot be reached for what their record says."""
+        """Why stores cannot be reached, for stores with an invalid record."""
 
-    def begin(self, snapshot: Snapshot) -> None:
-        """All identities and states at one revision."""
+    def load(self, snapshot: Snapshot) -> None:
+        """Replace all registrations and states by a listing."""
         self._kvs = {kv.key: kv for kv in snapshot.kvs}
 
-    def take(self, event: Event) -> None:
-        """One change."""
+    def apply(self, event: Event) -> None:
+        """Apply one event."""
         if event.kv is None:
             self._kvs.pop(event.key, None)
         else:
             self._kvs[event.key] = event.kv
 
     def count(self) -> int:
-        """How many stores are registered."""
+        """Return how many stores are registered."""
         return sum(not self._is_state(key) for key in self._kvs)
 
     def registration(self, store: str) -> KeyValue | None:
-        """The store's identity, there while its lease is."""
+        """Return the store's registration, which exists while its lease does."""
         return self._kvs.get(self._keys.store(store))
 
     def addresses(self, *, named: Container[str]) -> dict[str, Address]:
-        """Where all stores but this one are; `named` are those that partitions of ours name."""
+        """Return the addresses of all other stores; `named` are the stores that this store's partitions name."""
         self.problems = {}
         found: dict[str, Address] = {}
         for key in sorted(self._kvs, key=self._is_state):
@@ -59,7 +59,7 @@ class Stores:
         return dict(self._addresses)
 
     def _is_state(self, key: str) -> bool:
-        """What a store says of itself comes first; the operator's copy is for while it says nothing."""
+        """Whether the key is the operator's copy of a record; a store's own registration takes precedence over it."""
         return key.startswith(self._keys.store_states())
 
     def _find(self, kv: KeyValue, found: dict[str, Address]) -> None:

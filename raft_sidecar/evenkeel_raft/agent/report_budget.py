@@ -1,15 +1,17 @@
-"""Which keys of a store's report to write now: those that changed enough, as far as the byte budget allows.
+"""Selects the keys of a store's report to write now: those that changed enough, within a byte budget.
 
-    header   `load/<s>`: totals, replicas being filled, problems, damage
+    header   `load/<s>`: totals, snapshot transfers, problems, damage
     slices   `load/<s>/<table>/<slice>`: the sizes of the store's replicas
 
-A token bucket limits what a store writes. All stores share one rate, so that a cluster costs etcd the same whether it
-has ten stores or a thousand. A small store never empties its bucket and reports every few seconds; a large one writes
-the keys that have waited longest. News of fills, problems and damage may overdraw the bucket, and so go out at once.
+A token bucket limits what a store writes. All stores share one rate, so that reports cost etcd the same for ten stores
+as for a thousand. A small store never empties its bucket and reports every few seconds; a large one writes the keys
+that have waited longest. Changes of snapshot transfers, problems and damage are urgent: they may overdraw the bucket
+and are written at once.
 
-In the older form the header has the sizes too, and one header of a large store costs many minutes of its budget. Only
-changes of sizes wait for that: news go out at once, as in the release that knows no other form. The newer form begins
-with a full bucket, or what a store owes for the older form would delay its first reports.
+In the older format the header contains the sizes too, and one header of a large store costs many minutes of its
+budget. Only changes of sizes wait for the budget; urgent changes are written at once, as in the release that knows no
+other format. A store starts the newer format with a full bucket, because debt from the older format would delay its
+first reports.
 """
 
 from __future__ import annotations
@@ -22,24 +24,24 @@ import msgspec
 from evenkeel.metastore.metastore_api import Delete, Put
 from evenkeel.protocol.records import GroupLoad, LoadSlice, StoreLoad, encode
 
-__all__ = ["BURST_SECONDS", "LEAST_RATE", "PacedReport", "Sizes", "cost", "rough"]
+__all__ = ["BURST_SECONDS", "LEAST_RATE", "BudgetedReport", "Sizes", "cost", "rough"]
 
 BURST_SECONDS: Final = 100.0
-"""How much unused budget is kept: a store that just started reports everything at once where this suffices."""
+"""The bucket holds the budget of so many seconds: enough for most stores to report everything at their start."""
 LEAST_RATE: Final = 200.0
-"""Bytes per second that a store may write however many stores there are."""
+"""Bytes per second that a store may write regardless of the number of stores."""
 _ENTRY_OVERHEAD: Final = 64
-"""What etcd stores beside key and value, roughly."""
+"""Approximate bytes that etcd stores in addition to key and value."""
 _SIGNIFICANT: Final = 10
-"""A size that differs by less than a tenth of what was written is no reason to write."""
+"""A size is written only if it differs from the written one by more than a tenth."""
 _BATCH_KEYS: Final = 16
 
 Sizes = Mapping[int, int]
-"""By partition, bytes of its data."""
+"""Bytes of data by partition."""
 
 
 def rough(number: float) -> int:
-    """Round to two digits that count."""
+    """Round to two significant digits."""
     whole = round(number)
     return round(whole, min(0, 2 - len(str(abs(whole)))))
 
@@ -52,14 +54,14 @@ class _Written(NamedTuple):
 class _Due(NamedTuple):
     key: str
     content: StoreLoad | Sizes | None
-    """None: the key goes."""
+    """None: delete the key."""
 
 
-class PacedReport:
-    """What of a report is in the metastore, and what comes next."""
+class BudgetedReport:
+    """Tracks which keys of a report the metastore has, and selects those to write next."""
 
     def __init__(self, header: str, *, rate: float, now: float) -> None:
-        """`header` is the key of the header, `rate` bytes per second at first."""
+        """`header` is the key of the header, `rate` the initial budget in bytes per second."""
         self._header = header
         self._written: dict[str, _Written] = {}
         self._lease = 0
@@ -69,7 +71,7 @@ class PacedReport:
     def batches(
         self, header: StoreLoad, slices: Mapping[str, Sizes], *, lease: int, rate: float, now: float
     ) -> Iterator[tuple[tuple[Put | Delete, ...], Callable[[], None]]]:
-        """Yield operations of one transaction each, and what to call when it is done."""
+        """Yield the operations of one transaction at a time, with a callback for its success."""
         if lease != self._lease:
             self._lease, self._written = lease, {}
         self._level = min(rate * BURST_SECONDS, self._level + rate * (now - self._filled_at))
@@ -86,7 +88,7 @@ class PacedReport:
     def _batch(
         self, some: Iterable[_Due], *, lease: int, now: float
     ) -> tuple[tuple[Put | Delete, ...], Callable[[], None]]:
-        """Spend the budget on as many as it lasts for; what fails to be written is spent as well."""
+        """Charge the budget for as many keys as it allows; failed writes are charged too."""
         taken: list[_Due] = []
         operations: list[Put | Delete] = []
         for due in some:
@@ -108,17 +110,17 @@ class PacedReport:
 
     @property
     def _before(self) -> StoreLoad | None:
-        """The header as it was last written."""
+        """The header as last written."""
         written = self._written.get(self._header)
         return written.content if written is not None and isinstance(written.content, StoreLoad) else None
 
     @property
     def _older(self) -> bool:
-        """Whether the header was last written in the older form."""
+        """Whether the header was last written in the older format."""
         return self._before is not None and bool(self._before.tables)
 
     def _urgent(self, header: StoreLoad) -> bool:
-        """Whether the header has news that somebody waits for."""
+        """Whether the header has urgent changes."""
         return self._before is None or _news(header) != _news(self._before)
 
     def _due(self, header: StoreLoad, slices: Mapping[str, Sizes]) -> Iterator[_Due]:
@@ -137,7 +139,7 @@ class PacedReport:
 
 
 def cost(operation: Put | Delete) -> int:
-    """What an operation costs the metastore, in bytes."""
+    """Return the approximate cost of an operation for the metastore, in bytes."""
     value = len(operation.value) if isinstance(operation, Put) else 0
     return len(operation.key) + value + _ENTRY_OVERHEAD
 
@@ -157,7 +159,7 @@ def _operation(due: _Due, lease: int) -> Put | Delete:
 
 
 def _news(header: StoreLoad) -> StoreLoad:
-    """The part of a header that does not wait."""
+    """Return the part of a header whose changes are urgent."""
     tables: dict[str, tuple[GroupLoad, ...]] = dict.fromkeys(header.tables, ())
     return msgspec.structs.replace(header, log_bytes=0, bytes_per_second=0, copied_per_second=None, tables=tables)
 

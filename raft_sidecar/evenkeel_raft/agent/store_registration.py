@@ -1,11 +1,11 @@
-"""The store's registration: its record, bound to a lease that lives as long as the process does.
+"""Registers the store: its record, bound to a lease that lives as long as the process.
 
-A store's name belongs to one live process. A predecessor on the same volume is replaced at once: the volume has one
-owner, which is us. One on another volume is waited for, because it may be alive, and whoever is registered is who plans
-count on. Once registered, a process that finds another one of its own volume in its place does not fight for it.
+A store's name belongs to one live process. A process replaces a predecessor on the same volume at once, because the
+volume has one owner. It waits for a process on another volume, which may be alive and which plans count on. A
+registered process that is replaced by another process on the same volume does not take the name back.
 
-The record announces which cluster versions the store can work with. A store that cannot work with the present one does
-not register, and the transaction compares the version, so that it cannot rise in between.
+The record announces the cluster versions that the store supports. A store that does not support the current version
+does not register, and the transaction compares the version, so that it cannot rise in between.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from evenkeel.metastore.leases import keep_alive
 from evenkeel.metastore.metastore_api import Compare, KeyValue, Lease, Put, Txn, unchanged
 from evenkeel.protocol.records import StoreRecord, decode, encode
 from evenkeel.runtime.backoff import Backoff
-from evenkeel_raft.agent.agent_context import Context
+from evenkeel_raft.agent.agent_context import AgentContext
 
-__all__ = ["Registration"]
+__all__ = ["StoreRegistration"]
 
 log = logging.getLogger(__name__)
 
 
-class Registration:
+class StoreRegistration:
     """Keeps `stores/<s>` while the process lives."""
 
-    def __init__(self, context: Context, *, on_admitted: Callable[[], None]) -> None:
+    def __init__(self, context: AgentContext, *, on_registered: Callable[[], None]) -> None:
         self._context = context
-        self._on_admitted = on_admitted
+        self._on_registered = on_registered
         self._key = context.keys.store(context.me.store)
         self._value = b""
         self._changed = asyncio.Event()
@@ -42,57 +42,57 @@ class Registration:
         self._seen = 0
         self._put_at = 0
         self._own: set[int] = set()
-        self._left = False
+        self._deregistered = False
         self.lease: Lease | None = None
-        """While registered, as far as is known."""
-        self.admitted = False
-        """Whether this process is, or was last, the one registered under its name."""
+        """The lease while registered, as far as this process knows."""
+        self.owns_name = False
+        """Whether this process is the last one known to be registered under its name."""
         self.problem = "not registered yet"
-        """Why it is not registered; empty if it is."""
+        """Why the store is not registered; empty if it is."""
 
-    def see(self, kv: KeyValue | None, *, at: int) -> None:
-        """The key as of a revision."""
+    def observe(self, kv: KeyValue | None, *, at: int) -> None:
+        """Record the key as of a revision."""
         self._kv, self._seen = kv, at
         self._changed.set()
 
     def announce(self) -> None:
-        """What the store can work with may have changed: write it where it has."""
+        """Write the record again if the supported versions have changed."""
         self._changed.set()
 
     async def run(self) -> None:
-        """Register, and again whenever that is lost, until cancelled."""
+        """Register, and register again whenever the registration is lost, until cancelled."""
         settings = self._context.settings
         backoff = Backoff(clock=self._context.clock, rng=self._context.rng, first=settings.retry_seconds)
-        while not self._left:
+        while not self._deregistered:
             try:
                 if await self._register():
                     backoff.reset()
-                    await self._hold()
+                    await self._keep_alive()
             except LeaseNotFoundError as error:
                 self.problem = str(error)
             except UnreachableError as error:
-                self.problem = f"not registered: {error}"
+                self.problem = f"registration failed: {error}"
                 await backoff.wait()
             finally:
                 self.lease = None
 
-    async def leave(self) -> None:
-        """End the registration now, for good; where the metastore does not answer, it ends by itself."""
-        self._left = True
-        lease, self.lease, self.problem = self.lease, None, "the store has left"
+    async def deregister(self) -> None:
+        """End the registration for good; if the metastore does not answer, the lease expires."""
+        self._deregistered = True
+        lease, self.lease, self.problem = self.lease, None, "the store has deregistered"
         self._changed.set()
         if lease is not None:
             with contextlib.suppress(UnreachableError):
                 await lease.revoke()
 
     async def _register(self) -> bool:
-        """Take the name if it is free, else wait for a change; whether it was taken."""
+        """Take the name if it is free, otherwise wait for a change; return whether the name was taken."""
         context = self._context
         self._changed.clear()
         kv = await context.metastore.get(self._key)
-        self.problem = self._obstacle(kv)
+        self.problem = self._conflict(kv)
         if self.problem:
-            self.admitted = False
+            self.owns_name = False
             log.warning("%s", self.problem)
             await self._changed.wait()
             return False
@@ -100,15 +100,15 @@ class Registration:
         self._own.add(lease.id)
         if not await self._put(lease, unchanged(self._key, kv)):
             return False
-        self.lease, self.admitted = lease, True
-        self._on_admitted()
+        self.lease, self.owns_name = lease, True
+        self._on_registered()
         return True
 
     async def _put(self, lease: Lease, compare: Compare) -> bool:
-        """Write the record if nothing has changed; whether it was written."""
+        """Write the record if nothing has changed; return whether it was written."""
         context, value = self._context, self._record()
         version = await context.metastore.get(context.keys.version)
-        context.version.see(version)
+        context.version.observe(version)
         compares = (compare, unchanged(context.keys.version, version))
         result = await context.metastore.txn(Txn(compares, (Put(self._key, value, lease.id),)))
         context.counters.transactions["register", "done" if result.succeeded else "refused"] += 1
@@ -121,16 +121,16 @@ class Registration:
         return encode(msgspec.structs.replace(context.me.record, versions=context.version.announced))
 
     async def _announce(self) -> None:
-        """Write the record again where it says something else now; refused, the watch is about to say why."""
+        """Write the record again if it has changed; if the write is rejected, the watch is about to show why."""
         if self.lease is not None and self._record() != self._value:
             await self._put(self.lease, Compare(self._key, "mod", "=", self._put_at))
 
-    async def _hold(self) -> None:
-        """Refresh the lease until the registration is no longer ours."""
+    async def _keep_alive(self) -> None:
+        """Refresh the lease until the registration belongs to another process."""
         assert self.lease is not None
         alive = asyncio.ensure_future(keep_alive(self.lease, clock=self._context.clock))
         try:
-            while not self._left and self._ours():
+            while not self._deregistered and self._ours():
                 self._changed.clear()
                 await self._announce()
                 changed = asyncio.ensure_future(self._changed.wait())
@@ -143,12 +143,12 @@ class Registration:
             await asyncio.gather(alive, return_exceptions=True)
 
     def _ours(self) -> bool:
-        """Whether the key is as we put it, or the watch has yet to show that."""
+        """Whether the key is as this process wrote it, or the watch has not shown that write yet."""
         assert self.lease is not None
         return self._seen < self._put_at or (self._kv is not None and self._kv.lease == self.lease.id)
 
-    def _obstacle(self, kv: KeyValue | None) -> str:
-        """Why the name cannot be taken now; empty if it can."""
+    def _conflict(self, kv: KeyValue | None) -> str:
+        """Return why the name cannot be taken now; empty if it can."""
         if kv is None or not kv.lease or kv.lease in self._own:
             return ""
         me = self._context.me
@@ -158,9 +158,9 @@ class Registration:
             return str(error)
         if volume != me.volume:
             return (
-                f"another process is registered as store {me.store}, with volume {volume} instead of {me.volume}: "
-                "waiting for it to end"
+                f"another process is registered as store {me.store} with volume {volume}, and this one has volume "
+                f"{me.volume}; stop that process, or give this one another name"
             )
-        if self.admitted:
-            return f"another process has registered as store {me.store} with the same volume: waiting for it to end"
+        if self.owns_name:
+            return f"another process registered as store {me.store} with the same volume; stop one of them"
         return ""

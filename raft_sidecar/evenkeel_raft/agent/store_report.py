@@ -1,7 +1,7 @@
-"""What the store reports of itself and its replicas, bound to the store's lease.
+"""Reports load, sizes and problems of the store, bound to the store's lease.
 
-Sizes and rates are rounded to two digits, and `report_budget` decides what is written when: a store at rest costs the
-metastore nothing, and a busy one no more than its share. The same pass finds replicas whose fill makes no progress.
+Sizes and rates are rounded to two digits, and `report_budget` selects what is written when: an idle store costs the
+metastore nothing, and a busy one at most its share. The same pass detects stalled snapshot transfers.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from evenkeel.errors import LeaseNotFoundError, RefusedError, UnreachableError
 from evenkeel.metastore.metastore_api import Delete, Lease, Put, Txn
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import GroupLoad, StoreLoad
-from evenkeel_raft.agent.agent_context import Context
+from evenkeel_raft.agent.agent_context import AgentContext
 from evenkeel_raft.agent.agent_settings import Tuning
-from evenkeel_raft.agent.report_budget import LEAST_RATE, PacedReport, cost, rough
+from evenkeel_raft.agent.report_budget import LEAST_RATE, BudgetedReport, cost, rough
 from evenkeel_raft.shared.raft_groups import GroupReport, Partition
 
-__all__ = ["CopyRate", "LoadReports", "Stalls", "load_of", "slices_of", "with_tables"]
+__all__ = ["CopyRate", "StallDetector", "StoreReporter", "load_of", "slices_of", "with_tables"]
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +31,8 @@ _MOST_FILLING: Final = 100
 _MEASURED_BYTES: Final = 1 << 20
 _MEASURED_SECONDS: Final = 5.0
 _MEMORY_SECONDS: Final = 60.0
-_RESTORING: Final = 10
-"""How many times longer a replica may take to restore what it has received: how far it is, nobody can tell."""
+_RESTORE_FACTOR: Final = 10
+"""A replica may take so many times longer to restore a received snapshot, because its progress is unknown."""
 
 
 def load_of(
@@ -43,9 +43,9 @@ def load_of(
     clock_ahead: int = 0,
     copies: float | None = None,
 ) -> StoreLoad:
-    """The report of a store that has these replicas, whose leaders take so many bytes per second; without sizes.
+    """Return the report of a store with these replicas, without sizes.
 
-    `copies` is how many bytes per second were copied to the store.
+    `rates` are the bytes per second proposed to each group; `copies` is the bytes per second copied to the store.
     """
     return StoreLoad(
         replicas=len(reports),
@@ -64,7 +64,7 @@ def load_of(
 
 
 def slices_of(reports: Mapping[Partition, GroupReport], *, keys: Keys, store: str) -> dict[str, dict[int, int]]:
-    """The sizes of these replicas by the key that each is reported in."""
+    """Return the sizes of these replicas by the key that reports them."""
     slices: dict[str, dict[int, int]] = {}
     for (table, partition), report in reports.items():
         if report.bytes is not None:
@@ -75,7 +75,7 @@ def slices_of(reports: Mapping[Partition, GroupReport], *, keys: Keys, store: st
 def with_tables(
     load: StoreLoad, reports: Mapping[Partition, GroupReport], *, rates: Mapping[Partition, float]
 ) -> StoreLoad:
-    """The report in the older form, sizes included: for as long as a process that knows no other may read it."""
+    """Return the report in the older format, with sizes, for readers that know no other."""
     tables: dict[str, list[GroupLoad]] = {}
     for partition, report in sorted(reports.items()):
         size = None if report.bytes is None else rough(report.bytes)
@@ -86,7 +86,7 @@ def with_tables(
 
 
 def _furthest(reports: Mapping[Partition, GroupReport]) -> list[tuple[Partition, GroupReport]]:
-    """The replicas that fill others; of very many, those that are furthest."""
+    """Return the replicas that send snapshots; of very many, those with the most progress."""
     filling = [(partition, report) for partition, report in reports.items() if report.filling]
     return sorted(filling, key=lambda entry: (-max(entry[1].filling.values()), entry[0]))[:_MOST_FILLING]
 
@@ -109,62 +109,62 @@ class _Progress(msgspec.Struct):
     stalled: bool = False
 
 
-class Stalls:
-    """Members being filled that have not got fuller for too long."""
+class StallDetector:
+    """Detects snapshot transfers that make no progress."""
 
     def __init__(self, tuning: Tuning) -> None:
         self._tuning = tuning
         self._progress: dict[tuple[Partition, str], _Progress] = {}
 
-    def look(self, reports: Mapping[Partition, GroupReport], *, now: float) -> list[Partition]:
-        """Compare with the last look; returns the partition of each that has come to a standstill since then."""
+    def check(self, reports: Mapping[Partition, GroupReport], *, now: float) -> list[Partition]:
+        """Compare with the previous check; return the partition of each newly stalled transfer."""
         before, self._progress = self._progress, {}
-        patience = self._tuning.now.stalled_seconds
+        timeout = self._tuning.current.stalled_seconds
         fresh: list[Partition] = []
         for partition, report in reports.items():
             for store, done in report.filling.items():
                 known = before.get((partition, store))
                 if known is None or done > known.done:
                     known = _Progress(done, now)
-                elif not known.stalled and now - known.since >= patience * (_RESTORING if done >= 1 else 1):
+                elif not known.stalled and now - known.since >= timeout * (_RESTORE_FACTOR if done >= 1 else 1):
                     known.stalled = True
                     fresh.append(partition)
                 self._progress[partition, store] = known
         return fresh
 
     def problems(self) -> Iterator[tuple[Partition, str]]:
-        """Those at a standstill."""
+        """Yield the stalled transfers."""
         for (partition, store), progress in self._progress.items():
             if progress.stalled and progress.done >= 1:
-                yield partition, f"the replica on {store} has received everything, and its store does not restore it"
+                yield partition, f"snapshot restore stalled on {store}: all data received, not restored"
             elif progress.stalled:
-                yield partition, f"the replica on {store} is {progress.done:.0%} full and gets no fuller"
+                yield partition, f"snapshot transfer to {store} stalled at {progress.done:.0%}"
 
 
 class CopyRate:
-    """How fast replicas are copied to this store, as measured while some were."""
+    """Measures how fast replicas are copied to this store."""
 
     def __init__(self) -> None:
         self._seen = (0, 0.0)
         self.bytes_per_second: float | None = None
 
-    def look(self, received: tuple[int, float]) -> None:
-        """Compare with the last look; newer measurements count more, by how long they lasted."""
+    def update(self, received: tuple[int, float]) -> None:
+        """Compare with the last measurement; longer and newer measurements weigh more."""
         size, seconds = (now - before for now, before in zip(received, self._seen, strict=True))
         if size < _MEASURED_BYTES and seconds < _MEASURED_SECONDS:
-            return  # so little tells more about waiting than about copying
+            return  # too little data to measure the rate rather than the waiting time
         self._seen = received
         measured, known = size / max(seconds, 1e-3), self.bytes_per_second
         weight = min(1.0, seconds / _MEMORY_SECONDS)
         self.bytes_per_second = measured if known is None else known + weight * (measured - known)
 
 
-class LoadReports:
-    """Looks at the replicas from time to time, and reports."""
+class StoreReporter:
+    """Reports the store's load and replicas periodically."""
 
     def __init__(
         self,
-        context: Context,
+        context: AgentContext,
         *,
         lease: Callable[[], Lease | None],
         problems: Callable[[Mapping[Partition, GroupReport]], Mapping[Partition, str]],
@@ -172,9 +172,9 @@ class LoadReports:
         stores: Callable[[], int],
         sliced: Callable[[], bool],
     ) -> None:
-        """`stalled` is called for each member of a partition whose fill makes no progress.
+        """`stalled` is called with the partition of each stalled snapshot transfer.
 
-        `stores` is how many stores share the budget, and `sliced` whether every reader knows the newer form.
+        `stores` returns how many stores share the budget, and `sliced` whether every reader knows the newer format.
         """
         self._context = context
         self._lease = lease
@@ -183,11 +183,11 @@ class LoadReports:
         self._stores = stores
         self._sliced = sliced
         self._proposed: dict[Partition, int] = {}
-        self._looked = context.clock.now()
-        self._paced = PacedReport(context.keys.load(context.me.store), rate=self._rate, now=self._looked)
+        self._measured_at = context.clock.now()
+        self._budgeted = BudgetedReport(context.keys.load(context.me.store), rate=self._rate, now=self._measured_at)
         self._ahead = 0
         self._copies = CopyRate()
-        self.stalls = Stalls(context.tuning)
+        self.stalls = StallDetector(context.tuning)
 
     @property
     def _rate(self) -> float:
@@ -199,7 +199,7 @@ class LoadReports:
             await self._context.clock.sleep(self._context.settings.report_seconds)
             reports = self._context.groups.reports()
             now = self._context.clock.now()
-            for partition in self.stalls.look(reports, now=now):
+            for partition in self.stalls.check(reports, now=now):
                 self._context.counters.failures["catch-up"] += 1
                 self._stalled(partition)
             await self._report(reports, now)
@@ -208,7 +208,7 @@ class LoadReports:
         rates, lease = self._rates(reports, now), self._lease()
         if lease is None:
             return
-        self._copies.look(self._context.groups.received())
+        self._copies.update(self._context.groups.received())
         load = load_of(
             reports,
             rates=rates,
@@ -219,7 +219,7 @@ class LoadReports:
         slices = slices_of(reports, keys=self._context.keys, store=self._context.me.store) if self._sliced() else {}
         if not self._sliced():
             load = with_tables(load, reports, rates=rates)
-        for operations, done in self._paced.batches(load, slices, lease=lease.id, rate=self._rate, now=now):
+        for operations, done in self._budgeted.batches(load, slices, lease=lease.id, rate=self._rate, now=now):
             if not await self._write(operations):
                 return
             done()
@@ -227,7 +227,7 @@ class LoadReports:
     def _clock_ahead(self) -> int:
         before, self._ahead = self._ahead, self._context.groups.clock_ahead()
         if self._ahead and not before:
-            log.warning("this store's wall clock is %+d s off most stores': check NTP on its node", self._ahead)
+            log.warning("the wall clock differs from most stores' by %+d s; check NTP on this node", self._ahead)
         return self._ahead
 
     async def _write(self, operations: tuple[Put | Delete, ...]) -> bool:
@@ -239,16 +239,16 @@ class LoadReports:
             return False
         except RefusedError as error:
             counters.transactions["load", "refused"] += 1
-            log.warning("the store's load is not reported: %s", error)
+            log.warning("reporting the store's load failed: %s", error)
             return False
         counters.transactions["load", "done"] += 1
         counters.report_bytes += sum(map(cost, operations))
         return True
 
     def _rates(self, reports: Mapping[Partition, GroupReport], now: float) -> dict[Partition, float]:
-        elapsed = max(now - self._looked, 1e-3)
+        elapsed = max(now - self._measured_at, 1e-3)
         before, self._proposed = self._proposed, {p: report.proposed_bytes for p, report in reports.items()}
-        self._looked = now
+        self._measured_at = now
         return {
             partition: (proposed - before[partition]) / elapsed
             for partition, proposed in self._proposed.items()

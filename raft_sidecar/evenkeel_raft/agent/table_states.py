@@ -1,7 +1,7 @@
-"""Which tables are ready, and which have been dropped.
+"""Records and tombstones of tables: which tables are ready, and which were dropped.
 
-Records and tombstones come by one watch, so that a drop is one change: whoever sees the tombstone no longer sees the
-record, and nothing an older view of the partitions' keys asks for is started any more.
+Both are watched at one revision. A store that sees the tombstone therefore no longer sees the record, and does not
+start a replica that an older view of the partitions' keys asks for.
 """
 
 from __future__ import annotations
@@ -12,37 +12,37 @@ from evenkeel.errors import MalformedRecordError
 from evenkeel.metastore.metastore_api import Event, KeyValue, Snapshot
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import TableRecord, TableState, decode
-from evenkeel_raft.agent.key_mirror import Mirror
+from evenkeel_raft.agent.key_mirror import KeyMirror
 from evenkeel_raft.agent.partition_agent import SeenTable
 
-__all__ = ["Tables"]
+__all__ = ["TableStates"]
 
 
-class Tables:
+class TableStates:
     """All tables of the StoreCluster as last seen."""
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
-        self._known = Mirror()
+        self._known = KeyMirror()
         self._seen: dict[str, tuple[int, SeenTable | None]] = {}
 
-    def begin(self, snapshot: Snapshot) -> None:
-        """All records and tombstones at one revision."""
-        self._known.learn_all(snapshot)
+    def load(self, snapshot: Snapshot) -> None:
+        """Replace all records and tombstones by a listing."""
+        self._known.update_all(snapshot)
 
-    def take(self, event: Event) -> str:
-        """One change; returns the table it is about."""
-        self._known.learn(event.key, event.kv, at=event.mod_revision)
+    def apply(self, event: Event) -> str:
+        """Apply one event; return its table."""
+        self._known.update(event.key, event.kv, at=event.mod_revision)
         return event.key.rpartition("/")[2]
 
     def read(self, table: str, record: KeyValue | None, *, at: int) -> None:
-        """The record as a read found it, perhaps ahead of the watch."""
-        self._known.learn(self._keys.table(table), record, at=at)
+        """Record the table's record as a read found it, perhaps ahead of the watch."""
+        self._known.update(self._keys.table(table), record, at=at)
 
     def ready(self, table: str) -> SeenTable | None:
-        """What to compare in transactions; None unless the table is ready. MalformedRecordError where nobody can tell.
+        """Return what transactions compare; None unless the table is ready.
 
-        Decoded once per version.
+        Raises MalformedRecordError for a malformed record. The record is decoded once per version.
         """
         kv = self._known.get(self._keys.table(table))
         if kv is None:
@@ -54,7 +54,7 @@ class Tables:
         return cached[1]
 
     def limits(self) -> dict[str, int]:
-        """Return the limits for copying of tables that have one of their own; a record nobody can read has none."""
+        """Return the copy limits of tables that have one; malformed records are ignored."""
         prefix, found = self._keys.table(""), {}
         for table in [kv.key.removeprefix(prefix) for kv in self._known if kv.key.startswith(prefix)]:
             with suppress(MalformedRecordError):
@@ -64,11 +64,11 @@ class Tables:
         return found
 
     def tombstone(self, table: str) -> KeyValue | None:
-        """There once the table has been dropped."""
+        """Return the tombstone, which exists once the table has been dropped."""
         return self._known.get(self._keys.tombstone(table))
 
     def dropped(self) -> list[str]:
-        """All tables with a tombstone."""
+        """Return all tables with a tombstone."""
         prefix = self._keys.tombstone("")
         return [kv.key.removeprefix(prefix) for kv in self._known if kv.key.startswith(prefix)]
 

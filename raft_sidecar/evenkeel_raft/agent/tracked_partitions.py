@@ -1,11 +1,11 @@
-"""The partitions that concern this store, each with its keys as last known and what its agent remembers.
+"""The partitions that concern this store, with their keys as last known and the state of their agents.
 
-The watch shows the keys of all partitions of the StoreCluster. Those in which this store is not named and has no
-replica are skipped by looking for its name in the bytes, and nothing is kept of them. When a change first names the
-store, the partition's other keys are not known: it gets a seat that is not `whole` until it has been read.
+The watch shows the keys of all partitions of the StoreCluster. Partitions that do not name this store and have no
+replica here are skipped by a search for the store's name in the raw bytes. When an event first names the store, the
+partition's other keys are unknown: it is tracked, but not `complete` until it has been read.
 
-Stable, pending, planned and lock come by one watch, so a seat's view is always of one revision: that of the watch, or
-that of a read which was ahead of it.
+One watch delivers stable, pending, planned and lock, so a partition's view is always of one revision: that of the
+watch, or that of a read that was ahead of it.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from evenkeel.metastore.metastore_api import KeyValue, Snapshot, WatchBatch
 from evenkeel.protocol.keys import Keys, PartitionKeys
 from evenkeel.protocol.partition_view import PartitionView, read_partition
 from evenkeel.protocol.records import encode
-from evenkeel_raft.agent.agent_context import Context
-from evenkeel_raft.agent.key_mirror import Mirror
+from evenkeel_raft.agent.agent_context import AgentContext
+from evenkeel_raft.agent.key_mirror import KeyMirror
 from evenkeel_raft.agent.partition_agent import PartitionAgent
-from evenkeel_raft.agent.table_states import Tables
+from evenkeel_raft.agent.table_states import TableStates
 from evenkeel_raft.shared.raft_groups import Partition
 
-__all__ = ["Seat", "Seats"]
+__all__ = ["TrackedPartition", "TrackedPartitions"]
 
 _KINDS = frozenset(("stable", "pending", "planned", "pending.lock"))
 
 
-class Seat:
+class TrackedPartition:
     """One partition as this store knows it."""
 
     __slots__ = (
@@ -41,11 +41,11 @@ class Seat:
         self.keys = keys
         self.agent = agent
         self.read_at = 0
-        """The revision of the last read or listing of all its keys; 0 while some are not known."""
+        """The revision of the last read or listing of all its keys; 0 while some are unknown."""
         self.leader: KeyValue | None = None
         """`leaders/<t>/<p>` as last read."""
         self.reported = 0
-        """The term in which this store is known to stand there as leader."""
+        """The term for which the leader record is known to name this store."""
         self.unled_since: float | None = None
         """Since when no replica is known to lead and serve; None while one is."""
         self.leader_read = False
@@ -53,32 +53,35 @@ class Seat:
         self.awake = False
         """Whether raft was asked to keep the group awake."""
         self.problem = ""
-        """Why its keys cannot be understood."""
+        """Why its keys cannot be decoded; empty if they can."""
         self.plan = 0
-        """The number of the plan whose change this store leads, from its lock on; for people who read logs."""
+        """The number of the plan that this store's lock carries out; used in log lines only."""
         self.target = (0, 0)
-        """The revisions of pending and planned that were last acted on."""
-        self._known = Mirror()
+        """The revisions of pending and planned that the leader last acted on."""
+        self._known = KeyMirror()
         self._view: PartitionView | None = None
 
     @property
-    def whole(self) -> bool:
+    def complete(self) -> bool:
         """Whether all its keys are known."""
         return self.read_at > 0
 
-    def learn(self, key: str, kv: KeyValue | None, *, at: int) -> None:
-        """One key as of a revision."""
-        if self._known.learn(key, kv, at=at):
+    def update(self, key: str, kv: KeyValue | None, *, at: int) -> None:
+        """Record one key as of a revision."""
+        if self._known.update(key, kv, at=at):
             self._view = None
 
     def read(self, found: Mapping[str, KeyValue], *, at: int) -> None:
-        """All keys as of a revision."""
+        """Record all keys as of a revision."""
         for key in (self.keys.stable, self.keys.pending, self.keys.planned, self.keys.lock):
-            self.learn(key, found.get(key), at=at)
+            self.update(key, found.get(key), at=at)
         self.read_at = max(self.read_at, at)
 
-    def look(self, tables: Tables, *, revision: int) -> None:
-        """Let its agent see what is known, now that the watch has shown `revision`; nothing where it makes no sense."""
+    def refresh(self, tables: TableStates, *, revision: int) -> None:
+        """Show the known keys to its agent, given that the watch has shown `revision`;
+
+        an empty view if they are malformed.
+        """
         try:
             if self._view is None:
                 self._view = read_partition(self.keys, {kv.key: kv for kv in self._known})
@@ -88,55 +91,55 @@ class Seat:
         self.agent.see(view, table, revision=max(self.read_at, revision))
 
     def names(self, store: str) -> bool:
-        """Whether what its agent last saw lists a replica on the store."""
+        """Whether the agent's last view lists a replica on the store."""
         return self.agent.view is not None and any(peer.store == store for peer in self.agent.view.peers())
 
 
-class Seats:
-    """All seats, and how far the watch of their keys has come."""
+class TrackedPartitions:
+    """All tracked partitions, and the revision that the watch has reached."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: AgentContext) -> None:
         self._context = context
         self._keys: Keys = context.keys
         self._prefix = context.keys.assignments()
         self._named = encode(context.me.store)
-        self._seats: dict[Partition, Seat] = {}
+        self._partitions: dict[Partition, TrackedPartition] = {}
         self._awaited: list[tuple[int, float]] = []
         self.revision = 0
-        """Every change up to here has been shown."""
+        """All events up to this revision have been applied."""
 
-    def __iter__(self) -> Iterator[Seat]:
-        return iter(self._seats.values())
+    def __iter__(self) -> Iterator[TrackedPartition]:
+        return iter(self._partitions.values())
 
     def __len__(self) -> int:
-        return len(self._seats)
+        return len(self._partitions)
 
-    def get(self, partition: Partition) -> Seat | None:
-        """The partition's seat, if it has one."""
-        return self._seats.get(partition)
+    def get(self, partition: Partition) -> TrackedPartition | None:
+        """Return the partition if it is tracked."""
+        return self._partitions.get(partition)
 
-    def take_seat(self, partition: Partition) -> Seat:
-        """The partition's seat; a new one has yet to be read."""
-        seat = self._seats.get(partition)
-        if seat is None:
+    def track(self, partition: Partition) -> TrackedPartition:
+        """Return the partition; if it was not tracked, it must be read first."""
+        tracked = self._partitions.get(partition)
+        if tracked is None:
             keys, me = self._keys.partition(*partition), self._context.me
             agent = PartitionAgent(keys, self._keys.table(partition.table), store=me.store, volume=me.volume)
-            seat = self._seats[partition] = Seat(partition, keys, agent)
-        return seat
+            tracked = self._partitions[partition] = TrackedPartition(partition, keys, agent)
+        return tracked
 
-    def leave(self, partition: Partition) -> None:
-        """The partition is no more of this store's business."""
-        self._seats.pop(partition, None)
+    def untrack(self, partition: Partition) -> None:
+        """Stop tracking a partition that no longer concerns this store."""
+        self._partitions.pop(partition, None)
 
-    def leave_table(self, table: str) -> None:
-        """No partition of the table is."""
-        for partition in [partition for partition in self._seats if partition.table == table]:
-            del self._seats[partition]
+    def untrack_table(self, table: str) -> None:
+        """Stop tracking all partitions of the table."""
+        for partition in [partition for partition in self._partitions if partition.table == table]:
+            del self._partitions[partition]
 
-    def begin(self, snapshot: Snapshot, *, running: Iterable[Partition]) -> None:
-        """All keys of all partitions at one revision; seats for those that name this store or run here."""
+    def load(self, snapshot: Snapshot, *, running: Iterable[Partition]) -> None:
+        """Apply a listing of all partitions' keys; track those that name this store or run here."""
         self.revision = snapshot.revision
-        mine = {*running, *self._seats}
+        mine = {*running, *self._partitions}
         found: dict[Partition, dict[str, KeyValue]] = {}
         for kv in snapshot.kvs:
             partition = self._parse(kv.key)
@@ -145,29 +148,29 @@ class Seats:
                 if self._named in kv.value:
                     mine.add(partition)
         for partition in mine:
-            self.take_seat(partition).read(found.get(partition, {}), at=snapshot.revision)
+            self.track(partition).read(found.get(partition, {}), at=snapshot.revision)
 
-    def take(self, batch: WatchBatch) -> Iterator[Partition]:
-        """Some changes; yields the partitions to look at."""
+    def apply(self, batch: WatchBatch) -> Iterator[Partition]:
+        """Apply events; yield the partitions to reconcile."""
         counters = self._context.counters
         for event in batch.events:
             counters.events += 1
             partition = self._parse(event.key)
             if partition is None:
                 continue
-            seat = self._seats.get(partition)
-            if seat is None:
+            tracked = self._partitions.get(partition)
+            if tracked is None:
                 if event.kv is None or self._named not in event.kv.value:
                     counters.skipped += 1
                     continue
-                seat = self.take_seat(partition)
-            seat.learn(event.key, event.kv, at=event.mod_revision)
+                tracked = self.track(partition)
+            tracked.update(event.key, event.kv, at=event.mod_revision)
             yield partition
         self.revision = batch.revision
         self._measure_lag()
 
     def expect(self, revision: int) -> None:
-        """A transaction of this store made this revision: see how long the watch takes to show it."""
+        """Measure how long the watch takes to show this revision, which a transaction of this store created."""
         if revision > self.revision:
             self._awaited.append((revision, self._context.clock.now()))
 
