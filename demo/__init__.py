@@ -1,16 +1,17 @@
-"""What `make demo` shows: a table that is read and written while its replicas move, and what became of every row.
+"""The demo, `make demo`: a table is read and written while its replicas move, then every row is verified.
 
-command      what is asked for, and how it ends
-story        the steps, in order
-cluster      six stores on this machine, by the same verbs as everywhere
-spark        a million rows in, and all rows out again to be counted
-load         reads and writes throughout, and what was acknowledged
-watch        where leaders and replicas are, and what was copied, twice a second
-interrupts   Ctrl-C, at any moment
-screen       live in a terminal, plain lines in a pipe
-facts        what was seen, for the report
-statistics   percentiles, windows, counters
-checks       what must hold in the end
-charts       lines over time, as SVG
-report       one page that needs nothing else
+Modules:
+    charts      time series as SVG
+    checks      the checks at the end
+    cluster     a local cluster of six stores, controlled with the CLI's commands
+    command     command line and exit code
+    facts       everything that was recorded, for the report
+    interrupts  Ctrl-C and SIGTERM handling
+    load        concurrent reads and writes, and a ledger of acknowledged rows
+    report      the HTML report
+    screen      live output in a terminal, plain lines in a pipe
+    spark       loads the rows with PySpark and compares them at the end
+    statistics  percentiles, time windows and counters
+    story       the steps of the demo, in order
+    watch       samples leaders, replicas and copied bytes twice a second
 """

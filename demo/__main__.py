@@ -1,21 +1,21 @@
-"""`python -m demo`: listens to Ctrl-C before anything else, for what there is to import takes a second or two."""
+"""`python -m demo`: installs the signal handlers first, because the imports take a second or two."""
 
 from __future__ import annotations
 
 import sys
 
-from demo.interrupts import held, listen
+from demo.interrupts import deferred_interrupts, install_handlers
 
 
 def main() -> int:
-    """The exit code."""
-    listen()
+    """Run the demo; return the exit code."""
+    install_handlers()
     try:
-        with held():
-            from demo.command import run  # noqa: PLC0415 - whoever presses Ctrl-C meanwhile sees no traceback
+        with deferred_interrupts():
+            from demo.command import run  # noqa: PLC0415 - Ctrl-C during the import must not print a traceback
         return run()
     except KeyboardInterrupt:
-        print("stopped; stores, etcd and all their data are gone again")
+        print("interrupted; stores, etcd and their data have been removed")
         return 130
 
 

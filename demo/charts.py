@@ -1,7 +1,7 @@
-"""Pictures over time as SVG: drawn once, so a page needs neither scripts nor a network.
+"""Time series as SVG, so that the report needs neither scripts nor a network.
 
-They begin where there is something to see, and lie over the steps of the story, which have their numbers at the top.
-The page's style has the colours: `s0` to `s7` for lines, `calm` and `disturbs` for steps.
+A chart starts at its first value and has the numbered steps of the demo in the background. The page's style sheet
+defines the colours: `s0` to `s7` for lines, `calm` and `disturbs` for steps.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _COLOURS: Final = 8
 _WIDTH, _HEIGHT = 920, 230
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 24, 28
 _LINES: Final = 4
-"""About how many lines the scale at the side has."""
+"""Approximate number of grid lines."""
 _TIMES: Final = 8
 _STRIP: Final = 26
 _WIDE: Final = 12.0
-"""So much room has a figure in a strip at least."""
+"""Minimum width of a run that shows its value."""
 
 
 class _Time:
-    """From seconds to places in the picture."""
+    """Maps seconds to x coordinates."""
 
     def __init__(self, series: Mapping[str, Points], steps: Sequence[Step]) -> None:
         times = [at for points in series.values() for at, _ in points] or [step.began for step in steps] or [0.0]
@@ -42,7 +42,7 @@ class _Time:
 
 
 class _Scale:
-    """From values to places in the picture; a logarithmic one shows small figures beside large ones."""
+    """Maps values to y coordinates, linearly or logarithmically."""
 
     def __init__(self, series: Mapping[str, Points], *, log: bool) -> None:
         values = [value for points in series.values() for _, value in points]
@@ -65,7 +65,7 @@ class _Scale:
 def chart(
     series: Mapping[str, Points], steps: Sequence[Step], *, unit: str = "", stairs: bool = False, log: bool = False
 ) -> str:
-    """Draw one line for each series, over the steps of the story; `stairs` for what changes in jumps."""
+    """Draw one line for each series over the demo's steps; `stairs` is for values that change in jumps."""
     time, scale = _Time(series, steps), _Scale(series, log=log)
     lines = (
         _line([(time.x(at), scale.y(value)) for at, value in points], place, name, stairs=stairs)
@@ -75,7 +75,7 @@ def chart(
 
 
 def strips(series: Mapping[str, Points], steps: Sequence[Step]) -> str:
-    """Draw a strip for each series, darker where its figure is higher, with the figures in it."""
+    """Draw one strip for each series, darker for higher values, with the values in it."""
     time = _Time(series, steps)
     height = _TOP + _STRIP * len(series) + _BOTTOM
     most = max((value for points in series.values() for _, value in points), default=0.0) or 1.0
@@ -88,7 +88,7 @@ def strips(series: Mapping[str, Points], steps: Sequence[Step]) -> str:
 
 
 def legend(names: Sequence[str]) -> str:
-    """Which colour is whose."""
+    """Return the legend that assigns colours to names."""
     entries = (f'<span><i class="s{place % _COLOURS}"></i>{escape(name)}</span>' for place, name in enumerate(names))
     return f'<p class="legend">{"".join(entries)}</p>'
 
@@ -99,7 +99,7 @@ def _picture(height: int, parts: Sequence[str]) -> str:
 
 
 def _bands(steps: Sequence[Step], time: _Time, height: int) -> Iterator[str]:
-    """The steps behind everything, by number; their titles show when they are pointed at."""
+    """Yield the numbered steps as the background; a tooltip shows their titles."""
     for number, step in enumerate(steps, start=1):
         left, right = time.x(max(step.began, time.start)), time.x(step.ended)
         if right <= left:
@@ -149,7 +149,7 @@ def _strip(name: str, points: Points, time: _Time, *, top: int, most: float) -> 
 
 
 def _runs(points: Points, end: float) -> Iterator[tuple[float, float, float]]:
-    """From when to when a figure stayed the same."""
+    """Yield start, end and value of each run of equal values."""
     began = 0
     for place in range(1, len(points) + 1):
         if place == len(points) or points[place][1] != points[began][1]:
@@ -162,7 +162,7 @@ def _power(value: float) -> int:
 
 
 def _nice(value: float) -> float:
-    """The next number that people count by."""
+    """Return the next round number: 1, 2 or 5 times a power of ten."""
     size = 10.0 ** _power(value)
     return next(size * step for step in (1, 2, 5, 10) if size * step >= value * (1 - 1e-9))
 

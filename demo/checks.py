@@ -1,4 +1,4 @@
-"""What must hold in the end: every acknowledged row is there, once, as it was last written."""
+"""The checks at the end: every acknowledged row exists once, as it was last written."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ __all__ = ["verdicts"]
 def verdicts(
     *, expected: Fingerprint, found: Fingerprint, differing: int, tally: Tally, end: Sample, drained: Mapping[str, int]
 ) -> list[Verdict]:
-    """Judge what Spark counted, what readers saw, and where everything is; `drained` has what stores held then."""
+    """Check what Spark counted, what readers saw and where the replicas are.
+
+    `drained` is the number of replicas that each drained store still held.
+    """
     return [
-        _same("Spark counts the rows that were acknowledged", expected.rows, found.rows),
-        _same("their checksum is that of what was acknowledged", f"{expected.checksum:x}", f"{found.checksum:x}"),
-        _same("and so is the sum of their amounts", expected.amount, found.amount),
-        Verdict("no row is missing, or other than it was written", differing == 0, f"{differing} rows"),
+        _same("Spark's row count equals the number of acknowledged rows", expected.rows, found.rows),
+        _same("the checksum equals that of the acknowledged rows", f"{expected.checksum:x}", f"{found.checksum:x}"),
+        _same("the sum of amounts equals the acknowledged one", expected.amount, found.amount),
+        Verdict("no row is missing or differs", differing == 0, f"{differing} rows"),
         Verdict("no read was stale", tally.stale == 0, f"{tally.stale} of {tally.reads} reads"),
-        Verdict("every read and write was answered", not tally.errors, "; ".join(tally.errors[:3]) or _counted(tally)),
+        Verdict("no read or write failed", not tally.errors, "; ".join(tally.errors[:3]) or _counted(tally)),
         _led(end),
         *(
-            Verdict(f"{store}, when it was drained, held nothing", left == 0, f"{left} replicas")
+            Verdict(f"{store} held no replica after its drain", left == 0, f"{left} replicas")
             for store, left in drained.items()
         ),
     ]
@@ -40,4 +43,4 @@ def _counted(tally: Tally) -> str:
 def _led(end: Sample) -> Verdict:
     counts = ", ".join(str(count) for _, count in sorted(end.leaders.items()))
     holds = end.leaderless == 0 and end.moving == 0
-    return Verdict("every partition has a leader, and nothing moves any more", holds, f"stores lead {counts}")
+    return Verdict("every partition has a leader, and no replica is moving", holds, f"leaders per store: {counts}")

@@ -1,6 +1,6 @@
-"""Six stores on this machine, started and told what to do by the same verbs as everywhere.
+"""A local cluster of six stores, controlled with the CLI's commands.
 
-The cluster ends with this process, however that ends: it watches us.
+The cluster watches this process and stops when it ends.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from demo.interrupts import held
+from demo.interrupts import deferred_interrupts
 from evenkeel.cli.local_session import LocalSession, layout_of
 from evenkeel.errors import InvalidInputError
 from evenkeel.metastore.etcd_metastore import EtcdMetastore
@@ -29,10 +29,10 @@ T = TypeVar("T")
 
 
 class DemoCluster:
-    """A local cluster in a directory of its own; nothing is left of it in the end."""
+    """A local cluster in its own directory, which is removed in the end."""
 
     def __init__(self, directory: Path, *, up: Sequence[str]) -> None:
-        """`up`: how `evenkeel local up` is called."""
+        """`up` are the arguments of `evenkeel local up`."""
         self.directory = directory
         self._up = up
         self._loop = asyncio.new_event_loop()
@@ -71,13 +71,13 @@ class DemoCluster:
 
     @property
     def session(self) -> LocalSession:
-        """What verbs work with."""
+        """The session for CLI commands."""
         assert self._session is not None, "it is connected while it runs"
         return self._session
 
     def command(self, *arguments: str) -> str:
-        """Run a command of `evenkeel`; what it printed."""
-        with held():
+        """Run an `evenkeel` command; return its output."""
+        with deferred_interrupts():
             process = subprocess.Popen(
                 [str(Path(sys.executable).parent / "evenkeel"), *arguments],
                 stdin=subprocess.DEVNULL,
@@ -85,7 +85,7 @@ class DemoCluster:
                 stderr=subprocess.PIPE,
                 text=True,
                 env={**os.environ, "EVENKEEL_LOCAL": str(self.directory)},
-                # Ctrl-C is not for it: what it has begun it brings to an end, and can then be told to stop.
+                # The command must not receive Ctrl-C: it finishes what it started, and `local down` stops that.
                 start_new_session=True,
             )
         try:
@@ -98,14 +98,14 @@ class DemoCluster:
         return output
 
     def verb(self, work: Callable[[LocalSession], Coroutine[Any, Any, T]]) -> T:
-        """Do something in the cluster's session, at once."""
+        """Run a CLI command in the cluster's session."""
         return self.do(work(self.session))
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run something on the cluster's loop, and wait for it."""
+        """Run a coroutine on the cluster's loop and wait for it."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def begin(self, work: Coroutine[Any, Any, None]) -> Callable[[], None]:
-        """Let something run beside everything; returns how to end it."""
+        """Start a coroutine in the background; return a function that ends it."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         return lambda: None if future.cancel() else future.result()

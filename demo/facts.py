@@ -1,4 +1,4 @@
-"""What was seen, from the beginning to the end; times are seconds since the beginning."""
+"""Everything that was recorded; times are seconds since the start."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Kind = Literal["read", "write"]
 
 
 class Operation(Struct, frozen=True):
-    """One read or write that was answered."""
+    """One read or write that succeeded."""
 
     kind: Kind
     began: float
@@ -24,29 +24,29 @@ class Sample(Struct, frozen=True, kw_only=True):
 
     at: float
     leaders: dict[str, int]
-    """How many partitions each store leads."""
+    """Number of partitions that each store leads."""
     replicas: dict[str, int]
     moving: int
-    """Partitions whose replicas change."""
+    """Partitions whose replicas are changing."""
     leaderless: int
     copied: dict[str, int] = {}
-    """Bytes of snapshots that each store has sent since its process began."""
+    """Snapshot bytes that each store has sent since its process started."""
     wasted: dict[str, int] = {}
-    """Those of snapshots that were called off."""
+    """Snapshot bytes of cancelled transfers."""
 
 
 class Step(Struct, frozen=True):
-    """A part of the story."""
+    """One step of the demo."""
 
     title: str
     began: float
     ended: float
     disturbs: bool
-    """Whether it is one that reads and writes are to survive."""
+    """Whether reads and writes must survive a disturbance in this step."""
 
 
 class Fingerprint(Struct, frozen=True):
-    """Rows in three numbers."""
+    """A set of rows in three numbers."""
 
     rows: int
     checksum: int
@@ -55,22 +55,22 @@ class Fingerprint(Struct, frozen=True):
 
 
 class Tally(Struct, frozen=True, kw_only=True):
-    """What the load came to."""
+    """Totals of the load."""
 
     acknowledged: int
-    """Writes that were answered."""
+    """Writes that were acknowledged."""
     rows: int
-    """Rows that differ from what was loaded, or are new."""
+    """Rows that were inserted or updated."""
     reads: int
     stale: int
-    """Reads that showed less than what had been acknowledged before they began."""
+    """Reads that returned an older version than one acknowledged before they began."""
     unsure: int
-    """Rows of writes that were given up: they may be there or not."""
+    """Rows of failed writes, whose outcome is unknown."""
     errors: list[str]
 
 
 class Verdict(Struct, frozen=True):
-    """One thing that must hold, and whether it does."""
+    """One check and its result."""
 
     what: str
     holds: bool

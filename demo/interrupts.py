@@ -1,4 +1,4 @@
-"""Ctrl-C, and SIGTERM just so: it ends the story once, and never between starting something and knowing of it."""
+"""Ctrl-C and SIGTERM: they interrupt the demo once, and never between starting a process and recording it."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-__all__ = ["held", "hush_py4j", "listen"]
+__all__ = ["deferred_interrupts", "install_handlers", "silence_py4j"]
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 class _State:
-    """What the handler knows: it cannot be asked for anything else."""
+    """State that the signal handlers need; they receive no other arguments."""
 
     holding = 0
     asked = False
 
 
-def listen() -> None:
-    """Let signals raise KeyboardInterrupt, from now on; again, after others have had them."""
+def install_handlers() -> None:
+    """Make signals raise KeyboardInterrupt; call it again after a library has replaced the handlers."""
     for number in _SIGNALS:
         signal.signal(number, _interrupt)
 
 
 @contextmanager
-def held() -> Iterator[None]:
-    """Let a signal wait until this is over."""
+def deferred_interrupts() -> Iterator[None]:
+    """Defer signals until the block ends."""
     _State.holding += 1
     try:
         yield
@@ -39,8 +39,8 @@ def held() -> Iterator[None]:
             _end()
 
 
-def hush_py4j() -> None:
-    """Show nothing of what Ctrl-C cuts off between Spark and Java: Py4J would show pages of it, by two loggers."""
+def silence_py4j() -> None:
+    """Suppress the pages of errors that Py4J logs with two loggers when Ctrl-C interrupts a call to Java."""
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(_is_no_interrupt)
 
@@ -57,7 +57,7 @@ def _interrupt(number: int, frame: object) -> None:
 
 
 def _end() -> None:
-    """End the story; whoever presses Ctrl-C again does not keep us from cleaning up."""
+    """Interrupt the demo; further signals are ignored so that they do not disturb the clean-up."""
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt

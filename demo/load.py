@@ -1,7 +1,8 @@
-"""Reads and writes that go on throughout, and the ledger of what was acknowledged.
+"""Concurrent reads and writes, and a ledger of acknowledged rows.
 
-Each row belongs to one writer, which counts its versions up. So a reader knows what it must see at least: the version
-that was acknowledged before it asked. A write that was given up leaves its rows unsure; nobody vouches for those.
+Each row belongs to one writer, which increments the row's version. A reader therefore knows the oldest version it may
+see: the one that was acknowledged before the read began. The outcome of a failed write is unknown; its rows are
+excluded from the checks.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _SCHEMA: Final = pa.schema(
 
 
 class Ledger:
-    """What was acknowledged, row by row; one writer writes, anybody reads."""
+    """The acknowledged rows of one writer, which readers use too."""
 
     def __init__(self) -> None:
         self.rows: dict[int, dict[str, Any]] = {}
@@ -44,7 +45,7 @@ class Ledger:
         self._ids: list[int] = []
 
     def acknowledged(self, rows: Sequence[dict[str, Any]]) -> None:
-        """These rows are written, by one write."""
+        """Record the rows of one acknowledged write."""
         self.writes += 1
         for row in rows:
             if row["id"] not in self.rows:
@@ -52,21 +53,21 @@ class Ledger:
             self.rows[row["id"]] = row
 
     def given_up(self, rows: Sequence[dict[str, Any]]) -> None:
-        """These may be written, now or later."""
+        """Record the rows of a failed write, which may still be applied."""
         self.unsure.update(row["id"] for row in rows)
 
     def some_row(self, rng: Random) -> dict[str, Any] | None:
-        """A row that was written, as it was last acknowledged."""
+        """Return a random row as it was last acknowledged."""
         return self.rows[rng.choice(self._ids)] if self._ids else None
 
     def seen(self, row: dict[str, Any] | None, acknowledged: dict[str, Any]) -> None:
-        """A read that began after an acknowledgement has shown this."""
+        """Compare the result of a read with the row that was acknowledged before it began."""
         if row is None or row["version"] < acknowledged["version"]:
             self.stale += 1
 
 
 class Load:
-    """Writers and readers on threads of their own; a context manager that stops them."""
+    """Writers and readers on their own threads; a context manager that stops them."""
 
     def __init__(self, endpoints: Sequence[str], table: str, *, loaded: int, pairs: int, began: float) -> None:
         self.operations: list[Operation] = []
@@ -93,7 +94,7 @@ class Load:
         self.stop()
 
     def stop(self) -> None:
-        """Let what is under way come to its end; then nothing is asked any more."""
+        """Let the operations in progress finish, then stop."""
         if not self._over.is_set():
             self._over.set()
             for thread in self._threads:
@@ -101,7 +102,7 @@ class Load:
             self._client.close()
 
     def tally(self) -> Tally:
-        """What it came to."""
+        """Return the totals."""
         return Tally(
             acknowledged=sum(ledger.writes for ledger in self._ledgers),
             rows=sum(len(ledger.rows) for ledger in self._ledgers),
@@ -112,15 +113,15 @@ class Load:
         )
 
     def acknowledged(self) -> pa.Table:
-        """All rows that were written, as they must be."""
+        """Return all acknowledged rows as they must be in the table."""
         rows = [row for ledger in self._ledgers for row in ledger.rows.values()]
         return pa.Table.from_pylist(rows, schema=_SCHEMA)
 
     def unsure(self) -> list[int]:
-        """Rows that nobody vouches for."""
+        """Return the rows whose state is unknown."""
         return sorted(number for ledger in self._ledgers for number in ledger.unsure)
 
-    # What the threads do
+    # Threads
 
     def _until_over(self, work: Iterator[None]) -> None:
         for _ in work:

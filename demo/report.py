@@ -1,4 +1,4 @@
-"""One page with everything in it: no scripts, no network."""
+"""The HTML report: one page without scripts or external resources."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from demo.statistics import by_second, disturbed, growth, latency, moves_done, q
 
 __all__ = ["QUIET", "latency_rows", "page"]
 
-QUIET: Final = "Read and write, and nothing else"
-"""The step that everything else is compared with."""
+QUIET: Final = "Read and write without disturbance"
+"""The title of the baseline step."""
 _MIB: Final = 1 << 20
 _STYLE: Final = """
 :root { color-scheme: light dark; --ink: #1e293b; --soft: #64748b; --page: #fff; --grid: #e2e8f0; --calm: #f8fafc;
-  --stir: #fef3c7; --good: #15803d; --bad: #b91c1c; --s0: #2563eb; --s1: #ea580c; --s2: #16a34a; --s3: #9333ea;
+  --busy: #fef3c7; --good: #15803d; --bad: #b91c1c; --s0: #2563eb; --s1: #ea580c; --s2: #16a34a; --s3: #9333ea;
   --s4: #dc2626; --s5: #0891b2; --s6: #a16207; --s7: #475569; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e2e8f0; --soft: #94a3b8; --page: #0f172a; --grid: #334155;
-  --calm: #162033; --stir: #3b3014; --good: #4ade80; --bad: #f87171; --s0: #60a5fa; --s1: #fb923c; --s2: #4ade80;
+  --calm: #162033; --busy: #3b3014; --good: #4ade80; --bad: #f87171; --s0: #60a5fa; --s1: #fb923c; --s2: #4ade80;
   --s3: #c084fc; --s4: #f87171; --s5: #22d3ee; --s6: #facc15; --s7: #cbd5e1; } }
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--page); max-width: 960px;
   margin: 2rem auto; padding: 0 1rem; }
@@ -34,12 +34,12 @@ td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space:
 .picture { overflow-x: auto; } svg { display: block; width: 100%; min-width: 640px; height: auto; }
 svg text { font: 11px system-ui, sans-serif; fill: var(--soft); } svg .grid { stroke: var(--grid); }
 svg polyline { fill: none; stroke-width: 1.8; stroke-linejoin: round; }
-svg .disturbs rect { fill: var(--stir); stroke: var(--page); } svg .calm rect { fill: var(--calm); }
+svg .disturbs rect { fill: var(--busy); stroke: var(--page); } svg .calm rect { fill: var(--calm); }
 svg .strip rect { fill: color-mix(in srgb, var(--s0) calc(8% + 72% * var(--share)), var(--page)); stroke: var(--page); }
 svg .strip text { fill: var(--ink); font-weight: 600; }
 .legend { margin: .6rem 0 .2rem; } .legend span { margin-right: 1.2rem; white-space: nowrap; }
 .legend i { display: inline-block; width: .8em; height: .8em; border-radius: 2px; margin-right: .35em; }
-.note { color: var(--soft); margin: .2rem 0; } .stir { background: var(--stir); padding: 0 .3em; border-radius: 3px; }
+.note { color: var(--soft); margin: .2rem 0; } .busy { background: var(--busy); padding: 0 .3em; border-radius: 3px; }
 """ + "".join(
     f"svg .s{number} {{ stroke: var(--s{number}); }} i.s{number} {{ background: var(--s{number}); }}\n"
     for number in range(8)
@@ -47,38 +47,33 @@ svg .strip text { fill: var(--ink); font-weight: 600; }
 
 
 def page(facts: Facts) -> str:
-    """Write the page."""
+    """Return the page."""
     good = all(verdict.holds for verdict in facts.verdicts)
     parts = [
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>{escape(facts.title)}</title><style>{_STYLE}</style></head><body>",
         f"<h1>{escape(facts.title)}</h1>",
-        f"<p>{'Everything that was acknowledged is there.' if good else 'Something is wrong: see below.'}</p>",
+        f"<p>{'All checks passed.' if good else 'Some checks failed; see below.'}</p>",
         _verdicts(facts.verdicts),
-        "<h2>The steps</h2>",
+        "<h2>Steps</h2>",
         _steps(facts),
         _note(
-            "In the pictures, time is in seconds since the beginning, and numbers at the top are those of the steps. "
-            '<span class="stir">Shaded</span> are those in which replicas move or a store dies.'
+            "The charts show seconds since the start; the numbers at the top are those of the steps. "
+            'In <span class="busy">shaded</span> steps replicas move or a store is killed.'
         ),
         "<h2>Latency</h2>",
-        _note(
-            "How long reads and writes took: in each second, half were faster than the p50, and all but one in a "
-            "hundred faster than the p99. Each line of the scale is ten times the one below it."
-        ),
+        _note("Median (p50) and 99th percentile (p99) of the reads and writes of each second, on a logarithmic scale."),
         _latency_table(facts),
         *_latency_charts(facts),
         "<h2>Leaders per store</h2>",
-        _note("How many partitions each store leads: those whose reads and writes it answers."),
+        _note("Number of partitions that each store leads. The leader serves a partition's reads and writes."),
         *_per_store(facts.samples, facts.steps),
         "<h2>Moves over time</h2>",
-        _note("A replica that comes to a store counts once, and once more where it goes from another."),
+        _note("A replica that moves counts twice: on the store that gains it and on the store that loses it."),
         *_moves(facts.samples, facts.steps),
-        "<h2>Bytes copied, and bytes wasted</h2>",
-        _note(
-            "What stores sent each other to build replicas, and what of it was for targets that had changed by then."
-        ),
+        "<h2>Bytes copied and wasted</h2>",
+        _note("Snapshot bytes sent between stores, and those of transfers that were cancelled by a new target."),
         *_bytes(facts.samples, facts.steps),
         "</body></html>",
     ]
@@ -95,9 +90,8 @@ def _verdicts(verdicts: Sequence[Verdict]) -> str:
 
 
 def _steps(facts: Facts) -> str:
-    head = (
-        '<tr><th>#</th><th></th><th class="n">seconds</th><th class="n">write p50</th><th class="n">write p99</th></tr>'
-    )
+    columns = "".join(f'<th class="n">{name}</th>' for name in ("seconds", "write p50", "write p99"))
+    head = f"<tr><th>#</th><th>step</th>{columns}</tr>"
     rows = []
     for number, step in enumerate(facts.steps, start=1):
         writes = latency(within(facts.operations, [step]), "write")
@@ -111,7 +105,7 @@ def _steps(facts: Facts) -> str:
 
 
 def latency_rows(steps: Sequence[Step], operations: Sequence[Operation]) -> Iterator[tuple[str, ...]]:
-    """Before and during, for reads and for writes: what, how many, p50, p99, the longest."""
+    """Yield label, count, p50, p99 and maximum of writes and reads, before and during changes."""
     for when, windows in (("before", quiet(steps, title=QUIET)), ("during changes", disturbed(steps))):
         found = within(operations, windows)
         for kind in ("write", "read"):
@@ -121,7 +115,7 @@ def latency_rows(steps: Sequence[Step], operations: Sequence[Operation]) -> Iter
 
 
 def _latency_table(facts: Facts) -> str:
-    head = "".join(f'<th class="n">{name}</th>' for name in ("count", "p50", "p99", "longest"))
+    head = "".join(f'<th class="n">{name}</th>' for name in ("count", "p50", "p99", "max"))
     rows = (
         f"<tr><td>{name}</td>{''.join(f'<td class=n>{figure}</td>' for figure in figures)}</tr>"
         for name, *figures in latency_rows(facts.steps, facts.operations)
@@ -147,8 +141,8 @@ def _per_store(samples: Sequence[Sample], steps: Sequence[Step]) -> Iterator[str
 
 def _moves(samples: Sequence[Sample], steps: Sequence[Step]) -> Iterator[str]:
     series: dict[str, Points] = {
-        "partitions that are changing": [(sample.at, float(sample.moving)) for sample in samples],
-        "replicas that came or went, in all": moves_done(samples),
+        "partitions changing": [(sample.at, float(sample.moving)) for sample in samples],
+        "replicas added or removed, cumulative": moves_done(samples),
     }
     yield legend(list(series))
     yield chart(series, steps, stairs=True)
@@ -165,8 +159,8 @@ def _bytes(samples: Sequence[Sample], steps: Sequence[Step]) -> Iterator[str]:
     yield chart(series, steps, unit=" MiB", stairs=True)
     if copied and copied[-1]:
         yield _note(
-            f"{wasted[-1] / _MIB:.1f} of {copied[-1] / _MIB:.1f} MiB were copied for targets that had "
-            f"changed before they were reached: {100 * wasted[-1] / copied[-1]:.1f}%."
+            f"{wasted[-1] / _MIB:.1f} of {copied[-1] / _MIB:.1f} MiB were wasted on cancelled transfers: "
+            f"{100 * wasted[-1] / copied[-1]:.1f}%."
         )
 
 

@@ -1,4 +1,4 @@
-"""What the demo shows: a live picture in a terminal; in a pipe plain lines, a few while a step goes on."""
+"""Terminal output: a live view in a terminal; plain lines in a pipe, several for a long step."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _LINE_SECONDS: Final = 3.0
 
 
 class Screen:
-    """Where the demo's output goes; also who knows which step began when."""
+    """Prints the demo's output and records when each step began and ended."""
 
     def __init__(self, console: Console, *, began: float) -> None:
-        """The console has a file of its own: whatever else is printed while a step goes on becomes a line of it."""
+        """The console needs its own file: other output during a step is captured and printed as its lines."""
         self.steps: list[Step] = []
         self._console = console
         self._began = began
@@ -39,21 +39,21 @@ class Screen:
         self._done: Callable[[], tuple[int, int]] = lambda: (0, 0)
 
     def watch(self, sample: Callable[[], Sample], operations: Callable[[], Sequence[Operation]]) -> None:
-        """Show these from now on."""
+        """Set what the live view shows from now on."""
         self._sample, self._operations = sample, operations
 
     def say(self, text: str, *, style: str = "") -> None:
-        """One line."""
+        """Print one line."""
         self._console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
     def verdicts(self, verdicts: Sequence[Verdict]) -> None:
-        """What was checked."""
+        """Print the results of the checks."""
         for verdict in verdicts:
-            mark, style = ("ok", "green") if verdict.holds else ("WRONG", "bold red")
+            mark, style = ("ok", "green") if verdict.holds else ("FAIL", "bold red")
             self.say(f"  {mark:<5} {verdict.what}: {verdict.detail}", style=style)
 
     def table(self, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Figures in columns."""
+        """Print a table."""
         shown = Table(*head, box=None, padding=(0, 3, 0, 0), pad_edge=False)
         for row in rows:
             shown.add_row(*row)
@@ -63,7 +63,7 @@ class Screen:
     def step(
         self, title: str, *, disturbs: bool = False, progress: Callable[[], tuple[int, int]] | None = None
     ) -> Iterator[None]:
-        """A part of the story: shown while it goes on, and noted when it is over."""
+        """Show a step while it runs, and record it when it ends."""
         began = time.monotonic()
         self._title, self._done = title, progress or (lambda: (0, 0))
         self.say(f"==> {title}", style="bold")
@@ -120,21 +120,21 @@ class Screen:
 
 
 class _Lines(io.TextIOBase):
-    """Hands on what is printed, line by line: verbs print by themselves, and would tear the live picture apart."""
+    """Forwards printed text line by line; CLI commands print directly, which would break the live view."""
 
-    def __init__(self, hear: Callable[[str], None]) -> None:
-        self._hear = hear
+    def __init__(self, on_line: Callable[[str], None]) -> None:
+        self._on_line = on_line
         self._begun = ""
 
     def write(self, text: str, /) -> int:
         *lines, self._begun = (self._begun + text).split("\n")
         for line in lines:
-            self._hear(line)
+            self._on_line(line)
         return len(text)
 
 
 def describe(sample: Sample, recent: Sequence[Operation]) -> Iterator[str]:
-    """The present in a few words."""
+    """Yield the current state in a few words."""
     yield f"{sample.moving} partitions changing"
     yield f"replicas {' '.join(map(str, sample.replicas.values()))}"
     yield f"leaders {' '.join(map(str, sample.leaders.values()))}"

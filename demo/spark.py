@@ -1,4 +1,4 @@
-"""A million rows in by PySpark, and all rows out again, to be counted and compared with what was acknowledged."""
+"""PySpark: loads the rows, and reads them at the end to compare them with the acknowledged ones."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from demo.facts import Fingerprint
-from demo.interrupts import hush_py4j
+from demo.interrupts import silence_py4j
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Rows", "Starting", "starting"]
+__all__ = ["BackgroundSpark", "Rows", "background_spark"]
 
 _COLUMNS: Final = ("id", "customer", "amount", "version")
 _TASKS: Final = 8
 
 
-class Starting:
-    """Spark, which takes a while to start and to stop: both on a thread, while other things are done."""
+class BackgroundSpark:
+    """Spark, started and stopped on a background thread because both take seconds."""
 
     def __init__(self, directory: Path, pool: ThreadPoolExecutor, java: str) -> None:
         self._pool = pool
@@ -34,21 +34,21 @@ class Starting:
         self._stopped: Future[None] | None = None
 
     def __call__(self) -> SparkSession:
-        """A session, when it has started."""
+        """Wait for the start; return a session."""
         return _session(self._context.result())
 
     def stop(self) -> Future[None]:
-        """Begin to stop it."""
+        """Start to stop Spark."""
         if self._stopped is None:
             self._stopped = self._pool.submit(lambda: self._context.result().stop())
         return self._stopped
 
 
 @contextmanager
-def starting(directory: Path, *, java: str = "") -> Iterator[Starting]:
-    """Start Spark, with options for Java. It is stopped in the end."""
+def background_spark(directory: Path, *, java: str = "") -> Iterator[BackgroundSpark]:
+    """Start Spark with these Java options, and stop it at the end."""
     with ThreadPoolExecutor(1, thread_name_prefix="spark") as pool:
-        spark = Starting(directory, pool, java)
+        spark = BackgroundSpark(directory, pool, java)
         try:
             yield spark
         finally:
@@ -56,8 +56,8 @@ def starting(directory: Path, *, java: str = "") -> Iterator[Starting]:
 
 
 def _start(directory: Path, java: str) -> SparkContext:
-    """A Spark on this machine that asks nobody for the host's name; Java's messages go to a file."""
-    hush_py4j()
+    """Start a local Spark that needs no host name resolution; Java's messages go to a file."""
+    silence_py4j()
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = sys.executable
     directory.mkdir(parents=True, exist_ok=True)
@@ -81,13 +81,13 @@ def _start(directory: Path, java: str) -> SparkContext:
 
 
 def _session(context: SparkContext) -> SparkSession:
-    """A session of the thread that asks: only there are data sources found that are registered with it."""
+    """Return a session for the calling thread, because data sources are registered per thread."""
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
     from evenkeel_spark import EvenkeelDataSource, accelerate  # noqa: PLC0415
 
     made = SparkSession(context)
-    # Spark finds it by itself, but not where the path of Python has a space.
+    # Spark's own discovery fails if the path of Python contains a space.
     made.dataSource.register(EvenkeelDataSource)
     accelerate(made)
     return made
@@ -95,7 +95,7 @@ def _session(context: SparkContext) -> SparkSession:
 
 @contextmanager
 def _errors_to(path: Path) -> Iterator[None]:
-    """Whatever is started meanwhile writes its errors there: Java greets at length."""
+    """Redirect the standard error of child processes to a file, because Java prints many messages at its start."""
     sys.stderr.flush()
     before = os.dup(2)
     with path.open("ab") as file:
@@ -108,7 +108,7 @@ def _errors_to(path: Path) -> Iterator[None]:
 
 
 class Rows:
-    """The table's rows in Spark: those that are loaded, and those that are found."""
+    """The table's rows in Spark: the generated ones and those read back."""
 
     def __init__(self, spark: SparkSession, *, table: str, endpoints: Sequence[str], count: int) -> None:
         self._spark = spark
@@ -117,13 +117,13 @@ class Rows:
         self._count = count
 
     def load(self) -> None:
-        """Write the rows to begin with."""
+        """Write the initial rows."""
         frame = self._generated()
         frame.write.format("evenkeel").option("endpoints", self._endpoints).mode("append").save(self._table)
 
     def progress(self) -> tuple[int, int]:
-        """Tasks of the jobs under way that are done, and all of them; none where Spark was stopped meanwhile."""
-        from py4j.protocol import Py4JError  # noqa: PLC0415  only where Spark is
+        """Return the completed tasks of the active stages and their total; zero if Spark has stopped."""
+        from py4j.protocol import Py4JError  # noqa: PLC0415 - installed with Spark only
 
         try:
             tracker = self._spark.sparkContext.statusTracker()
@@ -134,12 +134,12 @@ class Rows:
         return sum(stage.numCompletedTasks for stage in found), sum(stage.numTasks for stage in found)
 
     def found(self, *, without: Sequence[int]) -> DataFrame:
-        """What is in the table, at one moment."""
+        """Return the rows in the table, from one consistent read."""
         frame = self._spark.read.format("evenkeel").option("endpoints", self._endpoints).load(self._table)
         return frame.where(~frame.id.isin(list(without))) if without else frame
 
     def expected(self, acknowledged: pa.Table, *, without: Sequence[int]) -> DataFrame:
-        """What must be in it: what was loaded, and over it what was acknowledged since."""
+        """Return the expected rows: the loaded ones, overwritten by the acknowledged ones."""
         written = self._spark.createDataFrame(acknowledged)
         frame = self._generated().join(written, "id", "left_anti").unionByName(written)
         return frame.where(~frame.id.isin(list(without))) if without else frame
@@ -154,7 +154,7 @@ class Rows:
 
     @staticmethod
     def fingerprint(frame: DataFrame) -> Fingerprint:
-        """Count rows and add up their hashes."""
+        """Count the rows and sum up their hashes."""
         hashed = f"xxhash64({', '.join(_COLUMNS)})"
         [row] = frame.selectExpr(
             "count(*) as rows", f"sum(cast({hashed} as decimal(20, 0))) as checksum", "sum(amount) as amount"
@@ -163,6 +163,6 @@ class Rows:
 
     @staticmethod
     def differing(expected: DataFrame, found: DataFrame) -> int:
-        """How many rows are on one side alone."""
+        """Return how many rows are on one side only."""
         one, other = expected.select(*_COLUMNS), found.select(*_COLUMNS)
         return int(one.exceptAll(other).count() + other.exceptAll(one).count())

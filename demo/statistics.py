@@ -1,4 +1,4 @@
-"""Percentiles, windows of time, and counters that begin anew when their process does."""
+"""Percentiles, time windows, and counters that restart with their process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Latency", "by_second", "disturbed", "growth", "latency", "moves_done
 
 
 class Latency(Struct, frozen=True):
-    """How long operations took, in seconds."""
+    """Latencies in seconds."""
 
     count: int
     p50: float
@@ -21,7 +21,7 @@ class Latency(Struct, frozen=True):
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The smallest of the values that at least this share of them does not exceed; 0 where there is none."""
+    """Return the smallest value that at least this share of the values does not exceed; 0 without values."""
     if not values:
         return 0.0
     ordered = sorted(values)
@@ -35,25 +35,25 @@ def latency(operations: Iterable[Operation], kind: Kind) -> Latency:
 
 
 def within(operations: Iterable[Operation], steps: Iterable[Step]) -> list[Operation]:
-    """Operations that began in one of the steps."""
+    """Return the operations that began in one of the steps."""
     windows = [(step.began, step.ended) for step in steps]
     return [operation for operation in operations if any(began <= operation.began < ended for began, ended in windows)]
 
 
 def disturbed(steps: Iterable[Step]) -> list[Step]:
-    """Steps in which something moves or dies."""
+    """Return the steps in which replicas move or a store is killed."""
     return [step for step in steps if step.disturbs]
 
 
 def quiet(steps: Sequence[Step], *, title: str) -> list[Step]:
-    """The step of that title: nothing else happens in it."""
+    """Return the baseline step, which has this title."""
     return [step for step in steps if step.title == title]
 
 
 def by_second(
     operations: Iterable[Operation], kind: Kind, figure: Callable[[Sequence[float]], float]
 ) -> list[tuple[float, float]]:
-    """A figure for each second in which operations of a kind began."""
+    """Return a statistic for each second in which operations of a kind began."""
     buckets: dict[int, list[float]] = {}
     for operation in operations:
         if operation.kind == kind:
@@ -62,7 +62,10 @@ def by_second(
 
 
 def growth(readings: Iterable[Mapping[str, int]]) -> list[int]:
-    """What counters have grown by in all, reading by reading; one that shrank has begun anew, from nothing."""
+    """Return the cumulative growth of counters, reading by reading;
+
+    a counter that decreased has restarted from zero.
+    """
     last: dict[str, int] = {}
     total, totals = 0, []
     for reading in readings:
@@ -75,7 +78,7 @@ def growth(readings: Iterable[Mapping[str, int]]) -> list[int]:
 
 
 def moves_done(samples: Sequence[Sample]) -> list[tuple[float, float]]:
-    """Replicas that have come or gone in all, by time: by how much the stores' numbers of replicas have changed."""
+    """Return the cumulative number of replicas added or removed, from the changes of the stores' replica counts."""
     points: list[tuple[float, float]] = []
     total = 0
     before: Mapping[str, int] | None = None

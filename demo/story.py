@@ -1,4 +1,4 @@
-"""The steps, in order: rows go in, replicas move, stores are drained and die, and every row is accounted for."""
+"""The steps of the demo: load rows, move replicas, drain and kill stores, and verify every row."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ from demo.facts import Facts, Fingerprint, Sample
 from demo.load import Load
 from demo.report import QUIET, latency_rows, page
 from demo.screen import Screen
-from demo.spark import Rows, starting
+from demo.spark import Rows, background_spark
 from demo.watch import Watch
 from evenkeel.cli import local_commands, resource_commands, table_commands
 from evenkeel.cli.options import Output
 from evenkeel.errors import EvenkeelError
 
-__all__ = ["Size", "tell"]
+__all__ = ["Size", "run_story"]
 
 TABLE: Final = "orders"
 STORES: Final = 6
 _YAML: Final = Path(__file__).parent / "orders.yaml"
-_PATIENCE: Final = 180.0
+_TIMEOUT: Final = 180.0
 _POLL_SECONDS: Final = 0.2
 _BYTES_PER_ROW: Final = 5
-"""So many bytes a second a store copies for each row that is loaded: moves take seconds, however many there are."""
+"""Copy throttle of a store in bytes per second for each loaded row, so that moves take seconds for any row count."""
 _JAVA: Final = "-XX:TieredStopAtLevel=1"
-"""Spark works for seconds here: the compiler that makes the fastest code would take half of its time."""
+"""Spark runs only for seconds; the optimizing compiler would take half of that time."""
 _DRAINED, _KILLED = f"{NAME}-5", f"{NAME}-2"
 
 
 class Size(Struct, frozen=True):
-    """How much of everything."""
+    """The demo's size."""
 
     rows: int
     quiet: float
-    """Seconds in which nothing happens but reads and writes, to compare with."""
-    patient: bool
-    """Whether to wait for leaders to be spread evenly again: up to half a minute after a store's return."""
+    """Seconds of the baseline without disturbance."""
+    wait_for_spread: bool
+    """Whether to wait until leaders are evenly spread again: up to half a minute after a store's return."""
 
 
-def tell(screen: Screen, size: Size, *, folder: Path, report: Path, began: float) -> bool:
-    """Tell the story, and write the report; whether all that must hold does."""
+def run_story(screen: Screen, size: Size, *, folder: Path, report: Path, began: float) -> bool:
+    """Run all steps and write the report; return whether all checks passed."""
     with ExitStack() as stack:
         with screen.step(f"Start etcd, {STORES} stores, each with its raft sidecar, and Spark"):
-            spark = stack.enter_context(starting(folder / "spark", java=_JAVA))
+            spark = stack.enter_context(background_spark(folder / "spark", java=_JAVA))
             up = ("--stores", str(STORES), "--bytes-per-second", str(_BYTES_PER_ROW * size.rows))
             _say(screen, f"evenkeel local up {' '.join(up)}")
             cluster = stack.enter_context(DemoCluster(folder / "cluster", up=up))
@@ -82,10 +82,10 @@ def tell(screen: Screen, size: Size, *, folder: Path, report: Path, began: float
 
 
 def _make_table(screen: Screen, cluster: DemoCluster) -> list[str]:
-    """Apply the YAML; where to find the table."""
+    """Apply the YAML; return the table's endpoints."""
     _say(screen, f"evenkeel apply -f {_YAML.name}")
     screen.say(f"    {cluster.command('apply', '-f', str(_YAML)).strip()}")
-    cluster.verb(lambda found: resource_commands.wait_for(found, f"table/{TABLE}", "Ready", within=_PATIENCE))
+    cluster.verb(lambda found: resource_commands.wait_for(found, f"table/{TABLE}", "Ready", within=_TIMEOUT))
     return cluster.verb(lambda found: found.endpoints(NAME))
 
 
@@ -99,11 +99,11 @@ def _watched(cluster: DemoCluster, began: float) -> Iterator[Watch]:
         end()
 
 
-# What happens to the table
+# Disturbances
 
 
 def _disturb(screen: Screen, size: Size, cluster: DemoCluster, watch: Watch) -> tuple[int, Sample]:
-    """Everything that reads and writes have to live with; what a drained store still held, and how it all ended."""
+    """Run the disturbances; return the replicas that a drained store still held, and the final sample."""
     with screen.step(QUIET):
         time.sleep(size.quiet)
     with screen.step("Scale the table from 3 to 5 replicas", disturbs=True):
@@ -113,12 +113,12 @@ def _disturb(screen: Screen, size: Size, cluster: DemoCluster, watch: Watch) -> 
         _say(screen, f"evenkeel drain {_DRAINED} --wait")
         cluster.verb(lambda found: table_commands.drain(found, _DRAINED, undo=False, wait=True))
         drained = _settle(cluster, watch).replicas[_DRAINED]
-    with screen.step(f"Kill {_KILLED}; it comes back", disturbs=True):
+    with screen.step(f"Kill {_KILLED}; it restarts", disturbs=True):
         _kill(screen, cluster, watch)
         _settle(cluster, watch)
-    with screen.step(f"Let {_DRAINED} take replicas again, and change the target while they are copied", disturbs=True):
+    with screen.step(f"Undrain {_DRAINED}, and change the target while replicas are copied", disturbs=True):
         _retarget(screen, cluster, watch)
-        end = _settle(cluster, watch, evenly=size.patient)
+        end = _settle(cluster, watch, evenly=size.wait_for_spread)
     return drained, end
 
 
@@ -128,10 +128,13 @@ def _scale(screen: Screen, cluster: DemoCluster, replicas: int) -> None:
 
 
 def _kill(screen: Screen, cluster: DemoCluster, watch: Watch) -> None:
-    led = cluster.do(watch.look()).leaders[_KILLED]
+    led = cluster.do(watch.sample()).leaders[_KILLED]
     _say(screen, f"evenkeel local kill {_KILLED} --once")
     cluster.verb(lambda found: local_commands.kill(found, _KILLED, Output.TABLE, undo=False, once=True))
-    _until(lambda: cluster.do(watch.look()).leaders[_KILLED] < led, f"nobody leads in place of {_KILLED}")
+    _until(
+        lambda: cluster.do(watch.sample()).leaders[_KILLED] < led,
+        f"no other store took over the leaderships of {_KILLED}",
+    )
 
     def back() -> bool:
         running = cluster.session.layout.running()
@@ -139,33 +142,33 @@ def _kill(screen: Screen, cluster: DemoCluster, watch: Watch) -> None:
         own = [info for name, info in processes if name.split()[0] == _KILLED]
         return len(own) == 2 and all(info.restarts and info.pid for info in own)
 
-    _until(back, f"{_KILLED} did not come back")
+    _until(back, f"{_KILLED} did not restart")
 
 
 def _retarget(screen: Screen, cluster: DemoCluster, watch: Watch) -> None:
     _say(screen, f"evenkeel drain {_DRAINED} --undo")
     cluster.verb(lambda found: table_commands.drain(found, _DRAINED, undo=True, wait=False))
 
-    copied = sum(cluster.do(watch.look()).copied.values())
+    copied = sum(cluster.do(watch.sample()).copied.values())
 
     def begun() -> bool:
-        sample = cluster.do(watch.look())
+        sample = cluster.do(watch.sample())
         return bool(sample.replicas[_DRAINED] or sum(sample.copied.values()) > copied)
 
-    _until(begun, f"nothing is copied to {_DRAINED}")
+    _until(begun, f"no replica was copied to {_DRAINED}")
     _scale(screen, cluster, 4)
 
 
 def _settle(cluster: DemoCluster, watch: Watch, *, evenly: bool = False) -> Sample:
-    """Wait until the table is balanced, every partition is led, and stores lead evenly, where that is asked for."""
-    cluster.verb(lambda found: resource_commands.wait_for(found, f"table/{TABLE}", "Balanced", within=_PATIENCE))
+    """Wait until the table is balanced and every partition has a leader, and with `evenly` until leaders are spread."""
+    cluster.verb(lambda found: resource_commands.wait_for(found, f"table/{TABLE}", "Balanced", within=_TIMEOUT))
     seen: list[Sample] = []
 
     def settled() -> bool:
-        seen.append(cluster.do(watch.look()))
+        seen.append(cluster.do(watch.sample()))
         return _settled(seen[-1], evenly=evenly)
 
-    _until(settled, "partitions are not led as they should be")
+    _until(settled, "leaders were not elected or spread evenly")
     return seen[-1]
 
 
@@ -176,18 +179,18 @@ def _settled(sample: Sample, *, evenly: bool) -> bool:
 
 
 def _until(holds: Callable[[], bool], problem: str) -> None:
-    end = time.monotonic() + _PATIENCE
+    end = time.monotonic() + _TIMEOUT
     while not holds():
         if time.monotonic() > end:
-            raise EvenkeelError(f"{problem} after {_PATIENCE:g} s")
+            raise EvenkeelError(f"{problem} within {_TIMEOUT:g} s")
         time.sleep(_POLL_SECONDS)
 
 
-# After
+# Results
 
 
 def _compare(rows: Rows, load: Load) -> tuple[Fingerprint, Fingerprint, int]:
-    """What must be there, what is there, and how many rows are not as they must be."""
+    """Return the expected and the found fingerprint, and how many rows differ."""
     unsure = load.unsure()
     expected, found = rows.expected(load.acknowledged(), without=unsure), rows.found(without=unsure)
     one, other = rows.fingerprint(expected), rows.fingerprint(found)
@@ -198,10 +201,10 @@ def _conclude(screen: Screen, facts: Facts, report: Path) -> bool:
     screen.say("")
     screen.verdicts(facts.verdicts)
     screen.say("")
-    screen.table(("latency", "count", "p50", "p99", "longest"), list(latency_rows(facts.steps, facts.operations)))
+    screen.table(("latency", "count", "p50", "p99", "max"), list(latency_rows(facts.steps, facts.operations)))
     report.parent.mkdir(parents=True, exist_ok=True)
     report.write_text(page(facts), encoding="utf-8")
-    screen.say(f"\nThe report is {report}")
+    screen.say(f"\nReport: {report}")
     return all(verdict.holds for verdict in facts.verdicts)
 
 

@@ -1,4 +1,4 @@
-"""Where leaders and replicas are, and what was copied, twice a second."""
+"""Samples leaders, replicas and copied bytes twice a second."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from evenkeel.model.partitionassignment import PartitionStatus
 __all__ = ["Watch", "counter", "sample_of"]
 
 _SECONDS: Final = 0.5
-_PATIENCE: Final = 1.0
+_TIMEOUT: Final = 1.0
 _OPENER: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 _COPIED: Final = "evenkeel_raft_snapshot_bytes_total"
 _WASTED: Final = "evenkeel_raft_wasted_snapshot_bytes_total"
 
 
 class Watch:
-    """Looks until it is told to stop."""
+    """Samples the table until it is cancelled."""
 
     def __init__(self, session: LocalSession, table: str, *, stores: int, began: float) -> None:
         self.samples: list[Sample] = []
@@ -38,19 +38,19 @@ class Watch:
 
     @property
     def now(self) -> Sample:
-        """What was seen last; nothing, at first."""
+        """The last sample; an empty one at first."""
         return self.samples[-1] if self.samples else sample_of(0, self._stores, ())
 
     async def run(self) -> None:
-        """Look again and again."""
+        """Sample periodically."""
         while True:
-            # A cluster that is under stress may not answer at once; the next look will tell.
+            # A cluster under stress may not answer in time; the next sample will show its state.
             with contextlib.suppress(EvenkeelError):
-                self.samples.append(await self.look())
+                self.samples.append(await self.sample())
             await asyncio.sleep(_SECONDS)
 
-    async def look(self) -> Sample:
-        """Look once."""
+    async def sample(self) -> Sample:
+        """Return a new sample."""
         found = await self._session.resources.assignments(self._table)
         partitions = [one for piece in found if piece.status for one in piece.status.partitions]
         at = time.monotonic() - self._began
@@ -61,7 +61,7 @@ class Watch:
 def sample_of(
     at: float, stores: Iterable[str], partitions: Iterable[PartitionStatus], metrics: Mapping[str, str] | None = None
 ) -> Sample:
-    """Count."""
+    """Count leaders, replicas, changes and bytes."""
     found = list(partitions)
     leaders = Counter(one.leader for one in found if one.leader)
     replicas = Counter(peer.store for one in found for peer in one.stable)
@@ -79,7 +79,7 @@ def sample_of(
 
 
 def counter(text: str, name: str) -> int:
-    """A counter's value in what Prometheus reads; 0 where it is not there."""
+    """Return a counter's value from Prometheus text; 0 if it is absent."""
     for line in text.splitlines():
         if line.startswith(f"{name} "):
             return int(float(line.split()[1]))
@@ -87,11 +87,11 @@ def counter(text: str, name: str) -> int:
 
 
 def _metrics(ports: Mapping[str, StorePorts]) -> dict[str, str]:
-    """What the sidecars say; those that are down say nothing."""
+    """Return the metrics of all sidecars that respond."""
     found = {}
     for name, own in ports.items():
         with contextlib.suppress(OSError):
             address = f"http://127.0.0.1:{own.http}/metrics"
-            with _OPENER.open(address, timeout=_PATIENCE) as answer:
+            with _OPENER.open(address, timeout=_TIMEOUT) as answer:
                 found[name] = answer.read().decode()
     return found

@@ -34,14 +34,17 @@ def test_all_is_well() -> None:
 @pytest.mark.parametrize(
     ("other", "what"),
     [
-        ({"found": msgspec.structs.replace(SEEN, rows=99)}, "Spark counts the rows that were acknowledged"),
-        ({"found": msgspec.structs.replace(SEEN, checksum=1)}, "their checksum is that of what was acknowledged"),
-        ({"found": msgspec.structs.replace(SEEN, amount="5.01")}, "and so is the sum of their amounts"),
-        ({"differing": 1}, "no row is missing, or other than it was written"),
+        ({"found": msgspec.structs.replace(SEEN, rows=99)}, "Spark's row count equals the number of acknowledged rows"),
+        ({"found": msgspec.structs.replace(SEEN, checksum=1)}, "the checksum equals that of the acknowledged rows"),
+        (
+            {"found": msgspec.structs.replace(SEEN, amount="5.01")},
+            "the sum of amounts equals the acknowledged one",
+        ),
+        ({"differing": 1}, "no row is missing or differs"),
         ({"tally": msgspec.structs.replace(TALLY, stale=1)}, "no read was stale"),
-        ({"tally": msgspec.structs.replace(TALLY, errors=["x"])}, "every read and write was answered"),
-        ({"end": SAMPLES[1]}, "every partition has a leader, and nothing moves any more"),
-        ({"drained": {"b": 2}}, "b, when it was drained, held nothing"),
+        ({"tally": msgspec.structs.replace(TALLY, errors=["x"])}, "no read or write failed"),
+        ({"end": SAMPLES[1]}, "every partition has a leader, and no replica is moving"),
+        ({"drained": {"b": 2}}, "b held no replica after its drain"),
     ],
 )
 def test_each_thing_that_can_be_wrong(other: dict[str, Any], what: str) -> None:

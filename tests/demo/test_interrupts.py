@@ -9,13 +9,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from demo.interrupts import held, hush_py4j, listen
+from demo.interrupts import deferred_interrupts, install_handlers, silence_py4j
 
 
 @pytest.fixture(autouse=True)
 def _signals() -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    listen()
+    install_handlers()
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -34,8 +34,8 @@ def test_it_waits_until_something_is_known() -> None:
     done = []
 
     def begin() -> None:
-        with held():
-            with held():
+        with deferred_interrupts():
+            with deferred_interrupts():
                 os.kill(os.getpid(), signal.SIGINT)
                 done.append("inside")
             done.append("outside")
@@ -47,14 +47,14 @@ def test_it_waits_until_something_is_known() -> None:
 
 def test_nothing_comes_of_nothing() -> None:
     """Without a signal nothing happens."""
-    with held():
+    with deferred_interrupts():
         pass
 
 
 def test_py4j_says_nothing_of_it(caplog: pytest.LogCaptureFixture) -> None:
     """Neither by its own logger nor by the root's, as it does while a command is under way; others are heard."""
     root, filters = logging.getLogger(), list(logging.getLogger().filters)
-    hush_py4j()
+    silence_py4j()
     try:
         logging.getLogger("py4j.clientserver").error("Error while sending or receiving.")
         root.error("KeyboardInterrupt while sending command.")

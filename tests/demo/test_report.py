@@ -34,19 +34,19 @@ def test_it_shows_leaders_moves_latency_and_bytes() -> None:
         ["writes, p50", "writes, p99"],
         ["reads, p50", "reads, p99"],
         [],
-        ["partitions that are changing", "replicas that came or went, in all"],
+        ["partitions changing", "replicas added or removed, cumulative"],
         ["copied", "wasted"],
     ]
     strips = [[strip.findtext("{*}title") for strip in picture.iterfind("{*}g[@class='strip']")] for picture in found]
     assert {str(title).partition(":")[0] for title in strips[2]} == {"a", "b"}
-    assert "1.0 of 10.0 MiB were copied for targets that had changed" in text
+    assert "1.0 of 10.0 MiB were wasted on cancelled transfers" in text
 
 
 def test_what_is_wrong_is_said() -> None:
     """At the top, and where it is; what comes from outside is no markup."""
-    assert "Everything that was acknowledged is there." in page(facts(GOOD))
+    assert "All checks passed." in page(facts(GOOD))
     text = page(facts(GOOD, BAD))
-    assert "Something is wrong" in text
+    assert "Some checks failed" in text
     assert "found 2, expected &lt;3&gt;" in text
     assert "Scale &lt;the table&gt;" in text
     assert "<the table>" not in text

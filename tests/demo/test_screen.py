@@ -26,7 +26,7 @@ def test_steps_are_noted() -> None:
     assert 0 <= step.began <= step.ended
     lines = output.getvalue().splitlines()
     assert lines[:2] == ["==> Drain a store", "    $ evenkeel drain"]
-    assert lines[3:] == ["  ok    rows are there: [all]", "  WRONG rows are right: none"]
+    assert lines[3:] == ["  ok    rows are there: [all]", "  FAIL  rows are right: none"]
 
 
 def test_terminal_has_colour() -> None:

@@ -11,18 +11,18 @@ import pytest
 from evenkeel.errors import InvalidInputError
 from evenkeel.runtime import http_server
 from evenkeel.runtime.flags import Endpoint
-from evenkeel.runtime.http_server import Answer, HttpServer
+from evenkeel.runtime.http_server import HttpServer, Response
 
 Ask = Callable[[bytes], Awaitable[bytes]]
 GET = b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
-async def later() -> Answer:
+async def later() -> Response:
     await asyncio.sleep(0)
-    return Answer(200, b"{}", "application/json")
+    return Response(200, b"{}", "application/json")
 
 
-def broken() -> Answer:
+def broken() -> Response:
     raise KeyError("bug")
 
 
@@ -30,9 +30,9 @@ def broken() -> Answer:
 async def port() -> AsyncIterator[int]:
     server = HttpServer(
         {
-            "/now": lambda: Answer(200, b"now\n"),
+            "/now": lambda: Response(200, b"now\n"),
             "/later": later,
-            "/no": lambda: Answer(503, b"no\n"),
+            "/no": lambda: Response(503, b"no\n"),
             "/broken": broken,
         }
     )
@@ -61,7 +61,7 @@ def ask(port: int) -> Ask:
         (b"/now?x=1", b"200 OK", b"text/plain; charset=utf-8", b"now\n"),
         (b"/later", b"200 OK", b"application/json", b"{}"),
         (b"/no", b"503 Service Unavailable", b"text/plain; charset=utf-8", b"no\n"),
-        (b"/", b"404 Not Found", b"text/plain; charset=utf-8", b"there are /broken, /later, /no, /now\n"),
+        (b"/", b"404 Not Found", b"text/plain; charset=utf-8", b"not found; available paths: /broken, /later, /no, /now\n"),
     ],
 )
 async def test_pages(ask: Ask, path: bytes, status: bytes, kind: bytes, body: bytes) -> None:

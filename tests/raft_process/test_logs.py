@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from evenkeel.runtime.log_context import about, note
+from evenkeel.runtime.log_context import add_log_fields, log_context
 from evenkeel.runtime.log_setup import set_up_logs
 
 
@@ -46,9 +46,9 @@ def test_console_lines(capsys: pytest.CaptureFixture[str]) -> None:
 def test_lines_say_what_they_are_about(capsys: pytest.CaptureFixture[str]) -> None:
     """Whoever logs in the middle of something tells what, also where a line knows more; afterwards nobody does."""
     set_up_logs(level="info", form="json", operator="one")
-    with about(store_cluster="shop/main"):
-        with about(table="orders"):
-            note(plan=3)
+    with log_context(store_cluster="shop/main"):
+        with log_context(table="orders"):
+            add_log_fields(plan=3)
             logging.getLogger("x").info("in the middle", extra={"partition": 7})
         logging.getLogger("x").info("behind it")
     logging.getLogger("x").info("elsewhere")

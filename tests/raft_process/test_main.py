@@ -107,7 +107,7 @@ def test_logs_that_are_not_ours(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     (data / "log" / "volume.json").write_text('{"format":99,"volume":"x"}')
     assert "format 99, and this version reads up to" in complaint(capsys, "--data", str(data))
     (data / "log" / "volume.json").write_text("{")
-    assert "cannot read whose log it is" in complaint(capsys, "--data", str(data))
+    assert "cannot read the volume's identity" in complaint(capsys, "--data", str(data))
 
 
 def test_a_disk_that_fails_ends_the_process(
@@ -131,4 +131,4 @@ def test_a_disk_that_fails_ends_the_process(
 
     monkeypatch.setattr(Host, "open", open_and_fail)
     assert main([*LEAST, "--data", str(tmp_path / "data")]) == 1
-    assert "error: the disk failed, end this process and recover: [Errno 5]" in capsys.readouterr().err
+    assert "error: the disk failed; restart the process to recover: [Errno 5]" in capsys.readouterr().err

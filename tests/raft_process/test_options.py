@@ -65,14 +65,14 @@ WRONG = {
     "--listen :7400": "--listen ':7400'",
     "--listen h:99999": "--listen 'h:99999'",
     "--http h:x": "--http 'h:x'",
-    "--advertise 0.0.0.0:7400": "--advertise 0.0.0.0:7400 is no address",
-    "--advertise [::]:7400": "--advertise [::]:7400 is no address",
+    "--advertise 0.0.0.0:7400": "--advertise 0.0.0.0:7400 is a wildcard",
+    "--advertise [::]:7400": "--advertise [::]:7400 is a wildcard",
     "--weight 0": "--weight '0'",
     "--weight nan": "--weight 'nan'",
     "--weight inf": "--weight 'inf'",
-    "--weight much": "--weight 'much': allowed is a number of at least 0.001",
+    "--weight much": "--weight 'much': allowed: a number of at least 0.001",
     "--capacity -1": "--capacity '-1'",
-    "--capacity 1.5": "--capacity '1.5': allowed is a whole number of at least 0",
+    "--capacity 1.5": "--capacity '1.5': allowed: a whole number of at least 0",
     "--bytes-per-second 0": "--bytes-per-second '0'",
     "--snapshots-at-once 0": "--snapshots-at-once '0'",
     "--tick-milliseconds inf": "--tick-milliseconds 'inf'",
@@ -82,16 +82,16 @@ WRONG = {
     "--lease-seconds inf": "--lease-seconds 'inf'",
     "--labels disk": "--labels 'disk'",
     "--labels =x": "--labels '=x'",
-    "--adopt-metastore maybe": "--adopt-metastore 'maybe': allowed are yes, no",
-    "--log-level loud": "--log-level 'loud': allowed are debug, info, warning, error",
+    "--adopt-metastore maybe": "--adopt-metastore 'maybe': allowed: yes, no",
+    "--log-level loud": "--log-level 'loud': allowed: debug, info, warning, error",
     "--log-format xml": "--log-format 'xml'",
-    "--tls-ca /ca": "--tls-ca, --tls-cert and --tls-key belong together",
+    "--tls-ca /ca": "--tls-ca, --tls-cert and --tls-key must be set together",
     "--etcd-endpoints ": "etcd endpoints: none given",
     "--etcd-endpoints etcd:2379": "etcd endpoint 'etcd:2379'",
     "--etcd-cert /c": "etcd client certificate",
     "--etcd-user u": "etcd credentials",
     "--etcd-password-file /nowhere": "--etcd-password-file /nowhere: No such file",
-    "--etcd-password-file /bin/sh": "--etcd-password-file /bin/sh: it does not hold text",
+    "--etcd-password-file /bin/sh": "--etcd-password-file /bin/sh: it is not a text file",
 }
 
 
@@ -118,7 +118,7 @@ def test_what_is_missing_is_named(flag: str) -> None:
 
 def test_listening_everywhere_is_no_address() -> None:
     """Other stores would be told to connect to themselves."""
-    with pytest.raises(InvalidInputError, match=r"--advertise is missing, and --listen 0.0.0.0:7400 is no address"):
+    with pytest.raises(InvalidInputError, match=r"--advertise is missing, and --listen 0.0.0.0:7400 is a wildcard"):
         parse_options(LEAST[:6], {})
 
 

@@ -26,7 +26,7 @@ async def look(sidecar: Sidecar) -> SidecarStatus:
 async def test_a_sidecar_at_rest(sidecar: Sidecar) -> None:
     """It is ready, follows the metastore, and has nothing to do."""
     await sidecar.cluster.until(lambda: sidecar.agent.status().state == "following")
-    await sidecar.cluster.until(lambda: sidecar.host.machine_connected)
+    await sidecar.cluster.until(lambda: sidecar.host.status.machine_connected)
     status = await look(sidecar)
     assert (status.store, status.version, status.ready, status.why) == ("a", "9", True, "")
     assert (status.metastore, status.metastore_why, status.state_machine) == ("following", "", "connected")
@@ -53,7 +53,7 @@ async def test_how_long_rounds_take(sidecar: Sidecar) -> None:
         f for f in prometheus.text_string_to_metric_families(text) if f.name == "evenkeel_raft_log_round_seconds"
     ]
     found = {sample.labels.get("le", sample.name.rpartition("_")[2]): sample.value for sample in times.samples}
-    assert found["count"] == found["+Inf"] == sum(sidecar.host.round_times.counts) > 0
+    assert found["count"] == found["+Inf"] == sum(sidecar.host.status.round_times.counts) > 0
     assert found["0.0005"] <= found["1.0"] <= found["+Inf"]
     assert found["sum"] > 0
 
@@ -67,8 +67,8 @@ async def test_readiness_waits_for_the_state_machine(sidecar: Sidecar) -> None:
     assert unready(host) == "the state machine is not connected"
     assert (await look(sidecar)).state_machine == "gone"
     await store.start_machine(hold={"open"})
-    await cluster.until(lambda: host.machine_connected)
-    assert unready(host) == "1 replicas are not caught up: orders.1/0"
+    await cluster.until(lambda: host.status.machine_connected)
+    assert unready(host) == "1 replicas have not caught up: orders.1/0"
     store.machine.release()
     await cluster.until(lambda: unready(host) == "")
     store.machine.hold = {"open"}
@@ -91,7 +91,7 @@ async def test_readiness_waits_for_what_others_have_committed(sidecar: Sidecar) 
     [replica] = host._replicas.values()
     raft = replica.node._raft
     raft.leader_commit = raft.log.committed + 2
-    assert unready(host) == "1 replicas are not caught up: orders.1/0"
+    assert unready(host) == "1 replicas have not caught up: orders.1/0"
     await cluster.write(x="1")
     await cluster.write(x="2")
     await cluster.until(lambda: unready(host) == "")
@@ -118,7 +118,7 @@ async def test_readiness_waits_for_a_leader_and_for_room(sidecar: Sidecar) -> No
     host._on_full(None)
     await cluster.until(lambda: unready(host) == "")
     await cluster["b"].stop()
-    await cluster.until(lambda: unready(host) == "1 replicas are not caught up: orders.1/0")
+    await cluster.until(lambda: unready(host) == "1 replicas have not caught up: orders.1/0")
     await cluster.until(lambda: "no leader" in host.reports()[ORDERS].problem)
     assert (await look(sidecar)).problems == {"orders.1/0": host.reports()[ORDERS].problem}
 
@@ -126,9 +126,9 @@ async def test_readiness_waits_for_a_leader_and_for_room(sidecar: Sidecar) -> No
 async def test_peers_say_why_not(sidecar: Sidecar) -> None:
     """Connected, or the reason."""
     cluster, host = sidecar.cluster, sidecar.host
-    await cluster.until(lambda: host.peer_states() == {"b": "connected"})
+    await cluster.until(lambda: host.status.peer_states() == {"b": "connected"})
     host.set_peers({"b": cluster["b"].address._replace(volume="another")})
-    await cluster.until(lambda: "volume" in host.peer_states()["b"])
+    await cluster.until(lambda: "volume" in host.status.peer_states()["b"])
     assert "knows it with another" in (await look(sidecar)).peers["b"]
 
 
@@ -161,7 +161,7 @@ async def test_problems_of_the_agent_are_there_too(sidecar: Sidecar) -> None:
     host.destroy = _cannot  # type: ignore[method-assign]
     for _ in range(6):
         await sidecar.agent._replicas.destroy(ORDERS, ("a", 1))
-    assert "cannot be deleted: nobody there" in (await look(sidecar)).problems["orders.1/0"]
+    assert "deleting the replica failed: nobody there" in (await look(sidecar)).problems["orders.1/0"]
 
 
 async def _cannot(partition: Partition, replica: ReplicaId) -> None:

@@ -79,12 +79,12 @@ def test_every_acknowledged_row_is_there(tmp_path: Path) -> None:
         output, _ = running.communicate()
     assert running.returncode == 0, output
     assert "\x1b" not in output
-    for step in ("Scale the table", "Drain main-5", "Kill main-2", "change the target while they are copied"):
+    for step in ("Scale the table", "Drain main-5", "Kill main-2", "change the target while replicas are copied"):
         assert f"==> {step}" in output or step in output
-    assert "WRONG" not in output
-    assert "ok    Spark counts the rows that were acknowledged" in output
-    assert f"The report is {report}" in output
-    assert "Everything that was acknowledged is there." in report.read_text()
+    assert "FAIL" not in output
+    assert "ok    Spark's row count equals the number of acknowledged rows" in output
+    assert f"Report: {report}" in output
+    assert "All checks passed." in report.read_text()
     assert left_behind(tmp_path) == []
 
 
@@ -101,7 +101,7 @@ def test_interrupted_at_its_very_start(tmp_path: Path) -> None:
             assert running.poll() is None
         os.killpg(running.pid, signal.SIGINT)
         output, _ = running.communicate()
-    assert (running.returncode, output) == (130, "stopped; stores, etcd and all their data are gone again\n")
+    assert (running.returncode, output) == (130, "interrupted; stores, etcd and their data have been removed\n")
     assert left_behind(tmp_path) == []
 
 
@@ -120,5 +120,5 @@ def test_interrupted(tmp_path: Path, when: str) -> None:
         output, _ = running.communicate()
     assert running.returncode == 130, "".join([*seen, output])
     assert "Traceback" not in output
-    assert "are gone again" in output
+    assert "have been removed" in output
     assert left_behind(tmp_path) == []

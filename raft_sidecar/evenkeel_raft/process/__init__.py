@@ -1,8 +1,9 @@
-"""The program `evenkeel-raft`: one per store, beside its state machine.
+"""The program `evenkeel-raft`: one sidecar process per store, next to its state machine.
 
-options   what it is told by flags and environment
-metrics   what Prometheus reads
-status    what people and tools read
-sidecar   host and agent, run together, and their orderly end
-main      the command line
+Modules:
+    main             the command line
+    metrics          Prometheus metrics
+    options          flags and environment variables
+    sidecar_process  runs host and agent together, and shuts them down
+    sidecar_status   the `/status` document and readiness
 """

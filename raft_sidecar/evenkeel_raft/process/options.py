@@ -1,4 +1,4 @@
-"""What the process is told by flags and environment."""
+"""Flags and environment variables of the process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Options", "parse_options"]
 
 
 class Options(Struct, frozen=True, kw_only=True):
-    """Everything the process is told."""
+    """All options of the process."""
 
     store: str
     keys: Keys
@@ -46,54 +46,54 @@ class Options(Struct, frozen=True, kw_only=True):
     log_format: str
 
 
-_EVERYWHERE: Final = ("0.0.0.0", "::", "*")  # noqa: S104 - to be refused
+_EVERYWHERE: Final = ("0.0.0.0", "::", "*")  # noqa: S104 - rejected, not bound
 
 _FLAGS: Final = (
     Flag("store", "name of this store, unique in its StoreCluster", None),
     Flag("namespace", "namespace of the StoreCluster", "default"),
     Flag("store-cluster", "name of the StoreCluster", None),
     Flag("data", "directory for the log and for snapshots", None),
-    Flag("socket", "unix socket for the state machine; by default raft.sock in the data directory"),
+    Flag("socket", "unix socket for the state machine; default: raft.sock in the data directory"),
     Flag("listen", "HOST:PORT to listen on for other stores", "0.0.0.0:7400"),
     Flag(
         "advertise",
-        "HOST:PORT by which other stores reach this one; by default what it listens on",
+        "HOST:PORT that other stores connect to; default: the value of --listen",
     ),
-    Flag("flight", "URL by which clients reach this store's state machine, like grpc://host:7410"),
+    Flag("flight", "URL of this store's state machine for clients, such as grpc://host:7410"),
     Flag("http", "HOST:PORT for /healthz, /readyz, /metrics and /status", "127.0.0.1:7480"),
     *ETCD_FLAGS,
-    Flag("tls-ca", "authority of all stores' certificates; with it, stores speak TLS only"),
+    Flag("tls-ca", "CA certificate of all stores; if set, connections between stores require TLS"),
     Flag("tls-cert", "certificate of this store"),
-    Flag("tls-key", "key of that certificate"),
-    Flag("tls-server-name", "name to expect in other stores' certificates, where it is not their host's"),
-    Flag("zone", "failure domain, for the spread of replicas"),
-    Flag("node", "Kubernetes node, for the placement of executors"),
-    Flag("pod", "UID of the pod, for orders that mean this pod alone"),
-    Flag("weight", "share of replicas compared with other stores", "1"),
-    Flag("capacity", "most replicas to hold; by default there is no limit"),
-    Flag("labels", "labels for store selectors, like disk=ssd,rack=4"),
-    Flag("bytes-per-second", "limit for snapshots in and out; by default there is none"),
-    Flag("snapshots-at-once", "snapshots made and sent at the same time", "2"),
-    Flag("tick-milliseconds", "raft's unit of time", "100"),
-    Flag("election-ticks", "ticks without a leader after which somebody stands", "10"),
-    Flag("sleep-ticks", "ticks without work after which a group sleeps; its leader then sends no heartbeats", "20"),
-    Flag("keep-log-bytes", "log kept per group for members that are a little behind", str(8 << 20)),
-    Flag("keep-logs-bytes", "log kept of all groups together; where it is more, each keeps its share", str(1 << 30)),
-    Flag("lease-seconds", "seconds after which a silent store is no longer registered", "6"),
-    Flag("step-down-when-stalled", "let another store lead where one cannot fill a replica", "no", ("yes", "no")),
-    Flag("adopt-metastore", "follow whatever etcd answers: once, after a person has looked", "no", ("yes", "no")),
+    Flag("tls-key", "private key of the certificate"),
+    Flag("tls-server-name", "name expected in other stores' certificates; default: their host"),
+    Flag("zone", "failure domain, used to spread replicas"),
+    Flag("node", "Kubernetes node, used to place executors"),
+    Flag("pod", "UID of the pod; orders for another pod of the same name are ignored"),
+    Flag("weight", "share of replicas relative to other stores", "1"),
+    Flag("capacity", "maximum number of replicas; default: no limit"),
+    Flag("labels", "labels for store selectors, such as disk=ssd,rack=4"),
+    Flag("bytes-per-second", "throttle for snapshots in and out; default: no limit"),
+    Flag("snapshots-at-once", "snapshots created and sent concurrently", "2"),
+    Flag("tick-milliseconds", "length of a raft tick", "100"),
+    Flag("election-ticks", "election timeout in ticks", "10"),
+    Flag("sleep-ticks", "idle ticks after which a group sleeps and its leader stops sending heartbeats", "20"),
+    Flag("keep-log-bytes", "log kept per group for members that are slightly behind", str(8 << 20)),
+    Flag("keep-logs-bytes", "log kept for all groups together; above it, each group keeps its share", str(1 << 30)),
+    Flag("lease-seconds", "seconds after which the registration of a silent store expires", "6"),
+    Flag("step-down-when-stalled", "hand over leadership when a snapshot transfer stalls", "no", ("yes", "no")),
+    Flag("adopt-metastore", "follow any etcd cluster, for this run; use only after checking it", "no", ("yes", "no")),
     *LOG_FLAGS,
 )
 
 
 def parse_options(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
-    """Read the flags, and what they leave open from the environment; InvalidInputError names the flag."""
-    about = "Runs the raft replicas of one store, beside its state machine."
+    """Parse the flags, with the environment as fallback; raise InvalidInputError that names the wrong flag."""
+    about = "Run the raft replicas of one store, next to its state machine."
     return _Reader(Flags(_FLAGS, arguments, environment, program="evenkeel-raft", about=about)).read()
 
 
 class _Reader:
-    """Turns texts into values."""
+    """Converts flag values to options."""
 
     def __init__(self, flags: Flags) -> None:
         self._flags = flags
@@ -131,18 +131,18 @@ class _Reader:
         for pair in filter(None, self._flags.text("labels").split(",")):
             key, equals, value = pair.partition("=")
             if not equals or not key:
-                raise InvalidInputError(f"--labels {pair!r}: write it as key=value, several separated by commas")
+                raise InvalidInputError(f"--labels {pair!r} is invalid; use key=value, separated by commas")
             labels[key] = value
         return labels
 
     def _advertise(self, listen: Endpoint) -> Endpoint:
-        """Where others find this store; every address at once is no place to be found at."""
+        """Return the address for other stores; a wildcard address is rejected because they cannot connect to it."""
         advertise = self._flags.endpoint("advertise") if self._flags.text("advertise") else listen
         if advertise.host in _EVERYWHERE:
             given = "--advertise" if self._flags.text("advertise") else "--advertise is missing, and --listen"
             raise InvalidInputError(
-                f"{given} {advertise} is no address that other stores can reach: give this host's name or address, as "
-                "HOST:PORT"
+                f"{given} {advertise} is a wildcard address that other stores cannot connect to; set --advertise to "
+                "this host's name or address, as HOST:PORT"
             )
         return advertise
 
@@ -151,7 +151,7 @@ class _Reader:
         if ca is None and cert is None and key is None:
             return None
         if ca is None or cert is None or key is None:
-            raise InvalidInputError("--tls-ca, --tls-cert and --tls-key belong together: give all three or none")
+            raise InvalidInputError("--tls-ca, --tls-cert and --tls-key must be set together; set all three or none")
         return TlsFiles(ca, cert, key, self._flags.text("tls-server-name"))
 
     def _host(self) -> HostSettings:

@@ -1,4 +1,4 @@
-"""Host and agent, run together until told to stop, and their orderly end."""
+"""Runs host and agent together until a signal arrives, and shuts them down in order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from evenkeel.metastore.etcd_metastore import EtcdMetastore
 from evenkeel.protocol.records import StoreRecord
 from evenkeel.runtime.flags import Endpoint
-from evenkeel.runtime.http_server import Answer, HttpServer, Page
+from evenkeel.runtime.http_server import Handler, HttpServer, Response
 from evenkeel_raft.agent.agent import Agent
 from evenkeel_raft.agent.agent_context import StoreIdentity
 from evenkeel_raft.agent.agent_settings import AgentSettings
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 async def run_sidecar(options: Options) -> None:
-    """Run until SIGTERM or SIGINT, or until something fails for good."""
+    """Run until SIGTERM, SIGINT or a fatal failure."""
     asked = _signalled()
     host = await Host.open(
         options.data,
@@ -67,7 +67,7 @@ async def _run(options: Options, host: Host, metastore: EtcdMetastore, asked: as
             host.failed.result()
         if following.done():
             following.result()
-        log.info("stopping: leaderships are handed over first")
+        log.info("stopping; handing over leaderships first")
         await _unless_failed(host, agent.stop())
         await following
     finally:
@@ -78,7 +78,7 @@ async def _run(options: Options, host: Host, metastore: EtcdMetastore, asked: as
 
 
 async def _unless_failed(host: Host, work: Coroutine[None, None, None]) -> None:
-    """Do something, unless the host fails meanwhile."""
+    """Await `work`, or raise as soon as the host fails."""
     task = asyncio.create_task(work)
     try:
         await asyncio.wait((task, host.failed), return_when=asyncio.FIRST_COMPLETED)
@@ -117,20 +117,20 @@ def _agent(options: Options, host: Host, metastore: EtcdMetastore) -> Agent:
     )
 
 
-def _pages(host: Host, agent: Agent) -> dict[str, Page]:
+def _pages(host: Host, agent: Agent) -> dict[str, Handler]:
     metrics, release = Metrics(host, agent), _version()
 
-    def ready() -> Answer:
+    def ready() -> Response:
         why = unready(host)
-        return Answer(503, f"{why}\n".encode()) if why else Answer(200, b"ready\n")
+        return Response(503, f"{why}\n".encode()) if why else Response(200, b"ready\n")
 
-    async def status() -> Answer:
-        return Answer(200, encode(await status_of(host, agent, version=release)), "application/json")
+    async def status() -> Response:
+        return Response(200, encode(await status_of(host, agent, version=release)), "application/json")
 
     return {
-        "/healthz": lambda: Answer(200, b"alive\n"),
+        "/healthz": lambda: Response(200, b"alive\n"),
         "/readyz": ready,
-        "/metrics": lambda: Answer(200, metrics.render(), "text/plain; version=0.0.4; charset=utf-8"),
+        "/metrics": lambda: Response(200, metrics.render(), "text/plain; version=0.0.4; charset=utf-8"),
         "/status": status,
     }
 

@@ -1,4 +1,4 @@
-"""What people and tools read of a sidecar, and whether it is ready."""
+"""The `/status` document and readiness of a sidecar."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["SidecarStatus", "status_of", "unready"]
 
 
 class SidecarStatus(Struct, frozen=True, kw_only=True):
-    """A moment of the process."""
+    """The status of the process at one moment."""
 
     store: str
     volume: str
     version: str
     cluster_version: int
     supported_versions: VersionRange
-    """The cluster versions that the sidecar and its state machine can work with."""
+    """The cluster versions that both the sidecar and its state machine support."""
     ready: bool
     why: str
     """Why it is not ready; empty if it is."""
@@ -30,26 +30,26 @@ class SidecarStatus(Struct, frozen=True, kw_only=True):
     metastore_why: str
     revision: int
     state_machine: str
-    """connected, silent (it hangs) or gone."""
+    """connected, silent (it does not respond) or gone."""
     disk_full: str
-    """Why nothing can be logged at the moment; empty if it can."""
+    """Why the log cannot be written; empty if it can."""
     handing_over: list[str]
-    """Why the store is to lead nothing; empty if it may."""
+    """Why the store may not lead; empty if it may."""
     peers: dict[str, str]
     """By store: connected, or why not."""
     clock_ahead: int
-    """Seconds that this store's wall clock is ahead of most stores', behind where negative; 0 while it is close."""
+    """Seconds that the wall clock is ahead of most stores' (negative: behind); 0 while it is close."""
     clock_skews: dict[str, float]
-    """By store that is connected: seconds that its wall clock is ahead of this one's."""
+    """By connected store: seconds that its wall clock is ahead of this store's."""
     awake: int
     problems: dict[str, str]
-    """By `<table>/<partition>`: why it does not get on, whoever found out."""
+    """By `<table>/<partition>`: why it makes no progress."""
     replicas: list[ReplicaStatus]
 
 
 async def status_of(host: Host, agent: Agent, *, version: str) -> SidecarStatus:
-    """Describe the process."""
-    replicas = await host.replica_statuses()
+    """Return the status of the process."""
+    replicas = await host.status.replica_statuses()
     of_agent = agent.status()
     why = unready(host)
     return SidecarStatus(
@@ -63,32 +63,38 @@ async def status_of(host: Host, agent: Agent, *, version: str) -> SidecarStatus:
         metastore=of_agent.state.value,
         metastore_why=of_agent.why,
         revision=of_agent.revision,
-        state_machine="gone" if not host.machine_connected else "silent" if host.machine_silent else "connected",
+        state_machine=_state_machine(host),
         disk_full=host.full,
         handing_over=list(of_agent.handing_over),
-        peers={**of_agent.peers, **host.peer_states()},
+        peers={**of_agent.peers, **host.status.peer_states()},
         clock_ahead=host.clock_ahead(),
         clock_skews={store: round(skew.seconds, 3) for store, skew in host.peers.skews().items()},
-        awake=host.awake,
+        awake=host.status.awake,
         problems={f"{partition.table}/{partition.partition}": why for partition, why in of_agent.problems.items()},
         replicas=replicas,
     )
 
 
+def _state_machine(host: Host) -> str:
+    if not host.status.machine_connected:
+        return "gone"
+    return "silent" if host.status.machine_silent else "connected"
+
+
 def unready(host: Host) -> str:
-    """Say why the store is not ready: a rolling update waits for it, so that no group loses its quorum."""
-    if not host.machine_connected:
+    """Return why the store is not ready; a rolling update waits until it is, so that no group loses its quorum."""
+    if not host.status.machine_connected:
         return "the state machine is not connected"
-    if host.machine_silent:
+    if host.status.machine_silent:
         return "the state machine does not answer"
     if host.full:
         return host.full
-    if behind := host.behind():
+    if behind := host.status.behind():
         named = ", ".join(f"{table}/{partition}" for table, partition in behind[:3])
-        return f"{len(behind)} replicas are not caught up: {named}{' ...' if len(behind) > 3 else ''}"
+        return f"{len(behind)} replicas have not caught up: {named}{' ...' if len(behind) > 3 else ''}"
     return ""
 
 
 def encode(status: SidecarStatus) -> bytes:
-    """As JSON."""
+    """Encode the status as JSON."""
     return msgspec.json.encode(status)
