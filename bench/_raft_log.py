@@ -54,7 +54,7 @@ class _Groups:
         self._data = os.urandom(size)
         self._index = 0
         self._write([Created(group, 1, 0) for group in self._groups])
-        while self.log.tidy():
+        while self.log.maintain():
             pass
 
     def _write(self, records: list[Record]) -> None:

@@ -1,16 +1,16 @@
-"""Every error the sidecar raises on purpose, under `evenkeel.errors.EvenkeelError`.
+"""The exceptions of the log, under `evenkeel.errors.EvenkeelError`.
 
     EvenkeelError
     └── LogError
         ├── LogInUseError          another process has the log open
         ├── NewerFormatError       a newer version wrote the log
         ├── WrongVolumeError       the log belongs to another volume
-        ├── CorruptLogError        what was durable is damaged; names file and offset
-        ├── RecordRefusedError     a record does not follow from what the log holds; nothing was written
-        ├── DiskFullError          there is no room; nothing was written, and the log goes on when there is
-        └── LogFailedError         the disk failed, or the log met a bug of its own; final for this process
+        ├── CorruptLogError        durable records are damaged; names file and offset
+        ├── RecordRefusedError     a record contradicts the log's contents; nothing was written
+        ├── DiskFullError          the disk is full; nothing was written, and a retry may succeed
+        └── LogFailedError         the disk or the log failed; the process must restart
 
-The raft core stands alone and has errors of its own.
+The raft core does not depend on this module; its errors are in `core.errors`.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ __all__ = [
 
 
 class LogError(EvenkeelError):
-    """The shared log could not do what was asked."""
+    """Base class of the shared log's errors."""
 
 
 class LogInUseError(LogError):
-    """Two writers would destroy each other's records."""
+    """Another process has the log open; two writers would destroy each other's records."""
 
 
 class NewerFormatError(LogError):
-    """Reading a format one does not know would be guessing."""
+    """A newer version wrote the log in a format that this version cannot read."""
 
 
 class WrongVolumeError(LogError):
-    """A disk was swapped: its replicas are not the ones this store holds."""
+    """The log belongs to another volume: its disk was swapped, so its replicas are not this store's."""
 
 
 class CorruptLogError(LogError):
-    """Durable records are damaged or missing; cutting them off would silently lose acknowledged entries."""
+    """Durable records are damaged or missing; truncating the log there would lose acknowledged entries."""
 
     def __init__(self, message: str, *, file: str, offset: int) -> None:
         super().__init__(f"{file}, offset {offset}: {message}")
@@ -55,12 +55,12 @@ class CorruptLogError(LogError):
 
 
 class RecordRefusedError(LogError):
-    """A gap, a term that falls, a replica id that was used up: a bug of the caller, caught before it is durable."""
+    """A record contradicts the log, such as a gap or a lower term. The caller has a bug; nothing was written."""
 
 
 class DiskFullError(LogError):
-    """No space for entries. Nothing of the round was written."""
+    """The disk has no space for entries. No part of the round was written."""
 
 
 class LogFailedError(LogError):
-    """After a failed fsync nobody knows what is durable: the process must end, and recover from the disk."""
+    """The log failed. After a failed fsync it is unknown what is durable, so the process must restart and recover."""

@@ -165,7 +165,7 @@ class ModelGroups:
         self.disk = disk
         self.up = True
         self.on_change: Callable[[Partition], None] = lambda _: None
-        self.on_machine: Callable[[], None] = lambda: None
+        self.on_state_machine: Callable[[], None] = lambda: None
         self.machine: VersionRange | None = SUPPORTED
         self.leadership_inhibited = False
         self.peers: dict[str, Address] = {}
@@ -201,10 +201,10 @@ class ModelGroups:
     def newest_held(self, partition: Partition) -> int:
         return self.disk.held.get(partition, 0)
 
-    def remembered(self) -> MetastoreMark | None:
+    def metastore_mark(self) -> MetastoreMark | None:
         return self.disk.mark
 
-    async def remember(self, mark: MetastoreMark) -> None:
+    async def save_metastore_mark(self, mark: MetastoreMark) -> None:
         self.disk.mark = mark
         self.marks.append(mark)
 

@@ -29,7 +29,7 @@ async def test_it_announces_what_sidecar_and_state_machine_support() -> None:
             (VersionRange(1, 99), SUPPORTED),
         ):
             groups.machine = machine
-            groups.on_machine()
+            groups.on_state_machine()
             await cluster.until(lambda seen=seen: announced(cluster) == seen, seconds=1)  # type: ignore[misc]
         kv = cluster.now(KEYS.store("a"))
         await cluster.pass_time(60)
@@ -42,7 +42,7 @@ async def test_a_missing_state_machine_does_not_take_back_the_present_version() 
         await cluster.started()
         await cluster.put(KEYS.version, ClusterVersion(2))
         cluster["a"].groups.machine = None
-        cluster["a"].groups.on_machine()
+        cluster["a"].groups.on_state_machine()
         await cluster.pass_time(5)
         assert announced(cluster) == VersionRange(1, 2)
 

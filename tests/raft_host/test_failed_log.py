@@ -49,7 +49,7 @@ async def test_a_bug_is_logged_with_its_place(
         raise KeyError(round_)
 
     monkeypatch.setattr(Extents, "inside", impossible)
-    with pytest.raises(LogFailedError, match="end this process and recover: KeyError"):
+    with pytest.raises(LogFailedError, match="restart the process to recover from disk: KeyError"):
         await write_until_collected(host)
     assert isinstance(host.failed.exception(), LogFailedError)
     (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]

@@ -42,7 +42,7 @@ def kill(directory: Path, seed: int, rounds: int) -> None:
         write(log, *writer.round())
         print(number, flush=True)
         if number % 7 == 0:
-            log.tidy()
+            log.maintain()
 
 
 def append_until_full(log: SharedLog, first: int) -> int:
@@ -59,11 +59,11 @@ def full(directory: Path) -> None:
     write(log, Created(1, 1, 0))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (SETTINGS.segment_bytes - 1, hard))
-    while log.tidy():
+    while log.maintain():
         pass
     print("full at once", append_until_full(log, 1), flush=True)
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    while log.tidy():
+    while log.maintain():
         pass
     for index in range(1, 41):
         log.write([append(1, index, index, size=1000)])
@@ -71,7 +71,7 @@ def full(directory: Path) -> None:
     last = append_until_full(log, 41)
     log.write([state(1, HardState(7, 3, 0))])
     log.write([compacted(1, last - 1)])
-    while log.tidy():
+    while log.maintain():
         pass
     log.write([append(1, last + 1, last + 10, size=1000)])
     print("durable", last, flush=True)

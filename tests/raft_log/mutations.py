@@ -16,25 +16,25 @@ from evenkeel_raft.log.live_index import Index
 from evenkeel_raft.log.log_frames import Draft, Layout
 from evenkeel_raft.log.log_records import Append, Destroyed, Moved, StoredRecord
 from evenkeel_raft.log.log_replay import ReplayedGroup
-from evenkeel_raft.log.segment_collector import Collector, Harvest
+from evenkeel_raft.log.segment_collector import Collected, Collector
 
 Patch = pytest.MonkeyPatch
 Mutation = Callable[[Patch], None]
 
 
 def _do_not_check_copies(patch: Patch) -> None:
-    patch.setattr(segment_collector, "_wrong_with", lambda _copies, _index, *, live: "")
+    patch.setattr(segment_collector, "_mismatch", lambda _copies, _index, *, live: "")
 
 
 def _after_take(
     patch: Patch,
-    spoil: Callable[[segment_collector._Gathered, Append | Moved, int, segment_collector._Found | None], None],
+    spoil: Callable[[segment_collector._LiveRecords, Append | Moved, int, segment_collector._LiveGroup | None], None],
 ) -> None:
     """Change what the collector has found after each record; `spoil` also gets what it had found before that."""
-    take = segment_collector._Gathered._take
+    take = segment_collector._LiveRecords._take
 
     def taking(
-        self: segment_collector._Gathered,
+        self: segment_collector._LiveRecords,
         record: Append | Moved,
         meta: SnapshotMeta | None,
         label: bytes | None,
@@ -46,12 +46,15 @@ def _after_take(
         spoil(self, record, round_, before)
 
     _do_not_check_copies(patch)
-    patch.setattr(segment_collector._Gathered, "_take", taking)
+    patch.setattr(segment_collector._LiveRecords, "_take", taking)
 
 
 def _copy_dead_entries(patch: Patch, kind: type[Append | Moved]) -> None:
     def spoil(
-        self: segment_collector._Gathered, record: Append | Moved, round_: int, _before: segment_collector._Found | None
+        self: segment_collector._LiveRecords,
+        record: Append | Moved,
+        round_: int,
+        _before: segment_collector._LiveGroup | None,
     ) -> None:
         group = self._index.groups.get(record.group)
         if group is None or not isinstance(record, kind) or not record.entries:
@@ -60,7 +63,7 @@ def _copy_dead_entries(patch: Patch, kind: type[Append | Moved]) -> None:
         for _, end, its_round, _ in [extent for extent in group.entries if extent[0] <= begin][-1:]:
             if its_round == round_ and end < begin:
                 dead = record.entries[: end - begin]  # a slice with a negative end
-                self._found(record.group).entries.update({entry.index: entry for entry in dead})
+                self._group(record.group).entries.update({entry.index: entry for entry in dead})
 
     _after_take(patch, spoil)
 
@@ -79,7 +82,10 @@ def first_hard_state_copied(patch: Patch) -> None:
     """Of two hard states in a round the collector takes the first."""
 
     def spoil(
-        self: segment_collector._Gathered, record: Append | Moved, _round: int, before: segment_collector._Found | None
+        self: segment_collector._LiveRecords,
+        record: Append | Moved,
+        _round: int,
+        before: segment_collector._LiveGroup | None,
     ) -> None:
         if before is not None and before.hard_state is not None:
             self._groups[record.group].hard_state = before.hard_state
@@ -91,7 +97,10 @@ def first_beginning_copied(patch: Patch) -> None:
     """Of two beginnings of a log in a round the collector takes the first."""
 
     def spoil(
-        self: segment_collector._Gathered, record: Append | Moved, _round: int, before: segment_collector._Found | None
+        self: segment_collector._LiveRecords,
+        record: Append | Moved,
+        _round: int,
+        before: segment_collector._LiveGroup | None,
     ) -> None:
         if before is not None and before.meta is not None:
             self._groups[record.group].meta = before.meta
@@ -101,13 +110,13 @@ def first_beginning_copied(patch: Patch) -> None:
 
 def used_ids_forgotten(patch: Patch) -> None:
     """The collector does not copy which replica ids are used up."""
-    records = segment_collector._Gathered.records
+    records = segment_collector._LiveRecords.records
 
-    def forgetful(self: segment_collector._Gathered) -> list[StoredRecord]:
+    def forgetful(self: segment_collector._LiveRecords) -> list[StoredRecord]:
         return [record for record in records(self) if not isinstance(record, Destroyed)]
 
     _do_not_check_copies(patch)
-    patch.setattr(segment_collector._Gathered, "records", forgetful)
+    patch.setattr(segment_collector._LiveRecords, "records", forgetful)
 
 
 def copies_written_last(patch: Patch) -> None:
@@ -126,24 +135,24 @@ def copies_written_last(patch: Patch) -> None:
 
 def segment_freed_early(patch: Patch) -> None:
     """A segment is given up when a part of it is copied."""
-    harvest = Collector.harvest
+    collect = Collector.collect
 
-    def hasty(self: Collector, budget: int) -> Harvest:
-        return replace(harvest(self, budget), floor=self._index.segments[1].first_round)
+    def hasty(self: Collector, budget: int) -> Collected:
+        return replace(collect(self, budget), floor=self._index.segments[1].first_round)
 
-    patch.setattr(Collector, "harvest", hasty)
+    patch.setattr(Collector, "collect", hasty)
 
 
 def copies_believed_early(patch: Patch) -> None:
     """The collector goes on behind copies that a full disk refused."""
-    harvest = Collector.harvest
+    collect = Collector.collect
 
-    def hasty(self: Collector, budget: int) -> Harvest:
-        found = harvest(self, budget)
-        self.reaped(found)
+    def hasty(self: Collector, budget: int) -> Collected:
+        found = collect(self, budget)
+        self.advance(found)
         return found
 
-    patch.setattr(Collector, "harvest", hasty)
+    patch.setattr(Collector, "collect", hasty)
 
 
 def header_tells_new_floor(patch: Patch) -> None:

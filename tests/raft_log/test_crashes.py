@@ -83,7 +83,7 @@ def test_crash_at_every_operation() -> None:
         try:
             for _ in range(70):
                 life.write()
-                life.log.tidy()
+                life.log.maintain()
         except CrashError:
             return life, True
         return life, False
@@ -143,12 +143,12 @@ class CrashMachine(RuleBasedStateMachine):
         self.life.disk.before = at_operation(stop, CrashError())
         with suppress(CrashError):
             self.life.write()
-            self.life.log.tidy()
+            self.life.log.maintain()
         self.life.crash()
 
     @rule()
-    def tidy(self) -> None:
-        self.life.log.tidy()
+    def maintain(self) -> None:
+        self.life.log.maintain()
 
     @rule(clean=st.booleans())
     def reopen(self, clean: bool) -> None:

@@ -83,7 +83,7 @@ def test_small_records_never_fill_the_disk_for_good(log: SharedLog) -> None:
         try:
             log.write([state(1, HardState(term, 2, 0))])
         except DiskFullError:
-            while log.tidy():
+            while log.maintain():
                 pass
             log.write([state(1, HardState(term, 2, 0))])
     assert log.stats().moved_bytes > 0
@@ -94,7 +94,7 @@ def test_compaction_makes_room(log: SharedLog, disk: SimDisk) -> None:
     last = fill(log, 1)
     assert not log.has_room()
     log.write([compacted(1, last)])
-    while log.tidy():
+    while log.maintain():
         pass
     assert log.has_room()
     log.write([append(1, last + 1, last + 20, size=1000)])
@@ -105,7 +105,7 @@ def test_destroying_makes_room(log: SharedLog) -> None:
     """So does the end of a replica."""
     last = fill(log, 1)
     log.write([Destroyed(1, 1)])
-    while log.tidy():
+    while log.maintain():
         pass
     log.write([Created(1, 2, 0), append(1, 1, last // 2, replica=2, size=1000)])
 
@@ -115,7 +115,7 @@ def test_nothing_is_turned_over_for_nothing(log: SharedLog) -> None:
     fill(log, 1)
     moved = log.stats().moved_bytes
     for _ in range(50):
-        assert not log.tidy()
+        assert not log.maintain()
     assert log.stats().moved_bytes == moved
 
 
@@ -155,11 +155,11 @@ def test_a_file_system_that_breaks_its_promise(log: SharedLog, disk: SimDisk, co
 def test_a_failed_disk_is_final(log: SharedLog, disk: SimDisk, operation: str) -> None:
     """Every later write fails with the same error, also when the disk seems well again."""
     failing(disk, operation, errno.EIO)
-    with pytest.raises(LogFailedError, match="end this process and recover") as caught:
+    with pytest.raises(LogFailedError, match="restart the process to recover") as caught:
         write(log, append(1, 1, 1))
     disk.before = lambda _operation, _name: None
     operations = disk.operations
-    for attempt in (lambda: log.write([]), log.tidy, log.has_room):
+    for attempt in (lambda: log.write([]), log.maintain, log.has_room):
         with pytest.raises(LogFailedError) as again:
             attempt()
         assert again.value is caught.value
@@ -188,7 +188,7 @@ def test_an_entry_larger_than_a_segment(log: SharedLog, disk: SimDisk) -> None:
     write(log, append(1, 2, 3))
     assert indexes(open_log(disk, SETTINGS)[1], 1) == [1, 2, 3]
     write(log, compacted(1, 3))
-    while log.tidy():
+    while log.maintain():
         pass
     for term in range(1, 2000):
         log.write([state(1, HardState(term, 2, 0))])

@@ -65,7 +65,7 @@ def test_without_space(tmp_path: Path) -> None:
 def test_files_are_allocated_and_reused(tmp_path: Path) -> None:
     """Whatever is written, the directory holds a few files of one size."""
     log, _ = open_log(FileDisk(tmp_path), SETTINGS)
-    while log.tidy():
+    while log.maintain():
         pass
     write(log, Created(1, 1, 0))
     for index in range(1, 60):

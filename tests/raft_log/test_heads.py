@@ -34,16 +34,16 @@ REFUSED: dict[str, tuple[Record, str]] = {
     "commit beyond the end": (Append(1, 5, 2, None, [], HardState(3, 2, 11)), "commit index 11 is not between 4 and"),
     "commit that falls": (Append(1, 5, 2, None, [], HardState(3, 2, 3)), "commit index 3 is not between 4 and"),
     "older term": (Append(1, 5, 2, None, [], HardState(2, 0, 0)), "term 2 is older than 3"),
-    "second vote": (Append(1, 5, 2, None, [], HardState(3, 1, 0)), "vote in term 3 went to 2"),
-    "vote taken back": (Append(1, 5, 2, None, [], HardState(3, 0, 0)), "vote in term 3 went to 2"),
+    "second vote": (Append(1, 5, 2, None, [], HardState(3, 1, 0)), "already voted for 2 in term 3"),
+    "vote taken back": (Append(1, 5, 2, None, [], HardState(3, 0, 0)), "already voted for 2 in term 3"),
     "older generation": (Append(1, 5, 1, None, [], None), "generation 1 is older than 2"),
     "another replica": (Append(1, 6, 2, None, [], None), "the volume holds replica 5"),
     "unknown group": (state(3, HardState()), "does not hold the group"),
     "gone group": (state(2, HardState(), replica=7), "does not hold the group"),
-    "id used up": (Created(2, 7, 0), "ids up to 7 of it are used up"),
-    "created twice": (Created(1, 9, 0), "replica 5 of it still lives"),
-    "destroyed twice": (Destroyed(2, 7), "does not hold it"),
-    "compacted beyond the end": (Compacted(1, 5, 2, compacted(1, 11).meta), "from 0 to 10"),
+    "id used up": (Created(2, 7, 0), "ids up to 7 of the group were already used"),
+    "created twice": (Created(1, 9, 0), "replica 5 of the group still exists"),
+    "destroyed twice": (Destroyed(2, 7), "does not hold this replica"),
+    "compacted beyond the end": (Compacted(1, 5, 2, compacted(1, 11).meta), "the log spans 0 to 10"),
 }
 
 

@@ -183,7 +183,7 @@ def test_rounds_out_of_sequence_are_refused(log: SharedLog, disk: SimDisk) -> No
     log._round += 1
     log._index.apply = lambda *_args, **_kwargs: None  # type: ignore[method-assign]
     write(log, append(1, 2, 2))
-    with pytest.raises(CorruptLogError, match="round 3 was durable, for round 4 follows it"):
+    with pytest.raises(CorruptLogError, match="round 3 is unreadable but was durable, because round 4 follows it"):
         open_log(disk)
 
 
@@ -193,7 +193,9 @@ def test_damage_before_a_later_round_is_refused_by_place(log: SharedLog, disk: S
         write(log, append(1, index, index))
     name, begin, _ = places(log)[2]
     disk.flip(name, begin + FRAME_BYTES + 3, 1)
-    with pytest.raises(CorruptLogError, match=rf"{name}, offset {begin}: round 3 was durable, for round \d") as caught:
+    with pytest.raises(
+        CorruptLogError, match=rf"{name}, offset {begin}: round 3 is unreadable but was durable, because round \d"
+    ) as caught:
         open_log(disk)
     assert (caught.value.file, caught.value.offset) == (name, begin)
 
@@ -223,7 +225,7 @@ def test_a_missing_segment_is_refused(log: SharedLog, disk: SimDisk) -> None:
         open_log(disk)
     disk.files[second.name] = kept
     del disk.files[first.name]
-    with pytest.raises(CorruptLogError, match=f"{second.name}.*it held rounds 1 to {second.first_round - 1}"):
+    with pytest.raises(CorruptLogError, match=f"{second.name}.*with rounds 1 to {second.first_round - 1} is missing"):
         open_log(disk)
     assert third.live
 
@@ -233,7 +235,7 @@ def test_a_shortened_file_is_refused(log: SharedLog, disk: SimDisk) -> None:
     write(log, append(1, 1, 2))
     name, begin, _ = places(log)[-1]
     del disk.files[name].cache[begin:]
-    with pytest.raises(CorruptLogError, match="the file was longer once"):
+    with pytest.raises(CorruptLogError, match="the file was truncated"):
         open_log(disk)
 
 
@@ -250,7 +252,9 @@ def test_a_lost_beginning_is_refused(log: SharedLog, disk: SimDisk) -> None:
     write(log, append(1, 3, 4))
     name, _, end = places(log)[0]
     disk.files[name].write(0, bytes(end))
-    with pytest.raises(CorruptLogError, match=rf"{name}, offset 0: round 1 was durable, for round 2 follows it"):
+    with pytest.raises(
+        CorruptLogError, match=rf"{name}, offset 0: round 1 is unreadable but was durable, because round 2 follows it"
+    ):
         open_log(disk)
 
 

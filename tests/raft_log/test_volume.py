@@ -61,7 +61,7 @@ def test_a_newer_format_is_refused() -> None:
     disk = SimDisk()
     log, _ = open_log(disk)
     rewrite(disk, VOLUME_FILE, b'{"format": 3, "name": "something new"}')
-    with pytest.raises(NewerFormatError, match=r"volume\.json: the log has format 3, and this version reads up to 2"):
+    with pytest.raises(NewerFormatError, match=r"volume\.json: the log has format 3, but this version reads up to 2"):
         open_log(disk)
 
     rewrite(disk, VOLUME_FILE, f'{{"format": {FORMAT}, "volume": "{VOLUME}"}}'.encode())
@@ -93,7 +93,7 @@ def test_an_unreadable_identity_is_refused(text: bytes) -> None:
     disk = SimDisk()
     open_log(disk)
     rewrite(disk, VOLUME_FILE, text)
-    with pytest.raises(CorruptLogError, match=r"volume\.json.*cannot read whose log it is"):
+    with pytest.raises(CorruptLogError, match=r"volume\.json.*cannot read the volume.s identity"):
         open_log(disk)
 
 
@@ -103,7 +103,7 @@ def test_segments_without_identity_are_refused() -> None:
     log, _ = open_log(disk)
     write(log, Created(1, 1, 0))
     del disk.files[VOLUME_FILE]
-    with pytest.raises(CorruptLogError, match=r"such as 00000000\.log, but nothing says whose log"):
+    with pytest.raises(CorruptLogError, match=r"missing, but the directory holds others, such as 00000000\.log"):
         open_log(disk)
 
 

@@ -260,7 +260,7 @@ async def test_thread_and_loop_never_write_at_the_same_time(disk: SimDisk, monke
     writer, loops, meanwhile = sidecar.writer, threading.current_thread(), threading.Event()
     tidied: list[threading.Thread] = []
 
-    def tidy() -> bool:
+    def maintain() -> bool:
         tidied.append(threading.current_thread())
         meanwhile.set()
         return False
@@ -269,8 +269,8 @@ async def test_thread_and_loop_never_write_at_the_same_time(disk: SimDisk, monke
         if operation == "sync" and threading.current_thread() is loops:
             assert not meanwhile.wait(0.05)
 
-    monkeypatch.setattr(SharedLog, "untidy", True)
-    monkeypatch.setattr(sidecar.log, "tidy", tidy)
+    monkeypatch.setattr(SharedLog, "needs_maintenance", True)
+    monkeypatch.setattr(sidecar.log, "maintain", maintain)
     disk.before = before
     for revision in range(20):
         meanwhile.clear()
@@ -289,15 +289,15 @@ async def test_a_slow_disk_is_left_to_the_thread(disk: SimDisk, monkeypatch: pyt
     clock = Clock()
     monkeypatch.setattr(log_writer, "time", clock)
     await sidecar.settle()
-    writer, at_once = sidecar.writer, 0
+    writer, inline = sidecar.writer, 0
     clock.step = 0.01
     for revision in range(100):
         done = list[int]()
         writer.submit(Metastore(2, revision), lambda done=done: done.append(1))  # type: ignore[misc]
         writer.flush()
-        at_once += len(done)
+        inline += len(done)
         await sidecar.rest()
-    assert 1 <= at_once < 10
+    assert 1 <= inline < 10
     await writer.close()
 
 
@@ -307,12 +307,12 @@ async def test_one_very_slow_round_is_enough(disk: SimDisk, monkeypatch: pytest.
     clock = Clock()
     monkeypatch.setattr(log_writer, "time", clock)
     await sidecar.settle()
-    writer, at_once = sidecar.writer, list[int]()
+    writer, inline = sidecar.writer, list[int]()
     clock.step = 1.0
     for revision in range(5):
-        writer.submit(Metastore(2, revision), lambda revision=revision: at_once.append(revision))  # type: ignore[misc]
+        writer.submit(Metastore(2, revision), lambda revision=revision: inline.append(revision))  # type: ignore[misc]
         writer.flush()
-        told = list(at_once)
+        told = list(inline)
         await sidecar.rest()
         assert told == [0, *range(1, revision)] if revision else told == [0]
     await writer.close()

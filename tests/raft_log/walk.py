@@ -45,7 +45,7 @@ class Mix(Struct, frozen=True):
     settings: LogSettings
     together: tuple[int, ...]  # records submitted in one step
     write: float
-    tidy: float
+    maintain: float
     restart: float
     crash: float
     failed_sync: float
@@ -82,7 +82,7 @@ def draw(seed: int) -> Mix:
         settings=settings,
         together=rng.choice(((0, 1, 1, 2, 3, 6), (0, 1, 2), (2, 6, 12))),
         write=rng.choice((0.5, 0.8, 1.0)),
-        tidy=rng.choice((0.0, 0.3, 0.8)),
+        maintain=rng.choice((0.0, 0.3, 0.8)),
         restart=at_times(0.5, 0.1),
         crash=at_times(0.6, 0.15),
         failed_sync=at_times(0.3, 0.05),
@@ -122,7 +122,7 @@ class Walk:
             self.submit()
             while rng.random() < mix.write and self.write():
                 pass
-            while rng.random() < mix.tidy and self.tidy():
+            while rng.random() < mix.maintain and self.maintain():
                 pass
             if self.full and rng.random() < 0.3:
                 self.full = not self.log.has_room()
@@ -179,10 +179,10 @@ class Walk:
         self.attempts.clear()
         return True
 
-    def tidy(self) -> bool:
+    def maintain(self) -> bool:
         """Collect, or prepare files; whether there is more to do."""
         before = self.log.stats().rounds
-        more = self.log.tidy()
+        more = self.log.maintain()
         if self.log.stats().rounds > before:
             self.events["collection"] += 1
             self.attempts.clear()
@@ -254,7 +254,7 @@ class Walk:
             assert self.write(), "what was submitted cannot be written"
         assert self.durable == self.writer.model
         for _ in range(20):
-            self.tidy()
+            self.maintain()
         self.check()
         self.moved += self.log.stats().moved_bytes
 

@@ -117,7 +117,7 @@ def test_a_disk_that_fails_ends_the_process(
 
     async def fail(host: Host) -> None:
         monkeypatch.setattr(FileDisk, "sync", broken_sync)
-        await host.remember(MetastoreMark(1, 1))
+        await host.save_metastore_mark(MetastoreMark(1, 1))
 
     def broken_sync(_: FileDisk, name: str) -> None:
         raise OSError(5, "Input/output error", name)

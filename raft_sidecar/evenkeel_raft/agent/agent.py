@@ -151,7 +151,7 @@ class Agent:
             inhibition=self._inhibition,
             registration=self._registration,
         )
-        context.groups.on_machine = self._registration.announce
+        context.groups.on_state_machine = self._registration.announce
 
     # Lifecycle
 

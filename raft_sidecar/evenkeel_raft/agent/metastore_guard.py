@@ -45,7 +45,7 @@ class MetastoreGuard:
 
     def mismatch(self, cluster: int, revision: int) -> str:
         """Return why a metastore with this id and revision must not be followed; empty if it may."""
-        mark = self._context.groups.remembered()
+        mark = self._context.groups.metastore_mark()
         forced = self._context.settings.adopt_metastore and self._cluster is None
         if mark is None or forced:
             return ""
@@ -84,7 +84,7 @@ class MetastoreGuard:
     @property
     def adoption_requested(self) -> bool:
         """Whether a user asks this volume to follow the current metastore and the volume has not done so yet."""
-        mark = self._context.groups.remembered()
+        mark = self._context.groups.metastore_mark()
         return bool(self.adopted) and mark is not None and mark.adopted != self.adopted
 
     def missing_tables(self, *, tables_empty: bool) -> str:
@@ -124,7 +124,7 @@ class MetastoreGuard:
             self._timer = None
         assert self._cluster is not None
         newest = self._newest
-        mark = self._context.groups.remembered()
+        mark = self._context.groups.metastore_mark()
         adopted = self.adopted or (mark.adopted if mark is not None else "")
-        await self._context.groups.remember(MetastoreMark(self._cluster, newest, adopted))
+        await self._context.groups.save_metastore_mark(MetastoreMark(self._cluster, newest, adopted))
         self._saved = newest

@@ -222,11 +222,11 @@ class Host:
 
     # Metastore, peers and limits
 
-    def remembered(self) -> MetastoreMark | None:
+    def metastore_mark(self) -> MetastoreMark | None:
         """Return the metastore that this volume followed last."""
         return self._mark
 
-    async def remember(self, mark: MetastoreMark) -> None:
+    async def save_metastore_mark(self, mark: MetastoreMark) -> None:
         """Make the mark durable."""
         await self._context.writer.write(Metastore(mark.cluster, mark.revision, mark.adopted))
         self._mark = mark
@@ -252,13 +252,13 @@ class Host:
         return self._machine_handler.supports
 
     @property
-    def on_machine(self) -> Callable[[], None]:
+    def on_state_machine(self) -> Callable[[], None]:
         """Called when a state machine has connected or disconnected."""
-        return self._machine_handler.on_machine
+        return self._machine_handler.on_state_machine
 
-    @on_machine.setter
-    def on_machine(self, called: Callable[[], None]) -> None:
-        self._machine_handler.on_machine = called
+    @on_state_machine.setter
+    def on_state_machine(self, called: Callable[[], None]) -> None:
+        self._machine_handler.on_state_machine = called
 
     def limit_copies(self, limits: Mapping[str, float]) -> None:
         """Set the rate limits of tables, in bytes per second."""

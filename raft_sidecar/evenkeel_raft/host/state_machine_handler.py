@@ -32,14 +32,14 @@ class StateMachineHandler:
         """Whether the disk is full, so that nothing can be logged."""
         self.supports: VersionRange | None = None
         """Cluster versions that the state machine supports; None while it is not connected."""
-        self.on_machine: Callable[[], None] = lambda: None
+        self.on_state_machine: Callable[[], None] = lambda: None
         self._replicas = replicas
         self._tasks = tasks
 
     def connected(self, hello: Hello) -> None:
         """Open every group, because a state machine has connected."""
         self.supports = hello.supported
-        self.on_machine()
+        self.on_state_machine()
         self.maintenance.on_machine_connected()
         for replica in self._replicas.values():
             if not replica.stopped:
@@ -48,7 +48,7 @@ class StateMachineHandler:
     def disconnected(self) -> None:
         """Close every group and hand over leadership, because the state machine has disconnected."""
         self.supports = None
-        self.on_machine()
+        self.on_state_machine()
         for replica in self._replicas.values():
             replica.applier.close()
         self.maintenance.on_machine_disconnected()

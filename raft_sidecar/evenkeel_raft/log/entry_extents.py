@@ -1,7 +1,7 @@
-"""Where the live entries of one group are: which round holds which range of indexes.
+"""Extents: which round holds which range of one group's live entries.
 
-Columns of machine integers instead of objects: there is an extent per round and group, and hundreds of groups may keep
-thousands of rounds each.
+They are stored as columns of machine integers, not as objects: there is an extent per round and group, and hundreds of
+groups may have entries in thousands of rounds each.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ Dropped = list[tuple[int, int]]
 
 
 class Extents:
-    """Consecutive ranges of indexes, each with its round and its size in bytes; together they have no holes.
+    """Consecutive ranges of indexes without gaps, each with its round and its size in bytes.
 
-    What removes entries returns (round, bytes) for each round that lost some. Entries of one extent count alike.
+    Methods that remove entries return (round, bytes) for each affected round. The entries of one extent count equally.
     """
 
     __slots__ = ("_firsts", "_rounds", "_sizes", "end")
@@ -30,7 +30,7 @@ class Extents:
         self.end = 0  # one past the last index
 
     def extend(self, firsts: Sequence[int], rounds: Sequence[int], sizes: Sequence[int], *, end: int) -> None:
-        """Add many extents at once that follow the last one."""
+        """Append several extents that follow the last one."""
         self._firsts.extend(firsts)
         self._rounds.extend(rounds)
         self._sizes.extend(sizes)
@@ -41,7 +41,7 @@ class Extents:
         yield from zip(self._firsts, ends, self._rounds, self._sizes, strict=False)
 
     def append(self, first: int, end: int, *, round_: int, size: int) -> Dropped:
-        """Let the entries [first, end) replace everything from the first of them on."""
+        """Replace everything from `first` on by the entries [first, end)."""
         dropped = self.cut(first) if first < self.end else []
         self._firsts.append(first)
         self._rounds.append(round_)
@@ -77,21 +77,21 @@ class Extents:
 
     def _shrink(self, at: int, *, keep: int, of: int) -> Dropped:
         size = self._sizes[at]
-        # An entry takes several bytes, so what is left is never nothing: a round with a live entry does not look dead.
+        # An entry takes several bytes, so the rest is never 0 and a round with a live entry never counts as dead.
         self._sizes[at] = size * keep // of
         return [(self._rounds[at], size - self._sizes[at])]
 
     def inside(self, first: int, last: int, *, round_: int) -> list[tuple[int, int]]:
-        """Return the ranges [first, end) that a round holds between two indexes, and nothing outside of these."""
+        """Return the ranges [first, end) that a round holds within two indexes, both inclusive."""
         firsts = self._firsts
         begin, beyond = max(bisect_right(firsts, first) - 1, 0), bisect_right(firsts, last)
         held = (at for at in range(begin, beyond) if self._rounds[at] == round_)
-        # The first extent may end before the range begins: what was there is truncated.
+        # The first extent may end before the range begins, because entries were truncated.
         ranges = ((max(firsts[at], first), min(self._end_of(at), last + 1)) for at in held)
         return [(low, high) for low, high in ranges if low < high]
 
     def size_of(self, first: int, end: int) -> int:
-        """Return the bytes of the extents that together are exactly [first, end), or 0 if none are."""
+        """Return the bytes of the extents that together cover exactly [first, end), or 0 if none do."""
         at, beyond = bisect_left(self._firsts, first), bisect_left(self._firsts, end)
         if at == beyond or self._firsts[at] != first or self._end_of(beyond - 1) != end:
             return 0
@@ -101,7 +101,7 @@ class Extents:
         return self._firsts[at + 1] if at + 1 < len(self._firsts) else self.end
 
     def move(self, first: int, end: int, *, round_: int, size: int) -> Dropped:
-        """Note that whole extents, from `first` up to `end`, are held by another round now."""
+        """Record that another round now holds whole extents, from `first` up to `end`."""
         at, beyond = bisect_left(self._firsts, first), bisect_left(self._firsts, end)
         dropped = list(zip(self._rounds[at:beyond], self._sizes[at:beyond], strict=True))
         self._firsts[at:beyond] = array("q", (first,))

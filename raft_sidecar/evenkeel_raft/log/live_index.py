@@ -1,8 +1,7 @@
-"""What is still needed of every round.
+"""The index of live records: where each group's parts are, and how many bytes of each round are live.
 
-For each group the index knows which rounds hold its identity, its hard state, where its log begins, and its entries;
-for each round, how many of its bytes that is. It holds places, not contents: those are read back when they have to
-move.
+For each group it knows the rounds that hold its identity, its hard state, its log's beginning and its entries. It holds
+places, not contents; garbage collection reads those back from disk.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ _NOWHERE: Final = -1
 
 
 class Place(Struct, gc=False):
-    """Which round holds a thing, and how many bytes it takes."""
+    """The round that holds a record, and the record's size in bytes."""
 
     round: int = _NOWHERE
     size: int = 0
 
 
 class GroupIndex:
-    """Where the parts of one replica are."""
+    """The places of one replica's records."""
 
     __slots__ = ("entries", "generation", "hard_state", "identity", "meta", "replica")
 
@@ -45,12 +44,12 @@ class GroupIndex:
         self.entries = Extents()
 
     def places(self) -> Iterator[Place]:
-        """Yield the places that hold anything, entries aside."""
+        """Yield the places in use, except those of entries."""
         yield from (place for place in (self.identity, self.hard_state, self.meta) if place.round != _NOWHERE)
 
 
 class Index:
-    """Places of all groups, and live bytes of all rounds of the segments in use, oldest first."""
+    """The places of all groups' records, and the segments in use, oldest first, with their live bytes."""
 
     def __init__(self) -> None:
         self.segments: list[Segment] = []
@@ -58,12 +57,12 @@ class Index:
         self.retired: dict[int, tuple[int, Place]] = {}
         self.metastore = Place()
         self.live = 0
-        self._added = 0  # to the newest round, counted when all of it is known
+        self._added = 0  # live bytes of the newest round, counted once it is complete
 
     # Counting
 
     def count(self, round_: int, size: int) -> None:
-        """Note that a round has so many live bytes more, or fewer."""
+        """Add to a round's live bytes; a negative size subtracts."""
         segments = self.segments
         segment = segments[-1]
         if round_ < segment.first_round:
@@ -84,7 +83,7 @@ class Index:
     # Applying
 
     def apply(self, records: Iterable[StoredRecord], sizes: Iterable[int], *, round_: int) -> None:
-        """Note what a durable round, the newest, holds and what it makes obsolete."""
+        """Record what the newest durable round holds and what it supersedes."""
         for record, size in zip(records, sizes, strict=True):
             if isinstance(record, Append):
                 self._append(record, size, round_)

@@ -1,8 +1,8 @@
-"""The few things the log asks of a file system, and the file system itself.
+"""File system operations that the log needs, as a protocol and on a real directory.
 
-Names are those of files in one directory. What was written is durable only after `sync`; a rename or a deletion after
-`sync_directory`. `allocate` is durable when it returns, so that a full disk shows there and not in the middle of a
-round. Every method may raise `OSError`.
+Names are those of files in one directory. Written data is durable only after `sync`, renames and deletions only after
+`sync_directory`. `allocate` is durable when it returns, so that a full disk is detected there and not in the middle of
+a round. Every method may raise `OSError`.
 """
 
 from __future__ import annotations
@@ -65,13 +65,15 @@ class FileDisk:
             make_directory(directory)
             self._directory = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
         except OSError as error:
-            raise InvalidInputError(f"cannot keep the log in {directory}: {error.strerror}; choose another") from error
+            raise InvalidInputError(
+                f"cannot use {directory} for the log: {error.strerror}; choose another directory"
+            ) from error
         self._files: dict[str, int] = {}
         try:
             fcntl.flock(self._directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(self._directory)
-            raise LogInUseError(f"{directory}: another process has this log open; end it first") from None
+            raise LogInUseError(f"{directory}: another process has this log open; stop it first") from None
 
     def names(self) -> list[str]:
         """List the files there are."""
@@ -157,6 +159,6 @@ class FileDisk:
 
 
 def _named(error: OSError, name: str) -> OSError:
-    """Let an error say which file it is about; the system's calls know only numbers."""
+    """Add the file's name to an error; system calls on descriptors do not know it."""
     error.filename = name
     return error

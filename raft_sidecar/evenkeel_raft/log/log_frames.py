@@ -1,11 +1,11 @@
-"""How a segment lies on disk: a header in a block of its own, then rounds, one frame each.
+"""The on-disk format of a segment: a header in its own block, then rounds of one frame each.
 
     header  magic, format, volume, segment, size of the file, first round, floor, checksum
     frame   magic, segment, round, floor, length, checksum, records
 
-`segment` is a number no other segment of the log ever had. A file is reused without being cleared, and what an earlier
-segment left in it is told apart by that number. The checksum covers everything before it and the records, and also
-volume and place, so that a frame counts only where it was written. `floor` is the oldest round still needed.
+`segment` is unique within the log. Files are reused without being cleared; the number distinguishes a frame from those
+that an earlier segment left in the file. The checksum covers everything before it, the records, the volume and the
+offset, so that a frame is valid only where it was written. `floor` is the oldest round still needed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 from msgspec import Struct
-from zlib_ng.zlib_ng import crc32  # the same sum as zlib's, at thirty times the speed
+from zlib_ng.zlib_ng import crc32  # the same checksum as zlib's, thirty times faster
 
 from evenkeel_raft.log.log_records import StoredRecord, decode_records, encode_records
 
@@ -36,7 +36,7 @@ __all__ = [
 
 FORMAT: Final = 1
 HEADER_BYTES: Final = 4096
-FIRST_BYTES: Final = 2 * HEADER_BYTES  # of a file, enough for its header and that of its first frame
+FIRST_BYTES: Final = 2 * HEADER_BYTES  # enough for a file's header and its first frame's header
 
 _HEADER_MAGIC: Final = b"EKLOGSEG"
 _FRAME_MAGIC: Final = b"\xf0EK\x0f"
@@ -45,11 +45,11 @@ _FRAME: Final = struct.Struct("<4sQQQI")
 _NEEDLE: Final = struct.Struct("<4sQ")
 _CHECKSUM: Final = struct.Struct("<I")
 _HEADER_END: Final = _HEADER.size + _CHECKSUM.size
-FRAME_BYTES: Final = _FRAME.size + _CHECKSUM.size  # what a frame has before its records
+FRAME_BYTES: Final = _FRAME.size + _CHECKSUM.size  # a frame's header
 
 
 class Header(Struct, frozen=True, gc=False):
-    """What a segment says of itself."""
+    """A segment's header."""
 
     volume: bytes
     segment: int
@@ -59,7 +59,7 @@ class Header(Struct, frozen=True, gc=False):
 
 
 class Frame(Struct, frozen=True, gc=False):
-    """A readable round; `body` lies inside the buffer it was found in."""
+    """A readable round; `body` is a view into the buffer it was read from."""
 
     round: int
     floor: int
@@ -67,7 +67,7 @@ class Frame(Struct, frozen=True, gc=False):
     end: int
 
     def records(self) -> list[StoredRecord] | None:
-        """Return its records, or None if they are not any that this version knows."""
+        """Decode the records; returns None if this version does not know them."""
         try:
             return decode_records(self.body)
         except (msgspec.MsgspecError, RecursionError):
@@ -75,7 +75,7 @@ class Frame(Struct, frozen=True, gc=False):
 
 
 class Draft:
-    """A round that is encoded, and not yet bound to a place."""
+    """An encoded round that is not yet bound to a segment and offset."""
 
     __slots__ = ("_buffer", "sizes")
 
@@ -87,7 +87,7 @@ class Draft:
         return len(self._buffer)
 
     def bind(self, layout: Layout, *, segment: int, offset: int, round_: int, floor: int) -> bytearray:
-        """Return the bytes to write at this place."""
+        """Return the bytes to write at this offset."""
         buffer = self._buffer
         _FRAME.pack_into(buffer, 0, _FRAME_MAGIC, segment, round_, floor, len(buffer) - FRAME_BYTES)
         checksum = layout.checksum(memoryview(buffer), offset=offset, length=_FRAME.size, end=len(buffer))
@@ -96,7 +96,7 @@ class Draft:
 
 
 class Layout:
-    """Writes and reads the segments of one volume."""
+    """Encodes and decodes the segments of one volume."""
 
     __slots__ = ("volume",)
 
@@ -104,17 +104,17 @@ class Layout:
         self.volume = volume
 
     def checksum(self, view: memoryview, *, offset: int, length: int, end: int) -> int:
-        """Return the checksum of what `view` holds before and after the checksum's own place, for an offset."""
+        """Return the checksum of a frame at an offset, skipping the checksum field itself."""
         seed = crc32(self.volume + offset.to_bytes(8, "little"))
         return crc32(view[length + _CHECKSUM.size : end], crc32(view[:length], seed))
 
     def header(self, *, segment: int, size: int, first_round: int, floor: int) -> bytes:
-        """Return a header, filled up to its block."""
+        """Return a header, padded to its block."""
         fields = _HEADER.pack(_HEADER_MAGIC, FORMAT, self.volume, segment, size, first_round, floor)
         return (fields + _CHECKSUM.pack(crc32(fields))).ljust(HEADER_BYTES, b"\0")
 
     def frame_at(self, data: memoryview, offset: int, *, segment: int, base: int = 0) -> Frame | None:
-        """Return the round at an offset of a segment's bytes, if there is one; `base` is what is missing of them."""
+        """Return the readable round at an offset of `data`, or None; `data` begins at the file's offset `base`."""
         if offset + FRAME_BYTES > len(data):
             return None
         magic, its_segment, round_, floor, length = _FRAME.unpack_from(data, offset)
@@ -128,7 +128,7 @@ class Layout:
         return Frame(round_, floor, data[body:end], end)
 
     def frames_from(self, data: bytes, offset: int, *, segment: int | None = None) -> Iterator[Frame]:
-        """Yield every readable round that begins at an offset or anywhere after it, of one segment or of any."""
+        """Yield every readable round at or after an offset, of one segment or of any."""
         needle = _FRAME_MAGIC if segment is None else _NEEDLE.pack(_FRAME_MAGIC, segment)
         view = memoryview(data)
         at = data.find(needle, offset)
@@ -141,7 +141,7 @@ class Layout:
 
 
 def first_frame(data: bytes) -> tuple[int, int]:
-    """Return the segment that a file's first frame claims to be of, and where it ends; (0, 0) if it claims none."""
+    """Return the segment number in a file's first frame header, and the frame's end; (0, 0) if there is none."""
     if len(data) < HEADER_BYTES + FRAME_BYTES:
         return 0, 0
     magic, segment, _, _, length = _FRAME.unpack_from(data, HEADER_BYTES)
@@ -149,7 +149,7 @@ def first_frame(data: bytes) -> tuple[int, int]:
 
 
 def parse_header(data: bytes) -> Header | None:
-    """Return the header a segment's bytes begin with, if it is intact."""
+    """Return the header at the start of a segment, or None if it is not intact."""
     if not header_format(data):
         return None
     _, _, volume, segment, size, first_round, floor = _HEADER.unpack_from(data)
@@ -157,7 +157,7 @@ def parse_header(data: bytes) -> Header | None:
 
 
 def header_format(data: bytes) -> int:
-    """Return the format an intact header names, else 0. A header keeps its shape in all formats up to the checksum."""
+    """Return the format of an intact header, else 0. All formats share the header's layout up to the checksum."""
     if len(data) < _HEADER_END or not data.startswith(_HEADER_MAGIC):
         return 0
     if _CHECKSUM.unpack_from(data, _HEADER.size)[0] != crc32(data[: _HEADER.size]):

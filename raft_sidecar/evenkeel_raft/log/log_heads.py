@@ -1,7 +1,7 @@
-"""Whether a record may follow the ones before it.
+"""Log heads: the newest state of each group, against which every record is validated.
 
-Checked when a record is handed in, long before it is durable: what is refused here would otherwise be a log that
-cannot be recovered, a vote given twice, or a replica id that lives twice.
+Records are validated when they are submitted, before anything is written. An invalid record would make the log
+unrecoverable, change a vote, or reuse a replica id.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["Head", "Heads"]
 
 
 class Head(Struct, gc=False):
-    """The newest known of one replica."""
+    """The newest state of one replica's log."""
 
     replica: int
     generation: int
@@ -28,14 +28,14 @@ class Head(Struct, gc=False):
 
 
 class Heads:
-    """The newest known of all groups. `retired` is the highest replica id ever held of those that are not here now."""
+    """The heads of all groups. `retired` has the highest replica id ever held of each group no longer present."""
 
     def __init__(self) -> None:
         self.groups: dict[int, Head] = {}
         self.retired: dict[int, int] = {}
 
     def admit(self, record: Record) -> None:
-        """Take note of a record, or refuse it."""
+        """Validate a record and update its group's head; raises `RecordRefusedError`."""
         if isinstance(record, Append):
             self._append(record)
         elif isinstance(record, Compacted):
@@ -60,9 +60,7 @@ class Heads:
     def _compact(self, record: Compacted) -> None:
         head = self._head(record)
         if not head.base <= record.meta.index <= head.last:
-            raise _refused(
-                record, f"it compacts to {record.meta.index}, but the log goes from {head.base} to {head.last}"
-            )
+            raise _refused(record, f"cannot compact to {record.meta.index}; the log spans {head.base} to {head.last}")
         head.generation, head.base = record.generation, record.meta.index
 
     def _head(self, record: Append | Compacted) -> Head:
@@ -70,7 +68,7 @@ class Heads:
         if head is None:
             raise _refused(record, "the volume does not hold the group")
         if record.replica != head.replica:
-            raise _refused(record, f"the volume holds replica {head.replica} of it")
+            raise _refused(record, f"the volume holds replica {head.replica} of the group")
         if record.generation < head.generation:
             raise _refused(record, f"generation {record.generation} is older than {head.generation}")
         return head
@@ -78,17 +76,17 @@ class Heads:
     def _create(self, record: Created) -> None:
         head = self.groups.get(record.group)
         if head is not None:
-            raise _refused(record, f"replica {head.replica} of it still lives")
+            raise _refused(record, f"replica {head.replica} of the group still exists")
         used = self.retired.get(record.group, -1)
         if record.replica <= used:
-            raise _refused(record, f"replica ids up to {used} of it are used up")
+            raise _refused(record, f"replica ids up to {used} of the group were already used")
         self.retired.pop(record.group, None)
         self.groups[record.group] = Head(record.replica, record.generation)
 
     def _destroy(self, record: Destroyed) -> None:
         head = self.groups.get(record.group)
         if head is None or head.replica != record.replica:
-            raise _refused(record, "the volume does not hold it")
+            raise _refused(record, "the volume does not hold this replica")
         del self.groups[record.group]
         self.retired[record.group] = record.replica
 
@@ -97,7 +95,7 @@ def _check_state(record: Append, head: Head, state: HardState, last: int) -> Non
     if state.term < head.term:
         raise _refused(record, f"term {state.term} is older than {head.term}")
     if state.term == head.term and head.vote and state.vote != head.vote:
-        raise _refused(record, f"its vote in term {state.term} went to {head.vote}, and cannot go to {state.vote}")
+        raise _refused(record, f"it already voted for {head.vote} in term {state.term}, not for {state.vote}")
     if not head.commit <= state.commit <= last:
         raise _refused(record, f"commit index {state.commit} is not between {head.commit} and the log's end at {last}")
 
@@ -108,7 +106,7 @@ def _last_index(record: Append, base: int, last: int, commit: int) -> int:
         return last
     first, new_last = entries[0].index, entries[-1].index
     if not max(base, commit) < first <= last + 1:
-        raise _refused(record, f"entry {first} does not fit a log from {base} to {last}, committed up to {commit}")
+        raise _refused(record, f"entry {first} does not fit a log from {base} to {last} committed up to {commit}")
     if new_last - first + 1 != len(entries):
         raise _refused(record, f"entries {first} to {new_last} are not consecutive")
     return new_last

@@ -1,4 +1,4 @@
-"""From a replayed log to what a process works with: groups to start, places of their parts, and what may follow."""
+"""Conversion of a replayed log into the groups to start, the index of live records, and the log heads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Recovered", "RecoveredGroup", "rebuild_heads", "rebuild_index", "rec
 
 
 class RecoveredGroup(Struct, frozen=True):
-    """One replica as its log has it: what `core.rawnode.RawNode` starts from."""
+    """One replica's recovered log, from which `core.rawnode.RawNode` starts."""
 
     replica: int
     generation: int
@@ -30,7 +30,7 @@ class RecoveredGroup(Struct, frozen=True):
 
 
 class Recovered(Struct, frozen=True):
-    """What a volume holds. `retired` is the highest replica id ever held of each group that is not here any more."""
+    """A volume's contents. `retired` has the highest replica id ever held of each group no longer present."""
 
     volume: str
     groups: dict[int, RecoveredGroup]
@@ -39,7 +39,7 @@ class Recovered(Struct, frozen=True):
 
 
 def recovered(scan: Scan, volume: str) -> Recovered:
-    """Return what the caller starts from."""
+    """Return the volume's contents for the caller."""
     replay = scan.replay
     return Recovered(
         volume=volume,
@@ -58,7 +58,7 @@ def _recovered_group(scan: Scan, number: int, group: ReplayedGroup) -> Recovered
 
 
 def rebuild_heads(scan: Scan) -> Heads:
-    """Return what the next records are checked against."""
+    """Return the heads that the next records are validated against."""
     heads = Heads()
     heads.retired = {number: replica for number, (replica, _) in scan.replay.retired.items()}
     for number, group in scan.replay.groups.items():
@@ -70,7 +70,7 @@ def rebuild_heads(scan: Scan) -> Heads:
 
 
 def rebuild_index(scan: Scan) -> Index:
-    """Return the places of everything that is live."""
+    """Return the index of all live records."""
     index, replay = Index(), scan.replay
     index.segments = list(scan.segments)
     lives: defaultdict[int, int] = defaultdict(int)

@@ -1,8 +1,8 @@
-"""What the log is told, and how it is spelled.
+"""Record types of the log and their encoding.
 
-Every record names its group, replica id and generation. A round's records are one MessagePack array, so that both
-directions are a single call into msgspec whatever the number of entries. Fields may be added at the end of a record, of
-the core's types too: older records read with the new field's default.
+Every record names its group, replica id and generation. A round's records are one MessagePack array, so that msgspec
+decodes them in a single call. Fields may be added at the end of a record and of the core's types; older records decode
+with the new field's default.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ __all__ = [
     "meta_size",
 ]
 
-# MessagePack's array with a 32-bit length.
+# The prefix of a MessagePack array with a 32-bit length.
 _ARRAY: Final = b"\xdd"
-# Index, term, kind and length of an entry of middle age.
+# Typical encoded size of an entry's index, term, kind and length.
 _ENTRY_OVERHEAD: Final = 16
 
 
 class Created(Struct, frozen=True, array_like=True, tag=1, gc=False):
-    """A replica begins, with an id the volume never held of its group. Recovery gives the caller's `label` back."""
+    """Creates a replica, with an id that the volume never held before. Recovery returns the caller's `label`."""
 
     group: int
     replica: int
@@ -46,16 +46,16 @@ class Created(Struct, frozen=True, array_like=True, tag=1, gc=False):
 
 
 class Destroyed(Struct, frozen=True, array_like=True, tag=2, gc=False):
-    """A replica ends, and its id is used up for good."""
+    """Destroys a replica; its id is never used again."""
 
     group: int
     replica: int
 
 
 class Append(Struct, frozen=True, array_like=True, tag=3, gc=False):
-    """What `core.rawnode.AppendBatch` asks to write.
+    """The contents of a `core.rawnode.AppendBatch`.
 
-    A snapshot replaces the whole log. Entries replace the log from the first of them on: they are the truncation, too.
+    A snapshot replaces the whole log. Entries replace the log from the first of them on, so they also truncate it.
     """
 
     group: int
@@ -67,7 +67,7 @@ class Append(Struct, frozen=True, array_like=True, tag=3, gc=False):
 
 
 class Compacted(Struct, frozen=True, array_like=True, tag=4, gc=False):
-    """The log begins after `meta`; entries above it stay."""
+    """Compacts a log: it begins after `meta`, and later entries stay."""
 
     group: int
     replica: int
@@ -76,7 +76,7 @@ class Compacted(Struct, frozen=True, array_like=True, tag=4, gc=False):
 
 
 class Moved(Struct, frozen=True, array_like=True, tag=5, gc=False):
-    """Copies of what is live, out of a segment to be freed. They replace nothing: entries fill the place they had."""
+    """Live records copied out of a segment that will be freed. They replace only their originals."""
 
     group: int
     replica: int
@@ -88,9 +88,10 @@ class Moved(Struct, frozen=True, array_like=True, tag=5, gc=False):
 
 
 class Metastore(Struct, frozen=True, array_like=True, tag=6, gc=False):
-    """The metastore this volume follows: its cluster and the highest revision seen.
+    """The metastore that this volume follows: its cluster and the highest revision seen.
 
-    `adopted` is the user's request by which it came to follow it; the first release writes none.
+    `adopted` is the user's request to follow this metastore instead of an earlier one; the first release has no such
+    field.
     """
 
     cluster: int
@@ -106,7 +107,7 @@ _decoder: Final = msgspec.msgpack.Decoder(list[StoredRecord])
 
 
 def encode_records(records: Sequence[StoredRecord], buffer: bytearray) -> list[int]:
-    """Append a round's records to a buffer; returns how long each of them became."""
+    """Append a round's records to a buffer; returns the encoded size of each."""
     buffer += _ARRAY + len(records).to_bytes(4, "big")
     sizes = []
     end = len(buffer)
@@ -119,15 +120,15 @@ def encode_records(records: Sequence[StoredRecord], buffer: bytearray) -> list[i
 
 
 def decode_records(body: bytes | memoryview) -> list[StoredRecord]:
-    """Read a round's records; raises `msgspec.MsgspecError` if it is not what `encode_records` writes."""
+    """Decode a round's records; raises `msgspec.MsgspecError` if they are invalid."""
     return _decoder.decode(body)
 
 
 def meta_size(meta: SnapshotMeta) -> int:
-    """Return how many bytes the beginning of a log takes up in it."""
+    """Return the encoded size of a log's beginning."""
     return len(_encoder.encode(meta))
 
 
 def entry_sizes(entries: Sequence[Entry]) -> list[int]:
-    """Estimate how many bytes each entry takes up in a log."""
+    """Estimate the encoded size of each entry."""
     return [len(entry.data) + _ENTRY_OVERHEAD for entry in entries]

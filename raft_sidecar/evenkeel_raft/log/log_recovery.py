@@ -1,11 +1,11 @@
-"""From files to groups: what is durable, what a crash tore, and what is damaged.
+"""Recovery of the log from its files: durable rounds, torn writes and damage.
 
-A round is written only when the one before is durable. So at most one round, the newest, is ever torn, and a readable
-round proves that all before it were whole once. Reading stops at the first round that is not readable; if any later
-round is, or a later segment says that it began later, then something durable was damaged, and the log is refused.
+A round is written only when the previous one is durable. So at most one round, the newest, is ever torn, and a readable
+round proves that all earlier ones were durable. Reading stops at the first unreadable round. If a later round is
+readable, or a later segment begins after it, durable data is damaged and the log is refused.
 
-The newest readable round itself is proved by nothing: it may be in the page cache alone, also after an fsync that
-failed. It is written once more, and synced, before anybody acts on it.
+Nothing proves that the newest readable round is durable: after a failed fsync it may exist in the page cache alone. So
+it is written and synced again before it is used.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from evenkeel_raft.log.segments import Segment, is_slot
 
 __all__ = ["Scan", "scan"]
 
-_REMEDY: Final = "replace this store's volume, so that its replicas are filled anew by their leaders"
+_REMEDY: Final = "replace this store's volume; the leaders then restore its replicas"
 
 
 class Scan(Struct, frozen=True):
-    """What the files hold: the records of the segments in use, and files of which nothing is needed."""
+    """The contents of the log's files: the records of the segments in use, and the spare files."""
 
     replay: Replay
     segments: list[Segment]
@@ -47,7 +47,7 @@ class Scan(Struct, frozen=True):
 
 
 class _File(Struct, frozen=True):
-    """A file, the header of the segment in it, if any, and the segment that its first frame claims to be of."""
+    """A file, its segment's header if intact, and the segment number in its first frame."""
 
     name: str
     header: Header | None
@@ -55,14 +55,14 @@ class _File(Struct, frozen=True):
 
 
 class _Held(Struct, frozen=True):
-    """A file that holds, or held, a segment."""
+    """A file with a segment's header."""
 
     name: str
     header: Header
 
 
 class _Stop(Struct, frozen=True):
-    """Where reading a segment ended, and what should have been there."""
+    """Where reading a segment ended, and the round expected there."""
 
     offset: int
     round: int
@@ -70,7 +70,7 @@ class _Stop(Struct, frozen=True):
 
 
 def scan(disk: Disk, layout: Layout) -> Scan:
-    """Read a log as it is, and make sure that what was read is durable and that nothing else will ever be."""
+    """Read the log, make everything that was read durable, and make torn rounds unreadable for good."""
     files = [_file(disk, layout, name) for name in sorted(disk.names()) if is_slot(name)]
     ordered = _in_order([_Held(file.name, file.header) for file in files if file.header is not None])
     needed = _needed(disk, layout, ordered) if ordered else []
@@ -95,15 +95,15 @@ def scan(disk: Disk, layout: Layout) -> Scan:
 
 
 def _file(disk: Disk, layout: Layout, name: str) -> _File:
-    """Read a file's header, or do without it.
+    """Read a file's header, or derive it from the first round.
 
-    It is written together with the first round. A crash may keep the one and lose the other; a whole round counts.
+    Both are written together and a crash may keep only one of them. A readable round is enough.
     """
     data = disk.read(name, 0, FIRST_BYTES)
     refuse_newer(name, header_format(data))
     header = parse_header(data)
     if header is not None and header.volume != layout.volume:
-        raise WrongVolumeError(f"{name}: the file belongs to the log of another volume: put it back where it came from")
+        raise WrongVolumeError(f"{name}: the file belongs to another volume's log; move it back to that volume")
     claim, end = first_frame(data)
     if claim > (header.segment if header is not None else 0):
         frame = layout.frame_at(memoryview(disk.read(name, 0, end)), HEADER_BYTES, segment=claim)
@@ -112,7 +112,7 @@ def _file(disk: Disk, layout: Layout, name: str) -> _File:
 
 
 def _in_order(files: list[_Held]) -> list[_Held]:
-    """Order segments as they were written; one that a later segment began in place of was given up before its use."""
+    """Order segments as they were written; drop those that were abandoned for a later one before their first round."""
     ordered: list[_Held] = []
     for file in sorted(files, key=lambda file: file.header.segment):
         while ordered and ordered[-1].header.first_round >= file.header.first_round:
@@ -122,22 +122,22 @@ def _in_order(files: list[_Held]) -> list[_Held]:
 
 
 def _needed(disk: Disk, layout: Layout, files: list[_Held]) -> list[_Held]:
-    """Drop the segments below the floor: files of theirs may be missing or partly overwritten."""
+    """Drop the segments below the floor, whose files may be missing or partly overwritten."""
     newest = files[-1]
     stop = _walk(layout, newest, _read(disk, newest), lambda _frame, _offset: None)
     while len(files) > 1 and files[1].header.first_round <= stop.floor:
         files = files[1:]
     if files[0].header.first_round > stop.floor:
-        missing = f"it held rounds {stop.floor} to {files[0].header.first_round - 1}"
-        raise CorruptLogError(f"the file before it is missing, {missing}: {_REMEDY}", file=files[0].name, offset=0)
+        rounds = f"rounds {stop.floor} to {files[0].header.first_round - 1}"
+        raise CorruptLogError(f"the previous file with {rounds} is missing; {_REMEDY}", file=files[0].name, offset=0)
     return files
 
 
 def _read(disk: Disk, file: _Held) -> bytes:
     size = disk.size(file.name)
     if size < max(file.header.size, HEADER_BYTES):
-        once = f"the file was longer once, {file.header.size} bytes: {_REMEDY}"
-        raise CorruptLogError(once, file=file.name, offset=size)
+        truncated = f"the file was truncated, it had {file.header.size} bytes; {_REMEDY}"
+        raise CorruptLogError(truncated, file=file.name, offset=size)
     return disk.read(file.name, 0, size)
 
 
@@ -160,7 +160,9 @@ def _read_segment(layout: Layout, file: _Held, data: bytes, replay: Replay) -> t
     def visit(frame: Frame, offset: int) -> None:
         records = frame.records()
         if records is None:
-            raise CorruptLogError(f"round {frame.round} holds unknown records", file=file.name, offset=offset)
+            raise CorruptLogError(
+                f"round {frame.round} holds unknown records; {_REMEDY}", file=file.name, offset=offset
+            )
         try:
             replay.apply(records, frame.round)
         except ContradictionError as error:
@@ -176,14 +178,14 @@ def _check_joint(file: _Held, stop: _Stop, after: _Held) -> None:
 
 
 def _check_tail(layout: Layout, file: _Held, stop: _Stop, data: bytes) -> None:
-    """Let a torn round pass, and refuse a damaged one: only a round that was durable has a successor."""
+    """Accept a torn round and refuse a damaged one: only a durable round has a successor."""
     for frame in layout.frames_from(data, stop.offset, segment=file.header.segment):
         if frame.round > stop.round:
             raise _damaged(file.name, stop.offset, stop.round, f"round {frame.round} follows it")
 
 
 def _check_stray(disk: Disk, layout: Layout, file: _File, next_round: int) -> None:
-    """Refuse rounds that are missed in a file of which nobody can say what it holds: its beginning is damaged."""
+    """Refuse a file with a damaged beginning that holds rounds after the last one that was read."""
     if file.header is not None:
         return
     for frame in layout.frames_from(disk.read(file.name, 0, disk.size(file.name)), HEADER_BYTES):
@@ -193,16 +195,16 @@ def _check_stray(disk: Disk, layout: Layout, file: _File, next_round: int) -> No
 
 def _damaged(name: str, offset: int, round_: int, proof: str) -> CorruptLogError:
     return CorruptLogError(
-        f"round {round_} was durable, for {proof}, and cannot be read: {_REMEDY}",
+        f"round {round_} is unreadable but was durable, because {proof}; {_REMEDY}",
         file=name,
         offset=offset,
     )
 
 
 def _settle(disk: Disk, layout: Layout, segment: Segment, data: bytes) -> None:
-    """Make the newest round durable, whatever became of its first fsync, and a torn one after it unreadable for good.
+    """Make the newest round durable even if its fsync failed, and a torn round after it unreadable for good.
 
-    Else parts of the torn round that are still to come, or look like the next one's, could make it whole later.
+    Otherwise later writes could complete the torn round.
     """
     _erase(disk, segment.name, segment.end, len(data))
     frame = layout.frame_at(memoryview(data), HEADER_BYTES, segment=segment.number)

@@ -1,7 +1,7 @@
-"""From records to groups: what a log says when its rounds are read in the order they were written.
+"""Replay of the log's records into groups, in the order they were written.
 
-The oldest segments are gone, and what was needed of them was copied to where the log ended then. So a group's entries
-may begin in the middle and be filled in later, and a replica may be met before the record that names it.
+The oldest segments were freed after their live records were copied to the end of the log. So replay may meet a group's
+later entries before its earlier ones, and a replica's entries before the record that creates it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ NOWHERE = -1
 
 
 class ContradictionError(Exception):
-    """Records that no log could have been told in this order."""
+    """The records contradict each other; no valid log has them in this order."""
 
 
 class Run(Struct, gc=False):
-    """Consecutive entries, never none; `rounds[i]` holds those from the index `firsts[i]` on."""
+    """One or more consecutive entries; `rounds[i]` holds those from the index `firsts[i]` on."""
 
     first: int
     entries: list[Entry]
@@ -36,7 +36,7 @@ class Run(Struct, gc=False):
         return self.first + len(self.entries)
 
     def split(self, index: int) -> Run:
-        """Keep what is below an index that lies inside, and return the rest."""
+        """Keep the entries below an index within the run, and return the rest."""
         at, mark = index - self.first, bisect_right(self.firsts, index) - 1
         rest = Run(index, self.entries[at:], [index, *self.firsts[mark + 1 :]], self.rounds[mark:])
         mark = bisect_left(self.firsts, index)
@@ -45,7 +45,7 @@ class Run(Struct, gc=False):
 
 
 class ReplayedGroup:
-    """One replica, and which rounds hold its parts."""
+    """One replica's records, and the rounds that hold them."""
 
     __slots__ = (
         "generation",
@@ -70,11 +70,11 @@ class ReplayedGroup:
 
     @property
     def last(self) -> int:
-        """The index of the last entry, or what the log begins after."""
+        """The index of the last entry, or the index after which the log begins."""
         return self.runs[-1].end - 1 if self.runs else self.meta.index
 
     def begin_after(self, meta: SnapshotMeta, round_: int) -> None:
-        """Note where the log begins, and drop what lies before."""
+        """Set where the log begins, and drop earlier entries."""
         self.meta, self.meta_round = meta, round_
         self.runs = self._split(meta.index + 1)
 
@@ -94,7 +94,7 @@ class ReplayedGroup:
         runs.append(Run(first, entries, [first], [round_]))
 
     def fill(self, entries: list[Entry], round_: int) -> None:
-        """Put copies of live entries in their place, instead of the originals where those are still here."""
+        """Insert copies of live entries, replacing their originals if those are still present."""
         above = self._split(entries[-1].index + 1)
         self.append(entries, round_)
         self.runs += above
@@ -124,7 +124,7 @@ class ReplayedGroup:
 
 
 class Replay:
-    """All groups of a volume, as far as the records were read."""
+    """All groups of a volume, as of the records replayed so far."""
 
     def __init__(self) -> None:
         self.groups: dict[int, ReplayedGroup] = {}
@@ -132,7 +132,7 @@ class Replay:
         self.metastore: tuple[Metastore | None, int] = (None, NOWHERE)
 
     def apply(self, records: list[StoredRecord], round_: int) -> None:
-        """Take in a round's records."""
+        """Replay a round's records."""
         for record in records:
             if isinstance(record, Append):
                 self._append(record, round_)

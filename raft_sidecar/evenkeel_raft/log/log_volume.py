@@ -1,10 +1,10 @@
-"""Whose log it is: a file beside the segments, written before any of them.
+"""The file that identifies the log's volume, written before any segment.
 
-What changes with time, the metastore's cluster and revision, is a record of the log instead: it becomes durable with a
-round that happens anyway.
+The metastore's cluster and revision change over time, so they are a record of the log instead, which becomes durable
+with the next round.
 
-The file has format 2 once the volume has seen a cluster version above the first. The first release knows no cluster
-versions, but it refuses a volume of a format that it does not know, before it changes anything.
+The file has format 2 once the volume has seen a cluster version above the first. The first release has no cluster
+versions, but it refuses a volume with an unknown format before it changes anything.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class _Identity(Struct):
 
 
 def open_volume(disk: Disk, expected: str | None = None) -> UUID:
-    """Return the volume's id, making the log of a new volume where there is none.
+    """Return the volume's id; creates the file if the directory is empty.
 
-    `expected` is what the volume is called elsewhere; a log of another volume is refused.
+    `expected` is the id that the volume must have, or gets if it is new.
     """
     names = disk.names()
     if VOLUME_FILE not in names:
@@ -44,34 +44,34 @@ def open_volume(disk: Disk, expected: str | None = None) -> UUID:
     volume = _read(disk)
     if expected and volume != UUID(expected):
         raise WrongVolumeError(
-            f"{VOLUME_FILE}: the log belongs to volume {volume}, and this store to volume {UUID(expected)}: mount the "
-            f"disk that belongs here, or let the store start as a new volume with an empty log directory"
+            f"{VOLUME_FILE}: the log belongs to volume {volume}, but this store to volume {UUID(expected)}; mount the "
+            f"right disk, or start the store as a new volume with an empty log directory"
         )
     return volume
 
 
 def close_to_first_release(log: Path, volume: str) -> None:
-    """Have the first release refuse this log's directory from now on, durably."""
+    """Durably make the first release refuse this log's directory."""
     replace_file(log / VOLUME_FILE, msgspec.json.encode(_Identity(_CLOSED_TO_FIRST_RELEASE, volume)))
 
 
 def refuse_newer(file: str, format_: int, *, newest: int = FORMAT) -> None:
-    """Stop at a format that only later versions know."""
+    """Raise `NewerFormatError` for a format that only newer versions can read."""
     if format_ > newest:
         raise NewerFormatError(
-            f"{file}: the log has format {format_}, and this version reads up to {newest}: run the newer version"
+            f"{file}: the log has format {format_}, but this version reads up to {newest}; run the newer version"
         )
 
 
 def _read(disk: Disk) -> UUID:
     data = disk.read(VOLUME_FILE, 0, disk.size(VOLUME_FILE))
     try:
-        # The format first: what else the file says may have changed with it.
+        # The format is decoded first, because a newer format may change the other fields.
         found = msgspec.json.decode(data, type=_Format).format
         refuse_newer(VOLUME_FILE, found, newest=_CLOSED_TO_FIRST_RELEASE)
         return UUID(msgspec.json.decode(data, type=_Identity).volume)
     except (msgspec.MsgspecError, ValueError) as error:
-        raise CorruptLogError(f"cannot read whose log it is: {error}", file=VOLUME_FILE, offset=0) from None
+        raise CorruptLogError(f"cannot read the volume's identity: {error}", file=VOLUME_FILE, offset=0) from None
 
 
 class _Format(Struct):
@@ -82,7 +82,10 @@ def _create(disk: Disk, names: list[str], volume: UUID) -> UUID:
     others = [name for name in names if name != _NEW and not name.startswith(".") and name != "lost+found"]
     if others:
         raise CorruptLogError(
-            f"there are files, such as {min(others)}, but nothing says whose log they are", file=VOLUME_FILE, offset=0
+            f"the file is missing, but the directory holds others, such as {min(others)}; restore it or empty the "
+            f"directory",
+            file=VOLUME_FILE,
+            offset=0,
         )
     if _NEW in names:
         disk.delete(_NEW)

@@ -1,20 +1,19 @@
-"""The thread that owns a log, for an event loop.
+"""The thread that owns a log, with an API for an event loop.
 
     writer = LogWriter(log, on_full=..., on_failed=...)
     writer.start()
     writer.submit(record, done)      `done` is called on the loop when the record is durable
-    await writer.write(*records)     the same, waiting for it
+    await writer.write(*records)     submit and wait until all are durable
     await writer.close()
 
-While a round is being synced, whatever is submitted gathers for the next one: a slower disk makes larger rounds. Where
-the disk is so quick that handing a round to the thread and back takes about as long as its sync, small rounds are
-written on the loop itself while the thread has nothing to do; some slow syncs, or a very slow one, and the thread does
-it for a while.
+While a round is being synced, submitted records accumulate for the next one, so a slower disk makes larger rounds. On a
+fast disk, passing a round to the thread and back takes about as long as its sync. Then small rounds are written on the
+loop itself while the thread is idle. After several slow syncs, or a very slow one, the thread writes them again.
 
-On a full disk nothing is refused that was handed in, because a raft node cannot take back what it has handed out: what
-carries entries waits, in order and unacknowledged, and goes on when there is room. `on_full` says when that begins and,
-with None, when it ends; meanwhile the caller refuses proposals and hands leadership over. `on_failed` is called once,
-and the process has to end.
+On a full disk submitted records are not refused, because a raft node cannot withdraw them. Records with entries wait,
+in order and unacknowledged, until there is space. `on_full` is called with the error when that begins and with None
+when it ends; in between the caller refuses proposals and hands leadership over. `on_failed` is called once, and the
+process must then exit.
 """
 
 from __future__ import annotations
@@ -37,14 +36,15 @@ from evenkeel_raft.log.shared_log import SharedLog
 __all__ = ["LogWriter", "RoundTimes"]
 
 _QUICK_SECONDS: Final = 0.001
+"""How long a round may block the loop."""
 _SMALL_BYTES: Final = 64 << 10
-_FAR_TOO_SLOW: Final = 50
-_NEWS: Final = 0.1
-"""What the last round counts for among those before it."""
+_STALL_FACTOR: Final = 50
+_SAMPLE_WEIGHT: Final = 0.1
+"""The weight of the last round in the moving average."""
 
 
 class RoundTimes:
-    """How long rounds took to become durable: how many of them up to each bound, the last being none, and in all."""
+    """A histogram of the seconds that rounds took to become durable; the last bucket has no bound."""
 
     bounds: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
@@ -59,7 +59,7 @@ class RoundTimes:
 
 
 class LogWriter:
-    """The event loop's side. All methods belong to the loop."""
+    """The event loop's side. All methods must be called on the loop."""
 
     def __init__(
         self,
@@ -70,29 +70,29 @@ class LogWriter:
         retry_seconds: float = 0.5,
         quick_seconds: float = _QUICK_SECONDS,
     ) -> None:
-        """`quick_seconds`: what the loop may be held up for by a round."""
+        """`quick_seconds`: how long a round may block the loop."""
         self._heads = log.heads
         self._on_full = on_full
         self._on_failed = on_failed
         self._error: LogError | None = None
         self._futures: set[asyncio.Future[None]] = set()
-        self._handed_in: list[Submission] = []
-        self._under_way = 0
+        self._submitted: list[Submission] = []
+        self._in_flight = 0
         self.times = RoundTimes()
         self._worker = _Worker(log, self.times, retry_seconds=retry_seconds, quick_seconds=quick_seconds)
 
     def start(self) -> None:
-        """Begin to write; what there is to tell arrives on the running loop."""
+        """Start the thread; callbacks run on the running loop."""
         loop = self._loop = asyncio.get_running_loop()
         self._ended = loop.create_future()
 
         def report(call: Callable[..., None], *args: object) -> None:
-            # A loop that is closed has nobody left to tell.
+            # A closed loop has no listeners left.
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(call, *args)
 
-        self._worker.on_done = partial(report, self._tell_done)
-        self._worker.on_dropped = partial(report, self._tell_dropped)
+        self._worker.on_done = partial(report, self._notify_done)
+        self._worker.on_dropped = partial(report, self._notify_dropped)
         self._worker.on_full = partial(report, self._on_full)
         self._worker.on_ended = partial(report, self._end)
         threading.Thread(target=self._worker.run, name="log-writer", daemon=True).start()
@@ -104,57 +104,57 @@ class LogWriter:
         *,
         dropped: Callable[[], None] | None = None,
     ) -> None:
-        """Hand in a record; `done` is called when it is durable, in order for each group.
+        """Submit a record; `done` is called when it is durable, in order for each group.
 
-        `dropped` is called instead if the end of its replica overtook it. Raises `RecordRefusedError` if the record
-        cannot follow what was handed in before, or the error the log failed with.
+        `dropped` is called instead if the replica is destroyed before the record is written. Raises
+        `RecordRefusedError` if the record contradicts earlier ones, or the error that the log failed with.
         """
         if self._error is not None:
             raise self._error
         self._heads.admit(record)
-        if not self._handed_in:
+        if not self._submitted:
             self._loop.call_soon(self.flush)
-        self._handed_in.append(Submission(record, done, dropped))
+        self._submitted.append(Submission(record, done, dropped))
 
     def flush(self) -> None:
-        """Begin with what was handed in, which otherwise happens after this turn of the loop."""
-        submissions, self._handed_in = self._handed_in, []
+        """Start writing the submitted records now instead of in the next loop iteration."""
+        submissions, self._submitted = self._submitted, []
         if not submissions:
             return
-        # With nothing under way, neither the disk nor a callback can be overtaken.
-        at_once = self.idle and self._worker.try_at_once(submissions)
-        self._under_way += len(submissions)
-        if at_once:
-            self._tell_done(submissions)
+        # Only with nothing in flight, so that no earlier write or callback is overtaken.
+        inline = self.idle and self._worker.try_inline(submissions)
+        self._in_flight += len(submissions)
+        if inline:
+            self._notify_done(submissions)
         else:
             self._worker.put(submissions)
 
     @property
     def idle(self) -> bool:
-        """Whether everything that was begun is durable, and the thread has nothing to do."""
-        return not self._under_way and self._worker.idle
+        """Whether all started writes are durable and the thread is idle."""
+        return not self._in_flight and self._worker.idle
 
-    def _tell_done(self, submissions: list[Submission]) -> None:
-        self._under_way -= len(submissions)
+    def _notify_done(self, submissions: list[Submission]) -> None:
+        self._in_flight -= len(submissions)
         for submission in submissions:
             if submission.done is not None:
                 submission.done()
 
-    def _tell_dropped(self, submissions: list[Submission]) -> None:
-        self._under_way -= len(submissions)
+    def _notify_dropped(self, submissions: list[Submission]) -> None:
+        self._in_flight -= len(submissions)
         for submission in submissions:
             if submission.dropped is not None:
                 submission.dropped()
 
     async def write(self, *records: Record) -> None:
-        """Hand in records and wait until they are durable."""
-        futures = [self._submitted(record) for record in records]
+        """Submit records and wait until they are durable."""
+        futures = [self._submit_future(record) for record in records]
         try:
             await asyncio.gather(*futures)
         finally:
             self._futures.difference_update(futures)
 
-    def _submitted(self, record: Record) -> asyncio.Future[None]:
+    def _submit_future(self, record: Record) -> asyncio.Future[None]:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done() -> None:
@@ -170,7 +170,7 @@ class LogWriter:
         return future
 
     async def close(self) -> None:
-        """Write what was handed in, as far as there is room, and let go of the log."""
+        """Write the submitted records that the disk has space for, and close the log."""
         self.flush()
         self._worker.put(None)
         await asyncio.shield(self._ended)
@@ -186,7 +186,7 @@ class LogWriter:
 
 
 class _Worker:
-    """The thread's side; what the loop may call comes first."""
+    """The thread's side. The loop calls only `put`, `idle` and `try_inline`."""
 
     on_done: Callable[[list[Submission]], None]
     on_dropped: Callable[[list[Submission]], None]
@@ -205,57 +205,57 @@ class _Worker:
         self._retry_at = 0.0
         self._full = False
         self._closing = False
-        self._more = True  # whether there is something to do without being told
+        self._more = True  # whether there is work besides the inbox
         self._quick_seconds = quick_seconds
-        self._quick = 0.0  # the part of small rounds that was written quickly
+        self._fast_share = 0.0  # the moving average share of small rounds that were fast
 
     def put(self, submissions: list[Submission] | None) -> None:
-        """Give the thread something to do; None is the last."""
+        """Pass submissions to the thread; None closes it."""
         self._put += 1
         self._inbox.put(submissions)
 
     @property
     def idle(self) -> bool:
-        """Whether the thread touches nothing until the next `put`: it has taken everything, and waits since then."""
+        """Whether the thread took everything from its inbox and waits for the next `put`."""
         return self._waiting and self._taken == self._put
 
-    def try_at_once(self, submissions: list[Submission]) -> bool:
-        """Write a small round on the caller's thread, if the disk is quick; only while `idle`.
+    def try_inline(self, submissions: list[Submission]) -> bool:
+        """Write a small round on the caller's thread if the disk is fast; only while `idle`.
 
-        If something goes wrong, the thread is to try as well: it finds the same, and knows what to do.
+        On an error the thread tries again: it meets the same error and handles it.
         """
         size = sum(submission.size for submission in submissions)
-        if self._quick < 0.5 or size > _SMALL_BYTES:
+        if self._fast_share < 0.5 or size > _SMALL_BYTES:
             return False
         try:
             self._log_round([submission.record for submission in submissions], size)
         except Exception:
             return False
-        if self._log.untidy:
+        if self._log.needs_maintenance:
             self.put([])
         return True
 
     def run(self) -> None:
-        """Work until told to close, or until the disk fails."""
+        """Write rounds until the writer is closed or the log fails."""
         error: LogError | None = None
         try:
             while self._receive():
-                self._turn()
+                self._run_once()
         except LogError as failure:
             error = failure
         except Exception as bug:
-            error = LogFailedError(f"the log's writer failed, end this process and recover: {bug!r}")
+            error = LogFailedError(f"the log writer failed; restart the process to recover from disk: {bug!r}")
             error.__cause__ = bug
         self._log.close(clean=error is None)
         self.on_ended(error)
 
     def _receive(self) -> bool:
-        """Take in what was submitted, waiting for it if there is nothing else to do; false when all is done."""
+        """Accept submissions, and wait for some if there is no other work; returns false when closed and done."""
         if not self._more and not self._closing:
             with suppress(Empty):
-                self._take_in(self._wait())
+                self._accept(self._wait())
         while not self._inbox.empty():
-            self._take_in(self._inbox.get())
+            self._accept(self._inbox.get())
         return not self._closing or (self._more and len(self._rounds) > 0)
 
     def _wait(self) -> list[Submission] | None:
@@ -266,7 +266,7 @@ class _Worker:
         self._waiting = False
         return submissions
 
-    def _take_in(self, submissions: list[Submission] | None) -> None:
+    def _accept(self, submissions: list[Submission] | None) -> None:
         self._taken += 1
         self._more = True
         if submissions is None:
@@ -276,14 +276,14 @@ class _Worker:
             if dropped := self._rounds.add(submission):
                 self.on_dropped(dropped)
 
-    def _turn(self) -> None:
+    def _run_once(self) -> None:
         if self._full and time.monotonic() >= self._retry_at:
-            self._look_for_room()
+            self._check_room()
         draft = self._rounds.draft(urgent=self._full)
         if draft:
             self._write(draft)
         else:
-            self._more = not self._closing and self._log.tidy()
+            self._more = not self._closing and self._log.maintain()
 
     def _write(self, draft: Draft) -> None:
         self._more = True
@@ -291,7 +291,7 @@ class _Worker:
             self._log_round([piece.record for piece in draft], sum(piece.size for piece in draft))
         except DiskFullError as error:
             if self._full:
-                self._more = self._log.tidy()
+                self._more = self._log.maintain()
                 return
             self._full, self._retry_at = True, time.monotonic() + self._retry_seconds
             self.on_full(error)
@@ -304,11 +304,11 @@ class _Worker:
         took = time.monotonic() - began
         self._times.add(took)
         if size <= _SMALL_BYTES:
-            self._quick += _NEWS * ((took < self._quick_seconds) - self._quick)
-            if took > _FAR_TOO_SLOW * self._quick_seconds:
-                self._quick = 0.0  # a disk that hangs is to hang the thread
+            self._fast_share += _SAMPLE_WEIGHT * ((took < self._quick_seconds) - self._fast_share)
+            if took > _STALL_FACTOR * self._quick_seconds:
+                self._fast_share = 0.0  # a stalled disk must block the thread, not the loop
 
-    def _look_for_room(self) -> None:
+    def _check_room(self) -> None:
         if self._log.has_room():
             self._full = False
             self.on_full(None)

@@ -1,11 +1,11 @@
-"""What waits to be written, and which of it goes into the next round.
+"""Records waiting to be written, and the choice of the next round.
 
-The records of a group stay in order. Apart from that nobody waits for somebody else's megabytes: a large append is cut
-into pieces, and a round takes a piece of it and everything small that came after it. On a full disk only what carries
-no entries goes on.
+The records of a group stay in order. Otherwise small records do not wait for large ones: a large append is split into
+pieces, and a round takes one piece and the small records behind it. On a full disk only records without entries are
+written.
 
-A compaction may overtake appends of its group: it speaks of entries that are durable, and they of others. It is what
-makes room. The end of a replica makes everything obsolete that still waits for it.
+A compaction may overtake appends of its group, because it refers only to entries that are already durable, and it frees
+space. Destroying a replica drops its waiting records.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LEAST_SHARES: Final = 8
 
 
 class Submission:
-    """A record on its way, and whom to tell. `written` counts the entries that are durable already."""
+    """A submitted record and its callbacks. `written` counts the entries that are already durable."""
 
     __slots__ = ("done", "dropped", "group", "record", "size", "written")
 
@@ -44,11 +44,11 @@ class Submission:
 
     @property
     def urgent(self) -> bool:
-        """Whether it carries no entries."""
+        """Whether the record has no entries."""
         return not (isinstance(self.record, Append) and self.record.entries)
 
     def piece(self, share: int) -> Piece:
-        """Return what to write next of it, of about so many bytes."""
+        """Return the next piece to write, of about `share` bytes."""
         record = self.record
         if not isinstance(record, Append) or (self.size <= share and not self.written):
             return Piece(self, record, self.size, True)
@@ -58,7 +58,7 @@ class Submission:
             size += sum(entry_sizes(record.entries[end : end + 1]))
             end += 1
         last = end == len(record.entries)
-        # In the order of an `AppendBatch`: the hard state speaks of all of its entries.
+        # As in an `AppendBatch`, the hard state comes last because it refers to all of the entries.
         snapshot = None if first else record.snapshot
         hard_state = record.hard_state if last else None
         part = Append(record.group, record.replica, record.generation, snapshot, record.entries[first:end], hard_state)
@@ -66,7 +66,7 @@ class Submission:
 
 
 class Piece(Struct, frozen=True, gc=False):
-    """A part of a submission; `last` if nothing of it remains."""
+    """A part of a submission; `last` if it is the final one."""
 
     submission: Submission
     record: Record
@@ -88,7 +88,7 @@ class Rounds:
         return len(self._waiting)
 
     def add(self, submission: Submission) -> list[Submission]:
-        """Take in a submission; returns those that it makes obsolete."""
+        """Add a submission; returns the waiting ones that it drops."""
         dropped: list[Submission] = []
         if isinstance(submission.record, Destroyed):
             dropped = [waiting for waiting in self._waiting if _ended_by(waiting, submission)]
@@ -97,7 +97,7 @@ class Rounds:
         return dropped
 
     def draft(self, *, urgent: bool) -> Draft:
-        """Propose the next round; `urgent` leaves out everything that carries entries."""
+        """Return the pieces for the next round; `urgent` leaves out records with entries."""
         room = self._round_bytes
         share = max(room // _LEAST_SHARES, room // max(1, len(self._waiting)))
         draft: Draft = []
@@ -122,7 +122,7 @@ class Rounds:
         return draft
 
     def written(self, draft: Draft) -> list[Submission]:
-        """Note that a round is durable; returns the submissions that are now so as a whole."""
+        """Record that a round is durable; returns the submissions that are now completely durable."""
         done = []
         for piece in draft:
             if piece.last:

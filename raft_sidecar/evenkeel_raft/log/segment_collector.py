@@ -1,15 +1,14 @@
-"""Moving what is needed out of the oldest segment, so that its file can be used again.
+"""Garbage collection: copies live records out of the oldest segment, so that its file can be reused.
 
-Strictly the oldest: whatever made a record obsolete was written after it, so the obsolete record goes first and cannot
-come back. The price is that what lives long is copied once per turn of the log; the log is allowed to be twice as long
-as what is live in it, plus a few segments, so a byte written costs at most about one byte copied.
+Only the oldest segment is collected. The record that supersedes another is written after it, so the superseded one is
+freed first and cannot reappear. The price is that long-lived records are copied once per pass over the log. The log may
+be twice as long as its live records plus a few segments, so each byte written costs at most about one byte copied.
 
-One round may hold several versions of the same thing, even of the same entries: appends of two leaders, or a copy and
-the append that truncates below it. The last one in the round is the live one, unless a later round replaced it.
+One round may hold several versions of a record, even of the same entries: appends of two leaders, or a copy and the
+append that truncates it. The last one in the round is live, unless a later round superseded it.
 
-Before anything is written, the copies are checked against the index: together they must be exactly what is live in the
-rounds they come from. A wrong copy would be durable, and would be found only by the next recovery, which then refuses
-the volume.
+Before anything is written, the copies are checked against the index: together they must be exactly the live bytes of
+their rounds. A wrong copy would become durable and be found only by the next recovery, which would refuse the volume.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from evenkeel_raft.log.log_frames import Layout
 from evenkeel_raft.log.log_records import Append, Compacted, Created, Destroyed, Metastore, Moved, StoredRecord
 from evenkeel_raft.log.segments import Segment
 
-__all__ = ["RECORD_COST", "Collector", "Harvest"]
+__all__ = ["RECORD_COST", "Collected", "Collector"]
 
-# The time a record takes, whatever its size, in terms of bytes copied.
+# The fixed cost of a record, expressed in bytes copied.
 RECORD_COST: Final = 512
 
 
-class Harvest(Struct, frozen=True):
-    """Copies to write, and what may be forgotten once they are durable: all rounds below `floor`."""
+class Collected(Struct, frozen=True):
+    """Copies to write. Once they are durable, all rounds below `floor` are garbage."""
 
     records: list[StoredRecord]
     cursor: int
@@ -50,10 +49,10 @@ class Collector:
         self._index = index
         self._cursor = 0
 
-    def harvest(self, budget: int) -> Harvest:
+    def collect(self, budget: int) -> Collected:
         """Return copies of the live records of the oldest segment, at about this cost."""
         segment, after = self._index.segments[:2]
-        gathered = _Gathered(self._index)
+        gathered = _LiveRecords(self._index)
         first = round_ = segment.next_live(max(self._cursor, segment.first_round))
         live = 0
         while budget > 0 and round_ < segment.next_round:
@@ -63,18 +62,18 @@ class Collector:
             budget -= segment.live_in(round_) + RECORD_COST * len(records)
             round_ = segment.next_live(round_ + 1)
         copies = gathered.records()
-        wrong = _wrong_with(copies, self._index, live=live)
+        wrong = _mismatch(copies, self._index, live=live)
         if wrong:
             raise LogFailedError(
-                f"{segment.name}: what is live in rounds {first} to {round_ - 1} cannot be copied: {wrong}. Nothing "
-                "was written; this is a bug of the log: report it, and restart the process to recover from the disk"
+                f"{segment.name}: cannot copy the live records of rounds {first} to {round_ - 1}: {wrong}. Nothing was "
+                "written. This is a bug: report it, and restart the process to recover from disk"
             )
         done = round_ == segment.next_round
-        return Harvest(copies, round_, after.first_round if done else segment.first_round)
+        return Collected(copies, round_, after.first_round if done else segment.first_round)
 
-    def reaped(self, harvest: Harvest) -> None:
-        """The copies are durable: go on behind them."""
-        self._cursor = harvest.cursor
+    def advance(self, collected: Collected) -> None:
+        """Continue after these copies, which are now durable."""
+        self._cursor = collected.cursor
 
     def _read(self, segment: Segment, round_: int) -> list[StoredRecord]:
         begin, end = segment.place(round_)
@@ -83,15 +82,15 @@ class Collector:
         records = frame.records() if frame is not None else None
         if records is None:
             raise CorruptLogError(
-                f"round {round_} cannot be read back, and some of it is still needed: replace this store's volume",
+                f"round {round_} is unreadable but still needed; replace this store's volume",
                 file=segment.name,
                 offset=begin,
             )
         return records
 
 
-class _Found(Struct):
-    """What is live of one group."""
+class _LiveGroup(Struct):
+    """The live records of one group."""
 
     label: bytes | None = None
     meta: SnapshotMeta | None = None
@@ -99,24 +98,24 @@ class _Found(Struct):
     entries: dict[int, Entry] = field(default_factory=dict)
 
     def moved(self, number: int, group: GroupIndex) -> Iterator[Moved]:
-        """Yield the copies to make, one for each run of entries."""
+        """Yield the copies, one for each run of entries."""
         runs = list(_runs(self.entries)) or [[]]
         yield Moved(number, group.replica, group.generation, self.label, self.meta, runs[0], self.hard_state)
         for run in runs[1:]:
             yield Moved(number, group.replica, group.generation, None, None, run, None)
 
 
-class _Gathered:
-    """What is live of some rounds, in the order they were written; of what a round says twice, the last counts."""
+class _LiveRecords:
+    """The live records of some rounds, in the order they were written; within a round the last version counts."""
 
     def __init__(self, index: Index) -> None:
         self._index = index
-        self._groups: dict[int, _Found] = {}
+        self._groups: dict[int, _LiveGroup] = {}
         self._retired: dict[int, StoredRecord] = {}
         self._metastore: StoredRecord | None = None
 
     def add(self, records: list[StoredRecord], round_: int) -> None:
-        """Take what the index still needs of a round."""
+        """Add the live records of a round."""
         for record in records:
             if isinstance(record, Append):
                 self._take(record, record.snapshot, None, round_)
@@ -133,15 +132,15 @@ class _Gathered:
         if entries:
             begin = entries[0].index
             for first, end in group.entries.inside(begin, entries[-1].index, round_=round_):
-                live = self._found(record.group).entries
+                live = self._group(record.group).entries
                 for entry in entries[first - begin : end - begin]:
                     live[entry.index] = entry
         if record.hard_state is not None and group.hard_state.round == round_:
-            self._found(record.group).hard_state = record.hard_state
+            self._group(record.group).hard_state = record.hard_state
         if meta is not None and group.meta.round == round_:
-            self._found(record.group).meta = meta
+            self._group(record.group).meta = meta
         if label is not None and group.identity.round == round_:
-            self._found(record.group).label = label
+            self._group(record.group).label = label
 
     def _take_small(self, record: Created | Compacted | Destroyed | Metastore, round_: int) -> None:
         index = self._index
@@ -154,18 +153,18 @@ class _Gathered:
         elif record.group in index.groups:
             group = index.groups[record.group]
             if isinstance(record, Created) and group.identity.round == round_:
-                self._found(record.group).label = record.label
+                self._group(record.group).label = record.label
             elif isinstance(record, Compacted) and group.meta.round == round_:
-                self._found(record.group).meta = record.meta
+                self._group(record.group).meta = record.meta
 
-    def _found(self, group: int) -> _Found:
+    def _group(self, group: int) -> _LiveGroup:
         found = self._groups.get(group)
         if found is None:
-            found = self._groups[group] = _Found()
+            found = self._groups[group] = _LiveGroup()
         return found
 
     def records(self) -> list[StoredRecord]:
-        """Return the copies to make."""
+        """Return the copies."""
         moved = [
             record
             for number, found in self._groups.items()
@@ -174,8 +173,8 @@ class _Gathered:
         return [*self._retired.values(), *([self._metastore] if self._metastore is not None else []), *moved]
 
 
-def _wrong_with(copies: list[StoredRecord], index: Index, *, live: int) -> str:
-    """Return why these copies are not exactly the live bytes of the rounds they come from; empty if they are."""
+def _mismatch(copies: list[StoredRecord], index: Index, *, live: int) -> str:
+    """Return how these copies differ from the live bytes of their rounds; empty if they match."""
     found = 0
     for copy in copies:
         if isinstance(copy, Moved):
@@ -189,7 +188,7 @@ def _wrong_with(copies: list[StoredRecord], index: Index, *, live: int) -> str:
             found += index.retired[copy.group][1].size
         else:
             found += index.metastore.size
-    return f"they have {live} bytes, and {found} were found" if found != live else ""
+    return f"{live} bytes are live, but {found} were found" if found != live else ""
 
 
 def _range(entries: list[Entry]) -> tuple[int, int]:

@@ -1,9 +1,9 @@
-"""Files in use and in reserve.
+"""Segment files: those in use, and spare ones.
 
-A file is a slot that holds one segment after another; its name means nothing, its header says which segment it holds.
-So taking a new segment into use needs no fsync of its own: the header is written together with the first round. All
-files are allocated in full before their first use, where a full disk is still harmless, and zeroed when there is time,
-because a file system journals the first write to a merely allocated block.
+A file is a slot that holds one segment after another. Its header, not its name, identifies the segment, and is written
+together with the first round. So starting a segment needs no extra fsync. Files are fully allocated before their first
+use, when a full disk is still harmless. They are zeroed in the background, because a file system journals the first
+write to a block that is only allocated.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ __all__ = ["Segment", "Slots", "is_slot", "write_or_full"]
 
 _SUFFIX: Final = ".log"
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-# Spares beyond those wanted that are kept. The log grows and shrinks by some segments all the time; files that were
-# deleted and made anew with it would all be written twice, once with zeros.
+# Spares to keep beyond those wanted. The log grows and shrinks by a few segments all the time; deleting and recreating
+# their files would write everything twice, once with zeros.
 _SURPLUS: Final = 4
-# A step of zeroing, which the next round may have to wait for.
+# The bytes zeroed per step; the next round may have to wait for one step.
 _ZEROS: Final = bytes(1 << 20)
 
 
 class Segment:
-    """A file in use: where its rounds begin, and how many bytes of each are still needed."""
+    """A file in use: the offsets of its rounds, and the live bytes of each."""
 
     __slots__ = ("_lives", "_offsets", "end", "first_round", "live", "name", "number", "size")
 
@@ -46,27 +46,27 @@ class Segment:
 
     @property
     def next_round(self) -> int:
-        """The round that would be the next one here."""
+        """The number of the next round in this segment."""
         return self.first_round + len(self._offsets)
 
     @property
     def blank(self) -> bool:
-        """Whether no round is here yet; then the header is still to be written, or must be written again."""
+        """Whether the segment has no round yet, so the header must be written with the next one."""
         return not self._offsets
 
     def add_round(self, end: int) -> None:
-        """Note that the next round lies between what is here and this offset."""
+        """Record the next round, which ends at this offset."""
         self._offsets.append(self.end)
         self._lives.append(0)
         self.end = end
 
     def count(self, round_: int, size: int) -> None:
-        """Note that a round has so many live bytes more, or fewer."""
+        """Add to a round's live bytes; a negative size subtracts."""
         self._lives[round_ - self.first_round] += size
         self.live += size
 
     def next_live(self, round_: int) -> int:
-        """Return the first round with live bytes from this one on, or `next_round`."""
+        """Return the first round with live bytes at or after this one, or `next_round`."""
         lives, at = self._lives, round_ - self.first_round
         while at < len(lives) and not lives[at]:
             at += 1
@@ -77,13 +77,13 @@ class Segment:
         return self._lives[round_ - self.first_round]
 
     def place(self, round_: int) -> tuple[int, int]:
-        """Return where a round begins and ends."""
+        """Return the offsets where a round begins and ends."""
         at = round_ - self.first_round
         return self._offsets[at], self._offsets[at + 1] if at + 1 < len(self._offsets) else self.end
 
 
 class Slots:
-    """The files that are not in use: spares of one size, the first of them the next to be used."""
+    """The spare files, all of one size; the first is used next."""
 
     def __init__(self, disk: Disk, *, size: int, wanted: int) -> None:
         self._disk = disk
@@ -95,53 +95,53 @@ class Slots:
 
     @property
     def capacity(self) -> int:
-        """The bytes of rounds a segment holds."""
+        """The bytes of rounds that fit into a segment."""
         return self._size - HEADER_BYTES
 
     @property
-    def wanting(self) -> bool:
-        """Whether there are fewer spares than there should be."""
+    def lacks_spares(self) -> bool:
+        """Whether there are fewer spares than wanted."""
         return len(self.spares) < self._wanted
 
     @property
     def unprepared(self) -> bool:
         """Whether there are too few spares, or some that are not zeroed yet."""
-        return self.wanting or bool(self._unzeroed)
+        return self.lacks_spares or bool(self._unzeroed)
 
-    def found(self, name: str, *, spare: bool) -> None:
-        """Take over a file from an earlier process; `spare` if nothing in it is needed."""
+    def adopt(self, name: str, *, spare: bool) -> None:
+        """Register a file of an earlier process; `spare` if nothing in it is needed."""
         self._next_name = max(self._next_name, int(name.removesuffix(_SUFFIX), 16) + 1)
         if spare:
             self.release(name, self._disk.size(name))
 
     def take(self, need: int, *, reserve: int) -> tuple[str, int]:
-        """Return name and size of a file for a header and `need` bytes; `reserve` spares must remain."""
+        """Return the name and size of a file for a header and `need` bytes; `reserve` spares must remain."""
         if need > self.capacity:
-            self.secure(reserve)
+            self.ensure_spares(reserve)
             return self._allocate_large(HEADER_BYTES + need), HEADER_BYTES + need
-        self.secure(reserve + 1)
+        self.ensure_spares(reserve + 1)
         name = self.spares.pop(0)
         self._unzeroed.pop(name, None)
         return name, self._size
 
-    def secure(self, spares: int) -> None:
-        """Have at least so many spares, or raise `DiskFullError`."""
+    def ensure_spares(self, spares: int) -> None:
+        """Allocate spares until there are this many, or raise `DiskFullError`."""
         while len(self.spares) < spares:
             name = self._allocate(self._size)
             self._unzeroed[name] = 0
             self.spares.append(name)
 
     def release(self, name: str, size: int) -> None:
-        """Take back a file whose rounds nobody needs any more."""
+        """Keep a file without live rounds as a spare, or delete it."""
         if size == self._size and len(self.spares) < self._wanted + _SURPLUS:
             self.spares.append(name)
         else:
             self._disk.delete(name)
 
     def prepare(self) -> bool:
-        """Do one step of getting spares ready; whether there is more to do."""
-        if self.wanting:
-            self.secure(len(self.spares) + 1)
+        """Allocate or zero a spare by one step; returns whether more steps are needed."""
+        if self.lacks_spares:
+            self.ensure_spares(len(self.spares) + 1)
         elif self._unzeroed:
             self._zero(*next(iter(self._unzeroed.items())))
         return self.unprepared
@@ -156,7 +156,7 @@ class Slots:
             del self._unzeroed[name]
 
     def _allocate_large(self, size: int) -> str:
-        """Make a file for what no spare holds; where there is no room, those go that are kept for later."""
+        """Allocate a file larger than a spare; on a full disk surplus spares are deleted to make room."""
         while True:
             try:
                 return self._allocate(size)
@@ -169,29 +169,29 @@ class Slots:
 
     def _allocate(self, size: int) -> str:
         name = f"{self._next_name:08x}{_SUFFIX}"
-        with _full_is_no_failure(f"no room for another {size} bytes of log"):
+        with _disk_full_errors(f"the disk is full: no room for another {size} bytes of log"):
             self._disk.allocate(name, size)
         self._next_name += 1
         return name
 
 
 def write_or_full(disk: Disk, name: str, offset: int, data: Bytes) -> None:
-    """Write to a file; a lack of room, which some file systems find out only now, is `DiskFullError`."""
-    with _full_is_no_failure(f"no room to write to {name}"):
+    """Write to a file; raises `DiskFullError` if the file system runs out of space only now."""
+    with _disk_full_errors(f"the disk is full: no room to write to {name}"):
         disk.write(name, offset, data)
 
 
 @contextmanager
-def _full_is_no_failure(what: str) -> Iterator[None]:
+def _disk_full_errors(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         if error.errno in _FULL:
-            raise DiskFullError(f"{what}: free or add disk space") from error
+            raise DiskFullError(f"{what}; free or add disk space") from error
         raise
 
 
 def is_slot(name: str) -> bool:
-    """Whether a file is one of the log's."""
+    """Whether a file name is one of the log's."""
     stem = name.removesuffix(_SUFFIX)
     return name.endswith(_SUFFIX) and len(stem) >= 8 and all(digit in "0123456789abcdef" for digit in stem)

@@ -1,7 +1,7 @@
-"""The log itself: rounds in, durable when `write` returns. Synchronous and deterministic over a `Disk`.
+"""The shared log: a round of records is durable when `write` returns. Synchronous and deterministic over a `Disk`.
 
-One thread owns it. Whatever goes wrong with the disk, a lack of space aside, is final: the page cache may show what
-the disk does not have, so nothing but a recovery from the disk can tell what is durable.
+One thread owns it. Every disk error except a full disk is final: the page cache may show data that the disk does not
+have, so only a recovery from disk can establish what is durable.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from evenkeel_raft.log.segments import Segment, Slots, write_or_full
 
 __all__ = ["LogSettings", "LogStats", "SharedLog"]
 
-# Copied at least per round while the log is too long, so that rounds of a few bytes do not make many small copies.
+# The minimum to copy per round while the log is too long, so that small rounds do not cause many small copies.
 _LEAST_MOVE: Final = 64 << 10
-# Spares that must remain: entries leave room for records without any, such as those that end something; both leave
-# room to collect in, for the oldest segment may have to be copied as a whole before its file is free.
+# Spares that must remain after a write. Entries leave room for records without entries, such as those that destroy a
+# replica. Both leave room for collection, which may have to copy the whole oldest segment before its file is free.
 _ENTRIES_LEAVE: Final = 2
 _OTHERS_LEAVE: Final = 1
 _COPIES_LEAVE: Final = 0
-# Used below this many segments, the log is never too long.
+# The log is never too long with fewer segments than this.
 _FEW: Final = 3
 
 
 class LogSettings(Struct, frozen=True):
-    """Sizes. `round_bytes` is about how much one fsync carries: more would let one group hold up the others."""
+    """Sizes. `round_bytes` is about the amount written per fsync; more would let one group delay the others."""
 
     segment_bytes: int = 32 << 20
     round_bytes: int = 2 << 20
     garbage_factor: float = 2.0
-    """How long the log may be, in terms of what is live in it."""
+    """The permitted ratio of the log's size to its live bytes."""
 
 
 class LogStats(Struct, frozen=True):
-    """What there is to see of a log."""
+    """Statistics of a log."""
 
     rounds: int
     segments: int
@@ -67,9 +67,9 @@ class SharedLog:
         self._collector = Collector(disk, layout, self._index)
         self._slots = Slots(disk, size=settings.segment_bytes, wanted=_ENTRIES_LEAVE + 1)
         for name in found.spares:
-            self._slots.found(name, spare=True)
+            self._slots.adopt(name, spare=True)
         for segment in found.segments:
-            self._slots.found(segment.name, spare=False)
+            self._slots.adopt(segment.name, spare=False)
         segments = self._index.segments
         self._round = segments[-1].next_round if segments else 1
         self._number = segments[-1].number + 1 if segments else 1
@@ -84,9 +84,9 @@ class SharedLog:
     def open(
         cls, disk: Disk, settings: LogSettings | None = None, *, volume: str | None = None
     ) -> tuple[Self, Recovered]:
-        """Recover the log on a disk, or begin a new one; returns it with what it holds.
+        """Recover the log on a disk, or create one; returns it with its contents.
 
-        `volume` is the id the log must have, or gets if it is new.
+        `volume` is the id that the log must have, or gets if it is new.
         """
         try:
             identity = open_volume(disk, volume)
@@ -96,7 +96,7 @@ class SharedLog:
                 return cls(disk, layout, found, settings or LogSettings()), recovered(found, str(identity))
         except OSError as error:
             disk.close()
-            raise LogFailedError(f"the log cannot be read: {error}") from error
+            raise LogFailedError(f"cannot read the log: {error}; check the disk") from error
         except BaseException:
             disk.close()
             raise
@@ -106,7 +106,7 @@ class SharedLog:
     def write(self, records: Sequence[Record]) -> None:
         """Make a round of records durable, all or none; `heads` must have admitted them.
 
-        `DiskFullError` leaves the log as it was, to be tried again. Any other `LogError` is final.
+        `DiskFullError` leaves the log unchanged, and the call may be retried. Any other `LogError` is final.
         """
         urgent = not any(isinstance(record, Append) and record.entries for record in records)
         excess = self._excess()
@@ -114,8 +114,8 @@ class SharedLog:
         with self._failures_are_final():
             self._write(records, reserve=_OTHERS_LEAVE if urgent else _ENTRIES_LEAVE, budget=budget)
 
-    def tidy(self) -> bool:
-        """Do one step of what can wait until nothing else is to be done; whether there is more."""
+    def maintain(self) -> bool:
+        """Run one step of background work: collection or preparing spares; returns whether there is more."""
         try:
             with self._failures_are_final():
                 if not self._excess():
@@ -126,30 +126,30 @@ class SharedLog:
             return False
 
     @property
-    def untidy(self) -> bool:
-        """Whether `tidy` has something to do."""
+    def needs_maintenance(self) -> bool:
+        """Whether `maintain` has work."""
         return bool(self._excess()) or self._slots.unprepared
 
     def has_room(self) -> bool:
-        """Whether entries can be written, half a segment of them or more."""
+        """Whether there is space for entries of at least half a segment."""
         segments = self._index.segments
         roomy = bool(segments) and 2 * (segments[-1].size - segments[-1].end) > self.settings.segment_bytes
         try:
             with self._failures_are_final():
-                self._slots.secure(_ENTRIES_LEAVE + (not roomy))
+                self._slots.ensure_spares(_ENTRIES_LEAVE + (not roomy))
         except DiskFullError:
             return False
         return True
 
     def close(self, *, clean: bool = True) -> None:
-        """Let go of the disk, after an empty round if all is well: should the last one be damaged later, it shows."""
+        """Close the disk; a clean close writes an empty round first, so that damage to the last one is detected."""
         if clean and self._last_cost:
             with suppress(LogError):
                 self.write(())
         self._disk.close()
 
     def stats(self) -> LogStats:
-        """Describe the log."""
+        """Return the log's statistics."""
         return LogStats(
             rounds=self._round - 1,
             segments=len(self._index.segments),
@@ -159,25 +159,25 @@ class SharedLog:
         )
 
     def _write(self, records: Sequence[StoredRecord], *, reserve: int, budget: int) -> None:
-        harvest = self._collector.harvest(budget) if budget else None
-        if harvest is not None:
-            # Copies first: they say what was before this round, and its records may end it.
-            records = [*harvest.records, *records]
+        collected = self._collector.collect(budget) if budget else None
+        if collected is not None:
+            # Copies come first: they precede this round's records, which may supersede them.
+            records = [*collected.records, *records]
         draft = Draft(records)
         segment = self._place(len(draft), reserve=reserve)
-        floor = harvest.floor if harvest is not None else self._index.segments[0].first_round
+        floor = collected.floor if collected is not None else self._index.segments[0].first_round
         self._put(draft, segment, floor)
         self._index.apply(records, draft.sizes, round_=self._round - 1)
-        if harvest is not None:
-            self._moved += sum(draft.sizes[: len(harvest.records)])
-            self._collector.reaped(harvest)
+        if collected is not None:
+            self._moved += sum(draft.sizes[: len(collected.records)])
+            self._collector.advance(collected)
             self._free(floor)
 
     def _place(self, need: int, *, reserve: int) -> Segment:
-        """Return the segment that the next round goes to, when there is room for it and for the reserve."""
+        """Return the segment for the next round; raises `DiskFullError` without room for it and the reserve."""
         segments = self._index.segments
         if segments and segments[-1].size - segments[-1].end >= need:
-            self._slots.secure(reserve)
+            self._slots.ensure_spares(reserve)
             return segments[-1]
         name, size = self._slots.take(need, reserve=reserve)
         segments.append(Segment(number=self._number, name=name, size=size, first_round=self._round))
@@ -189,7 +189,7 @@ class SharedLog:
         offset = segment.end
         data = draft.bind(self._layout, segment=segment.number, offset=offset, round_=self._round, floor=floor)
         if segment.blank:
-            # A header is no proof of its own first round, so it tells of the floor before that.
+            # A header does not prove its first round durable, so it carries the floor before that round.
             durable = self._index.segments[0].first_round
             header = self._layout.header(
                 segment=segment.number, size=segment.size, first_round=self._round, floor=durable
@@ -207,8 +207,8 @@ class SharedLog:
             segment = segments[0]
             if segment.live:
                 raise LogFailedError(
-                    f"{segment.name}: {segment.live} live bytes were not copied before the file was freed; this is a "
-                    "bug of the log: report it, and restart the process to recover from the disk"
+                    f"{segment.name}: {segment.live} live bytes were not copied before the file was freed. This is a "
+                    "bug: report it, and restart the process to recover from disk"
                 )
             segments.pop(0)
             self._used -= segment.size
@@ -224,8 +224,8 @@ class SharedLog:
             return ceil((used - allowed) / size)
         active = self._index.segments[-1]
         dead = used - live - (active.size - active.end) - len(self._index.segments) * HEADER_BYTES
-        # The ends of segments stay empty, so a part of what looks dead cannot be won.
-        return int(self._short and self._slots.wanting and 8 * dead > used)
+        # The unused ends of segments count as dead too, but cannot be reclaimed.
+        return int(self._short and self._slots.lacks_spares and 8 * dead > used)
 
     @contextmanager
     def _failures_are_final(self) -> Iterator[None]:
@@ -240,17 +240,17 @@ class SharedLog:
             self._failure = error
             raise
         except OSError as error:
-            self._failure = LogFailedError(f"the disk failed, end this process and recover: {error}")
+            self._failure = LogFailedError(f"the disk failed; restart the process to recover: {error}")
             raise self._failure from error
         except Exception as bug:
-            # A round may be durable of which the index knows only a part.
-            self._failure = LogFailedError(f"the log failed, end this process and recover: {bug!r}")
+            # The index may have recorded only a part of a durable round.
+            self._failure = LogFailedError(f"the log failed; restart the process to recover from disk: {bug!r}")
             raise self._failure from bug
 
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """Do not look for garbage again and again while millions of objects come to stay."""
+    """Suspend Python's garbage collector while recovery allocates millions of objects that stay."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,7 +1,7 @@
 """Types that the agent and the host both use.
 
 Modules:
-    configurations   conversion between the protocol's configurations (peers) and the core's (numbers)
-    groups           the `Groups` protocol: what the agent asks of the raft groups of its store
-    identity         who a store is, and where its peers are
+    identity             a store's identity, and the addresses and link settings of its peers
+    raft_configurations  conversion between the protocol's configurations (peers) and the core's (numbers)
+    raft_groups          the `Groups` protocol: the agent's interface to the raft groups of its store
 """

@@ -1,4 +1,4 @@
-"""Who a store is, and where its peers are."""
+"""A store's identity, and the addresses and link settings of its peers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["Address", "Identity", "LinkSettings"]
 
 
 class Identity(NamedTuple):
-    """A store as it introduces itself. A wiped store has another volume, and is another one to its peers."""
+    """The identity a store sends to its peers. A wiped store has a new volume, so peers treat it as a new store."""
 
     cluster: str
     store: str
@@ -16,7 +16,7 @@ class Identity(NamedTuple):
 
 
 class Address(NamedTuple):
-    """Where a peer is found, and with which volume it must answer."""
+    """A peer's address, and the volume that it must identify itself with."""
 
     host: str
     port: int
@@ -24,7 +24,7 @@ class Address(NamedTuple):
 
 
 class LinkSettings(NamedTuple):
-    """Times in seconds, sizes in bytes."""
+    """Settings of the links between stores: times in seconds, sizes in bytes."""
 
     hello_seconds: float = 3.0
     connect_seconds: float = 3.0
@@ -35,6 +35,6 @@ class LinkSettings(NamedTuple):
     outbox_bytes: int = 32 << 20
     batch_bytes: int = 1 << 20
     skew_seconds: float = 10.0
-    """How often a peer is asked what its wall clock says."""
+    """How often to ask a peer for its wall clock."""
     notice_seconds: float = 0.005
-    """How long news of a commit may wait for something that carries it along."""
+    """How long a commit notice may wait for another message to travel with."""

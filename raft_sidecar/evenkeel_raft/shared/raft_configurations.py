@@ -1,9 +1,9 @@
-"""Between the protocol's configurations, made of peers, and the raft core's, made of numbers.
+"""Conversion between the protocol's configurations, made of peers, and the raft core's, made of numbers.
 
-The core knows members by one number and carries along what it is told of each: store, volume, replica id, and whether
-the member is a learner that is only being filled. With that, the core's configuration says all that the protocol's
-does, and survives a failover and a snapshot as one. A replica id is the number of the plan that added the replica,
-which two stores may share, so a member's number is derived from both.
+The core identifies a member by one number and carries opaque info for it: store, volume, replica id, and whether it is
+a staged learner. So the core's configuration contains everything that the protocol's does, and survives failovers and
+snapshots. A replica id is the number of the plan that added the replica. Two stores may share one, so a member's number
+is derived from the store and the replica id.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["change_to", "conf_of", "configuration_of", "id_of", "member", "store
 
 
 class _Info(msgspec.Struct, frozen=True, array_like=True):
-    """What is kept of a member beside its number."""
+    """A member's info in the core's configuration."""
 
     store: str
     volume: str
@@ -33,16 +33,16 @@ _decoder = msgspec.msgpack.Decoder(_Info)
 
 
 def member(replica: ReplicaId) -> int:
-    """The number by which a group's raft messages and logs know this replica: the same wherever it is worked out.
+    """Return the number that identifies this replica in raft messages and logs; every store computes the same one.
 
-    Sixty-two bits of a hash: of a hundred members ever, two are alike once in 10**15 groups.
+    It is 62 bits of a hash: in a group with a hundred members over its lifetime, two collide with probability 10**-15.
     """
     digest = hashlib.blake2b(msgspec.msgpack.encode(replica), digest_size=8).digest()
     return (int.from_bytes(digest, "little") >> 2) or 1
 
 
 def conf_of(peers: Iterable[Peer]) -> Conf:
-    """The core's configuration a new group begins with."""
+    """Return the core's first configuration of a new group."""
     members = sorted((member(peer.id), peer) for peer in peers)
     return Conf(
         voters=tuple(number for number, peer in members if peer.role is Role.VOTER),
@@ -52,7 +52,7 @@ def conf_of(peers: Iterable[Peer]) -> Conf:
 
 
 def configuration_of(conf: Conf) -> Configuration:
-    """The core's configuration as the protocol sees it."""
+    """Return the protocol's configuration for one of the core's."""
     staged = [number for number in conf.learners if _read(conf, number).staged]
     settled = [number for number in conf.learners if number not in staged]
     peers = [_peer(conf, number, Role.VOTER) for number in conf.voters]
@@ -66,18 +66,18 @@ def configuration_of(conf: Conf) -> Configuration:
 
 
 def id_of(conf: Conf, number: int) -> ReplicaId:
-    """Who a member is."""
+    """Return a member's store and replica id."""
     info = _read(conf, number)
     return (info.store, info.replica)
 
 
 def store_of(conf: Conf, number: int) -> str:
-    """Where a member is."""
+    """Return a member's store."""
     return _read(conf, number).store
 
 
 def change_to(target: Configuration, conf: Conf) -> ConfChange:
-    """The entry that takes the group from `conf` to the configuration the protocol proposes."""
+    """Return the change that takes a group from `conf` to the configuration that the protocol proposes."""
     current = configuration_of(conf)
     if current.joint:
         return ConfChange(LEAVE, (), target.token)
@@ -99,7 +99,7 @@ def _staging(target: Configuration, current: Configuration) -> Iterable[Change]:
 
 
 def _final(target: Configuration, conf: Conf) -> Iterable[Change]:
-    """Only what changes: the core refuses to be told of voters outside a joint change."""
+    """Yield only actual changes: outside a joint change the core refuses to list voters."""
     kept = {member(peer.id): peer for peer in target.peers}
     for number, peer in kept.items():
         is_voter, was_voter = peer.role is Role.VOTER, number in conf.voters

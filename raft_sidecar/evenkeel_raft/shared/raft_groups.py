@@ -1,6 +1,6 @@
-"""What the agent asks of the raft groups of its store: the seam between the protocol's sidecar half and raft.
+"""The agent's interface to the raft groups of its store.
 
-The sidecar's host implements `Groups`; tests and the explorer put models in its place.
+The host implements `Groups`; tests and the explorer substitute models.
 """
 
 from __future__ import annotations
@@ -28,107 +28,107 @@ class Partition(NamedTuple):
     partition: int
 
     def fields(self, *, plan: int = 0) -> dict[str, str | int]:
-        """What a line of the log says of it: the table as users call it, and the plan where it is known."""
+        """Return fields for a log line: the table's name as users know it, the partition, and the plan if known."""
         named: dict[str, str | int] = {"table": table_name(self.table), "partition": self.partition}
         return {**named, "plan": plan} if plan else named
 
 
 class MetastoreMark(NamedTuple):
-    """The metastore a volume follows: its cluster, and the highest revision the volume has seen of it."""
+    """The metastore that a volume follows: its cluster, and the highest revision that the volume has seen."""
 
     cluster: int
     revision: int
     adopted: str = ""
-    """The user's request that the volume followed last, to take one metastore in place of another."""
+    """The last request of a user to follow another metastore that the volume carried out."""
 
 
 class GroupReport(msgspec.Struct, frozen=True, gc=False):
-    """What a store reports of one replica of its own; rates are up to whoever compares two reports."""
+    """A store's report of one of its replicas. Counters only grow; the reader computes rates from two reports."""
 
     leading: bool
     term: int
     log_bytes: int
     applied: int
     proposed_bytes: int
-    """Since the process began."""
+    """Since the process started."""
     filling: dict[str, float]
-    """Where this replica leads: stores of members that are being filled, and how far (0 to 1) each is."""
+    """On the leader: by store, the progress (0 to 1) of snapshots that are being sent to members."""
     problem: str = ""
-    """Why the group does not get on (no quorum, a store that fails, a member that cannot be filled), if so."""
+    """Why the group makes no progress, if so: no quorum, a failing store, or a snapshot that cannot be sent."""
     damaged: bool = False
-    """Whether that is about the state itself: it is damaged or lost, or not as other replicas have it."""
+    """Whether the problem is the state itself: damaged, lost, or different from other replicas'."""
     alone: bool = False
-    """Whether nobody else votes, so that nobody else could ever lead."""
+    """Whether this replica is the only voter, so no other can lead."""
     bytes: int | None = None
-    """Of its data: what a copy of it sends. None where its state machine does not tell."""
+    """The size of its data, as a snapshot sends it; None if the state machine does not report it."""
 
 
 class Groups(Protocol):
     """All replicas on this store.
 
-    `on_change` is called on the loop whenever something here may interest the agent: who leads, a configuration that
-    was logged or applied, a member that caught up, answers again or no more, a commit that a quorum now knows. Starting
-    and destroying may fail with DiskFullError or WireError, having done nothing that counts; they are then asked again.
+    `on_change` is called on the loop when something changed that the agent may act on: the leader, a logged or applied
+    configuration, a member that caught up, became silent or responds again, or a commit that a quorum now knows.
+    `start` and `destroy` may fail with DiskFullError or WireError without any lasting effect; the agent retries them.
     """
 
     on_change: Callable[[Partition], None]
-    on_machine: Callable[[], None]
-    """Called when a state machine has connected or gone."""
+    on_state_machine: Callable[[], None]
+    """Called when a state machine connected or disconnected."""
 
     @property
     def version(self) -> int:
-        """The cluster version that this volume has seen last."""
+        """The last cluster version that this volume has seen."""
         ...
 
     def set_version(self, version: int) -> None:
-        """Work by this cluster version from now on, also after a restart."""
+        """Use this cluster version from now on, including after a restart."""
         ...
 
     def machine_supports(self) -> VersionRange | None:
-        """The cluster versions that the state machine can work with; None while none is connected."""
+        """Return the cluster versions that the state machine supports; None while none is connected."""
         ...
 
     def running(self) -> Mapping[Partition, ReplicaId]:
-        """The replicas of this store, durable ones only and none that is being destroyed; asked often."""
+        """Return the durable replicas of this store, without those being destroyed; must be cheap."""
         ...
 
     def newest_held(self, partition: Partition) -> int:
-        """The highest replica id this volume ever held of the group, 0 where it never held one."""
+        """Return the highest replica id that this volume ever held of the group, or 0."""
         ...
 
-    def remembered(self) -> MetastoreMark | None:
-        """The metastore this volume followed so far."""
+    def metastore_mark(self) -> MetastoreMark | None:
+        """Return the saved mark of the metastore that this volume follows."""
         ...
 
-    async def remember(self, mark: MetastoreMark) -> None:
-        """Make the mark durable; returns when it is."""
+    async def save_metastore_mark(self, mark: MetastoreMark) -> None:
+        """Save the mark; returns when it is durable."""
         ...
 
     def set_peers(self, peers: Mapping[str, Address]) -> None:
-        """Know these stores and no others; a process that begins without a metastore begins with the last it knew."""
+        """Set the addresses of all other stores; a process that starts without a metastore uses the last ones set."""
         ...
 
     def limit_copies(self, limits: Mapping[str, float]) -> None:
-        """Copy no more bytes a second of these tables than that, and of others what the store's own limit allows."""
+        """Limit snapshots of these tables to bytes per second; other tables have only the store's limit."""
         ...
 
     def throttle(self, settings: StoreSettings | None) -> None:
-        """Keep to the throttles of the StoreCluster, or to the process's own where there are none (None).
+        """Set the throttles of the StoreCluster; None selects the process's own.
 
-        A process that begins without a metastore begins with the last it knew.
+        A process that starts without a metastore uses the last ones set.
         """
         ...
 
     async def start(self, partition: Partition, start: Start) -> None:
-        """Start a replica; returns when it is durable that this volume holds it."""
+        """Start a replica; returns when its creation is durable."""
         ...
 
     async def destroy(self, partition: Partition, replica: ReplicaId) -> None:
-        """End a replica and delete its data, raft's and the state machine's; returns when both are gone for good."""
+        """Stop a replica and delete its log and its state; returns when both are durably deleted."""
         ...
 
     def leading(self, partition: Partition) -> GroupView | None:
-        """The group as its leader sees it; None unless this store's replica leads."""
+        """Return the leader's view of the group; None unless this store's replica leads."""
         ...
 
     def led_elsewhere(self, partition: Partition) -> bool:
@@ -136,40 +136,40 @@ class Groups(Protocol):
         ...
 
     def leading_term(self, partition: Partition) -> int:
-        """The term in which this store's replica leads, whether or not it can serve; 0 where it does not lead."""
+        """Return the term in which this store's replica leads, whether or not it can serve; 0 if it does not lead."""
         ...
 
     def propose(self, partition: Partition, configuration: Configuration) -> bool:
-        """Log a configuration; false where that is not possible now."""
+        """Propose a configuration; returns false if that is not possible now."""
         ...
 
     def transfer(self, partition: Partition, to: ReplicaId) -> bool:
-        """Hand leadership over; false where that is not possible now."""
+        """Hand leadership over; returns false if that is not possible now."""
         ...
 
     def set_leadership_inhibited(self, leadership_inhibited: bool) -> None:
-        """Hand over what is led here, and campaign only where nobody else does, for as long as that is said."""
+        """Set whether this store hands its leaderships over and campaigns only after the other voters had time to."""
         ...
 
     def keep_awake(self, partition: Partition, awake: bool) -> None:
-        """Let the group not fall asleep while there is a change to carry out."""
+        """Set whether the group must not quiesce, because a change is in progress."""
         ...
 
     async def ask_leader(self, partition: Partition, replica: ReplicaId, stores: Iterable[str]) -> bool:
-        """Whether a leader, on one of these stores and just confirmed by a quorum, says the replica is no member.
+        """Whether a leader on one of these stores, just confirmed by a quorum, reports that the replica is no member.
 
-        False where nobody could say so within an election timeout.
+        False if no leader reported that within an election timeout.
         """
         ...
 
     def clock_ahead(self) -> int:
-        """How many seconds the store's wall clock is ahead of most stores', behind where negative; 0 if it is close."""
+        """Return the seconds by which the wall clock is ahead of most stores', negative if behind; 0 if close."""
         ...
 
     def received(self) -> tuple[int, float]:
-        """Bytes of snapshots that came in since the process began, and the seconds in which any did."""
+        """Return the bytes of snapshots received since the process started, and the seconds spent receiving."""
         ...
 
     def reports(self) -> Mapping[Partition, GroupReport]:
-        """What there is to report of each replica."""
+        """Return the report of each replica."""
         ...
