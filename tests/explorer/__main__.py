@@ -48,9 +48,9 @@ def explore(progress: Progress, seed: int) -> Failure | None:
     tasks = exhaustive(progress)
     for number in itertools.count(seed):
         rng = random.Random(number)
-        failure, length = search.walk(scenarios.draw(rng), rng, steps=rng.randint(20, 300))
+        failure, trace = search.walk(scenarios.draw(rng), rng, steps=rng.randint(20, 300))
         progress.walks += 1
-        progress.states += length
+        progress.states += len(trace)
         progress.tick(f"random, seed {number}")
         if failure is not None:
             print(f"seed {number}")

@@ -223,8 +223,8 @@ def _do(world: World, action: Action, trace: list[Action]) -> None:
 
 def walk(
     scenario: Scenario, rng: random.Random, *, steps: int, likely: Mapping[str, float] = MappingProxyType({})
-) -> tuple[Failure | None, int]:
-    """One random walk with its own mix of likely and unlikely actions, then settling; how it failed, and its length."""
+) -> tuple[Failure | None, tuple[Action, ...]]:
+    """Walk at random with a random weight for each kind of action, then settle; returns the failure and the trace."""
     weights: dict[str, float] = dict(likely)
     trace: list[Action] = []
     world = begin(scenario)
@@ -239,8 +239,8 @@ def walk(
         _last_blow(world, rng, trace)
         settle(world, rng, trace)
     except _BROKEN as error:
-        return _failure(error, scenario, trace), len(trace)
-    return None, len(trace)
+        return _failure(error, scenario, trace), tuple(trace)
+    return None, tuple(trace)
 
 
 def _failure(error: Exception, scenario: Scenario, trace: Iterable[Action]) -> Failure:
