@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from bench._raft_sides import Ours, cluster, etcd_leader, etcd_name, ours
 from bench._turns import beside
 from bench.report import Row
-from evenkeel.runtime.event_loop import keep_what_is_freed
+from evenkeel.runtime.event_loop import retain_freed_memory
 
 __all__ = ["commit_rows"]
 
@@ -35,7 +35,7 @@ Put = Callable[[bytes, bytes], Awaitable[object]]
 
 def commit_rows() -> Iterator[Row]:
     """Serial commits, and large entries."""
-    keep_what_is_freed()
+    retain_freed_memory()
     yield asyncio.run(_serial())
     yield asyncio.run(_large(AT_ONCE, f"{AT_ONCE} at once", "; want >= 2"))
     yield asyncio.run(_large(ETCD_AT_ONCE, f"{ETCD_AT_ONCE} at once there, {AT_ONCE} here"))

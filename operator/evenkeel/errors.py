@@ -1,52 +1,52 @@
-"""Every error Evenkeel raises on purpose.
+"""The exceptions that Evenkeel raises on purpose.
 
     EvenkeelError
-    ├── InvalidInputError          what a user wrote cannot be accepted; nothing was changed
+    ├── InvalidInputError            invalid input; nothing was changed
     ├── MetastoreError
-    │   ├── UnreachableError       no etcd endpoint answers
-    │   │   └── NoSpaceError       etcd has used up its quota: it answers reads, and refuses writes
-    │   ├── AuthenticationError    etcd refuses our user, password or certificate
-    │   ├── CompactedError         a revision was asked for that etcd no longer keeps
-    │   ├── ClusterMismatchError   another etcd cluster answers than before, or one that lost its last changes
-    │   ├── RefusedError           the request itself is not acceptable to etcd; nothing was changed
-    │   ├── LeaseNotFoundError     the lease a key was to be bound to is gone; nothing was changed
-    │   └── FencedError            another operator holds the epoch; this one must stop writing
-    ├── KubernetesError            the API server refuses a request
-    │   ├── ApiUnreachableError    it does not answer
-    │   ├── ApiForbiddenError      we lack a permission
-    │   ├── ApiNotFoundError
-    │   ├── ApiConflictError       the object has changed, or is there already
-    │   └── ForeignObjectError     an object of the wanted name exists that the operator does not own
-    ├── CertificateMissingError    whoever signs for stores has not done so
-    ├── MetastoreLossError         the metastore lacks what it had of a table whose data is on the stores
-    ├── MalformedRecordError       a metastore key holds something no version of Evenkeel wrote
-    ├── UnsupportedVersionError    a cluster or a volume is of a version that this release cannot work with
-    ├── PlanningError              no assignment satisfies the hard rules
-    ├── RebalancerError            a rebalancer could not be loaded, raised, hung or answered nonsense
-    ├── StoreError                 a store does not do what a client asks
-    │   ├── RequestError           what is asked cannot be understood; nothing was written
-    │   │   ├── UnknownTableError
-    │   │   ├── UnknownColumnError
-    │   │   ├── FilterError        a filter or an aggregate that cannot be computed
-    │   │   ├── RowsError          columns, types or values that do not fit the table
-    │   │   ├── WrongPartitionError  rows that belong to another partition
-    │   │   ├── TooLargeError      more in one batch than an entry takes
-    │   │   └── UnknownPinError    no pin of that name: it ended, or never was
-    │   ├── AccessError            no token, or a wrong one
-    │   ├── NotLeaderError         another store has to be asked; says which
-    │   ├── BusyError              never written; try again later
-    │   ├── DiskFullError          never written; the store has no room left
-    │   ├── UnavailableError       nobody could answer in time; try again
-    │   ├── OutcomeUnknownError    perhaps written; try again with the same token
-    │   ├── TableDroppedError      the table went away in the middle
-    │   └── RetentionError         changes were asked for that are no longer kept
+    │   ├── UnreachableError         no etcd endpoint answers; retry
+    │   │   └── NoSpaceError         etcd exceeded its quota: it serves reads and refuses writes
+    │   ├── AuthenticationError      etcd rejects the user, the password or the certificate
+    │   ├── CompactedError           the requested revision is compacted
+    │   ├── ClusterMismatchError     the etcd cluster was replaced, or restored from a backup
+    │   ├── RefusedError             etcd rejects the request as invalid; nothing was changed
+    │   ├── LeaseNotFoundError       the lease is expired or revoked; nothing was changed
+    │   └── FencedError              another operator holds the epoch; this one must stop writing
+    ├── KubernetesError              the API server rejects a request
+    │   ├── ApiUnreachableError      the API server does not answer; the request may have been carried out
+    │   ├── ApiForbiddenError        a permission is missing
+    │   ├── ApiNotFoundError         no such object or kind
+    │   ├── ApiConflictError         the object was changed concurrently, or exists already
+    │   └── ForeignObjectError       the name is taken by an object that the operator does not own
+    ├── CertificateMissingError      the certificate of the stores is not issued
+    ├── MetastoreLossError           the metastore lost keys of a table whose data is on the stores
+    ├── MalformedRecordError         a metastore value cannot be decoded
+    ├── UnsupportedVersionError      this release does not support the version of a cluster or a volume
+    ├── PlanningError                no assignment satisfies the hard rules
+    ├── RebalancerError              a rebalancer failed to load, raised, timed out or returned an invalid result
+    ├── StoreError                   a store rejects or fails a client's request
+    │   ├── RequestError             the request is invalid; nothing was written
+    │   │   ├── UnknownTableError    no such table or partition
+    │   │   ├── UnknownColumnError   no such column
+    │   │   ├── FilterError          the filter or the aggregate cannot be computed
+    │   │   ├── RowsError            the rows do not match the schema
+    │   │   ├── WrongPartitionError  the rows belong to another partition
+    │   │   ├── TooLargeError        the batch exceeds the size of a log entry
+    │   │   └── UnknownPinError      the pin expired or never existed
+    │   ├── AccessError              the access token is missing or wrong
+    │   ├── NotLeaderError           another store leads the partition; it names the store if known
+    │   ├── BusyError                not written; the store is overloaded; retry later
+    │   ├── DiskFullError            not written; the disk of the store is full
+    │   ├── UnavailableError         no answer within the deadline; retry
+    │   ├── OutcomeUnknownError      maybe written; retry with the same write token
+    │   ├── TableDroppedError        the table was dropped during the request
+    │   └── RetentionError           the requested changes are past their retention
     └── WireError
-        ├── FrameError             bytes that are no frame of the protocol; they cost their connection, nothing else
-        ├── HandshakeError         the other end is not the one we may work with, or speaks another version
-        ├── DisconnectedError      the other end is not there; a request that was under way may have been carried out
-        └── StateMachineError      the state machine says that it could not do what the sidecar asked
+        ├── FrameError               malformed or unexpected frame; the connection is closed
+        ├── HandshakeError           the peer is not the expected one, or speaks another protocol version
+        ├── DisconnectedError        the connection is lost; a pending request may have been carried out
+        └── StateMachineError        the state machine failed a request of the sidecar
 
-A message says what was wrong, where, and what to do about it. The command line prints it without a traceback.
+A message has three parts: what failed, why, and what to do. The command line prints it without a traceback.
 """
 
 from __future__ import annotations
@@ -105,25 +105,25 @@ __all__ = [
 
 
 class EvenkeelError(Exception):
-    """Base of the tree above."""
+    """The base class of all errors above."""
 
 
 class InputProblem(NamedTuple):
-    """One thing wrong with an input: where it stands, which field, and what to do."""
+    """One problem of an input: its location, the field and what to do."""
 
     source: str
     line: int
-    """From 1; 0 where the input has no lines."""
+    """Counted from 1; 0 where the input has no lines."""
     path: str
     text: str
 
     def __str__(self) -> str:
-        place = f"{self.source}:{self.line}" if self.line else self.source
-        return ": ".join(part for part in (place, self.path, self.text) if part)
+        location = f"{self.source}:{self.line}" if self.line else self.source
+        return ": ".join(part for part in (location, self.path, self.text) if part)
 
 
 class InvalidInputError(EvenkeelError):
-    """Input refused as a whole; the message names field, value and remedy, for every problem found."""
+    """The input is invalid; the message lists every problem with its field, value and remedy."""
 
     def __init__(self, message: str = "", *, problems: Iterable[InputProblem] = ()) -> None:
         self.problems = tuple(problems)
@@ -131,7 +131,7 @@ class InvalidInputError(EvenkeelError):
 
 
 class MetastoreError(EvenkeelError):
-    """The metastore could not do what was asked."""
+    """A metastore request failed."""
 
 
 class UnreachableError(MetastoreError):
@@ -139,18 +139,17 @@ class UnreachableError(MetastoreError):
 
 
 class NoSpaceError(UnreachableError):
-    """Etcd refuses every write until it is compacted, defragmented and its NOSPACE alarm is disarmed; reads go on.
+    """Etcd refuses writes until it is compacted, defragmented and its NOSPACE alarm is disarmed."""
 
-    It is retried like an etcd that does not answer: whoever waits for one waits for the other.
-    """
+    # A subclass of UnreachableError because callers retry both in the same way.
 
 
 class AuthenticationError(MetastoreError):
-    """Etcd refuses the credentials."""
+    """Etcd rejects the credentials."""
 
 
 class CompactedError(MetastoreError):
-    """The revision asked for is older than what etcd keeps."""
+    """The requested revision is compacted; `first_revision` is the oldest that etcd has."""
 
     def __init__(self, message: str, *, first_revision: int) -> None:
         super().__init__(message)
@@ -158,23 +157,23 @@ class CompactedError(MetastoreError):
 
 
 class ClusterMismatchError(MetastoreError):
-    """Etcd was replaced or restored from a backup under our feet; nothing read before may be relied on."""
+    """The etcd cluster was replaced or restored from a backup, so earlier reads are invalid."""
 
 
 class RefusedError(MetastoreError):
-    """A request no etcd would carry out: too many operations, a key put twice, a revision yet to come."""
+    """Etcd rejects the request: too many operations, a key put twice, or a future revision."""
 
 
 class LeaseNotFoundError(MetastoreError):
-    """A lease expired or was revoked before it was used."""
+    """The lease is expired or revoked."""
 
 
 class FencedError(MetastoreError):
-    """The epoch moved on: whoever wrote last has taken over."""
+    """Another operator took over with a newer epoch."""
 
 
 class KubernetesError(EvenkeelError):
-    """The API server did not do what was asked; `status` is its answer's, 0 where there was none."""
+    """The API server rejects a request; `status` is the HTTP status, or 0 if there was no response."""
 
     def __init__(self, message: str, *, status: int = 0) -> None:
         super().__init__(message)
@@ -182,31 +181,31 @@ class KubernetesError(EvenkeelError):
 
 
 class ApiUnreachableError(KubernetesError):
-    """The API server does not answer; what was asked may have been done."""
+    """The API server does not answer; the request may have been carried out."""
 
 
 class ApiForbiddenError(KubernetesError):
-    """A role is missing."""
+    """A permission is missing."""
 
 
 class ApiNotFoundError(KubernetesError):
-    """There is no such object, or no such kind."""
+    """The object or its kind does not exist."""
 
 
 class ForeignObjectError(KubernetesError):
-    """An object that the operator does not own has the name of one that it needs; nothing was changed."""
+    """The name of an object that the operator needs is taken by one that it does not own; nothing was changed."""
 
 
 class ApiConflictError(KubernetesError):
-    """Somebody else was first."""
+    """The object was changed concurrently, or exists already."""
 
 
 class CertificateMissingError(EvenkeelError):
-    """Whoever signs for stores has not done so, or not told by which authority."""
+    """The certificate of the stores, or its CA, is not issued yet."""
 
 
 class MetastoreLossError(EvenkeelError):
-    """Keys of a table are missing that only a loss of the metastore can have removed; the data is on the stores."""
+    """The metastore lost keys of a table; its data is still on the stores."""
 
 
 class MalformedRecordError(EvenkeelError):
@@ -214,23 +213,23 @@ class MalformedRecordError(EvenkeelError):
 
 
 class UnsupportedVersionError(EvenkeelError):
-    """A cluster or a volume is of a version that this release cannot work with; nothing was changed."""
+    """This release does not support the version of a cluster or a volume; nothing was changed."""
 
 
 class PlanningError(EvenkeelError):
-    """The hard rules leave no assignment."""
+    """No assignment satisfies the hard rules."""
 
 
 class RebalancerError(EvenkeelError):
-    """A rebalancer failed; the last good assignment stays in force."""
+    """A rebalancer failed; the last valid assignment stays in force."""
 
 
 class WireError(EvenkeelError):
-    """Two processes cannot work with each other."""
+    """Communication between two processes failed."""
 
 
 class FrameError(WireError):
-    """What arrived is no frame, or none that may arrive now; `reason` is the name under which it is counted."""
+    """A frame is malformed or unexpected; `reason` is its label in metrics."""
 
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(f"{reason}: {detail}" if detail else reason)
@@ -239,7 +238,7 @@ class FrameError(WireError):
 
 
 class HandshakeError(WireError):
-    """The two ends do not fit together; `reason` is the name under which it is counted."""
+    """The peer is not the expected one or is incompatible; `reason` is its label in metrics."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)
@@ -247,23 +246,23 @@ class HandshakeError(WireError):
 
 
 class DisconnectedError(WireError):
-    """Nobody is at the other end."""
+    """The connection is lost."""
 
 
 class StateMachineError(WireError):
-    """The state machine refused; nothing after the failed request may be asked of that group before it is reopened."""
+    """The state machine failed a request; the group must be reopened before the next one."""
 
 
 class StoreError(EvenkeelError):
-    """A store does not do what a client asks; `evenkeel.wire.flight` says how it travels."""
+    """A store rejects or fails a client's request; `evenkeel.wire.flight` defines its encoding."""
 
 
 class RequestError(StoreError):
-    """What is asked cannot be understood or carried out as it stands."""
+    """The request is invalid."""
 
 
 class UnknownTableError(RequestError):
-    """No table of that name, or no such partition of it."""
+    """The table or the partition does not exist."""
 
 
 class UnknownColumnError(RequestError):
@@ -271,19 +270,19 @@ class UnknownColumnError(RequestError):
 
 
 class FilterError(RequestError):
-    """A filter or an aggregate that cannot be computed."""
+    """The filter or the aggregate cannot be computed."""
 
 
 class RowsError(RequestError):
-    """Rows that do not fit the table: a column is missing, of another type, null or out of range."""
+    """The rows do not match the schema: a column is missing, of another type, null or out of range."""
 
 
 class WrongPartitionError(RequestError):
-    """Rows whose key belongs to another partition than the one they were sent to."""
+    """The rows belong to another partition than the one they were sent to."""
 
 
 class TooLargeError(RequestError):
-    """More than one entry takes; `limit` is in bytes."""
+    """The batch exceeds the size of a log entry; `limit` is in bytes."""
 
     def __init__(self, message: str, *, limit: int = 0) -> None:
         super().__init__(message)
@@ -291,15 +290,15 @@ class TooLargeError(RequestError):
 
 
 class UnknownPinError(RequestError):
-    """No pin of that name."""
+    """The pin expired or never existed."""
 
 
 class AccessError(StoreError):
-    """No token, or a wrong one."""
+    """The access token is missing or wrong."""
 
 
 class NotLeaderError(StoreError):
-    """Another store has to be asked: `store`, at `address`, where they are known."""
+    """Another store leads the partition: `store` at `address`, or empty if unknown."""
 
     def __init__(self, message: str, *, store: str = "", address: str = "") -> None:
         super().__init__(message)
@@ -308,27 +307,27 @@ class NotLeaderError(StoreError):
 
 
 class BusyError(StoreError):
-    """Too much is under way."""
+    """The store is overloaded; nothing was written."""
 
 
 class DiskFullError(StoreError):
-    """The store has no room for more rows; it goes on answering reads."""
+    """The disk of the store is full; it still serves reads."""
 
 
 class UnavailableError(StoreError):
-    """Nobody could answer in time."""
+    """No store answered within the deadline."""
 
 
 class OutcomeUnknownError(StoreError):
-    """Whether it was written will show; only a token makes it safe to try again."""
+    """The write may have been carried out; a retry is safe only with the same write token."""
 
 
 class TableDroppedError(StoreError):
-    """The table went away in the middle."""
+    """The table was dropped during the request."""
 
 
 class RetentionError(StoreError):
-    """Changes are kept from index `first` on, and earlier ones were asked for."""
+    """The requested changes are past their retention; `first` is the oldest index that is kept."""
 
     def __init__(self, message: str, *, first: int = 0) -> None:
         super().__init__(message)

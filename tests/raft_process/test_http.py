@@ -105,7 +105,7 @@ async def test_nonsense_is_answered(ask: Ask, request_: bytes, status: bytes) ->
 
 async def test_who_says_half_a_request_is_hung_up_on(port: int, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a while, or when it hangs up itself; nobody else waits for that."""
-    monkeypatch.setattr(http_server, "_PATIENCE", 0.05)
+    monkeypatch.setattr(http_server, "_TIMEOUT", 0.05)
     slow = [await asyncio.open_connection("127.0.0.1", port) for _ in range(50)]
     for _, writer in slow:
         writer.write(b"GET /now HT")

@@ -285,7 +285,7 @@ async def test_two_processes_never_share_a_directory(
     await first.stdout.readline()
     second = await start()
     _, stderr = await second.communicate()
-    assert "another process uses" in stderr.decode()
+    assert "locked by another process" in stderr.decode()
 
 
 async def test_damaged_state_is_reported(tmp_path: Path, start: Callable[..., asyncio.Future[Process]]) -> None:

@@ -9,9 +9,7 @@ sent only where somebody listens, and two clusters are never taken for one.
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-import random
 from typing import Any
 
 import grpc
@@ -26,8 +24,9 @@ from evenkeel.metastore._etcd_errors import (
     translate,
 )
 from evenkeel.metastore.etcd_settings import EtcdSettings
+from evenkeel.runtime.backoff import Backoff
 
-__all__ = ["Backoff", "Connection", "Metadata", "Opener"]
+__all__ = ["Connection", "Metadata", "Opener"]
 
 _CHANNEL_OPTIONS: list[tuple[str, int | str]] = [
     ("grpc.enable_http_proxy", 0),
@@ -44,19 +43,6 @@ _REQUIRE_LEADER = ("hasleader", "true")
 
 Metadata = tuple[tuple[str, str], ...]
 """What goes with a request beside its message."""
-
-
-class Backoff:
-    """Waits that double from attempt to attempt, with jitter so that many clients do not come back as one."""
-
-    def __init__(self, *, first: float = 0.02, longest: float = 1.0) -> None:
-        self._next = first
-        self._longest = longest
-
-    async def wait(self) -> None:
-        """Wait once, and longer the next time."""
-        await asyncio.sleep(self._next * random.uniform(0.5, 1.0))
-        self._next = min(self._next * 2, self._longest)
 
 
 class Connection:

@@ -13,9 +13,10 @@ from typing import Any
 from aetcd import rpc
 
 from evenkeel.errors import MetastoreError, UnreachableError
-from evenkeel.metastore._etcd_connection import Backoff, Connection, Metadata, Opener
+from evenkeel.metastore._etcd_connection import Connection, Metadata, Opener
 from evenkeel.metastore._etcd_errors import certainly_not_applied, is_stale_token, is_transient, reason, translate
 from evenkeel.metastore.etcd_settings import EtcdSettings
+from evenkeel.runtime.backoff import Backoff
 
 __all__ = ["Link", "Method"]
 

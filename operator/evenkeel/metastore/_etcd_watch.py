@@ -23,10 +23,11 @@ from aetcd import rpc
 from evenkeel.errors import ClusterMismatchError, UnreachableError
 from evenkeel.metastore._diff import difference
 from evenkeel.metastore._etcd_codec import decode_events, prefix_bounds
-from evenkeel.metastore._etcd_connection import Backoff, Connection, Metadata, Opener
+from evenkeel.metastore._etcd_connection import Connection, Metadata, Opener
 from evenkeel.metastore._etcd_errors import is_stale_token, is_transient, reason, translate
 from evenkeel.metastore.etcd_settings import EtcdSettings
 from evenkeel.metastore.metastore_api import Snapshot, WatchBatch
+from evenkeel.runtime.backoff import Backoff
 
 __all__ = ["Watch"]
 
@@ -103,7 +104,7 @@ class Watch:
         return self._deliver(batch)
 
     def _deliver(self, batch: WatchBatch) -> WatchBatch:
-        self._backoff = Backoff()
+        self._backoff.reset()
         self._revision = batch.revision
         for event in batch.events:
             if event.kv is None:

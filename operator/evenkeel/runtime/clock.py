@@ -1,4 +1,4 @@
-"""Time as something to be handed in, so that a test can let a lease expire without waiting for it."""
+"""Time as a dependency, so that a test can let a lease expire without waiting for it."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ _LOOP_RESOLUTION: Final = 0.001
 
 
 class Timer(Protocol):
-    """Something that will happen, unless it is cancelled."""
+    """A scheduled callback."""
 
     def cancel(self) -> None:
-        """See that it does not happen."""
+        """Cancel the callback."""
         ...
 
 
 class Clock(Protocol):
-    """Seconds that never go backwards."""
+    """A monotonic clock."""
 
     def now(self) -> float:
-        """Seconds since some fixed point."""
+        """Return the seconds since an arbitrary fixed point."""
         ...
 
     def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
-        """Run `callback` once `now()` has reached `when`."""
+        """Run `callback` once `now()` reaches `when`."""
         ...
 
     async def sleep(self, seconds: float) -> None:
@@ -38,7 +38,7 @@ class Clock(Protocol):
 
 
 class _SystemTimer:
-    """Never early: loops round, and who looks at the clock when called would find that nothing is due, and wait on."""
+    """A timer that never fires early: event loops round times, and an early callback would find nothing due."""
 
     __slots__ = ("_callback", "_handle", "_loop", "_when")
 
@@ -59,14 +59,14 @@ class _SystemTimer:
 
 
 class SystemClock:
-    """The running event loop's own time."""
+    """The clock of the running event loop."""
 
     def now(self) -> float:
-        """Seconds since some fixed point."""
+        """Return the seconds since an arbitrary fixed point."""
         return asyncio.get_running_loop().time()
 
     def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
-        """Run `callback` once `now()` has reached `when`."""
+        """Run `callback` once `now()` reaches `when`."""
         return _SystemTimer(asyncio.get_running_loop(), when, callback)
 
     async def sleep(self, seconds: float) -> None:
@@ -91,11 +91,11 @@ class VirtualClock:
         self._timers: list[tuple[float, int, _VirtualTimer]] = []
 
     def now(self) -> float:
-        """Seconds advanced so far."""
+        """Return the seconds advanced so far."""
         return self._now
 
     def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
-        """Run `callback` once `now()` has reached `when`."""
+        """Run `callback` once `now()` reaches `when`."""
         timer = _VirtualTimer(callback)
         heapq.heappush(self._timers, (when, next(self._order), timer))
         return timer
@@ -110,7 +110,7 @@ class VirtualClock:
             timer.cancel()
 
     def advance(self, seconds: float) -> None:
-        """Let `seconds` pass at once, running what falls due in its order and at its time."""
+        """Advance by `seconds` and run the callbacks that become due, in order and each at its time."""
         until = self._now + seconds
         while self._timers and self._timers[0][0] <= until:
             when, _, timer = heapq.heappop(self._timers)

@@ -1,4 +1,4 @@
-"""The directory that a state machine works in: one process at a time, one volume for ever, room left on the disk."""
+"""Durable file operations, and a data directory that one process locks and one volume owns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["DataDirectory", "make_directory", "replace_file", "sync_directory"]
 
 
 class DataDirectory:
-    """Made if it is not there, and locked."""
+    """The data directory of a state machine; it is created if missing, and locked."""
 
     def __init__(self, path: Path, *, reserve: int = 0) -> None:
         self._path = path
@@ -22,34 +22,34 @@ class DataDirectory:
         self.volume = self._volume_file.read_text() if self._volume_file.exists() else ""
 
     def release(self) -> None:
-        """Let others work here."""
+        """Release the lock."""
         os.close(self._lock)
 
     def adopt_volume(self, volume: str) -> None:
-        """Keep a volume as our own, durably, where we have none."""
+        """Record the id of the volume durably, unless one is recorded."""
         if self.volume:
             return
         replace_file(self._volume_file, volume.encode())
         self.volume = volume
 
     def free(self) -> int:
-        """Return how many bytes are left on the disk."""
+        """Return the free bytes of the disk."""
         found = os.statvfs(self._path)
         return found.f_bavail * found.f_frsize
 
     def full(self) -> str:
-        """Why nothing more may be written; empty while there is room."""
+        """Return why nothing more may be written; empty while the reserve is free."""
         free = self.free() if self._reserve else 0
         if free >= self._reserve:
             return ""
         return (
-            f"disk full: {free >> 20} MiB are left where {self._path} is, and {self._reserve >> 20} MiB are kept free: "
-            "give the volume more room"
+            f"disk full: {free >> 20} MiB are free on the disk of {self._path}, which is less than the reserve of "
+            f"{self._reserve >> 20} MiB: enlarge the volume"
         )
 
 
 def _lock(directory: Path) -> int:
-    """See that no other process works here."""
+    """Lock the directory against other processes; return the file descriptor of the lock."""
     try:
         make_directory(directory)
         held = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -59,12 +59,14 @@ def _lock(directory: Path) -> int:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(held)
-        raise InvalidInputError(f"another process uses {directory}: stop it, or choose another with --data") from None
+        raise InvalidInputError(
+            f"data directory {directory} is locked by another process: stop it, or choose another with --data"
+        ) from None
     return held
 
 
 def make_directory(directory: Path) -> None:
-    """Make a directory, and those above it that are not there, durably: nothing in it is safe while its name is not."""
+    """Create a directory and its missing parents, and make their names durable."""
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
     directory.mkdir(parents=True, exist_ok=True)
     for path in reversed(missing):
@@ -72,7 +74,7 @@ def make_directory(directory: Path) -> None:
 
 
 def replace_file(file: Path, data: bytes) -> None:
-    """Write a file anew, durably: after a crash it is the old one or the new one."""
+    """Replace a file durably and atomically: after a crash it has the old or the new content."""
     fresh = file.with_name(f"{file.name}.new")
     with fresh.open("wb") as opened:
         opened.write(data)
@@ -83,7 +85,7 @@ def replace_file(file: Path, data: bytes) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Make the names in a directory durable."""
+    """Make the entries of a directory durable."""
     opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(opened)

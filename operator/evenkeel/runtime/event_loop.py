@@ -1,8 +1,8 @@
-"""What sidecars and state machines run on.
+"""The event loop of sidecars and stores: uvloop if it is installed, else asyncio's.
 
-The event loop is uvloop's where it is installed, asyncio's own elsewhere. Freed memory stays with the process: frames
-and entries come and go by the megabyte, and the C library would give their pages back and fetch them again, zeroed, for
-each. It is told the limits that it comes to by itself in a process that has freed a block of 32 MiB.
+Freed memory stays with the process. Frames and entries are allocated and freed by the megabyte; with its initial limits
+glibc would return their pages to the kernel and fetch zeroed ones for each. The limits set here are those that glibc
+chooses by itself after a process has freed a block of 32 MiB.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Final, TypeVar
 
-__all__ = ["keep_what_is_freed", "loop_factory", "run"]
+__all__ = ["loop_factory", "retain_freed_memory", "run"]
 
-# Of glibc's malloc.h: from which size on a block has pages of its own, and how much may be free at the heap's end.
+# Parameters of mallopt: the size from which a block is mapped separately, and the free memory kept at the heap's end.
 _MMAP_THRESHOLD: Final = (-3, 32 << 20)
 _TRIM_THRESHOLD: Final = (-1, 64 << 20)
 
@@ -25,15 +25,15 @@ Result = TypeVar("Result")
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    """Return what makes the loop."""
+    """Return a function that creates event loops."""
     if find_spec("uvloop") is None:
         return asyncio.new_event_loop
     factory: Callable[[], asyncio.AbstractEventLoop] = import_module("uvloop").new_event_loop
     return factory
 
 
-def keep_what_is_freed() -> None:
-    """Have freed memory used again; nothing happens where the C library is not glibc."""
+def retain_freed_memory() -> None:
+    """Make malloc keep freed memory; does nothing if the C library is not glibc."""
     with suppress(AttributeError, OSError):
         mallopt = ctypes.CDLL(None).mallopt
         for limit in (_MMAP_THRESHOLD, _TRIM_THRESHOLD):
@@ -41,7 +41,7 @@ def keep_what_is_freed() -> None:
 
 
 def run(main: Coroutine[Any, Any, Result]) -> Result:
-    """Run a coroutine on a loop of its own, as `asyncio.run` does."""
-    keep_what_is_freed()
+    """Run a coroutine on a new event loop, like `asyncio.run`."""
+    retain_freed_memory()
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(main)

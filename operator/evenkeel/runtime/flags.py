@@ -1,4 +1,4 @@
-"""Flags and environment: every flag `--a-b` may be given as `EVENKEEL_A_B`; the flag wins."""
+"""Command-line flags; every flag `--a-b` can also be set as `EVENKEEL_A_B`, and the flag takes precedence."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ class Endpoint(NamedTuple):
 
 
 class Flag(NamedTuple):
-    """One flag."""
+    """A command-line flag."""
 
     name: str
     help: str
     default: str | None = ""
-    """None: it has to be given."""
+    """None if the flag is required."""
     choices: tuple[str, ...] = ()
 
     @property
     def variable(self) -> str:
-        """What it is called in the environment."""
+        """The environment variable of the flag."""
         return "EVENKEEL_" + self.name.upper().replace("-", "_")
 
 
 LOG_FLAGS: Final = (
-    Flag("log-level", "what to log", "info", ("debug", "info", "warning", "error")),
-    Flag("log-format", "json for machines, console for people", "json", ("json", "console")),
+    Flag("log-level", "lowest level to log", "info", ("debug", "info", "warning", "error")),
+    Flag("log-format", "format of log lines", "json", ("json", "console")),
 )
 
 
 class Flags:
-    """What was given, as texts to be turned into values; InvalidInputError names the flag."""
+    """Parsed flags, read as values by type; an InvalidInputError names the flag."""
 
     def __init__(
         self,
@@ -64,44 +64,44 @@ class Flags:
     def _check(self, flag: Flag) -> None:
         value = self._given[flag.name]
         if value is None:
-            raise InvalidInputError(f"--{flag.name} is missing: {flag.help}; give it, or set {flag.variable}")
+            raise InvalidInputError(f"--{flag.name} is missing: {flag.help}; set it, or set {flag.variable}")
         if flag.choices and value not in flag.choices:
-            raise InvalidInputError(f"--{flag.name} {value!r}: allowed are {', '.join(flag.choices)}")
+            raise InvalidInputError(f"--{flag.name} {value!r}: allowed: {', '.join(flag.choices)}")
 
     def text(self, flag: str) -> str:
-        """As it was given."""
+        """Return the value as text."""
         return str(self._given[flag])
 
     def name(self, flag: str) -> str:
-        """A name that can be part of a key."""
+        """Return a name that can be part of a metastore key."""
         text = self.text(flag)
         if not text or "/" in text or text != text.strip():
-            raise InvalidInputError(f"--{flag} {text!r}: allowed is a name without '/' or spaces around it")
+            raise InvalidInputError(f"--{flag} {text!r}: allowed: a name without '/' or surrounding spaces")
         return text
 
     def path(self, flag: str) -> Path | None:
-        """A path; None where it was left out."""
+        """Return a path, or None if the flag is empty."""
         return Path(self.text(flag)) if self.text(flag) else None
 
     def secret(self, flag: str) -> str:
-        """What a file holds; empty where none was named."""
+        """Return the content of the file that the flag names, or an empty text if the flag is empty."""
         file = self.path(flag)
         try:
             return file.read_text().strip() if file else ""
         except (OSError, ValueError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it does not hold text"
+            why = error.strerror if isinstance(error, OSError) else "it is not a text file"
             raise InvalidInputError(f"--{flag} {file}: {why}") from error
 
     def endpoint(self, flag: str) -> Endpoint:
-        """A host and a port."""
+        """Return a host and a port."""
         text = self.text(flag)
         host, colon, port = text.rpartition(":")
         if not colon or not host or not port.isdecimal() or int(port) > 65535:
-            raise InvalidInputError(f"--{flag} {text!r}: write it as HOST:PORT, for instance 127.0.0.1:7400")
+            raise InvalidInputError(f"--{flag} {text!r}: allowed: HOST:PORT, such as 127.0.0.1:7400")
         return Endpoint(host.removeprefix("[").removesuffix("]"), int(port))
 
     def number(self, flag: str, kind: Callable[[str], Any], *, least: float) -> Any:
-        """A number, not too small."""
+        """Return a number of at least `least`."""
         text = self.text(flag)
         try:
             number = kind(text)
@@ -109,7 +109,7 @@ class Flags:
             number = None
         if number is None or not least <= number < math.inf:
             what = "a whole number" if kind is int else "a number"
-            raise InvalidInputError(f"--{flag} {text!r}: allowed is {what} of at least {least:g}")
+            raise InvalidInputError(f"--{flag} {text!r}: allowed: {what} of at least {least:g}")
         return number
 
 
@@ -117,7 +117,7 @@ def _parser(flags: Sequence[Flag], environment: Mapping[str, str], program: str,
     parser = argparse.ArgumentParser(
         prog=program,
         description=about,
-        epilog="Every flag --a-b may be given in the environment as EVENKEEL_A_B.",
+        epilog="Every flag --a-b can also be set by the environment variable EVENKEEL_A_B.",
         allow_abbrev=False,
     )
     for flag in flags:

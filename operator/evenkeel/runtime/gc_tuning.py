@@ -1,18 +1,18 @@
-"""How Python looks for garbage in processes that hold much for long.
+"""Garbage collector settings for processes with millions of long-lived objects.
 
-Its collector looks at everything there is as soon as a quarter more has come to stay. Ten thousand groups are millions
-of objects, and a look at all of them takes about as long as a group waits for its leader. Hardly any of them become
-garbage, so all of it is looked at very rarely; what is short-lived, as often as ever.
+A full collection visits every object and starts when the number of objects has grown by a quarter. With ten thousand
+groups it would take as long as an election timeout, and would free almost nothing. Full collections are therefore rare,
+while young objects are collected as usual.
 """
 
 from __future__ import annotations
 
 import gc
 
-__all__ = ["spare_the_long_lived"]
+__all__ = ["relax_gc"]
 
 
-def spare_the_long_lived() -> None:
-    """Collect young garbage in larger helpings, and all of it about never."""
+def relax_gc() -> None:
+    """Collect young objects in larger batches, and all objects very rarely."""
     gc.freeze()
     gc.set_threshold(10_000, 20, 1_000)

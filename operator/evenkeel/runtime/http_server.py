@@ -1,4 +1,4 @@
-"""A small HTTP server for probes, metrics and tools: GET, one answer, close."""
+"""A small HTTP server for probes, metrics and status: one GET per connection."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Final, NamedTuple
 from evenkeel.errors import InvalidInputError
 from evenkeel.runtime.flags import Endpoint
 
-__all__ = ["Answer", "HttpServer", "Page"]
+__all__ = ["Handler", "HttpServer", "Response"]
 
 log = logging.getLogger(__name__)
 
-_PATIENCE: Final = 5.0
-_MOST_BYTES: Final = 8192
+_TIMEOUT: Final = 5.0
+_MAX_HEADER_BYTES: Final = 8192
 _REASONS: Final = {
     200: "OK",
     400: "Bad Request",
@@ -27,83 +27,83 @@ _REASONS: Final = {
 }
 
 
-class Answer(NamedTuple):
-    """What a page says."""
+class Response(NamedTuple):
+    """The response of a handler."""
 
     status: int
     body: bytes
-    kind: str = "text/plain; charset=utf-8"
+    content_type: str = "text/plain; charset=utf-8"
 
 
-Page = Callable[[], Answer | Awaitable[Answer]]
+Handler = Callable[[], Response | Awaitable[Response]]
 
 
 class HttpServer:
-    """Serves a page per path."""
+    """Serves one handler per path."""
 
-    def __init__(self, pages: Mapping[str, Page]) -> None:
-        self._pages = pages
+    def __init__(self, handlers: Mapping[str, Handler]) -> None:
+        self._handlers = handlers
         self._server: asyncio.Server | None = None
-        self._talking: set[asyncio.Task[None]] = set()
+        self._connections: set[asyncio.Task[None]] = set()
 
     async def start(self, at: Endpoint) -> int:
-        """Listen; returns the port."""
+        """Listen, and return the port."""
         try:
-            self._server = await asyncio.start_server(self._accept, at.host, at.port, limit=_MOST_BYTES)
+            self._server = await asyncio.start_server(self._accept, at.host, at.port, limit=_MAX_HEADER_BYTES)
         except OSError as error:
             raise InvalidInputError(f"cannot serve HTTP on {at}: {error.strerror}; choose another --http") from error
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
 
     async def close(self) -> None:
-        """Hang up on everybody."""
+        """Stop listening and close all connections."""
         if self._server is not None:
             self._server.close()
-        for task in list(self._talking):
+        for task in list(self._connections):
             task.cancel()
-        await asyncio.gather(*self._talking, return_exceptions=True)
+        await asyncio.gather(*self._connections, return_exceptions=True)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.get_running_loop().create_task(self._talk(reader, writer))
-        self._talking.add(task)
-        task.add_done_callback(self._talking.discard)
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
 
-    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             with suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
-                async with asyncio.timeout(_PATIENCE):
-                    answer = await self._answer(reader)
-                    writer.write(_head(answer) + answer.body)
+                async with asyncio.timeout(_TIMEOUT):
+                    response = await self._respond(reader)
+                    writer.write(_head(response) + response.body)
                     await writer.drain()
         finally:
             writer.close()
 
-    async def _answer(self, reader: asyncio.StreamReader) -> Answer:
+    async def _respond(self, reader: asyncio.StreamReader) -> Response:
         try:
             head = await reader.readuntil(b"\r\n\r\n")
         except (asyncio.LimitOverrunError, ValueError):
-            return Answer(400, b"the request is too long\n")
+            return Response(400, b"the request is too long\n")
         method, _, rest = head.partition(b"\r\n")[0].decode(errors="replace").partition(" ")
         path = rest.partition(" ")[0].partition("?")[0]
         if method not in ("GET", "HEAD"):
-            return Answer(405, b"only GET is answered here\n")
-        page = self._pages.get(path)
-        if page is None:
-            return Answer(404, f"there are {', '.join(sorted(self._pages))}\n".encode())
+            return Response(405, b"only GET and HEAD are supported\n")
+        handler = self._handlers.get(path)
+        if handler is None:
+            return Response(404, f"not found; available paths: {', '.join(sorted(self._handlers))}\n".encode())
         try:
-            found = page()
-            answer = found if isinstance(found, Answer) else await found
+            result = handler()
+            response = result if isinstance(result, Response) else await result
         except Exception:
-            log.exception("%s cannot be answered", path)
-            return Answer(500, b"this is a bug; the log says more\n")
-        return answer._replace(body=b"") if method == "HEAD" else answer
+            log.exception("the handler of %s failed", path)
+            return Response(500, b"internal error; see the log\n")
+        return response._replace(body=b"") if method == "HEAD" else response
 
 
-def _head(answer: Answer) -> bytes:
+def _head(response: Response) -> bytes:
     lines = (
-        f"HTTP/1.1 {answer.status} {_REASONS[answer.status]}",
-        f"Content-Type: {answer.kind}",
-        f"Content-Length: {len(answer.body)}",
+        f"HTTP/1.1 {response.status} {_REASONS[response.status]}",
+        f"Content-Type: {response.content_type}",
+        f"Content-Length: {len(response.body)}",
         "Connection: close",
     )
     return "\r\n".join((*lines, "", "")).encode()

@@ -1,8 +1,8 @@
-"""What lines of a log are about, told once, wherever in the call they are written.
+"""Fields that every log line in a block carries.
 
-with about(table="orders"):
-    ...                        # every line from here has "table": "orders"
-    note(plan=3)               # and from here "plan": 3 too
+with log_context(table="orders"):
+    ...                        # every line has "table": "orders"
+    add_log_fields(plan=3)     # and from here on "plan": 3
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 
-__all__ = ["about", "note", "subject"]
+__all__ = ["add_log_fields", "log_context", "log_fields"]
 
 Value = str | int
-_subject: ContextVar[Mapping[str, Value]] = ContextVar("subject")
+_fields: ContextVar[Mapping[str, Value]] = ContextVar("log_fields")
 
 
 @contextlib.contextmanager
-def about(**fields: Value) -> Iterator[None]:
-    """Say what is dealt with in this block."""
-    token = _subject.set({**subject(), **fields})
+def log_context(**fields: Value) -> Iterator[None]:
+    """Add fields to the log lines of a block."""
+    token = _fields.set({**log_fields(), **fields})
     try:
         yield
     finally:
-        _subject.reset(token)
+        _fields.reset(token)
 
 
-def note(**fields: Value) -> None:
-    """Say more of it, for the rest of the block."""
-    _subject.set({**subject(), **fields})
+def add_log_fields(**fields: Value) -> None:
+    """Add fields for the rest of the innermost block."""
+    _fields.set({**log_fields(), **fields})
 
 
-def subject() -> Mapping[str, Value]:
-    """What is dealt with now."""
-    return _subject.get({})
+def log_fields() -> Mapping[str, Value]:
+    """Return the fields of the current block."""
+    return _fields.get({})

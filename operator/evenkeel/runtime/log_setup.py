@@ -1,4 +1,4 @@
-"""Structured logs: one line an event, with who logs it and what it is about; libraries' logs go the same way."""
+"""Structured logs on standard error, also for libraries that use `logging`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 import structlog
 from structlog.typing import Processor
 
-from evenkeel.runtime.log_context import subject
+from evenkeel.runtime.log_context import log_fields
 
 __all__ = ["set_up_logs"]
 
@@ -22,15 +22,15 @@ _SHARED: Final[list[Processor]] = [
 ]
 
 
-def set_up_logs(*, level: str, form: str, **who: str) -> None:
-    """Send everything that is logged to standard error; `who` is part of every line."""
+def set_up_logs(*, level: str, form: str, **process: str) -> None:
+    """Send all logs to standard error; the fields of `process` are part of every line."""
     last: Processor = structlog.processors.JSONRenderer()
     if form == "console":
         last = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[*_SHARED, _named(who)],
+            foreign_pre_chain=[*_SHARED, _add_fields(process)],
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, last],
         )
     )
@@ -39,9 +39,9 @@ def set_up_logs(*, level: str, form: str, **who: str) -> None:
     root.setLevel(level.upper())
 
 
-def _named(who: dict[str, str]) -> Processor:
+def _add_fields(process: dict[str, str]) -> Processor:
     def add(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-        # What a line says of itself goes before what it is said in the middle of.
-        return {**subject(), **event, **who}
+        # The fields of a line override those of its context.
+        return {**log_fields(), **event, **process}
 
     return add

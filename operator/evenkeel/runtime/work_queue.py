@@ -16,7 +16,7 @@ from typing import Final, Generic, TypeVar
 
 from evenkeel.errors import EvenkeelError
 from evenkeel.runtime.clock import Clock, SystemClock, Timer
-from evenkeel.runtime.log_context import about
+from evenkeel.runtime.log_context import log_context
 
 __all__ = ["Reconcile", "WorkQueue", "Workers"]
 
@@ -150,8 +150,20 @@ class WorkQueue(Generic[K]):
 class Workers(Generic[K]):
     """A few tasks that reconcile the keys of a queue; a key that fails is retried with exponential backoff."""
 
-    def __init__(self, queue: WorkQueue[K], reconcile: Reconcile[K], *, subject: str, count: int = 4) -> None:
-        """`subject` is the field under which log lines name the key."""
+    def __init__(
+        self,
+        queue: WorkQueue[K],
+        reconcile: Reconcile[K],
+        *,
+        subject: str = "",
+        count: int = 4,
+        fatal: tuple[type[Exception], ...] = (),
+    ) -> None:
+        """`subject` is the field under which log lines name the key; without one, `reconcile` names it.
+
+        `fatal` errors end `run` instead of being retried.
+        """
+        self._fatal = fatal
         self._queue = queue
         self._reconcile = reconcile
         self._subject = subject
@@ -171,7 +183,7 @@ class Workers(Generic[K]):
             key = await self._queue.take()
             name = "/".join(key) if isinstance(key, tuple) else str(key)
             try:
-                with about(**{self._subject: name}):
+                with log_context(**({self._subject: name} if self._subject else {})):
                     again = await self._try(key, name)
             finally:
                 self._queue.done(key)
@@ -182,6 +194,8 @@ class Workers(Generic[K]):
         try:
             again = await self._reconcile(key)
             self._retry.pop(key, None)
+        except self._fatal:
+            raise
         except EvenkeelError as error:
             again = self._failed(key)
             log.warning("reconciling %s failed; retrying in %g s: %s", name, again, error)
