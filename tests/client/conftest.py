@@ -1,4 +1,4 @@
-"""Stores and clients that end with the test."""
+"""Fixtures: stores and clients that are closed after the test."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PARTITIONS = 4
 
 @pytest.fixture
 async def stores(tmp_path: Path) -> AsyncIterator[list[Store]]:
-    """Two stores, which know of each other; each leads two of the partitions of a table of orders."""
+    """Two stores that know each other; each leads two partitions of the table `orders`."""
     async with AsyncExitStack() as stack:
         made = [await stack.enter_async_context(Store(tmp_path / f"{n}", name=f"main-{n}")) for n in range(2)]
         for number, store in enumerate(made):

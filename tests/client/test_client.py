@@ -1,4 +1,4 @@
-"""The client finds the right store for every row, and writes it once."""
+"""The client with two stores: it finds the right store for every row, and writes each row once."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from evenkeel.protocol.records import Leader, Peer, Stable, StoreRecord, encode
 from evenkeel.rows.conform import conform_rows
 from evenkeel.rows.partitioning import partitions_of
 from evenkeel_store.engine.log_entries import Compare, Hash, Upsert, decode_entry, encode_entry
-from tests.raft_net.support import turns
 from tests.store.serving import KEYS, ORDERS, Store, table_record
+from tests.wire.support import wait_until
 
 
 def rows(count: int, **more: Any) -> list[dict[str, Any]]:
@@ -51,7 +51,7 @@ def nested(depth: int) -> list[Any]:
 
 
 async def test_rows_go_to_their_partitions_and_come_back(orders: AsyncTableClient) -> None:
-    """What is written through one store is spread over all, with defaults, and read back as one table."""
+    """Rows are spread over all partitions, with defaults, and read back as one table."""
     written = await orders.upsert(rows(100))
     assert written.rows == 100
     assert sorted(written.indexes) == [0, 1, 2, 3]
@@ -72,7 +72,7 @@ async def test_rows_go_to_their_partitions_and_come_back(orders: AsyncTableClien
     ids=["table", "batch", "reader", "dicts"],
 )
 async def test_rows_may_be_arrow_or_dicts(orders: AsyncTableClient, made: Any) -> None:
-    """All of these say the same."""
+    """All input types write the same rows."""
     await orders.upsert(made(pa.table({"id": [1, 2], "customer": ["anna", "bert"]})))
     found = await orders.scan(["id", "customer"])
     assert sorted(found.to_pylist(), key=lambda row: row["id"]) == [
@@ -81,15 +81,15 @@ async def test_rows_may_be_arrow_or_dicts(orders: AsyncTableClient, made: Any) -
     ]
 
 
-async def test_what_a_dict_leaves_out_has_its_default(orders: AsyncTableClient) -> None:
-    """Also where another dict of the same call names the column."""
+async def test_missing_dict_keys_have_defaults(orders: AsyncTableClient) -> None:
+    """A column that a dict does not name has its default, also if another dict of the call names it."""
     await orders.upsert([{"id": 1}, {"id": 2, "amount": Decimal("7.00")}])
     found = {row["id"]: row["amount"] for row in (await orders.scan()).to_pylist()}
     assert found == {1: Decimal("0.00"), 2: Decimal("7.00")}
 
 
 async def test_filters_limits_and_counts(orders: AsyncTableClient) -> None:
-    """Conditions are judged by the stores."""
+    """Stores evaluate conditions and limits."""
     await orders.upsert(rows(30, amount=Decimal("2.50")))
     assert await orders.count(col("customer") == "c1") == 10
     assert await orders.count((col("id") < 10) & ~col("id").isin([1, 2])) == 8
@@ -98,7 +98,7 @@ async def test_filters_limits_and_counts(orders: AsyncTableClient) -> None:
 
 
 async def test_lookups_and_deletes(orders: AsyncTableClient) -> None:
-    """Keys may be plain values; what is not there is left out."""
+    """Keys may be plain values; missing keys are ignored."""
     await orders.upsert(rows(10))
     assert sorted((await orders.get([3, 4, 99], ["id"])).column("id").to_pylist()) == [3, 4]
     await orders.delete([3])
@@ -107,7 +107,7 @@ async def test_lookups_and_deletes(orders: AsyncTableClient) -> None:
 
 
 async def test_the_last_row_of_a_key_wins(orders: AsyncTableClient) -> None:
-    """Within one call, in whatever batches it travels."""
+    """The last row of a key in one call wins, also across batches."""
     batches = pa.Table.from_batches(
         [pa.RecordBatch.from_pydict({"id": [1], "customer": [f"v{number}"]}) for number in range(5)]
     )
@@ -116,7 +116,7 @@ async def test_the_last_row_of_a_key_wins(orders: AsyncTableClient) -> None:
 
 
 async def test_pinned_reads(orders: AsyncTableClient) -> None:
-    """What is written after the pin is not there."""
+    """A read at a pin does not see later writes."""
     await orders.upsert(rows(10))
     async with orders.pinned() as pins:
         await orders.upsert(rows(20, customer="late"))
@@ -125,15 +125,15 @@ async def test_pinned_reads(orders: AsyncTableClient) -> None:
     assert "late" not in found.column("customer").to_pylist()
 
 
-async def test_a_pin_that_is_called_off_while_it_is_set_is_let_go(
+async def test_a_pin_is_deleted_when_pinned_is_cancelled(
     orders: AsyncTableClient, stores: list[Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The thread that sets it goes on, and nobody would know of its pin."""
+    """The thread that sets the pin goes on after the cancellation, so its pin must be deleted."""
     await orders.upsert(rows(10))
     begun, go_on, done = threading.Event(), threading.Event(), threading.Event()
     pin = TableClient.pin
 
-    def slowly(table: TableClient, name: str, **options: Any) -> Any:
+    def slow_pin(table: TableClient, name: str, **options: Any) -> Any:
         begun.set()
         go_on.wait(10)
         try:
@@ -151,9 +151,9 @@ async def test_a_pin_that_is_called_off_while_it_is_set_is_let_go(
 
     async def read() -> None:
         async with orders.pinned():
-            pytest.fail("it was called off")
+            pytest.fail("it was cancelled")
 
-    monkeypatch.setattr(TableClient, "pin", slowly)
+    monkeypatch.setattr(TableClient, "pin", slow_pin)
     reading = asyncio.create_task(read())
     await asyncio.to_thread(begun.wait)
     reading.cancel()
@@ -161,11 +161,11 @@ async def test_a_pin_that_is_called_off_while_it_is_set_is_let_go(
         await reading
     go_on.set()
     await asyncio.to_thread(done.wait)
-    await turns(lambda: not held())
+    await wait_until(lambda: not held())
 
 
-async def test_changes_go_on_from_where_they_were_read(orders: AsyncTableClient) -> None:
-    """Each change comes once."""
+async def test_changes_continue_from_a_position(orders: AsyncTableClient) -> None:
+    """Each change is returned once."""
     await orders.upsert(rows(5))
     first = await orders.changes()
     assert first.rows.num_rows == 5
@@ -176,7 +176,7 @@ async def test_changes_go_on_from_where_they_were_read(orders: AsyncTableClient)
 
 
 async def test_sql(client: AsyncClient, orders: AsyncTableClient) -> None:
-    """Tables are known by name; nonsense is refused."""
+    """SQL reads tables by name; invalid SQL is rejected."""
     await orders.upsert(rows(9))
     found = await client.sql("select customer, count(*) as n from orders group by customer order by customer")
     assert found.to_pylist() == [{"customer": f"c{number}", "n": 3} for number in range(3)]
@@ -202,7 +202,7 @@ async def test_sql(client: AsyncClient, orders: AsyncTableClient) -> None:
 async def test_sql_finds_its_tables(
     client: AsyncClient, orders: AsyncTableClient, query: str, found: list[dict[str, int]]
 ) -> None:
-    """Wherever a query names them."""
+    """Tables are found wherever a query names them."""
     await orders.upsert(rows(9))
     assert (await client.sql(query)).to_pylist() == found
 
@@ -220,24 +220,24 @@ async def test_sql_finds_its_tables(
         ("select * from connection", UnknownTableError, "connection does not exist"),
     ],
 )
-async def test_sql_that_is_no_query(
+async def test_invalid_sql(
     client: AsyncClient, orders: AsyncTableClient, query: str, error: type[Exception], words: str
 ) -> None:
-    """The error says what is wrong with it."""
+    """The error describes the problem."""
     with pytest.raises(error, match=words):
         await client.sql(query)
 
 
 def test_sql_of_a_client_that_is_closed() -> None:
-    """Also where it needs no store."""
+    """A closed client runs no SQL, even if it needs no store."""
     client = Client(["grpc://127.0.0.1:1"])
     client.close()
     with pytest.raises(UnavailableError, match="the client is closed"):
         client.sql("select 1")
 
 
-async def test_a_table_made_anew_under_its_name(orders: AsyncTableClient, stores: list[Store]) -> None:
-    """Whoever has the table by name goes on with the new one, in as many partitions as that has."""
+async def test_a_table_that_is_recreated(orders: AsyncTableClient, stores: list[Store]) -> None:
+    """A table client continues with the new table of the same name, and its number of partitions."""
     await orders.upsert(rows(10))
     for store in stores:
         store.routes.remove(KEYS.table("orders.1"))
@@ -259,8 +259,8 @@ async def test_a_table_made_anew_under_its_name(orders: AsyncTableClient, stores
     assert await orders.partitions() == 8
 
 
-async def test_columns_that_came_later(orders: AsyncTableClient, stores: list[Store]) -> None:
-    """Whoever asks for a table's columns is told of them, though the client knew the table before."""
+async def test_added_columns(orders: AsyncTableClient, stores: list[Store]) -> None:
+    """`schema` has columns that were added after the client cached the table."""
     await orders.count()
     more = [*ORDERS, {"name": "note", "type": "string"}]
     for store in stores:
@@ -268,8 +268,8 @@ async def test_columns_that_came_later(orders: AsyncTableClient, stores: list[St
     assert (await orders.schema()).names == ["id", "customer", "amount", "note"]
 
 
-async def test_a_table_that_not_all_stores_know_of(stores: list[Store]) -> None:
-    """One that has just been made: whoever has heard of it is found."""
+async def test_a_new_table_that_not_all_stores_know(stores: list[Store]) -> None:
+    """The client finds a store that knows a new table."""
     await stores[1].table(table_record(ORDERS), key="young.1")
     stores[0].routes.put(KEYS.leader("young.1", 0), encode(Leader(stores[1].name, 1)))
     async with AsyncClient([stores[0].address, stores[1].address]) as client:
@@ -279,14 +279,14 @@ async def test_a_table_that_not_all_stores_know_of(stores: list[Store]) -> None:
 
 
 async def test_rows_of_very_different_sizes(orders: AsyncTableClient) -> None:
-    """Batches are as large as entries may be, though a few rows have all the bytes."""
+    """Batches fit log entries, also if a few rows have most of the bytes."""
     large = [{"id": number, "customer": "x" * (1 << 20)} for number in range(200)]
     await orders.upsert([*large, *({"id": number} for number in range(200, 5000))])
     assert await orders.count() == 5000
 
 
-async def test_a_row_that_no_entry_takes(orders: AsyncTableClient) -> None:
-    """It is named, and nothing of the call is written."""
+async def test_a_row_larger_than_a_log_entry(orders: AsyncTableClient) -> None:
+    """The error names the row, and nothing is written."""
     with pytest.raises(TooLargeError, match=r"a row with the key {'id': 7} has \d+ bytes; at most 33488896") as refused:
         await orders.upsert([*rows(5), {"id": 7, "customer": "x" * (33 << 20)}])
     assert refused.value.limit == 33488896
@@ -294,14 +294,14 @@ async def test_a_row_that_no_entry_takes(orders: AsyncTableClient) -> None:
 
 
 async def test_many_keys_at_once(orders: AsyncTableClient) -> None:
-    """More than a store looks up in one go."""
+    """More keys than one lookup takes are split."""
     await orders.upsert(pa.table({"id": range(1000)}))
     assert (await orders.get(pa.table({"id": range(450_000)}), ["id"])).num_rows == 1000
 
 
 @pytest.mark.parametrize("kind", [(Client, AsyncClient), (TableClient, AsyncTableClient)])
 def test_asyncio_has_the_same_methods(kind: tuple[type, type]) -> None:
-    """With the same parameters; what asks stores is awaited."""
+    """Both APIs have the same methods and parameters."""
     sync, aio = kind
     assert _public(sync) == _public(aio)
     for name in _public(sync):
@@ -318,7 +318,7 @@ def _public(kind: type) -> list[str]:
 
 
 async def test_the_rest_of_asyncio_s_methods(orders: AsyncTableClient, client: AsyncClient) -> None:
-    """Streams, pins, columns: as without asyncio."""
+    """Streams, pins and columns work as without asyncio."""
     await orders.wait_until_readable()
     await orders.upsert(rows(100))
     assert (await orders.schema()).names == ["id", "customer", "amount"]
@@ -343,12 +343,16 @@ async def test_the_rest_of_asyncio_s_methods(orders: AsyncTableClient, client: A
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
-        (lambda t: t.count(col("id") == object()), FilterError, "column id: no column holds a object"),
+        (
+            lambda t: t.count(col("id") == object()),
+            FilterError,
+            "column id: no column type holds a value of type object",
+        ),
         (lambda t: t.count(col("id") > datetime(2026, 1, 1)), FilterError, "no time zone"),
         (lambda t: t.count(col("id")), FilterError, r"allowed: one like col\('id'\) == 1: .*Column"),
-        (lambda t: t.count(nested(5000)), FilterError, "no condition.*recursion"),
-        (lambda t: t.stream(9), UnknownTableError, "partitions 0 to 3, and 9 was asked for"),
-        (lambda t: t.put(-1, [], op="upsert", writer="w") or t.stream(-1), UnknownTableError, "and -1 was asked for"),
+        (lambda t: t.count(nested(5000)), FilterError, "not a condition.*recursion"),
+        (lambda t: t.stream(9), UnknownTableError, "has no partition 9; it has partitions 0 to 3"),
+        (lambda t: t.put(-1, [], op="upsert", writer="w") or t.stream(-1), UnknownTableError, "has no partition -1"),
         (lambda t: t.scan("id"), RequestError, r"columns: got 'id'; allowed: a list of names, like \['id'\]"),
         (lambda t: t.get(1), RowsError, "keys may not be of type int; .* lists of keys or dicts"),
         (lambda t: t.get([], ["nothing"]), UnknownColumnError, "no column nothing"),
@@ -360,40 +364,40 @@ async def test_the_rest_of_asyncio_s_methods(orders: AsyncTableClient, client: A
         (lambda t: t.scan(pins={"0": "p"}), RequestError, "pins: got partition '0'"),
         (lambda t: t.scan(pins={0: ""}), RequestError, "pins: got '' for partition 0; allowed: the name of a pin"),
         (lambda t: t.scan(pins={0: "p"}), RequestError, "pins: got none for partition 1; allowed: one for each"),
-        (lambda t: t.stream("0"), UnknownTableError, "partitions 0 to 3, and '0' was asked for"),
+        (lambda t: t.stream("0"), UnknownTableError, "has no partition '0'; it has partitions 0 to 3"),
         (lambda t: t.changes({0: 1 << 40}), RequestError, "the newest index is"),
     ],
     ids=range(19),
 )
-async def test_nonsense_is_refused_by_name(stores: list[Store], call: Any, error: type[Exception], words: str) -> None:
-    """And the client goes on."""
+async def test_invalid_arguments(stores: list[Store], call: Any, error: type[Exception], words: str) -> None:
+    """The error names the argument, and the client remains usable."""
 
-    def ask() -> None:
+    def run() -> None:
         with Client([stores[0].address]) as client:
             with pytest.raises(error, match=words):
                 call(client.table("orders"))
             assert client.table("orders").count() == 0
 
-    await asyncio.to_thread(ask)
+    await asyncio.to_thread(run)
 
 
 async def test_values_of_numpy_and_arrow_in_conditions(orders: AsyncTableClient) -> None:
-    """They are what they stand for."""
+    """NumPy and Arrow scalars can be used in conditions."""
     await orders.upsert(rows(10))
     assert await orders.count(col("id") < np.int64(3)) == 3
     assert await orders.count(col("customer") == pa.scalar("c1")) == 3
 
 
 async def test_a_leader_that_moved_is_found(orders: AsyncTableClient, stores: list[Store]) -> None:
-    """A store that no longer leads says who does, and the client goes there by itself."""
+    """A store that no longer leads names the leader, and the client sends the request there."""
     await orders.upsert(rows(10))
     here, there = stores
     group = here.sidecar.group("orders.1", 0)
     other = there.sidecar.group("orders.1", 0)
     group.leading, group.hint = False, there.name
-    group.tell()
+    group.publish_role()
     await other.open()
-    await there.house.look(there.state_machine.open_groups())
+    await there.maintenance.reconcile(there.state_machine.groups.replicas())
     for store in stores:
         store.routes.put(KEYS.leader("orders.1", 0), encode(Leader(there.name, 2)))
     written = await orders.upsert(rows(10))
@@ -401,7 +405,7 @@ async def test_a_leader_that_moved_is_found(orders: AsyncTableClient, stores: li
 
 
 async def test_a_leader_key_that_is_withdrawn(orders: AsyncTableClient, stores: list[Store]) -> None:
-    """The metastore names no leader: the client asks the replicas, and one of them leads or knows who does."""
+    """Without a leader key the client asks the replicas, one of which leads or knows the leader."""
     peers = tuple(Peer(store.name, "v", 1) for store in reversed(stores))
     for store in stores:
         for partition in range(4):
@@ -413,7 +417,7 @@ async def test_a_leader_key_that_is_withdrawn(orders: AsyncTableClient, stores: 
 
 
 async def test_no_leader_until_the_deadline(stores: list[Store]) -> None:
-    """Nobody leads and no replica is known: the error names the partition, and says where to look."""
+    """Without a leader and a known replica, the error names the partition and what to check."""
     for store in stores:
         store.routes.remove(KEYS.leader("orders.1", 0))
         store.routes.remove(KEYS.partition("orders.1", 0).stable)
@@ -425,7 +429,7 @@ async def test_no_leader_until_the_deadline(stores: list[Store]) -> None:
 
 
 async def test_unknown_outcomes_are_written_once(orders: AsyncTableClient, stores: list[Store]) -> None:
-    """A batch whose answer was lost is sent again under its token: the row's changes tell of one write."""
+    """A batch whose answer was lost is sent again with its token, and written once."""
     for store in stores:
         store.sidecar.lost = 1
     await orders.upsert(rows(40))
@@ -439,23 +443,23 @@ async def test_unknown_outcomes_are_written_once(orders: AsyncTableClient, store
         ([{"id": None}], RowsError, "id has 1 nulls"),
         ([{"customer": "x"}], RowsError, "id is missing"),
         ([{"id": 1 << 70}], RowsError, "column id is of type int64"),
-        ([{"id": "one"}], RowsError, "column id is of type int64, and a row has another value: .*'one'"),
+        ([{"id": "one"}], RowsError, "column id is of type int64, but a row has another value: .*'one'"),
         ([{"id": 1}, {"id": 2, "customer": 7}], RowsError, "column customer is of type string"),
         (7, RowsError, "type int"),
         (["row"], RowsError, "a row is a str"),
     ],
 )
-async def test_bad_rows_are_refused_before_they_leave(
+async def test_invalid_rows_are_not_sent(
     orders: AsyncTableClient, given: Any, error: type[Exception], words: str
 ) -> None:
-    """With the column and the reason, and nothing is written."""
+    """Invalid rows are rejected with the column and the reason, and nothing is written."""
     with pytest.raises(error, match=words):
         await orders.upsert(given)
     assert await orders.count() == 0
 
 
 async def test_unknown_tables_and_stores(client: AsyncClient) -> None:
-    """The error names what was asked for."""
+    """The error names the unknown table or the unreachable store."""
     with pytest.raises(UnknownTableError, match="nothing"):
         await client.table("nothing").count()
     async with AsyncClient(["grpc://127.0.0.1:1"], deadline=0.2) as lost:
@@ -464,15 +468,15 @@ async def test_unknown_tables_and_stores(client: AsyncClient) -> None:
 
 
 @pytest.mark.parametrize("token", ["secret\n", "sëcret", b"secret"])
-def test_tokens_that_no_header_holds(token: Any) -> None:
-    """Said at once, without saying the token: stores would never see it, and calls be tried until their deadline."""
+def test_invalid_tokens(token: Any) -> None:
+    """A token that is not a valid header is rejected at once, and the error does not show it."""
     with pytest.raises(InvalidInputError, match=r"token: got one .*without a line break") as caught:
         Client(["grpc://127.0.0.1:1"], token=token)
     assert "cret" not in str(caught.value)
 
 
 def test_certificates_by_name(tmp_path: Path) -> None:
-    """A path may be text, as it is everywhere else; one that is not there is named."""
+    """A path may be a string; the error names a missing file."""
     (tmp_path / "ca.pem").write_text("")
     Client(["grpc://127.0.0.1:1"], ca=str(tmp_path / "ca.pem")).close()
     with pytest.raises(InvalidInputError, match=r"certificate file .*none.pem: No such file"):
@@ -480,26 +484,26 @@ def test_certificates_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("endpoints", [[], "grpc://127.0.0.1:1", ["127.0.0.1:1"], None, iter(())])
-def test_endpoints_that_are_none(endpoints: Any) -> None:
-    """What an endpoint looks like is said at once."""
+def test_invalid_endpoints(endpoints: Any) -> None:
+    """Invalid endpoints are rejected at once."""
     with pytest.raises(InvalidInputError, match="endpoints"):
         Client(endpoints)
 
 
-def test_conditions_are_no_truth_values() -> None:
-    """`and` between conditions would silently drop one of them."""
+def test_conditions_have_no_truth_value() -> None:
+    """`and` between conditions would silently drop one of them, so `bool` raises."""
     with pytest.raises(TypeError, match="combine conditions"):
         bool(Filter(["=", "a", 1]))
 
 
-async def test_endpoints_that_can_be_read_once(stores: list[Store]) -> None:
-    """They are all there when somebody is to be asked."""
+async def test_endpoints_from_an_iterator(stores: list[Store]) -> None:
+    """Endpoints may be an iterator."""
     async with AsyncClient(iter([stores[0].address])) as client:
         assert await client.tables() == ["orders"]
 
 
 async def test_streams_of_a_client_that_is_closed(stores: list[Store]) -> None:
-    """They end with an error of ours."""
+    """A stream of a closed client raises `UnavailableError`."""
     client = AsyncClient([stores[0].address])
     async with client.table("orders").stream(0) as rows:
         await client.close()
@@ -508,13 +512,13 @@ async def test_streams_of_a_client_that_is_closed(stores: list[Store]) -> None:
 
 
 async def test_many_writers_at_once(orders: AsyncTableClient) -> None:
-    """Calls from many tasks share the connections, and all of them arrive."""
+    """Calls from many tasks share the connections, and all rows are written."""
     await asyncio.gather(*(orders.upsert([{"id": number, "customer": "x"}]) for number in range(60)))
     assert await orders.count() == 60
 
 
-async def test_batches_under_tokens_of_one_s_own(orders: AsyncTableClient, stores: list[Store]) -> None:
-    """Whoever sends a token again writes nothing, from another client too; a lost answer is no exception."""
+async def test_batches_with_tokens_of_the_caller(orders: AsyncTableClient, stores: list[Store]) -> None:
+    """A repeated token writes nothing, also from another client and after a lost answer."""
 
     def write() -> int:
         with Client([stores[0].address]) as client:
@@ -531,7 +535,7 @@ async def test_batches_under_tokens_of_one_s_own(orders: AsyncTableClient, store
 
 
 async def test_streams(orders: AsyncTableClient, stores: list[Store]) -> None:
-    """One partition's rows come as they are read, at a pin where one is named; what is wrong shows at once."""
+    """A stream has the rows of one partition, optionally at a pin; invalid requests fail at once."""
     await orders.upsert(rows(100))
     client = Client([stores[0].address])
     table = client.table("orders")
@@ -557,8 +561,8 @@ async def test_streams(orders: AsyncTableClient, stores: list[Store]) -> None:
     await asyncio.to_thread(client.close)
 
 
-def test_store_that_falls_silent_is_given_up() -> None:
-    """A reader that waits in vain hangs up by itself."""
+def test_a_stalled_stream_times_out() -> None:
+    """A stream ends with an error when the store sends nothing before the timeout."""
 
     class Silent(flight.FlightServerBase):  # type: ignore[misc]
         def do_get(self, context: Any, ticket: flight.Ticket) -> flight.FlightDataStream:
@@ -570,16 +574,16 @@ def test_store_that_falls_silent_is_given_up() -> None:
 
     over = threading.Event()
     with Silent("grpc://127.0.0.1:0") as server, flight.connect(f"grpc://127.0.0.1:{server.port}") as connection:
-        stream = RowStream(connection.do_get(flight.Ticket(b"")), patience=0.2)
+        stream = RowStream(connection.do_get(flight.Ticket(b"")), timeout=0.2)
         try:
-            with pytest.raises(UnavailableError, match="said nothing for"):
+            with pytest.raises(UnavailableError, match="sent nothing for"):
                 list(stream)
         finally:
             over.set()
 
 
 async def test_replicas_are_compared(stores: list[Store], orders: AsyncTableClient) -> None:
-    """By partition: who has other rows than the leader, and who did not answer."""
+    """`verify` lists the stores that differ from the leader, and those that did not answer."""
     await orders.upsert(rows(100))
     same = await orders.verify()
     assert [(one.differing, one.silent) for one in same] == [([], [])] * 4

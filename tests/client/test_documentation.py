@@ -1,4 +1,4 @@
-"""What docs/client.md shows is what happens."""
+"""The examples of docs/client.md run."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ BLOCKS = shown(PAGE, "python")
 
 @pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))
 async def test_examples_run(block: str, stores: list[Store]) -> None:
-    """Each block of the page, by itself, against two stores."""
+    """Each block of the page runs by itself against two stores."""
     endpoints = [store.address for store in stores]
     await asyncio.to_thread(exec, compile(block, str(PAGE), "exec"), {"ENDPOINTS": endpoints})

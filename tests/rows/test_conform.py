@@ -1,4 +1,4 @@
-"""Batches are brought into a table's shape without losing anything, or refused by column and reason."""
+"""Batches are converted to a table's schema exactly, or rejected with the column and the reason."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def conformed(**columns: Any) -> pa.RecordBatch:
 
 
 def test_numbers_that_would_become_infinite() -> None:
-    """They are refused; what is infinite already stays so."""
+    """A finite number that would become infinite is rejected; infinity is accepted."""
     with pytest.raises(RowsError, match="column ratio does not fit into float: a number is too large"):
         conformed(ratio=pa.array([1e300], pa.float64()))
     assert conformed(ratio=pa.array([float("inf")], pa.float64())).column("ratio").to_pylist() == [float("inf")]
 
 
-def test_left_out_columns() -> None:
+def test_missing_columns() -> None:
     """Defaults and nulls are filled in, in the table's order and types."""
     batch = conformed()
     assert batch.schema == arrow_schema(SCHEMA)
@@ -81,18 +81,18 @@ EAST = timezone(timedelta(hours=2))
         ),
     ],
 )
-def test_types_that_hold_the_same(column: str, array: pa.Array, value: object) -> None:
+def test_compatible_types(column: str, array: pa.Array, value: object) -> None:
     """Other layouts of the same values are converted."""
     assert conformed(**{column: array}).column(column).to_pylist() == [value]
 
 
 @pytest.mark.parametrize(
-    ("column", "array", "said"),
+    ("column", "array", "message"),
     [
-        ("id", pa.array(["1"]), "column id is of type int64, and the batch has string"),
-        ("id", pa.array([1.0]), "column id is of type int64, and the batch has double"),
+        ("id", pa.array(["1"]), "column id is of type int64, but the batch has string"),
+        ("id", pa.array([1.0]), "column id is of type int64, but the batch has double"),
         ("id", pa.array([1 << 63], pa.uint64()), "column id does not fit into int64"),
-        ("id", pa.array([None], pa.int64()), "column id has 1 nulls, and may have none"),
+        ("id", pa.array([None], pa.int64()), "column id has 1 nulls, but is not nullable"),
         ("on", pa.array([None], pa.bool_()), "column on has 1 nulls"),
         ("name", pa.array([1]), "column name is of type string"),
         ("name", pa.array([b"x"]), "column name is of type string"),
@@ -106,25 +106,25 @@ def test_types_that_hold_the_same(column: str, array: pa.Array, value: object) -
         ("ratio", pa.array([1]), "column ratio is of type float"),
     ],
 )
-def test_what_does_not_fit(column: str, array: pa.Array, said: str) -> None:
-    """What would lose something, or cannot be there, is refused with the column's name."""
-    with pytest.raises(RowsError, match=said):
+def test_incompatible_values(column: str, array: pa.Array, message: str) -> None:
+    """Values that would lose information or are not allowed are rejected with the column's name."""
+    with pytest.raises(RowsError, match=message):
         conformed(**{column: array})
 
 
 def test_names() -> None:
-    """Unknown, doubled and missing columns are named."""
+    """Errors name unknown, repeated and missing columns."""
     with pytest.raises(UnknownColumnError, match="no column nmae; there are: id, name"):
         conformed(nmae=pa.array(["x"]))
     twice = pa.RecordBatch.from_arrays([pa.array([1]), pa.array([2])], ["id", "id"])
-    with pytest.raises(RowsError, match="column id is there twice"):
+    with pytest.raises(RowsError, match="column id occurs twice"):
         conform_rows(twice, SCHEMA)
     with pytest.raises(RowsError, match="column id is missing"):
         conform_rows(pa.record_batch({"name": ["x"]}), SCHEMA)
 
 
 def test_keys() -> None:
-    """Keys come in the order of the primary key and with nothing beside them."""
+    """Keys are in the order of the primary key, without other columns."""
     assert conform_keys(pa.record_batch({"id": pa.array([3], pa.int16())}), SCHEMA).to_pydict() == {"id": [3]}
     with pytest.raises(RowsError, match="column name is not part of the primary key"):
         conform_keys(pa.record_batch({"id": [1], "name": ["x"]}), SCHEMA)
@@ -133,8 +133,8 @@ def test_keys() -> None:
 
 
 @pytest.mark.parametrize("offsets", [(0, 99, 1), (0, 0, 1)], ids=["offsets", "text"])
-def test_broken_bytes_never_get_far(offsets: tuple[int, ...]) -> None:
-    """A batch whose offsets point outside, or whose text is no UTF-8, is refused before anything looks at it."""
+def test_invalid_arrow_data(offsets: tuple[int, ...]) -> None:
+    """A batch with invalid offsets or invalid UTF-8 is rejected."""
     buffers = [None, pa.py_buffer(struct.pack("<3i", *offsets)), pa.py_buffer(b"\xff")]
     broken = pa.Array.from_buffers(pa.string(), 2, buffers)
     with pytest.raises(RowsError, match="not valid Arrow data"):

@@ -1,4 +1,4 @@
-"""The Python client: tables read and written through whatever store can answer.
+"""The Python client: read and write tables through any store of a StoreCluster.
 
     from evenkeel.client import Client, col
 
@@ -7,20 +7,21 @@
         orders.upsert([{"id": 1, "customer": "anna"}])
         orders.scan(["id", "customer"], col("customer") == "anna")      # a pyarrow.Table
 
-    client      where to begin: connections, tables, SQL over several of them
-    table       one table: upsert, append, delete, scan, get, changes, pins
-    aio         the same for asyncio
-    routes      which store leads which partition, asked of any store and asked again when it was wrong
-    attempts    calls that find the right store, and are made again until their deadline
-    lanes       writes to one partition: those that come at the same time go together
-    streams     rows of one partition as they come
-    queries     SQL, in this process
-    verifying   whether all replicas have the same rows
-    writes      rows split by partition, with tokens, so that a batch that is sent again is not written twice
-    filters     `col("amount") > 5`, as stores understand it
-    frames      what may be written: Arrow, pandas, dicts
+Needs pyarrow; SQL also needs duckdb (`pip install 'evenkeel-operator[client]'`).
 
-Needs pyarrow; SQL needs duckdb too (`pip install 'evenkeel-operator[client]'`).
+Modules:
+    cluster_client       the entry point: connections, tables, SQL
+    table_client         one table: upsert, append, delete, scan, get, changes, pins
+    aio                  the same API for asyncio
+    table_writer         the write path: rows are split by partition, queued and sent with write tokens
+    row_input            Arrow, pandas and dicts as batches of a table
+    row_streams          the rows of one partition as a stream
+    filters              conditions such as `col("amount") > 5`
+    sql_queries          SQL over tables, run by DuckDB in this process
+    verification         compares the replicas of a partition
+    retries              calls that find the right store and are retried until their deadline
+    route_cache          which store leads which partition
+    store_connections    one Flight connection to each store
 """
 
 from evenkeel.client.cluster_client import Client

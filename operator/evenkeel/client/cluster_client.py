@@ -1,4 +1,4 @@
-"""Where a program begins: connections to stores, tables by name, SQL over several of them."""
+"""The entry point of the client: connections to stores, tables by name, SQL over several tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final, Self
 
 import pyarrow as pa
 
-from evenkeel.client.retries import Attempts
+from evenkeel.client.retries import Retrier
 from evenkeel.client.route_cache import RouteCache
 from evenkeel.client.sql_queries import run_query
 from evenkeel.client.store_connections import Connections
@@ -24,7 +24,7 @@ _THREADS: Final = 16
 
 
 class Client:
-    """Talks to the stores of one StoreCluster; any of them will do to begin with."""
+    """A client of one StoreCluster; it needs the address of at least one store."""
 
     def __init__(
         self,
@@ -38,55 +38,55 @@ class Client:
     ) -> None:
         """`endpoints` are Flight addresses such as grpc://127.0.0.1:7500; `deadline` is in seconds, for each call.
 
-        `via` tells how an address that stores name is reached from here, where that is another.
+        `token` is the access token. `via` maps an address that a store reports to the address to connect to.
         """
-        named = () if isinstance(endpoints, str) or endpoints is None else tuple(endpoints)
-        if not named:
+        addresses = () if isinstance(endpoints, str) or endpoints is None else tuple(endpoints)
+        if not addresses:
             raise InvalidInputError(f"endpoints: got {endpoints!r}; allowed: a list like ['grpc://127.0.0.1:7500']")
-        for endpoint in named:
+        for endpoint in addresses:
             if not str(endpoint).startswith(("grpc://", "grpc+tcp://", "grpc+tls://")):
                 raise InvalidInputError(
                     f"endpoints: got {endpoint!r}; allowed: grpc://HOST:PORT or grpc+tls://HOST:PORT"
                 )
         self._connections = Connections(token=token, ca=ca, server_name=server_name, via=via)
-        self._attempts = Attempts(RouteCache(named, self._connections), self._connections, deadline=deadline)
+        self._retrier = Retrier(RouteCache(addresses, self._connections), self._connections, deadline=deadline)
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="evenkeel")
         self._tables: dict[str, TableClient] = {}
         self._lock = threading.Lock()
 
     def table(self, name: str) -> TableClient:
-        """A table; that it is there shows with the first call."""
+        """Return a table by name; whether it exists is checked by its first call."""
         if not isinstance(name, str) or not name:
             raise InvalidInputError(f"table: got {name!r}; allowed: its name, like 'orders'")
         with self._lock:
             if name not in self._tables:
-                self._tables[name] = TableClient(name, self._attempts, self._pool)
+                self._tables[name] = TableClient(name, self._retrier, self._pool)
             return self._tables[name]
 
     def tables(self) -> list[str]:
-        """The names of all tables."""
-        return self._attempts.begin().names()
+        """Return the names of all tables."""
+        return self._retrier.begin().table_names()
 
     def sql(self, query: str) -> pa.Table:
-        """Run a query over tables, in DuckDB, here; each table's rows are of one moment.
+        """Run a query over tables with DuckDB in this process; each table is read at one point in time.
 
-        Rows travel to this process: filter and aggregate with `scan` and `count` where tables are large.
+        All rows of the tables are transferred: use `scan` and `count` to filter and aggregate large tables.
         """
-        self._attempts.check_open()
+        self._retrier.check_open()
         try:
             return run_query(
                 query,
                 tables=self.tables,
                 schema=lambda name: self.table(name).schema,
-                rows=self._rows_of_one_moment,
+                rows=self._consistent_rows,
                 pool=self._pool,
             )
         except RuntimeError:
-            # Threads are taken away by whoever closes the client.
-            self._attempts.check_open()
+            # Closing the client shuts down its threads.
+            self._retrier.check_open()
             raise
 
-    def _rows_of_one_moment(self, name: str) -> pa.Table:
+    def _consistent_rows(self, name: str) -> pa.Table:
         table = self.table(name)
         if table.partitions == 1:
             return table.scan()
@@ -94,8 +94,8 @@ class Client:
             return table.scan(pins=pins)
 
     def close(self) -> None:
-        """Hang up; calls under way in other threads end soon, with an error."""
-        self._attempts.close()
+        """Close all connections; calls in other threads fail soon."""
+        self._retrier.close()
         self._pool.shutdown(cancel_futures=True)
         self._connections.close()
 

@@ -1,7 +1,7 @@
-"""`col("amount") > 5`: conditions as stores understand them.
+"""Conditions on rows, such as `col("amount") > 5`, in the form that stores evaluate.
 
-Values are written like a column's default: dates and instants as text, decimals as text, bytes in hexadecimal. Python's
-own values are converted.
+Values have the notation of a column's default: dates, timestamps and decimals as text, bytes in hexadecimal. Python
+values are converted.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class Filter:
         return Filter(["not", self.tree])
 
     def __bool__(self) -> bool:
-        raise TypeError("a condition on rows is neither true nor false: combine conditions with &, | and ~")
+        raise TypeError("a condition on rows has no truth value; combine conditions with &, | and ~")
 
     def __repr__(self) -> str:
         return f"Filter({self.tree!r})"
 
     def json(self) -> str:
-        """The condition as text, for options that take nothing else."""
+        """Return the condition as JSON text."""
         return msgspec.json.encode(self.tree).decode()
 
 
@@ -77,28 +77,28 @@ class Column:
     __hash__ = None  # type: ignore[assignment]
 
     def isin(self, values: Iterable[Any]) -> Filter:
-        """One of these."""
+        """Match values that are in a list."""
         return Filter(["in", self.name, [_value(self.name, value) for value in values]])
 
     def is_null(self) -> Filter:
-        """Nothing is there."""
+        """Match nulls."""
         return Filter(["is_null", self.name])
 
     def starts_with(self, text: str) -> Filter:
-        """Text that begins so."""
+        """Match text with this prefix."""
         return Filter(["starts_with", self.name, text])
 
     def ends_with(self, text: str) -> Filter:
-        """Text that ends so."""
+        """Match text with this suffix."""
         return Filter(["ends_with", self.name, text])
 
     def contains(self, text: str) -> Filter:
-        """Text with this in it."""
+        """Match text that contains this."""
         return Filter(["contains", self.name, text])
 
 
 def col(name: str) -> Column:
-    """A column, to be compared with something."""
+    """Return a column for use in a condition."""
     return Column(name)
 
 
@@ -110,11 +110,11 @@ def _value(column: str, value: Any) -> Any:
 
 
 def filter_of(given: Filter | list[Any] | None) -> list[Any] | None:
-    """A condition in the form that is sent."""
+    """Return a condition in the form that is sent."""
     if isinstance(given, Filter):
         given = given.tree
     try:
         msgspec.json.encode(given)
     except (TypeError, RecursionError) as error:
-        raise FilterError(f"got what is no condition; allowed: one like col('id') == 1: {error}") from None
+        raise FilterError(f"not a condition; allowed: one like col('id') == 1: {error}") from None
     return given

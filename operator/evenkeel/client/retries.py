@@ -1,11 +1,11 @@
-"""Calls that find the right store, and are made again until their deadline.
+"""Calls that find the right store and are retried until their deadline.
 
-What a store refuses for good is raised at once. What another store, or a later moment, may answer is tried again: a
-leader that moved, a store that is busy, full or gone, an outcome that nobody knows (writes carry tokens for that).
+Final errors are raised at once. `RETRYABLE` errors are retried, on another store or later: the leader moved, a store is
+busy, full or unavailable, or the outcome is unknown, which write tokens make safe to retry.
 
-A deadline is that of a user's call as a whole: whatever it takes to answer it, partition by partition and store by
-store, shares what is left. Where there is much to do it begins anew with each part that is done: a partition that was
-read, a turn of batches that was acknowledged.
+A deadline applies to a user's call as a whole: all requests for it, to all partitions and stores, share the remaining
+time. It is a progress timeout: each completed part of a call, such as a partition that was read or a group of batches
+that was acknowledged, starts it again.
 """
 
 from __future__ import annotations
@@ -34,172 +34,171 @@ from evenkeel.errors import (
     UnknownTableError,
 )
 
-__all__ = ["GRACE", "PASSING", "Attempts", "Call", "Trying", "positive_seconds"]
+__all__ = ["RETRYABLE", "Retrier", "RetryingCall", "StoreRequest", "positive_seconds"]
 
 _T = TypeVar("_T")
-Call = Callable[[flight.FlightClient, flight.FlightCallOptions], _T]
-PASSING: Final = (BusyError, DiskFullError, NotLeaderError, OutcomeUnknownError, UnavailableError)
-"""What another store, or a later moment, may answer otherwise."""
-GRACE: Final = 0.5
-"""Seconds past the deadline for whoever is trying to say what the matter was."""
+StoreRequest = Callable[[flight.FlightClient, flight.FlightCallOptions], _T]
+RETRYABLE: Final = (BusyError, DiskFullError, NotLeaderError, OutcomeUnknownError, UnavailableError)
+"""Errors that another store, or the same store later, may not return."""
+_GRACE_SECONDS: Final = 0.5
+"""Time past the deadline in which a worker thread may still report its error."""
 _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 1.0
-_LONGEST_CALL: Final = 30.0
-_SHORTEST_CALL: Final = 0.1
+_LONGEST_REQUEST: Final = 30.0
+_SHORTEST_REQUEST: Final = 0.1
 
 
 def positive_seconds(field: str, seconds: float) -> float:
-    """Return a time limit, or say what would be one."""
+    """Return a time limit; `InvalidInputError` if it is not a positive number."""
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
         raise InvalidInputError(f"{field}: got {seconds!r}; allowed: seconds, more than 0")
     return float(seconds)
 
 
-class Attempts:
-    """How calls are made, for all tables of a client."""
+class Retrier:
+    """Starts the retrying calls of a client."""
 
     def __init__(self, routes: RouteCache, connections: Connections, *, deadline: float) -> None:
         self.routes = routes
         self.connections = connections
-        self.deadline = positive_seconds("deadline", deadline)
-        self.endless = connections.options(None)
-        """For streams."""
+        self.timeout = positive_seconds("deadline", deadline)
+        self.no_timeout = connections.options(None)
+        """Call options for streams."""
         self.closed = threading.Event()
 
-    def begin(self, seconds: float | None = None) -> Trying:
-        """Begin a call of a user's, whose time runs from now on."""
+    def begin(self, seconds: float | None = None) -> RetryingCall:
+        """Start a user's call; its time starts now."""
         self.check_open()
-        return Trying(self, self.deadline if seconds is None else seconds)
+        return RetryingCall(self, self.timeout if seconds is None else seconds)
 
     def check_open(self) -> None:
-        """Say so where the client is closed."""
+        """Raise `UnavailableError` if the client is closed."""
         if self.closed.is_set():
-            raise _closed()
+            raise _client_closed()
 
     def close(self) -> None:
-        """Try nothing any more."""
+        """End all retries."""
         self.closed.set()
 
 
-class Trying:
-    """One call of a user's, until its deadline; any of the client's threads may work for it."""
+class RetryingCall:
+    """One call of a user, until its deadline; several threads of the client may work on it."""
 
-    def __init__(self, attempts: Attempts, seconds: float) -> None:
-        self.seconds = seconds
-        self.until = time.monotonic() + seconds
-        self._attempts = attempts
-        self._routes = attempts.routes
-        self._connections = attempts.connections
+    def __init__(self, retrier: Retrier, timeout: float) -> None:
+        self.timeout = timeout
+        self.deadline = time.monotonic() + timeout
+        self._retrier = retrier
+        self._routes = retrier.routes
+        self._connections = retrier.connections
 
     @property
-    def left(self) -> float:
-        """Seconds."""
-        return self.until - time.monotonic()
+    def remaining(self) -> float:
+        """Seconds until the deadline."""
+        return self.deadline - time.monotonic()
 
-    def went_on(self) -> None:
-        """Begin the time anew: a part of what is to be done is done."""
-        self.until = time.monotonic() + self.seconds
+    def extend_deadline(self) -> None:
+        """Start the timeout again: a part of the call is complete."""
+        self.deadline = time.monotonic() + self.timeout
 
     def wait(self, future: Future[_T]) -> _T:
-        """Wait for something that is done for this call; TimeoutError past the deadline, which may move."""
-        while not future.done() and self.left > -GRACE:
-            wait([future], timeout=self.left + GRACE)
+        """Wait for a part of the call; `TimeoutError` past the deadline, which may be extended in the meantime."""
+        while not future.done() and self.remaining > -_GRACE_SECONDS:
+            wait([future], timeout=self.remaining + _GRACE_SECONDS)
         try:
             return future.result(0)
         except CancelledError:
-            raise _closed() from None
+            raise _client_closed() from None
 
-    def route(self, table: str, *, anew: bool = False) -> Route:
-        """Where a table is; asked of all stores that are known, until one knows."""
-        pause = _FIRST_PAUSE
-        while True:
-            try:
-                return self._routes.table(table, anew=anew, until=self.until)
-            except PASSING as error:
-                pause = self._rest(pause, error)
+    def route(self, table: str, *, refresh: bool = False) -> Route:
+        """Return where a table is; asks all known stores until one knows."""
+        return self._retry(lambda: self._routes.table(table, refresh=refresh, until=self.deadline))
 
-    def names(self) -> list[str]:
-        """The tables that there are."""
-        pause = _FIRST_PAUSE
-        while True:
-            try:
-                return self._routes.names(until=self.until)
-            except PASSING as error:
-                pause = self._rest(pause, error)
+    def table_names(self) -> list[str]:
+        """Return the names of all tables."""
+        return self._retry(lambda: self._routes.table_names(until=self.deadline))
 
-    def at_leader(self, route: Route, partition: int, call: Call[_T]) -> _T:
-        """Have the leader of a partition do something."""
-        return self._until(route, partition, call, anywhere=False)
+    def at_leader(self, route: Route, partition: int, request: StoreRequest[_T]) -> _T:
+        """Send a request to the leader of a partition."""
+        return self._at_partition(route, partition, request, any_replica=False)
 
-    def anywhere(self, route: Route, partition: int, call: Call[_T]) -> _T:
-        """Have any replica of a partition do something."""
-        return self._until(route, partition, call, anywhere=True)
+    def at_any_replica(self, route: Route, partition: int, request: StoreRequest[_T]) -> _T:
+        """Send a request to any replica of a partition."""
+        return self._at_partition(route, partition, request, any_replica=True)
 
-    def at(self, address: str, call: Call[_T]) -> _T:
-        """Have one store do something, once."""
-        options = self._connections.options(min(max(_SHORTEST_CALL, self.left), _LONGEST_CALL))
+    def at_store(self, address: str, request: StoreRequest[_T]) -> _T:
+        """Send a request to one store, without retries."""
+        options = self._connections.options(min(max(_SHORTEST_REQUEST, self.remaining), _LONGEST_REQUEST))
         try:
-            return call(self._connections.to(address), options)
+            return request(self._connections.to(address), options)
         except StoreError:
             raise
         except (pa.ArrowException, OSError) as error:
             raise store_error(error, at=address) from None
 
-    def _until(self, route: Route, partition: int, call: Call[_T], *, anywhere: bool) -> _T:
-        _check_partition(route, partition)
-        pause, turn, anew = _FIRST_PAUSE, 0, False
+    def _retry(self, ask: Callable[[], _T]) -> _T:
+        pause = _FIRST_PAUSE
         while True:
             try:
-                known = self._same(route, anew=anew)
-                return self.at(self._choose(known, partition, anywhere=anywhere, turn=turn), call)
-            except PASSING as error:
-                turn += 1
-                anew = not self._corrected(route, partition, error)
-                if anew or self.left <= 0:
-                    pause = self._rest(pause, error)
-            except TableDroppedError as error:
-                # A store may not know yet of a table that has just been made.
-                if not self._is_there(route):
-                    raise _dropped(route) from None
-                pause = self._rest(pause, error)
+                return ask()
+            except RETRYABLE as error:
+                pause = self._back_off(pause, error)
 
-    def _rest(self, pause: float, error: StoreError) -> float:
-        """Wait a little for another attempt, and return how long to wait the next time; or raise why, in the end."""
-        if self.left <= 0:
+    def _at_partition(self, route: Route, partition: int, request: StoreRequest[_T], *, any_replica: bool) -> _T:
+        _check_partition(route, partition)
+        pause, attempt, refresh = _FIRST_PAUSE, 0, False
+        while True:
+            try:
+                known = self._same_table(route, refresh=refresh)
+                address = self._choose(known, partition, any_replica=any_replica, attempt=attempt)
+                return self.at_store(address, request)
+            except RETRYABLE as error:
+                attempt += 1
+                refresh = not self._redirected(route, partition, error)
+                if refresh or self.remaining <= 0:
+                    pause = self._back_off(pause, error)
+            except TableDroppedError as error:
+                # A store may not know a new table yet.
+                if not self._exists(route):
+                    raise _table_dropped(route) from None
+                pause = self._back_off(pause, error)
+
+    def _back_off(self, pause: float, error: StoreError) -> float:
+        """Wait before the next attempt and return the next pause; raise the error if the deadline has passed."""
+        if self.remaining <= 0:
             raise error
-        if self._attempts.closed.wait(min(pause * random.uniform(0.5, 1.0), self.left)):
-            raise _closed()
+        if self._retrier.closed.wait(min(pause * random.uniform(0.5, 1.0), self.remaining)):
+            raise _client_closed()
         return min(2 * pause, _LONGEST_PAUSE)
 
-    def _same(self, route: Route, *, anew: bool) -> Route:
-        """Return the newest that is known of the same table."""
+    def _same_table(self, route: Route, *, refresh: bool) -> Route:
+        """Return the newest route of the same table; `TableDroppedError` if another table has its name now."""
         try:
-            known = self._routes.table(route.name, anew=anew, until=self.until)
+            known = self._routes.table(route.name, refresh=refresh, until=self.deadline)
         except UnknownTableError:
-            raise _dropped(route) from None
+            raise _table_dropped(route) from None
         if known.key != route.key:
-            raise _dropped(route)
+            raise _table_dropped(route)
         return known
 
-    def _is_there(self, route: Route) -> bool:
+    def _exists(self, route: Route) -> bool:
         try:
-            return self.route(route.name, anew=True).key == route.key
+            return self.route(route.name, refresh=True).key == route.key
         except StoreError:
             return False
 
-    def _choose(self, route: Route, partition: int, *, anywhere: bool, turn: int) -> str:
-        """Pick a store; where no leader is known, replicas in turn, for they may know who leads."""
-        address = "" if anywhere else self._routes.address(route, partition)
-        found = [address] if address else self._routes.anywhere(route, partition)
+    def _choose(self, route: Route, partition: int, *, any_replica: bool, attempt: int) -> str:
+        """Choose a store; if no leader is known, the replicas in turn, because they may know the leader."""
+        address = "" if any_replica else self._routes.leader_address(route, partition)
+        found = [address] if address else self._routes.replica_addresses(route, partition)
         if found:
-            return found[turn % len(found)]
+            return found[attempt % len(found)]
         raise UnavailableError(
             f"partition {partition} of table {route.name} has no leader, and no address of a replica is known; retry "
-            "later, or look at the conditions of the Table"
+            "later, or check the conditions of the Table"
         )
 
-    def _corrected(self, route: Route, partition: int, error: StoreError) -> bool:
-        """Whether the store itself said whom to ask instead."""
+    def _redirected(self, route: Route, partition: int, error: StoreError) -> bool:
+        """Whether the store named the leader; the route cache is corrected then."""
         if not isinstance(error, NotLeaderError) or not error.address:
             return False
         self._routes.correct(route.name, partition, error.store, error.address)
@@ -209,12 +208,12 @@ class Trying:
 def _check_partition(route: Route, partition: int) -> None:
     if type(partition) is not int or not 0 <= partition < len(route.partitions):
         last = len(route.partitions) - 1
-        raise UnknownTableError(f"table {route.name} has the partitions 0 to {last}, and {partition!r} was asked for")
+        raise UnknownTableError(f"table {route.name} has no partition {partition!r}; it has partitions 0 to {last}")
 
 
-def _dropped(route: Route) -> TableDroppedError:
+def _table_dropped(route: Route) -> TableDroppedError:
     return TableDroppedError(f"table {route.name} was dropped")
 
 
-def _closed() -> UnavailableError:
-    return UnavailableError("the client is closed: make a new one")
+def _client_closed() -> UnavailableError:
+    return UnavailableError("the client is closed; create a new one")

@@ -1,4 +1,4 @@
-"""Which store leads which partition: asked of any store, kept, and asked again when an answer showed it to be wrong."""
+"""Which store leads which partition: fetched from any store, cached, and refreshed when it proves wrong."""
 
 from __future__ import annotations
 
@@ -18,71 +18,71 @@ from evenkeel.wire.flight import PartitionRoute, RoutesRequest, RoutesResult, Ta
 
 __all__ = ["Route", "RouteCache"]
 
-_ASK_SECONDS: Final = 5.0
-_LEAST_SECONDS: Final = 0.1
+_LONGEST_REQUEST: Final = 5.0
+_SHORTEST_REQUEST: Final = 0.1
 
 
 class Route(msgspec.Struct):
-    """A table and where its partitions are."""
+    """A table and the location of its partitions."""
 
     name: str
     key: str
-    """Means this very table: not one of the same name that is made after it was dropped."""
+    """Identifies this table, and not a later one with the same name."""
     schema: RowSchema
     partitions: list[PartitionRoute]
 
 
 class RouteCache:
-    """Shared by all tables of a client."""
+    """The routes of all tables of a client."""
 
     def __init__(self, seeds: Sequence[str], connections: Connections) -> None:
         self._seeds = tuple(seeds)
         self._connections = connections
         self._routes: dict[str, Route] = {}
         self._stores: dict[str, str] = {}
-        self._answers = ""
-        """Who answered last, and is asked first: one that hangs costs its share of the time."""
+        self._last_answered = ""
+        """The store that answered last is asked first: one that hangs costs its share of the time."""
         self._lock = threading.Lock()
 
-    def table(self, name: str, *, until: float, anew: bool = False) -> Route:
-        """A table's route; `anew` asks again, until then by the monotonic clock."""
+    def table(self, name: str, *, until: float, refresh: bool = False) -> Route:
+        """Return a table's route; `refresh` ignores the cache. `until` is a time of the monotonic clock."""
         with self._lock:
             known = self._routes.get(name)
-        return known if known is not None and not anew else self._ask(name, until)
+        return known if known is not None and not refresh else self._fetch(name, until)
 
-    def address(self, route: Route, partition: int) -> str:
-        """Where the leader of a partition answers; empty where that is not known."""
+    def leader_address(self, route: Route, partition: int) -> str:
+        """Return the address of a partition's leader; empty if it is unknown."""
         with self._lock:
             return self._stores.get(route.partitions[partition].leader, "")
 
-    def anywhere(self, route: Route, partition: int) -> list[str]:
-        """Where any replica answers, the leader first."""
-        place = route.partitions[partition]
+    def replica_addresses(self, route: Route, partition: int) -> list[str]:
+        """Return the known addresses of a partition's replicas, the leader first."""
+        known = route.partitions[partition]
         with self._lock:
-            found = [self._stores.get(store, "") for store in dict.fromkeys((place.leader, *place.replicas))]
+            found = [self._stores.get(store, "") for store in dict.fromkeys((known.leader, *known.replicas))]
         return [address for address in found if address]
 
     def replicas(self, route: Route, partition: int) -> dict[str, str]:
-        """Where each replica answers, by store; empty where that is not known."""
+        """Return the address of each replica by store; empty if it is unknown."""
         with self._lock:
             return {store: self._stores.get(store, "") for store in route.partitions[partition].replicas}
 
     def correct(self, name: str, partition: int, store: str, address: str) -> None:
-        """A store said who leads instead."""
+        """Record the leader that a store reported."""
         with self._lock:
             route = self._routes.get(name)
             if route is not None and partition < len(route.partitions):
-                place = route.partitions[partition]
-                route.partitions[partition] = msgspec.structs.replace(place, leader=store)
+                known = route.partitions[partition]
+                route.partitions[partition] = msgspec.structs.replace(known, leader=store)
             self._stores[store] = address
 
-    def names(self, *, until: float) -> list[str]:
-        """The tables that there are."""
-        return [found.name for found in next(self._answered("", until)).tables]
+    def table_names(self, *, until: float) -> list[str]:
+        """Return the names of all tables."""
+        return [found.name for found in next(self._answers("", until)).tables]
 
-    def _ask(self, name: str, until: float) -> Route:
-        """A store that does not know a table may just not have heard of it: only all together can say so."""
-        for answer in self._answered(name, until):
+    def _fetch(self, name: str, until: float) -> Route:
+        """Ask the stores in turn: a store may not know a new table yet."""
+        for answer in self._answers(name, until):
             if answer.tables:
                 route = _route(answer.tables[0])
                 with self._lock:
@@ -90,26 +90,26 @@ class RouteCache:
                 return route
         with self._lock:
             self._routes.pop(name, None)
-        others = ", ".join(self.names(until=until)) or "none"
+        others = ", ".join(self.table_names(until=until)) or "none"
         raise UnknownTableError(f"no table is called {name}; there are: {others}")
 
-    def _answered(self, name: str, until: float) -> Iterator[RoutesResult]:
-        """Yield what one store after the other says; `UnavailableError` where none does."""
+    def _answers(self, name: str, until: float) -> Iterator[RoutesResult]:
+        """Yield the answers of the stores in turn; `UnavailableError` if no store answers."""
         problems, answers = [], 0
         with self._lock:
-            known = [self._answers, *self._stores.values(), *self._seeds]
+            known = [self._last_answered, *self._stores.values(), *self._seeds]
         addresses = [address for address in dict.fromkeys(known) if address]
         for number, address in enumerate(addresses):
-            share = max(_LEAST_SECONDS, (until - time.monotonic()) / (len(addresses) - number))
+            share = max(_SHORTEST_REQUEST, (until - time.monotonic()) / (len(addresses) - number))
             try:
-                answer = self._fetch_from(address, name, min(share, _ASK_SECONDS))
+                answer = self._fetch_from(address, name, min(share, _LONGEST_REQUEST))
             except UnavailableError as error:
                 problems.append(str(error))
                 continue
             answers += 1
             with self._lock:
                 self._stores.update(answer.stores)
-                self._answers = address
+                self._last_answered = address
             yield answer
         if not answers:
             raise UnavailableError("no store answers: " + "; ".join(problems))

@@ -1,4 +1,4 @@
-"""What may be written: Arrow, pandas or dicts; all become Arrow batches of the table's shape."""
+"""Converts the rows and keys that users pass (Arrow, pandas, dicts) to Arrow batches of a table."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ __all__ = ["key_batches", "row_batches"]
 
 _SAFE_ANYWHERE: Final = frozenset((type(None), str, bytes))
 _SAFE: Final = {pa.int64(): _SAFE_ANYWHERE | {int}, pa.float64(): _SAFE_ANYWHERE | {int, float}}
-"""Types of Python's that Arrow takes as they are, or refuses: nobody has to look at each value."""
+"""Python types that Arrow converts exactly or rejects, so their values need no check."""
 
 
 def row_batches(rows: Any, schema: RowSchema) -> list[pa.RecordBatch]:
-    """Whole rows, in the table's shape."""
+    """Return whole rows with the table's schema."""
     return [conform_rows(batch, schema) for batch in _batches(rows, arrow_schema(schema), schema)]
 
 
 def key_batches(keys: Any, schema: RowSchema) -> list[pa.RecordBatch]:
-    """Primary keys alone; a plain value stands for a key of one column."""
+    """Return primary keys; a plain value is a key of one column."""
     if isinstance(keys, Sequence) and not isinstance(keys, str | bytes) and keys and len(schema.primary_key) == 1:
         name = schema.primary_key[0]
         keys = [key if isinstance(key, Mapping) else {name: key} for key in keys]
@@ -59,7 +59,7 @@ def _batches(rows: Any, shape: pa.Schema, schema: RowSchema, *, what: str = "row
 
 
 def _from_dicts(rows: Sequence[Any], shape: pa.Schema, schema: RowSchema) -> pa.RecordBatch:
-    """What a dict does not name has its default, whatever the other dicts name."""
+    """Convert dicts; a column that a dict does not name has its default."""
     named: dict[str, None] = {}
     for row in rows:
         if not isinstance(row, Mapping):
@@ -78,34 +78,34 @@ def _from_dicts(rows: Sequence[Any], shape: pa.Schema, schema: RowSchema) -> pa.
 
 def _array(values: list[Any], field: pa.Field, schema: RowSchema) -> pa.Array:
     try:
-        _check_kept(values, field.type)
+        _check_exact(values, field.type)
         return pa.array(values, field.type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         column = schema.column(field.name)
         kind = column.type if column is not None else field.type
-        raise RowsError(f"column {field.name} is of type {kind}, and a row has another value: {error}") from error
+        raise RowsError(f"column {field.name} is of type {kind}, but a row has another value: {error}") from error
 
 
-def _check_kept(values: list[Any], wanted: pa.DataType) -> None:
-    """Refuse, by a ValueError, what Arrow would take and make something else of without a word."""
+def _check_exact(values: list[Any], wanted: pa.DataType) -> None:
+    """Raise `ValueError` for values that Arrow would silently change."""
     for kind in set(map(type, values)):
         if kind in _SAFE.get(wanted, _SAFE_ANYWHERE):
             continue
-        if wrong := _made_else(kind, [value for value in values if type(value) is kind], wanted):
+        if wrong := _change_by_arrow(kind, [value for value in values if type(value) is kind], wanted):
             raise ValueError(wrong)
 
 
-def _made_else(kind: type, values: list[Any], wanted: pa.DataType) -> str:
+def _change_by_arrow(kind: type, values: list[Any], wanted: pa.DataType) -> str:
     if issubclass(kind, datetime) and any(value.tzinfo is None for value in values):
-        return "a time without a time zone is no instant: add one"
+        return "the datetime has no time zone; add one"
     if issubclass(kind, datetime) and pa.types.is_date(wanted):
-        return f"{values[0]} is no date: take its .date()"
+        return f"{values[0]} is a datetime, not a date; use its .date()"
     if issubclass(kind, bool | np.bool_) and not pa.types.is_boolean(wanted):
         return f"{values[0]} is a boolean"
     if issubclass(kind, Number) and pa.types.is_temporal(wanted):
-        return f"{values[0]} is a number: give a {date.__name__ if pa.types.is_date(wanted) else datetime.__name__}"
+        return f"{values[0]} is a number; use a {date.__name__ if pa.types.is_date(wanted) else datetime.__name__}"
     if issubclass(kind, float | np.floating | Decimal) and pa.types.is_integer(wanted):
-        return next((f"{value} is not whole" for value in values if not _is_whole(value)), "")
+        return next((f"{value} is not an integer" for value in values if not _is_whole(value)), "")
     if issubclass(kind, float | np.floating) and overflowed(pa.array(values, pa.float64()), wanted):
         return f"a number is too large for {wanted}"
     return ""

@@ -1,7 +1,7 @@
-"""Rows of one partition as they come, for readers who do not want all of them in memory.
+"""Streams of the rows of one partition, for readers that do not keep all rows in memory.
 
-A stream has no deadline as a whole: how long it takes is up to its reader. What is limited is how long a store may say
-nothing while somebody waits for it.
+A stream has no deadline, because its duration depends on the reader. It has a progress timeout instead: how long a read
+may wait for the store.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from evenkeel.client.store_connections import store_error
 from evenkeel.errors import UnavailableError
 from evenkeel.wire.flight import ReadStamp, decode
 
-__all__ = ["PATIENCE", "RowStream"]
+__all__ = ["PROGRESS_TIMEOUT", "RowStream"]
 
-PATIENCE: Final = 120.0
-"""A condition that few rows fulfil keeps a store busy for a while before the first of them comes."""
+PROGRESS_TIMEOUT: Final = 120.0
+"""Long, because a store may scan many rows before it finds the first that matches a condition."""
 
 
 class RowStream:
-    """Batches of rows, all as of one moment; a context manager that hangs up."""
+    """Batches of rows, read at one log index; a context manager that closes the stream."""
 
-    def __init__(self, reader: flight.FlightStreamReader, *, patience: float = PATIENCE) -> None:
+    def __init__(self, reader: flight.FlightStreamReader, *, timeout: float = PROGRESS_TIMEOUT) -> None:
         self._reader = reader
-        self._patience = patience
+        self._timeout = timeout
         self.schema: pa.Schema = reader.schema
         self.index = 0
-        """Of the log: the rows are as of it."""
-        # A store begins with a batch without rows, so what is wrong with a request shows here.
+        """The log index at which the rows were read."""
+        # A store sends an empty batch first, so an invalid request fails here.
         self._first: Any = self._read()
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
@@ -48,17 +48,17 @@ class RowStream:
         self.close()
 
     def close(self) -> None:
-        """Hang up, also in the middle."""
+        """Close the stream, whether or not all rows were read."""
         self._reader.cancel()
 
     def _read(self) -> pa.RecordBatch | None:
-        silent = threading.Event()
+        timed_out = threading.Event()
 
-        def give_up() -> None:
-            silent.set()
+        def cancel() -> None:
+            timed_out.set()
             self._reader.cancel()
 
-        timer = threading.Timer(self._patience, give_up)
+        timer = threading.Timer(self._timeout, cancel)
         timer.daemon = True
         timer.start()
         try:
@@ -66,8 +66,10 @@ class RowStream:
         except StopIteration:
             return None
         except (pa.ArrowException, OSError) as error:
-            if silent.is_set():
-                raise UnavailableError(f"the store said nothing for {self._patience:g} s: read anew") from None
+            if timed_out.is_set():
+                raise UnavailableError(
+                    f"the store sent nothing for {self._timeout:g} s; read the partition again"
+                ) from None
             raise store_error(error) from None
         finally:
             timer.cancel()

@@ -14,9 +14,9 @@ from evenkeel.errors import InvalidInputError, RequestError, UnknownTableError
 
 __all__ = ["run_query"]
 
-_ANSWERED: Final = ("SELECT", "EXPLAIN", "PRAGMA")
+_ALLOWED: Final = ("SELECT", "EXPLAIN", "PRAGMA")
 _ALL: Final = "*"
-"""Stands for the names of all tables, as `show tables` does; no table is called so."""
+"""Stands for all tables, which `show tables` lists; not a valid table name."""
 
 
 def run_query(
@@ -27,7 +27,7 @@ def run_query(
     rows: Callable[[str], pa.Table],
     pool: ThreadPoolExecutor,
 ) -> pa.Table:
-    """Return what a query finds; `rows` fetches a table that it names, `schema` tells of one that is only listed."""
+    """Run a query; `rows` fetches a table that it names, `schema` describes one that it only lists."""
     if not isinstance(query, str):
         raise RequestError(f"not a query: got {query!r}; allowed: one SELECT, as text")
     try:
@@ -35,7 +35,7 @@ def run_query(
     except ModuleNotFoundError:
         raise InvalidInputError("SQL needs duckdb: pip install 'evenkeel-operator[client]'") from None
     known: list[str] = []
-    # Else variables of this module would be tables, too.
+    # Otherwise DuckDB would resolve Python variables as tables.
     with duckdb.connect(config={"python_enable_replacements": False}) as connection:
         try:
             _check(connection, query)
@@ -59,15 +59,15 @@ def run_query(
 
 
 def _check(connection: Any, query: str) -> None:
-    """Refuse what is no question: tables are written by `upsert` and made by `apply`, not here."""
+    """Reject statements that are not queries: SQL does not write."""
     kinds = [statement.type.name for statement in connection.extract_statements(query)]
-    if len(kinds) != 1 or kinds[0] not in _ANSWERED:
+    if len(kinds) != 1 or kinds[0] not in _ALLOWED:
         got = " and ".join(kinds) or "nothing"
-        raise RequestError(f"not a query: got {got}; allowed: one SELECT, or something else that answers with rows")
+        raise RequestError(f"not a query: got {got}; allowed: one SELECT, EXPLAIN or SHOW statement")
 
 
 def _names(connection: Any, query: str) -> set[str]:
-    """Name what the query reads; what its own parts are called may be among them."""
+    """Return the names of the tables that a query reads, and possibly of its common table expressions."""
     [(tree,)] = connection.execute("SELECT json_serialize_sql(CAST(? AS VARCHAR))", [query]).fetchall()
     parsed = msgspec.json.decode(tree)
     if parsed["error"]:
@@ -89,7 +89,7 @@ def _base_tables(node: Any) -> Iterator[str]:
 
 
 def _interruptible(connection: Any, work: Callable[[], pa.Table], pool: ThreadPoolExecutor) -> pa.Table:
-    """Let Ctrl-C end a query that takes long: DuckDB itself does not hear of it."""
+    """Run on another thread, so that Ctrl-C can interrupt a long query."""
     running = pool.submit(work)
     try:
         return running.result()

@@ -1,4 +1,4 @@
-"""One connection to each store, shared by all threads, with whatever the stores want to see."""
+"""One Flight connection to each store, shared by all threads, with access token and certificates."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from evenkeel.wire.flight import decode_error
 
 __all__ = ["Connections", "store_error"]
 
-_SILENCE: Final = [("grpc.keepalive_time_ms", 600_000), ("grpc.keepalive_timeout_ms", 10_000)]
-"""A connection on which what we sent is not even acknowledged for ten seconds ends: a pod that was moved, or whose node
-lost its power, tells nobody, and calls would hang until their time is up. Pings, which come with it, are rare: stores
-take many of them for an attack."""
+_KEEPALIVE: Final = [("grpc.keepalive_time_ms", 600_000), ("grpc.keepalive_timeout_ms", 10_000)]
+"""Close a connection if sent data is not acknowledged within ten seconds. A pod that was moved or whose node lost power
+does not close its connections, and calls would hang until their deadline. Pings are rare, because stores reject clients
+that send many."""
 
 
 class Connections:
-    """By address; closed together."""
+    """Connections by address."""
 
     def __init__(
         self,
@@ -33,10 +33,10 @@ class Connections:
         server_name: str = "",
         via: Callable[[str], str] = lambda address: address,
     ) -> None:
-        """`via` tells how an address that stores name is reached from here."""
+        """`via` maps an address that a store reports to the address to connect to."""
         self._headers = [(b"authorization", f"Bearer {_checked(token)}".encode())] if token else []
         self._via = via
-        self._options: dict[str, Any] = {"generic_options": _SILENCE}
+        self._options: dict[str, Any] = {"generic_options": _KEEPALIVE}
         if ca is not None:
             self._options["tls_root_certs"] = _read(ca)
         if cert is not None and key is not None:
@@ -47,7 +47,7 @@ class Connections:
         self._lock = threading.Lock()
 
     def to(self, address: str) -> flight.FlightClient:
-        """The connection to an address."""
+        """Return the connection to an address."""
         with self._lock:
             client = self._clients.get(address)
             if client is None:
@@ -55,11 +55,11 @@ class Connections:
             return client
 
     def options(self, timeout: float | None) -> flight.FlightCallOptions:
-        """What goes with every call; None where it may take however long it takes."""
+        """Return the options of a call; None means no timeout."""
         return flight.FlightCallOptions(timeout=timeout, headers=self._headers)
 
     def close(self) -> None:
-        """Hang up on everybody."""
+        """Close all connections."""
         with self._lock:
             clients, self._clients = self._clients, {}
         for client in clients.values():
@@ -67,10 +67,10 @@ class Connections:
 
 
 def _checked(token: str) -> str:
-    """Refuse what no header can hold: a file's last line break, most often. The token itself is not to be seen."""
+    """Reject a token that is not a valid header, often because of a line break; the error does not show the token."""
     if not (isinstance(token, str) and token.isascii() and token.isprintable()):
         raise InvalidInputError(
-            "token: got one with other than printable ASCII characters; allowed: the token alone, without a line break"
+            "token: got one with non-printable or non-ASCII characters; allowed: the token alone, without a line break"
         )
     return token
 
@@ -83,7 +83,7 @@ def _read(file: Path | str | bytes) -> bytes:
 
 
 def store_error(error: Exception, *, at: str = "") -> StoreError:
-    """What a store said, or that it could not be reached."""
+    """Return the error that a store raised, or `UnavailableError` if it was not reached."""
     info = getattr(error, "extra_info", None)
     if info:
         return decode_error(bytes(info))

@@ -1,5 +1,6 @@
-"""Where tables, partitions and stores are: kept current by events, on every store and in every client.
+"""Where tables, partitions and stores are, kept current from the metastore.
 
-routes     what is known, and how it is asked for       no IO
-following  the metastore's keys, watched
+Modules:
+    routing_table     the routes, built from the metastore's keys without IO
+    route_follower    keeps a routing table current by watching the metastore
 """

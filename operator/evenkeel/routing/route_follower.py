@@ -1,4 +1,4 @@
-"""A routing table that follows the metastore, through whatever happens to it."""
+"""Keeps a routing table current by watching the metastore, across outages and replacements of etcd."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def follow(
     changed: Callable[[str], None] = lambda table: None,
     clock: Clock | None = None,
 ) -> None:
-    """Keep it current until cancelled; `changed` is told of every table that a key speaks of."""
+    """Keep the routes current until cancelled; `changed` is called with the table of each changed key."""
     follower = _Follower(metastore, routes, changed, clock or SystemClock())
     async with asyncio.TaskGroup() as tasks:
         for prefix in routes.prefixes():
@@ -41,10 +41,10 @@ class _Follower:
         self._routes = routes
         self._changed = changed
         self._clock = clock
-        self._cluster = 0
-        self._newest = 0
-        self._doubted = False
-        """Whether another metastore has answered than before."""
+        self._cluster_id = 0
+        self._newest_revision = 0
+        self._identity_uncertain = False
+        """Whether another etcd cluster answered than before."""
 
     async def run(self, prefix: str) -> None:
         backoff = Backoff(clock=self._clock, rng=random.Random(), longest=5.0)
@@ -53,12 +53,12 @@ class _Follower:
             try:
                 await self._follow(prefix, known, backoff)
             except ClusterMismatchError as error:
-                self._doubted = True
+                self._identity_uncertain = True
                 await self._metastore.forget()
-                log.warning("routes under %s stay as they were: %s", prefix, error)
+                log.warning("keeping the last known routes under %s: %s", prefix, error)
                 await backoff.wait()
             except MetastoreError as error:
-                log.warning("routes under %s are not followed: %s", prefix, error)
+                log.warning("cannot watch the routes under %s, retrying: %s", prefix, error)
                 await backoff.wait()
 
     async def _follow(self, prefix: str, known: set[str], backoff: Backoff) -> None:
@@ -73,7 +73,7 @@ class _Follower:
         for kv in snapshot.kvs:
             self._put(kv)
         async for batch in self._metastore.watch(prefix, after=snapshot):
-            self._newest = max(self._newest, batch.revision)
+            self._newest_revision = max(self._newest_revision, batch.revision)
             for event in batch.events:
                 if event.kv is None:
                     known.discard(event.key)
@@ -83,13 +83,13 @@ class _Follower:
                     self._put(event.kv)
 
     async def _check_identity(self, revision: int) -> None:
-        """Believe another metastore only once a user has had it adopted: routes of before are better than none."""
+        """Accept another etcd cluster only after a user has adopted it; until then the old routes stay."""
         cluster = await self._metastore.cluster_id()
-        same = cluster == self._cluster and revision >= self._newest
-        if self._doubted and not same and not await self._adopted(cluster):
-            raise ClusterMismatchError(f"etcd cluster {cluster:x} at revision {revision} was not adopted")
-        self._doubted, self._cluster = False, cluster
-        self._newest = revision if not same else max(self._newest, revision)
+        same = cluster == self._cluster_id and revision >= self._newest_revision
+        if self._identity_uncertain and not same and not await self._adopted(cluster):
+            raise ClusterMismatchError(f"etcd cluster {cluster:x} at revision {revision} is not adopted")
+        self._identity_uncertain, self._cluster_id = False, cluster
+        self._newest_revision = revision if not same else max(self._newest_revision, revision)
 
     async def _adopted(self, cluster: int) -> bool:
         kv = await self._metastore.get(self._routes.keys.adoption)
@@ -104,7 +104,7 @@ class _Follower:
         except MalformedRecordError as error:
             log.error("%s", error)
         else:
-            self._tell(table)
+            self._notify(table)
 
     def _remove(self, key: str) -> None:
         try:
@@ -112,8 +112,8 @@ class _Follower:
         except MalformedRecordError as error:
             log.error("%s", error)
         else:
-            self._tell(table)
+            self._notify(table)
 
-    def _tell(self, table: str) -> None:
+    def _notify(self, table: str) -> None:
         if table:
             self._changed(table)

@@ -1,8 +1,8 @@
-"""What is known of tables, partitions and stores.
+"""The routes: what is known of tables, partitions and stores.
 
-`Routes` is all that its users see; `RoutingTable` is fed with the metastore's keys one by one, in whatever order they
-come. A table is asked for by its name, or by its key (`<name>.<uid>`), which means exactly that one: not one of the
-same name that was created after it was dropped.
+`Routes` is the interface for readers. `RoutingTable` implements it from the metastore's keys, which it receives one by
+one in any order. A table can be looked up by name or by key (`<name>.<uid>`). A key identifies one table, and not a
+later one with the same name.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ __all__ = ["KnownTable", "Routes", "RoutingTable"]
 
 
 class KnownTable(msgspec.Struct, frozen=True, kw_only=True):
-    """A table as far as rows are concerned."""
+    """What reads and writes need to know of a table."""
 
     key: str
     schema: RowSchema
     changes: bool = False
     retention: float = 86400.0
-    """Seconds for which changes are kept."""
+    """Seconds for which changes are retained."""
     state: TableState = TableState.READY
 
     @property
     def name(self) -> str:
-        """What users call it."""
+        """The name of the Table resource."""
         return table_name(self.key)
 
 
 class Routes(Protocol):
-    """Where things are, as far as is known here."""
+    """Where tables, partitions and stores are, as far as this process knows."""
 
     def table(self, named: str) -> KnownTable | None:
-        """Return a table by its name or key."""
+        """Return a table by name or key; None if it is unknown."""
         ...
 
     def tables(self) -> Iterable[KnownTable]:
@@ -50,28 +50,28 @@ class Routes(Protocol):
         ...
 
     def dropped(self, table: str) -> bool:
-        """Return whether a table, by its key, was deleted by its user and is kept only to be restored."""
+        """Return whether a table, by key, was deleted and its data is retained for an undelete."""
         ...
 
     def leader(self, table: str, partition: int) -> str:
-        """Return the store that leads a partition of a table, by its key; empty where nobody is known to."""
+        """Return the store that leads a partition of a table, by key; empty if it is unknown."""
         ...
 
     def replicas(self, table: str, partition: int) -> tuple[str, ...]:
-        """Return the stores that have a partition of a table."""
+        """Return the stores with a replica of a partition."""
         ...
 
     def address(self, store: str) -> str:
-        """Return where a store answers clients; empty where that is not known."""
+        """Return the address of a store for clients; empty if it is unknown."""
         ...
 
     def stores(self) -> dict[str, str]:
-        """Return the addresses of all stores that have one."""
+        """Return all known addresses by store."""
         ...
 
 
 class RoutingTable:
-    """`Routes` out of the metastore's keys."""
+    """`Routes` from the metastore's keys."""
 
     def __init__(self, keys: Keys) -> None:
         self.keys = keys
@@ -82,12 +82,12 @@ class RoutingTable:
         self._stores: dict[str, str] = {}
 
     def prefixes(self) -> tuple[str, ...]:
-        """Of the keys to feed it with."""
+        """Return the prefixes of the keys to pass to `put` and `remove`."""
         keys = self.keys
         return f"{keys.root}tables/", keys.stores(), keys.all_leaders(), keys.all_stable()
 
     def put(self, key: str, value: bytes) -> str:
-        """Take a key in; returns the table that it speaks of, or nothing. `MalformedRecordError` where it cannot be."""
+        """Add a key; return its table or "". `MalformedRecordError` if the key or value is invalid."""
         kind, _, rest = key.removeprefix(self.keys.root).partition("/")
         if kind == "tables":
             self._put_table(rest, decode(TableRecord, value, key=key), key)
@@ -102,13 +102,13 @@ class RoutingTable:
         return rest.partition("/")[0]
 
     def remove(self, key: str) -> str:
-        """Forget a key; returns the table that it spoke of, or nothing."""
+        """Remove a key; return its table or ""."""
         kind, _, rest = key.removeprefix(self.keys.root).partition("/")
         if kind == "tables":
             self._tables.pop(rest, None)
             self._dropped.discard(rest)
         elif kind == "stores":
-            # Its registration has ended, which says nothing about the store: it keeps its address.
+            # The store's registration expired, but the store may still answer: keep its address.
             return ""
         elif kind == "leaders":
             self._leaders.pop(_place(rest, key), None)
@@ -124,10 +124,10 @@ class RoutingTable:
         self._tables[table] = _known_table(table, record, key)
         self._dropped.discard(table)
 
-    # What users see
+    # Routes
 
     def table(self, named: str) -> KnownTable | None:
-        """Return a table by its name or key."""
+        """Return a table by name or key; None if it is unknown."""
         if "." in named:
             return self._tables.get(named)
         return next((table for table in self.tables() if table.name == named), None)
@@ -137,31 +137,31 @@ class RoutingTable:
         return list(self._tables.values())
 
     def dropped(self, table: str) -> bool:
-        """Return whether a table, by its key, was deleted by its user and is kept only to be restored."""
+        """Return whether a table, by key, was deleted and its data is retained for an undelete."""
         return table in self._dropped
 
     def leader(self, table: str, partition: int) -> str:
-        """Return the store that leads a partition of a table, by its key; empty where nobody is known to."""
+        """Return the store that leads a partition of a table, by key; empty if it is unknown."""
         known = self._leaders.get((table, partition))
         return "" if known is None else known.store
 
     def replicas(self, table: str, partition: int) -> tuple[str, ...]:
-        """Return the stores that have a partition of a table."""
+        """Return the stores with a replica of a partition."""
         return self._replicas.get((table, partition), ())
 
     def address(self, store: str) -> str:
-        """Return where a store answers clients; empty where that is not known."""
+        """Return the address of a store for clients; empty if it is unknown."""
         return self._stores.get(store, "")
 
     def stores(self) -> dict[str, str]:
-        """Return the addresses of all stores that have one."""
+        """Return all known addresses by store."""
         return {store: address for store, address in list(self._stores.items()) if address}
 
 
 def _place(rest: str, key: str) -> tuple[str, int]:
     table, _, partition = rest.partition("/")
     if not partition.isdecimal():
-        raise MalformedRecordError(f"metastore key {key!r} names no partition: delete it if nothing uses it")
+        raise MalformedRecordError(f"metastore key {key!r} names no partition; delete it if nothing uses it")
     return table, int(partition)
 
 

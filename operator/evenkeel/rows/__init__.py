@@ -1,10 +1,11 @@
-"""Rows as they travel: Arrow batches, and what stores and clients must agree on about them.
+"""Rows as Arrow batches, and the rules for them that stores and clients share.
 
-    schema      a table's columns and keys in the form that is logged and sent
-    values      what a value looks like in JSON, in Python and in Arrow
-    conform     a batch brought into a table's shape, or refused
-    hashing     a hash of each row, the same wherever it is taken
-    partitions  which partition a row belongs to
+Needs pyarrow, which the extras `store`, `client` and `spark` install.
 
-Needs pyarrow (the extras `store` and `spark`); nothing else of the library does.
+Modules:
+    row_schema      the columns and keys of a table, as they are logged and sent
+    row_values      the JSON notation of values
+    conform         converts batches to the schema of a table, or rejects them
+    row_hashing     a stable hash of each row
+    partitioning    which partition a row belongs to
 """

@@ -1,9 +1,9 @@
-"""A batch brought into a table's shape, or refused with the column and the reason.
+"""Converts a batch to the schema of a table, or rejects it with the column and the reason.
 
-What passes here can be applied by every replica without a look at it: columns in the table's order, exact types,
-defaults filled in, no null where none may be, every value in a range that DuckDB, Arrow and Spark share. Types that
-hold the same values (a smaller integer, large or dictionary-encoded text, another unit or zone of the same instant)
-are converted; anything that could lose something is refused.
+Replicas apply a converted batch without further checks: columns are in the table's order and have exact types, defaults
+are filled in, nulls are only where they are allowed, and all values are in a range that DuckDB, Arrow and Spark share.
+Types with the same values (a smaller integer, large or dictionary-encoded text, another unit or zone of a time) are
+converted. Conversions that could lose information are rejected.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _RANGES: Final = {"date": (FIRST_DAY, LAST_DAY), "timestamp": (FIRST_INSTANT, LA
 
 
 def conform_rows(batch: pa.RecordBatch, schema: RowSchema) -> pa.RecordBatch:
-    """Return whole rows in the table's shape."""
+    """Return whole rows with the table's schema."""
     _check_names(batch.schema, set(schema.names), schema)
     _check_bytes(batch)
     arrays = [_column(batch, column) for column in schema.columns]
@@ -47,9 +47,9 @@ def conform_rows(batch: pa.RecordBatch, schema: RowSchema) -> pa.RecordBatch:
 
 
 def conform_keys(batch: pa.RecordBatch, schema: RowSchema) -> pa.RecordBatch:
-    """Return primary keys in the table's shape; the batch holds nothing else."""
+    """Return primary keys with the table's types; the batch must have no other columns."""
     if not schema.primary_key:
-        raise RowsError("the table has no primary key, so there are no keys to look up or delete by")
+        raise RowsError("the table has no primary key, so rows cannot be looked up or deleted by key")
     _check_names(batch.schema, set(schema.primary_key), schema)
     _check_bytes(batch)
     columns = {column.name: column for column in schema.columns}
@@ -67,11 +67,11 @@ def _check_names(given: pa.Schema, wanted: set[str], schema: RowSchema) -> None:
         raise UnknownColumnError(f"the table has no column {unknown[0]}; there are: {', '.join(schema.names)}")
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise RowsError(f"column {twice} is there twice")
+        raise RowsError(f"column {twice} occurs twice")
 
 
 def _check_bytes(batch: pa.RecordBatch) -> None:
-    """See that the batch is what it says: it came from outside, and broken offsets would take the process down."""
+    """Validate a batch from outside: broken offsets would crash the process."""
     try:
         batch.validate(full=True)
     except pa.ArrowException as error:
@@ -81,17 +81,17 @@ def _check_bytes(batch: pa.RecordBatch) -> None:
 def _column(batch: pa.RecordBatch, column: ColumnDef) -> pa.Array:
     at = batch.schema.get_field_index(column.name)
     if at < 0:
-        return _left_out(column, batch.num_rows)
+        return _default_column(column, batch.num_rows)
     array = _converted(batch.column(at), column)
     if array.null_count and not column.nullable:
-        raise RowsError(f"column {column.name} has {array.null_count} nulls, and may have none")
+        raise RowsError(f"column {column.name} has {array.null_count} nulls, but is not nullable")
     _check_range(array, column)
     return array
 
 
-def _left_out(column: ColumnDef, rows: int) -> pa.Array:
+def _default_column(column: ColumnDef, rows: int) -> pa.Array:
     if column.default is None and not column.nullable:
-        raise RowsError(f"column {column.name} is missing; it has no default and may not be null")
+        raise RowsError(f"column {column.name} is missing; it has no default and is not nullable")
     return pa.repeat(default_scalar(column), rows)
 
 
@@ -103,7 +103,7 @@ def _converted(array: pa.Array, column: ColumnDef) -> pa.Array:
         array = array.dictionary_decode()
     family = column.type.partition("(")[0].rstrip("0123456789")
     if not (_FAMILIES[family](array.type) or pa.types.is_null(array.type)):
-        raise RowsError(f"column {column.name} is of type {wanted}, and the batch has {array.type}")
+        raise RowsError(f"column {column.name} is of type {wanted}, but the batch has {array.type}")
     if overflowed(array, wanted):
         raise RowsError(f"column {column.name} does not fit into {wanted}: a number is too large")
     try:
@@ -114,7 +114,7 @@ def _converted(array: pa.Array, column: ColumnDef) -> pa.Array:
 
 
 def overflowed(array: pa.Array, wanted: pa.DataType) -> bool:
-    """Whether a number would become infinite: Arrow's casts let it."""
+    """Whether a finite number would become infinite, which Arrow's casts allow."""
     if not (pa.types.is_float32(wanted) and pa.types.is_float64(array.type)):
         return False
     return bool(pc.any(pc.and_(pc.is_inf(array.cast(wanted)), pc.invert(pc.is_inf(array)))).as_py())

@@ -1,6 +1,6 @@
-"""Which partition a row belongs to: the hash of its partition key, modulo the number of partitions.
+"""Which partition a row belongs to: the hash of its partition key modulo the number of partitions.
 
-Clients split what they write by it, and stores refuse what was split differently.
+Clients split rows by partition, and stores reject rows that belong to another partition.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["partitions_of"]
 
 
 def partitions_of(rows: pa.RecordBatch | pa.Table, schema: RowSchema) -> NDArray[np.int64]:
-    """Return each row's partition; the rows are in the table's types and have the columns of the partition key."""
+    """Return the partition of each row; the rows need the columns of the partition key, with the table's types."""
     if schema.partitions == 1:
         return np.zeros(rows.num_rows, np.int64)
     hashes = hash_rows(rows.select(list(schema.partition_key)))

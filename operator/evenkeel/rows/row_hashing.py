@@ -1,14 +1,14 @@
-"""A hash of each row, the same wherever and whenever it is taken.
+"""A stable hash of each row.
 
-It decides which partition a row belongs to, and its sum over all rows tells whether two replicas hold the same, so it
-rests on the values alone: not on Arrow's layout (offsets, chunks, what lies under a null), not on a version of DuckDB,
-not on the machine. It is computed with numpy on whole columns.
+The hash determines the partition of a row, and the sum of all hashes is compared between replicas. It therefore depends
+only on values: not on Arrow's layout (offsets, chunks, bytes under a null), the version of DuckDB or the machine. It is
+computed with numpy on whole columns.
 
     word(x)         splitmix64's finaliser over a 64-bit word
     value           its 64-bit words, chained: h = word(h ^ w) from a seed; two words for a decimal; for text and bytes
                     the length, then eight bytes at a time, little-endian, padded with zeros
     long value      past 256 bytes: the length, then the value's BLAKE2b-64 as one word
-    null            a word of its own
+    null            one fixed word
     row             the values of its columns, chained in the columns' order
 """
 
@@ -45,12 +45,12 @@ def hash_rows(rows: pa.RecordBatch | pa.Table) -> Words:
 
 
 def sum_of_hashes(hashes: Words) -> int:
-    """Add hashes up, so that no order of rows has to be agreed upon."""
+    """Return the sum of hashes, which does not depend on the order of rows."""
     return int(hashes.sum(dtype=np.uint64))
 
 
 def _word(x: Words) -> None:
-    """Mix in place."""
+    """Apply splitmix64's finaliser in place."""
     x ^= x >> np.uint64(30)
     x *= np.uint64(0xBF58476D1CE4E5B9)
     x ^= x >> np.uint64(27)
@@ -92,7 +92,7 @@ def _fixed_words(array: pa.Array) -> list[Words]:
 
 
 def _buffer(array: pa.Array, kind: np.dtype[np.generic], *, width: int = 1) -> NDArray[Any]:
-    """Return a column's values, `width` items to each, whatever lies under a null."""
+    """Return the values of a column, `width` items each; those under nulls are arbitrary."""
     begin = array.offset * width
     values = np.frombuffer(array.buffers()[1] or b"", kind)
     return values[begin : begin + len(array) * width]
@@ -104,7 +104,7 @@ def _hash_bytes(array: pa.Array) -> Words:
     hashes = np.full(len(array), _SEED, np.uint64) ^ lengths.astype(np.uint64)
     _word(hashes)
     data = array.buffers()[2] or b""
-    # Eight bytes are read wherever a value has one left.
+    # Values are read eight bytes at a time, also past the last byte.
     padded = np.frombuffer(bytes(data) + bytes(8), np.uint8)
     long = lengths > LONG_VALUE
     if long.any():
@@ -115,7 +115,7 @@ def _hash_bytes(array: pa.Array) -> Words:
 
 
 def _chain_short(hashes: Words, data: NDArray[np.uint8], rows: _Places, at: _Places, left: _Places) -> None:
-    """Chain eight bytes of every value that has some left, again and again."""
+    """Chain eight bytes of all values at a time, until no value has bytes left."""
     eights = np.ndarray(shape=(len(data) - 7,), dtype="<u8", buffer=data, strides=(1,))
     while len(rows):
         words = eights[at].astype(np.uint64)
@@ -130,7 +130,7 @@ def _chain_short(hashes: Words, data: NDArray[np.uint8], rows: _Places, at: _Pla
 
 
 def _chain_long(hashes: Words, data: NDArray[np.uint8], rows: _Places, starts: _Places, lengths: _Places) -> None:
-    """Values this long pay for a call each."""
+    """Chain long values, with one call of BLAKE2b for each."""
     view, ends = data.data, starts + lengths
     digests = b"".join(hashlib.blake2b(view[starts[row] : ends[row]], digest_size=8).digest() for row in rows)
     words = np.frombuffer(digests, "<u8").astype(np.uint64) ^ hashes[rows]

@@ -1,7 +1,7 @@
-"""A table's columns and keys, in the form that is logged, kept and sent.
+"""The columns and keys of a table, in the form that is logged, stored and sent.
 
-Columns are only ever added at the end and never change, so the number of columns is the schema's version, and the
-schema of an earlier version is the first so many columns.
+Columns never change, and new ones are added at the end. So the number of columns is the version of the schema, and an
+earlier version consists of the first columns.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SIMPLE: Final = {
 
 
 class ColumnDef(msgspec.Struct, array_like=True, frozen=True):
-    """One column; `type` is the name a user writes, `default` is as it stands in the table's YAML."""
+    """One column; `type` and `default` are as in the Table's YAML."""
 
     name: str
     type: str
@@ -44,12 +44,12 @@ class ColumnDef(msgspec.Struct, array_like=True, frozen=True):
 
     @property
     def duckdb(self) -> str:
-        """The type's name in DuckDB."""
+        """The DuckDB name of the type."""
         return column_type(self.type).duckdb
 
 
 class RowSchema(msgspec.Struct, frozen=True):
-    """Columns, keys, and into how many partitions rows are spread."""
+    """Columns, keys and the number of partitions."""
 
     columns: tuple[ColumnDef, ...]
     primary_key: tuple[str, ...] = ()
@@ -58,7 +58,7 @@ class RowSchema(msgspec.Struct, frozen=True):
 
     @property
     def version(self) -> int:
-        """How many columns there are."""
+        """The number of columns."""
         return len(self.columns)
 
     @property
@@ -67,11 +67,11 @@ class RowSchema(msgspec.Struct, frozen=True):
         return tuple(column.name for column in self.columns)
 
     def column(self, name: str) -> ColumnDef | None:
-        """Look a column up."""
+        """Return a column by name; None if there is none."""
         return next((column for column in self.columns if column.name == name), None)
 
     def extends(self, other: RowSchema) -> bool:
-        """Whether it is the other one, with or without columns added at the end."""
+        """Whether this is the other schema, with or without columns added at the end."""
         return (
             self.columns[: other.version] == other.columns
             and self.primary_key == other.primary_key
@@ -91,13 +91,13 @@ def arrow_type(name: str) -> pa.DataType:
 
 @cache
 def arrow_schema(schema: RowSchema, *, version: int = 0) -> pa.Schema:
-    """Return the schema of whole rows, as of an earlier version where one is given."""
+    """Return the Arrow schema of whole rows, optionally of an earlier version."""
     return _fields(schema.columns[: version or None])
 
 
 @cache
 def key_schema(schema: RowSchema) -> pa.Schema:
-    """Return the schema of primary keys alone, in the order of `primaryKey`."""
+    """Return the Arrow schema of primary keys, in the order of `primaryKey`."""
     columns = {column.name: column for column in schema.columns}
     return _fields(tuple(columns[name] for name in schema.primary_key))
 
@@ -107,7 +107,7 @@ def _fields(columns: tuple[ColumnDef, ...]) -> pa.Schema:
 
 
 def schema_of_table(spec: TableSpec) -> RowSchema:
-    """Return the schema that a Table's spec asks for."""
+    """Return the schema of a Table's spec."""
     schema = spec.table_schema
     columns = [{"name": c.name, "type": c.type, "nullable": c.nullable, "default": c.default} for c in schema.columns]
     return RowSchema(

@@ -1,7 +1,7 @@
-"""What a value looks like in JSON (defaults, filters, keys), and in Python.
+"""The JSON notation of values in defaults, filters and keys.
 
-The notation is that of a column's `default`: numbers and booleans as they are, text for everything else; a date as
-`2026-01-31`, a timestamp with its offset, a decimal as text so that nothing is rounded, bytes in hexadecimal.
+Numbers and booleans are JSON numbers and booleans; all other values are text: dates as `2026-01-31`, timestamps with
+their offset, decimals as text so that they are not rounded, bytes in hexadecimal.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ LAST_INSTANT: Final = datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
 
 
 def from_json(type_name: str, value: Default) -> Any:
-    """Return the Python value that a JSON value stands for; ValueError says what would be one."""
+    """Return the Python value of a JSON value; `ValueError` describes the allowed values."""
     if value is None:
         return None
-    wanted, convert = _READERS.get(type_name.partition("(")[0], _READERS["int"])
+    allowed, convert = _READERS.get(type_name.partition("(")[0], _READERS["int"])
     try:
         made = convert(value)
         return pa.scalar(made, arrow_type(type_name)).as_py() if made is not None else None
     except (ValueError, TypeError, ArithmeticError, pa.ArrowException) as error:
-        raise ValueError(f"{value!r} is not {wanted} for a column of type {type_name}") from error
+        raise ValueError(f"{value!r} is not {allowed} for a column of type {type_name}") from error
 
 
 def to_json(value: Any) -> Default:
-    """Return how a Python value, NumPy's and Arrow's included, is written in JSON; ValueError says why it is not."""
+    """Return the JSON notation of a Python, NumPy or Arrow value; `ValueError` if it has none."""
     if isinstance(value, np.generic):
         value = value.item()
     elif isinstance(value, pa.Scalar):
@@ -47,7 +47,7 @@ def to_json(value: Any) -> Default:
         return value.hex()
     if isinstance(value, datetime):
         if value.tzinfo is None:
-            raise ValueError(f"{value} has no time zone, so it is no instant: add one")
+            raise ValueError(f"{value} has no time zone; add one")
         return value.astimezone(UTC).isoformat()
     if isinstance(value, date):
         return value.isoformat()
@@ -57,11 +57,11 @@ def to_json(value: Any) -> Default:
         return str(value)
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise ValueError(f"no column holds a {type(value).__name__}")
+    raise ValueError(f"no column type holds a value of type {type(value).__name__}")
 
 
 def default_scalar(column: ColumnDef) -> pa.Scalar:
-    """Return what rows have that do not name the column."""
+    """Return the default of a column as an Arrow scalar."""
     return pa.scalar(from_json(column.type, column.default), arrow_type(column.type))
 
 
@@ -116,5 +116,5 @@ _READERS: Final[dict[str, tuple[str, Callable[[Default], Any]]]] = {
     "string": ("text", _text),
     "bytes": ("text of hexadecimal digits", lambda value: bytes.fromhex(_text(value))),
     "date": ("a date like 2026-01-31", lambda value: date.fromisoformat(_text(value))),
-    "timestamp": ("an instant like 2026-01-31T12:00:00Z", _instant),
+    "timestamp": ("a timestamp like 2026-01-31T12:00:00Z", _instant),
 }

@@ -1,4 +1,4 @@
-"""Connections to stores."""
+"""`Connections` to stores."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pyarrow import flight
 from evenkeel.client.store_connections import Connections
 
 
-def silences(port: int) -> set[int]:
-    """How long each connection of this process to a port waits for acknowledgements, in milliseconds."""
+def user_timeouts(port: int) -> set[int]:
+    """Return TCP_USER_TIMEOUT of each connection of this process to a port, in milliseconds."""
     found = set()
     for descriptor in os.listdir("/proc/self/fd"):
         with suppress(OSError), socket.socket(fileno=os.dup(int(descriptor))) as known:
@@ -24,12 +24,12 @@ def silences(port: int) -> set[int]:
     return found
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
-def test_nobody_waits_for_a_pod_that_has_gone_without_a_word() -> None:
-    """What is sent and not acknowledged within ten seconds ends a connection, long before a call's time is up."""
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and TCP_USER_TIMEOUT")
+def test_a_connection_to_a_vanished_pod_is_closed() -> None:
+    """A connection is closed if sent data is not acknowledged within ten seconds, well before a call's deadline."""
     with flight.FlightServerBase("grpc://127.0.0.1:0") as server:
         connections = Connections()
         with pytest.raises(pa.ArrowNotImplementedError):
             list(connections.to(f"grpc://127.0.0.1:{server.port}").list_actions(connections.options(5.0)))
-        assert silences(server.port) == {10_000}
+        assert user_timeouts(server.port) == {10_000}
         connections.close()

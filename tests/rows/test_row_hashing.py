@@ -1,4 +1,4 @@
-"""The hash of rows: of values alone, whatever Arrow makes of them."""
+"""Row hashes depend only on values."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def word(x: int) -> int:
 
 
 def words_of(value: object) -> list[int]:
-    """A value's words, one at a time: the definition at the top of the module, read by somebody else."""
+    """Return the words of a value: a second implementation of the definition in the module docstring."""
     match value:
         case bool() | int():
             return [value % (1 << 64)]
@@ -89,16 +89,16 @@ def slow_hash(values: Iterable[object]) -> int:
     return row
 
 
-def test_hash_is_what_the_page_says() -> None:
-    """Values hashed one by one, by the definition, have the hashes of whole columns."""
+def test_hash_matches_its_definition() -> None:
+    """Hashing value by value, as defined, gives the same hashes as hashing whole columns."""
     for row in (ROW, EMPTY, ROW | {"s": "", "y": b"x" * 1000}, ROW | {"s": "x" * 8, "y": b"x" * LONG_VALUE}):
         single = struct.unpack("<I", struct.pack("<f", row["f"]))[0] if row["f"] else None
         expected = slow_hash(single if name == "f" else row[name] for name in ROW)
         assert hashed(row) == [expected]
 
 
-def test_hash_is_the_same_for_ever() -> None:
-    """Rows keep their partition over releases: these numbers may never change."""
+def test_hash_never_changes() -> None:
+    """Rows keep their partition across releases, so these numbers must never change."""
     keys = pa.record_batch({"id": pa.array([0, 1, -1, 1 << 40])})
     assert hash_rows(keys).tolist() == [
         258863698125685209,
@@ -110,7 +110,7 @@ def test_hash_is_the_same_for_ever() -> None:
 
 @pytest.mark.parametrize("column", list(ROW))
 def test_every_column_counts(column: str) -> None:
-    """A row that differs in one value, or in one null, has another hash."""
+    """Rows that differ in one value or null have different hashes."""
     other = {
         "b": False,
         "i": 7,
@@ -125,8 +125,8 @@ def test_every_column_counts(column: str) -> None:
     assert len({*hashed(ROW, ROW | {column: other[column]}, ROW | {column: None}, EMPTY)}) == 4
 
 
-def test_values_do_not_run_into_each_other() -> None:
-    """The same bytes cut differently, empty text and null are all different."""
+def test_value_boundaries_count() -> None:
+    """The same bytes in other columns, empty text and null have different hashes."""
     texts = [("ab", "c"), ("a", "bc"), ("abc", ""), ("", "abc"), ("abc", None), (None, "abc")]
     batch = pa.RecordBatch.from_pylist(
         [{"x": x, "y": y} for x, y in texts], schema=pa.schema(dict.fromkeys("xy", pa.string()))
@@ -136,13 +136,13 @@ def test_values_do_not_run_into_each_other() -> None:
 
 @pytest.mark.parametrize("length", [0, 1, 7, 8, 9, 16, LONG_VALUE - 1, LONG_VALUE, LONG_VALUE + 1, 5000])
 def test_every_byte_of_text_counts(length: int) -> None:
-    """Whatever the length, the last byte and the length itself are part of the hash."""
+    """The last byte and the length are part of the hash, for any length."""
     values = [b"x" * length, b"x" * length + b"\x00", b"x" * max(0, length - 1) + b"y"]
     assert len(set(hash_rows(pa.record_batch({"v": pa.array(values)})).tolist())) == 3
 
 
 def test_layout_does_not_count() -> None:
-    """Slices, chunks and what lies under a null leave the hashes as they are."""
+    """Slices, chunks and the bytes under a null do not change hashes."""
     rows = [ROW | {"i": number, "s": "t" * number} for number in range(10)] + [EMPTY]
     whole = pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
     expected = hash_rows(whole).tolist()
@@ -154,7 +154,7 @@ def test_layout_does_not_count() -> None:
 
 
 def test_nan_is_one_value() -> None:
-    """NaNs of whatever bits are the same; the two zeros are not."""
+    """All NaNs have the same hash; the two zeros have not."""
     nans = np.array([0x7FF8000000000000, 0xFFF8000000000001], np.uint64).view(np.float64)
     first, second = hash_rows(pa.record_batch({"v": nans}))
     assert first == second
@@ -163,7 +163,7 @@ def test_nan_is_one_value() -> None:
 
 
 def test_sum_ignores_order() -> None:
-    """The sum over all rows does not depend on their order, and sees a row that is there twice."""
+    """The sum of hashes does not depend on the order of rows, and changes with a repeated row."""
     hashes = hash_rows(pa.record_batch({"v": list(range(100))}))
     assert sum_of_hashes(hashes) == sum_of_hashes(hashes[::-1])
     assert sum_of_hashes(hashes) != sum_of_hashes(np.append(hashes, hashes[:1]))
@@ -171,7 +171,7 @@ def test_sum_ignores_order() -> None:
 
 @pytest.mark.parametrize("partitions", [1, 7, 16])
 def test_partitions_are_even(partitions: int) -> None:
-    """Consecutive keys spread evenly over all partitions."""
+    """Consecutive keys are spread evenly over all partitions."""
     schema = RowSchema((ColumnDef("id", "int64", False),), ("id",), ("id",), partitions)
     counts = np.bincount(partitions_of(pa.record_batch({"id": np.arange(20_000)}), schema), minlength=partitions)
     assert len(counts) == partitions

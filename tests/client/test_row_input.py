@@ -1,4 +1,4 @@
-"""Values of Python become Arrow without losing anything, or are refused by column and reason."""
+"""Python values are converted to Arrow exactly, or rejected with the column and the reason."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ SCHEMA = RowSchema(
         ("size", 2, 2.0),
     ],
 )
-def test_values_that_say_the_same(column: str, given: Any, kept: Any) -> None:
-    """Another type of Python's, or of NumPy's, is no obstacle where nothing is lost."""
+def test_equal_values_of_other_types(column: str, given: Any, kept: Any) -> None:
+    """Values of other Python or NumPy types are converted if nothing is lost."""
     [batch] = row_batches([{"id": 1} | {column: given}], SCHEMA)
     assert batch.to_pylist()[0][column] == kept
 
@@ -53,33 +53,33 @@ def test_values_that_say_the_same(column: str, given: Any, kept: Any) -> None:
 @pytest.mark.parametrize(
     ("column", "given", "words"),
     [
-        ("id", 1.5, "1.5 is not whole"),
-        ("id", np.float32(1.5), "1.5 is not whole"),
-        ("id", Decimal("1.5"), "1.5 is not whole"),
-        ("id", float("nan"), "nan is not whole"),
+        ("id", 1.5, "1.5 is not an integer"),
+        ("id", np.float32(1.5), "1.5 is not an integer"),
+        ("id", Decimal("1.5"), "1.5 is not an integer"),
+        ("id", float("nan"), "nan is not an integer"),
         ("id", np.True_, "True is a boolean"),
         ("size", True, "True is a boolean"),
-        ("at", 5, "5 is a number: give a datetime"),
-        ("at", 1.7, "1.7 is a number: give a datetime"),
-        ("at", datetime(2026, 1, 31, 12), "a time without a time zone is no instant"),
-        ("day", 5, "5 is a number: give a date"),
-        ("day", NOON, "2026-01-31 12:00:00.00:00 is no date: take its .date"),
+        ("at", 5, "5 is a number; use a datetime"),
+        ("at", 1.7, "1.7 is a number; use a datetime"),
+        ("at", datetime(2026, 1, 31, 12), "the datetime has no time zone"),
+        ("day", 5, "5 is a number; use a date"),
+        ("day", NOON, "2026-01-31 12:00:00.00:00 is a datetime, not a date; use its .date"),
         ("ratio", 1e300, "a number is too large for float"),
     ],
 )
-def test_values_that_would_become_others(column: str, given: Any, words: str) -> None:
-    """Arrow would round and cut these without a word; also behind rows that are right, and in keys."""
+def test_values_that_arrow_would_change(column: str, given: Any, words: str) -> None:
+    """Values that Arrow would silently round or truncate are rejected, also after valid rows."""
     with pytest.raises(RowsError, match=rf"column {column} is of type .*: {words}"):
         row_batches([{"id": 1}, {"id": 2} | {column: given}], SCHEMA)
 
 
-def test_keys_that_would_become_others() -> None:
-    """Else another row would be deleted than was named."""
-    with pytest.raises(RowsError, match=r"1\.5 is not whole"):
+def test_keys_that_arrow_would_change() -> None:
+    """Otherwise `delete` would delete another row."""
+    with pytest.raises(RowsError, match=r"1\.5 is not an integer"):
         key_batches([1, 1.5], SCHEMA)
 
 
 def test_columns_without_a_name() -> None:
-    """Whatever a dict has for keys."""
+    """A dict key that is not text is an unknown column."""
     with pytest.raises(UnknownColumnError, match="no column 1; there are: id, amount"):
         row_batches([{1: 2}], SCHEMA)

@@ -1,4 +1,4 @@
-"""Routes: what the metastore's keys say, as they come and go."""
+"""`RoutingTable` as the metastore's keys change."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from evenkeel.protocol.records import (
 from evenkeel.routing.route_follower import follow
 from evenkeel.routing.routing_table import RoutingTable
 from evenkeel.runtime.clock import VirtualClock
-from tests.wire.support import turns
+from tests.wire.support import wait_until
 
 KEYS = Keys(namespace="default", store_cluster="main")
 SPEC: dict[str, Any] = {
@@ -40,7 +40,7 @@ SPEC: dict[str, Any] = {
 
 
 def test_a_deleted_table_whose_data_is_kept(routes: RoutingTable) -> None:
-    """It is neither found nor listed, also where another of its name came after it; restored, it is as before."""
+    """A dropped table is neither found nor listed, also after a new table of its name; restored, it is as before."""
     kept = encode(msgspec.structs.replace(decode(TableRecord, record(), key=""), dropped=Dropped(since=1.0)))
     routes.put(KEYS.table("orders.1"), record())
     routes.put(KEYS.table("orders.1"), kept)
@@ -68,7 +68,7 @@ def routes() -> RoutingTable:
 
 
 def test_tables(routes: RoutingTable) -> None:
-    """A table is found by its name and by its key; by key it is that one and no other of the same name."""
+    """A table is found by name and by key; a key does not match another table of the same name."""
     assert routes.put(KEYS.table("orders.1"), record(changes={"retention": "2h"})) == "orders.1"
     known = routes.table("orders")
     assert known is not None
@@ -80,7 +80,7 @@ def test_tables(routes: RoutingTable) -> None:
 
 
 def test_changes_can_be_switched_off(routes: RoutingTable) -> None:
-    """Changes are kept if the spec says so and does not say that they are not."""
+    """Changes are retained if the spec has `changes` and does not disable it."""
     for changes, kept in ((None, False), ({}, True), ({"enabled": False}, False)):
         routes.put(KEYS.table("orders.1"), record(**({} if changes is None else {"changes": changes})))
         known = routes.table("orders")
@@ -88,8 +88,8 @@ def test_changes_can_be_switched_off(routes: RoutingTable) -> None:
         assert known.changes is kept
 
 
-def test_places(routes: RoutingTable) -> None:
-    """Leaders, replicas and addresses are known as soon as their keys are; a store keeps its address when it leaves."""
+def test_leaders_replicas_and_addresses(routes: RoutingTable) -> None:
+    """Leaders, replicas and addresses follow their keys; a store keeps its address when its key is removed."""
     assert routes.put(KEYS.leader("orders.1", 3), encode(Leader("a", 5))) == "orders.1"
     routes.put(KEYS.partition("orders.1", 3).stable, encode(Stable((Peer("a", "v", 1), Peer("b", "w", 1)))))
     assert routes.put(KEYS.store("a"), encode(StoreRecord(volume="v", flight="grpc://a:1"))) == ""
@@ -105,38 +105,38 @@ def test_places(routes: RoutingTable) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "said"),
+    ("key", "value", "message"),
     [
         (KEYS.table("t.1"), b"{}", "not a TableRecord"),
         (KEYS.table("t.1"), record(partitions="x"), "spec.partitions"),
         (f"{KEYS.root}leaders/t.1/x", encode(Leader("a", 1)), "names no partition"),
     ],
 )
-def test_records_that_are_none(routes: RoutingTable, key: str, value: bytes, said: str) -> None:
-    """A key that cannot be understood is named."""
-    with pytest.raises(MalformedRecordError, match=said):
+def test_malformed_records(routes: RoutingTable, key: str, value: bytes, message: str) -> None:
+    """The error names the malformed key or field."""
+    with pytest.raises(MalformedRecordError, match=message):
         routes.put(key, value)
 
 
 async def test_following(routes: RoutingTable, caplog: pytest.LogCaptureFixture) -> None:
-    """The table follows the metastore's keys, tells whose they are, and passes over what it cannot understand."""
+    """`follow` applies changes of keys, reports their tables, and logs malformed records."""
     metastore = MemoryMetastore()
     await metastore.txn(Txn(success=(Put(KEYS.table("orders.1"), record()), Put(KEYS.table("bad.1"), b"{}"))))
-    told: list[str] = []
-    following = asyncio.create_task(follow(metastore, routes, changed=told.append))
-    await turns(lambda: routes.table("orders") is not None)
+    changed: list[str] = []
+    following = asyncio.create_task(follow(metastore, routes, changed=changed.append))
+    await wait_until(lambda: routes.table("orders") is not None)
     await metastore.txn(Txn(success=(Put(KEYS.leader("orders.1", 0), encode(Leader("a", 1))),)))
-    await turns(lambda: routes.leader("orders.1", 0) == "a")
+    await wait_until(lambda: routes.leader("orders.1", 0) == "a")
     await metastore.txn(Txn(success=(Delete(KEYS.table("orders.1")), Delete(f"{KEYS.root}leaders/", prefix=True))))
-    await turns(lambda: routes.table("orders") is None and routes.leader("orders.1", 0) == "")
-    assert set(told) == {"orders.1"}
+    await wait_until(lambda: routes.table("orders") is None and routes.leader("orders.1", 0) == "")
+    assert set(changed) == {"orders.1"}
     assert "bad.1" in caplog.text
     following.cancel()
     await asyncio.gather(following, return_exceptions=True)
 
 
 class Flaky:
-    """A metastore that is not there at first."""
+    """A metastore whose first requests fail."""
 
     def __init__(self, inner: MemoryMetastore, failures: int) -> None:
         self._inner = inner
@@ -152,11 +152,11 @@ class Flaky:
         return await self._inner.range(prefix, revision=revision)
 
 
-async def test_metastore_that_comes_later(routes: RoutingTable) -> None:
-    """A metastore that does not answer is asked again, less and less often."""
+async def test_metastore_that_is_unavailable_at_first(routes: RoutingTable) -> None:
+    """Requests to an unavailable metastore are retried with backoff."""
     inner, clock = MemoryMetastore(), VirtualClock()
     await inner.txn(Txn(success=(Put(KEYS.table("orders.1"), record()),)))
     following = asyncio.create_task(follow(Flaky(inner, 9), routes, clock=clock))
-    await turns(lambda: routes.table("orders") is not None, clock)
+    await wait_until(lambda: routes.table("orders") is not None, clock)
     following.cancel()
     await asyncio.gather(following, return_exceptions=True)

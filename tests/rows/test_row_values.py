@@ -1,4 +1,4 @@
-"""Values in JSON are those of a column's default, and come back as they were."""
+"""The JSON notation of values, and schemas of tables."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from evenkeel.rows.row_values import default_scalar, from_json, to_json
     ],
 )
 def test_values(type_name: str, written: Default, value: object) -> None:
-    """What is written stands for a value, and what that is written as stands for it again."""
+    """`from_json` reads the notation, and reverses `to_json`."""
     assert from_json(type_name, written) == value
     assert from_json(type_name, to_json(value)) == value
 
@@ -56,19 +56,19 @@ def test_values(type_name: str, written: Default, value: object) -> None:
         ("decimal(5,2)", "nan"),
     ],
 )
-def test_refused(type_name: str, written: Default) -> None:
-    """What stands for no value of the type is refused, with the type's name."""
+def test_invalid_values(type_name: str, written: Default) -> None:
+    """A value that is invalid for a type is rejected with the type's name."""
     with pytest.raises(ValueError, match=f"for a column of type {type_name.partition('(')[0]}"):
         from_json(type_name, written)
 
 
 def test_nan() -> None:
-    """NaN has a notation of its own, because JSON has none."""
+    """NaN, which JSON does not have, is written as text."""
     assert isnan(from_json("float64", to_json(float("nan"))))
 
 
 def test_schema_of_a_table() -> None:
-    """A Table's spec gives columns, keys and the number of partitions, with defaults applied."""
+    """The schema of a Table's spec has its columns, keys and number of partitions, with defaults applied."""
     spec = TableSpec.model_validate_json(
         json.dumps(
             {
@@ -95,7 +95,7 @@ def test_schema_of_a_table() -> None:
 
 
 def test_versions() -> None:
-    """A schema extends those whose columns it begins with, and no others."""
+    """A schema extends exactly those schemas whose columns are its first columns."""
     first, second, third = ColumnDef("a", "int8"), ColumnDef("b", "int8"), ColumnDef("b", "int16")
     short, long = RowSchema((first,)), RowSchema((first, second))
     assert long.version == 2

@@ -1,4 +1,4 @@
-"""Routes when another etcd answers than before."""
+"""Routes when another etcd cluster answers than before."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ async def announce(metastore: MemoryMetastore, store: str) -> None:
 
 
 async def test_routes_stay_until_another_etcd_is_adopted() -> None:
-    """An empty etcd takes no route away; one that a user had adopted is believed."""
+    """An empty etcd removes no routes; one that a user adopted does."""
     clock = VirtualClock()
     old, new = (MemoryMetastore(clock=clock, cluster_id=number) for number in (1, 0xBEEF))
-    way, routes = FlakyMetastore(old), RoutingTable(KEYS)
+    metastore, routes = FlakyMetastore(old), RoutingTable(KEYS)
     await announce(old, "a")
     await old.txn(Txn(success=(Put(KEYS.leader("orders.1", 0), encode(Leader("a", 1))),)))
-    following = asyncio.ensure_future(follow(way, routes, clock=clock))
+    following = asyncio.ensure_future(follow(metastore, routes, clock=clock))
     try:
         await pass_time(clock, 2)
         assert set(routes.stores()) == {"a"}
-        way.become(new)
+        metastore.become(new)
         await old.txn(Txn(success=(Delete(KEYS.root, prefix=True),)))  # ends the watches of the old one
         await pass_time(clock, 30)
         assert routes.leader("orders.1", 0) == "a"
         await announce(new, "b")
         await new.txn(Txn(success=(Put(KEYS.adoption, encode(Adoption(cluster="beef", request="beef"))),)))
         await pass_time(clock, 30)
-        assert set(routes.stores()) == {"a", "b"}, "a store that is not registered keeps its address"
+        assert set(routes.stores()) == {"a", "b"}, "an unregistered store keeps its address"
         assert routes.leader("orders.1", 0) == ""
     finally:
         following.cancel()
