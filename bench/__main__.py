@@ -1,4 +1,4 @@
-"""Runs the benches: all of them, or those named on the command line (`make bench ONLY=planner`)."""
+"""Run all benchmarks, or those named on the command line (`make bench ONLY=planner`)."""
 
 from __future__ import annotations
 
@@ -21,29 +21,28 @@ NOT_BENCHES = {"__main__", "report"}
 
 
 class Bench(Protocol):
-    """What every module of a subject exposes."""
+    """The interface of a subject's module."""
 
     def rows(self) -> Iterator[Row]:
-        """Measure, yielding each figure as soon as it is known."""
+        """Measure, and yield each row as soon as it is known."""
 
 
 def discover(search_path: Sequence[str]) -> list[str]:
-    """Name the benches there are; a module whose name starts with an underscore is a helper of theirs."""
+    """Return the names of all subjects; modules with a leading underscore are helpers."""
     found = (module.name for module in pkgutil.iter_modules(search_path))
     return sorted(name for name in found if name not in NOT_BENCHES and not name.startswith("_"))
 
 
 def choose(wanted: Sequence[str], *, available: Sequence[str]) -> list[str]:
-    """Return the benches to run, or refuse with the list of those there are."""
+    """Return the benchmarks to run; exit with the list of available ones if a name is unknown."""
     unknown = [name for name in wanted if name not in available]
     if unknown:
-        there_are = ", ".join(available) or "none"
-        raise SystemExit(f"error: no bench is called {', '.join(unknown)}; there are: {there_are}")
+        raise SystemExit(f"error: unknown benchmark: {', '.join(unknown)}; available: {', '.join(available) or 'none'}")
     return list(wanted) or list(available)
 
 
 def run(names: Sequence[str], report: Report) -> list[str]:
-    """Run the benches one after another; return those that failed, after having run the rest."""
+    """Run the benchmarks one after another; return those that failed."""
     failed = []
     for position, name in enumerate(names, start=1):
         report.running(name, position=position, count=len(names))
@@ -57,17 +56,17 @@ def run(names: Sequence[str], report: Report) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None, *, results: Path = RESULTS) -> int:
-    """Run what was asked for; the exit status says whether every bench got through."""
+    """Run the selected benchmarks; return the exit status."""
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="BENCH", help="run only these")
+    parser.add_argument("names", nargs="*", metavar="BENCH", help="Run only these benchmarks.")
     names = choose(parser.parse_args(arguments).names, available=discover(bench.__path__))
     results.parent.mkdir(parents=True, exist_ok=True)
     console = Console()
     with results.open("w", encoding="utf-8") as file, Report(console, file) as report:
         failed = run(names, report)
-    console.print(f"==> written to {results}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"==> results: {results}", markup=False, highlight=False, soft_wrap=True)
     if failed:
-        print(f"error: failed: {', '.join(failed)}", file=sys.stderr)
+        print(f"error: benchmarks failed: {', '.join(failed)}; see the traceback above", file=sys.stderr)
     return 1 if failed else 0
 
 

@@ -1,7 +1,6 @@
-"""Changes of tables, offered at a steady rate, and when the keys in etcd and the statuses of Tables show them.
+"""Changes tables at a steady rate, and measures when etcd's keys and the Tables' statuses show each change.
 
-One watch of etcd and one `kubectl get --watch` tell of all tables: whoever asked for every table by itself would
-measure his own questions.
+One etcd watch and one `kubectl get --watch` observe all tables, because polling each table would distort the result.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from evenkeel.protocol.records import Pending, Stable, decode
 
 __all__ = ["Change", "Watcher", "offer"]
 
-_PATIENCE: Final = 300.0
+_TIMEOUT: Final = 300.0
 _COLUMNS: Final = (
     "{.metadata.name}",
     "{.status.observedGeneration}",
@@ -32,54 +31,54 @@ _COLUMNS: Final = (
 
 
 class Change(NamedTuple):
-    """One change that was offered."""
+    """One measured change."""
 
     keys: float
-    """Seconds from the API server's answer to the last key that asks a partition to change."""
+    """Seconds from the API server's response to the last key that requests a partition's change."""
     status: float
-    """Seconds from the last switched key to the status that says so."""
+    """Seconds from the last switched key to the status that shows it."""
 
 
 class _Waiting:
-    """A change under way."""
+    """A change in progress."""
 
     def __init__(self, partitions: int, replicas: int) -> None:
         self.replicas = replicas
         self.generation = 0
         self.missing = {"pending": set(range(partitions)), "stable": set(range(partitions))}
-        self.written = self.switched = self.told = 0.0
+        self.written = self.switched = self.reported = 0.0
         self.done = asyncio.Event()
 
-    def see_key(self, kind: str, partition: int) -> None:
+    def observe_key(self, kind: str, partition: int) -> None:
         missing = self.missing[kind]
         missing.discard(partition)
         if kind == "pending" and not missing:
             self.written = self.written or time.monotonic()
         elif kind == "stable" and not missing:
             self.switched = self.switched or time.monotonic()
-        self._judge()
+        self._check()
 
-    def see_status(self, words: list[str]) -> None:
+    def observe_status(self, words: list[str]) -> None:
         if self.generation and words[:2] == [str(self.generation), str(self.replicas)] and words[2:] == ["True"] * 2:
-            self.told = self.told or time.monotonic()
-            self._judge()
+            self.reported = self.reported or time.monotonic()
+            self._check()
 
-    def _judge(self) -> None:
-        if self.switched and self.told:
+    def _check(self) -> None:
+        if self.switched and self.reported:
             self.done.set()
 
 
 class Watcher:
-    """Sees keys and statuses change."""
+    """Observes keys and statuses."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._waiting: dict[str, _Waiting] = {}
-        self._told: dict[str, list[str]] = {}
+        self._statuses: dict[str, list[str]] = {}
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[Watcher]:
-        """Watch meanwhile."""
+        """Watch while the context is open."""
         columns = '{" "}'.join(_COLUMNS)
         process = await asyncio.create_subprocess_exec(
             *(find("kubectl"), f"--kubeconfig={self._world.kubeconfig}", "get", "tables"),
@@ -97,16 +96,16 @@ class Watcher:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def change(self, name: str, *, partitions: int, replicas: int) -> Change:
-        """Change the copies of a table, and see it through."""
+        """Change a table's replica count and wait until the change is complete."""
         waiting = self._waiting[name] = _Waiting(partitions, replicas)
         patched = await self._world.kube.merge(TABLE, name, NAMESPACE, {"spec": {"replicas": replicas}})
         asked = time.monotonic()
         waiting.generation = int(patched["metadata"]["generation"])
-        waiting.see_status(self._told.get(name, []))
-        async with asyncio.timeout(_PATIENCE):
+        waiting.observe_status(self._statuses.get(name, []))
+        async with asyncio.timeout(_TIMEOUT):
             await waiting.done.wait()
         del self._waiting[name]
-        return Change(waiting.written - asked, max(0.0, waiting.told - waiting.switched))
+        return Change(waiting.written - asked, max(0.0, waiting.reported - waiting.switched))
 
     async def _watch_keys(self) -> None:
         metastore, prefix = self._world.metastore, self._world.keys.assignments()
@@ -115,15 +114,15 @@ class Watcher:
                 kind, name, partition = event.key.removeprefix(prefix).split("/")
                 waiting = self._waiting.get(name.rpartition(".")[0])
                 if waiting is not None and kind in waiting.missing and _copies(kind, event) == waiting.replicas:
-                    waiting.see_key(kind, int(partition))
+                    waiting.observe_key(kind, int(partition))
 
     async def _watch_statuses(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
         async for line in process.stdout:
             name, *words = line.decode().split()
-            self._told[name] = words
+            self._statuses[name] = words
             if name in self._waiting:
-                self._waiting[name].see_status(words)
+                self._waiting[name].observe_status(words)
 
 
 def _copies(kind: str, event: Event) -> int:
@@ -135,7 +134,7 @@ def _copies(kind: str, event: Event) -> int:
 
 
 async def offer(world: World, *, tables: int, partitions: int, changes: int, per_second: float) -> list[Change]:
-    """Changes at a steady rate, however long each takes, on tables taken at random of those that are at rest."""
+    """Start changes at a steady rate, regardless of how long each takes, on random idle tables."""
     rng, copies = random.Random(7), dict.fromkeys(range(tables), 3)
     running: dict[int, asyncio.Task[Change]] = {}
     done: list[asyncio.Task[Change]] = []

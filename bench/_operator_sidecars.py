@@ -1,8 +1,8 @@
-"""The sidecars of a thousand stores, modelled in one process: `python -m bench._operator_sidecars ETCD SPACE STORES`.
+"""Models the sidecars of a thousand stores in one process: `python -m bench._operator_sidecars ETCD SPACE STORES`.
 
-They register, lead, obey orders to lead elsewhere, and switch to whatever is pending as soon as they see it: nothing is
-copied, so what is left is the operator's time. Reports come as often as those of stores that are written to. One watch
-stands for a thousand, because it is not etcd that is measured.
+They register, lead, obey orders to hand over, and switch to pending as soon as they see it. Nothing is copied, so the
+remaining time is the operator's. They report as often as stores under load. One watch stands for a thousand, because
+etcd itself is not measured.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ REPORT_SECONDS: Final = 5.0
 _LEASE_SECONDS: Final = 60.0
 _BYTES: Final = 100_000_000
 _RATE: Final = 20_000
-"""What a partition has at first, and what is written to it in a second: 200 MB/s in all, of 10,000 of them."""
+"""Bytes written to a partition per second; with 10,000 partitions 200 MB/s in total. `_BYTES` is its initial size."""
 _IN_FLIGHT: Final = 32
 _BATCH: Final = 100
 Partition = tuple[str, int]
@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 class Sidecars:
-    """All of them."""
+    """All modelled sidecars."""
 
     def __init__(self, metastore: EtcdMetastore, keys: Keys, stores: int) -> None:
         self._metastore = metastore
@@ -55,12 +55,12 @@ class Sidecars:
         self._stores = [f"{STORE_CLUSTER}-{number}" for number in range(stores)]
         self._kvs: dict[str, Event] = {}
         self._leaders: dict[Partition, Leader] = {}
-        self._room = asyncio.Semaphore(_IN_FLIGHT)
+        self._slots = asyncio.Semaphore(_IN_FLIGHT)
         self._busy: dict[Partition, asyncio.Task[None]] = {}
         self._again: set[Partition] = set()
 
     async def run(self) -> None:
-        """Until the process ends."""
+        """Run until the process ends."""
         lease = await self._metastore.lease(_LEASE_SECONDS)
         snapshot = await self._metastore.range(self._keys.root)
         async with asyncio.TaskGroup() as tasks:
@@ -75,11 +75,11 @@ class Sidecars:
             tasks.create_task(self._report())
             async for batch in self._metastore.watch(self._keys.root, after=snapshot):
                 for event in batch.events:
-                    self._see(event)
+                    self._observe(event)
 
-    # Seeing
+    # Observing
 
-    def _see(self, event: Event) -> None:
+    def _observe(self, event: Event) -> None:
         kind, _, rest = event.key.removeprefix(self._keys.root).partition("/")
         table, slash, number = rest.partition("/")
         if event.kv is None:
@@ -90,11 +90,11 @@ class Sidecars:
             record = decode(TableRecord, event.kv.value, key=event.key)
             if record.state is TableState.READY:
                 for partition in range(record.partitions):
-                    self._stir((table, partition))
+                    self._enqueue((table, partition))
         elif slash and number.isdecimal() and kind.startswith(("partition.assignments", "leader.target")):
-            self._stir((table, int(number)))
+            self._enqueue((table, int(number)))
 
-    def _stir(self, partition: Partition) -> None:
+    def _enqueue(self, partition: Partition) -> None:
         if partition in self._busy:
             self._again.add(partition)
             return
@@ -105,7 +105,7 @@ class Sidecars:
         del self._busy[partition]
         if partition in self._again:
             self._again.discard(partition)
-            self._stir(partition)
+            self._enqueue(partition)
 
     def _view(self, partition: Partition) -> PartitionView:
         own = self._keys.partition(*partition)
@@ -115,11 +115,14 @@ class Sidecars:
     # Acting
 
     async def _step(self, partition: Partition) -> None:
-        """What the leader of a partition does next; refused where its view is old, and then the watch comes again."""
+        """Take the next action of a partition's leader;
+
+        with an outdated view it is rejected, and the watch triggers a retry.
+        """
         view, keys = self._view(partition), self._keys
         if view.stable is None or keys.table(partition[0]) not in self._kvs:
             return
-        async with self._room:
+        async with self._slots:
             if view.pending is not None:
                 table = Compare(keys.table(partition[0]), "version", ">", 0)
                 own, token = keys.partition(*partition), view.pending_mod
@@ -140,7 +143,7 @@ class Sidecars:
         await self._metastore.txn(Txn(success=(Put(self._keys.leader(*partition), encode(leader)), *more)))
 
     async def _report(self) -> None:
-        """Every store's report, spread over the time that each takes, with sizes that grow."""
+        """Write every store's report, spread over the report interval, with growing sizes."""
         turn = 0
         while True:
             turn += 1
@@ -156,7 +159,7 @@ class Sidecars:
                 await asyncio.sleep(REPORT_SECONDS / len(some))
 
     def _report_of(self, store: str, slices: dict[str, list[tuple[int, int]]]) -> Iterator[Put]:
-        """The keys of one store's report."""
+        """Yield the keys of one store's report."""
         led = sum(map(len, slices.values()))
         header = StoreLoad(replicas=3 * led, leading=led, log_bytes=led, bytes_per_second=0)
         yield Put(self._keys.load(store), encode(header))
@@ -169,7 +172,7 @@ def _batches(all_of_them: list[T]) -> Iterable[list[T]]:
 
 
 async def main(etcd: str, namespace: str, stores: int) -> None:
-    """Be all sidecars of a StoreCluster."""
+    """Run all sidecars of a StoreCluster."""
     async with EtcdMetastore(EtcdSettings(endpoints=(etcd,))) as metastore:
         await Sidecars(metastore, Keys(namespace=namespace, store_cluster=STORE_CLUSTER), stores).run()
 

@@ -1,4 +1,4 @@
-"""A control plane, a thousand nodes that kwok plays, an etcd of the stores' own, and the operator as a process."""
+"""The operator's environment: a control plane, a thousand kwok nodes, the stores' etcd, and the operator process."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ __all__ = ["NAMESPACE", "World", "all_of", "settle", "table", "until", "world"]
 
 NAMESPACE: Final = "shop"
 _AT_ONCE: Final = 16
-_PATIENCE: Final = 600.0
+_TIMEOUT: Final = 600.0
 _CALM: Final = 8
-"""So many looks in a row, two a second, that find nothing going on."""
+"""Consecutive idle polls, about two per second, before the operator counts as idle."""
 
 
 class World(NamedTuple):
-    """All of it, running."""
+    """The running environment."""
 
     kube: Kube
     metastore: EtcdMetastore
@@ -45,15 +45,15 @@ class World(NamedTuple):
     operator: Daemon
     kubeconfig: Path
     pages: int
-    """The port of the operator's pages."""
+    """The operator's HTTP port."""
 
     def resident(self) -> float:
-        """MiB that the operator's process has in memory now."""
+        """Return the operator's resident memory in MiB."""
         pages = int(Path(f"/proc/{self.operator.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
     async def requests(self) -> Counter[str]:
-        """Requests that the operator has sent to the API server so far, by what they are about; its Lease aside."""
+        """Return the operator's requests to the API server so far, by kind, without those for its Lease."""
         found = Counter[str]()
         for labels, value in await self._metric("api_requests_total"):
             if 'kind="leases"' not in labels:
@@ -61,19 +61,19 @@ class World(NamedTuple):
         return found
 
     async def at_rest(self) -> bool:
-        """Whether the operator has nothing to look at, and nothing to write."""
+        """Whether the operator has nothing to reconcile or write."""
         waiting = [await self._metric(name) for name in ("queued", "waiting_statuses", "busy_controllers")]
         orders = await self.metastore.range(self.keys.leader_targets())
         return not orders.kvs and not any(value for found in waiting for _, value in found)
 
     async def _metric(self, name: str) -> list[tuple[str, float]]:
-        """Its values, each with its labels."""
+        """Return the metric's values with their labels."""
         text = await asyncio.to_thread(_read, f"http://127.0.0.1:{self.pages}/metrics")
         found = re.findall(rf"^evenkeel_operator_{name}({{.*}})? (\S+)$", text, re.MULTILINE)
         return [(labels, float(value)) for labels, value in found]
 
     def processor_seconds(self) -> float:
-        """What the operator has taken of the processor so far."""
+        """Return the operator's CPU time so far."""
         fields = Path(f"/proc/{self.operator.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -89,15 +89,15 @@ def _read(url: str) -> str:
 
 
 async def until(what: str, condition: Callable[[], Awaitable[Any]]) -> Any:
-    """The first answer that is not false."""
-    async with asyncio.timeout(_PATIENCE):
-        while not (answer := await condition()):  # noqa: ASYNC110 - others bring it about
+    """Poll until the condition returns a true value; return it."""
+    async with asyncio.timeout(_TIMEOUT):
+        while not (answer := await condition()):  # noqa: ASYNC110 - depends on other processes
             await asyncio.sleep(0.2)
     return answer
 
 
 async def all_of(work: Iterable[Awaitable[Any]]) -> None:
-    """Do it a few at a time."""
+    """Await everything, a few at a time."""
     room = asyncio.Semaphore(_AT_ONCE)
 
     async def one(thing: Awaitable[Any]) -> None:
@@ -108,7 +108,7 @@ async def all_of(work: Iterable[Awaitable[Any]]) -> None:
 
 
 async def settle(made: World) -> None:
-    """Wait until the operator rests, and has asked nothing of the API server for longer than a status ever waits."""
+    """Wait until the operator is idle and has sent no request for longer than a status update can be delayed."""
     calm, before = 0, Counter[str]()
 
     async def calm_for_long() -> bool:
@@ -124,7 +124,7 @@ async def settle(made: World) -> None:
 
 @contextlib.asynccontextmanager
 async def world(folder: Path, *, stores: int) -> AsyncIterator[World]:
-    """Everything with one StoreCluster, one store to a node, all of them Ready."""
+    """Start everything with one StoreCluster, one store per node, and wait until all are Ready."""
     with api_server(folder) as plane:
         _install(plane.kubectl)
         async with EtcdServer(folder / "stores-etcd") as etcd:
@@ -171,7 +171,7 @@ def _start(daemons: dict[str, Daemon], kubeconfig: Path, etcd: str, *, stores: i
 
 
 async def _populate(kube: Kube, stores: int) -> None:
-    """Nodes, a StoreCluster, and its pods, which nobody but us would put on nodes."""
+    """Create nodes, a StoreCluster, and its pods, because nothing else schedules pods here."""
     names = [f"{STORE_CLUSTER}-{number}" for number in range(stores)]
     await all_of(kube.create(_node(f"node-{name}", number)) for number, name in enumerate(names))
     metadata = {"name": STORE_CLUSTER, "namespace": NAMESPACE}
@@ -212,7 +212,7 @@ def _pod(name: str, labels: dict[str, str], account: str) -> Object:
 
 
 def table(name: str, *, partitions: int) -> Object:
-    """A table of three copies."""
+    """Return a table with three replicas."""
     schema = {"columns": [{"name": "id", "type": "int64", "nullable": False}], "primaryKey": ["id"]}
     spec = {"storeCluster": STORE_CLUSTER, "partitions": partitions, "replicas": 3, "schema": schema}
     metadata = {"name": name, "namespace": NAMESPACE}

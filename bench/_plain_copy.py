@@ -1,4 +1,4 @@
-"""A file sent through one socket and synced at the other end, by two processes: what a snapshot is compared with."""
+"""The reference for snapshots: a file sent through one socket and synced at the other end, by two processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PIECE = 1 << 20
 
 
 def make_file(file: Path, size: int) -> None:
-    """Write a file that nothing can compress, durably."""
+    """Write an incompressible file and sync it."""
     with file.open("wb") as opened:
         for _ in range(size // PIECE):
             opened.write(os.urandom(PIECE))
@@ -25,7 +25,7 @@ def make_file(file: Path, size: int) -> None:
 
 
 def plain_copy(source: Path) -> float:
-    """Megabytes a second, from the first byte sent until the copy is durable."""
+    """Return the MB/s from the first byte sent until the copy is durable."""
     copy = source.with_name("copy")
     command = [sys.executable, "-m", __name__, str(copy)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:

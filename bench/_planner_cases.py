@@ -1,4 +1,4 @@
-"""Inputs of the planner's bench, and the reference it is measured against."""
+"""Inputs of the planner's benchmark, and the rendezvous hashing it is compared with."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ def store_views(
 
 
 def spread(assignment: Assignment) -> int:
-    """Most minus least replicas per store, over all stores."""
+    """Return the difference between the most and the fewest replicas per store."""
     held = np.bincount(assignment.rows.ravel(), minlength=len(assignment.stores))
     return int(held.max() - held.min())
 
 
 def rendezvous(table: TableView, stores: StoresView) -> Assignment:
-    """Highest random weight: every partition takes the stores that score best for it, as Ignite does.
+    """Assign by highest random weight, as Ignite does: every partition takes the stores with the best scores.
 
-    Scores are a 64-bit mix of partition and store, so that a store's name alone decides what it scores.
+    A score is a 64-bit mix of partition and store name.
     """
     names = [store.name for store in stores.stores]
     seeds = np.array([int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest()) for name in names])

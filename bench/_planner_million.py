@@ -1,4 +1,4 @@
-"""Plan a million partitions in a process of its own, so that its peak memory is nobody else's; print JSON."""
+"""Plans a million partitions in its own process, so that the peak memory is that of the plan; prints JSON."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""One node of PySyncObj as a process: a line on standard input asks for a window, a line with the rate answers.
+"""One PySyncObj node as a process: each line on standard input starts a measurement, whose rate it prints.
 
-A node that does not lead answers 0. Time is turned over by hand, which is quicker than by PySyncObj's own thread.
+A node that does not lead prints 0. The event loop is driven manually, which is faster than PySyncObj's own thread.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bench._raft_small import IN_FLIGHT, KEYS, VALUE, WRITES
 
 
 class _Map(SyncObj):  # type: ignore[misc]
-    """Keys and values."""
+    """A replicated map."""
 
     def __init__(self, address: str, others: list[str]) -> None:
         conf = SyncObjConf(
@@ -26,7 +26,7 @@ class _Map(SyncObj):  # type: ignore[misc]
             sendBufferSize=1 << 20,
             recvBufferSize=1 << 20,
             commandsQueueSize=4 * IN_FLIGHT,
-            # Compacting forks the process and writes nothing here; a window is no time for it.
+            # Compaction would fork the process during a measurement.
             logCompactionMinEntries=100 * WRITES,
             logCompactionMinTime=10**6,
         )
@@ -39,7 +39,7 @@ class _Map(SyncObj):  # type: ignore[misc]
 
 
 class _Window:
-    """Keeps so many calls under way until all are applied."""
+    """Keeps a fixed number of calls in flight until all are applied."""
 
     def __init__(self, node: _Map) -> None:
         self._node = node
@@ -52,7 +52,7 @@ class _Window:
         self._done += 1
 
     def rate(self) -> float:
-        """Writes a second; 0 where its leadership was lost meanwhile, and with it writes."""
+        """Return writes per second; 0 if leadership was lost during the measurement."""
         began = time.perf_counter()
         while self._done < WRITES:
             if self._lost:
@@ -60,7 +60,7 @@ class _Window:
             while self._begun < WRITES and self._begun - self._done < IN_FLIGHT:
                 self._node.put(b"key-%d" % (self._begun % KEYS), VALUE, callback=self._applied)
                 self._begun += 1
-            # Returns as soon as something arrives; spinning would take the other nodes' processors.
+            # Returns as soon as something arrives; busy waiting would take CPU time from the other nodes.
             self._node.doTick(0.001)
         return WRITES / (time.perf_counter() - began)
 

@@ -1,8 +1,8 @@
-"""How fast a store that has nothing gets a replica, beside a plain copy of as many bytes.
+"""Time to build a new replica on an empty store, compared with a plain copy of the same size.
 
-From the moment the table is to have one replica more until the new one has applied what the others have: the plan, a
-snapshot made by one state machine, sent, verified, made durable, and restored by the other. The plain copy is one
-stream into one file, synced once. What the sidecars do of it is measured by itself in `_raft_net`; the rest is SQLite.
+Measured from the request for one more replica until the new one has applied what the others have: the plan, a snapshot
+created by one state machine, sent, verified, synced, and restored by the other. The plain copy is one stream into one
+file, synced once. `_raft_net` measures the sidecars' share alone; the rest is SQLite.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bench._plain_copy import make_file, plain_copy
 from bench._raft_sides import Ours, cluster, ours
-from bench._turns import beside
+from bench._turns import compare
 from bench.report import Row
 from tests.process.process_cluster import ProcessCluster
 
@@ -28,7 +28,7 @@ AT_ONCE = 16
 
 
 def catch_up_rows() -> Iterator[Row]:
-    """A fourth replica, from nothing."""
+    """Yield the row for a fourth replica."""
     yield asyncio.run(_catch_up())
 
 
@@ -38,8 +38,8 @@ async def _catch_up() -> Row:
         await asyncio.to_thread(make_file, source, STATE_BYTES)
         async with cluster(stores=4) as running, ours(running) as side:
             await _fill(side)
-            return await beside(
-                f"a replica of {STATE_BYTES >> 20} MiB from nothing to applied, beside a plain copy",
+            return await compare(
+                f"a replica of {STATE_BYTES >> 20} MiB copied and applied, vs plain copy",
                 "MB/s",
                 ours=lambda: _one_more(running, side),
                 theirs=lambda: asyncio.to_thread(plain_copy, source),
@@ -57,7 +57,7 @@ async def _fill(side: Ours) -> None:
 
 
 async def _one_more(running: ProcessCluster, side: Ours) -> float:
-    """Megabytes a second of the fourth replica, which is then taken away again."""
+    """Return the MB/s for a fourth replica, and remove it afterwards."""
     await running.until_settled()
     began = time.perf_counter()
     await running.reconcile(4)

@@ -1,8 +1,8 @@
-"""Commits beside etcd's: one at a time, and large entries, as many at once on both sides, and as serve etcd best.
+"""Commits compared with etcd: serial commits, and large entries with the same and with etcd's best concurrency.
 
-Both sides answer when an entry is durable on a majority. Etcd has applied it by then; so a window of large entries ends
-with a read, by which our leader's state machine has applied all of them too. Followers get the time they need before
-the other side's turn. Large entries begin once the log uses its files again, as it does for the rest of its life.
+Both sides respond when an entry is durable on a majority. Etcd has applied it by then, so a window of large entries
+ends with a read, after which our leader's state machine has applied all of them too. Followers catch up before the
+other side's turn. Large entries are measured once the log reuses its files, which is its steady state.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 
 from bench._raft_sides import Ours, cluster, etcd_leader, etcd_name, ours
-from bench._turns import beside
+from bench._turns import compare
 from bench.report import Row
 from evenkeel.runtime.event_loop import retain_freed_memory
 
@@ -34,17 +34,17 @@ Put = Callable[[bytes, bytes], Awaitable[object]]
 
 
 def commit_rows() -> Iterator[Row]:
-    """Serial commits, and large entries."""
+    """Yield rows for serial commits and large entries."""
     retain_freed_memory()
     yield asyncio.run(_serial())
-    yield asyncio.run(_large(AT_ONCE, f"{AT_ONCE} at once", "; want >= 2"))
-    yield asyncio.run(_large(ETCD_AT_ONCE, f"{ETCD_AT_ONCE} at once there, {AT_ONCE} here"))
+    yield asyncio.run(_large(AT_ONCE, f"{AT_ONCE} concurrent", "; target >= 2"))
+    yield asyncio.run(_large(ETCD_AT_ONCE, f"{AT_ONCE} concurrent ({ETCD_AT_ONCE} for etcd)"))
 
 
 async def _serial() -> Row:
     async with cluster() as running, ours(running) as side, etcd_leader() as etcd:
-        return await beside(
-            f"serial commit p50, three stores, beside {etcd_name()}; want <= 1",
+        return await compare(
+            f"serial commit p50, three stores, vs {etcd_name()}; target <= 1",
             "ms",
             ours=lambda: _median_latency(side.put),
             theirs=lambda: _median_latency(etcd.put),
@@ -60,12 +60,12 @@ async def _median_latency(put: Put) -> float:
     return statistics.median(taken)
 
 
-async def _large(etcd_at_once: int, said: str, want: str = "") -> Row:
+async def _large(etcd_at_once: int, concurrency: str, target: str = "") -> Row:
     async with cluster() as running, ours(running) as side, etcd_leader() as etcd:
         for _ in range(WARM_WINDOWS):
             await _our_large(side)
-        return await beside(
-            f"64 KiB entries, {said}, beside {etcd_name()}{want}",
+        return await compare(
+            f"64 KiB entries, {concurrency}, vs {etcd_name()}{target}",
             "MB/s",
             ours=lambda: _our_large(side),
             theirs=lambda: _rate(etcd.put, at_once=etcd_at_once),
@@ -79,7 +79,10 @@ async def _our_large(side: Ours) -> float:
 
 
 async def _rate(put: Put, *, at_once: int, last: Callable[[bytes], Awaitable[None]] | None = None) -> float:
-    """Megabytes a second that workers write; a key never gets the value that it has, which some would not write."""
+    """Return the MB/s that the workers write;
+
+    a key never gets its current value again, which could be optimized away.
+    """
     values = [os.urandom(LARGE_BYTES) for _ in range(VALUES)]
     began, done = time.perf_counter(), 0
 

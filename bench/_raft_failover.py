@@ -1,7 +1,7 @@
-"""How long a group is without a leader when the processes of its leader's store are killed.
+"""Time without a leader after the processes of the leader's store were killed.
 
-From the signal to the first write that the next leader acknowledges, for a client that tries the others in turn. What
-it is compared with is the election timeout: a follower stands after one to two of them without a word.
+Measured from the signal to the first write that the next leader acknowledges, for a client that tries the other stores
+in turn. The reference is the election timeout: a follower campaigns after one to two timeouts without a message.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ENTRY = Upsert("", 0, b"key", bytes(100))
 
 
 def failover_rows() -> Iterator[Row]:
-    """The median and the worst of some kills."""
+    """Yield the median and the maximum of several failovers."""
     yield from asyncio.run(_failovers())
 
 
@@ -40,8 +40,8 @@ async def _failovers() -> list[Row]:
     median, worst = statistics.median(taken), max(taken)
     what = "failover after SIGKILL, in election timeouts"
     return [
-        Row("raft", f"{what}: median of {KILLS}; want <= 2", median, "s", timeout, median / timeout),
-        Row("raft", f"{what}: the worst of them", worst, "s", timeout, worst / timeout),
+        Row("raft", f"{what}: median of {KILLS}; target <= 2", median, "s", timeout, median / timeout),
+        Row("raft", f"{what}: maximum of {KILLS}", worst, "s", timeout, worst / timeout),
     ]
 
 

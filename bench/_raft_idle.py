@@ -1,6 +1,6 @@
-"""What groups without work cost: awake ones, which tick and send heartbeats, and those that sleep.
+"""CPU cost of idle groups: awake ones, which tick and send heartbeats, and sleeping ones.
 
-The share of a core that the busiest of three sidecars takes, from what the kernel counts for its process.
+The value is the CPU share of the busiest of three sidecars.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NEVER = ("--sleep-ticks", "1000000000")
 
 
 def idle_rows() -> Iterator[Row]:
-    """A thousand groups awake, ten thousand asleep."""
+    """Yield rows for a thousand awake groups and ten thousand sleeping ones."""
     yield asyncio.run(_share("1,000 idle groups awake", partitions=1000, awake=True, target=8.0))
     yield asyncio.run(_share("10,000 groups asleep", partitions=10_000, awake=False, target=10.0))
 
@@ -34,7 +34,7 @@ async def _share(what: str, *, partitions: int, awake: bool, target: float) -> R
         await _until_led(running)
         await _until_awake(running, partitions if awake else 0)
         share = statistics.median([await _busiest(running) for _ in range(WINDOWS)])
-    return Row("raft", f"{what}: of a core, per sidecar, of the target; want <= 1", share, "%", target, share / target)
+    return Row("raft", f"{what}: CPU per sidecar vs target; target <= 1", share, "%", target, share / target)
 
 
 async def _until_led(running: ProcessCluster) -> None:
@@ -52,7 +52,7 @@ async def _until_awake(running: ProcessCluster, each: int) -> None:
 
 
 async def _statuses(running: ProcessCluster, field: str) -> int:
-    """A sum over all sidecars."""
+    """Return the sum of a status field over all sidecars."""
     found = [await store.status() or {} for store in running.stores.values()]
     if field == "leading":
         return sum(replica["role"] == "leader" for status in found for replica in status.get("replicas", []))
@@ -60,7 +60,7 @@ async def _statuses(running: ProcessCluster, field: str) -> int:
 
 
 async def _busiest(running: ProcessCluster) -> float:
-    """Percent of a core, of the sidecar that takes most."""
+    """Return the CPU percentage of the busiest sidecar."""
     pids = [store.sidecar.pid for store in running.stores.values() if store.sidecar is not None]
     before, began = [_cpu_seconds(pid) for pid in pids], time.perf_counter()
     await asyncio.sleep(SECONDS)
@@ -69,6 +69,6 @@ async def _busiest(running: ProcessCluster) -> float:
 
 
 def _cpu_seconds(pid: int) -> float:
-    """What the process has taken so far, in its own code and in the kernel's."""
+    """Return the CPU time of the process, user and system."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,7 +1,7 @@
-"""What the shared log is measured by, beside what the same disk does without it in the same run.
+"""The shared log, compared with plain files on the same disk in the same run.
 
-References are as good as they can simply be: files allocated and zeroed beforehand, one write and one fdatasync each.
-Windows of both sides alternate, and medians count.
+The references are preallocated, zeroed files with one write and one fdatasync each. The windows of both sides
+alternate, and medians are compared.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ RECOVERED_BYTES = 96 << 20
 
 
 def log_rows() -> Iterator[Row]:
-    """Groups sharing a log, large entries, and recovery."""
+    """Yield rows for groups that share a log, large entries, and recovery."""
     for groups in (1, 10, 100):
         with tempfile.TemporaryDirectory(prefix="evenkeel-bench-") as directory:
             yield _sharing(Path(directory), groups)
@@ -46,7 +46,7 @@ def log_rows() -> Iterator[Row]:
 
 
 class _Groups:
-    """Groups that append to one log, a round at a time."""
+    """Groups that append to one log in rounds."""
 
     def __init__(self, directory: Path, groups: int, *, size: int) -> None:
         self.log, _ = SharedLog.open(FileDisk(directory / "log"))
@@ -63,7 +63,7 @@ class _Groups:
         self.log.write(records)
 
     def round(self) -> None:
-        """One entry of every group, with what it commits; compacted as it goes."""
+        """Append one entry to every group, commit the previous one, and compact."""
         self._index += 1
         index, data = self._index, self._data
         state = HardState(1, 1, index - 1)
@@ -75,7 +75,7 @@ class _Groups:
 
 
 class _Files:
-    """Files that are written and synced each by itself."""
+    """Files that are written and synced one by one."""
 
     def __init__(self, directory: Path, files: int, *, size: int, length: int) -> None:
         self._data, self._length, self._offset = os.urandom(size), length, 0
@@ -101,7 +101,7 @@ class _Files:
 
 
 def _rate(action: Callable[[], None]) -> float:
-    """Return how often a second something is done, at least three times."""
+    """Return how often per second the action completes, from at least three runs."""
     began = time.perf_counter()
     done = 0
     while done < 3 or time.perf_counter() - began < SECONDS:
@@ -121,32 +121,32 @@ def _sharing(directory: Path, groups: int) -> Row:
         stack.callback(shared.log.close)
         files = stack.enter_context(_Files(directory, groups, size=SMALL + 40, length=1 << 20))
         ours, theirs = _side_by_side(shared.round, files.round)
-    return Row("raft", f"{groups} groups sharing one log, beside a file each", ours, "rounds/s", theirs, ours / theirs)
+    return Row("raft", f"{groups} groups in one log vs one file each", ours, "rounds/s", theirs, ours / theirs)
 
 
 def _large_entries(directory: Path, groups: int) -> Row:
     with ExitStack() as stack:
         shared = _Groups(directory, groups, size=LARGE)
         stack.callback(shared.log.close)
-        # Until files are used again, as they are for the rest of a log's life.
+        # Fill until the log reuses its files, which is its steady state.
         while shared.log.stats().rounds * groups * LARGE < 6 * shared.log.settings.segment_bytes:
             shared.round()
         files = stack.enter_context(_Files(directory, 1, size=groups * LARGE, length=32 << 20))
         ours, theirs = _side_by_side(shared.round, files.round)
     scale = groups * LARGE / 1e6
-    case = f"log of {groups} x 64 KiB entries per fsync, beside plain writes"
+    case = f"log of {groups} x 64 KiB entries per fsync, vs plain writes"
     return Row("raft", case, ours * scale, "MB/s", theirs * scale, ours / theirs)
 
 
 class _Unsynced(FileDisk):
-    """What is to be recovered may be written fast."""
+    """A disk without syncs, to write the log to recover quickly."""
 
     def sync(self, name: str) -> None:
         pass
 
 
 def _recovery(directory: Path, size: int) -> Iterator[Row]:
-    """Open a log in which everything is live: appends of one entry each, of many groups in turn."""
+    """Open a log with only live entries: appends of one entry each, round-robin over many groups."""
     log, _ = SharedLog.open(_Unsynced(directory))
     groups = min(RECOVERED_GROUPS, RECOVERED_BYTES // size // 100 * 100)
     log.write([Created(group, 1, 0) for group in range(groups)])

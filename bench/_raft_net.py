@@ -1,9 +1,8 @@
-"""What the link between stores and the state-machine socket are measured by, each end in a process of its own.
+"""The link between stores and the state machine socket, each end in its own process.
 
-References are as simple as can be, on the same machine in the same run: bytes sent back and forth by an asyncio
-protocol that knows nothing, and a file sent through one socket and synced at the other end. Windows alternate, and
-medians count. Files are sent twice, and the second time counts: a virtual machine may have given free memory back to
-its host, and whoever comes first waits for it.
+The references run on the same machine in the same run: an asyncio protocol that echoes bytes, and a file sent through
+one socket and synced at the other end. Windows alternate, and medians are compared. Each file is sent twice and the
+second time counts, because a virtual machine may have returned free memory to its host.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ MESSAGES = 200_000
 ROUND_TRIPS = 5_000
 PROPOSALS = 50_000
 FILE_BYTES = 256 << 20
-_CATCH_UP = f"catch-up: {FILE_BYTES >> 20} MiB stored and verified, beside a plain copy; want >= 0.5"
+_CATCH_UP = f"catch-up: {FILE_BYTES >> 20} MiB stored and verified, vs plain copy; target >= 0.5"
 ACKNOWLEDGED = AppendResponse(5, 0, 2, 1, 3, 100, False, 0, 0, 99)
 PING = ReadRequest(5, 0, 1, 2, 3, 1)
 LAST = TimeoutNow(5, 0, 1, 2, 3)
@@ -80,14 +79,14 @@ async def _measure(folder: Path) -> list[Row]:
                 figures.setdefault(name, []).append(await window(number))
     median = {name: statistics.median(values) for name, values in figures.items()}
     return [
-        Row("raft", "peer link: small messages, one direction", median["messages"], "messages/s"),
-        _beside("peer link: one message at a time, there and back", "round trips/s", median, "round trips"),
-        _beside(_CATCH_UP, "MB/s", median, "snapshot", "plain copy"),
-        Row("raft", "state-machine socket: 64 proposals of 100 bytes at a time", median["proposals"], "proposals/s"),
+        Row("raft", "peer link: small messages, one way", median["messages"], "messages/s"),
+        _compare("peer link: one round trip at a time, vs plain asyncio", "round trips/s", median, "round trips"),
+        _compare(_CATCH_UP, "MB/s", median, "snapshot", "plain copy"),
+        Row("raft", "state machine socket: 64 concurrent proposals of 100 bytes", median["proposals"], "proposals/s"),
     ]
 
 
-def _beside(case: str, unit: str, median: dict[str, float], name: str, reference: str = "") -> Row:
+def _compare(case: str, unit: str, median: dict[str, float], name: str, reference: str = "") -> Row:
     other = median[reference or f"plain {name}"]
     return Row("raft", case, median[name], unit, other, median[name] / other)
 
@@ -120,12 +119,12 @@ class _Handler:
         return ""
 
     def stored(self, store: str, message: InstallSnapshot, directory: Path, manifest: Manifest) -> None:
-        # Like the reference's copy: what stays in the page cache slows down whoever writes next.
+        # The reference removes its copy too: pages left in the cache slow down the next writer.
         asyncio.get_running_loop().call_later(0.05, shutil.rmtree, directory)
 
 
 class _Answering(_Handler):
-    """The other store: it answers reads, and says how much came before the last message."""
+    """The other store: it answers reads, and reports how many messages came before the last one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -192,7 +191,7 @@ async def _round_trips(peers: Peers, handler: _Handler) -> float:
 
 
 class _Pong(asyncio.Protocol):
-    """Sends back what it gets."""
+    """Echoes what it receives."""
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
@@ -249,7 +248,7 @@ async def _snapshot(peers: Peers, manifest: Manifest, folder: Path, number: int)
     return FILE_BYTES / 1e6 / (time.perf_counter() - began)
 
 
-# The state-machine socket
+# The state machine socket
 
 
 class _Committing:
@@ -282,7 +281,7 @@ class _Committing:
 
 
 class _Idle:
-    """A state machine of which nothing is asked."""
+    """A state machine that expects no requests."""
 
     def __init__(self) -> None:
         self.up = asyncio.Event()
@@ -328,7 +327,7 @@ async def _serve_sidecar(path: str) -> None:
 
 
 def _child(role: str, *arguments: str) -> tuple[subprocess.Popen[str], int]:
-    """Start the other end; returns it and the port it printed."""
+    """Start the other end; return it and the port it printed."""
     command = [sys.executable, "-m", __name__, role, *arguments]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None

@@ -1,7 +1,7 @@
-"""The clusters that raft's figures come from, each with a client: ours, and three etcd members to compare with.
+"""The clusters under test, each with a client: three stores, and three etcd members for comparison.
 
-Ours is a client process (this one), the front of a state machine, its sidecar, and raft over loopback between three
-stores that sync their disks. Etcd's client is aetcd, over gRPC, connected to the member that leads.
+Our side is a client (this process), the server of a state machine, its sidecar, and raft over loopback between three
+stores that sync their disks. The etcd client is aetcd, over gRPC, connected to the leading member.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _POLL_SECONDS = 0.01
 
 @contextlib.asynccontextmanager
 async def cluster(*, replicas: int = 3, **options: Any) -> AsyncIterator[ProcessCluster]:
-    """Stores with one table, ready."""
+    """Start stores with one table that is ready."""
     with tempfile.TemporaryDirectory(prefix="evenkeel-bench-") as directory:
         async with ProcessCluster(Path(directory), **options) as made:
             await made.reconcile(replicas)
@@ -41,7 +41,7 @@ async def cluster(*, replicas: int = 3, **options: Any) -> AsyncIterator[Process
 
 
 class Ours:
-    """Connections to the fronts of all stores that hold the first partition."""
+    """Connections to the servers of all stores that hold the first partition."""
 
     def __init__(self, clients: dict[str, ReferenceClient]) -> None:
         self.clients = clients
@@ -49,7 +49,7 @@ class Ours:
         self.leader = next(iter(clients))
 
     async def find_leader(self) -> str:
-        """Ask until somebody says that it leads."""
+        """Poll until a store reports that it leads."""
         while True:
             for store, client in self.clients.items():
                 status = await client.status(self.group)
@@ -59,7 +59,7 @@ class Ours:
             await asyncio.sleep(_POLL_SECONDS)
 
     async def write(self, entry: Entry) -> Written:
-        """Write at the leader; one who is busy is asked again."""
+        """Write to the leader; retry while it is busy."""
         while True:
             outcome = await self.clients[self.leader].write(self.group, entry)
             if isinstance(outcome, Written):
@@ -72,7 +72,7 @@ class Ours:
         await self.write(Upsert("", 0, key, value))
 
     async def read(self, key: bytes) -> None:
-        """Read a key: everything written before is applied then, at the leader."""
+        """Read a key; the leader has then applied all earlier writes."""
         await self.clients[self.leader].get(self.group, key)
 
     async def until_applied(self) -> None:
@@ -102,7 +102,7 @@ async def ours(running: ProcessCluster) -> AsyncIterator[Ours]:
 
 
 async def _connect(store: StoreProcesses) -> ReferenceClient:
-    """Connect as soon as the front is up."""
+    """Connect as soon as the server accepts connections."""
     while True:
         with contextlib.suppress(OSError):
             return await ReferenceClient.connect(LOOPBACK, store.front)
@@ -110,13 +110,13 @@ async def _connect(store: StoreProcesses) -> ReferenceClient:
 
 
 def etcd_name() -> str:
-    """Which etcd it is compared with."""
+    """Return the name and version of the etcd that is compared."""
     return "etcd " + ".".join(map(str, find_etcd().version))
 
 
 @contextlib.asynccontextmanager
 async def etcd_leader() -> AsyncIterator[aetcd.Client]:
-    """Three members of etcd as they come, and a client of the one that leads."""
+    """Start three etcd members with default settings, and yield a client of the leader."""
     with tempfile.TemporaryDirectory(prefix="evenkeel-bench-") as directory:
         async with EtcdCluster(Path(directory)) as members:
             leader = urlsplit(await _leading(members.endpoints[0]))
@@ -125,7 +125,7 @@ async def etcd_leader() -> AsyncIterator[aetcd.Client]:
 
 
 async def _leading(endpoint: str) -> str:
-    """Where the member that leads is reached."""
+    """Return the client URL of the leading member."""
     asked = urlsplit(endpoint)
     async with aetcd.Client(host=asked.hostname, port=asked.port) as client:
         while (status := await client.status()).leader is None:  # noqa: ASYNC110 - of another process

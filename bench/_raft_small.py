@@ -1,8 +1,8 @@
-"""Many small writes at once beside PySyncObj's, which keeps everything in memory and syncs no disk.
+"""Many concurrent small writes, compared with PySyncObj, which keeps everything in memory and syncs no disk.
 
-Ours are gathered by the client, as clients with many small writes do, and counted once the leader's state machine has
-applied them. PySyncObj's are calls of a replicated method in the leader's own process, without a client's hop, sent in
-its largest sensible batches and turned over without a pause; they count when their callback says that they are applied.
+Our client batches writes, as clients with many small writes do; a write counts once the leader's state machine has
+applied it. PySyncObj's writes are calls of a replicated method in the leader's own process, without a network hop,
+sent in its largest sensible batches; they count when their callback reports that they are applied.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import time
 from collections.abc import AsyncIterator, Iterator
 
 from bench._raft_sides import Ours, cluster, ours
-from bench._turns import beside
+from bench._turns import compare
 from bench.report import Row
 from evenkeel.metastore.etcd_server import die_with_parent, free_port
 from evenkeel_reference.batching_client import BatchingClient
 from evenkeel_reference.reference_server import Written
-from tests.process.cluster import LOOPBACK
+from tests.process.process_cluster import LOOPBACK
 
 __all__ = ["IN_FLIGHT", "KEYS", "VALUE", "WRITES", "small_rows"]
 
@@ -30,15 +30,15 @@ KEYS = 1000
 
 
 def small_rows() -> Iterator[Row]:
-    """Concurrent small writes."""
+    """Yield the row for concurrent small writes."""
     yield asyncio.run(_small())
 
 
 async def _small() -> Row:
     async with cluster() as running, ours(running) as side, _pysyncobj() as theirs:
-        writes = BatchingClient(side.clients[side.leader], side.group, writer="bench", most=IN_FLIGHT // 2)
-        return await beside(
-            f"{len(VALUE)}-byte writes, {IN_FLIGHT:,} at once, beside PySyncObj; want >= 2",
+        writes = BatchingClient(side.clients[side.leader], side.group, writer="bench", max_batch=IN_FLIGHT // 2)
+        return await compare(
+            f"{len(VALUE)}-byte writes, {IN_FLIGHT:,} concurrent, vs PySyncObj; target >= 2",
             "writes/s",
             ours=lambda: _our_writes(side, writes),
             theirs=theirs.measure,
@@ -79,7 +79,7 @@ class _PySyncObj:
             await node.wait()
 
     async def measure(self) -> float:
-        """Writes a second, as the leader counts them."""
+        """Return the leader's writes per second."""
         while True:
             for node in self._nodes:
                 assert node.stdin is not None

@@ -1,9 +1,9 @@
-"""A table on three stores, as clients have it: Arrow Flight in front, raft and DuckDB behind, disks synced.
+"""A table on three stores as clients use it: Arrow Flight in front, raft and DuckDB behind, with synced disks.
 
-Writes count when all three replicas have applied them: durable and readable, folded into the rows later. They are
-compared with what etcd takes (three members, small puts, as many at once as serve it well) and with a DuckDB that
-upserts the same batches without replication. Scans are linearizable and come from the leader; they are compared with
-DuckDB handing the same rows over in this process.
+A write counts when all three replicas have applied it: it is durable and readable, and folded into the rows later. The
+references are etcd (three members, small puts, with the concurrency that suits it) and a DuckDB that upserts the same
+batches without replication. Scans are linearizable reads from the leader; the reference is DuckDB returning the same
+rows in this process.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ TABLE: Final = "orders"
 
 
 def cluster_rows() -> Iterator[Row]:
-    """Writes by size of batch, then a scan."""
+    """Yield rows for writes by batch size, then for a scan."""
     for size, amount in AMOUNTS.items():
         yield from asyncio.run(_writes(size, amount))
     yield asyncio.run(_scan())
 
 
 class BenchCluster(TableCluster):
-    """Stores with the benches' table."""
+    """Stores with the benchmark's table."""
 
     def spec(self, replicas: int) -> bytes:
         columns = [{"name": c.name, "type": c.type, "nullable": c.nullable} for c in SCHEMA.columns]
@@ -64,7 +64,7 @@ class BenchCluster(TableCluster):
         )
 
     async def place(self, places: Sequence[Sequence[str]]) -> None:
-        """Bring each partition to these stores, of which the first leads."""
+        """Move each partition to these stores; the first one leads."""
         partitions, replicas = self.partitions, len(places[0])
         raw = msgspec.Raw(self.spec(replicas))
         desired = DesiredTable(
@@ -77,11 +77,11 @@ class BenchCluster(TableCluster):
         await drive(requests, metastore=self.metastore, epoch=self.epoch)
 
     def connect(self) -> Client:
-        """A client of all stores."""
+        """Return a client of all stores."""
         return Client([store.address for store in self.stores.values() if isinstance(store, TableStore)])
 
     async def serving(self) -> bool:
-        """Whether all stores answer clients and know of the table, and every partition is led."""
+        """Whether all stores serve clients and know the table, and every partition has a leader."""
         leading = 0
         for store in self.stores:
             client = self.client(store)
@@ -95,7 +95,7 @@ class BenchCluster(TableCluster):
         return leading == self.partitions and await asyncio.to_thread(self._is_routed)
 
     def _is_routed(self) -> bool:
-        """Whether every store tells clients where the table is."""
+        """Whether every store can route clients to the table."""
         for store in self.stores.values():
             assert isinstance(store, TableStore)
             with Client([store.address]) as client:
@@ -104,15 +104,15 @@ class BenchCluster(TableCluster):
         return True
 
     async def until_applied(self, indexes: dict[int, int]) -> None:
-        """Wait until every replica has these indexes of its partitions."""
+        """Wait until every replica has applied these indexes of its partitions."""
         await self._until_all(lambda group: group["applied"] >= indexes.get(group["partition"], 0))
 
     async def until_folded(self) -> None:
-        """Wait until no store has anything left to do behind the writers' back."""
+        """Wait until no store has background work left."""
         await self._until_all(lambda group: not group["unfolded"])
 
     async def _until_all(self, holds: Callable[[dict[str, int]], bool]) -> None:
-        """Wait until something holds for every replica."""
+        """Wait until the condition holds for every replica."""
         for store in self.stores:
             client = self.client(store)
             try:
@@ -126,7 +126,7 @@ class BenchCluster(TableCluster):
 async def bench_cluster(
     *, stores: int = 3, partitions: int = 1, replicas: int = 3, flags: tuple[str, ...] = ()
 ) -> AsyncIterator[BenchCluster]:
-    """Stores with the table, ready for clients."""
+    """Start stores with the table, ready for clients."""
     with tempfile.TemporaryDirectory(prefix="evenkeel-bench-") as directory:
         async with BenchCluster(Path(directory), stores=stores, partitions=partitions, flags=flags) as made:
             await made.reconcile(replicas)
@@ -154,15 +154,15 @@ async def _writes(size: int, amount: int) -> list[Row]:
                     return rows / await asyncio.to_thread(upsert_plain, plain, batches)
 
                 found = await in_turn(ours, lambda: _etcd_puts(etcd), unreplicated, windows=3)
-    what = f"{size:,}-row batches applied on three replicas, beside"
+    what = f"{size:,}-row batches applied on three replicas, vs"
     return [
-        median_row("store", f"{what} {etcd_name()} puts; want >= 20", "rows/s", [(f[0], f[1]) for f in found]),
-        median_row("store", f"{what} one plain DuckDB; want >= 0.3", "rows/s", [(f[0], f[2]) for f in found]),
+        median_row("store", f"{what} {etcd_name()} puts; target >= 20", "rows/s", [(f[0], f[1]) for f in found]),
+        median_row("store", f"{what} one plain DuckDB; target >= 0.3", "rows/s", [(f[0], f[2]) for f in found]),
     ]
 
 
 async def _etcd_puts(etcd: aetcd.Client) -> float:
-    """Puts a second of small values."""
+    """Return puts of small values per second."""
     began, done = time.perf_counter(), 0
 
     async def work(worker: int) -> None:
@@ -194,7 +194,7 @@ async def _scan() -> Row:
                     )
 
                 found = await in_turn(ours, locally, windows=7)
-    case = f"scan of {KEYS:,} rows by a client, beside DuckDB in its own process; want >= 0.5"
+    case = f"scan of {KEYS:,} rows by a client, vs DuckDB in-process; target >= 0.5"
     return median_row("store", case, "MB/s", [(f[0], f[1]) for f in found])
 
 

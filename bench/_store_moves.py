@@ -1,9 +1,9 @@
-"""What moving replicas costs: clients that write meanwhile, and bytes copied for targets that were superseded.
+"""The cost of moving replicas: latency of concurrent writes, and bytes copied for superseded targets.
 
-A rebalance moves one of the two replicas of every partition of a table to the third store; its leader stays, so that
-what a write has to do is the same before and meanwhile. It goes unthrottled first, then under a limit by which copying
-alone takes three tenths of that; a client that writes one row after the other meanwhile is compared with itself just
-before. Targets are superseded by asking for five replicas, and for three again in mid copy.
+A rebalance moves one of the two replicas of every partition to the third store; the leader stays, so that a write
+costs the same before and during the rebalance. The first rebalance is unthrottled; the throttle of the second makes
+copying alone take three tenths of that time. A client that writes one row after another is compared with itself right
+before the rebalance. Targets are superseded by a request for five replicas, and for three again during the copy.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SUPERSEDED_RATE: Final = 4 << 20
 
 
 def move_rows() -> Iterator[Row]:
-    """Writes during a rebalance, how long that takes, and what was copied in vain."""
+    """Yield write latency during a rebalance, its duration, and wasted copies."""
     yield from asyncio.run(_rebalances())
     yield from asyncio.run(_superseded())
 
@@ -48,7 +48,7 @@ def _fill(client: Client, millions: int) -> None:
         client.table(TABLE).upsert(pa.Table.from_batches(batches_of(KEYS, 1, first=number * KEYS)))
 
 
-# Writes meanwhile
+# Writes during a rebalance
 
 
 async def _rebalances() -> list[Row]:
@@ -56,7 +56,7 @@ async def _rebalances() -> list[Row]:
         moves = _Moves(cluster)
         free = statistics.median([(await moves.pair())[2] for _ in range(WINDOWS)])
         copied = await _total(cluster, "snapshot_bytes_total") / WINDOWS
-    # Every byte goes out of one store and into another, and a store has one limit for both.
+    # Every byte leaves one store and enters another, and a store has one throttle for both.
     rate = 2 * copied / len(cluster.stores) / (LONGER * free)
     flags = ("--bytes-per-second", str(int(rate)))
     async with bench_cluster(partitions=PARTITIONS, replicas=2, flags=flags) as cluster:
@@ -64,16 +64,16 @@ async def _rebalances() -> list[Row]:
         pairs = [await moves.pair() for _ in range(WINDOWS)]
     p99 = median_row(
         "store",
-        "p99 of writes during a throttled rebalance, beside before; want <= 1.1",
+        "p99 of writes during a throttled rebalance vs before; target <= 1.1",
         "ms",
         [(during, before) for before, during, _ in pairs],
     )
     taken = statistics.median(seconds for _, _, seconds in pairs)
-    return [p99, Row("store", "throttled rebalance, beside unthrottled; want <= 1.5", taken, "s", free, taken / free)]
+    return [p99, Row("store", "throttled vs unthrottled rebalance; target <= 1.5", taken, "s", free, taken / free)]
 
 
 class _Moves:
-    """A client that writes, before and while replicas move to and fro."""
+    """A client that writes before and while replicas move back and forth."""
 
     def __init__(self, cluster: BenchCluster) -> None:
         self._cluster = cluster
@@ -81,7 +81,7 @@ class _Moves:
         self._rows = batches_of(1, 500)
 
     async def pair(self) -> tuple[float, float, float]:
-        """The p99 before and during, in milliseconds, and how long the rebalance took."""
+        """Return the p99 before and during in milliseconds, and the duration of the rebalance."""
         with self._cluster.connect() as client:
             if not self._turn:
                 await self._move()
@@ -94,7 +94,7 @@ class _Moves:
         return before, during, taken
 
     async def _move(self) -> None:
-        """Put what every partition has beside its leader onto the other store."""
+        """Move every partition's follower to the other store."""
         stores, self._turn = sorted(self._cluster.stores), self._turn + 1
         away = 1 + self._turn % 2
         await self._cluster.place([(stores[n % 3], stores[(n + away) % 3]) for n in range(PARTITIONS)])
@@ -111,19 +111,19 @@ class _Moves:
         return statistics.quantiles(latencies, n=100, method="inclusive")[-1]
 
 
-# What is copied in vain
+# Wasted copies
 
 
 class _Waste(NamedTuple):
-    """Megabytes copied to replicas that were not wanted any more in the end."""
+    """Megabytes copied to replicas that the last target does not have."""
 
     all: float
     late: float
-    """More than a second after the new target was written."""
+    """Copied more than a second after the new target was written."""
 
 
 async def _superseded() -> list[Row]:
-    """All three modes on one scenario: every byte of it is copied to a replica that the last target does not have."""
+    """Run one scenario in all three modes; every byte goes to a replica that the last target does not have."""
     flags = ("--bytes-per-second", str(SUPERSEDED_RATE))
     async with bench_cluster(stores=5, partitions=PARTITIONS, flags=flags) as cluster:
         with cluster.connect() as client:
@@ -135,17 +135,17 @@ async def _superseded() -> list[Row]:
             waste = await _superseded_in(cluster, mode)
             case = f"bytes copied for superseded targets, retarget {mode.value}"
             rows += [
-                Row("store", f"{case}, beside Queue; want <= 0.3", waste.all, "MB", queued.all, waste.all / queued.all),
-                Row("store", f"{case}, later than 1 s after the new target was written; want 0", waste.late, "MB"),
+                Row("store", f"{case}, vs Queue; target <= 0.3", waste.all, "MB", queued.all, waste.all / queued.all),
+                Row("store", f"{case}, more than 1 s after the new target; target 0", waste.late, "MB"),
             ]
         return rows
 
 
 async def _superseded_in(cluster: BenchCluster, mode: Retarget) -> _Waste:
-    """Ask for five replicas, and for three again in mid copy, some times.
+    """Request five replicas and, during the copy, three again; several times.
 
-    Nothing else is copied, so all bytes that sidecars sent count: those of copies that were called off, and those of
-    copies that were completed and then deleted.
+    Nothing else is copied, so all bytes that sidecars sent count: those of cancelled copies, and those of copies that
+    were completed and then deleted.
     """
     begun, late = await _copied(cluster), 0.0
     for _ in range(SUPERSEDED_ROUNDS):
@@ -174,7 +174,7 @@ async def _copied(cluster: BenchCluster) -> float:
 
 
 async def _total(cluster: BenchCluster, metric: str) -> float:
-    """A figure, summed over all sidecars."""
+    """Return the sum of a metric over all sidecars."""
     return sum([await asyncio.to_thread(_metric, store, metric) for store in cluster.stores.values()])
 
 

@@ -1,4 +1,4 @@
-"""The table that stores are measured with, its batches, and the plain DuckDB that they are measured beside."""
+"""Table and batches of the store benchmarks, and the plain DuckDB they are compared with."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KEYS: Final = 1_000_000
 
 
 def batches_of(size: int, count: int, *, first: int = 0) -> list[pa.RecordBatch]:
-    """Rows of a million keys from the first on, no key twice in a batch."""
+    """Return batches of random rows from a range of a million keys, without duplicate keys in a batch."""
     rng = np.random.default_rng(7)
     names = pa.array([f"customer-{number}" for number in range(5000)])
     made = []
@@ -46,14 +46,14 @@ def batches_of(size: int, count: int, *, first: int = 0) -> list[pa.RecordBatch]
 
 
 def open_plain(directory: Path) -> duckdb.DuckDBPyConnection:
-    """A DuckDB of one's own, with the same table."""
+    """Open a DuckDB with the same table."""
     con = duckdb.connect(str(directory / "plain.duckdb"))
     con.execute("CREATE TABLE t (id BIGINT PRIMARY KEY, amount DOUBLE, customer VARCHAR, quantity INTEGER)")
     return con
 
 
 def upsert_plain(con: duckdb.DuckDBPyConnection, batches: Sequence[pa.RecordBatch]) -> float:
-    """Upsert batches, a transaction each; the seconds it took."""
+    """Upsert batches in one transaction each; return the seconds it took."""
     started = time.perf_counter()
     for batch in batches:
         con.register("incoming", pa.Table.from_batches([batch]))

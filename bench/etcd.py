@@ -1,8 +1,8 @@
-"""How fast a change of all partitions of a table reaches etcd, beside what etcd itself can take in the same run.
+"""How fast a plan that changes all partitions of a table is written to etcd, compared with etcd's own throughput.
 
-The ceiling is plain puts of the same size, 120 to a transaction, as many at once as the plan uses; a plan also
-compares five keys of every partition, and whether its plan and its operator are still in charge. It starts from the
-partitions as whoever made the plan has read them.
+The reference is plain puts of the same size, 120 per transaction, with the plan's concurrency. A plan also compares
+five keys of every partition, and that the plan and the operator's epoch are current. It starts from the partitions as
+the planner has read them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ KEYS = Keys(namespace="bench", store_cluster="stores")
 
 
 def rows() -> Iterator[Row]:
-    """The metastore's row of the targets."""
+    """Yield the rows of the metastore."""
     yield from asyncio.run(_measure())
 
 
@@ -59,7 +59,7 @@ async def _measure() -> list[Row]:
         Row("etcd", f"change {PARTITIONS} partitions, etcd {version}", seconds, "s"),
         Row(
             "etcd",
-            "keys written by it, beside 120-put transactions; want >= 0.5",
+            "keys written by the change, vs 120-put transactions; target >= 0.5",
             rate,
             "keys/s",
             ceiling,
@@ -69,7 +69,7 @@ async def _measure() -> list[Row]:
 
 
 async def _round(metastore: EtcdMetastore, epoch: Epoch, number: int) -> tuple[float, tuple[int, float]]:
-    """The ceiling and, right after it, a change of a table of its own."""
+    """Measure the reference and then a change of a new table."""
     table = f"orders.{number}"
     await _create(metastore, epoch, table)
     return await _ceiling(metastore, number), await _change(metastore, epoch, table)
@@ -90,7 +90,7 @@ async def _create(metastore: EtcdMetastore, epoch: Epoch, table: str) -> None:
 
 
 async def _change(metastore: EtcdMetastore, epoch: Epoch, table: str) -> tuple[int, float]:
-    """Give every partition a new target; keys written and seconds from the plan's head to the last partition's keys."""
+    """Give every partition a new target; return keys written, and seconds from the plan's head to the last key."""
     snapshot = TableSnapshot(KEYS, table, await read_at_one_revision(metastore, read_table(KEYS, table).prefixes))
     plan = _shifted(snapshot)
     assert snapshot.head_kv is not None
@@ -118,7 +118,7 @@ async def _change(metastore: EtcdMetastore, epoch: Epoch, table: str) -> tuple[i
 
 
 def _shifted(snapshot: TableSnapshot) -> Plan:
-    """Every partition moves one replica: the store after its last takes over from its first."""
+    """Return a plan that moves one replica of every partition: from its first store to the one after its last."""
     assert snapshot.plan is not None
     names = [store.name for store in snapshot.stores.stores]
     at = {name: number for number, name in enumerate(names)}
@@ -131,7 +131,7 @@ def _shifted(snapshot: TableSnapshot) -> Plan:
 
 
 async def _ceiling(metastore: EtcdMetastore, number: int) -> float:
-    """Keys per second that etcd takes in 120-put transactions: as many keys and bytes as a change writes."""
+    """Return keys per second of 120-put transactions with as many keys and bytes as a change writes."""
     value = b"x" * 120
     txns = [
         Txn(success=tuple(Put(f"/ceiling/{number}/{at}", value) for at in range(first, first + 120)))

@@ -1,10 +1,9 @@
-"""The operator with 200 tables of 50 partitions on 1,000 nodes: how soon it does what a spec asks for, and says so.
+"""The operator with 200 tables of 50 partitions on 1,000 nodes: how soon it carries out a spec and updates the status.
 
-A real API server and real etcds, nodes by kwok, modelled sidecars that switch at once; EVENKEEL_BENCH_SCALE=0.1 is a
-tenth of it. Times are taken outside of the operator, for changes that come at a steady rate once all is at rest: from
-the API server's answer to a changed spec until the last of the table's 50 `pending` keys is in etcd (sixteen partitions
-at a time change, `maxConcurrent`, so this waits for those before), and from the last switched `stable` key until the
-Table's status says so.
+A real API server and real etcds, kwok nodes, and modelled sidecars that switch at once; EVENKEEL_BENCH_SCALE=0.1 runs a
+tenth of it. Times are measured outside of the operator, for changes at a steady rate: from the API server's response
+to a changed spec until the last of the table's 50 `pending` keys is in etcd (`maxConcurrent` allows sixteen partitions
+at a time, so this includes waiting), and from the last switched `stable` key until the Table's status shows it.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _ABOUT: Final = {
 def rows() -> Iterator[Row]:
     if missing := lacking("kube-apiserver", "kubectl", "kwok"):
         raise InvalidInputError(
-            f"not built yet: {', '.join(missing)} (make binaries ONLY=cluster; make binaries ONLY=kwok)"
+            f"missing binaries: {', '.join(missing)}; run make binaries ONLY=cluster and make binaries ONLY=kwok"
         )
     with tempfile.TemporaryDirectory() as folder, asyncio.Runner() as runner:
         found = _measure(Path(folder))
@@ -69,7 +68,7 @@ async def _measure(folder: Path) -> AsyncGenerator[Row, None]:
         began = time.monotonic()
         await all_of(made.kube.create(table(f"t{number}", partitions=PARTITIONS)) for number in range(TABLES))
         await until("all tables ready", lambda: _all_balanced(made, replicas=3))
-        yield _row("from nothing to all Ready and balanced", time.monotonic() - began, "s")
+        yield _row("create all tables until Ready and balanced", time.monotonic() - began, "s")
         await settle(made)
         async for row in _changes(made):
             yield row
@@ -77,22 +76,22 @@ async def _measure(folder: Path) -> AsyncGenerator[Row, None]:
         began = time.monotonic()
         await all_of(_scale(made, f"t{number}", 5) for number in range(TABLES))
         await until("all tables scaled", lambda: _all_balanced(made, replicas=5))
-        yield _row("all tables changed at once, until all is told", time.monotonic() - began, "s")
+        yield _row("change all tables at once, until all statuses show it", time.monotonic() - began, "s")
         await settle(made)
         used, began = made.processor_seconds(), time.monotonic()
         await asyncio.sleep(20)
         idle = 100 * (made.processor_seconds() - used) / (time.monotonic() - began)
-        yield _row("processor at rest, while stores report", idle, "% of a core")
+        yield _row("CPU idle, with store reports", idle, "% of a core")
         yield _row("memory", made.resident(), "MiB")
 
 
 async def _changes(made: World) -> AsyncGenerator[Row, None]:
-    """Now to four copies and now to three."""
+    """Alternate between four and three replicas."""
     before, used, began = await made.requests(), made.processor_seconds(), time.monotonic()
     done = await offer(made, tables=TABLES, partitions=PARTITIONS, changes=CHANGES, per_second=PER_SECOND)
     seconds, spent = time.monotonic() - began, made.processor_seconds() - used
     await settle(made)
-    yield _row(f"{CHANGES} changes measured, {PER_SECOND:g} a second offered", CHANGES / seconds, "changes/s")
+    yield _row(f"{CHANGES} changes, {PER_SECOND:g} per second offered", CHANGES / seconds, "changes/s")
     for name, times in (
         ("spec to keys", [one.keys for one in done]),
         ("keys to status", [one.status for one in done]),
@@ -102,8 +101,8 @@ async def _changes(made: World) -> AsyncGenerator[Row, None]:
     asked = await made.requests() - before
     yield _row("requests to the API server per change", asked.total() / CHANGES, "requests")
     for what, kinds in _ABOUT.items():
-        yield _row(f"of these {what}", sum(asked[kind] for kind in kinds) / CHANGES, "requests")
-    yield _row("processor while tables change", 100 * spent / seconds, "% of a core")
+        yield _row(f"of these, {what}", sum(asked[kind] for kind in kinds) / CHANGES, "requests")
+    yield _row("CPU while tables change", 100 * spent / seconds, "% of a core")
 
 
 async def _scale(made: World, name: str, replicas: int) -> int:

@@ -1,8 +1,8 @@
-"""The planner's targets, beside rendezvous hashing on the same work in the same run.
+"""The planner's targets, compared with rendezvous hashing on the same input in the same run.
 
-`ratio` is value over reference: what rendezvous hashing took or scored, or the target. Times are medians of interleaved
-runs, because the machines are noisy. The million partitions are planned in a process of their own, whose peak memory
-counts everything in it: the interpreter, the table planned afresh, and the plan for one more store.
+`ratio` is value divided by reference; the reference is the result of rendezvous hashing, or the target. Times are
+medians of interleaved runs. The million partitions are planned in a separate process; its peak memory includes the
+interpreter, the initial plan, and the plan for one more store.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ def rows() -> Iterator[Row]:
 
 
 def _one_more_store(partitions: int, stores: int, *, milliseconds: float | None) -> Iterator[Row]:
-    """One store joins: how even, how many moves, how long."""
+    """Yield spread, moves and time for one joining store."""
     table, fewer, more = table_view(partitions), store_views(stores), store_views(stores + 1)
     case = f"{partitions:,} x 3, {stores} + 1 stores"
     before = _plan(table, Assignment.empty(partitions), fewer)
     after = _plan(table, before, more)
     hashed_before, hashed_after = rendezvous(table, fewer), rendezvous(table, more)
     ours, theirs = _medians(lambda: _plan(table, before, more), lambda: rendezvous(table, more))
-    yield _row(f"{case}: spread beside rendezvous; lower is better", spread(after), "replicas", spread(hashed_after))
+    yield _row(f"{case}: spread vs rendezvous; lower is better", spread(after), "replicas", spread(hashed_after))
     moves = changes(hashed_before, hashed_after).moves
-    yield _row(f"{case}: moves beside rendezvous; lower is better", changes(before, after).moves, "moves", moves)
-    yield _row(f"{case}: time beside rendezvous; lower is better", ours, "ms", theirs)
+    yield _row(f"{case}: moves vs rendezvous; lower is better", changes(before, after).moves, "moves", moves)
+    yield _row(f"{case}: time vs rendezvous; lower is better", ours, "ms", theirs)
     if milliseconds is not None:
-        yield _row(f"{case}: time of the target; want <= 1", ours, "ms", milliseconds)
+        yield _row(f"{case}: time vs target; target <= 1", ours, "ms", milliseconds)
 
 
 def _other_events() -> Iterator[Row]:
-    """10,000 x 3 on 100 stores in five zones: what else happens to a table, against a second."""
+    """Yield times of other events, for 10,000 x 3 on 100 stores in five zones, with a target of one second."""
     table, stores = table_view(10_000), store_views(100, zones=5)
     before = _plan(table, Assignment.empty(10_000), stores)
     events: dict[str, Callable[[], Assignment]] = {
@@ -58,7 +58,7 @@ def _other_events() -> Iterator[Row]:
     }
     for name, event in events.items():
         (median,) = _medians(event)
-        yield _row(f"10,000 x 3, 100 stores, 5 zones, {name}: time of the target; want <= 1", median, "ms", 1000)
+        yield _row(f"10,000 x 3, 100 stores, 5 zones, {name}: time vs target; target <= 1", median, "ms", 1000)
 
 
 def _million() -> Iterator[Row]:
@@ -66,10 +66,10 @@ def _million() -> Iterator[Row]:
     root = Path(__file__).parent.parent
     answer = json.loads(subprocess.run(command, cwd=root, check=True, capture_output=True).stdout)
     case = "1,000,000 x 3, 10,000 + 1 stores"
-    yield _row(f"{case}: spread of the target 1; want <= 1", answer["spread"], "replicas", 1)
-    yield _row(f"{case}: moves of the least possible; want 1", answer["moves"], "moves", 3_000_000 // 10_001)
-    yield _row(f"{case}: time of the target; want <= 1", answer["one_more"], "ms", 2000)
-    yield _row(f"{case}: peak memory of the target; want <= 1", answer["peak"], "MiB", 1024)
+    yield _row(f"{case}: spread vs target; target <= 1", answer["spread"], "replicas", 1)
+    yield _row(f"{case}: moves vs minimum; target 1", answer["moves"], "moves", 3_000_000 // 10_001)
+    yield _row(f"{case}: time vs target; target <= 1", answer["one_more"], "ms", 2000)
+    yield _row(f"{case}: peak memory vs target; target <= 1", answer["peak"], "MiB", 1024)
     yield Row("planner", "1,000,000 x 3, 10,000 stores, new table: time; lower is better", answer["fresh"], "ms")
 
 
@@ -78,7 +78,7 @@ def _plan(table: TableView, previous: Assignment, stores: StoresView) -> Assignm
 
 
 def _medians(*actions: Callable[[], Assignment]) -> list[float]:
-    """Milliseconds of each action, the median of turns taken one after another."""
+    """Return the median milliseconds of each action, run in turn."""
     taken: list[list[float]] = [[] for _ in actions]
     for _ in range(RUNS):
         for times, action in zip(taken, actions, strict=True):

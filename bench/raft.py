@@ -1,4 +1,4 @@
-"""Raft and its log, beside what else there is, on the same machine in the same run."""
+"""Raft and its log, compared with references on the same machine in the same run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How figures reach people and files: a table that grows while the benches run, and JSON lines beside it."""
+"""Result rows: a table that grows while the benchmarks run, and JSON lines in a file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HEADINGS = ("bench", "case", "value", "unit", "reference", "ratio")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure; `ratio` is what a target is stated in, where there is a reference to compare with."""
+    """One result; `ratio` is value divided by reference, and targets are stated in it."""
 
     bench: str
     case: str
@@ -30,7 +30,7 @@ class Row:
 
 
 class Report:
-    """Takes rows as they arrive; redraws a table on a terminal, prints one line per row into a pipe."""
+    """Receives rows as they arrive; redraws a table in a terminal, prints one line per row into a pipe."""
 
     def __init__(self, console: Console, results: TextIO) -> None:
         self._console = console
@@ -41,7 +41,7 @@ class Report:
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
-            # Redrawn only between rows: a thread that redraws on its own would be measured along.
+            # Redraw only between rows: a background thread would distort the measurements.
             self._live = Live(console=self._console, get_renderable=self._render, auto_refresh=False)
             self._live.start()
         else:
@@ -56,7 +56,7 @@ class Report:
             self._live.stop()
 
     def running(self, bench: str, *, position: int, count: int) -> None:
-        """Say which bench the coming rows belong to."""
+        """Show which benchmark is running."""
         self._running = f"==> {bench} ({position} of {count})"
         if self._live is None:
             self._console.print(self._running, markup=False, highlight=False)
@@ -64,7 +64,7 @@ class Report:
             self._live.refresh()
 
     def add(self, row: Row) -> None:
-        """Show the row and write it down at once, so that an interrupted run keeps what it measured."""
+        """Show the row and write it at once, so that an interrupted run keeps its results."""
         self._rows.append(row)
         self._results.write(json.dumps(asdict(row)) + "\n")
         self._results.flush()

@@ -1,8 +1,8 @@
-"""Spark reads and writes four million rows of a table on three stores, beside Parquet files of the same rows.
+"""Spark reads and writes four million rows of a table on three stores, compared with Parquet files of the same rows.
 
-Both sides run in one Spark on this machine, in turns, and are read by columns. A scan adds up hashes of all columns, so
-that every value has to be there; a write is over when all rows are acknowledged: on the disks of two of three stores,
-where Parquet has one copy that nobody has synced.
+Both sides run alternately in one local Spark, with columnar reads. A scan sums up hashes of all columns, so that every
+value is read. A write ends when all rows are acknowledged, which means synced on two of three stores; Parquet has one
+copy, not synced.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from bench._turns import median_row
 from bench.report import Row
 from demo.cluster import NAME, DemoCluster
-from demo.spark import starting
+from demo.spark import background_spark
 from evenkeel.cli import resource_commands
 from evenkeel.model.resource_loading import load_yaml
 
@@ -28,7 +28,7 @@ STORES: Final = 3
 _TASKS: Final = 8
 _SCANS: Final = 5
 _WRITES: Final = 3
-_PATIENCE: Final = 300.0
+_TIMEOUT: Final = 300.0
 _TABLE: Final = """\
 apiVersion: evenkeel.dev/v1alpha1
 kind: Table
@@ -48,20 +48,20 @@ spec:
 
 
 def rows(count: int = ROWS) -> Iterator[Row]:
-    """Writes, then scans of what was written last."""
+    """Yield a row for writes, then one for scans of the rows written last."""
     with tempfile.TemporaryDirectory(prefix="evenkeel-bench-") as name:
         folder = Path(name)
         up = ("--stores", str(STORES))
-        with starting(folder / "spark") as spark, DemoCluster(folder / "cluster", up=up) as cluster:
+        with background_spark(folder / "spark") as spark, DemoCluster(folder / "cluster", up=up) as cluster:
             sides = _Sides(spark(), _endpoints(cluster), folder / "numbers.parquet", count)
             yield sides.measured("writes", sides.write, sides.write_parquet, times=_WRITES)
-            yield sides.measured("scans", sides.scan, sides.scan_parquet, times=_SCANS, want="; want >= 0.65")
+            yield sides.measured("scans", sides.scan, sides.scan_parquet, times=_SCANS, target="; target >= 0.65")
 
 
 def _endpoints(cluster: DemoCluster) -> str:
     [table] = load_yaml(_TABLE, "the bench's table")
     cluster.do(cluster.session.resources.apply(table))
-    cluster.verb(lambda found: resource_commands.wait_for(found, "table/numbers", "Ready", within=_PATIENCE))
+    cluster.verb(lambda found: resource_commands.wait_for(found, "table/numbers", "Ready", within=_TIMEOUT))
     return ",".join(cluster.verb(lambda found: found.endpoints(NAME)))
 
 
@@ -75,11 +75,11 @@ class _Sides:
         self._count = count
 
     def measured(
-        self, what: str, ours: Callable[[], None], theirs: Callable[[], None], *, times: int, want: str = ""
+        self, what: str, ours: Callable[[], None], theirs: Callable[[], None], *, times: int, target: str = ""
     ) -> Row:
-        """Both sides in turns; the first time of each does not count."""
+        """Measure both sides alternately; the first window of each is a warm-up."""
         pairs = [(self._rate(ours), self._rate(theirs)) for _ in range(times + 1)][1:]
-        case = f"{what} of {self._count:,} rows on {STORES} stores, beside Parquet{want}"
+        case = f"{what} of {self._count:,} rows on {STORES} stores, vs Parquet{target}"
         return median_row("spark", case, "rows/s", pairs)
 
     def _rate(self, work: Callable[[], None]) -> float:
@@ -108,4 +108,4 @@ class _Sides:
     def _summed(self, frame: DataFrame) -> None:
         hashed = "sum(cast(xxhash64(id, amount, customer, quantity) as decimal(20, 0)))"
         [row] = frame.selectExpr("count(*) as rows", f"{hashed} as checksum").collect()
-        assert row.rows == self._count, f"{row.rows} of {self._count} rows are there"
+        assert row.rows == self._count, f"found {row.rows} of {self._count} rows"

@@ -1,9 +1,9 @@
-"""Rows applied and read by a store, beside a DuckDB of one's own on the same machine in the same run.
+"""Rows applied and read by a store, compared with a plain DuckDB on the same machine in the same run.
 
-Applying is measured on the state machine itself, without raft: entries handed over one by one as they are answered, and
-as many as wait at once, as a busy log hands them over. The time includes folding everything in the end. Plain DuckDB
-upserts the same batches into one table with a primary key, a transaction each. Scans go through Flight on loopback, and
-are compared with DuckDB handing the same rows over as Arrow.
+Applying is measured on the state machine itself, without raft: entries sent one at a time, and 64 at once, as a busy
+log sends them. The time includes folding everything at the end. The plain DuckDB upserts the same batches into one
+table with a primary key, in one transaction each. Scans go through Flight on loopback; the reference is DuckDB
+returning the same rows as Arrow.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ GROUP, REPLICA = 1, 1
 
 
 def rows() -> Iterator[Row]:
-    """One store by itself, then three as a cluster."""
+    """Yield the rows of a single store, then those of a cluster of three."""
     yield from asyncio.run(_measure())
     yield from cluster_rows()
     yield from move_rows()
@@ -51,11 +51,11 @@ async def _measure() -> list[Row]:
             plain = _timed_plain(batches)
             pairs.append((plain, await _timed_apply(batches, at_once=1), await _timed_apply(batches, at_once=64)))
         total = size * len(batches)
-        for place, how in ((1, "one by one"), (2, "64 at once")):
+        for place, how in ((1, "one at a time"), (2, "64 at once")):
             reference, seconds = sorted(((p[0], p[place]) for p in pairs), key=lambda pair: pair[0] / pair[1])[
                 ROUNDS // 2
             ]
-            case = f"upserts of {size} rows, applied {how}, beside plain DuckDB"
+            case = f"upserts of {size} rows, applied {how}, vs plain DuckDB"
             found.append(Row("store", case, total / seconds, "rows/s", total / reference, reference / seconds))
     found.append(await _scan())
     return found
@@ -105,13 +105,13 @@ def _apply(machine: StoreStateMachine, index: int, entry: bytes) -> asyncio.Futu
 
 
 class _NoSidecar:
-    """Says that everything applied is everything there is."""
+    """Answers that everything applied is everything committed."""
 
     def __init__(self, machine: StoreStateMachine) -> None:
         self._machine = machine
 
     async def read_index(self, group: int, replica: int) -> ReadAt:
-        return ReadAt(self._machine.applied(group))
+        return ReadAt(self._machine.queue.applied(group))
 
 
 async def _scan() -> Row:
@@ -145,7 +145,7 @@ async def _scan() -> Row:
         client.close()
         await asyncio.to_thread(server.close)
         await machine.stop()
-    case = f"scan of {KEYS} rows through Flight, beside DuckDB to Arrow"
+    case = f"scan of {KEYS} rows through Flight, vs DuckDB to Arrow"
     return Row("store", case, size / served, "MB/s", size / local, local / served)
 
 

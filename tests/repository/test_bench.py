@@ -90,7 +90,7 @@ def test_json_keys_are_the_documented_ones(monkeypatch: pytest.MonkeyPatch, tmp_
 
 def test_unknown_name_is_refused_with_what_there_is() -> None:
     """A mistyped name runs nothing and lists the names there are."""
-    with pytest.raises(SystemExit, match=r"no bench is called plannre; there are: etcd, planner"):
+    with pytest.raises(SystemExit, match=r"unknown benchmark: plannre; available: etcd, planner"):
         choose(["planner", "plannre"], available=["etcd", "planner"])
 
 
