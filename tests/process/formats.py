@@ -29,13 +29,14 @@ RENAMED: dict[str, str] = {
     "evenkeel_store.engine.log_entries": "evenkeel_store.entries",
     "evenkeel_store.engine.snapshot_files": "evenkeel_store.snapshots",
     "evenkeel_raft.host.replica_label": "evenkeel_raft.host.labels",
+    "ReplicaLabel": "Label",
     "evenkeel_raft.net.peer_frames": "evenkeel_raft.net.frames",
     "evenkeel_raft.log.log_records": "evenkeel_raft.log.records",
     "evenkeel_raft.core.raft_types": "evenkeel_raft.core.types",
     "evenkeel_raft.net.files.snapshot_manifest": "evenkeel_raft.net.files.manifest",
     "evenkeel.wire.socket_messages": "evenkeel.wire.messages",
 }
-"""By the present name of a module, its name in the previous release."""
+"""By the present name of a module or type, its name in the previous release."""
 
 _DEEPEST = 8
 _DIFFERENT = 97
@@ -50,7 +51,7 @@ def formats() -> dict[str, tuple[Any, str]]:
         ("socket: sidecar", "evenkeel.wire.socket_messages", "FromSidecar", "msgpack"),
         ("socket: store", "evenkeel.wire.socket_messages", "FromStore", "msgpack"),
         ("raft log", "evenkeel_raft.log.log_records", "StoredRecord", "msgpack"),
-        ("raft log: label", "evenkeel_raft.host.replica_label", "Label", "msgpack"),
+        ("raft log: label", "evenkeel_raft.host.replica_label", "ReplicaLabel", "msgpack"),
         ("raft log: configuration", "evenkeel_raft.core.raft_types", "ConfChange", "msgpack"),
         ("snapshot: manifest", "evenkeel_raft.net.files.snapshot_manifest", "Manifest", "msgpack"),
         ("snapshot: about", "evenkeel_store.engine.snapshot_files", "_About", "json"),
@@ -58,7 +59,8 @@ def formats() -> dict[str, tuple[Any, str]]:
         ("store: group", "evenkeel_store.engine.journal", "KeptGroup", "msgpack"),
         ("store: step", "evenkeel_store.engine.group_metadata", "Step", "msgpack"),
     ):
-        found[name] = getattr(_module(module), attribute), how
+        names = _module(module)
+        found[name] = getattr(names, attribute if hasattr(names, attribute) else RENAMED[attribute]), how
     for prefix, module in (("record", "evenkeel.protocol.records"), ("flight", "evenkeel.wire.flight")):
         names = _module(module)
         for name in names.__all__:

@@ -1,4 +1,4 @@
-"""Clusters that end with the test."""
+"""Fixture that creates clusters and closes them after the test."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Stores for tests: hosts on real disks and sockets, reference state machines beside them, and virtual time."""
+"""Stores for tests: hosts on real disks and sockets, reference state machines, and virtual time."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -22,6 +22,7 @@ from evenkeel.wire.store_socket import StoreSocket
 from evenkeel_raft.core.raft_types import Settings
 from evenkeel_raft.host.host import Host
 from evenkeel_raft.host.host_settings import HostSettings
+from evenkeel_raft.host.raft_replica import Replica
 from evenkeel_raft.log.shared_log import LogSettings
 from evenkeel_raft.shared.identity import Address
 from evenkeel_raft.shared.raft_groups import Partition
@@ -31,44 +32,46 @@ from evenkeel_reference.reference_state import State
 
 LOOPBACK = "127.0.0.1"
 ORDERS = Partition("orders.1", 0)
-# Virtual time can run ahead of a busy machine's disks: state machines get longer than by default to answer.
+# Virtual time can outrun a busy machine's disks, so state machines get longer than by default to answer.
 QUICK = HostSettings(raft=Settings(election_ticks=10, heartbeat_ticks=2), lag_seconds=10.0)
+SHORT_LOG = msgspec.structs.replace(QUICK, keep_log_bytes=2000)
 SMALL_LOG = LogSettings(segment_bytes=1 << 20, round_bytes=1 << 18)
+VALUES = {f"k{number}": "v" * 200 for number in range(60)}
 
 
-class Wayward(ReferenceMachine):
-    """A state machine that can be told not to do its part."""
+class FaultyMachine(ReferenceMachine):
+    """A state machine whose requests can be made to fail or hang."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         self.asked: Counter[str] = Counter()
         self.refuse: dict[str, str] = {}
-        """By kind of request: the answer is `failed`, with this text."""
+        """By kind of request: fail with this text."""
         self.hold: set[str] = set()
-        """Kinds of requests that are not begun, and not answered, before `release`."""
+        """Kinds of requests that wait until `release`."""
         self._held: list[Callable[[], None]] = []
 
     def release(self) -> None:
-        """Do everything now that was held."""
+        """Execute all held requests."""
         self.hold = set()
         held, self._held = self._held, []
         for request in held:
             request()
 
     def open(self, group: int, replica: int, request: Open, answer: Callable[[Any], None]) -> None:
-        self._do("open", answer, lambda: super(Wayward, self).open(group, replica, request, answer))
+        self._do("open", answer, lambda: super(FaultyMachine, self).open(group, replica, request, answer))
 
     def apply(self, group: int, replica: int, request: Apply, answer: Callable[[Any], None]) -> None:
-        self._do("apply", answer, lambda: super(Wayward, self).apply(group, replica, request, answer))
+        self._do("apply", answer, lambda: super(FaultyMachine, self).apply(group, replica, request, answer))
 
     def snapshot(self, group: int, replica: int, directory: Path, answer: Callable[[Any], None]) -> None:
-        self._do("snapshot", answer, lambda: super(Wayward, self).snapshot(group, replica, directory, answer))
+        self._do("snapshot", answer, lambda: super(FaultyMachine, self).snapshot(group, replica, directory, answer))
 
     def restore(self, group: int, replica: int, request: Restore, answer: Callable[[Any], None]) -> None:
-        self._do("restore", answer, lambda: super(Wayward, self).restore(group, replica, request, answer))
+        self._do("restore", answer, lambda: super(FaultyMachine, self).restore(group, replica, request, answer))
 
     def destroy(self, group: int, replica: int, answer: Callable[[Any], None]) -> None:
-        self._do("destroy", answer, lambda: super(Wayward, self).destroy(group, replica, answer))
+        self._do("destroy", answer, lambda: super(FaultyMachine, self).destroy(group, replica, answer))
 
     def _do(self, kind: str, answer: Callable[[Any], None], request: Callable[[], None]) -> None:
         self.asked[kind] += 1
@@ -81,16 +84,16 @@ class Wayward(ReferenceMachine):
 
 
 class Member:
-    """One store: a host, and a state machine that can be taken away."""
+    """One store: a host, and a state machine that can be stopped."""
 
     def __init__(self, name: str, directory: Path, clock: VirtualClock, settings: HostSettings) -> None:
         self.clock_ahead = 0.0
-        """By how many seconds its wall clock is wrong."""
+        """Error of its wall clock in seconds."""
         self.name = name
         self.directory = directory
         self.clock = clock
         self.settings = settings
-        self._machine: Wayward | None = None
+        self._machine: FaultyMachine | None = None
         self.end: StoreSocket | None = None
         self._running: asyncio.Task[None] | None = None
         self._host: Host | None = None
@@ -130,9 +133,9 @@ class Member:
             assert not self._host.failed.done(), self._host.failed.exception()
             self._host = None
 
-    async def start_machine(self, **wayward: Any) -> None:
-        self._machine = machine = Wayward(self.directory / "state")
-        for name, value in wayward.items():
+    async def start_machine(self, **faults: Any) -> None:
+        self._machine = machine = FaultyMachine(self.directory / "state")
+        for name, value in faults.items():
             setattr(machine, name, value)
         self.end = StoreSocket(
             self.directory / "raft.sock", volume=machine.volume, state_machine=machine, clock=self.clock
@@ -148,7 +151,7 @@ class Member:
         self._machine = self.end = self._running = None
 
     @property
-    def machine(self) -> Wayward:
+    def machine(self) -> FaultyMachine:
         assert self._machine is not None
         return self._machine
 
@@ -164,7 +167,7 @@ class Member:
         return self.host.leading(ORDERS) if self.up else None
 
     async def state(self) -> dict[str, str]:
-        """What the state machine holds of the group."""
+        """Return the rows of the state machine."""
         group = group_number(*ORDERS)
 
         def read(state: State) -> dict[str, str]:
@@ -175,7 +178,7 @@ class Member:
 
 
 class Cluster:
-    """Some stores that know each other."""
+    """Stores that know each other."""
 
     def __init__(self, directory: Path, *names: str, settings: HostSettings = QUICK) -> None:
         self.clock = VirtualClock()
@@ -184,7 +187,7 @@ class Cluster:
             (directory / name).mkdir(exist_ok=True)
             self.members[name] = Member(name, directory / name, self.clock, settings)
         self._sequence = 0
-        self._stopped: set[str] = set()  # whose disks do not go on
+        self._stopped: set[str] = set()  # stores whose disks make no progress
 
     def __getitem__(self, name: str) -> Member:
         return self.members[name]
@@ -196,7 +199,7 @@ class Cluster:
         self.introduce()
 
     def introduce(self) -> None:
-        """Let all stores that are up know each other."""
+        """Register all running stores with each other."""
         everybody = {member.name: member.address for member in self.members.values() if member.up}
         for member in self.members.values():
             if member.up:
@@ -208,7 +211,7 @@ class Cluster:
             await member.stop()
 
     async def until(self, condition: Callable[[], object], *, step: float = 0.02) -> None:
-        """Let the loop turn, and time pass, until something holds."""
+        """Run the event loop, and advance virtual time, until a condition holds."""
         async with asyncio.timeout(60):
             while not condition():
                 for _ in range(20):
@@ -217,7 +220,7 @@ class Cluster:
                 self.clock.advance(step)
 
     async def _let_disks_keep_up(self) -> None:
-        """Disks are real and time is not: it must not run ahead of a slow one, only of one that does not go on."""
+        """Wait for slow disks, because virtual time must not outrun them; skip disks that make no progress."""
         for _ in range(50):
             busy = {name for name, member in self.members.items() if not member.disk_idle}
             self._stopped &= busy
@@ -227,14 +230,14 @@ class Cluster:
         self._stopped = busy
 
     async def begin(self, *names: str) -> None:
-        """Begin the group with these voters."""
+        """Start the group with these voters."""
         peers = tuple(self[name].peer() for name in names)
         for name in names:
             await self[name].host.start(ORDERS, Start(self[name].peer(), Configuration(peers)))
         await self.until(self.leader)
 
     def leader(self) -> Member | None:
-        """Whoever leads and has committed in its term."""
+        """Return the leader that has committed in its term, if any."""
         for member in self.members.values():
             if member.up and (view := member.view) is not None and view.committed_in_term:
                 return member
@@ -251,7 +254,7 @@ class Cluster:
         return member.end.propose(group, member.machine.replica(group) or 0, data)
 
     async def write(self, **values: str) -> list[Committed]:
-        """Write through the leader until it is committed."""
+        """Write through the leader, with retries until it is committed."""
         written = []
         for key, value in values.items():
             self._sequence += 1
@@ -273,14 +276,14 @@ class Cluster:
         return future.result()
 
     async def equal(self, names: Sequence[str], expected: dict[str, str]) -> None:
-        """Wait until the state machines of these stores hold this."""
+        """Wait until the state machines of these stores hold these rows."""
         async with asyncio.timeout(60):
             while [await self[name].state() for name in names] != [expected] * len(names):
                 await asyncio.sleep(0)
                 self.clock.advance(0.02)
 
     async def change(self, *target: Peer, token: int) -> None:
-        """Take the group to another configuration, as the agent would."""
+        """Change the group's configuration, as the agent would."""
         await self.until(lambda: self.leader() is not None and self._step(tuple(sorted(target)), token))
 
     def _step(self, target: tuple[Peer, ...], token: int) -> bool:
@@ -307,3 +310,23 @@ class Cluster:
             outgoing = () if same else voters(applied.peers)
             leader.host.propose(ORDERS, Configuration(target, outgoing=outgoing, token=token))
         return False
+
+
+NewCluster = Callable[..., Awaitable[Cluster]]
+"""The fixture that creates clusters."""
+
+
+def replica_of(member: Member) -> Replica:
+    """Return the member's replica of `ORDERS`."""
+    return member.host._replicas.by_group[group_number(*ORDERS)]
+
+
+def problem(member: Member) -> str:
+    """Return the reported problem of the member's replica of `ORDERS`."""
+    return member.host.reports()[ORDERS].problem
+
+
+async def pass_time(cluster: Cluster, seconds: float) -> None:
+    """Advance virtual time."""
+    until = cluster.clock.now() + seconds
+    await cluster.until(lambda: cluster.clock.now() >= until)

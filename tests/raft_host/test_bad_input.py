@@ -1,9 +1,8 @@
-"""What a host finds on its disk, or hears from peers, and cannot be right: it says so, and nobody else is harmed."""
+"""Invalid data on the disk or from peers: reported, without harm to other groups."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
 from functools import partial
 
 import msgspec
@@ -19,21 +18,18 @@ from evenkeel_raft.errors import WrongVolumeError
 from evenkeel_raft.host.host import Host
 from evenkeel_raft.shared.raft_configurations import member
 from evenkeel_raft.shared.raft_groups import Partition
-from tests.raft_host.support import LOOPBACK, Cluster, Member
-from tests.raft_host.test_state_machines import problem, replica_of
-
-NewCluster = Callable[..., Awaitable[Cluster]]
+from tests.raft_host.support import LOOPBACK, Member, NewCluster, problem, replica_of
 
 
 async def run(store: Member, *, name: str, cluster: str) -> Host:
-    """Open a store's directory as somebody else."""
+    """Open a store's directory under another name."""
     return await Host.open(
         store.directory / "raft", store=name, cluster=cluster, socket=store.directory / "s", listen=(LOOPBACK, 0)
     )
 
 
-async def test_another_store_s_log_is_refused(new_cluster: NewCluster) -> None:
-    """A disk that was swapped is refused by name, also one from another cluster; where it belongs it is taken."""
+async def test_the_volume_of_another_store_is_refused(new_cluster: NewCluster) -> None:
+    """A volume of another store or cluster is refused; its own store accepts it."""
     cluster = await new_cluster("a")
     await cluster.begin("a")
     await cluster["a"].stop()
@@ -45,10 +41,8 @@ async def test_another_store_s_log_is_refused(new_cluster: NewCluster) -> None:
     await cluster.write(x="1")
 
 
-async def test_a_disk_that_cannot_note_peers_is_no_end(
-    new_cluster: NewCluster, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Peers are known all the same, which is said once, and noted when that is possible again."""
+async def test_an_unwritable_peers_file_is_tolerated(new_cluster: NewCluster, caplog: pytest.LogCaptureFixture) -> None:
+    """Peers work even if their file cannot be written; that is logged once and retried at the next change."""
     cluster = await new_cluster("a", "b")
     store = cluster["a"]
     known = (store.directory / "raft" / "peers.json").read_bytes()
@@ -66,8 +60,8 @@ async def test_a_disk_that_cannot_note_peers_is_no_end(
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b'{"b":7}', b'{"\xff":["h",1,"v"]}', b'{"b":' + b"[" * 100_000])
-async def test_damaged_notes_of_peers_are_none(new_cluster: NewCluster, text: bytes) -> None:
-    """A host starts without knowing its peers; the metastore will tell."""
+async def test_a_damaged_peers_file_is_ignored(new_cluster: NewCluster, text: bytes) -> None:
+    """A host with a damaged peers file starts without peers."""
     cluster = await new_cluster("a")
     await cluster.begin("a")
     await cluster["a"].stop()
@@ -77,10 +71,10 @@ async def test_damaged_notes_of_peers_are_none(new_cluster: NewCluster, text: by
     assert cluster["a"].host.status.peer_states() == {}
 
 
-async def test_one_group_s_nonsense_stops_that_group_alone(
+async def test_an_invalid_configuration_stops_one_group(
     new_cluster: NewCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A configuration nobody can read breaks the replica that is told it; other groups of its store go on."""
+    """An undecodable configuration stops only its own replica."""
     cluster = await new_cluster("a")
     await cluster.begin("a")
     store, other = cluster["a"], Partition("orders.1", 1)
@@ -94,12 +88,12 @@ async def test_one_group_s_nonsense_stops_that_group_alone(
     await cluster.write(x="1")
     assert problem(store) == ""
     assert not store.host.failed.done()
-    told = [record for record in caplog.records if getattr(record, "table", "") == other.fields()["table"]]
-    assert [(record.levelno, vars(record)["partition"]) for record in told] == [(logging.ERROR, other.partition)]
+    logged = [record for record in caplog.records if getattr(record, "table", "") == other.fields()["table"]]
+    assert [(record.levelno, vars(record)["partition"]) for record in logged] == [(logging.ERROR, other.partition)]
 
 
-async def test_a_bug_in_one_group_stops_that_group_alone(new_cluster: NewCluster) -> None:
-    """Whatever goes wrong in a replica, those that wait for their turn behind it get it."""
+async def test_a_bug_stops_one_group(new_cluster: NewCluster) -> None:
+    """An unexpected exception in one replica does not affect those queued behind it."""
     cluster = await new_cluster("a")
     await cluster.begin("a")
     store, other = cluster["a"], Partition("orders.1", 1)
@@ -114,20 +108,20 @@ async def test_a_bug_in_one_group_stops_that_group_alone(new_cluster: NewCluster
 
 
 async def test_a_volume_of_another_cluster_version_is_refused(new_cluster: NewCluster) -> None:
-    """A volume remembers the cluster version; a release that does not support it refuses before it opens the log."""
+    """A release that does not support the volume's cluster version refuses it before opening the log."""
     cluster = await new_cluster("a")
     await cluster.begin("a")
     assert cluster["a"].host.version == 1
     volume = cluster["a"].directory / "raft" / "log" / "volume.json"
-    told: list[int] = []
+    formats: list[int] = []
 
-    def tell(version: int) -> None:
-        told.append(msgspec.json.decode(volume.read_bytes())["format"])
+    def record_format(version: int) -> None:
+        formats.append(msgspec.json.decode(volume.read_bytes())["format"])
 
-    cluster["a"].host._machine.set_cluster_version = tell  # type: ignore[method-assign]
+    cluster["a"].host._machine.set_cluster_version = record_format  # type: ignore[method-assign]
     cluster["a"].host.set_version(1)
     cluster["a"].host.set_version(2)
-    assert told == [1, 2], "the first release refuses the volume before the state machine writes what it cannot read"
+    assert formats == [1, 2], "the first release refuses the volume before the state machine writes what it cannot read"
     await cluster["a"].stop()
     await cluster["a"].start()
     assert cluster["a"].host.version == 2

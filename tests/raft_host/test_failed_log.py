@@ -1,4 +1,4 @@
-"""A log that fails ends the process, and the process's log says why."""
+"""A failed log ends the process with a log record that says why."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def host(tmp_path: Path) -> AsyncIterator[Host]:
 
 
 async def write_until_collected(host: Host) -> None:
-    """Fill segments of which only the first entries stay alive."""
+    """Fill segments in which only the first entries stay alive."""
     write = host._context.writer.write
     await write(Created(1, 1, 0), Created(2, 1, 0), append(2, 1, 4))
     for index in range(1, 100):
@@ -40,10 +40,10 @@ async def write_until_collected(host: Host) -> None:
         await write(compacted(1, index))
 
 
-async def test_a_bug_is_logged_with_its_place(
+async def test_a_bug_is_logged_with_its_traceback(
     host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever the collector meets: the error names it, and the traceback says where."""
+    """A bug in the collector is logged with its traceback."""
 
     def impossible(_self: Extents, _first: int, _last: int, *, round_: int) -> list[tuple[int, int]]:
         raise KeyError(round_)
@@ -60,7 +60,7 @@ async def test_a_bug_is_logged_with_its_place(
 async def test_a_failed_disk_is_one_line(
     host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A traceback says nothing about a disk."""
+    """A disk error is logged without a traceback."""
 
     def fail(_self: FileDisk, _name: str) -> None:
         raise OSError(errno.EIO, "the disk is dying")

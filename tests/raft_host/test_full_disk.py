@@ -1,10 +1,10 @@
-"""A disk without room: writes are refused, others lead, and all goes on by itself when there is room again."""
+"""A full disk: writes are refused, other stores lead, and the store recovers when there is space."""
 
 from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,18 +12,16 @@ import pytest
 
 from evenkeel.wire.socket_messages import Busy, Committed, NotLeader
 from evenkeel_reference.reference_entries import Upsert, encode_entry
-from tests.raft_host.support import ORDERS, Cluster, Member
-from tests.raft_host.test_state_machines import replica_of
+from tests.raft_host.support import ORDERS, Cluster, Member, NewCluster, replica_of
 
-NewCluster = Callable[..., Awaitable[Cluster]]
 SIZE = 12 << 20
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own, of twelve megabytes, for the store `a`.
+    """A file system of twelve megabytes for the store `a`.
 
-    To be asked for before the cluster: it must end after it, for a log whose disk is taken away fails, and rightly so.
+    Request it before the cluster, so that it is unmounted after the cluster is closed.
     """
     directory = tmp_path / "a" / "raft"
     directory.mkdir(parents=True)
@@ -37,13 +35,13 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 class Balloon:
-    """A file that takes all the room there is."""
+    """A file that takes all free space."""
 
     def __init__(self, disk: Path) -> None:
         self._path = disk / "balloon"
 
     def blow_up(self) -> None:
-        """Take it all; the log may take some at the same moment."""
+        """Take all space, even if the log allocates some at the same time."""
         with self._path.open("wb") as file:
             while room := os.statvfs(self._path.parent).f_bavail:
                 with suppress(OSError):
@@ -55,15 +53,15 @@ class Balloon:
 
 
 async def fill(cluster: Cluster, store: Member, values: dict[str, str]) -> None:
-    """Write until a store is out of room."""
+    """Write until a store's disk is full."""
     while not store.host.full:
         more = {f"k{(len(values) + number) % 300}": "v" * 20_000 for number in range(10)}
         await cluster.write(**more)
         values |= more
 
 
-async def test_a_full_disk_and_others(small_disk: Path, new_cluster: NewCluster) -> None:
-    """Another leads and clients are served; with room again the store has missed nothing, and may lead."""
+async def test_a_full_disk_with_other_stores(small_disk: Path, new_cluster: NewCluster) -> None:
+    """Another store leads and serves; with space again, the store has missed nothing and may lead."""
     cluster = await new_cluster("a", "b", "c")
     poor, balloon, values = cluster["a"], Balloon(small_disk), dict[str, str]()
     await cluster.begin("a", "b", "c")
@@ -92,8 +90,8 @@ async def test_a_full_disk_and_others(small_disk: Path, new_cluster: NewCluster)
     await cluster.write(y="2")
 
 
-async def test_a_full_disk_and_nobody_else(small_disk: Path, new_cluster: NewCluster) -> None:
-    """Where nobody can take over writes are refused as busy, never lost, and reads are answered."""
+async def test_a_full_disk_without_other_stores(small_disk: Path, new_cluster: NewCluster) -> None:
+    """If no store can take over, writes are refused as busy and never lost."""
     cluster = await new_cluster("a")
     poor, balloon, values = cluster["a"], Balloon(small_disk), dict[str, str]()
     await cluster.begin("a")
@@ -112,7 +110,7 @@ async def test_a_full_disk_and_nobody_else(small_disk: Path, new_cluster: NewClu
 
 
 async def test_a_start_on_a_full_disk(small_disk: Path, new_cluster: NewCluster) -> None:
-    """A process that comes up without room votes and follows as far as it can, and catches up later."""
+    """A process that starts on a full disk catches up once there is space."""
     cluster = await new_cluster("a", "b", "c")
     poor, balloon, values = cluster["a"], Balloon(small_disk), dict[str, str]()
     await cluster.begin("a", "b", "c")

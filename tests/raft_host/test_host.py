@@ -1,25 +1,21 @@
-"""Hosts with real disks, sockets and state machines: groups live, move, sleep and heal."""
+"""Hosts with real disks, sockets and state machines: groups replicate, move, sleep and recover."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
-import msgspec
 import pytest
 
 from evenkeel.protocol.records import Role
 from evenkeel.protocol.replica_decision import Start
 from evenkeel.wire.socket_messages import Apply, ReadAt
 from evenkeel_reference.reference_entries import Upsert, encode_entry
-from tests.raft_host.support import ORDERS, QUICK, Cluster
-
-NewCluster = Callable[..., Awaitable[Cluster]]
-SHORT_LOG = msgspec.structs.replace(QUICK, keep_log_bytes=2000)
+from tests.raft_host.support import ORDERS, SHORT_LOG, NewCluster
 
 
 async def test_a_group_replicates(new_cluster: NewCluster) -> None:
-    """What the leader commits is applied by all, and a read at any store is of the newest."""
+    """All stores apply what the leader commits, and reads at any store are linearizable."""
     cluster = await new_cluster("a", "b", "c")
     await cluster.begin("a", "b", "c")
     written = await cluster.write(x="1", y="2")
@@ -31,7 +27,7 @@ async def test_a_group_replicates(new_cluster: NewCluster) -> None:
 
 
 async def test_a_replica_is_added_and_another_removed(new_cluster: NewCluster) -> None:
-    """A new store is filled and votes; the one that left is told so by the leader, and its data goes for good."""
+    """A new replica gets the state and votes; the leader excludes the removed one, and its data is deleted."""
     cluster = await new_cluster("a", "b", "c", "d")
     await cluster.begin("a", "b", "c")
     await cluster.write(x="1")
@@ -50,8 +46,8 @@ async def test_a_replica_is_added_and_another_removed(new_cluster: NewCluster) -
     assert await cluster[gone].state() == {}
 
 
-async def test_followers_let_entries_gather(new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A follower's state machine is woken once for many entries; a read there does not wait for more of them."""
+async def test_followers_apply_in_batches(new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A follower sends entries to its state machine in batches; a read flushes the batch."""
     cluster = await new_cluster("a", "b", "c")
     await cluster.begin("a", "b", "c")
     await cluster.write(x="0")
@@ -68,7 +64,7 @@ async def test_followers_let_entries_gather(new_cluster: NewCluster, monkeypatch
 
     monkeypatch.setattr(follower.machine, "apply", noted)
     for number in range(10):
-        # Time stands still: only the loop turns.
+        # Virtual time does not advance here.
         future = cluster.propose(leader, encode_entry(Upsert("", 0, b"x", b"%d" % number)))
         await future
     assert asked == []
@@ -78,8 +74,8 @@ async def test_followers_let_entries_gather(new_cluster: NewCluster, monkeypatch
     await cluster.equal("abc", {"x": "9"})
 
 
-async def test_a_restarted_host_goes_on(new_cluster: NewCluster) -> None:
-    """All hosts stop and start again, with what they promised, and without being told where their peers are."""
+async def test_restarted_hosts_continue(new_cluster: NewCluster) -> None:
+    """All hosts restart and continue without being given their peers' addresses."""
     cluster = await new_cluster("a", "b", "c")
     await cluster.begin("a", "b", "c")
     await cluster.write(x="1")
@@ -92,7 +88,7 @@ async def test_a_restarted_host_goes_on(new_cluster: NewCluster) -> None:
 
 
 async def test_a_leader_without_state_machine_hands_over(new_cluster: NewCluster) -> None:
-    """When its state machine goes, a leader lets another lead; when it is back, it has missed nothing."""
+    """A leader hands over when its state machine stops; after its return it has missed nothing."""
     cluster = await new_cluster("a", "b", "c")
     await cluster.begin("a", "b", "c")
     await cluster.write(x="1")
@@ -106,7 +102,7 @@ async def test_a_leader_without_state_machine_hands_over(new_cluster: NewCluster
 
 
 async def test_a_member_beyond_the_log_gets_a_snapshot(new_cluster: NewCluster) -> None:
-    """The log is compacted as it grows; who needs what is gone from it is sent the state instead, then the rest."""
+    """A member that needs compacted entries gets a snapshot, then the rest of the log."""
     cluster = await new_cluster("a", "b", "c", "d", settings=SHORT_LOG)
     await cluster.begin("a", "b", "c")
     values = {f"k{number}": "v" * 200 for number in range(60)}
@@ -125,7 +121,7 @@ async def test_a_member_beyond_the_log_gets_a_snapshot(new_cluster: NewCluster) 
 
 
 async def test_a_growing_log_is_compacted_at_once(new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is applied is forgotten as more comes, not only when the host looks around."""
+    """Applied entries are compacted as the log grows, not only in the sweep."""
     monkeypatch.setattr("evenkeel_raft.host.host_maintenance._SWEEP_TICKS", 1 << 62)
     cluster = await new_cluster("a", "b", "c", settings=SHORT_LOG)
     await cluster.begin("a", "b", "c")
@@ -135,8 +131,8 @@ async def test_a_growing_log_is_compacted_at_once(new_cluster: NewCluster, monke
     assert all(cluster[name].host.counters.compactions > 1 for name in "abc")
 
 
-async def test_an_empty_state_machine_is_refilled(new_cluster: NewCluster) -> None:
-    """A store that lost its state beside an intact log is sent a snapshot by its leader."""
+async def test_an_empty_state_machine_gets_a_snapshot(new_cluster: NewCluster) -> None:
+    """A store that lost its state and kept its log gets a snapshot from its leader."""
     cluster = await new_cluster("a", "b", "c", settings=SHORT_LOG)
     await cluster.begin("a", "b", "c")
     values = {f"k{number}": "v" * 200 for number in range(60)}
@@ -152,7 +148,7 @@ async def test_an_empty_state_machine_is_refilled(new_cluster: NewCluster) -> No
 
 
 async def test_an_idle_group_sleeps_and_wakes(new_cluster: NewCluster) -> None:
-    """Without work a group costs no ticks; a write wakes it, and so does the loss of its leader's store."""
+    """An idle group sleeps; a write or the loss of its leader's store wakes it."""
     cluster = await new_cluster("a", "b", "c")
     await cluster.begin("a", "b", "c")
     await cluster.write(x="1")
@@ -169,8 +165,8 @@ async def test_an_idle_group_sleeps_and_wakes(new_cluster: NewCluster) -> None:
     await cluster.equal([member.name for member in everybody if member is not first], {"x": "1", "y": "2", "z": "3"})
 
 
-async def test_a_sleeping_group_is_reported_as_it_fell_asleep(new_cluster: NewCluster) -> None:
-    """Its report is made once, and anew when it wakes, also where nobody asked for it in between."""
+async def test_the_report_of_a_sleeping_group_is_cached(new_cluster: NewCluster) -> None:
+    """The report of a sleeping group is cached, and renewed after it wakes."""
     cluster = await new_cluster("a", "b", "c")
     await cluster.begin("a", "b", "c")
     everybody = list(cluster.members.values())
@@ -183,8 +179,8 @@ async def test_a_sleeping_group_is_reported_as_it_fell_asleep(new_cluster: NewCl
         assert member.host.reports()[ORDERS].applied == before.applied + 1
 
 
-async def test_a_sleeping_group_remembers_who_was_away(new_cluster: NewCluster) -> None:
-    """A group sleeps although a member is gone, and wakes to bring it up to date when its store is back."""
+async def test_a_sleeping_group_wakes_for_a_returning_member(new_cluster: NewCluster) -> None:
+    """A group sleeps while a member is disconnected, and wakes when the member's store returns."""
     cluster = await new_cluster("a", "b", "c")
     await cluster.begin("a", "b", "c")
     away = next(member for member in cluster.members.values() if member is not cluster.leading())
@@ -199,7 +195,7 @@ async def test_a_sleeping_group_remembers_who_was_away(new_cluster: NewCluster) 
 
 
 async def test_a_state_machine_ahead_of_its_log_stops_the_replica(new_cluster: NewCluster) -> None:
-    """A log that lost what its state machine has applied is not gone on with; the others are not bothered."""
+    """A replica whose log lost entries that its state machine applied stops; other replicas continue."""
     cluster = await new_cluster("a", "b", "c")
     await cluster.begin("a", "b", "c")
     await cluster.write(x="1")
@@ -216,7 +212,7 @@ async def test_a_state_machine_ahead_of_its_log_stops_the_replica(new_cluster: N
 
 
 async def test_a_gap_is_not_applied(new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Entries that do not follow what the state machine was given stop the replica; the others are not bothered."""
+    """A gap between applied entries stops the replica; other replicas continue."""
     cluster = await new_cluster("a", "b", "c")
     await cluster.begin("a", "b", "c")
     await cluster.write(x="1")

@@ -1,9 +1,9 @@
-"""Who leads: a store that can serve, wherever there is one; and who sleeps is woken by whoever needs it."""
+"""Leadership goes to stores that can serve, and sleeping groups wake when needed."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -14,10 +14,7 @@ from evenkeel.protocol.replica_decision import Start
 from evenkeel.wire.socket_messages import Drained, ReadAt, Unknown
 from evenkeel_raft.core.raft_messages import Message
 from evenkeel_raft.shared.raft_groups import Partition
-from tests.raft_host.support import ORDERS, Cluster, Member
-from tests.raft_host.test_state_machines import pass_time, problem, replica_of
-
-NewCluster = Callable[..., Awaitable[Cluster]]
+from tests.raft_host.support import ORDERS, Cluster, Member, NewCluster, pass_time, problem, replica_of
 
 
 async def stays_leader(cluster: Cluster, member: Member, *, seconds: int = 5) -> None:
@@ -27,7 +24,7 @@ async def stays_leader(cluster: Cluster, member: Member, *, seconds: int = 5) ->
 
 
 async def lead(cluster: Cluster, member: Member) -> None:
-    """Have a store lead."""
+    """Transfer leadership to a store."""
 
     def led() -> bool:
         leader = cluster.leader()
@@ -46,7 +43,7 @@ async def drain(cluster: Cluster, member: Member) -> None:
 
 
 async def test_a_store_that_comes_back_may_lead_again(new_cluster: NewCluster) -> None:
-    """A state machine that drains hands over what is led here; its successor beside the same sidecar leads again."""
+    """A stopping state machine hands over all leaderships; its successor may lead again."""
     cluster = await new_cluster("a", "b", "c")
     await cluster.begin("a", "b", "c")
     first = cluster.leading()
@@ -59,8 +56,8 @@ async def test_a_store_that_comes_back_may_lead_again(new_cluster: NewCluster) -
     await stays_leader(cluster, first)
 
 
-async def test_a_drain_outlives_other_reasons(new_cluster: NewCluster) -> None:
-    """The end of an order to lead nothing is not the end of a store's own wish to."""
+async def test_reasons_to_inhibit_leadership_are_independent(new_cluster: NewCluster) -> None:
+    """Leadership stays inhibited by a stopping state machine after the operator's order is lifted."""
     cluster = await new_cluster("a", "b", "c")
     await cluster.begin("a", "b", "c")
     first = cluster.leading()
@@ -71,8 +68,8 @@ async def test_a_drain_outlives_other_reasons(new_cluster: NewCluster) -> None:
     await cluster.until(lambda: cluster.leader() not in (None, first))
 
 
-async def test_nobody_is_always_the_one_to_hand_over_to(new_cluster: NewCluster) -> None:
-    """Two stores without state machines, who chose each other each time, would keep the third from ever leading."""
+async def test_the_successor_is_random(new_cluster: NewCluster) -> None:
+    """The successor is random: two unfit stores could otherwise pass leadership to each other for ever."""
     cluster = await new_cluster("a", "b", "c")
     await cluster.begin("a", "b", "c")
     await cluster.write(x="1")
@@ -85,18 +82,18 @@ async def test_nobody_is_always_the_one_to_hand_over_to(new_cluster: NewCluster)
     assert len(chosen) == 2
 
 
-async def test_a_leader_is_told_of_once_it_has_committed(new_cluster: NewCluster) -> None:
-    """Whoever reports leaders hears of a new one also when its first entry is committed: before, it may not report."""
+async def test_a_new_leader_is_notified_once_it_has_committed(new_cluster: NewCluster) -> None:
+    """The agent is notified when a new leader has committed in its term: earlier it may not report the leader."""
     cluster = await new_cluster("a", "b", "c")
     await cluster.begin("a", "b", "c")
-    told: set[tuple[str, bool]] = set()
+    notified: set[tuple[str, bool]] = set()
 
     def note(member: Member) -> None:
         replica = replica_of(member)
         changed = replica.notify_change
 
         def noted() -> None:
-            told.add((member.name, replica.node.status().committed_in_term))
+            notified.add((member.name, replica.node.status().committed_in_term))
             changed()
 
         replica.notify_change = noted  # type: ignore[assignment]
@@ -105,12 +102,12 @@ async def test_a_leader_is_told_of_once_it_has_committed(new_cluster: NewCluster
         note(member)
     other = next(member for member in cluster.members.values() if member is not cluster.leading())
     await lead(cluster, other)
-    await cluster.until(lambda: (other.name, True) in told)
+    await cluster.until(lambda: (other.name, True) in notified)
 
 
 @pytest.mark.parametrize("healthy", ["a", "b", "c"])
-async def test_the_one_that_can_serve_leads(new_cluster: NewCluster, healthy: str) -> None:
-    """Where only one store's state machine is there, leadership finds it, whoever had it before."""
+async def test_the_store_that_can_serve_leads(new_cluster: NewCluster, healthy: str) -> None:
+    """If only one store has a state machine, it becomes the leader."""
     cluster = await new_cluster("a", "b", "c")
     await cluster.begin("a", "b", "c")
     for member in cluster.members.values():
@@ -122,7 +119,7 @@ async def test_the_one_that_can_serve_leads(new_cluster: NewCluster, healthy: st
 
 
 async def test_a_store_that_hangs_does_not_lead(new_cluster: NewCluster) -> None:
-    """A state machine that says nothing any more is noticed although nothing is wanted of it, and so is its return."""
+    """A state machine that hangs while idle is detected, and so is its recovery."""
     cluster = await new_cluster("a", "b", "c")
     await cluster.begin("a", "b", "c")
     first = cluster.leading()
@@ -137,7 +134,7 @@ async def test_a_store_that_hangs_does_not_lead(new_cluster: NewCluster) -> None
 
 
 async def test_nobody_leads_while_every_store_hangs(new_cluster: NewCluster) -> None:
-    """A leader whose state machine does not answer, and that nobody can relieve, leads nothing the agent may report."""
+    """If no state machine answers, no leader is reported."""
     cluster = await new_cluster("a", "b", "c")
     await cluster.begin("a", "b", "c")
     await cluster.until(lambda: not any(member.host.status.awake for member in cluster.members.values()))
@@ -153,8 +150,8 @@ async def test_nobody_leads_while_every_store_hangs(new_cluster: NewCluster) -> 
     assert {problem(member) for member in cluster.members.values()} == {""}
 
 
-async def test_nobody_leads_while_every_store_stands_still(new_cluster: NewCluster) -> None:
-    """The same where entries are to be applied: then nothing else is asked of the state machine."""
+async def test_nobody_leads_while_every_store_is_stalled(new_cluster: NewCluster) -> None:
+    """If no state machine applies entries, no leader is reported."""
     cluster = await new_cluster("a", "b", "c")
     await cluster.begin("a", "b", "c")
     for member in cluster.members.values():
@@ -168,7 +165,7 @@ async def test_nobody_leads_while_every_store_stands_still(new_cluster: NewClust
 
 
 async def test_leadership_of_a_sleeping_group_can_be_handed_over(new_cluster: NewCluster) -> None:
-    """However long it slept: members that nobody asks are not taken for silent ones, to whom nothing is given."""
+    """Members of a sleeping group count as answering, however long it slept."""
     cluster = await new_cluster("a", "b", "c")
     await cluster.begin("a", "b", "c")
     await cluster.until(lambda: not any(member.host.status.awake for member in cluster.members.values()))
@@ -181,8 +178,8 @@ async def test_leadership_of_a_sleeping_group_can_be_handed_over(new_cluster: Ne
     assert leader.view.answering == {(name, 1) for name in "abc"}
 
 
-async def test_a_state_that_is_lost_at_rest_is_found_out(new_cluster: NewCluster) -> None:
-    """A group that its state machine has given up is refilled, although nothing was to be applied."""
+async def test_a_state_lost_while_idle_is_detected(new_cluster: NewCluster) -> None:
+    """A state lost while its group is idle is detected and restored."""
     cluster = await new_cluster("a", "b", "c")
     await cluster.begin("a", "b", "c")
     await cluster.write(x="1")
@@ -196,7 +193,7 @@ async def test_a_state_that_is_lost_at_rest_is_found_out(new_cluster: NewCluster
 
 
 async def test_a_learner_that_restarts_wakes_its_group(new_cluster: NewCluster) -> None:
-    """It never campaigns, so nobody would notice it: its sleeping leader wakes when its store is back."""
+    """A restarted learner wakes its sleeping leader when its store reconnects."""
     cluster = await new_cluster("a", "b", "c", "d")
     await cluster.begin("a", "b", "c")
     learner = cluster["d"]
@@ -215,7 +212,7 @@ async def test_a_learner_that_restarts_wakes_its_group(new_cluster: NewCluster) 
 async def test_a_removed_learner_does_not_keep_its_group_awake(
     new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It missed that it was removed, and calls the leader until it is deleted."""
+    """A removed learner that missed its removal does not wake its former group."""
     cluster = await new_cluster("a", "b", "c", "d")
     voters = [cluster[name] for name in "abc"]
     await cluster.begin("a", "b", "c")
@@ -240,22 +237,22 @@ def send_except(missed: str, send: Callable[[str, Message], None], store: str, m
         send(store, message)
 
 
-async def test_a_leader_lost_while_its_group_falls_asleep_is_missed(new_cluster: NewCluster) -> None:
-    """Followers that were told to sleep, and whose leader's store goes before their next tick, choose another."""
+async def test_a_leader_lost_while_its_group_falls_asleep_is_replaced(new_cluster: NewCluster) -> None:
+    """Followers elect another leader if the leader's store stops while the group falls asleep."""
     cluster = await new_cluster("a", "b", "c")
     await cluster.begin("a", "b", "c")
     first = cluster.leading()
     others = [member for member in cluster.members.values() if member is not first]
-    nodding = [replica_of(member) for member in others]
-    await cluster.until(lambda: all(replica.node.quiesced and not replica.asleep for replica in nodding), step=0.005)
+    followers = [replica_of(member) for member in others]
+    await cluster.until(lambda: all(replica.node.quiesced and not replica.asleep for replica in followers), step=0.005)
     await first.stop_machine()
     await first.stop()
     await cluster.until(cluster.leader)
     assert cluster.leader() in others
 
 
-async def test_a_hundred_groups_that_wake_at_once_take_turns(new_cluster: NewCluster) -> None:
-    """When the store goes that led them all, most are led again within two timeouts, not all at one tick."""
+async def test_elections_of_a_hundred_groups_are_spread(new_cluster: NewCluster) -> None:
+    """When the leader of a hundred sleeping groups stops, elections are spread over time and most end quickly."""
     cluster = await new_cluster("a", "b", "c")
     partitions = [Partition("orders.1", number) for number in range(100)]
     peers = tuple(member.peer() for member in cluster.members.values())
@@ -289,14 +286,14 @@ async def test_a_hundred_groups_that_wake_at_once_take_turns(new_cluster: NewClu
 
 
 def led(member: Member) -> int:
-    """How many groups it leads."""
+    """Return the number of groups that a store leads."""
     return sum(report.leading for report in member.host.reports().values())
 
 
-async def test_a_leader_gives_way_as_soon_as_its_state_machine_goes(
+async def test_a_leader_hands_over_when_its_state_machine_disconnects(
     new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not only when the host looks around: meanwhile nobody could be served."""
+    """A leader hands over as soon as its state machine disconnects, not only in the sweep."""
     monkeypatch.setattr("evenkeel_raft.host.host_maintenance._SWEEP_TICKS", 1 << 62)
     cluster = await new_cluster("a", "b", "c")
     await cluster.begin("a", "b", "c")
@@ -309,7 +306,7 @@ async def test_a_leader_gives_way_as_soon_as_its_state_machine_goes(
 async def test_a_leader_that_is_cut_off_excludes_nobody(
     new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether a store may delete its replica is said by a leader that a quorum has confirmed, by no other."""
+    """Only a leader confirmed by a quorum may declare a replica excluded."""
     cluster = await new_cluster("a", "b", "c", "d")
     await cluster.begin("a", "b", "c")
     stranger, leader = cluster["d"], cluster.leading()
@@ -325,8 +322,8 @@ async def test_a_leader_that_is_cut_off_excludes_nobody(
     assert not await excluded()
 
 
-async def test_proposals_of_a_leader_that_is_none_any_more_are_answered(new_cluster: NewCluster) -> None:
-    """Nobody knows what becomes of them, and whoever waits hears that when the leader steps down."""
+async def test_proposals_of_a_deposed_leader_are_answered(new_cluster: NewCluster) -> None:
+    """Pending proposals are answered as unknown when the leader steps down."""
     cluster = await new_cluster("a", "b", "c")
     await cluster.begin("a", "b", "c")
     leader = cluster.leading()

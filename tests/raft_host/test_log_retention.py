@@ -1,8 +1,6 @@
-"""The logs of all groups of a store are in memory: there is a limit for all of them together."""
+"""Retention of logs: per group, and for all groups of a store together."""
 
 from __future__ import annotations
-
-from collections.abc import Awaitable, Callable
 
 import msgspec
 
@@ -13,15 +11,14 @@ from evenkeel_raft.host.host_settings import HostSettings
 from evenkeel_raft.host.log_retention import LogRetention
 from evenkeel_raft.shared.raft_groups import Partition
 from evenkeel_reference.reference_entries import Upsert, encode_entry
-from tests.raft_host.support import ORDERS, QUICK, Cluster
+from tests.raft_host.support import ORDERS, QUICK, Cluster, NewCluster
 
-NewCluster = Callable[..., Awaitable[Cluster]]
 ALLOWED = HostSettings(keep_log_bytes=1000, keep_logs_bytes=10_000, max_log_bytes=50_000)
 TOGETHER = msgspec.structs.replace(QUICK, keep_log_bytes=10_000, keep_logs_bytes=40_000)
 
 
-def test_few_groups_keep_what_they_may() -> None:
-    """While all logs together are within the limit, only each group's own counts, however many groups there are."""
+def test_within_the_limit_groups_keep_their_log() -> None:
+    """Within the total limit, only the limit per group applies."""
     retention = LogRetention(ALLOWED)
     for total, groups in ((0, 0), (10_000, 1), (10_000, 1_000_000)):
         retention.update(total, groups)
@@ -29,7 +26,7 @@ def test_few_groups_keep_what_they_may() -> None:
 
 
 def test_many_groups_keep_their_share() -> None:
-    """Logs are cut when they are twice what they keep: if all are, they are within the limit together."""
+    """Beyond the total limit each group keeps its share; logs of twice their share are within the limit."""
     retention = LogRetention(ALLOWED)
     retention.update(10_001, 100)
     assert (retention.total_bytes, retention.over_limit, retention.keep_bytes) == (10_001, True, 50)
@@ -40,8 +37,8 @@ def test_many_groups_keep_their_share() -> None:
     assert (retention.over_limit, retention.keep_bytes) == (False, 1000)
 
 
-def test_members_are_cut_off_last() -> None:
-    """What a member needs stays until the logs are four times too long together."""
+def test_needed_entries_are_dropped_last() -> None:
+    """Entries that a member needs stay until the logs exceed four times the total limit."""
     retention = LogRetention(ALLOWED)
     retention.update(40_000, 100)
     assert retention.max_bytes == 50_000
@@ -49,8 +46,8 @@ def test_members_are_cut_off_last() -> None:
     assert retention.max_bytes == 200
 
 
-async def test_sleeping_groups_give_up_what_is_too_much(new_cluster: NewCluster) -> None:
-    """Groups whose logs are each short enough are cut, in their sleep, when they are too long together."""
+async def test_sleeping_groups_are_compacted(new_cluster: NewCluster) -> None:
+    """Sleeping groups are compacted when all logs together are too long."""
     cluster = await new_cluster("a", settings=TOGETHER)
     member = cluster["a"]
     partitions = [ORDERS, *(Partition("orders.1", number) for number in range(1, 4))]

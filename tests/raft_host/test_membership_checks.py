@@ -1,4 +1,4 @@
-"""Only a leader that says so excludes a replica: silence, and what others say, leave its data alone."""
+"""Only a leader's answer excludes a replica; timeouts and other answers do not."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from evenkeel_raft.net.peers import Peers
 TIMEOUT = 1.0
 
 
-class Said:
-    """Peers that keep what they are told."""
+class RecordedFrames:
+    """Records the frames sent to peers."""
 
     def __init__(self) -> None:
         self.frames: list[tuple[str, Any]] = []
@@ -25,12 +25,12 @@ class Said:
         self.frames.append((store, frame))
 
 
-class Asking:
-    """A store that wants to know whether its replica 7 of group 4 is excluded; b and c may tell."""
+class Inquirer:
+    """Store `a` asks whether its replica 7 of group 4 is excluded; b and c may answer."""
 
     def __init__(self) -> None:
         self.clock = VirtualClock()
-        self.said = Said()
+        self.said = RecordedFrames()
         self.membership_checks = MembershipChecks({}, peers=cast("Peers", self.said), clock=self.clock, timeout=TIMEOUT)
 
     async def ask(self, *, of: str = "abc") -> asyncio.Task[bool]:
@@ -43,20 +43,20 @@ class Asking:
 
 
 @pytest.fixture
-async def asking() -> Asking:
-    return Asking()
+async def asking() -> Inquirer:
+    return Inquirer()
 
 
-async def test_everybody_else_is_asked(asking: Asking) -> None:
-    """The store itself is not: it cannot lead what it is excluded from."""
+async def test_all_other_stores_are_asked(asking: Inquirer) -> None:
+    """All other stores are asked; a store cannot lead a group that excludes it."""
     task = await asking.ask()
     assert asking.said.frames == [(store, Inquiry(1, 4, "a", 7)) for store in "bc"]
     asking.answer("c", excluded=True)
     assert await task
 
 
-async def test_silence_excludes_nobody(asking: Asking) -> None:
-    """Nobody answers, or only one who does not know."""
+async def test_a_timeout_excludes_nothing(asking: Inquirer) -> None:
+    """A timeout excludes nothing, also after one negative answer."""
     for answers in ("", "b"):
         task = await asking.ask()
         for store in answers:
@@ -66,22 +66,22 @@ async def test_silence_excludes_nobody(asking: Asking) -> None:
         assert not await task
 
 
-async def test_nobody_to_ask_excludes_nobody(asking: Asking) -> None:
-    """A store that is alone keeps what it has."""
+async def test_a_single_store_excludes_nothing(asking: Inquirer) -> None:
+    """Without other stores, nothing is excluded."""
     assert not await (await asking.ask(of="a"))
     assert not asking.said.frames
 
 
-async def test_all_say_no_at_once(asking: Asking) -> None:
-    """The answer does not wait for the time to pass."""
+async def test_the_check_ends_with_the_last_answer(asking: Inquirer) -> None:
+    """The check ends once all stores have answered no."""
     task = await asking.ask()
     asking.answer("b", excluded=False)
     asking.answer("c", excluded=False)
     assert not await task
 
 
-async def test_only_the_asked_answer_and_what_was_asked(asking: Asking) -> None:
-    """A store that was not asked, and the answer to an earlier question, count for nothing."""
+async def test_unrelated_answers_are_ignored(asking: Inquirer) -> None:
+    """Answers from other stores and to earlier inquiries are ignored."""
     task = await asking.ask()
     asking.answer("d", excluded=True)
     asking.answer("b", excluded=True, number=9)
@@ -90,8 +90,8 @@ async def test_only_the_asked_answer_and_what_was_asked(asking: Asking) -> None:
     asking.answer("b", excluded=True)
 
 
-async def test_who_does_not_hold_the_group_says_no(asking: Asking) -> None:
-    """And so does everybody where a store asks about the replica of another."""
+async def test_a_store_without_the_group_answers_no(asking: Inquirer) -> None:
+    """A store without the group answers no, and so does one asked about a third store's replica."""
     asking.membership_checks.on_inquiry("b", Inquiry(3, 4, "b", 8))
     asking.membership_checks.on_inquiry("b", Inquiry(5, 4, "c", 9))
     assert asking.said.frames == [("b", Verdict(3, False)), ("b", Verdict(5, False))]

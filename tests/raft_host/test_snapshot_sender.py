@@ -1,9 +1,9 @@
-"""Members being filled: nobody waits for a store that is away, nothing is left behind, nonsense is a problem only."""
+"""Snapshot transfers to members: slots, limits, clean-up and failures."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,15 +19,13 @@ from evenkeel_raft.core.raft_messages import Append, HeartbeatResponse, Message
 from evenkeel_raft.host import snapshot_sender
 from evenkeel_raft.net.files.snapshot_manifest import make_manifest
 from evenkeel_raft.shared.raft_configurations import member
-from tests.raft_host.support import ORDERS, QUICK, Cluster, Member
-from tests.raft_host.test_state_machines import VALUES, pass_time, problem, replica_of
+from tests.raft_host.support import ORDERS, QUICK, VALUES, Cluster, Member, NewCluster, pass_time, problem, replica_of
 
-NewCluster = Callable[..., Awaitable[Cluster]]
 ONE_AT_A_TIME = msgspec.structs.replace(QUICK, keep_log_bytes=2000, snapshots_at_once=1)
 
 
 async def beyond_the_log(new_cluster: NewCluster, *newcomers: str, **settings: Any) -> Cluster:
-    """A group on `a` whose log no longer reaches back to its beginning, and stores that are to be learners of it."""
+    """Return a group on `a` with a compacted log, and stores that will be learners."""
     options = msgspec.structs.replace(ONE_AT_A_TIME, **settings)
     cluster = await new_cluster("a", *newcomers, settings=options)
     await cluster.begin("a")
@@ -43,7 +41,7 @@ def learner(member: Member) -> Peer:
 
 
 async def stage(cluster: Cluster, *learners: Peer) -> None:
-    """Have learners filled."""
+    """Stage learners, so that they get snapshots."""
     staged = tuple(sorted(learners))
 
     def proposed() -> bool:
@@ -61,8 +59,8 @@ def outbox(member: Member) -> list[Path]:
     return list((member.directory / "raft" / "outbox").glob("*"))
 
 
-async def test_a_leader_that_was_faster_is_answered_at_once(new_cluster: NewCluster) -> None:
-    """What it asked before the replica was there is heard when it is, without waiting for the next heartbeat."""
+async def test_an_early_message_is_delivered_later(new_cluster: NewCluster) -> None:
+    """A leader's message from before the replica existed is delivered when it is created."""
     cluster = await new_cluster("a", "b", settings=ONE_AT_A_TIME)
     await cluster.begin("a")
     await cluster.write(**VALUES)
@@ -74,10 +72,10 @@ async def test_a_leader_that_was_faster_is_answered_at_once(new_cluster: NewClus
     await cluster.equal("ab", VALUES)
 
 
-async def test_a_store_that_goes_in_mid_transfer_gives_up_its_place(
+async def test_a_store_that_stops_in_mid_transfer_gives_up_its_slot(
     new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it has is kept for its return, when the transfer goes on where it was; meanwhile others are filled."""
+    """A store that stops in mid-transfer gives up its slot; the transfer resumes when it returns."""
     monkeypatch.setattr(snapshot_sender, "make_manifest", partial(make_manifest, chunk_bytes=1 << 12))
     cluster = await beyond_the_log(new_cluster, "d", "e", bytes_per_second=5000.0)
     away, learners = cluster["d"], [learner(cluster[name]) for name in "de"]
@@ -97,7 +95,7 @@ async def test_a_store_that_goes_in_mid_transfer_gives_up_its_place(
 
 
 async def test_a_table_is_copied_within_its_limit(new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The limit of a replica's own table holds, from the leader on, until it is taken away; no other table's does."""
+    """The limit of a table applies to its snapshots until it is removed; other tables' limits do not."""
     monkeypatch.setattr(snapshot_sender, "make_manifest", partial(make_manifest, chunk_bytes=1 << 12))
     cluster = await beyond_the_log(new_cluster, "d", "e")
     leader = cluster["a"].host
@@ -111,10 +109,10 @@ async def test_a_table_is_copied_within_its_limit(new_cluster: NewCluster, monke
     await cluster.equal("ad", VALUES)
 
 
-async def test_throttles_change_while_a_snapshot_is_sent_and_are_kept(
+async def test_throttles_change_during_a_transfer_and_persist(
     new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A new rate holds for a copy under way; the next process begins with the last it was told."""
+    """New throttles apply to a running transfer and survive a restart."""
     monkeypatch.setattr(snapshot_sender, "make_manifest", partial(make_manifest, chunk_bytes=1 << 12))
     cluster = await beyond_the_log(new_cluster, "d", "e")
     leader = cluster["a"].host
@@ -135,8 +133,8 @@ async def test_throttles_change_while_a_snapshot_is_sent_and_are_kept(
     assert cluster["a"].host.peers.budget.rate is None
 
 
-async def test_a_member_that_never_answers_shows(new_cluster: NewCluster) -> None:
-    """It is reported as empty, for no transfer would tell of it; once it answers, only a transfer does."""
+async def test_a_silent_member_is_reported(new_cluster: NewCluster) -> None:
+    """A member that never answered is reported at 0% until it answers."""
     cluster = await new_cluster("a", "d", settings=ONE_AT_A_TIME)
     await cluster.begin("a")
     leader = cluster["a"].host
@@ -146,8 +144,8 @@ async def test_a_member_that_never_answers_shows(new_cluster: NewCluster) -> Non
     await cluster.until(lambda: not leader.reports()[ORDERS].filling)
 
 
-async def test_a_member_counts_once_its_state_is_restored(new_cluster: NewCluster) -> None:
-    """The files are safe there, but nobody could be served: until then it shows as filled, and not as caught up."""
+async def test_a_member_has_caught_up_once_its_state_is_restored(new_cluster: NewCluster) -> None:
+    """A member counts as caught up only after its state is restored; until then its transfer shows 100%."""
     cluster = await beyond_the_log(new_cluster, "d")
     leader, newcomer = cluster["a"], cluster["d"]
     newcomer.machine.hold = {"restore"}
@@ -163,8 +161,8 @@ async def test_a_member_counts_once_its_state_is_restored(new_cluster: NewCluste
     assert leader.host.reports()[ORDERS].filling == {}
 
 
-async def test_a_snapshot_called_off_leaves_nothing(new_cluster: NewCluster) -> None:
-    """A state machine that is still writing when nobody wants its snapshot any more is waited for, then it goes."""
+async def test_a_cancelled_snapshot_leaves_nothing(new_cluster: NewCluster) -> None:
+    """A cancelled snapshot is deleted once the state machine has finished writing it."""
     cluster = await beyond_the_log(new_cluster, "d")
     leader = cluster["a"]
     leader.machine.hold = {"snapshot"}
@@ -177,10 +175,10 @@ async def test_a_snapshot_called_off_leaves_nothing(new_cluster: NewCluster) -> 
     await cluster.until(lambda: not outbox(leader))
 
 
-async def test_a_superseded_member_is_sent_nothing_more(
+async def test_a_cancelled_transfer_sends_nothing_more(
     new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where a throttle holds the copy up: what waits for its turn is not sent once nobody wants it."""
+    """A throttled transfer sends nothing more after it is cancelled."""
     monkeypatch.setattr(snapshot_sender, "make_manifest", partial(make_manifest, chunk_bytes=1 << 12))
     cluster = await beyond_the_log(new_cluster, "d")
     leader = cluster["a"].host
@@ -198,8 +196,8 @@ async def test_a_superseded_member_is_sent_nothing_more(
 
 
 @pytest.mark.parametrize("names", [["a\0b"], ["../../x"], [""], ["rows", "rows"], ["none"], ["."], ["x" * 300]])
-async def test_impossible_files_are_a_problem_only(new_cluster: NewCluster, names: list[str]) -> None:
-    """A state machine that names files that cannot be keeps its members from being filled, and nothing else."""
+async def test_invalid_file_names_fail_the_transfer(new_cluster: NewCluster, names: list[str]) -> None:
+    """Invalid file names from a state machine fail the transfer and nothing else."""
     cluster = await beyond_the_log(new_cluster, "d")
     leader = cluster["a"]
     honest = leader.machine.snapshot
@@ -217,8 +215,8 @@ async def test_impossible_files_are_a_problem_only(new_cluster: NewCluster, name
     await cluster.until(lambda: not outbox(leader))
 
 
-async def test_a_member_that_answers_as_its_snapshot_fails_gets_another(new_cluster: NewCluster) -> None:
-    """Raft asks at once, and only once: whoever is about to end must not be taken for somebody who is at it."""
+async def test_a_request_during_a_failing_transfer_is_served(new_cluster: NewCluster) -> None:
+    """A snapshot requested while the previous transfer is ending starts another transfer."""
     cluster = await beyond_the_log(new_cluster, "d")
     leader = cluster["a"]
     replica = replica_of(leader)
@@ -228,7 +226,7 @@ async def test_a_member_that_answers_as_its_snapshot_fails_gets_another(new_clus
     def fail(group: int, replica: int, directory: Path, answer: Callable[[Any], None]) -> None:
         answer(Failed("not now"))
 
-    def answered_meanwhile() -> None:
+    def answer_first() -> None:
         node = replica.node
         node.step(HeartbeatResponse(replica.group, 0, number, node.replica, node.term, 0, 0))
         work()
@@ -236,7 +234,7 @@ async def test_a_member_that_answers_as_its_snapshot_fails_gets_another(new_clus
     leader.machine.snapshot = fail  # type: ignore[method-assign]
     await stage(cluster, learner(cluster["d"]))
     await cluster.until(lambda: leader.host.counters.snapshots_failed == 1)
-    replica.snapshot_sender.process_ready = answered_meanwhile
+    replica.snapshot_sender.process_ready = answer_first
     await cluster.until(lambda: leader.host.counters.snapshots_failed == 3)
     replica.snapshot_sender.process_ready = work
     leader.machine.snapshot = honest  # type: ignore[method-assign]
@@ -244,7 +242,7 @@ async def test_a_member_that_answers_as_its_snapshot_fails_gets_another(new_clus
 
 
 async def test_closing_in_mid_transfer_leaves_nothing(new_cluster: NewCluster) -> None:
-    """A host that stops while it makes and sends snapshots stops, and its successor begins with an empty outbox."""
+    """A host that stops in mid-transfer leaves nothing; the next one starts with an empty outbox."""
     cluster = await beyond_the_log(new_cluster, "d", "e", bytes_per_second=5000.0, snapshots_at_once=2)
     leader = cluster["a"]
     await stage(cluster, learner(cluster["d"]))
@@ -263,7 +261,7 @@ async def test_closing_in_mid_transfer_leaves_nothing(new_cluster: NewCluster) -
 async def test_a_snapshot_that_does_not_fit_is_declined(
     new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before the first byte is sent; the leader says who has no room, and tries again until there is some."""
+    """A snapshot that does not fit is declined before any data is sent, and retried until there is space."""
     free = [10]
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=free[0]))
     cluster = await beyond_the_log(new_cluster, "d")
@@ -277,12 +275,12 @@ async def test_a_snapshot_that_does_not_fit_is_declined(
     await cluster.until(lambda: problem(leader) == "")
 
 
-async def test_the_log_reaches_back_to_a_snapshot_on_its_way(
+async def test_the_log_keeps_entries_after_a_running_transfer(
     new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is written while a member is filled would be missing behind its snapshot: it stays, and one is enough."""
+    """The log keeps the entries after a snapshot that is being sent, so one snapshot is enough."""
     monkeypatch.setattr(snapshot_sender, "make_manifest", partial(make_manifest, chunk_bytes=1 << 12))
-    cluster = await beyond_the_log(new_cluster, "d", bytes_per_second=100.0)  # a chunk, and then as good as none
+    cluster = await beyond_the_log(new_cluster, "d", bytes_per_second=100.0)  # one chunk, then almost nothing
     leader = cluster["a"]
     await stage(cluster, learner(cluster["d"]))
     await cluster.until(lambda: leader.host.reports()[ORDERS].filling.get("d", 0.0) > 0.1)
@@ -299,10 +297,10 @@ async def test_the_log_reaches_back_to_a_snapshot_on_its_way(
     await cluster.until(lambda: leader.host.reports()[ORDERS].log_bytes < 8000)
 
 
-async def test_the_log_reaches_back_to_a_member_that_lags(
+async def test_the_log_keeps_entries_for_a_lagging_member(
     new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who answers and is some way behind is sent what it lacks, not everything anew."""
+    """A member that lags and answers gets the missing entries, not a snapshot."""
     cluster = await new_cluster("a", "b", "c", settings=ONE_AT_A_TIME)
     await cluster.begin("a", "b", "c")
     await cluster.write(first="1")
@@ -323,8 +321,8 @@ async def test_the_log_reaches_back_to_a_member_that_lags(
     assert slow.host.counters.snapshots_restored == 0
 
 
-async def test_a_restore_that_a_crash_cut_short_is_repeated(new_cluster: NewCluster) -> None:
-    """The log begins at a snapshot that the state machine never took: its files are there, and nobody is asked."""
+async def test_an_interrupted_restore_is_repeated(new_cluster: NewCluster) -> None:
+    """A restore interrupted by a crash is repeated from the received files, without another transfer."""
     cluster = await beyond_the_log(new_cluster, "d")
     newcomer = cluster["d"]
     newcomer.machine.hold = {"restore"}

@@ -1,4 +1,4 @@
-"""So many at a time."""
+"""The number of concurrent snapshots is bounded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def turn() -> None:
 
 
 async def test_the_limit_can_rise_and_fall() -> None:
-    """More are let in at once when it rises; nobody is thrown out when it falls."""
+    """Raising the limit admits waiters immediately; lowering it interrupts nobody."""
     slots, held, done = SnapshotSlots(1), list[int](), [asyncio.Event() for _ in range(4)]
     tasks = [asyncio.create_task(hold(slots, held, number, done[number])) for number in range(4)]
     await turn()
@@ -40,14 +40,14 @@ async def test_the_limit_can_rise_and_fall() -> None:
 
 
 async def test_a_cancelled_wait_keeps_no_slot() -> None:
-    """Neither while it waits, nor in the moment in which it is given one."""
+    """A cancelled waiter holds no slot, even if it was assigned one at that moment."""
     slots, held, done = SnapshotSlots(1), list[int](), asyncio.Event()
     first, second, third = (asyncio.create_task(hold(slots, held, number, done)) for number in range(3))
     await turn()
     second.cancel()
     await turn()
     done.set()
-    await asyncio.sleep(0)  # the first leaves, and the third is given its slot
+    await asyncio.sleep(0)  # the first releases its slot, which is assigned to the third
     third.cancel()
     await asyncio.gather(first, second, third, return_exceptions=True)
     async with asyncio.timeout(1), slots:

@@ -1,4 +1,4 @@
-"""Groups at rest are asked for in turn, and one that is suspected before all others."""
+"""Idle groups are probed in turn, and a suspected one first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def replica(group: int, reopened: list[int]) -> Any:
 
 
 class Machine:
-    """Answers at once; notes for whom it was asked, and says which are damaged."""
+    """Answers immediately, records the probed groups, and reports some as damaged."""
 
     def __init__(self, damaged: int) -> None:
         self.asked: list[int] = []
@@ -30,8 +30,8 @@ class Machine:
         return answer
 
 
-async def test_a_suspect_is_asked_for_next() -> None:
-    """Among thousands of groups its turn would come after as many seconds; damaged, it is opened again at once."""
+async def test_a_suspected_group_is_probed_next() -> None:
+    """A suspected group is probed next, and reopened if it is damaged."""
     reopened: list[int] = []
     replicas = {group: replica(group, reopened) for group in range(1000)}
     machine: Any = Machine(damaged=500)
@@ -46,8 +46,8 @@ async def test_a_suspect_is_asked_for_next() -> None:
     assert reopened == [500]
 
 
-async def test_damage_that_is_being_repaired_is_no_reason_to_reopen() -> None:
-    """A restore that began before the answer came goes on."""
+async def test_a_group_being_restored_is_not_reopened() -> None:
+    """A group that is being restored is not reopened."""
     reopened: list[int] = []
     replicas = {500: replica(500, reopened)}
     machine: Any = Machine(damaged=500)

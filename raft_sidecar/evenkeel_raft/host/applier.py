@@ -6,7 +6,7 @@ Each opening and each restore starts a new session; answers that belong to an ea
 machine executes the requests of one group in order, so an apply may follow a restore without waiting for it. A state
 machine that fails is opened again with backoff.
 
-On a follower nobody waits for an apply except reads, so entries are batched for some milliseconds and wake the state
+On a follower only reads wait for an apply, so entries are batched for some milliseconds and wake the state
 machine once.
 """
 
@@ -141,11 +141,11 @@ class Applier:
         if opened.state == "damaged":
             self._failure = f"the state is damaged: {opened.detail}"
             self._damage_detail, self._restored_at = opened.detail, None
-        arrived = self.received_snapshots.get(offset)
-        if arrived is None or applied >= offset or self._node.restoring:
+        directory = self.received_snapshots.get(offset)
+        if directory is None or applied >= offset or self._node.restoring:
             return applied  # the node restores it itself, once the log has it
         try:
-            await self._context.machine.restore(self._group, self._replica, arrived, index=offset)
+            await self._context.machine.restore(self._group, self._replica, directory, index=offset)
         except StateMachineError:
             self.received_snapshots.drop(upto=offset)
             raise

@@ -24,7 +24,7 @@ def is_answering(peer: PeerStatus, ticks: int) -> bool:
 def has_caught_up(peer: PeerStatus, margin: int) -> bool:
     """Whether a member lacks at most `margin` bytes of the log and has a state to apply them to.
 
-    A snapshot is safe once it is stored, but the member can serve nobody before it is restored, which may take minutes.
+    A snapshot is safe once it is stored, but the member cannot serve before it is restored, which may take minutes.
     The replicas that serve until then must not leave earlier.
     """
     return (

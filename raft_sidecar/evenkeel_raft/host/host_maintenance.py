@@ -116,7 +116,7 @@ class HostMaintenance:
     def on_store_disconnected(self, store: str) -> None:
         """Wake groups whose leader is on a disconnected store; record the store as missing in groups led here.
 
-        A member that reconnects may have restarted; a learner would not say so.
+        A member that reconnects may have restarted; a learner would not wake the group itself.
         """
         for replica in self._replicas.values():
             if not replica.asleep:
@@ -208,7 +208,7 @@ class HostMaintenance:
     # Leadership
 
     def set_leadership_inhibited(self, leadership_inhibited: bool) -> None:
-        """Inhibit leadership by order of the operator, or lift that."""
+        """Inhibit leadership on behalf of the agent, or lift that."""
         self._set_inhibited(_ORDERED, leadership_inhibited)
 
     def set_full(self, full: bool) -> None:

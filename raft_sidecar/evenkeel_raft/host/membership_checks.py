@@ -36,13 +36,13 @@ class MembershipChecks:
             return False
         future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._waiting[number] = (asked, future)
-        give_up = self._clock.call_at(self._clock.now() + self._timeout, lambda: _settle(future, excluded=False))
+        timer = self._clock.call_at(self._clock.now() + self._timeout, lambda: _settle(future, excluded=False))
         try:
             for name in sorted(asked):
                 self._peers.send_frame(name, Inquiry(number, group, store, replica))
             return await future
         finally:
-            give_up.cancel()
+            timer.cancel()
             del self._waiting[number]
 
     def on_verdict(self, store: str, verdict: Verdict) -> None:
@@ -60,11 +60,11 @@ class MembershipChecks:
         def answer(excluded: bool) -> None:
             self._peers.send_frame(store, Verdict(inquiry.number, excluded))
 
-        here = self._replicas.get(inquiry.group)
-        if here is None or here.stopped or inquiry.store != store:
+        local = self._replicas.get(inquiry.group)
+        if local is None or local.stopped or inquiry.store != store:
             answer(False)
         else:
-            here.reads.check_excluded((inquiry.store, inquiry.replica), answer)
+            local.reads.check_excluded((inquiry.store, inquiry.replica), answer)
 
 
 def _settle(future: asyncio.Future[bool], *, excluded: bool) -> None:

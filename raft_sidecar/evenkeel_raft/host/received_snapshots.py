@@ -42,8 +42,8 @@ class ReceivedSnapshots:
             remove_in_background(self._directories.pop(index))
 
 
-def find_received_snapshots(inbox: Path, of: Callable[[int, int, int], ReceivedSnapshots | None]) -> None:
-    """Find the snapshots that an earlier process received; `of` returns where a snapshot belongs, by its key.
+def find_received_snapshots(inbox: Path, owner_of: Callable[[int, int, int], ReceivedSnapshots | None]) -> None:
+    """Find the snapshots that an earlier process received; `owner_of` returns where one belongs.
 
     Snapshots that belong to no replica are deleted; other files are left alone.
     """
@@ -51,9 +51,9 @@ def find_received_snapshots(inbox: Path, of: Callable[[int, int, int], ReceivedS
         key = parse_key(path.name.removesuffix(_GONE))
         if key is None or path.name.endswith(PARTIAL):
             continue
-        arrivals = None if path.name.endswith(_GONE) else of(*key)
-        if arrivals is not None:
-            arrivals.add(key.at, path)
+        owner = None if path.name.endswith(_GONE) else owner_of(*key)
+        if owner is not None:
+            owner.add(key.at, path)
         else:
             shutil.rmtree(path, ignore_errors=True)
 

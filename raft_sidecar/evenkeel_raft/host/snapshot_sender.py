@@ -117,7 +117,7 @@ class SnapshotSender:
             if failure:
                 await self._pause(member)
         finally:
-            # Remove the transfer first: when it hears the result, the node may request another snapshot, once.
+            # Remove the transfer first: the report below may make the node request another snapshot, once.
             self._transfers.pop(member, None)
             self._progress.pop(member, None)
             self._node.snapshots.report(member)

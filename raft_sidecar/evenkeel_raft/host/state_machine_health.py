@@ -36,8 +36,8 @@ class StateMachineHealth:
         self._timeout = timeout
         self._on_change = on_change
         self._waiting: list[int] = []
-        self._asked: asyncio.Future[Opened] | None = None
-        self._asked_at = 0.0
+        self._probe: asyncio.Future[Opened] | None = None
+        self._probed_at = 0.0
         self.silent = False
 
     def check_next(self, replica: Replica) -> None:
@@ -46,19 +46,19 @@ class StateMachineHealth:
 
     def check(self) -> None:
         """Send a probe, unless an answer is still due."""
-        if self._asked is not None:
-            if self._clock.now() - self._asked_at > self._timeout:
+        if self._probe is not None:
+            if self._clock.now() - self._probed_at > self._timeout:
                 self._set(True)
             return
-        replica = self._next()
+        replica = self._next_idle()
         if replica is None:
             return
         table, partition = replica.partition
-        self._asked_at = self._clock.now()
-        self._asked = self._machine.open(replica.group, replica.id[1], table=table, partition=partition)
-        self._asked.add_done_callback(lambda done: self._answered(replica, done))
+        self._probed_at = self._clock.now()
+        self._probe = self._machine.open(replica.group, replica.id[1], table=table, partition=partition)
+        self._probe.add_done_callback(lambda done: self._on_answer(replica, done))
 
-    def _next(self) -> Replica | None:
+    def _next_idle(self) -> Replica | None:
         """Return the next idle replica, in turn."""
         while self._waiting:
             replica = self._replicas.get(self._waiting.pop())
@@ -67,8 +67,8 @@ class StateMachineHealth:
         self._waiting = list(self._replicas)
         return None
 
-    def _answered(self, replica: Replica, done: asyncio.Future[Opened]) -> None:
-        self._asked = None
+    def _on_answer(self, replica: Replica, done: asyncio.Future[Opened]) -> None:
+        self._probe = None
         self._set(False)
         if done.cancelled() or done.exception() is not None or done.result().state != "damaged":
             return

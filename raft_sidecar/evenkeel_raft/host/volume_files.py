@@ -4,7 +4,7 @@
     settings.json   throttles from the StoreCluster
     version.json    the cluster version; releases that do not support it refuse the volume
 
-A process that starts without a metastore continues with what these files say.
+A process that starts without a metastore continues with the content of these files.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _T = TypeVar("_T")
 
 
 class CachedFile(Generic[_T]):
-    """A JSON file with a copy of what the metastore says.
+    """A JSON file that caches data of the metastore.
 
     An unreadable file counts as missing, because the metastore has the original. A file that cannot be written, for
     example on a full disk, is logged once and written at the next change.

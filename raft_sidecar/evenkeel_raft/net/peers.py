@@ -13,12 +13,11 @@ from evenkeel.runtime.backoff import Rng
 from evenkeel.runtime.clock import Clock, SystemClock
 from evenkeel.wire.frame_connection import Owner
 from evenkeel.wire.framing import Drops
-from evenkeel_raft.core.raft_messages import InstallSnapshot, Message
+from evenkeel_raft.core.raft_messages import Message
 from evenkeel_raft.net.byte_budget import ByteBudget, TableBudgets
 from evenkeel_raft.net.clock_skew import Skew
 from evenkeel_raft.net.files.file_receiver import FileHandler, FileReceiver
-from evenkeel_raft.net.files.file_sender import FileSender, Sent
-from evenkeel_raft.net.files.snapshot_manifest import Manifest
+from evenkeel_raft.net.files.file_sender import FileSender
 from evenkeel_raft.net.peer_endpoint import Endpoint
 from evenkeel_raft.net.peer_frames import Inquiry, Purpose, Verdict
 from evenkeel_raft.net.peer_link import LinkHandler
@@ -60,7 +59,7 @@ class Peers:
         self.tables = TableBudgets(self.budget, clock=clock)
         self._table_of = table_of
         self._links = Links(self._endpoint, handler=handler, rng=rng, budget=self.budget)
-        self._sender = FileSender(self._endpoint, rng=rng, take=self._take)
+        self.send_snapshot = FileSender(self._endpoint, rng=rng, take=self._take).send
         self._receiver = FileReceiver(inbox, endpoint=self._endpoint, handler=handler, take=self._take)
         self.received = self._receiver.meter
         """Throughput of received snapshots."""
@@ -116,20 +115,6 @@ class Peers:
         return self._links.skews()
 
     # Snapshots
-
-    async def send_snapshot(
-        self,
-        store: str,
-        *,
-        message: InstallSnapshot,
-        manifest: Manifest,
-        directory: Path,
-        progress: Callable[[int], None] | None = None,
-    ) -> Sent:
-        """Send a snapshot's files and its message to another store; see `FileSender.send`."""
-        return await self._sender.send(
-            store, message=message, manifest=manifest, directory=directory, progress=progress
-        )
 
     def receiving(self, group: int, replica: int, *, term: int) -> bool:
         """Whether a snapshot announced in this term is being received for a local replica."""

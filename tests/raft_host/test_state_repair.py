@@ -1,9 +1,9 @@
-"""Leaders that nobody can relieve: one that lost its state gets it back, one that lost its followers steps down."""
+"""Leaders that cannot hand over: one without its state gets it back, one without followers steps down."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -18,14 +18,21 @@ from evenkeel.wire.socket_messages import Committed
 from evenkeel_raft.host import snapshot_sender
 from evenkeel_raft.net.files.snapshot_manifest import Manifest, make_manifest
 from evenkeel_reference.reference_entries import Upsert, encode_entry
-from tests.raft_host.support import ORDERS, Cluster, Member
-from tests.raft_host.test_state_machines import SHORT_LOG, VALUES, pass_time, problem, replica_of
-
-NewCluster = Callable[..., Awaitable[Cluster]]
+from tests.raft_host.support import (
+    ORDERS,
+    SHORT_LOG,
+    VALUES,
+    Cluster,
+    Member,
+    NewCluster,
+    pass_time,
+    problem,
+    replica_of,
+)
 
 
 async def grown(new_cluster: NewCluster, *learners: str) -> Cluster:
-    """A group of the voter `a` and these learners, all of them up to date, whose logs do not go back to the start."""
+    """Return a group with the voter `a` and caught-up learners, whose logs are compacted."""
     cluster = await new_cluster("a", "b", "c", settings=SHORT_LOG)
     await cluster.begin("a")
     for name in learners:
@@ -42,20 +49,20 @@ def members(cluster: Cluster, *learners: str) -> list[Peer]:
 
 
 async def damage(member: Member) -> None:
-    """Lose the state, and keep the log."""
+    """Damage the state and keep the log."""
     await member.stop_machine()
     (member.directory / "state" / "state.db").write_bytes(b"not a database" * 500)
     await member.start_machine()
 
 
 def delete_state(member: Member) -> None:
-    """Lose the state without a trace, while the state machine is away."""
+    """Delete the state while the state machine is stopped."""
     for path in (member.directory / "state").glob("state.db*"):
         path.unlink()
 
 
 async def test_the_only_voter_gets_its_state_from_a_learner(new_cluster: NewCluster) -> None:
-    """It stays leader, for nobody else may lead; everything acknowledged is there again, and it serves on."""
+    """The only voter stays leader, gets its state from a learner and keeps all acknowledged writes."""
     cluster = await grown(new_cluster, "b")
     voter, learner = cluster["a"], cluster["b"]
     await damage(voter)
@@ -73,7 +80,7 @@ async def test_the_only_voter_gets_its_state_from_a_learner(new_cluster: NewClus
 
 
 async def test_a_leader_serves_only_once_its_state_is_restored(new_cluster: NewCluster) -> None:
-    """A restore takes minutes where there is much of it: until its end the replica is damaged, and leads nothing."""
+    """Until a restore has ended, the replica is reported as damaged and does not lead."""
     cluster = await grown(new_cluster, "b")
     voter = cluster["a"]
     await voter.stop_machine()
@@ -93,7 +100,7 @@ async def test_a_leader_serves_only_once_its_state_is_restored(new_cluster: NewC
 
 
 async def test_a_new_member_that_restores_its_first_snapshot_is_not_damaged(new_cluster: NewCluster) -> None:
-    """It has lost nothing."""
+    """A new member that restores its first snapshot is not reported as damaged."""
     cluster = await grown(new_cluster)
     learner = cluster["b"]
     learner.machine.hold = {"restore"}
@@ -109,7 +116,7 @@ async def test_a_new_member_that_restores_its_first_snapshot_is_not_damaged(new_
 
 @pytest.mark.parametrize("until", ["snapshot", "restore"])
 async def test_leadership_stays_with_a_voter_that_a_learner_repairs(new_cluster: NewCluster, until: str) -> None:
-    """The other voter has no state either: whoever leads would wait for the same snapshot from its beginning."""
+    """Leadership stays with a voter that is being repaired if the other voter has no state either."""
     cluster = await new_cluster("a", "b", "c", settings=SHORT_LOG)
     voters, learner = [cluster["a"], cluster["b"]], cluster["c"]
     await cluster.begin("a", "b")
@@ -137,8 +144,8 @@ async def test_leadership_stays_with_a_voter_that_a_learner_repairs(new_cluster:
     await cluster.until(cluster.leader)
 
 
-async def test_what_a_leader_took_on_without_a_state_is_answered(new_cluster: NewCluster) -> None:
-    """The learner may have applied it before it sends its state: then it is never handed out to be applied here."""
+async def test_proposals_of_a_leader_without_a_state_are_answered(new_cluster: NewCluster) -> None:
+    """Proposals accepted by a leader without a state are answered, even if its snapshot contains them."""
     cluster = await grown(new_cluster, "b")
     voter, learner = cluster["a"], cluster["b"]
     learner.machine.hold = {"snapshot"}
@@ -155,8 +162,8 @@ async def test_what_a_leader_took_on_without_a_state_is_answered(new_cluster: Ne
     await cluster.equal("a", VALUES | {"late": "1"})
 
 
-async def test_another_learner_is_asked_where_the_first_is_gone(new_cluster: NewCluster) -> None:
-    """The group waits as long as nobody who has a state answers, and says what for."""
+async def test_a_second_learner_is_asked_if_the_first_is_gone(new_cluster: NewCluster) -> None:
+    """A second learner is asked if the first does not answer."""
     cluster = await grown(new_cluster, "b", "c")
     voter = cluster["a"]
     for name in "bc":
@@ -171,7 +178,7 @@ async def test_another_learner_is_asked_where_the_first_is_gone(new_cluster: New
 
 
 async def test_two_learners_do_not_disturb_each_other(new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The voter asks no second learner while the first one is sending, however long that takes."""
+    """The voter asks no second learner while the first one is sending."""
     monkeypatch.setattr("evenkeel_raft.core.leader_role._REQUESTS_PER_MEMBER", 40)
     cluster = await grown(new_cluster, "b", "c")
     voter, learners = cluster["a"], [cluster["b"], cluster["c"]]
@@ -191,7 +198,7 @@ async def test_two_learners_do_not_disturb_each_other(new_cluster: NewCluster, m
 async def test_of_two_snapshots_for_a_leader_the_first_is_received(
     new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both learners were asked, because the first wrote its snapshot for too long: one of them is declined."""
+    """If two learners offer a snapshot, the first is received and the second declined."""
     monkeypatch.setattr("evenkeel_raft.core.leader_role._REQUESTS_PER_MEMBER", 40)
     cluster = await grown(new_cluster, "b", "c")
     voter, learners = cluster["a"], [cluster["b"], cluster["c"]]
@@ -215,7 +222,7 @@ def is_receiving(member: Member) -> bool:
 
 
 def slow_and_different(monkeypatch: pytest.MonkeyPatch, *senders: Member) -> None:
-    """Let snapshots take two minutes, and those of two stores differ, as the files of a database do."""
+    """Make snapshots take two minutes, with different files at each store."""
 
     def manifest_of(directory: Path, files: Sequence[str]) -> Manifest:
         number = next(at for at, sender in enumerate(senders) if directory.is_relative_to(sender.directory))
@@ -227,7 +234,7 @@ def slow_and_different(monkeypatch: pytest.MonkeyPatch, *senders: Member) -> Non
 
 
 async def test_a_state_that_nobody_has_is_reported_as_damaged(new_cluster: NewCluster) -> None:
-    """A leader without a state, and without a member that could send one, leads nothing and says why."""
+    """A leader whose state no member has is reported as damaged and does not lead."""
     cluster = await grown(new_cluster)
     voter = cluster["a"]
     await voter.stop_machine()
@@ -242,7 +249,7 @@ async def test_a_state_that_nobody_has_is_reported_as_damaged(new_cluster: NewCl
 
 
 async def test_the_only_incoming_voter_gets_its_state_from_an_outgoing_one(new_cluster: NewCluster) -> None:
-    """Inside a joint configuration leadership goes to incoming voters only: the one there is must be able to lead."""
+    """In a joint configuration, the only incoming voter gets its state from an outgoing one."""
     cluster = await grown(new_cluster, "b")
     outgoing, incoming = cluster["a"], cluster["b"]
     target, node = incoming.peer(2), replica_of(outgoing).node
@@ -259,11 +266,11 @@ async def test_the_only_incoming_voter_gets_its_state_from_an_outgoing_one(new_c
 async def test_a_sleeping_leader_that_is_cut_off_steps_down(
     new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch, cut: str
 ) -> None:
-    """It must not be taken for a leader for ever because it sleeps: it wakes, finds no followers, and says so."""
+    """A sleeping leader that is cut off wakes, steps down and reports it."""
     cluster = await new_cluster("a", "b", "c")
     await cluster.begin("a", "b", "c")
     await cluster.write(x="1")
-    leader = await leader_at_rest(cluster)
+    leader = await sleeping_leader(cluster)
     others = [member for member in cluster.members.values() if member is not leader]
     led: list[bool] = []
     replica = replica_of(leader)
@@ -285,8 +292,8 @@ async def test_a_sleeping_leader_that_is_cut_off_steps_down(
     await cluster.until(lambda: problem(leader) == "no leader: a majority of the voters is unreachable")
 
 
-async def leader_at_rest(cluster: Cluster) -> Member:
-    """Whoever leads once all sleep, and no message is on its way any more."""
+async def sleeping_leader(cluster: Cluster) -> Member:
+    """Return the leader once all groups sleep and no message is in flight."""
     await pass_time(cluster, 5)
     await cluster.until(lambda: not any(member.host.status.awake for member in cluster.members.values()))
     return cluster.leading()
@@ -297,10 +304,10 @@ def disconnected(member: Member, store: str) -> bool:
 
 
 async def test_a_sleeping_leader_wakes_when_the_link_to_its_quorum_is_lost(new_cluster: NewCluster) -> None:
-    """The link alone tells it: no time passes in which anything else could."""
+    """The loss of the links to its quorum wakes a sleeping leader immediately."""
     cluster = await new_cluster("a", "b", "c")
     await cluster.begin("a", "b", "c")
-    leader = await leader_at_rest(cluster)
+    leader = await sleeping_leader(cluster)
     others = [member for member in cluster.members.values() if member is not leader]
     awake = []
     for other in others:
@@ -311,11 +318,11 @@ async def test_a_sleeping_leader_wakes_when_the_link_to_its_quorum_is_lost(new_c
     assert awake == [0, 1]
 
 
-async def test_a_sleeping_leader_with_a_quorum_sleeps_on(new_cluster: NewCluster) -> None:
-    """One store that goes is no reason to wake: a quorum is there."""
+async def test_a_sleeping_leader_with_a_quorum_stays_asleep(new_cluster: NewCluster) -> None:
+    """A sleeping leader stays asleep while it has a quorum."""
     cluster = await new_cluster("a", "b", "c")
     await cluster.begin("a", "b", "c")
-    leader = await leader_at_rest(cluster)
+    leader = await sleeping_leader(cluster)
     other = next(member for member in cluster.members.values() if member is not leader)
     await other.stop_machine()
     await other.stop()

@@ -1,8 +1,7 @@
-"""What is left behind in a store's directories: of use, in the way, or none of ours."""
+"""Leftover snapshot files: used, deleted or ignored."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -10,10 +9,7 @@ import pytest
 from evenkeel.errors import StateMachineError
 from evenkeel.protocol.keys import group_number
 from evenkeel_raft.shared.raft_configurations import member
-from tests.raft_host.support import ORDERS, Cluster, Member
-from tests.raft_host.test_state_machines import replica_of
-
-NewCluster = Callable[..., Awaitable[Cluster]]
+from tests.raft_host.support import ORDERS, Member, NewCluster, replica_of
 
 DIGEST = "0123456789abcdef" * 2
 
@@ -26,8 +22,8 @@ def names(directory: Path) -> set[str]:
     return {path.name for path in directory.iterdir()}
 
 
-async def test_strange_files_do_not_matter(new_cluster: NewCluster) -> None:
-    """A host starts whatever lies in its inbox; what it did not make itself it leaves alone."""
+async def test_unknown_files_are_ignored(new_cluster: NewCluster) -> None:
+    """Unknown files in the inbox are ignored and kept."""
     cluster = await new_cluster("a")
     await cluster.begin("a")
     await cluster["a"].stop()
@@ -40,8 +36,8 @@ async def test_strange_files_do_not_matter(new_cluster: NewCluster) -> None:
     assert strange <= names(inbox(cluster["a"]))
 
 
-async def test_snapshots_for_nobody_are_deleted_at_the_start(new_cluster: NewCluster) -> None:
-    """Whole or in part, those of replicas that are not here, or no longer of use, go; parts for a replica here stay."""
+async def test_useless_snapshots_are_deleted_at_startup(new_cluster: NewCluster) -> None:
+    """At startup, useless snapshots are deleted; partial ones of a local replica stay."""
     cluster = await new_cluster("a")
     await cluster.begin("a")
     await cluster["a"].stop()
@@ -61,7 +57,7 @@ async def test_snapshots_for_nobody_are_deleted_at_the_start(new_cluster: NewClu
 
 
 async def test_a_deleted_replica_leaves_no_snapshot(new_cluster: NewCluster) -> None:
-    """A snapshot that arrived and was never restored goes with its replica."""
+    """A received snapshot is deleted with its replica."""
     cluster = await new_cluster("a")
     await cluster.begin("a")
     applier = cluster["a"].host._replicas.by_group[group_number(*ORDERS)].applier
@@ -73,7 +69,7 @@ async def test_a_deleted_replica_leaves_no_snapshot(new_cluster: NewCluster) -> 
 
 
 async def test_a_replica_is_remembered_until_its_state_is_gone(new_cluster: NewCluster) -> None:
-    """A state machine that cannot delete is asked again, also by the next process: the log forgets nothing before."""
+    """A replica stays in the log until the state machine has deleted its data, also across restarts."""
     cluster = await new_cluster("a")
     await cluster.begin("a")
     await cluster.write(x="1")
@@ -91,8 +87,8 @@ async def test_a_replica_is_remembered_until_its_state_is_gone(new_cluster: NewC
     assert store.host.running() == {}
 
 
-async def test_a_snapshot_that_comes_too_late_goes(new_cluster: NewCluster) -> None:
-    """One that arrives when the log is past it is of no use, and its files are nobody's."""
+async def test_an_outdated_snapshot_is_deleted(new_cluster: NewCluster) -> None:
+    """A snapshot that arrives after the log is past it is deleted."""
     cluster = await new_cluster("a")
     await cluster.begin("a")
     await cluster.write(x="1", y="2")

@@ -1,9 +1,9 @@
-"""State machines that fail, hang, lie or lose what they had: their replica waits, others serve, and nothing is lost."""
+"""State machines that fail, hang, lie or lose their state: their replica waits, others serve, nothing is lost."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import msgspec
 
@@ -12,29 +12,21 @@ from evenkeel.protocol.keys import group_number
 from evenkeel.protocol.records import Role
 from evenkeel.protocol.replica_decision import Start
 from evenkeel.wire.socket_messages import Applied
-from evenkeel_raft.host.raft_replica import Replica
-from tests.raft_host.support import ORDERS, QUICK, Cluster, Member
-
-NewCluster = Callable[..., Awaitable[Cluster]]
-SHORT_LOG = msgspec.structs.replace(QUICK, keep_log_bytes=2000)
-VALUES = {f"k{number}": "v" * 200 for number in range(60)}
-
-
-def replica_of(member: Member) -> Replica:
-    return member.host._replicas.by_group[group_number(*ORDERS)]
-
-
-def problem(member: Member) -> str:
-    return member.host.reports()[ORDERS].problem
-
-
-async def pass_time(cluster: Cluster, seconds: float) -> None:
-    until = cluster.clock.now() + seconds
-    await cluster.until(lambda: cluster.clock.now() >= until)
+from tests.raft_host.support import (
+    ORDERS,
+    SHORT_LOG,
+    VALUES,
+    Cluster,
+    Member,
+    NewCluster,
+    pass_time,
+    problem,
+    replica_of,
+)
 
 
 async def beyond_the_log(new_cluster: NewCluster) -> tuple[Cluster, Member]:
-    """A group whose log no longer reaches back to its beginning, and a store that is to be a learner of it."""
+    """Return a group with a compacted log, and a store that will be a learner."""
     cluster = await new_cluster("a", "b", "c", "d", settings=SHORT_LOG)
     await cluster.begin("a", "b", "c")
     await cluster.write(**VALUES)
@@ -51,7 +43,7 @@ async def add_learner(cluster: Cluster, newcomer: Member) -> None:
 
 
 async def test_a_machine_that_always_fails_does_not_lead(new_cluster: NewCluster) -> None:
-    """Who cannot apply leads no more and says why; it is tried ever more slowly, and in the end has missed nothing."""
+    """A store that cannot apply stops leading and reports why; it is retried with backoff and catches up."""
     cluster = await new_cluster("a", "b", "c")
     await cluster.begin("a", "b", "c")
     bad = cluster.leading()
@@ -72,7 +64,7 @@ async def test_a_machine_that_always_fails_does_not_lead(new_cluster: NewCluster
 
 
 async def test_a_snapshot_that_cannot_be_restored_is_replaced(new_cluster: NewCluster) -> None:
-    """One that arrived while no state machine was there, and turns out to be of no use, is given up for another."""
+    """A received snapshot that cannot be restored is replaced by another."""
     cluster, newcomer = await beyond_the_log(new_cluster)
     await newcomer.stop_machine()
     changing = asyncio.create_task(add_learner(cluster, newcomer))
@@ -87,12 +79,12 @@ async def test_a_snapshot_that_cannot_be_restored_is_replaced(new_cluster: NewCl
 
 
 async def test_nothing_is_restored_before_the_log_has_it(new_cluster: NewCluster) -> None:
-    """A state machine ahead of its log after a crash could never be gone on with: the log's record comes first."""
+    """A snapshot is restored only after the log has recorded it."""
     cluster, newcomer = await beyond_the_log(new_cluster)
     await newcomer.stop_machine()
     await newcomer.start_machine(hold={"open"})
     await cluster.until(lambda: newcomer.machine.asked["open"])
-    # The disk does not get on from here.
+    # From here on, writes are not completed.
     writes: list[Callable[[], None]] = []
     replica = replica_of(newcomer)
     persisted = replica._on_persisted
@@ -111,7 +103,7 @@ async def test_nothing_is_restored_before_the_log_has_it(new_cluster: NewCluster
 
 
 async def test_nothing_is_applied_past_a_gap(new_cluster: NewCluster) -> None:
-    """What follows a snapshot whose files are gone is not handed over: the state machine would never miss them."""
+    """Entries after a snapshot with missing files are not applied."""
     cluster, newcomer = await beyond_the_log(new_cluster)
     writes: list[Callable[[], None]] = []
     replica = replica_of(newcomer)
@@ -133,7 +125,7 @@ async def test_nothing_is_applied_past_a_gap(new_cluster: NewCluster) -> None:
 
 
 async def test_a_machine_that_claims_too_much_stops_its_replica(new_cluster: NewCluster) -> None:
-    """An answer beyond all that was handed out shows that state and log do not belong together."""
+    """An answer beyond what was sent stops the replica: state and log do not match."""
     cluster = await new_cluster("a", "b", "c")
     await cluster.begin("a", "b", "c")
     bad = next(member for member in cluster.members.values() if member is not cluster.leading())
@@ -146,8 +138,8 @@ async def test_a_machine_that_claims_too_much_stops_its_replica(new_cluster: New
     await cluster.write(y="2")
 
 
-async def test_an_open_that_never_answers_is_said(new_cluster: NewCluster) -> None:
-    """A leader whose state machine comes back and says nothing gives way, and what is waited for is named."""
+async def test_an_unanswered_open_is_reported(new_cluster: NewCluster) -> None:
+    """An unanswered open makes the leader hand over, and is reported."""
     cluster = await new_cluster("a", "b", "c")
     await cluster.begin("a", "b", "c")
     await cluster.write(x="1")
@@ -161,8 +153,8 @@ async def test_an_open_that_never_answers_is_said(new_cluster: NewCluster) -> No
     await cluster.until(lambda: problem(bad) == "")
 
 
-async def test_an_apply_that_never_answers_is_said(new_cluster: NewCluster) -> None:
-    """A state machine that hangs is no reason to hang with it: another leads, and the standstill is named."""
+async def test_an_unanswered_apply_is_reported(new_cluster: NewCluster) -> None:
+    """An unanswered apply makes the leader hand over, and is reported."""
     cluster = await new_cluster("a", "b", "c")
     await cluster.begin("a", "b", "c")
     bad = cluster.leading()
@@ -176,7 +168,7 @@ async def test_an_apply_that_never_answers_is_said(new_cluster: NewCluster) -> N
 
 
 async def test_a_backlog_is_bounded(new_cluster: NewCluster) -> None:
-    """A follower without a state machine takes in only so much: its memory is not the place for a table's history."""
+    """The backlog of a follower without a state machine is bounded."""
     limit = 20_000
     cluster = await new_cluster("a", "b", "c", settings=msgspec.structs.replace(SHORT_LOG, max_log_bytes=limit))
     await cluster.begin("a", "b", "c")
@@ -198,8 +190,8 @@ async def test_a_backlog_is_bounded(new_cluster: NewCluster) -> None:
     await cluster.equal("abc", values)
 
 
-async def test_damage_is_told_for_a_while(new_cluster: NewCluster) -> None:
-    """A state that says it is damaged is filled anew, and whoever looks a minute later still hears that it was."""
+async def test_damage_is_reported_for_a_while(new_cluster: NewCluster) -> None:
+    """A damaged state is restored, and the damage is reported for a minute afterwards."""
     cluster, newcomer = await beyond_the_log(new_cluster)
     await add_learner(cluster, newcomer)
     await cluster.equal("abcd", VALUES)
@@ -216,8 +208,8 @@ async def test_damage_is_told_for_a_while(new_cluster: NewCluster) -> None:
     assert (problem(newcomer), newcomer.host.reports()[ORDERS].damaged) == ("", False)
 
 
-async def test_doubts_are_told_and_end(new_cluster: NewCluster) -> None:
-    """What a state machine has against its state is its replica's problem, until it says otherwise or is opened."""
+async def test_doubts_are_reported_until_withdrawn(new_cluster: NewCluster) -> None:
+    """A doubt is reported until the state machine withdraws it or is opened again."""
     cluster = await new_cluster("a", "b", "c")
     await cluster.begin("a", "b", "c")
     member = cluster["b"]
@@ -237,7 +229,7 @@ async def test_doubts_are_told_and_end(new_cluster: NewCluster) -> None:
 
 
 async def test_an_unfit_state_is_not_led_from(new_cluster: NewCluster) -> None:
-    """A state machine that is about to give its state up is relieved at once, and does not lead while that lasts."""
+    """A leader with an unfit state hands over immediately and does not lead again."""
     cluster = await new_cluster("a", "b", "c")
     await cluster.begin("a", "b", "c")
     bad = cluster.leading()
@@ -249,8 +241,8 @@ async def test_an_unfit_state_is_not_led_from(new_cluster: NewCluster) -> None:
         assert cluster.leader() not in (None, bad)
 
 
-async def test_what_was_asked_in_an_earlier_life_comes_to_nothing(new_cluster: NewCluster) -> None:
-    """An answer, or a failure, that belongs to what was asked before the last opening or restoring changes nothing."""
+async def test_answers_of_an_earlier_session_are_ignored(new_cluster: NewCluster) -> None:
+    """Answers and failures of an earlier session are ignored."""
     cluster = await new_cluster("a")
     await cluster.begin("a")
     await cluster.write(x="1")
