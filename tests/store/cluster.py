@@ -1,4 +1,4 @@
-"""Whole clusters of processes: etcd, sidecars and table stores; and a client that follows redirects."""
+"""Clusters of processes (etcd, sidecars and table stores), and a client that follows redirects."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class TableCluster(ProcessCluster):
     """A cluster with one table, `orders`."""
 
     def __init__(self, directory: Path, *, machine_flags: tuple[str, ...] = (), **options: Any) -> None:
-        """`machine_flags` are for every table store."""
+        """`machine_flags` are the flags of every table store."""
         super().__init__(directory, **options)
         self.machine_flags = machine_flags
         self.python = sys.executable
-        """What stores run that are added."""
+        """The interpreter of stores that are added."""
 
     def log(self) -> str:
-        """The last of what all processes said."""
+        """Return the last log lines of all processes."""
         return "\n".join(store.log() for store in self.stores.values())
 
     async def add(self, name: str, *, flags: tuple[str, ...] = ()) -> StoreProcesses:
@@ -91,7 +91,7 @@ class TableCluster(ProcessCluster):
         requests = reconcile_table(desired, keys=KEYS, table=TABLE, epoch=self.epoch.compare)
         return await drive(requests, metastore=self.metastore, epoch=self.epoch)
 
-    # A client's part
+    # Client operations
 
     def client(self, store: str) -> Client:
         found = self.stores[store]
@@ -99,11 +99,11 @@ class TableCluster(ProcessCluster):
         return Client(found.address)
 
     async def likely_leader(self, partition: int) -> str:
-        """Who leads, or anybody, who would know."""
+        """Return the leader, or any store, which will redirect."""
         return await self.leader(partition) or next(iter(self.stores))
 
     async def insist(self, partition: int, ask: Any) -> Any:
-        """Ask whoever leads until it is answered, following redirects."""
+        """Call the leader until it answers, following redirects."""
         store = await self.likely_leader(partition)
         async with asyncio.timeout(60):
             while True:
@@ -119,7 +119,7 @@ class TableCluster(ProcessCluster):
                 await asyncio.sleep(0.05)
 
     async def write(self, rows: pa.RecordBatch, *, writer: str, sequence: int) -> None:
-        """Write rows, each to its partition, until all are acknowledged; a token makes that happen once."""
+        """Write rows to their partitions, retrying with the same write token until all are acknowledged."""
         places = partitions_of(rows, self.schema)
         for partition in range(self.partitions):
             part = rows.filter(pa.array(places == partition))
@@ -128,7 +128,7 @@ class TableCluster(ProcessCluster):
                 await self.insist(partition, lambda client, part=part, request=request: client.put(part, **request))
 
     async def hashes(self, partition: int) -> dict[str, str]:
-        """The hash of each replica at one index."""
+        """Return the hash of each replica at one index."""
         taken = await self.insist(partition, lambda client: client.act("hash", table="orders", partition=partition))
         found: dict[str, str] = {}
         view = (await self.snapshot()).partition(partition)
@@ -136,10 +136,10 @@ class TableCluster(ProcessCluster):
         async with asyncio.timeout(60):
             for store in sorted(peer.store for peer in view.stable.peers):
                 while store not in found:
-                    await self._look_for_hash(store, partition, taken["index"], found)
+                    await self._poll_hash(store, partition, taken["index"], found)
         return found
 
-    async def _look_for_hash(self, store: str, partition: int, index: int, found: dict[str, str]) -> None:
+    async def _poll_hash(self, store: str, partition: int, index: int, found: dict[str, str]) -> None:
         client = self.client(store)
         try:
             groups = (await client.act("status", table="orders"))["groups"]

@@ -1,4 +1,4 @@
-"""An engine with an open group."""
+"""Fixtures: an engine with an open group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs a store until it kills itself right before its n-th SQL statement, of those that may change something."""
+"""Runs a store that kills itself right before its n-th SQL statement, not counting SELECTs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _statements = int(sys.argv[1])
 _cursor = Database.cursor
 
 
-class Dying:
-    """A cursor that counts."""
+class CrashingCursor:
+    """A cursor that counts statements."""
 
     def __init__(self, cursor: Cursor) -> None:
         self._cursor = cursor
@@ -29,10 +29,10 @@ class Dying:
             _statements -= 1
             if _statements == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
-        # DuckDB looks for it among the variables of its caller, which is us.
+        # DuckDB looks for the variable in its caller's frame, which is this one.
         incoming = sys._getframe(1).f_locals.get("incoming")  # noqa: F841
         return self._cursor.execute(sql, *arguments)
 
 
-Database.cursor = lambda database: Dying(_cursor(database))  # type: ignore[method-assign, assignment, return-value]
+Database.cursor = lambda database: CrashingCursor(_cursor(database))  # type: ignore[method-assign, assignment, return-value]
 sys.exit(main(sys.argv[2:]))

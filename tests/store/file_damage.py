@@ -1,4 +1,4 @@
-"""Damage done to files."""
+"""Damages files like a bad disk."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import duckdb
 __all__ = ["flip", "flip_blocks", "flip_rows"]
 
 _HEADERS, _BLOCK = 3 * 4096, 256 << 10
-"""Of a DuckDB file."""
+"""The sizes of a DuckDB file's headers and blocks."""
 
 
 def flip(at: float | int, size: int = 64) -> Callable[[Path], None]:
-    """Change bytes at an offset, or at a share of the file."""
+    """Return a function that changes bytes at an offset, or at a fraction of the file."""
 
     def change(path: Path) -> None:
         data = bytearray(path.read_bytes())

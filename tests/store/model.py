@@ -1,4 +1,4 @@
-"""What a group must be after some prefix of its log, told by dictionaries; and logs drawn at random."""
+"""A reference model of a group in plain dictionaries, and random logs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Model:
         self.time = 0
 
     def apply(self, data: bytes, rows: list[dict[str, Any]]) -> None:
-        """Apply one entry, given its rows as they were before they were encoded."""
+        """Apply one entry, given its rows before encoding."""
         self.applied += 1
         entry, _ = decode_entry(data)
         match entry:
@@ -72,7 +72,7 @@ class Model:
                 self._write(entry, rows)
 
     def _stamped(self, at: int) -> int:
-        """When an entry was logged: by log time, where that is kept, which no stamp moves back or by over an hour."""
+        """Return an entry's log time, which no stamp moves back or by more than an hour, or its stamp."""
         if not self.time:
             return at
         if 0 < at - self.time <= HOUR:
@@ -135,7 +135,7 @@ class Model:
 
 
 def random_log(rng: random.Random) -> Iterator[tuple[bytes, list[dict[str, Any]]]]:
-    """Entries whose effect shows when one is applied twice, left out or out of turn, with the rows in them."""
+    """Yield entries and their rows, such that one applied twice, skipped or out of order changes the state."""
     yield columns(changes=rng.random() < 0.5), []
     wide = False
     index = 1

@@ -1,4 +1,4 @@
-"""A store that serves Flight in this process, on a sidecar without peers; and a client that speaks plain Flight."""
+"""A store that serves Flight in this process, on a sidecar without peers; and a plain Flight client."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from evenkeel_store.serving.flight_server import FlightServer
 from evenkeel_store.serving.store_service import StoreService
 from evenkeel_store.state_machine.store_state_machine import StoreStateMachine
 from tests.store.single_sidecar import Sidecar
-from tests.wire.support import turns
+from tests.wire.support import wait_until
 
 KEYS = Keys(namespace="default", store_cluster="main")
 _T = TypeVar("_T")
 
 
 def table_record(columns: Sequence[dict[str, Any]], **spec: Any) -> bytes:
-    """A table's record as the operator writes it."""
+    """Return a table's record as the operator writes it."""
     schema = {"columns": columns, "primaryKey": spec.pop("primary_key", ["id"])}
     whole: dict[str, Any] = {"storeCluster": "main", "partitions": 1, "replicas": 1, "schema": schema} | spec
     record = TableRecord(
@@ -72,9 +72,9 @@ class Store:
         self.state_machine = StoreStateMachine(directory / "data", clock=self.clock)
         self.end = StoreSocket(directory / "raft.sock", volume="", state_machine=self.state_machine)
         self.service = StoreService(
-            self.state_machine, self.end, self.routes, store=name, now=lambda: self.now, timeout=timeout
+            self.state_machine, self.end, self.routes, store=name, wall_clock=lambda: self.now, timeout=timeout
         )
-        self.house = LeaderMaintenance(self.service, clock=self.clock, keeps_time=lambda: keeps_time)
+        self.maintenance = LeaderMaintenance(self.service, clock=self.clock, keeps_time=lambda: keeps_time)
         self._server_options = server
         self._running: asyncio.Task[None] | None = None
 
@@ -103,24 +103,24 @@ class Store:
         return f"{scheme}://127.0.0.1:{self.server.port}"
 
     async def table(self, record: bytes, *, key: str = "orders.1", partitions: Sequence[int] = (0,)) -> None:
-        """Have a table, with these partitions of it here and led here."""
+        """Create a table whose given partitions are on this store and led by it."""
         self.routes.put(KEYS.table(key), record)
         for partition in partitions:
             self.routes.put(KEYS.leader(key, partition), encode(Leader(self.name, 1)))
             self.routes.put(KEYS.partition(key, partition).stable, encode(Stable((Peer(self.name, "v", 3),))))
             group = self.sidecar.group(key, partition)
             await group.open()
-            await turns(lambda number=group.number: self.state_machine.role_of(number).leader)  # type: ignore[misc]
-        await self.house.look(self.state_machine.open_groups())
+            await wait_until(lambda number=group.number: self.state_machine.groups.role(number).leader)  # type: ignore[misc]
+        await self.maintenance.reconcile(self.state_machine.groups.replicas())
 
     async def settled(self) -> None:
-        """Wait until everything that was logged is applied."""
+        """Wait until everything logged is applied."""
         for group in self.sidecar.groups.values():
-            await self.state_machine.until_applied(group.number, group.last)
+            await self.state_machine.queue.until_applied(group.number, group.last)
 
 
 class Client:
-    """Plain pyarrow Flight, on threads so that the store's loop goes on; errors as the store raised them."""
+    """Plain pyarrow Flight on threads, so that the store's loop runs; raises the errors that the store raised."""
 
     def __init__(self, address: str, *, token: str = "", **options: Any) -> None:
         self._client = flight.connect(address, **options)
@@ -142,7 +142,7 @@ class Client:
         return await asyncio.to_thread(attempt)
 
     async def put(self, rows: Any, **request: Any) -> list[PutResult]:
-        """Send batches (or one list of rows) and return what became of each."""
+        """Send batches, or one list of rows, and return the result of each."""
         batches = rows if isinstance(rows, list) and rows and isinstance(rows[0], pa.RecordBatch) else None
         if isinstance(rows, pa.RecordBatch):
             batches = [rows]
@@ -174,7 +174,7 @@ class Client:
         return sorted(found, key=str)
 
     async def act(self, kind: str, body: bytes = b"", **request: Any) -> Any:
-        """Carry out an action."""
+        """Run an action."""
         action = flight.Action(kind, body or msgspec.json.encode(request))
         results = await self._try(lambda: [r.body.to_pybytes() for r in self._client.do_action(action, self._options)])
         return msgspec.json.decode(results[0]) if results[0] else None

@@ -1,4 +1,4 @@
-"""A sidecar without peers, for any number of groups: it logs in memory, commits at once, and applies to its store."""
+"""A sidecar without peers, for any number of groups: it logs in memory, commits at once and applies to its store."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class SingleGroup:
         table, partition = self._place
         opened = await self._end.open(self.number, REPLICA, table=table, partition=partition)
         self._sent = opened.applied
-        self.tell()
+        self.publish_role()
         self.send()
         return opened
 
-    def tell(self) -> None:
+    def publish_role(self) -> None:
         self._end.role(self.number, REPLICA, leader=self.leading, term=self.term, hint=self.hint)
 
     def add(self, data: bytes) -> int:
@@ -65,13 +65,13 @@ class Sidecar:
         self.ready = asyncio.Event()
         self.drained = asyncio.Event()
         self.outcome: m.ProposeOutcome | None = None
-        """To answer proposals with, without logging them."""
+        """The answer to all proposals, which are then not logged."""
         self.lost = 0
-        """How many answers to proposals get lost: these are logged all the same."""
+        """How many of the next proposals are logged but answered with `Unknown`."""
         self.readable = True
         self.doubts: dict[int, m.Doubt] = {}
         self.sizes: dict[int, int] = {}
-        self.questions = 0
+        self.read_requests = 0
         self.proposals = 0
         self.applying = True
         self._tasks: set[asyncio.Task[None]] = set()
@@ -107,7 +107,7 @@ class Sidecar:
                 found.send()
 
     def read_index(self, group: int, replica: int, answer: Callable[[m.ReadOutcome], None]) -> None:
-        self.questions += 1
+        self.read_requests += 1
         answer(m.ReadAt(self.groups[group].last) if self.readable else m.Unavailable())
 
     def doubt(self, group: int, replica: int, doubt: m.Doubt) -> None:

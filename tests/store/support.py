@@ -1,4 +1,4 @@
-"""What the store's tests share: small tables, entries, one group without a socket, and what its rows must be."""
+"""Shared by the store's tests: small tables, entries, and an engine without a socket."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def columns(schema: RowSchema = KEYED, *, changes: bool = False) -> bytes:
 
 
 class Bench:
-    """An engine with one group in it, to apply entries to and look at rows."""
+    """An engine, with helpers to apply entries to one group and read its rows."""
 
     def __init__(self, directory: Path, **options: Any) -> None:
         directory.mkdir(exist_ok=True)

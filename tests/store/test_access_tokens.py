@@ -1,4 +1,4 @@
-"""Who may ask: TLS and tokens, and errors that say what was missing."""
+"""Authentication: access tokens and TLS, and errors that say what is missing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from evenkeel.wire.flight import RebuildRequest
 from evenkeel_store.maintenance.peer_stores import Credentials, PeerStoreClient
 from evenkeel_store.serving.access_tokens import AccessTokenFile
 from evenkeel_store.serving.flight_server import ServerTls
-from tests.raft_net.test_tls import Authority
+from tests.raft_net.test_peer_tls import Authority
 from tests.store.serving import ORDERS, Client, Store, table_record
 
 
@@ -23,10 +23,13 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 async def test_tokens(tmp_path: Path) -> None:
-    """Only calls with a token that is expected get through, whatever they ask; the connection stays usable."""
+    """Only calls with an accepted token succeed, of every kind; the connection stays usable."""
     async with Store(tmp_path, tokens=lambda: [b"one", b"two"]) as store:
         await store.table(table_record(ORDERS))
-        for token, said in (("", "no token was given"), ("three", "not one that this store expects")):
+        for token, said in (
+            ("", "no access token was sent"),
+            ("three", "the access token is not valid for this store"),
+        ):
             client = Client(store.address, token=token)
             with pytest.raises(AccessError, match=said):
                 await client.rows()
@@ -44,7 +47,7 @@ async def test_tokens(tmp_path: Path) -> None:
 
 
 def test_tokens_are_read_again(tmp_path: Path) -> None:
-    """A file that is replaced, as a mounted Secret is, holds from then on; one that is gone changes nothing."""
+    """A replaced file, like a mounted Secret, takes effect at once; a missing one changes nothing."""
     file = tmp_path / "tokens"
     file.write_text("one\n\ntwo\n")
     tokens = AccessTokenFile(file)
@@ -60,7 +63,7 @@ def test_tokens_are_read_again(tmp_path: Path) -> None:
 
 
 async def test_tls(tmp_path: Path, authority: Authority) -> None:
-    """A client that trusts the authority reads; one that does not, or speaks no TLS, does not."""
+    """A client that trusts the CA can read; one that does not, or uses no TLS, cannot."""
     files = authority.issue("store")
     async with Store(tmp_path, tls=ServerTls(files.cert, files.key)) as store:
         await store.table(table_record(ORDERS))
@@ -79,7 +82,7 @@ async def test_tls(tmp_path: Path, authority: Authority) -> None:
 
 
 async def test_client_certificates(tmp_path: Path, authority: Authority) -> None:
-    """Where clients have to show a certificate, one without is turned away."""
+    """If client certificates are required, a client without one is rejected."""
     files, mine = authority.issue("store"), authority.issue("client")
     async with Store(tmp_path, tls=ServerTls(files.cert, files.key, files.ca)) as store:
         await store.table(table_record(ORDERS))
@@ -93,20 +96,18 @@ async def test_client_certificates(tmp_path: Path, authority: Authority) -> None
         await without.close()
 
 
-async def test_stores_ask_each_other(tmp_path: Path, authority: Authority) -> None:
-    """A store shows the others its certificate and the first of its tokens; whoever is refused says by whom."""
+async def test_peer_store_client(tmp_path: Path, authority: Authority) -> None:
+    """A store presents its certificate and its first token to other stores; refusals raise errors."""
     files, mine = authority.issue("store"), authority.issue("other")
     async with Store(tmp_path, tls=ServerTls(files.cert, files.key, files.ca), tokens=lambda: [b"one"]) as store:
         await store.table(table_record(ORDERS, partitions=2), partitions=(0, 1))
-        others = PeerStoreClient(
-            Credentials(tokens=lambda: [b"one", b"old"], ca=files.ca, cert=mine.cert, key=mine.key)
-        )
-        found = await others.status(store.address, "orders.1", 1)
+        peers = PeerStoreClient(Credentials(tokens=lambda: [b"one", b"old"], ca=files.ca, cert=mine.cert, key=mine.key))
+        found = await peers.status(store.address, "orders.1", 1)
         assert found is not None
         assert (found.table, found.partition) == ("orders.1", 1)
-        assert await others.status(store.address, "orders.1", 2) is None
+        assert await peers.status(store.address, "orders.1", 2) is None
         with pytest.raises(RequestError, match="nothing to rebuild"):
-            await others.rebuild(store.address, RebuildRequest(table="orders.1", partition=1, index=1, hash="0:0"))
+            await peers.rebuild(store.address, RebuildRequest(table="orders.1", partition=1, index=1, hash="0:0"))
         tokenless = PeerStoreClient(Credentials(ca=files.ca, cert=mine.cert, key=mine.key))
         with pytest.raises(AccessError):
             await tokenless.status(store.address, "orders.1", 1)

@@ -1,4 +1,4 @@
-"""Stores on real sidecars: what was acknowledged is on every replica, once, whatever died meanwhile."""
+"""Stores on real sidecars: each acknowledged row is on every replica once, whatever is killed."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def all_rows(cluster: TableCluster) -> list[int]:
 
 
 async def test_store_dies_while_writes_go_on(new_cluster: Callable[..., Any]) -> None:
-    """Every row that was acknowledged is there once, and all replicas have the same hash, after a store was killed."""
+    """After a store was killed, every acknowledged row exists once and all replicas have the same hash."""
     cluster: TableCluster = await new_cluster(partitions=2)
     await cluster.reconcile(3)
     await cluster.until_settled()
@@ -78,8 +78,8 @@ async def test_store_dies_while_writes_go_on(new_cluster: Callable[..., Any]) ->
         assert len(set(hashes.values())) == 1
 
 
-async def test_new_replicas_answer_at_pins_of_before(new_cluster: Callable[..., Any]) -> None:
-    """Replicas built from a snapshot show rows as they were at a pin, and as they are; the wrong store redirects."""
+async def test_new_replicas_answer_at_earlier_pins(new_cluster: Callable[..., Any]) -> None:
+    """Replicas restored from a snapshot answer at a pin and at the newest index; other stores redirect."""
     cluster: TableCluster = await new_cluster(partitions=1)
     await cluster.reconcile(1)
     await cluster.until_settled()
@@ -100,7 +100,7 @@ async def test_new_replicas_answer_at_pins_of_before(new_cluster: Callable[..., 
         status = await cluster.insist(0, lambda client: client.act("status", table="orders"))
         return all(group["unfolded"] == 0 for group in status["groups"])
 
-    # What the pin shows is by then beside the table's rows, and has to be in the snapshot as such.
+    # By then the pinned rows are in `old_n`, and the snapshot must include them.
     await cluster.until(folded)
     await cluster.reconcile(3)
     await cluster.until_settled()
@@ -114,8 +114,8 @@ async def test_new_replicas_answer_at_pins_of_before(new_cluster: Callable[..., 
     assert len(set((await cluster.hashes(0)).values())) == 1
 
 
-async def test_full_disk_heals_by_itself(new_cluster: Callable[..., Any]) -> None:
-    """A store whose disk takes no more goes on reading; once there is room, what was committed meanwhile is applied."""
+async def test_recovery_from_a_full_disk(new_cluster: Callable[..., Any]) -> None:
+    """A store with a full disk serves reads; once there is room, it applies what was committed meanwhile."""
     cluster: TableCluster = await new_cluster(stores=1, partitions=1)
     await cluster.reconcile(1)
     await cluster.until_settled()
@@ -136,8 +136,8 @@ async def test_full_disk_heals_by_itself(new_cluster: Callable[..., Any]) -> Non
     assert await all_rows(cluster) == [*before, *range(5000, 6000)]
 
 
-async def test_damaged_log_of_a_database_is_noticed_and_healed(new_cluster: Callable[..., Any]) -> None:
-    """A store whose database seems to end early says so, and has the same rows as the others soon after."""
+async def test_damaged_write_ahead_log_is_repaired(new_cluster: Callable[..., Any]) -> None:
+    """A store whose write-ahead log seems to end early reports it, and soon has all rows again."""
     cluster: TableCluster = await new_cluster(partitions=1)
     await cluster.reconcile(3)
     await cluster.until_settled()
@@ -155,14 +155,12 @@ async def test_damaged_log_of_a_database_is_noticed_and_healed(new_cluster: Call
     hashes = await cluster.hashes(0)
     assert len(hashes) == 3
     assert len(set(hashes.values())) == 1
-    assert "transactions are gone, and have to be applied again" in victim.log()
+    assert "transactions are lost and will be applied again" in victim.log()
 
 
 @pytest.mark.parametrize("both", [False, True], ids=["the store", "the store and its sidecar"])
-async def test_only_voter_that_lost_its_database_gets_it_from_the_learner(
-    new_cluster: Callable[..., Any], both: bool
-) -> None:
-    """Two replicas are a voter and a learner: the voter's log no longer goes back to the start, and all is there."""
+async def test_only_voter_restores_its_database_from_the_learner(new_cluster: Callable[..., Any], both: bool) -> None:
+    """Of a voter and a learner, the voter loses its database after log compaction; the learner restores it."""
     cluster: TableCluster = await new_cluster(stores=2, partitions=1, flags=("--keep-log-bytes", "2000"))
     await cluster.reconcile(2)
     await cluster.until_settled()
@@ -196,7 +194,7 @@ async def test_only_voter_that_lost_its_database_gets_it_from_the_learner(
 
 
 async def _with_a_wrong_row(cluster: TableCluster, *, leads: bool) -> StoreProcesses:
-    """Ten rows on three stores, of which one that leads, or does not, has one row other than it was written."""
+    """Write ten rows to three stores, then change one row on the leader or on a follower."""
     await cluster.reconcile(3)
     await cluster.until_settled()
     await cluster.write(batch(0, 0), writer="w0", sequence=1)
@@ -213,8 +211,8 @@ async def _with_a_wrong_row(cluster: TableCluster, *, leads: bool) -> StoreProce
 
 
 @pytest.mark.parametrize("leads", [False, True], ids=["a follower", "the leader"])
-async def test_replica_with_a_wrong_row_is_built_anew(new_cluster: Callable[..., Any], leads: bool) -> None:
-    """A replica that is alone with its rows is found by comparing them all, given up, and restored from the others."""
+async def test_heal_rebuilds_a_replica_with_a_wrong_row(new_cluster: Callable[..., Any], leads: bool) -> None:
+    """`heal` finds the replica with other rows, which is then restored from the others."""
     cluster: TableCluster = await new_cluster(partitions=1)
     victim = await _with_a_wrong_row(cluster, leads=leads)
     addresses = [store.address for store in cluster.stores.values() if isinstance(store, TableStore)]
@@ -232,8 +230,8 @@ async def test_replica_with_a_wrong_row_is_built_anew(new_cluster: Callable[...,
 
 
 @pytest.mark.parametrize("leads", [False, True], ids=["a follower", "the leader"])
-async def test_replica_with_a_wrong_row_heals_by_itself(new_cluster: Callable[..., Any], leads: bool) -> None:
-    """While rows are written all the time it is found, said to differ, given up and restored; nothing is lost."""
+async def test_replica_with_a_wrong_row_is_rebuilt_automatically(new_cluster: Callable[..., Any], leads: bool) -> None:
+    """During writes a wrong replica is found, reported and restored; no acknowledged row is lost."""
     cluster: TableCluster = await new_cluster(partitions=1, machine_flags=("--compare-seconds", "1"))
     await _with_a_wrong_row(cluster, leads=leads)
     done = asyncio.Event()
@@ -247,26 +245,26 @@ async def test_replica_with_a_wrong_row_heals_by_itself(new_cluster: Callable[..
         return sequence
 
     writing = asyncio.create_task(write())
-    told: set[str] = set()
+    reported: set[str] = set()
 
     async def healed() -> bool:
         for name in cluster.stores:
             kv = await cluster.metastore.get(KEYS.load(name))
-            told.update(() if kv is None else decode(StoreLoad, kv.value, key=kv.key).problems.values())
-        return "is built anew" in cluster.log() and len(set((await cluster.hashes(0)).values())) == 1
+            reported.update(() if kv is None else decode(StoreLoad, kv.value, key=kv.key).problems.values())
+        return "rebuilding the replica on" in cluster.log() and len(set((await cluster.hashes(0)).values())) == 1
 
     await cluster.until(healed, within=120)
     done.set()
     written = await writing
     expected = [row for sequence in range(1, written + 1) for row in batch(1, sequence).column("id").to_pylist()]
     assert await all_rows(cluster) == sorted([*batch(0, 0).column("id").to_pylist(), *expected])
-    assert any("the state is in doubt: at index" in problem for problem in told), told
+    assert any("the state is in doubt: at index" in problem for problem in reported), reported
     rows = await cluster.insist(0, lambda client: client.get(partition=0, filter=["=", "id", 3]))
     assert rows.column("customer").to_pylist() == ["0/0"]
 
 
 def _damage_a_row(database: Path) -> None:
-    """Change a row where only DuckDB could know."""
+    """Change a row in the database, with a valid checksum."""
     with duckdb.connect(str(database)) as connection:
         tables = [name for (name,) in connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()]
         for name in tables:
@@ -275,7 +273,7 @@ def _damage_a_row(database: Path) -> None:
 
 
 async def _lead_again(cluster: TableCluster, store: str) -> None:
-    """Have a store lead, as an order does."""
+    """Make a store lead, with an order in the metastore."""
 
     async def led() -> bool:
         order = LeaderOrder(store, time.time() + 60)
@@ -287,7 +285,7 @@ async def _lead_again(cluster: TableCluster, store: str) -> None:
 
 
 async def test_stores_report_how_much_data_they_have(new_cluster: Callable[..., Any]) -> None:
-    """The size of a partition's rows gets from each store's database to the metastore, whatever its log keeps."""
+    """Each store reports the size of a partition's rows to the metastore, whatever its log retains."""
     cluster: TableCluster = await new_cluster(partitions=1)
     await cluster.reconcile(3)
     await cluster.until_settled()

@@ -1,7 +1,7 @@
-"""A crash between any two statements: whatever is on the disk then is exactly some prefix of the log.
+"""A crash between any two statements leaves the state of exactly some prefix of the log.
 
-Files are copied before every statement that may change something, as a process that is killed there would leave them,
-and each copy is opened as the next process would.
+Files are copied before every statement but SELECT, as a process killed there would leave them, and each copy is opened
+as the next process would.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from tests.store.support import GROUP, REPLICA, Bench, columns, upsert
 from tests.store.test_replicas import check, restore_elsewhere
 
 
-class Copying:
-    """A cursor that lets files be copied before each statement."""
+class CopyingCursor:
+    """A cursor that copies the files before each statement."""
 
     def __init__(self, cursor: Cursor, copy: Callable[[], None]) -> None:
         self._cursor = cursor
@@ -36,13 +36,13 @@ class Copying:
     def execute(self, sql: str, *arguments: Any) -> Any:
         if not sql.startswith("SELECT"):
             self._copy()
-        # DuckDB looks for it among the variables of its caller, which is us.
+        # DuckDB looks for the variable in its caller's frame, which is this one.
         incoming = sys._getframe(1).f_locals.get("incoming")  # noqa: F841
         return self._cursor.execute(sql, *arguments)
 
 
 class Copies:
-    """What was on the disk, and what had been acknowledged by then."""
+    """Copies of the files, and the acknowledged index of each."""
 
     def __init__(self, source: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._source = source
@@ -51,7 +51,7 @@ class Copies:
         self.acknowledged = 0
         self.taken: list[tuple[Path, int]] = []
         self._last = b""
-        monkeypatch.setattr(Database, "cursor", lambda database: Copying(self._cursor(database), self.take))
+        monkeypatch.setattr(Database, "cursor", lambda database: CopyingCursor(self._cursor(database), self.take))
 
     def take(self) -> None:
         files = [file for file in self._source.iterdir() if file.is_file()]
@@ -67,8 +67,8 @@ class Copies:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_crash_between_statements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """State, tokens, pins and changes are those of the applied index, which is at least what was acknowledged."""
-    monkeypatch.setattr("evenkeel_store.engine.journal._LONGEST", 6)
+    """Rows, tokens, pins and changes are those of the applied index, which is at least the acknowledged one."""
+    monkeypatch.setattr("evenkeel_store.engine.journal._MAX_LENGTH", 6)
     rng = random.Random(seed)
     log = list(itertools.islice(random_log(rng), 30))
     models = [Model()]
@@ -101,7 +101,7 @@ def test_crash_between_statements(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_crash_while_restoring_and_destroying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A group is the old one, the restored one or none, whole each time, and no table is left over."""
+    """The group is the old one, the restored one or none, always complete, and no table is left over."""
     source = Bench(tmp_path / "source")
     source.open()
     source.apply(columns(), upsert([{"id": number, "name": "new"} for number in range(50)]))

@@ -1,4 +1,4 @@
-"""Files of real stores, damaged in every way while rows are written: found, said by name, refused or healed."""
+"""Files of real stores, damaged in many ways while rows are written: detected, reported, refused or repaired."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def cluster(new_directory: Callable[[], Path]) -> AsyncIterator[TableClust
 
 
 class Written:
-    """Rows that are written all the time, and all that were acknowledged."""
+    """The ids of all acknowledged rows."""
 
     def __init__(self) -> None:
         self.ids: list[int] = []
@@ -56,7 +56,7 @@ async def writing(cluster: TableCluster) -> AsyncIterator[Written]:
         while not done.is_set():
             sequence += 1
             number = _ROWS + sequence
-            batch = pa.record_batch({"id": [number], "customer": ["while it is damaged"]})
+            batch = pa.record_batch({"id": [number], "customer": ["written during damage"]})
             await cluster.write(batch, writer="w", sequence=sequence)
             written.ids.append(number)
             await asyncio.sleep(0.02)
@@ -77,47 +77,47 @@ DATABASE, WAL = "tables.duckdb", "tables.duckdb.wal"
 KINDS: dict[str, tuple[str, signal.Signals, Callable[[Path], None], str]] = {
     "the header of the database": (DATABASE, signal.SIGTERM, flip(0, 4096), "not a valid DuckDB database"),
     "a block of the database": (DATABASE, signal.SIGTERM, flip_rows, "checksum"),
-    "a database that was cut off": (DATABASE, signal.SIGTERM, _halve, "Could not read enough bytes"),
-    "a database that is gone": (DATABASE, signal.SIGTERM, Path.unlink, "transactions are gone"),
-    "the beginning of its log": (WAL, signal.SIGKILL, flip(0), "transactions are gone"),
+    "a truncated database": (DATABASE, signal.SIGTERM, _halve, "Could not read enough bytes"),
+    "a missing database": (DATABASE, signal.SIGTERM, Path.unlink, "transactions are lost"),
+    "the beginning of its log": (WAL, signal.SIGKILL, flip(0), "transactions are lost"),
     "the middle of its log": (WAL, signal.SIGKILL, flip(0.5), "Corrupt WAL file"),
-    "a log that was cut off": (WAL, signal.SIGKILL, _halve, "transactions are gone"),
-    "a log that is gone": (WAL, signal.SIGKILL, Path.unlink, "transactions are gone"),
+    "a truncated log": (WAL, signal.SIGKILL, _halve, "transactions are lost"),
+    "a missing log": (WAL, signal.SIGKILL, Path.unlink, "transactions are lost"),
 }
 
 
 async def test_database_files(cluster: TableCluster) -> None:
-    """Every kind of damage to them, one after the other, on another store each time: named, refused and healed."""
+    """Each kind of damage, on another store each time, is reported and repaired."""
     async with writing(cluster) as written:
         for place, (what, (name, how, damage, said)) in enumerate(KINDS.items()):
             victim = list(cluster.stores.values())[place % 3]
-            before = _said(victim)
+            before = _log_text(victim)
             await end(victim.machine, how)
             damage(victim.directory / "tables" / name)
             await victim.start_machine()
-            await _until_the_same(cluster, what)
-            await _until_said(cluster, victim, said, before)
+            await _until_equal(cluster, what)
+            await _until_reported(cluster, victim, said, before)
     await _is_whole(cluster, written.ids)
 
 
-async def _until_the_same(cluster: TableCluster, what: str) -> None:
+async def _until_equal(cluster: TableCluster, what: str) -> None:
     hashes = await cluster.hashes(0)
     assert len(set(hashes.values())) == 1, f"{what}: {hashes}"
 
 
-def _said(store: StoreProcesses) -> str:
-    """All that its processes said."""
+def _log_text(store: StoreProcesses) -> str:
+    """Return the logs of a store's processes."""
     return "".join((store.directory / f"{what}.log").read_text() for what in ("sidecar", "state_machine"))
 
 
-async def _until_said(cluster: TableCluster, victim: StoreProcesses, said: str, before: str) -> None:
-    """Wait until a store's log, or its report to the metastore, names what is wrong."""
+async def _until_reported(cluster: TableCluster, victim: StoreProcesses, said: str, before: str) -> None:
+    """Wait until a store's log, or its report in the metastore, contains a text."""
 
-    async def is_said() -> bool:
-        count = _said(victim).count(said)
+    async def is_reported() -> bool:
+        count = _log_text(victim).count(said)
         return count > before.count(said) or said in await _problems(cluster, victim.name)
 
-    await cluster.until(is_said)
+    await cluster.until(is_reported)
 
 
 async def _problems(cluster: TableCluster, store: str) -> str:
@@ -126,14 +126,14 @@ async def _problems(cluster: TableCluster, store: str) -> str:
 
 
 async def _is_whole(cluster: TableCluster, written: list[int]) -> None:
-    """All replicas have the same rows, and those are what was acknowledged."""
-    await _until_the_same(cluster, "in the end")
+    """Assert that all replicas have exactly the acknowledged rows."""
+    await _until_equal(cluster, "in the end")
     rows = await cluster.insist(0, lambda client: client.get(partition=0, columns=["id"]))
     assert sorted(rows.column("id").to_pylist()) == [*range(_ROWS), *written]
 
 
 def _frames(log: Path) -> list[int]:
-    """Where the rounds of a log begin."""
+    """Return the offsets of a log's rounds."""
     data, magic = log.read_bytes(), b"\xf0EK\x0f"
     found, at = [], data.find(magic)
     while at >= 0:
@@ -147,7 +147,7 @@ def _flip_round(which: Callable[[list[int]], int]) -> Callable[[Path], None]:
 
 
 def _tear(log: Path) -> None:
-    """Leave what a crash does: the first bytes of a round behind the last that was durable."""
+    """Append the first bytes of a round, like a crash during a write."""
     data = bytearray(log.read_bytes())
     end = len(data.rstrip(b"\0"))
     data[end : end + 20] = data[(last := _frames(log)[-1]) : last + 20]
@@ -156,16 +156,16 @@ def _tear(log: Path) -> None:
 
 REFUSED: dict[str, Callable[[Path], None]] = {
     "a round in the middle": _flip_round(lambda frames: frames[len(frames) // 2]),
-    "a segment that was cut off": lambda log: os.truncate(log, _frames(log)[-1]),
+    "a truncated segment": lambda log: os.truncate(log, _frames(log)[-1]),
 }
-MENDED: dict[str, Callable[[Path], None]] = {
+REPAIRED: dict[str, Callable[[Path], None]] = {
     "the header of a segment": flip(20, 1),
     "a torn end": _tear,
 }
 
 
 async def test_raft_log(cluster: TableCluster) -> None:
-    """Damage among what was promised is refused by file and place, and the others go on; the rest is mended."""
+    """Damage to durable rounds is refused with file and offset, and other stores go on; other damage is repaired."""
     victim = cluster.stores["s2"]
     log, sidecar = victim.directory / "raft" / "log" / "00000000.log", victim.directory / "sidecar.log"
     async with writing(cluster) as written:
@@ -183,10 +183,10 @@ async def test_raft_log(cluster: TableCluster) -> None:
             assert "replace this store's volume" in said, what
             assert "Traceback" not in said, what
             log.write_bytes(kept)
-        for what, damage in MENDED.items():
+        for what, damage in REPAIRED.items():
             damage(log)
             await victim.start()
-            await _until_the_same(cluster, what)
+            await _until_equal(cluster, what)
             await victim.end()
         await victim.start()
     await _is_whole(cluster, written.ids)
@@ -194,7 +194,7 @@ async def test_raft_log(cluster: TableCluster) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own for everything that the store `s1` keeps."""
+    """A small file system for the files of store `s1`."""
     directory = tmp_path / "c" / "s1"
     directory.mkdir(parents=True)
     mount = ["mount", "-t", "tmpfs", "-o", "size=400m", "evenkeel-test", str(directory)]
@@ -207,7 +207,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 async def test_full_disk(small_disk: Path) -> None:
-    """On a disk that is really full writes are refused by name and reads go on; with room again so do writes."""
+    """On a full disk writes fail with `disk_full` and reads work; with free space writes work again."""
     flags = ("--reserve", "64Mi")
     async with TableCluster(small_disk.parent, stores=1, partitions=1, machine_flags=flags) as cluster:
         await cluster.reconcile(1)

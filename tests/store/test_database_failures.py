@@ -1,4 +1,4 @@
-"""Disks that are full and files that are harmed: nothing is skipped, nothing is believed that is not so."""
+"""Full disks and damaged files: nothing is skipped, and no damaged data is used."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.store.test_replicas import restore_elsewhere
 
 @contextlib.contextmanager
 def no_file_larger_than(size: int) -> Iterator[None]:
-    """Let writes past a size fail, as they do on a full disk."""
+    """Let writes past a file size fail, as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -42,7 +42,7 @@ def batch(first: int) -> bytes:
 
 
 def test_full_disk_while_committing(bench: Bench) -> None:
-    """A transaction that the disk does not take is not there; the group stops, is readable, and goes on later."""
+    """A transaction that does not fit on the disk is rolled back; the group stays readable and goes on later."""
     bench.apply(columns(), batch(0))
     with no_file_larger_than(bench.engine.database.wal_bytes + 1000):
         answer = bench.apply(batch(500))
@@ -54,8 +54,8 @@ def test_full_disk_while_committing(bench: Bench) -> None:
     assert bench.ids() == list(range(1000))
 
 
-def test_full_disk_stops_those_it_must(bench: Bench) -> None:
-    """Of two groups in one transaction, the one whose entries still fit goes on."""
+def test_full_disk_stops_only_what_does_not_fit(bench: Bench) -> None:
+    """Of two groups in one transaction, the one whose entries fit is applied."""
     bench.open(8, 1)
     bench.apply(columns(), group=8, replica=1)
     bench.apply(columns())
@@ -68,7 +68,7 @@ def test_full_disk_stops_those_it_must(bench: Bench) -> None:
 
 
 def test_commit_whose_checkpoint_fails_counts(bench: Bench) -> None:
-    """DuckDB reports a durable commit as failed when its own checkpoint fails: the database itself decides."""
+    """DuckDB reports a durable commit as failed if its own checkpoint fails; the reopened database decides."""
     bench.apply(columns(), batch(0))
     with bench.engine.database.cursor() as cursor:
         cursor.execute("SET checkpoint_threshold = '1KB'")
@@ -83,7 +83,7 @@ def test_commit_whose_checkpoint_fails_counts(bench: Bench) -> None:
 
 
 def test_fold_that_fails_changes_nothing(bench: Bench) -> None:
-    """Folding on a full disk leaves rows where they were, and succeeds once there is room."""
+    """A fold that fails on a full disk changes nothing, and succeeds once there is room."""
     bench.apply(columns(), batch(0), batch(500))
     with no_file_larger_than(bench.engine.database.wal_bytes + 1000), pytest.raises(duckdb.Error):
         bench.fold()
@@ -93,8 +93,8 @@ def test_fold_that_fails_changes_nothing(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 4100, 8200, 12300])
-def test_harmed_file_is_put_aside(tmp_path: Path, place: int) -> None:
-    """A file whose headers are not what was written is kept under another name, and said to be damaged."""
+def test_damaged_file_is_set_aside(tmp_path: Path, place: int) -> None:
+    """A file with damaged headers is renamed and reported as damaged."""
     file = tmp_path / "tables.duckdb"
     database = Database(file)
     with database.cursor() as cursor:
@@ -111,13 +111,13 @@ def test_harmed_file_is_put_aside(tmp_path: Path, place: int) -> None:
     database.close()
 
 
-def test_a_database_of_a_newer_release_is_refused(tmp_path: Path) -> None:
-    """By name, before it is opened: it must not be put aside as damaged because nobody here can read it."""
+def test_database_of_a_newer_release_is_refused(tmp_path: Path) -> None:
+    """A newer format is refused before the database is opened: it must not be set aside as damaged."""
     file, note = tmp_path / "tables.duckdb", tmp_path / "tables.duckdb.format"
     Database(file).close()
     for text, why in (
         ('{"format": 9}', "has format 9, and this release reads up to 1: run the"),
-        ("?", "does not name"),
+        ("?", "cannot read the format of the database"),
     ):
         note.write_text(text)
         before = file.read_bytes()
@@ -127,11 +127,11 @@ def test_a_database_of_a_newer_release_is_refused(tmp_path: Path) -> None:
         assert not file.with_name("tables.duckdb.damaged").exists()
     note.unlink()
     Database(file).close()
-    assert note.read_text() == '{"format":1}', "a database of the first release has no note until it is opened here"
+    assert note.read_text() == '{"format":1}', "a database of the first release gets its format file when it is opened"
 
 
-def test_harmed_log_of_the_database(tmp_path: Path) -> None:
-    """A write-ahead log that is harmed in the middle is damage, not an end of the log."""
+def test_damaged_write_ahead_log(tmp_path: Path) -> None:
+    """Damage in the middle of the write-ahead log is reported, not taken for its end."""
     bench = Bench(tmp_path / "data")
     bench.open()
     bench.apply(columns(), batch(0))
@@ -150,15 +150,15 @@ def test_harmed_log_of_the_database(tmp_path: Path) -> None:
 
 
 def killed_copy(bench: Bench, copy: Path) -> Path:
-    """What a store that is killed now leaves behind; its database's write-ahead log."""
+    """Copy what a killed store leaves behind; returns the path of the write-ahead log."""
     copy.mkdir()
     for file in bench.engine.database.directory.glob("tables.duckdb*"):
         shutil.copy(file, copy)
     return copy / "tables.duckdb.wal"
 
 
-def test_log_of_the_database_that_seems_to_end_early(bench: Bench, tmp_path: Path) -> None:
-    """A bit flipped in a length is not taken for a crash: what is gone is counted, and can be applied again."""
+def test_write_ahead_log_that_seems_to_end_early(bench: Bench, tmp_path: Path) -> None:
+    """A bit flipped in a length is not taken for a crash: lost transactions are counted and can be applied again."""
     bench.apply(columns(), batch(0))
     bench.engine.database.checkpoint(always=True)
     bench.apply(batch(500))
@@ -180,7 +180,7 @@ def test_log_of_the_database_that_seems_to_end_early(bench: Bench, tmp_path: Pat
 
 
 def test_no_flipped_bit_in_the_log_goes_unnoticed(tmp_path: Path) -> None:
-    """Wherever it is, either the database is put aside, or what is gone is counted, or nothing is gone."""
+    """Wherever a bit flips, the database is set aside, or the loss is counted, or nothing is lost."""
     bench = Bench(tmp_path / "data")
     bench.open()
     bench.apply(columns())
@@ -207,7 +207,7 @@ def test_no_flipped_bit_in_the_log_goes_unnoticed(tmp_path: Path) -> None:
 
 
 def test_killed_in_the_middle_of_a_commit(bench: Bench, tmp_path: Path) -> None:
-    """A log that was cut short before its last transaction was acknowledged has lost nothing, and says so."""
+    """A log cut off before its last transaction was acknowledged counts no loss."""
     bench.apply(columns(), batch(0))
     killed_copy(bench, tmp_path / "copy")
     before = (tmp_path / "copy" / "tables.duckdb.last").read_bytes()
@@ -221,11 +221,11 @@ def test_killed_in_the_middle_of_a_commit(bench: Bench, tmp_path: Path) -> None:
     again.close()
 
 
-def test_transactions_are_counted_past_a_journal_that_was_shortened(
+def test_transaction_numbers_continue_after_the_journal_is_shortened(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their numbers go on, also when the journal begins anew and the database is opened again."""
-    monkeypatch.setattr("evenkeel_store.engine.journal._LONGEST", 3)
+    """Numbers continue when the journal is rewritten and the database reopened."""
+    monkeypatch.setattr("evenkeel_store.engine.journal._MAX_LENGTH", 3)
     bench.apply(columns())
     for number in range(10):
         bench.apply(upsert([{"id": number}]))
@@ -246,13 +246,13 @@ def test_transactions_are_counted_past_a_journal_that_was_shortened(
         (ValueError("corrupt"), False, False),
     ],
 )
-def test_what_errors_mean(error: Exception, damage: bool, fatal: bool) -> None:
-    """Damage and errors after which the database must be opened again are told apart from the rest."""
+def test_error_classification(error: Exception, damage: bool, fatal: bool) -> None:
+    """Damage, and errors that require a reopen, are distinguished from other errors."""
     assert (is_damage(error), is_fatal(error)) == (damage, fatal)
 
 
 def test_failing_statement_in_one_group(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error of the database's in a merged transaction costs the group it belongs to, and no other."""
+    """A database error in a merged transaction stops only the group that causes it."""
     bench.open(8, 1)
     bench.apply(columns())
     bench.apply(columns(), group=8, replica=1)
@@ -271,21 +271,21 @@ def test_failing_statement_in_one_group(bench: Bench, monkeypatch: pytest.Monkey
     assert bench.apply(upsert([{"id": 1}])) == Applied(2)
 
 
-def test_scan_that_is_half_read_when_the_database_is_opened_again(bench: Bench) -> None:
-    """DuckDB waits for half-read results before it opens a file again, so they are ended, and say so."""
+def test_half_read_scan_ends_when_the_database_is_reopened(bench: Bench) -> None:
+    """DuckDB cannot reopen a file while results are half read, so scans are ended with a reason."""
     bench.apply(columns(), *(batch(first) for first in range(0, 70_000, 500)))
     scanner = Scanner(bench.rows)
-    answer = scanner.scan(bench.group, ReadRequest(table="orders"))
-    next(answer)
+    result = scanner.scan(bench.group, ReadRequest(table="orders"))
+    next(result)
     bench.engine.reopen()
-    with pytest.raises(UnavailableError, match="had to be opened again"):
-        next(answer)
+    with pytest.raises(UnavailableError, match="the database was reopened"):
+        next(result)
     assert len(bench.ids()) == 70_000
 
 
 @pytest.mark.parametrize("how", ["restore", "destroy"])
 def test_damaged_log_is_left_behind(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    """A log that cannot be read any more does not stand in the way of restoring, or destroying, who wrote to it."""
+    """An unreadable log does not prevent restoring or destroying a group that uses it."""
     source = Bench(tmp_path / "source")
     source.open()
     source.apply(columns(), batch(0))
@@ -296,13 +296,13 @@ def test_damaged_log_is_left_behind(bench: Bench, tmp_path: Path, monkeypatch: p
     log = bench.group.metadata.log
     failing = f"DELETE FROM log_{log}"
 
-    def harmed(cursor: Any, *statements: str) -> None:
+    def damaged(cursor: Any, *statements: str) -> None:
         for statement in statements:
             if statement.startswith(failing):
                 raise duckdb.Error("Corrupt database file: computed checksum 1 does not match stored checksum 2")
             cursor.execute(statement)
 
-    monkeypatch.setattr(table_engine, "run", harmed)
+    monkeypatch.setattr(table_engine, "run", damaged)
     if how == "destroy":
         bench.engine.destroy(GROUP, 3)
         assert list(bench.engine.groups) == [8]
@@ -317,17 +317,17 @@ def test_damaged_log_is_left_behind(bench: Bench, tmp_path: Path, monkeypatch: p
 
 
 def test_journal_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A database whose journal is damaged is of no use: it is put aside like one that cannot be opened."""
+    """A database with a damaged journal is set aside like one that cannot be opened."""
     bench = Bench(tmp_path / "data")
     bench.open()
     bench.close()
     load = Journal.load
 
-    def harmed(journal: Journal, cursor: Any) -> Any:
+    def damaged(journal: Journal, cursor: Any) -> Any:
         monkeypatch.setattr(Journal, "load", load)
         raise duckdb.Error("Corrupt database file: computed checksum 1 does not match stored checksum 2")
 
-    monkeypatch.setattr(Journal, "load", harmed)
+    monkeypatch.setattr(Journal, "load", damaged)
     again = Bench(tmp_path / "data")
     assert again.engine.groups == {}
     assert "Corrupt" in again.engine.database.damage
@@ -336,8 +336,8 @@ def test_journal_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
     again.close()
 
 
-def test_block_that_is_damaged_is_found_while_batches_are_pulled(tmp_path: Path) -> None:
-    """DuckDB checks a block when it comes to it, which may be in mid-read: that is damage, too."""
+def test_damaged_block_is_found_during_a_read(tmp_path: Path) -> None:
+    """DuckDB verifies a block when it reads it; an error in the middle of a result is damage, too."""
     bench = Bench(tmp_path / "data")
     bench.open()
     rng = random.Random(1)

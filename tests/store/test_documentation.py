@@ -1,4 +1,4 @@
-"""docs/store.md says what is so: its code runs, and its tables name what there is."""
+"""docs/store.md is true: its code runs, and its tables list what exists."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PAGE = (ROOT / "docs" / "store.md").read_text()
 
 
 async def test_code_of_the_page(tmp_path: Path) -> None:
-    """The page's code runs from top to bottom against a store such as it describes."""
+    """The page's code runs from top to bottom against a store."""
     blocks = shown(ROOT / "docs" / "store.md", "python")
     assert len(blocks) > 5
     async with Store(tmp_path) as store:
@@ -35,18 +35,18 @@ async def test_code_of_the_page(tmp_path: Path) -> None:
 
         await asyncio.to_thread(run)
         families = prometheus.text_string_to_metric_families(Metrics(store.state_machine, store.end).render().decode())
-        there = {f"{family.name}_total" if family.type == "counter" else family.name for family in families}
-    assert there == set(re.findall(r"`(evenkeel_store_\w+)`", PAGE))
+        exported = {f"{family.name}_total" if family.type == "counter" else family.name for family in families}
+    assert exported == set(re.findall(r"`(evenkeel_store_\w+)`", PAGE))
 
 
 def test_errors_of_the_page() -> None:
-    """The table of errors has every kind there is."""
+    """The table of errors lists every kind."""
     table = PAGE.partition("## Errors")[2].partition("## Limits")[0]
     assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(flight._KINDS)
 
 
 def test_flags_of_the_page() -> None:
-    """Every flag is named."""
+    """The page lists every flag."""
     assert {f"--{flag.name}" for flag in options._FLAGS} == set(
         re.findall(r"`(--[a-z-]+)`", PAGE.partition("| flags |")[2].partition("The address")[0])
     )
@@ -54,5 +54,5 @@ def test_flags_of_the_page() -> None:
 
 @pytest.mark.parametrize("field", [*flight.ReadRequest.__struct_fields__])
 def test_fields_of_the_page(field: str) -> None:
-    """Every field of a ticket is named."""
+    """The page names every field of a ticket."""
     assert f"`{field}`" in PAGE

@@ -1,4 +1,4 @@
-"""Stores and deleted tables whose data is kept."""
+"""Deleted tables whose data is retained."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from evenkeel.protocol.records import Dropped, TableRecord, decode, encode
 from tests.store.serving import KEYS, ORDERS, Client, Store, table_record
 
 
-async def test_a_deleted_table_is_not_served(tmp_path: Path) -> None:
-    """Nobody finds it, by name or key, though it is here; restored, its rows are there."""
+async def test_deleted_table_is_not_served(tmp_path: Path) -> None:
+    """A deleted table cannot be read by name or key; after undelete its rows are back."""
     ready = table_record(ORDERS)
     kept = msgspec.structs.replace(decode(TableRecord, ready, key=""), dropped=Dropped(since=1.0))
     async with Store(tmp_path) as store:

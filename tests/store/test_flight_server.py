@@ -1,4 +1,4 @@
-"""What a Flight client sees of a store."""
+"""The Flight server, as its clients see it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from evenkeel_store.serving.flight_server import FlightServer
 from evenkeel_store.serving.scans import ScanResult
 from tests.store.file_damage import flip_blocks
 from tests.store.serving import KEYS, ORDERS, Client, Store, table_record
-from tests.wire.support import turns
+from tests.wire.support import wait_until
 
 ANNA = {"id": 1, "customer": "anna", "amount": Decimal("10.00")}
 BERT = {"id": 2, "customer": "bert", "amount": Decimal("0.00")}
@@ -53,7 +53,7 @@ DAY = 86_400_000
 async def store(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Store]:
     async with Store(tmp_path, keeps_time=getattr(request, "param", False)) as made:
         await made.table(table_record(ORDERS, changes={}))
-        await made.house.look(made.state_machine.open_groups())
+        await made.maintenance.reconcile(made.state_machine.groups.replicas())
         yield made
 
 
@@ -65,7 +65,7 @@ async def client(store: Store) -> AsyncIterator[Client]:
 
 
 async def test_rows_in_and_out(client: Client) -> None:
-    """What is put is there for the next read, with defaults; a delete takes it away."""
+    """The next read returns what was put, with defaults; a delete removes it."""
     [first] = await client.put([{"id": 1, "customer": "anna", "amount": Decimal("10.00")}])
     [second] = await client.put([{"id": 2, "customer": "bert"}])
     assert (first.index, second.index, second.term, second.error) == (2, 3, 1, None)
@@ -75,7 +75,7 @@ async def test_rows_in_and_out(client: Client) -> None:
 
 
 async def test_plain_client_reads_a_table(store: Store, client: Client) -> None:
-    """Somebody who knows nothing but Arrow Flight finds the table, its columns and its rows."""
+    """A generic Arrow Flight client finds the table, its columns and its rows."""
     await client.put([{"id": 1, "customer": "anna"}])
     await client.rows()
 
@@ -96,7 +96,7 @@ async def test_plain_client_reads_a_table(store: Store, client: Client) -> None:
 
 
 async def test_batches_are_pipelined_and_answered_in_order(store: Store, client: Client) -> None:
-    """A stream of batches becomes one entry each, all answered, and a sequence counts on from the first."""
+    """Each batch of a stream becomes one entry with a result; the sequence counts up from the first."""
     batches = [pa.record_batch({"id": [number]}) for number in range(200)]
     results = await client.put(batches, writer="w", sequence=5)
     assert [result.index for result in results] == list(range(2, 202))
@@ -105,7 +105,7 @@ async def test_batches_are_pipelined_and_answered_in_order(store: Store, client:
 
 
 async def test_token_is_written_once(store: Store, client: Client) -> None:
-    """A batch sent again with its token changes nothing, whatever happened in between."""
+    """A batch sent again with its write token changes nothing, whatever happened in between."""
     await client.put([{"id": 1, "customer": "first"}], writer="w", sequence=1)
     await client.put([{"id": 1}], op="delete")
     await client.put([{"id": 1, "customer": "first"}], writer="w", sequence=1)
@@ -113,7 +113,7 @@ async def test_token_is_written_once(store: Store, client: Client) -> None:
 
 
 async def test_metadata_names_the_sequence(store: Store, client: Client) -> None:
-    """A batch may say its own sequence."""
+    """A batch may carry its own sequence in its metadata."""
 
     def put() -> None:
         plain = flight.connect(store.address)
@@ -126,7 +126,7 @@ async def test_metadata_names_the_sequence(store: Store, client: Client) -> None
 
     await asyncio.to_thread(put)
     await store.settled()
-    assert store.state_machine.groups_of("")[0].tokens.result("w", 77) == ""
+    assert store.state_machine.groups.of_table()[0].tokens.result("w", 77) == ""
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ async def test_metadata_names_the_sequence(store: Store, client: Client) -> None
     ],
 )
 async def test_conditional_put(client: Client, condition: dict[str, Any], refused: str) -> None:
-    """A conditional batch is answered when it is applied, with what came of it, also when it is sent again."""
+    """A conditional batch is answered with its result when it is applied, also when it is sent again."""
     await client.put([{"id": 1, "customer": "old"}])
     for _ in range(2):
         [result] = await client.put([{"id": 1, "customer": "new"}], condition=condition, writer="w", sequence=1)
@@ -149,14 +149,14 @@ async def test_conditional_put(client: Client, condition: dict[str, Any], refuse
 @pytest.mark.parametrize(
     ("rows", "request_", "error", "said"),
     [
-        ([{"id": "x"}], {}, RowsError, "column id is of type int64, and the batch has string"),
+        ([{"id": "x"}], {}, RowsError, "column id is of type int64, but the batch has string"),
         ([{"id": 1, "nmae": "x"}], {}, UnknownColumnError, "no column nmae; there are: id, customer, amount"),
         ([{"customer": "x"}], {}, RowsError, "column id is missing"),
         (pa.record_batch({"id": pa.array([None], pa.int64())}), {}, RowsError, "column id has 1 nulls"),
         ([{"id": 1}], {"table": "odrers"}, UnknownTableError, "no table is called odrers"),
-        ([{"id": 1}], {"table": "orders.0"}, TableDroppedError, "the table orders that was asked for is no more"),
-        ([{"id": 1}], {"partition": 3}, UnknownTableError, "has the partitions 0 to 0, and 3 was asked for"),
-        ([{"id": 1}], {"op": "append"}, RowsError, "has a primary key, so rows are written by `upsert`"),
+        ([{"id": 1}], {"table": "orders.0"}, TableDroppedError, "the requested table orders was dropped"),
+        ([{"id": 1}], {"partition": 3}, UnknownTableError, "has no partition 3; it has the partitions 0 to 0"),
+        ([{"id": 1}], {"op": "append"}, RowsError, "has a primary key; write rows with `upsert`"),
         ([{"id": 1, "customer": "x"}], {"op": "delete"}, RowsError, "customer is not part of the primary key"),
         ([{"id": 1}], {"condition": {"kind": "absent"}}, RequestError, "needs a writer"),
         ([{"id": 1}], {"oops": 1}, RequestError, "unknown field `oops`"),
@@ -167,7 +167,7 @@ async def test_conditional_put(client: Client, condition: dict[str, Any], refuse
 async def test_wrong_puts(
     client: Client, rows: Any, request_: dict[str, Any], error: type[Exception], said: str
 ) -> None:
-    """What cannot be written is refused by name; nothing of it is there, and the connection goes on."""
+    """An invalid put is refused with its reason and writes nothing; the connection stays usable."""
     with pytest.raises(error) as refused:
         await client.put(rows, **request_)
     assert said in str(refused.value)
@@ -177,7 +177,7 @@ async def test_wrong_puts(
 
 
 async def test_wrong_batch_among_good_ones(client: Client) -> None:
-    """The batches before and after a refused one are written; each learns its own fate, and the call ends in error."""
+    """The batches before and after a refused one are written; each gets its own result, and the call fails."""
     good, bad = pa.record_batch({"id": [1]}), pa.record_batch({"id": pa.array([None], pa.int64())})
     with pytest.raises(RowsError, match="1 nulls"):
         await client.put([good, bad, pa.record_batch({"id": [3]})])
@@ -193,17 +193,17 @@ async def test_wrong_batch_among_good_ones(client: Client) -> None:
         (m.TooLarge(7), TooLargeError),
     ],
 )
-async def test_what_the_sidecar_says(
+async def test_proposal_outcomes(
     store: Store, client: Client, outcome: m.ProposeOutcome, error: type[Exception]
 ) -> None:
-    """What becomes of a proposal has an error of its own each."""
+    """Each outcome of a proposal has its own error."""
     store.sidecar.outcome = outcome
     with pytest.raises(error):
         await client.put([{"id": 1}])
 
 
 async def test_wrong_leader_redirects(store: Store, client: Client) -> None:
-    """A store that does not lead says who does and where it is: by its role, or when the proposal comes back."""
+    """A store that does not lead redirects to the leader, by its role or by the answer to the proposal."""
     store.routes.put(KEYS.store("main-1"), encode(StoreRecord(volume="w", flight="grpc://elsewhere:1")))
     group = store.sidecar.group("orders.1")
     store.sidecar.outcome = m.NotLeader("main-1")
@@ -212,8 +212,8 @@ async def test_wrong_leader_redirects(store: Store, client: Client) -> None:
     assert (refused.value.store, refused.value.address) == ("main-1", "grpc://elsewhere:1")
     store.sidecar.outcome = None
     group.leading, group.hint = False, "main-1"
-    group.tell()
-    await turns(lambda: not store.state_machine.role_of(group.number).leader)
+    group.publish_role()
+    await wait_until(lambda: not store.state_machine.groups.role(group.number).leader)
     proposed = store.sidecar.proposals
     with pytest.raises(NotLeaderError, match="store main-0 does not lead it: ask store main-1"):
         await client.put([{"id": 1}])
@@ -222,14 +222,14 @@ async def test_wrong_leader_redirects(store: Store, client: Client) -> None:
 
 
 async def test_partition_elsewhere_redirects(store: Store, client: Client) -> None:
-    """A partition that is not here is with whoever leads it, as far as the metastore says."""
+    """A request for a partition on another store is redirected to its leader, as far as it is known."""
     await store.table(table_record(ORDERS, partitions=4), key="parts.1", partitions=[0])
     store.routes.put(KEYS.store("main-2"), encode(StoreRecord(volume="w", flight="grpc://there:2")))
     store.routes.put(KEYS.leader("parts.1", 3), encode(Leader("main-2", 7)))
     with pytest.raises(NotLeaderError, match="partition 3 of table parts is not on store main-0") as refused:
         await client.get("parts", partition=3)
     assert refused.value.address == "grpc://there:2"
-    with pytest.raises(NotLeaderError, match="nobody is known to lead it"):
+    with pytest.raises(NotLeaderError, match="its leader is unknown"):
         await client.get("parts", partition=2)
     with pytest.raises(RequestError, match="table parts has 4; name one"):
         await client.get("parts")
@@ -243,7 +243,7 @@ async def test_partition_elsewhere_redirects(store: Store, client: Client) -> No
 
 
 async def test_rows_of_another_partition(store: Store, client: Client) -> None:
-    """Rows that were split by another hash than ours are refused."""
+    """Rows that belong to another partition are refused."""
     await store.table(table_record(ORDERS, partitions=4), key="parts.1", partitions=[0])
     rows = pa.record_batch({"id": list(range(100))})
     known = store.routes.table("parts")
@@ -268,7 +268,7 @@ sys.stdin.read()
 
 
 async def test_client_killed_before_its_answer(store: Store, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it sent is written all the same, and nobody minds that the answer cannot be given."""
+    """A killed client's batches are written, and the lost answer does no harm."""
     contexts: list[Any] = []
     do_put = FlightServer.do_put
 
@@ -280,17 +280,17 @@ async def test_client_killed_before_its_answer(store: Store, client: Client, mon
     store.sidecar.applying = False
     before = store.sidecar.proposals
     child = await asyncio.create_subprocess_exec(sys.executable, "-c", _PUTS, store.address, stdin=subprocess.PIPE)
-    await turns(lambda: store.sidecar.proposals > before)
+    await wait_until(lambda: store.sidecar.proposals > before)
     child.kill()
     await child.wait()
-    await turns(contexts[0].is_cancelled)
+    await wait_until(contexts[0].is_cancelled)
     store.sidecar.applying = True
     store.sidecar.group("orders.1").send()
-    await turns(lambda: "put answers" not in {thread.name for thread in threading.enumerate()})
+    await wait_until(lambda: "put answers" not in {thread.name for thread in threading.enumerate()})
     assert [row["customer"] for row in await client.rows()] == ["x"]
 
 
-async def test_no_room(store: Store, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_full_disk(store: Store, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the disk is full writes are refused before they are logged, and reads go on."""
     await client.put([{"id": 2, "customer": "bert"}])
     monkeypatch.setattr(store.state_machine.directory, "full", lambda: "disk full: 1 MiB are left")
@@ -307,7 +307,7 @@ async def test_no_room(store: Store, client: Client, monkeypatch: pytest.MonkeyP
 
 
 async def test_column_added_to_the_spec(store: Store, client: Client) -> None:
-    """A column that the spec has is logged by the leader: at once when somebody writes it, else in its own time."""
+    """The leader logs a new column of the spec: at once when a client writes it, else at the next reconcile."""
     await client.put([{"id": 1}])
     wider = [*ORDERS, {"name": "note", "type": "string", "default": "none"}]
     store.routes.put(KEYS.table("orders.1"), table_record(wider, changes={}))
@@ -315,12 +315,12 @@ async def test_column_added_to_the_spec(store: Store, client: Client) -> None:
     assert {row["id"]: row["note"] for row in await client.rows()} == {1: "none", 2: "own"}
     widest = [*wider, {"name": "more", "type": "int8"}]
     store.routes.put(KEYS.table("orders.1"), table_record(widest, changes={}))
-    await store.house.look(store.state_machine.open_groups())
+    await store.maintenance.reconcile(store.state_machine.groups.replicas())
     assert (await client.get()).schema.names == ["id", "customer", "amount", "note", "more"]
 
 
 async def test_table_without_columns_yet(store: Store, client: Client) -> None:
-    """A partition whose first leader has logged no columns is not there yet, for whoever reads."""
+    """A partition without logged columns is unavailable for reads."""
     await store.sidecar.group("new.1").open()
     with pytest.raises(UnavailableError, match="no columns yet"):
         await client.get("new")
@@ -332,20 +332,20 @@ async def test_table_without_columns_yet(store: Store, client: Client) -> None:
 # Reading
 
 
-async def test_copying_gives_way_to_reads(store: Store, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever reads is served, and snapshots are copied with rests meanwhile."""
-    served: list[SnapshotThrottle] = []
+async def test_reads_throttle_snapshots(store: Store, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read counts as client activity, which slows the copying of snapshots."""
+    noted: list[SnapshotThrottle] = []
 
     def note(throttle: SnapshotThrottle) -> None:
-        served.append(throttle)
+        noted.append(throttle)
 
-    monkeypatch.setattr(SnapshotThrottle, "served", note)
+    monkeypatch.setattr(SnapshotThrottle, "note_client", note)
     await client.rows()
-    assert served == [store.state_machine.throttle]
+    assert noted == [store.state_machine.throttle]
 
 
 async def test_linearizable_reads_wait(store: Store, client: Client) -> None:
-    """A read shows what was committed before it began, as soon as that is applied, and not before."""
+    """A read waits until everything committed before it is applied."""
     await client.put([{"id": 1}])
     store.sidecar.applying = False
     await client.put([{"id": 2}])
@@ -356,22 +356,22 @@ async def test_linearizable_reads_wait(store: Store, client: Client) -> None:
     assert await reading == [{"id": 1}, {"id": 2}]
 
 
-async def test_stale_reads_ask_less(store: Store, client: Client) -> None:
-    """A read with a bound on its age asks for an index only if none was confirmed within the bound."""
+async def test_bounded_reads_reuse_indexes(store: Store, client: Client) -> None:
+    """A read with a maximum age requests an index only if none was confirmed within that age."""
     await client.put([{"id": 1}])
     await client.rows()
-    asked = store.sidecar.questions
+    before = store.sidecar.read_requests
     store.sidecar.applying = False
     await client.put([{"id": 2}])
     assert [row["id"] for row in await client.rows(max_age=60)] == [1]
-    assert store.sidecar.questions == asked
+    assert store.sidecar.read_requests == before
     store.sidecar.group("orders.1").send()
     assert [row["id"] for row in await client.rows(max_age=0)] == [1, 2]
-    assert store.sidecar.questions == asked + 1
+    assert store.sidecar.read_requests == before + 1
 
 
-async def test_nobody_leads(tmp_path: Path) -> None:
-    """Where nobody can say who leads, a linearizable read gives up in time and a bounded one may be answered."""
+async def test_no_leader(tmp_path: Path) -> None:
+    """Without a leader a linearizable read times out, and a read with `at_least` is answered."""
     async with Store(tmp_path, timeout=0.1) as store:
         await store.table(table_record(ORDERS))
         client = Client(store.address)
@@ -385,7 +385,7 @@ async def test_nobody_leads(tmp_path: Path) -> None:
 
 
 async def test_pins(store: Store, client: Client) -> None:
-    """A pin shows the rows as they were, until it is let go or expires."""
+    """A pin shows the rows as they were, until it is removed or expires."""
     await client.put([{"id": 1, "customer": "anna"}])
     pin = await client.act("pin", table="orders", partition=0, name="job-7", seconds=60)
     assert pin == {"index": 3, "expires": store.now + 60_000, "created": True}
@@ -402,14 +402,14 @@ async def test_pins(store: Store, client: Client) -> None:
 
 @pytest.mark.parametrize("store", [True], indirect=True, ids=["log time kept"])
 async def test_pins_expire_by_log_time(store: Store, client: Client) -> None:
-    """A pin whose time is up goes with an entry that the leader logs, whatever the time of day is."""
+    """An expired pin is removed by an entry that the leader logs, whatever the wall clock shows."""
     await client.act("pin", table="orders", partition=0, name="p", seconds=5)
     store.clock.advance(4.999)
     store.now += 2 * DAY
-    await store.house.look(store.state_machine.open_groups())
+    await store.maintenance.reconcile(store.state_machine.groups.replicas())
     assert await client.rows(pin="p") == []
     store.clock.advance(0.001)
-    await store.house.look(store.state_machine.open_groups())
+    await store.maintenance.reconcile(store.state_machine.groups.replicas())
     with pytest.raises(UnknownPinError):
         await client.rows(pin="p", at_least=store.sidecar.group("orders.1").last)
     with pytest.raises(UnknownPinError, match="p has expired"):
@@ -417,7 +417,7 @@ async def test_pins_expire_by_log_time(store: Store, client: Client) -> None:
 
 
 async def test_lookup(client: Client) -> None:
-    """Rows are found by their keys, many at a time; those that are not there are left out."""
+    """A lookup returns the rows with the given keys and omits missing ones."""
     await client.put([{"id": number, "customer": f"c{number}"} for number in range(100)])
     keys = pa.table({"id": pa.array([3, 99, 100, 3], pa.int32())})
     found = await client.lookup(keys, LookupRequest(table="orders", columns=("customer", "id")))
@@ -427,12 +427,12 @@ async def test_lookup(client: Client) -> None:
         await client.lookup(pa.table({"id": ["x"]}), LookupRequest(table="orders"))
     with pytest.raises(UnknownColumnError, match="no column x"):
         await client.lookup(keys, LookupRequest(table="orders", columns=("x",)))
-    with pytest.raises(RequestError, match="no Arrow stream"):
+    with pytest.raises(RequestError, match="not an Arrow stream"):
         await client.act("lookup", b"\x12\x00\x00\x00" + b'{"table":"orders"}' + b"junk")
 
 
 async def test_filters_limits_and_aggregates(client: Client) -> None:
-    """What can be computed where the rows are is."""
+    """Filters, limits and aggregates are computed in the store."""
     await client.put([{"id": number, "customer": "ab"[number % 2]} for number in range(10)])
     found = await client.rows(
         filter=["<", "id", 7],
@@ -447,7 +447,7 @@ async def test_filters_limits_and_aggregates(client: Client) -> None:
 
 
 async def test_changes(store: Store, client: Client) -> None:
-    """Changes come from an index on, with how far they were read; below the retention there is an error."""
+    """Changes are read from an index on, with the index they reach; expired ones raise an error."""
     await client.put([{"id": 1}, {"id": 2}])
     await client.put([{"id": 1}], op="delete")
 
@@ -465,18 +465,18 @@ async def test_changes(store: Store, client: Client) -> None:
     assert await asyncio.to_thread(read, 3) == ([], 3)
     store.now += 2 * DAY
     await client.put([{"id": 8}])
-    await store.house.look(store.state_machine.open_groups())
+    await store.maintenance.reconcile(store.state_machine.groups.replicas())
     assert await asyncio.to_thread(read, 3) == ([(4, 0, "upsert", 8)], 4), "a wrong clock expires nothing"
     store.clock.advance(2 * DAY / 1000)
     await client.put([{"id": 9}])
-    await store.house.look(store.state_machine.open_groups())
+    await store.maintenance.reconcile(store.state_machine.groups.replicas())
     with pytest.raises(RetentionError, match="the first available index is") as refused:
         await client.rows(changes_after=0)
     assert refused.value.first == 5
 
 
 async def test_hash_and_status(store: Store, client: Client) -> None:
-    """A hash is taken on demand and shows in the status, with everything else about the partition."""
+    """A hash is taken on demand and appears in the partition's status."""
     await client.put([{"id": 1}])
     taken = await client.act("hash", table="orders", partition=0)
     await store.settled()
@@ -493,7 +493,7 @@ async def test_hash_and_status(store: Store, client: Client) -> None:
 
 
 async def test_routes_are_on_every_store(store: Store, client: Client) -> None:
-    """A client that knows one store learns of all tables, partitions and stores from it."""
+    """One store tells a client about all tables, partitions and stores."""
     found = await client.act("routes", table="orders")
     [table] = found["tables"]
     assert (table["name"], table["key"], table["partitions"]) == (
@@ -507,26 +507,26 @@ async def test_routes_are_on_every_store(store: Store, client: Client) -> None:
 
 
 async def test_unknown_action(client: Client) -> None:
-    """An action that is not there names those that are."""
+    """The error for an unknown action lists the known ones."""
     with pytest.raises(RequestError, match="no action is called dance; there are: lookup, pin"):
         await client.act("dance")
 
 
-async def test_table_dropped_in_mid_scan(store: Store, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A scan whose table is dropped ends with an error that says so; one whose replica moves away says where to go."""
+async def test_table_dropped_during_a_scan(store: Store, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scan fails with `table_dropped` if its table is dropped, and redirects if its replica moves away."""
     monkeypatch.setattr("evenkeel_store.serving.scans.BATCH_ROWS", 1000)
-    read, going_on = ScanResult.__next__, threading.Event()
+    read, proceed = ScanResult.__next__, threading.Event()
 
-    def read_later(answer: ScanResult) -> pa.RecordBatch:
-        # Sockets take in so much that all of it could be on its way already.
+    def read_later(result: ScanResult) -> pa.RecordBatch:
+        # Socket buffers are so large that all rows could be sent already.
         taken[0] += 1
-        assert taken[0] <= 2 or going_on.wait(30)
-        return read(answer)
+        assert taken[0] <= 2 or proceed.wait(30)
+        return read(result)
 
     monkeypatch.setattr(ScanResult, "__next__", read_later)
     for dropped in (False, True):
         taken = [0]
-        going_on.clear()
+        proceed.clear()
         await client.put([{"id": number, "customer": "x" * 1000} for number in range(20_000)])
         await store.state_machine.background.fold()
         reader = await asyncio.to_thread(
@@ -539,7 +539,7 @@ async def test_table_dropped_in_mid_scan(store: Store, client: Client, monkeypat
         else:
             store.routes.put(KEYS.leader("orders.1", 0), encode(Leader("main-1", 2)))
         await group.destroy()
-        going_on.set()
+        proceed.set()
         with pytest.raises(flight.FlightError) as ended:
             await asyncio.to_thread(reader.read_all)
         kind = msgspec.json.decode(ended.value.extra_info)["kind"]
@@ -551,46 +551,46 @@ async def test_table_dropped_in_mid_scan(store: Store, client: Client, monkeypat
         await client.rows()
 
 
-async def harm(store: Store, file: Path) -> None:
+async def damage(store: Store, file: Path) -> None:
     """Change bytes in every block of a database's data, as a bad disk would."""
     await store.state_machine.background.fold()
-    await store.state_machine.look(lambda engine: engine.database.checkpoint(always=True))
-    await store.state_machine.look(type(store.state_machine.engine).reopen)
+    await store.state_machine.queue.call(lambda engine: engine.database.checkpoint(always=True))
+    await store.state_machine.queue.call(type(store.state_machine.engine).reopen)
     await asyncio.to_thread(flip_blocks, file)
 
 
 async def test_damage_is_found_while_reading(store: Store, client: Client, tmp_path: Path) -> None:
-    """A block that does not have its checksum any more is noticed by whoever reads it; the sidecar hears of it."""
+    """A read finds a block with a wrong checksum, and the sidecar is notified."""
     await client.put([{"id": number, "customer": f"{number}" * 20} for number in range(5000)])
     await store.settled()
-    await harm(store, tmp_path / "data" / "tables.duckdb")
-    with pytest.raises(UnavailableError, match="cannot be read here"):
+    await damage(store, tmp_path / "data" / "tables.duckdb")
+    with pytest.raises(UnavailableError, match="cannot be read on this store"):
         await client.rows()
-    await store.state_machine.look(lambda engine: None)
+    await store.state_machine.queue.call(lambda engine: None)
     with pytest.raises(NotLeaderError, match="damaged"):
         await client.rows()
-    opened = await store.sidecar.group("orders.1").open()  # which sends the log anew, and so mends it
+    opened = await store.sidecar.group("orders.1").open()  # which sends the log again and so repairs the group
     assert (opened.applied, opened.state) == (0, "damaged")
 
 
-async def test_damage_is_found_though_nobody_reads(store: Store, client: Client, tmp_path: Path) -> None:
-    """After a start every partition is read through once, in the store's own time."""
+async def test_damage_is_found_without_reads(store: Store, client: Client, tmp_path: Path) -> None:
+    """After a start every partition is read once in the background, which finds damage."""
     await client.put([{"id": number, "customer": f"{number}" * 20} for number in range(5000)])
     await store.settled()
-    await harm(store, tmp_path / "data" / "tables.duckdb")
-    [group] = store.state_machine.groups_of("")
-    await turns(lambda: bool(group.metadata.damage), store.clock)
+    await damage(store, tmp_path / "data" / "tables.duckdb")
+    [group] = store.state_machine.groups.of_table()
+    await wait_until(lambda: bool(group.metadata.damage), store.clock)
     assert "checksum" in group.metadata.damage
 
 
-async def test_fault_of_ours(store: Store, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fault of the store's own costs that request, without a traceback for the client."""
+async def test_internal_error(store: Store, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bug in the store fails that request alone, without a traceback for the client."""
 
     def fail(*arguments: Any, **options: Any) -> None:
         raise ZeroDivisionError("oh")
 
     monkeypatch.setattr(store.service, "find", fail)
-    with pytest.raises(Exception, match="the store failed at this request"):
+    with pytest.raises(Exception, match="internal error in the store"):
         await client.rows()
     monkeypatch.undo()
     assert await client.rows() == []

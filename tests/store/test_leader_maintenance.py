@@ -1,4 +1,4 @@
-"""What a leader logs of its own accord, and when."""
+"""What a leader expires, and when."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ TABLE = KnownTable(key="orders.1", schema=KEYED, changes=True, retention=100.0)
     ],
 )
 def test_due(metadata: GroupMetadata, silent: list[str], expected: Expire | None) -> None:
-    """Pins past their time, silent writers and changes past the retention are let go; nothing is logged for nothing."""
+    """Expired pins, silent writers and changes past their retention are due; otherwise nothing is logged."""
     assert due(metadata, silent, now=500_000, table=TABLE, writers_before=77) == expected
 
 
 def test_changes_of_an_unknown_table_are_kept() -> None:
-    """Without the table's record nobody can tell how long to keep changes."""
+    """Without the table's record the retention is unknown, and changes stay."""
     metadata = GroupMetadata(replica=1, changes=True, stamps=((1, 5),))
     assert due(metadata, [], now=500_000, table=None, writers_before=0) is None
 
 
 def test_stamps_are_bounded() -> None:
-    """However long a table lives, its head has a bounded number of stamps, from the first to the last."""
+    """However long a table lives, its metadata has a bounded number of stamps, from the first to the last."""
     metadata = GroupMetadata(replica=1)
     for index in range(5000):
         metadata = with_stamp(metadata, at=index * 20_000, index=index)

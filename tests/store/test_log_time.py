@@ -1,4 +1,4 @@
-"""Log time: no wall clock moves it, no entry moves it far, and nothing expires before its time."""
+"""Log time: no wall clock moves it, no entry moves it far, and nothing expires early."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def test_steps_are_bounded(stamp: int, after: int) -> None:
     ],
 )
 def test_expiries_are_bounded(entry: Expire, time: int, due: Expire) -> None:
-    """What a leader lets go by a stamp that is too far ahead is what had expired by log time."""
+    """An `Expire` entry with a stamp too far ahead removes only what has expired by log time."""
     assert within_bounds(GroupMetadata(replica=1, time=DAY), entry) == (time, due)
     assert within_bounds(GroupMetadata(replica=1), entry) == (0, entry)
 
 
 def test_beginning() -> None:
-    """Log time begins with what the leader reads, or earlier where something would else expire early."""
+    """Log time begins at the leader's reading, or earlier if something would otherwise expire early."""
     assert beginning([], reading=0) == 1
     assert beginning([9, DAY], reading=7) == 7
     assert beginning([3, 5, YEAR], reading=YEAR + 1) == 3
@@ -62,7 +62,7 @@ def group_at(time: int, **more: Any) -> Group:
 
 
 def test_readings() -> None:
-    """A reading goes on with the monotonic clock, follows stamps, and falls back to those of a slower leader."""
+    """A reading advances with the monotonic clock, follows stamps, and falls back to those of a slower leader."""
     now = 100.0
     clocks, group = LogClocks(lambda: now), group_at(DAY)
     clocks.observe(group)
@@ -74,7 +74,7 @@ def test_readings() -> None:
     now += 1800
     group.advance(Step(7, 2, time=DAY + 61_000))
     clocks.observe(group)
-    assert clocks.stamp(group, wall=5) == DAY + 61_000, "another leader, started lately, is half an hour behind"
+    assert clocks.stamp(group, wall=5) == DAY + 61_000, "another leader that started recently is half an hour behind"
     now += 10 * 3600
     assert clocks.stamp(group, wall=5) == DAY + 61_000 + HOUR, "stamps stay within the bound"
     group.advance(Step(7, 3))
@@ -85,12 +85,12 @@ def test_readings() -> None:
 
 
 def test_first_stamps_are_taken_as_they_are() -> None:
-    """Before log time is kept, leaders stamp with the time of day, or after the newest stamp in a group's state."""
+    """Before log time is kept, leaders stamp with the wall clock, or later than the newest stamp."""
     assert group_at(0).newest == 0
     pinned = group_at(0, pins={"p": PinnedAt(1, 2 * DAY)})
     clocks = LogClocks(lambda: 0.0)
     clocks.observe(pinned)
-    assert (pinned.newest, clocks.stamp(pinned, wall=5)) == (0, DAY), "a pin lives for a day at the most"
+    assert (pinned.newest, clocks.stamp(pinned, wall=5)) == (0, DAY), "a pin lasts at most a day"
     assert clocks.stamp(pinned, wall=YEAR) == YEAR
     assert LogClocks(lambda: 0.0).stamp(group_at(0, stamps=((5, 1), (9, 2))), wall=7) == 10
     assert group_at(0, stamps=((5, 1), (9, 2))).newest == 9
@@ -98,7 +98,7 @@ def test_first_stamps_are_taken_as_they_are() -> None:
 
 
 def test_log_time_begins_at_one_index(tmp_path: Path) -> None:
-    """What was stamped ahead of it before counts as of that moment; it is kept over restarts."""
+    """Earlier stamps that are ahead of the first log time are moved to it; restarts keep log time."""
     bench = Bench(tmp_path)
     bench.open()
     rows = [{"id": 1, "name": "x"}]
@@ -128,7 +128,7 @@ def test_log_time_begins_at_one_index(tmp_path: Path) -> None:
 
 
 def test_ticks_share_a_transaction(tmp_path: Path) -> None:
-    """Only the entry that begins log time takes a transaction of its own; the others go with what waits beside them."""
+    """Only the entry that begins log time takes its own transaction; later ones share it with other entries."""
     bench = Bench(tmp_path)
     bench.open()
     bench.apply(columns())
@@ -145,7 +145,7 @@ def test_ticks_share_a_transaction(tmp_path: Path) -> None:
 
 
 def test_groups_tick_at_different_moments() -> None:
-    """Log time that begins everywhere at once is logged within half an hour, spread over minutes."""
+    """Groups log their time within half an hour, at moments spread over minutes."""
     periods = [tick_milliseconds(group) for group in range(1000)]
     assert max(periods) <= HOUR // 2
     assert min(periods) >= HOUR // 4
@@ -158,7 +158,7 @@ async def store(tmp_path: Path, request: pytest.FixtureRequest) -> Any:
         running.now = 50 * YEAR
         record = table_record(LINES, primary_key=[], changes={"retention": "1h"})
         await running.table(record, key="lines.1")
-        await running.house.look(running.state_machine.open_groups())
+        await running.maintenance.reconcile(running.state_machine.groups.replicas())
         yield running
 
 
@@ -175,37 +175,37 @@ async def line(client: Client, number: int) -> None:
 
 @pytest.mark.parametrize("applied", [False, True])
 async def test_leader_two_days_ahead(store: Store, client: Client, applied: bool) -> None:
-    """A token that is sent again after the leader's clock has jumped by two days is not applied again."""
+    """A write token sent again after the leader's clock jumped by two days is not applied again."""
     await line(client, 1)
     if applied:
         await store.settled()
     store.now += 2 * DAY
-    await store.house.look(store.state_machine.open_groups())
+    await store.maintenance.reconcile(store.state_machine.groups.replicas())
     await line(client, 1)
     assert len(await client.rows("lines")) == 1
     for _ in range(60):
         store.clock.advance(1800)
-        await store.house.look(store.state_machine.open_groups())
+        await store.maintenance.reconcile(store.state_machine.groups.replicas())
         await store.settled()
     await line(client, 1)
     assert len(await client.rows("lines")) == 2, "a day later the writer is forgotten"
 
 
 async def test_write_stamped_a_year_ahead(store: Store, client: Client) -> None:
-    """A clock that was a year ahead for one write does not stop retention, nor forget changes early."""
+    """A clock that was a year ahead for one write neither stops retention nor expires changes early."""
     await line(client, 1)
     store.now += YEAR
     await line(client, 2)
     await store.settled()
-    await store.house.look(store.state_machine.open_groups())
+    await store.maintenance.reconcile(store.state_machine.groups.replicas())
     store.now -= YEAR
     await line(client, 3)
     await store.settled()
-    [group] = store.state_machine.groups_of("")
+    [group] = store.state_machine.groups.of_table()
     before = group.metadata.forgotten
     for minutes in (30, 29):
         store.clock.advance(60 * minutes)
-        await store.house.look(store.state_machine.open_groups())
+        await store.maintenance.reconcile(store.state_machine.groups.replicas())
         await store.settled()
     assert group.metadata.forgotten == before
     store.clock.advance(120)
@@ -213,13 +213,13 @@ async def test_write_stamped_a_year_ahead(store: Store, client: Client) -> None:
     store.clock.advance(3600)
     await line(client, 5)
     await store.settled()
-    await store.house.look(store.state_machine.open_groups())
+    await store.maintenance.reconcile(store.state_machine.groups.replicas())
     await store.settled()
     assert group.metadata.forgotten > before + 2
 
 
-async def test_pins_tell_the_time_of_day(store: Store, client: Client) -> None:
-    """However log time differs from the time of day, a client is told when its pin ends by the latter."""
+async def test_pin_expiry_is_reported_by_the_wall_clock(store: Store, client: Client) -> None:
+    """A client gets the expiry of its pin as wall-clock time, however log time differs from it."""
     await line(client, 1)
     store.now += 3 * DAY
     pin = await client.act("pin", table="lines", partition=0, name="p", seconds=60)
@@ -232,7 +232,7 @@ async def test_pins_tell_the_time_of_day(store: Store, client: Client) -> None:
 @pytest.mark.parametrize("start", get_args(Start))
 @pytest.mark.parametrize("seed", range(2))
 async def test_walk(tmp_path: Path, seed: int, start: Start) -> None:
-    """Clocks are days off and jump, leaders change, stores are down for days: nothing expires early, all does late."""
+    """Clocks are wrong and jump, leaders change, stores are down: nothing expires early, everything expires."""
     walk = TimeWalk(tmp_path, seed, start=start)
     try:
         await walk.run(120)
@@ -246,7 +246,7 @@ def stamp_by_the_reading(patch: pytest.MonkeyPatch) -> None:
 
 
 def expire_by_stamps(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(LeaderMaintenance, "_expire_seen", LeaderMaintenance._expire)
+    patch.setattr(LeaderMaintenance, "_expire_observed", LeaderMaintenance._expire)
 
 
 def begin_by_the_reading(patch: pytest.MonkeyPatch) -> None:
@@ -254,7 +254,7 @@ def begin_by_the_reading(patch: pytest.MonkeyPatch) -> None:
 
 
 def stamp_by_the_wall(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(StoreService, "stamp", lambda self, group: self.now())
+    patch.setattr(StoreService, "stamp", lambda self, group: self.wall_clock())
 
 
 def stamp_without_bound(patch: pytest.MonkeyPatch) -> None:
@@ -280,7 +280,7 @@ def never_tick(patch: pytest.MonkeyPatch) -> None:
 async def test_walk_finds_bugs_put_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bug: Any, start: Start
 ) -> None:
-    """Each way to let time go wrong is found within a few walks."""
+    """Each known bug of log time is found within a few walks."""
     bug(monkeypatch)
     for seed in range(12):
         (tmp_path / str(seed)).mkdir()
@@ -295,7 +295,7 @@ async def test_walk_finds_bugs_put_back(
 
 
 def test_entries_of_both_releases_are_read() -> None:
-    """An Expire of the first release has no stamp, and that release reads one that has; it knows no LogTime."""
+    """An Expire of the first release has no stamp; that release reads one with a stamp, but no LogTime."""
     old, _ = decode_entry(b"\x0b\x00\x00\x00\x94\xa6expire\x01\x02\x03")
     assert old == Expire(1, 2, 3)
     assert msgspec.msgpack.decode(encode_entry(Expire(1, 2, 3, 4))[4:], type=OldExpire) == OldExpire(1, 2, 3)
@@ -304,7 +304,7 @@ def test_entries_of_both_releases_are_read() -> None:
 
 
 class OldExpire(msgspec.Struct, tag="expire", array_like=True, frozen=True):
-    """As the first release has it."""
+    """`Expire` of the first release."""
 
     pins: int = 0
     writers: int = 0

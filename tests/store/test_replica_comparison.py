@@ -1,4 +1,4 @@
-"""Replicas whose rows are not the leader's are found, and said to be."""
+"""Replicas whose rows differ from the leader's are found and reported."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from evenkeel_store.maintenance.replica_repair import ReplicaRepairer
 from evenkeel_store.state_machine import background_tasks
 from tests.store.serving import ORDERS, Store, table_record
 from tests.store.support import GROUP, columns, upsert
-from tests.store.test_store_state_machine import Asking, start
-from tests.wire.support import turns
+from tests.store.test_store_state_machine import SidecarStub, start
+from tests.wire.support import wait_until
 
 __all__ = ["start"]
 
-START = Callable[..., Asking]
+START = Callable[..., SidecarStub]
 
 
-def healer(store: Store) -> ReplicaRepairer:
+def repairer(store: Store) -> ReplicaRepairer:
     return ReplicaRepairer(store.service, PeerStoreClient(Credentials()), clock=store.clock)
 
 
-async def compared(store: Asking, times: int) -> None:
-    await turns(lambda: store.state_machine.counters["comparisons"] >= times)
+async def compared(store: SidecarStub, times: int) -> None:
+    await wait_until(lambda: store.state_machine.counters["comparisons"] >= times)
 
 
-async def test_replica_that_has_other_rows(start: START, caplog: pytest.LogCaptureFixture) -> None:
-    """It says so in its log and in what it tells; once it has the same rows again it does not any more."""
+async def test_replica_with_other_rows(start: START, caplog: pytest.LogCaptureFixture) -> None:
+    """It reports the difference in its log and status, until its rows are the same again."""
     one, two = start("one"), start("two")
     await asyncio.gather(one.open(), two.open())
     await one.apply(1, columns(), upsert([{"id": 1, "name": "a"}]), encode_entry(Hash()))
@@ -46,7 +46,7 @@ async def test_replica_that_has_other_rows(start: START, caplog: pytest.LogCaptu
             await compared(store, 1)
     assert one.state_machine.engine.groups[GROUP].differs == ""
     assert f"and the leader's is {taken}" in two.state_machine.engine.groups[GROUP].differs
-    [line] = [record for record in caplog.records if "rows are not as the leader has them" in record.getMessage()]
+    [line] = [record for record in caplog.records if "rows differ from the leader's" in record.getMessage()]
     assert (vars(line)["table"], vars(line)["partition"]) == ("orders", 7)
     for store in (one, two):
         await store.apply(5, upsert([{"id": 1, "name": "c"}]), encode_entry(Hash()))
@@ -57,7 +57,7 @@ async def test_replica_that_has_other_rows(start: START, caplog: pytest.LogCaptu
 
 
 async def test_barrier_and_comparison_at_once(start: START) -> None:
-    """A replica that gets both in one go takes its hash first."""
+    """A replica that applies both at once takes its hash first."""
     one, two = start("one"), start("two")
     await asyncio.gather(one.open(), two.open())
     await one.apply(1, columns(), encode_entry(Hash()))
@@ -68,7 +68,7 @@ async def test_barrier_and_comparison_at_once(start: START) -> None:
 
 
 async def test_hash_that_cannot_be_taken(start: START, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever waits for it is told, whatever went wrong; the end of a store would wait for them for ever."""
+    """A failed hash releases those who wait for it; otherwise they would block the store's stop forever."""
 
     def fail(*_: object, **__: object) -> str:
         raise OSError("a disk that nobody foresaw")
@@ -81,7 +81,7 @@ async def test_hash_that_cannot_be_taken(start: START, monkeypatch: pytest.Monke
 
 
 async def test_barrier_from_before_a_replica_was_here(start: START) -> None:
-    """Who took no hash at a barrier has nothing to compare, and waits for nothing."""
+    """A replica that took no hash at a barrier compares nothing and waits for nothing."""
     store = start()
     await store.open()
     await store.apply(1, columns(), encode_entry(Compare(1, "0:0")), encode_entry(Hash()))
@@ -92,18 +92,18 @@ async def test_barrier_from_before_a_replica_was_here(start: START) -> None:
 
 
 async def test_leaders_compare_what_has_changed(tmp_path: Path) -> None:
-    """After its time, and only where something was written since; one partition at a look."""
+    """A partition is compared after its interval, only if it has changed, and one partition per pass."""
     async with Store(tmp_path / "store") as store:
         await store.table(table_record(ORDERS, partitions=2), partitions=(0, 1))
-        comparer = ReplicaComparer(store.service, healer(store), seconds=100, clock=store.clock)
+        comparer = ReplicaComparer(store.service, repairer(store), seconds=100, clock=store.clock)
 
         async def logged() -> list[int]:
             before = [group.last for group in store.sidecar.groups.values()]
-            await comparer.look()
+            await comparer.compare_next()
             await store.settled()
             return [group.last - last for group, last in zip(store.sidecar.groups.values(), before, strict=True)]
 
-        assert await logged() == [0, 0], "they have just been seen"
+        assert await logged() == [0, 0], "their interval has just begun"
         store.clock.advance(100)
         assert await logged() == [2, 0]
         assert await logged() == [0, 2]
@@ -117,17 +117,17 @@ async def test_leaders_compare_what_has_changed(tmp_path: Path) -> None:
         assert await logged() == [0, 2]
 
 
-async def test_who_does_not_lead_compares_nothing(tmp_path: Path) -> None:
-    """It is the leader's to do; one that has just lost it puts it off."""
+async def test_follower_compares_nothing(tmp_path: Path) -> None:
+    """Only the leader compares; a store that has just lost the leadership does not."""
     async with Store(tmp_path / "store") as store:
         await store.table(table_record(ORDERS))
-        comparer = ReplicaComparer(store.service, healer(store), seconds=100, clock=store.clock)
-        await comparer.look()
+        comparer = ReplicaComparer(store.service, repairer(store), seconds=100, clock=store.clock)
+        await comparer.compare_next()
         store.clock.advance(100)
         [group] = store.sidecar.groups.values()
         group.leading = False
         before = group.last
-        await comparer.look()
+        await comparer.compare_next()
         with pytest.raises(NotLeaderError):
             await store.service.take_hash(store.state_machine.engine.groups[group.number])
         assert group.last == before

@@ -1,4 +1,4 @@
-"""Replicas that get the same log in other portions, fold, restart and are restored at other moments, are the same."""
+"""Replicas that apply the same log stay equal, however they batch, fold, restart and restore."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SEEDS, ENTRIES = 6, 60
 
 
 def restore_elsewhere(bench: Bench, directory: Path, target: Bench) -> None:
-    """Replace a group by that of another store, by way of files."""
+    """Replace a group with that of another store, through snapshot files."""
     directory.mkdir()
     with contextlib.closing(bench.engine.database.cursor()) as cursor, bench.engine.database.transaction(cursor):
         write_files(cursor, bench.group.layout, bench.group.kept(), directory, throttle=SnapshotThrottle())
@@ -36,7 +36,7 @@ def restore_elsewhere(bench: Bench, directory: Path, target: Bench) -> None:
 
 
 def check(bench: Bench, model: Model) -> None:
-    """Rows, pinned rows, tokens, fences and changes are what the log makes them."""
+    """Assert that rows, pinned rows, tokens, fences and changes match the model."""
     metadata = bench.group.metadata
     assert metadata.applied == model.applied
     if not model.applied:
@@ -57,7 +57,7 @@ def check(bench: Bench, model: Model) -> None:
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_replicas_stay_the_same(tmp_path: Path, seed: int) -> None:
-    """Whatever happens to a replica between two entries, it is what the log makes it, and its hash everybody's."""
+    """Whatever happens to a replica between two entries, it matches the model, and all hashes are equal."""
     rng = random.Random(seed)
     log = list(itertools.islice(random_log(rng), ENTRIES))
     models = [Model()]

@@ -1,4 +1,4 @@
-"""Requests become SQL over a group's tables, and answers come in bounded pieces as of one index."""
+"""Requests become SQL over a group's tables, answered in bounded batches as of one index."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ def scanner(bench: Bench) -> Scanner:
 
 
 def request(**fields: Any) -> ReadRequest:
-    """As it arrives: by way of JSON."""
+    """Return a request decoded from JSON, as it arrives."""
     return msgspec.json.decode(msgspec.json.encode({"table": "orders", "partition": 0} | fields), type=ReadRequest)
 
 
-def rows(answer: ScanResult) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = pa.Table.from_batches(answer, answer.schema).to_pylist()
+def rows(result: ScanResult) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = pa.Table.from_batches(result, result.schema).to_pylist()
     return found
 
 
-def ids(answer: ScanResult) -> list[int]:
-    return sorted(row["id"] for row in rows(answer))
+def ids(result: ScanResult) -> list[int]:
+    return sorted(row["id"] for row in rows(result))
 
 
 @pytest.mark.parametrize("fold", [False, True])
@@ -75,7 +75,7 @@ def ids(answer: ScanResult) -> list[int]:
     ],
 )
 def test_filters(bench: Bench, scanner: Scanner, given: Any, found: list[int], fold: bool) -> None:
-    """A filter means the same for rows in the log and for folded ones."""
+    """A filter selects the same rows in the log and in the folded table."""
     bench.apply(columns(), upsert(ROWS[:2]), upsert([{"id": 3}, {"id": 9}]))
     if fold:
         bench.fold()
@@ -112,7 +112,7 @@ TYPED = RowSchema(
 def test_every_type_comes_back_and_can_be_compared(
     bench: Bench, scanner: Scanner, column: str, value: bool | float | str
 ) -> None:
-    """A value of any type is found by itself, and comes back exactly as it went in."""
+    """A value of any type is found by an equality filter and returned exactly."""
     kind = TYPED.column(column)
     assert kind is not None
     held = from_json(kind.type, value)
@@ -153,7 +153,7 @@ def test_every_type_comes_back_and_can_be_compared(
 def test_wrong_requests(
     bench: Bench, scanner: Scanner, fields: dict[str, Any], error: type[Exception], said: str
 ) -> None:
-    """What cannot be carried out is refused by name, and the next request is answered."""
+    """An invalid request is refused with its reason, and the next one is answered."""
     bench.apply(columns(), upsert(ROWS))
     with pytest.raises(error) as refused:
         rows(scanner.scan(bench.group, request(**fields)))
@@ -163,26 +163,26 @@ def test_wrong_requests(
 
 
 def test_deep_filter(bench: Bench, scanner: Scanner) -> None:
-    """A filter nested without end is refused, not followed."""
+    """A filter that is nested too deeply is refused."""
     given: Any = ["is_null", "id"]
     for _ in range(60):
         given = ["not", given]
     bench.apply(columns())
-    with pytest.raises(FilterError, match="50 deep"):
+    with pytest.raises(FilterError, match="at most 50 deep"):
         scanner.scan(bench.group, request(filter=given))
 
 
 def test_columns(bench: Bench, scanner: Scanner) -> None:
-    """Columns come in the order they are asked for, also twice."""
+    """Columns are returned in the requested order, also twice."""
     bench.apply(columns(), upsert(ROWS[:1]))
-    answer = scanner.scan(bench.group, request(columns=["amount", "id", "amount"]))
-    assert answer.schema.names == ["amount", "id", "amount"]
-    [batch] = answer
+    result = scanner.scan(bench.group, request(columns=["amount", "id", "amount"]))
+    assert result.schema.names == ["amount", "id", "amount"]
+    [batch] = result
     assert [column.to_pylist() for column in batch.columns] == [[Decimal("10.00")], [1], [Decimal("10.00")]]
 
 
 def test_aggregates(bench: Bench, scanner: Scanner) -> None:
-    """Figures are computed where the rows are, over all of them or by group."""
+    """Aggregates are computed in the store, over all rows or by group."""
     bench.apply(columns(), upsert(ROWS), upsert([{"id": 5, "name": "anna", "amount": Decimal("0.50")}]))
     figures = [
         Aggregate(function="count"),
@@ -210,7 +210,7 @@ def test_aggregates(bench: Bench, scanner: Scanner) -> None:
 
 @pytest.mark.parametrize("ordered", [False, True])
 def test_scan_shows_one_moment(bench: Bench, scanner: Scanner, ordered: bool) -> None:
-    """A scan shows every row once, as of when it began, whatever is written and folded; it is in nobody's way."""
+    """A scan returns every row once, as of its start, whatever is written and folded, and blocks nothing."""
     total = 150_000
     for first in range(0, total, 50_000):
         bench.apply(
@@ -218,8 +218,8 @@ def test_scan_shows_one_moment(bench: Bench, scanner: Scanner, ordered: bool) ->
         )
         if not first:
             bench.fold()
-    answer = scanner.scan(bench.group, request(ordered=ordered, columns=["id", "name"]))
-    batches = [next(answer)]
+    result = scanner.scan(bench.group, request(ordered=ordered, columns=["id", "name"]))
+    batches = [next(result)]
     bench.apply(
         upsert([{"id": number, "name": "new"} for number in range(0, total + 100, 7)]), delete(list(range(999)))
     )
@@ -227,25 +227,25 @@ def test_scan_shows_one_moment(bench: Bench, scanner: Scanner, ordered: bool) ->
     bench.engine.database.checkpoint(always=True)
     assert bench.engine.database.wal_bytes == 0
     bench.apply(columns(WIDER))
-    found = pa.Table.from_batches([*batches, *answer], answer.schema)
+    found = pa.Table.from_batches([*batches, *result], result.schema)
     assert batches[0].num_rows < total
     assert pc.unique(found.column("name")).to_pylist() == ["old"]
     seen = found.column("id").to_pylist()
     assert (seen if ordered else sorted(seen)) == list(range(total))
-    assert answer.index == 4
+    assert result.index == 4
 
 
 def test_limits(bench: Bench, scanner: Scanner) -> None:
-    """No more rows come than were asked for."""
+    """A limit bounds the number of rows."""
     bench.apply(columns(), upsert([{"id": number} for number in range(60)]))
     bench.fold()
     for limit in (0, 1, 59, 99):
-        answer = scanner.scan(bench.group, request(limit=limit, ordered=True))
-        assert [row["id"] for row in rows(answer)] == list(range(min(limit, 60)))
+        result = scanner.scan(bench.group, request(limit=limit, ordered=True))
+        assert [row["id"] for row in rows(result)] == list(range(min(limit, 60)))
 
 
 def test_key_ranges(bench: Bench, scanner: Scanner) -> None:
-    """A reader goes on behind the last key it has seen, and several share a partition by key."""
+    """A range of keys continues after a key, and ends at another."""
     bench.apply(columns(), upsert([{"id": number} for number in range(40)]))
     bench.fold()
     assert ids(scanner.scan(bench.group, request(after=[9], up_to=[12]))) == [10, 11, 12]
@@ -256,7 +256,7 @@ PAIRS = RowSchema((ColumnDef("a", "string", False), ColumnDef("b", "int32", Fals
 
 
 def test_ranges_of_composite_keys(bench: Bench, scanner: Scanner) -> None:
-    """Ranges over keys of several columns follow the columns' order."""
+    """Ranges of composite keys follow the order of the columns."""
     pairs = [{"a": a, "b": b} for a in "xyz" for b in range(-5, 5)]
     bench.apply(columns(PAIRS), encode_entry(Upsert("", 0, 2, 0), rows_of(PAIRS, pairs)))
     bench.fold()
@@ -266,19 +266,19 @@ def test_ranges_of_composite_keys(bench: Bench, scanner: Scanner) -> None:
     assert found == [{"a": "x", "b": 4}, {"a": "y", "b": -5}, {"a": "y", "b": -4}]
 
 
-def test_rows_without_keys_are_told_apart_by_index(bench: Bench, scanner: Scanner) -> None:
-    """A table without a primary key is scanned in log order, and goes on behind an index and a place."""
+def test_rows_without_keys_are_identified_by_index(bench: Bench, scanner: Scanner) -> None:
+    """A table without a primary key is scanned in log order, and continues after an index and position."""
     batch = [{"text": "t", "number": number} for number in range(3)]
     bench.apply(columns(PLAIN), *(append(batch) for _ in range(5)))
     bench.fold()
     bench.apply(append(batch))
-    answer = scanner.scan(bench.group, request(columns=["$index", "$seq", "number"], ordered=True, after=[3, 1]))
-    found = [tuple(row.values()) for row in rows(answer)]
+    result = scanner.scan(bench.group, request(columns=["$index", "$seq", "number"], ordered=True, after=[3, 1]))
+    found = [tuple(row.values()) for row in rows(result)]
     assert found == [(3, 2, 2), *((index, place, place) for index in range(4, 8) for place in range(3))]
 
 
-def test_abandoned_scan_lets_go(bench: Bench, scanner: Scanner, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A scan that nobody reads is ended after a while, and says so to whoever comes back; one that is read is not."""
+def test_idle_scan_is_ended(bench: Bench, scanner: Scanner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scan that is not read for a minute is ended with a reason; one that is read goes on."""
     bench.apply(columns(), upsert([{"id": number} for number in range(150_000)]))
     clock = 0.0
     monkeypatch.setattr("evenkeel_store.serving.scans.time.monotonic", lambda: clock)
@@ -293,22 +293,22 @@ def test_abandoned_scan_lets_go(bench: Bench, scanner: Scanner, monkeypatch: pyt
     assert sum(batch.num_rows for batch in busy) > 0
 
 
-def test_pinned_scan_needs_its_pin_no_longer(bench: Bench, scanner: Scanner) -> None:
-    """Once a scan at an index has begun, nothing has to be kept for it."""
+def test_scan_releases_its_held_index(bench: Bench, scanner: Scanner) -> None:
+    """Once a scan at a held index has begun, the index is released."""
     bench.apply(columns(), upsert([{"id": 1, "name": "old"}]))
-    answer = scanner.scan(bench.group, request(), held=bench.group.hold())
+    result = scanner.scan(bench.group, request(), held=bench.group.hold())
     assert bench.group.readable() == (2, [])
     bench.apply(upsert([{"id": 1, "name": "new"}]))
     bench.fold()
-    assert [row["name"] for row in rows(answer)] == ["old"]
+    assert [row["name"] for row in rows(result)] == ["old"]
 
 
 @pytest.mark.parametrize("schema", [KEYED, PLAIN])
 @pytest.mark.parametrize("fold", [False, True])
-def test_scan_at_an_index_by_the_group_s_own_table(
+def test_scan_at_an_index_from_the_folded_table(
     bench: Bench, scanner: Scanner, monkeypatch: pytest.MonkeyPatch, schema: RowSchema, fold: bool
 ) -> None:
-    """Only while that is as it was: not before everything is folded, nor once later rows are, nor if just then."""
+    """The log is skipped only if the folded table is exactly at the index before and after the query."""
     put = upsert if schema is KEYED else append
     name = "name" if schema is KEYED else "text"
     before = [{"id": 1, "name": "old"}] if schema is KEYED else [{"text": "old", "number": 1}]
@@ -354,14 +354,14 @@ def test_scan_at_an_index_by_the_group_s_own_table(
 
 @pytest.mark.parametrize("fold", [False, True])
 def test_changes(bench: Bench, scanner: Scanner, fold: bool) -> None:
-    """Changes come in order with index, place and what was done; of a deleted row its key is there."""
+    """Changes are ordered and carry index, position and operation; a deleted row has its key."""
     bench.apply(columns(changes=True), upsert(ROWS[:2]), delete([1]))
     if fold:
         bench.fold()
     bench.apply(upsert(ROWS[:1]))
-    answer = scanner.scan(bench.group, request(changes_after=1, columns=["id", "name"]))
-    assert (answer.schema.names, answer.index) == (["$index", "$seq", "$op", "id", "name"], 4)
-    assert [tuple(row.values()) for row in rows(answer)] == [
+    result = scanner.scan(bench.group, request(changes_after=1, columns=["id", "name"]))
+    assert (result.schema.names, result.index) == (["$index", "$seq", "$op", "id", "name"], 4)
+    assert [tuple(row.values()) for row in rows(result)] == [
         (2, 0, "upsert", 1, "anna"),
         (2, 1, "upsert", 2, "bert"),
         (3, 0, "delete", 1, None),
@@ -372,7 +372,7 @@ def test_changes(bench: Bench, scanner: Scanner, fold: bool) -> None:
 
 
 def test_changes_past_the_newest(bench: Bench, scanner: Scanner) -> None:
-    """A position that nobody can have got here is refused; a replica that lags sends nobody back."""
+    """A position past the newest index is refused; a lagging replica does not move a position back."""
     bench.apply(columns(changes=True), upsert(ROWS[:2]))
     with pytest.raises(RequestError, match="changes after index 3 were requested, but the newest index is 2"):
         scanner.scan(bench.group, request(changes_after=3))
@@ -381,18 +381,18 @@ def test_changes_past_the_newest(bench: Bench, scanner: Scanner) -> None:
 
 
 def test_changes_are_cut_between_indexes(bench: Bench, scanner: Scanner) -> None:
-    """A limited answer ends with a whole index, at least one, and says where to go on."""
+    """A limited answer ends with a complete index, at least one, and says where to continue."""
     bench.apply(columns(changes=True), upsert(ROWS[:1]), upsert(ROWS), upsert(ROWS[:1]))
     seen, after = [], 1
     for _ in range(3):
-        answer = scanner.scan(bench.group, request(changes_after=after, limit=2))
-        seen.append((answer.index, len(rows(answer))))
-        after = answer.index
+        result = scanner.scan(bench.group, request(changes_after=after, limit=2))
+        seen.append((result.index, len(rows(result))))
+        after = result.index
     assert seen == [(2, 1), (3, 4), (4, 1)]
 
 
 def test_changes_below_the_retention(bench: Bench, scanner: Scanner) -> None:
-    """Changes that are gone are refused with the first index that is still there."""
+    """A request for expired changes is refused with the first available index."""
     bench.apply(columns(changes=True), upsert(ROWS[:1]), upsert(ROWS), encode_entry(Expire(changes=2)))
     with pytest.raises(
         RetentionError, match="changes after index 1 have expired; the first available index is 3"
@@ -403,7 +403,7 @@ def test_changes_below_the_retention(bench: Bench, scanner: Scanner) -> None:
 
 
 def test_changes_forgotten_while_they_are_read(bench: Bench, scanner: Scanner, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Changes that go between the question and its answer are missed by an error, not by silence."""
+    """Changes that expire before the query begins cause an error instead of a gap."""
     bench.apply(columns(changes=True), upsert(ROWS[:1]), upsert(ROWS))
     begin = bench.rows.begin
 
@@ -417,11 +417,11 @@ def test_changes_forgotten_while_they_are_read(bench: Bench, scanner: Scanner, m
         scanner.scan(bench.group, request(changes_after=1))
 
 
-# Readers and those who change tables
+# Reads while tables change
 
 
-def test_tables_that_change_after_the_question(bench: Bench) -> None:
-    """A query made for tables that are no longer the group's is made anew, whether or not they are still there."""
+def test_tables_that_change_during_a_query(bench: Bench) -> None:
+    """A query for tables that are no longer the group's is repeated, whether or not they still exist."""
     bench.apply(columns(), upsert(ROWS))
     asked: list[TableLayout] = []
 
@@ -441,7 +441,7 @@ def test_tables_that_change_after_the_question(bench: Bench) -> None:
 
 
 def test_readers_see_whole_states(bench: Bench, scanner: Scanner) -> None:
-    """Readers beside an applier that writes, folds, adds columns and is reopened see all rows of some index."""
+    """Readers see all rows of one index while entries are applied and folded and columns are added."""
     bench.apply(columns(), upsert([{"id": number, "name": "0"} for number in range(50)]))
     stop, problems, reads = threading.Event(), list[Any](), [0]
 

@@ -1,4 +1,4 @@
-"""Sizes that stores tell are those of the snapshots that a move copies."""
+"""Estimated sizes match the snapshots that a move copies."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ STEP = 20_000
 
 
 class Measured:
-    """One group, measured after each fold as a store does, and its snapshots."""
+    """One group, measured after each fold as in a store, and its snapshots."""
 
     def __init__(self, directory: Path) -> None:
         self.bench = Bench(directory)
-        self.sizing = SizeEstimator(self.bench.engine.database, full=lambda: "")
-        self.told = 0
+        self.estimator = SizeEstimator(self.bench.engine.database, full=lambda: "")
+        self.reports = 0
         self._directory = directory
         self.bench.open()
 
     def apply(self, *entries: bytes) -> None:
         self.bench.apply(*entries)
-        self.told += self.sizing.measure(self.bench.group, written=self.bench.fold())
+        self.reports += self.estimator.measure(self.bench.group, written=self.bench.fold())
 
     def snapshot(self) -> int:
-        """Bytes of a snapshot's files."""
+        """Return the bytes of a snapshot's files."""
         directory = self._directory / "snapshot"
         directory.mkdir(exist_ok=True)
         group = self.bench.group
@@ -44,7 +44,7 @@ class Measured:
         return sum((directory / name).stat().st_size for name in names)
 
     def error(self) -> float:
-        """How far the size that is told is from a snapshot's."""
+        """Return the relative error of the estimate."""
         size = self.bench.group.size
         assert size is not None
         return abs(size / self.snapshot() - 1)
@@ -69,8 +69,8 @@ SHAPES: dict[str, Callable[[random.Random], Callable[[int], str]]] = {
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_size_is_that_of_a_snapshot(measured: Measured, shape: str) -> None:
-    """While a table grows by the factor of nine, whatever is in it."""
+def test_size_matches_a_snapshot(measured: Measured, shape: str) -> None:
+    """The estimate stays accurate while a table grows ninefold, whatever its contents."""
     rng = random.Random(shape)
     text = SHAPES[shape](rng)
     measured.apply(columns(PLAIN))
@@ -82,14 +82,14 @@ def test_the_size_is_that_of_a_snapshot(measured: Measured, shape: str) -> None:
 
 
 def test_rows_that_change(measured: Measured) -> None:
-    """Updates that make rows wider, and deletions, change the size; what changes little is not told."""
+    """Wider rows and deletions change the size; a small change is not reported."""
     rng = random.Random(1)
     measured.apply(columns())
     measured.apply(upsert([{"id": n, "name": rng.randbytes(3).hex(), "amount": None} for n in range(STEP)]))
     assert measured.error() < 0.2
-    small, told = measured.bench.group.size, measured.told
+    small, reports = measured.bench.group.size, measured.reports
     measured.apply(upsert([{"id": n, "name": "n", "amount": None} for n in range(STEP // 50)]))
-    assert (measured.bench.group.size, measured.told) == (small, told)
+    assert (measured.bench.group.size, measured.reports) == (small, reports)
     measured.apply(upsert([{"id": n, "name": rng.randbytes(30).hex(), "amount": None} for n in range(STEP)]))
     assert measured.error() < 0.2
     measured.apply(delete(range(STEP * 9 // 10)))
@@ -97,7 +97,7 @@ def test_rows_that_change(measured: Measured) -> None:
 
 
 def test_kept_changes_count(measured: Measured) -> None:
-    """They are copied too, and may be more than the rows."""
+    """Kept changes count: they are copied too, and may be larger than the rows."""
     rng = random.Random(2)
     measured.apply(columns(changes=True))
     for _ in range(5):
@@ -106,7 +106,7 @@ def test_kept_changes_count(measured: Measured) -> None:
 
 
 def test_partitions_of_a_table_share_samples(measured: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a restart one of thousands is sampled, and the others have its width."""
+    """After a restart only one partition of a table is sampled, and the others use its width."""
     bench, rng = measured.bench, random.Random(3)
     rows = [{"id": n, "name": rng.randbytes(9).hex(), "amount": None} for n in range(STEP // 10)]
     for group in range(GROUP, GROUP + 20):
@@ -116,24 +116,24 @@ def test_partitions_of_a_table_share_samples(measured: Measured, monkeypatch: py
     sampled: list[str] = []
     sample = SizeEstimator._sample
 
-    def counted(sizing: SizeEstimator, cursor: Cursor, table: str, rows: int) -> float:
+    def counted(estimator: SizeEstimator, cursor: Cursor, table: str, rows: int) -> float:
         sampled.append(table)
-        return sample(sizing, cursor, table, rows)
+        return sample(estimator, cursor, table, rows)
 
     monkeypatch.setattr(SizeEstimator, "_sample", counted)
     for group in range(GROUP, GROUP + 20):
-        assert measured.sizing.measure(bench.engine.groups[group])
+        assert measured.estimator.measure(bench.engine.groups[group])
     assert len(sampled) == 1
     assert len({bench.engine.groups[group].size for group in range(GROUP, GROUP + 20)}) == 1
     assert measured.error() < 0.2
 
 
-def test_a_full_disk_is_left_alone(measured: Measured) -> None:
-    """No sample is written there; the size is known once there is room again."""
-    sizing = SizeEstimator(measured.bench.engine.database, full=lambda: "no room")
+def test_no_sample_on_a_full_disk(measured: Measured) -> None:
+    """On a full disk no sample is written; the size is known once there is room again."""
+    estimator = SizeEstimator(measured.bench.engine.database, full=lambda: "no room")
     measured.bench.apply(columns(KEYED), upsert([{"id": 1, "name": "a", "amount": None}]))
     measured.bench.fold()
-    assert not sizing.measure(measured.bench.group)
+    assert not estimator.measure(measured.bench.group)
     assert measured.bench.group.size is None
-    assert measured.sizing.measure(measured.bench.group)
+    assert measured.estimator.measure(measured.bench.group)
     assert measured.bench.group.size

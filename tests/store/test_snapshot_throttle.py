@@ -1,4 +1,4 @@
-"""How fast snapshots are written and loaded."""
+"""The throttle pauses copying only while clients are active."""
 
 from __future__ import annotations
 
@@ -7,55 +7,55 @@ import pytest
 from evenkeel_store.engine.snapshot_throttle import SnapshotThrottle
 
 
-class Paced:
-    """A pace in a time of its own, and what it rested."""
+class Throttled:
+    """A throttle with its own clock, and the pauses that it made."""
 
     def __init__(self) -> None:
         self.time = 0.0
-        self.rests: list[float] = []
+        self.pauses: list[float] = []
         self.throttle = SnapshotThrottle(now=lambda: self.time)
-        self.throttle.rest = self.rests.append
+        self.throttle.pause = self.pauses.append
 
     def work(self, seconds: float) -> None:
         self.time += seconds
 
 
-def test_nobody_is_served() -> None:
-    """Where nobody reads or writes there is no rest."""
-    paced = Paced()
-    paced.throttle.step(lambda: paced.work(0.02))
-    paced.throttle.served()
-    paced.work(0.3)
-    paced.throttle.step(lambda: paced.work(0.02))
-    assert paced.rests == []
+def test_no_clients() -> None:
+    """Without client requests there are no pauses."""
+    throttled = Throttled()
+    throttled.throttle.step(lambda: throttled.work(0.02))
+    throttled.throttle.note_client()
+    throttled.work(0.3)
+    throttled.throttle.step(lambda: throttled.work(0.02))
+    assert throttled.pauses == []
 
 
-@pytest.mark.parametrize(("seconds", "rest"), [(0.02, 0.04), (0.2, 0.4)])
-def test_somebody_is_served(seconds: float, rest: float) -> None:
-    """While somebody is served a step is followed by a rest twice as long, the longer where it had to wait itself."""
-    paced = Paced()
-    paced.throttle.served()
-    paced.throttle.step(lambda: paced.work(seconds))
-    assert paced.rests == [pytest.approx(rest)]
+@pytest.mark.parametrize(("seconds", "pause"), [(0.02, 0.04), (0.2, 0.4)])
+def test_active_clients(seconds: float, pause: float) -> None:
+    """While clients are active, the pause after a step is twice as long as the step took."""
+    throttled = Throttled()
+    throttled.throttle.note_client()
+    throttled.throttle.step(lambda: throttled.work(seconds))
+    assert throttled.pauses == [pytest.approx(pause)]
 
 
-def test_a_slow_step_does_not_stop_everything() -> None:
-    """However long a step took, the next is not put off for long."""
-    paced = Paced()
-    paced.throttle.served()
+def test_pause_is_bounded() -> None:
+    """However long a step took, the pause is at most a second."""
+    throttled = Throttled()
+    throttled.throttle.note_client()
 
     def slow() -> None:
-        paced.work(60)
-        paced.throttle.served()
+        throttled.work(60)
+        throttled.throttle.note_client()
 
-    paced.throttle.step(slow)
-    assert paced.rests == [1.0]
+    throttled.throttle.step(slow)
+    assert throttled.pauses == [1.0]
 
 
-def test_a_step_that_fails() -> None:
-    """An error goes to whoever asked, and the next step is done."""
-    paced = Paced()
-    paced.throttle.served()
+def test_failing_step() -> None:
+    """The caller gets the error, and the next step runs."""
+    throttled = Throttled()
+    throttled.throttle.note_client()
     with pytest.raises(ZeroDivisionError):
-        paced.throttle.step(lambda: 1 // 0)
-    assert paced.throttle.step(lambda: 7) == 7
+        throttled.throttle.step(lambda: 1 // 0)
+    assert throttled.throttle.step(lambda: 7) == 7

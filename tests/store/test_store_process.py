@@ -1,4 +1,4 @@
-"""The store as a process: killed at any moment, it has lost nothing and applied nothing twice."""
+"""The store as a process: killed at any moment, it loses nothing and applies nothing twice."""
 
 from __future__ import annotations
 
@@ -76,17 +76,17 @@ async def die(process: Process) -> None:
 
 
 async def event(process: Process, name: str) -> dict[str, Any]:
-    """Wait for something to be logged."""
+    """Wait for a log event."""
     assert process.stderr is not None
     while line := await process.stderr.readline():
-        said: dict[str, Any] = msgspec.json.decode(line) if line.startswith(b"{") else {"event": line.decode()}
-        if said["event"] == name:
-            return said
-    raise AssertionError(f"{name} was never said")
+        line_fields: dict[str, Any] = msgspec.json.decode(line) if line.startswith(b"{") else {"event": line.decode()}
+        if line_fields["event"] == name:
+            return line_fields
+    raise AssertionError(f"{name} was never logged")
 
 
-def look_into(directory: Path, bench: Bench) -> None:
-    """Make a bench's group what a snapshot holds."""
+def load_snapshot(directory: Path, bench: Bench) -> None:
+    """Load a snapshot into a bench's group."""
     index = msgspec.json.decode((directory / "about").read_bytes())["index"]
     files = read_files(directory, index=index)
     number = bench.engine.table_number()
@@ -97,8 +97,8 @@ def look_into(directory: Path, bench: Bench) -> None:
     bench.engine.adopt(GROUP, REPLICA, KeptGroup(metadata, files.kept.uses), partial(fill_log, files))
 
 
-class IndexedEntry:
-    """A log drawn at random, with the state after each of its entries."""
+class RandomLog:
+    """A random log, with the model's state after each entry."""
 
     def __init__(self, seed: int) -> None:
         self._draw = random_log(random.Random(seed))
@@ -114,8 +114,8 @@ class IndexedEntry:
 
 
 async def test_killed_at_random(tmp_path: Path, start: Start) -> None:
-    """What was acknowledged is there after SIGKILL, and the state is that of exactly the entries up to its index."""
-    rng, log = random.Random(11), IndexedEntry(3)
+    """After SIGKILL nothing acknowledged is lost, and the state is exactly that of its applied index."""
+    rng, log = random.Random(11), RandomLog(3)
     handler = Sidecar()
     end = SidecarSocket(tmp_path / "sm.sock", volume="vol-1", handler=handler)
     await end.start()
@@ -123,7 +123,7 @@ async def test_killed_at_random(tmp_path: Path, start: Start) -> None:
     bench.open()
     acknowledged = 0
     for life in range(7):
-        # By turns it dies from outside at any moment, and between two statements of its own choice.
+        # Alternate between SIGKILL from outside and a crash before a random statement.
         process = await start(dies_at=rng.randrange(8, 70) if life % 2 else 0)
         await handler.hello.get()
         with contextlib.suppress(DisconnectedError):
@@ -138,14 +138,12 @@ async def test_killed_at_random(tmp_path: Path, start: Start) -> None:
     await end.close()
 
 
-async def live(
-    end: SidecarSocket, log: IndexedEntry, applied: int, *, rng: random.Random, at: Path, bench: Bench
-) -> int:
-    """Compare the state with the log's, send more entries, and take some of the answers."""
+async def live(end: SidecarSocket, log: RandomLog, applied: int, *, rng: random.Random, at: Path, bench: Bench) -> int:
+    """Compare the state with the model, send more entries, and await some of the answers."""
     taken = await end.snapshot(GROUP, REPLICA, at)
     assert taken.index == applied
     if applied:
-        await asyncio.to_thread(look_into, at, bench)
+        await asyncio.to_thread(load_snapshot, at, bench)
         check(bench, log.models[applied])
     futures = []
     for _ in range(rng.randrange(2, 10)):
@@ -190,7 +188,7 @@ async def test_killed_while_restoring(tmp_path: Path, start: Start) -> None:
                 bench.open()
                 (tmp_path / f"check-{life}").mkdir()
                 await end.snapshot(GROUP, REPLICA, tmp_path / f"check-{life}")
-                await asyncio.to_thread(look_into, tmp_path / f"check-{life}", bench)
+                await asyncio.to_thread(load_snapshot, tmp_path / f"check-{life}", bench)
                 assert bench.ids() == list(range(9500))
                 bench.close()
             assert await end.restore(GROUP, REPLICA, snapshot, index=20) == m.Applied(20)
@@ -201,7 +199,7 @@ async def test_killed_while_restoring(tmp_path: Path, start: Start) -> None:
 
 
 async def test_serves_without_etcd(tmp_path: Path, start: Start) -> None:
-    """Rows and columns are known from the database: a store without a metastore reads and writes, drains and ends."""
+    """A store without a metastore serves reads and writes from its database, hands over and stops."""
     sidecar = Single(tmp_path / "sm.sock")
     sidecar.group("orders.1").add(columns())
     await sidecar.end.start()
@@ -218,8 +216,8 @@ async def test_serves_without_etcd(tmp_path: Path, start: Start) -> None:
     await sidecar.end.close()
 
 
-async def test_pages(tmp_path: Path, start: Start) -> None:
-    """Probes and metrics are answered; a store without its sidecar is alive and not ready."""
+async def test_http_endpoints(tmp_path: Path, start: Start) -> None:
+    """Probes and metrics work; a store without its sidecar is alive but not ready."""
     process = await start()
     port = (await event(process, "running"))["http_port"]
 
@@ -250,7 +248,7 @@ async def test_pages(tmp_path: Path, start: Start) -> None:
         (["--socket", "/" + "x" * 200], "at most 107"),
         (["--data", "/proc/nothing/here"], "--data"),
         (["--reserve", "much"], "--reserve 'much': write a size like"),
-        (["--tls-cert", "x"], "belong together"),
+        (["--tls-cert", "x"], "must be given together"),
         (["--tls-cert", "/none", "--tls-key", "/none"], "TLS file /none"),
         (["--token-file", "/none"], "--token-file /none"),
         (["--store", ""], "--store"),
@@ -263,7 +261,7 @@ def test_wrong_options(
     options: list[str],
     said: str,
 ) -> None:
-    """A wrong option ends the process with one line that names it."""
+    """An invalid option ends the process with one line that names it."""
     monkeypatch.setattr("evenkeel_store.process.main.set_up_logs", lambda **_: None)
     assert main([*flags(tmp_path), *options]) == 1
     error = capsys.readouterr().err
@@ -273,7 +271,7 @@ def test_wrong_options(
 
 
 async def test_port_in_use(start: Start, tmp_path: Path) -> None:
-    """A port that somebody listens on is named."""
+    """The error for a port in use names the port."""
     port = free_port()
     first = await start("--listen", f"127.0.0.1:{port}")
     await event(first, "running")

@@ -1,4 +1,4 @@
-"""The state machine on an event loop: requests in order, snapshots beside writes, restores whole or not at all."""
+"""The state machine on an event loop: ordered requests, snapshots beside writes, atomic restores."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from tests.store.support import GROUP, KEYED, PLAIN, REPLICA, WIDER, append, col
 A, B = {"id": 1, "name": "a", "amount": Decimal("1.00")}, {"id": 2, "name": "b", "amount": None}
 
 
-class Asking:
-    """Says what a sidecar would, and waits for the answers."""
+class SidecarStub:
+    """Sends requests like a sidecar and returns futures of the answers."""
 
     def __init__(self, state_machine: StoreStateMachine) -> None:
         self.state_machine = state_machine
@@ -78,22 +78,22 @@ class Asking:
 
 
 @pytest.fixture
-async def start(tmp_path: Path) -> AsyncIterator[Callable[..., Asking]]:
+async def start(tmp_path: Path) -> AsyncIterator[Callable[..., SidecarStub]]:
     machines: list[StoreStateMachine] = []
 
-    def run(name: str = "data", *, stopped: Asking | None = None, **options: Any) -> Asking:
+    def run(name: str = "data", *, stopped: SidecarStub | None = None, **options: Any) -> SidecarStub:
         if stopped is not None:
             machines.remove(stopped.state_machine)
         machines.append(StoreStateMachine(tmp_path / name, **options))
-        return Asking(machines[-1])
+        return SidecarStub(machines[-1])
 
     yield run
     for state_machine in machines:
         await state_machine.stop()
 
 
-async def test_requests_in_order(start: Callable[..., Asking]) -> None:
-    """Requests of a group asked at once are carried out one after the other, whatever their kind."""
+async def test_requests_in_order(start: Callable[..., SidecarStub]) -> None:
+    """Requests of a group run one after the other, whatever their kind."""
     store = start()
     futures = [
         store.open(),
@@ -116,24 +116,26 @@ async def test_requests_in_order(start: Callable[..., Asking]) -> None:
     assert store.state_machine.volume == "vol-1"
 
 
-async def test_waiting_for_an_index(start: Callable[..., Asking]) -> None:
-    """Whoever waits for an index goes on when it is applied; one that waits for a closed group gives up."""
+async def test_waiting_for_an_index(start: Callable[..., SidecarStub]) -> None:
+    """Waiting for an index ends when it is applied, and is cancelled when the group is closed."""
     store = start()
     await store.open()
-    second = asyncio.create_task(store.state_machine.until_applied(GROUP, 2))
-    never = asyncio.create_task(store.state_machine.until_applied(GROUP, 99))
+    second = asyncio.create_task(store.state_machine.queue.until_applied(GROUP, 2))
+    never = asyncio.create_task(store.state_machine.queue.until_applied(GROUP, 99))
     await store.apply(1, columns())
     assert not second.done()
     await store.apply(2, upsert([A]))
     await second
-    await store.state_machine.until_applied(GROUP, 1)
+    await store.state_machine.queue.until_applied(GROUP, 1)
     await store.ask("close")
     with pytest.raises(asyncio.CancelledError):
         await never
 
 
-async def _resting(start: Callable[..., Asking], monkeypatch: pytest.MonkeyPatch) -> tuple[Asking, VirtualClock]:
-    """A store that has just applied something, which took four milliseconds."""
+async def _pausing(
+    start: Callable[..., SidecarStub], monkeypatch: pytest.MonkeyPatch
+) -> tuple[SidecarStub, VirtualClock]:
+    """Return a store that pauses after a round of four milliseconds."""
     clock = VirtualClock()
     store = start(clock=clock)
     engine, loop = store.state_machine.engine, asyncio.get_running_loop()
@@ -149,48 +151,46 @@ async def _resting(start: Callable[..., Asking], monkeypatch: pytest.MonkeyPatch
     return store, clock
 
 
-async def test_what_nobody_waits_for_goes_together(
-    start: Callable[..., Asking], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After a transaction entries gather for twenty times as long as it took, and are applied by one."""
-    store, clock = await _resting(start, monkeypatch)
+async def test_pause_collects_entries(start: Callable[..., SidecarStub], monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a round entries are collected for twenty times as long as it took, and applied in one transaction."""
+    store, clock = await _pausing(start, monkeypatch)
     before = store.state_machine.counters["transactions"]
     gathered = [store.apply(2, upsert([A])), store.apply(3, upsert([B]))]
     clock.advance(0.079)
     await asyncio.sleep(0)
-    assert not store.state_machine.applied(GROUP) > 1
+    assert not store.state_machine.queue.applied(GROUP) > 1
     clock.advance(0.001)
     assert await asyncio.gather(*gathered) == [Applied(3), Applied(3)]
     assert store.state_machine.counters["transactions"] == before + 1
 
 
-@pytest.mark.parametrize("hurry", ["a reader", "another request", "much to do"])
-async def test_nobody_waits_for_a_rest(
-    start: Callable[..., Asking], monkeypatch: pytest.MonkeyPatch, hurry: str
+@pytest.mark.parametrize("reason", ["a reader", "another request", "a large batch"])
+async def test_pause_ends_early(
+    start: Callable[..., SidecarStub], monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
-    """Whoever waits for an index, a request of another kind, and more than a little to apply end a rest at once."""
-    store, _ = await _resting(start, monkeypatch)
-    rows = [{**A, "id": number, "name": "long" * 1000} for number in range(100 if hurry == "much to do" else 1)]
+    """A waiting reader, a request of another kind or a large batch ends the pause at once."""
+    store, _ = await _pausing(start, monkeypatch)
+    rows = [{**A, "id": number, "name": "long" * 1000} for number in range(100 if reason == "a large batch" else 1)]
     applied = store.apply(2, upsert(rows))
-    if hurry == "a reader":
-        await store.state_machine.until_applied(GROUP, 2)
-    elif hurry == "another request":
+    if reason == "a reader":
+        await store.state_machine.queue.until_applied(GROUP, 2)
+    elif reason == "another request":
         await store.ask("close")
     assert await applied == Applied(2)
 
 
-async def test_partitions_are_found(start: Callable[..., Asking]) -> None:
+async def test_partitions_are_found(start: Callable[..., SidecarStub]) -> None:
     """A partition is found by table and number while it is open."""
     store = start()
     await store.open()
-    assert store.state_machine.hosted("orders.1", GROUP) is store.state_machine.engine.groups[GROUP]
-    assert store.state_machine.hosted("orders.1", 8) is None
+    assert store.state_machine.groups.find("orders.1", GROUP) is store.state_machine.engine.groups[GROUP]
+    assert store.state_machine.groups.find("orders.1", 8) is None
     await store.ask("close")
-    assert store.state_machine.hosted("orders.1", GROUP) is None
+    assert store.state_machine.groups.find("orders.1", GROUP) is None
 
 
-async def test_hashes_are_taken_at_their_barrier(start: Callable[..., Asking]) -> None:
-    """Two replicas that got the same log in different portions have the same hashes, of the rows at the barriers."""
+async def test_hashes_are_taken_at_their_barrier(start: Callable[..., SidecarStub]) -> None:
+    """Two replicas that apply the same log in different portions have the same hashes at the barriers."""
     one, two = start("one"), start("two")
     log = [columns(), upsert([A]), encode_entry(Hash()), upsert([B]), delete([1]), encode_entry(Hash()), upsert([A])]
     await asyncio.gather(one.open(), two.open())
@@ -205,8 +205,8 @@ async def test_hashes_are_taken_at_their_barrier(start: Callable[..., Asking]) -
     assert len(set(hashes[0])) == 2
 
 
-async def test_hash_of_rows_that_move_meanwhile(start: Callable[..., Asking], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A barrier before more columns has the hash of the rows as they were, though they are elsewhere by then."""
+async def test_hash_while_tables_change(start: Callable[..., SidecarStub], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hash of a barrier before new columns covers the rows as they were, even if it is taken later."""
     one, two = start("one"), start("two")
     log = [columns(), upsert([A, B]), encode_entry(Hash()), columns(WIDER), upsert([A])]
     await asyncio.gather(one.open(), two.open())
@@ -230,8 +230,8 @@ async def test_hash_of_rows_that_move_meanwhile(start: Callable[..., Asking], mo
     assert seen[0] is not two.state_machine.engine.groups[GROUP].layout
 
 
-async def test_snapshot_is_the_group(start: Callable[..., Asking], tmp_path: Path) -> None:
-    """A restored replica has rows, pins, tokens, fences and changes of the one the snapshot was taken from."""
+async def test_snapshot_contains_the_whole_group(start: Callable[..., SidecarStub], tmp_path: Path) -> None:
+    """A restored replica has the rows, pins, tokens, fences and changes of the original."""
     one, two = start("one"), start("two")
     log = [
         columns(changes=True),
@@ -254,17 +254,17 @@ async def test_snapshot_is_the_group(start: Callable[..., Asking], tmp_path: Pat
     assert (restored.unfolded, restored.folded) == (1, 2)
     assert await two.rows() == await one.rows() == [A | {"name": "new"}]
     assert await two.rows(at=3) == await one.rows(at=3) == [A, B]
-    heads = [store.state_machine.engine.groups[GROUP].metadata for store in (one, two)]
-    assert heads[0].pins == heads[1].pins
-    assert heads[0].fences == heads[1].fences
+    metadata = [store.state_machine.engine.groups[GROUP].metadata for store in (one, two)]
+    assert metadata[0].pins == metadata[1].pins
+    assert metadata[0].fences == metadata[1].fences
     for store in (one, two):
         assert await store.apply(6, upsert([A], token=("w", 1)), encode_entry(Hash())) == Applied(7)
     assert await one.state_machine.until_hashed(GROUP, 7) == await two.state_machine.until_hashed(GROUP, 7)
 
 
 @pytest.mark.parametrize("kept", [False, True])
-async def test_snapshot_with_log_time(start: Callable[..., Asking], tmp_path: Path, kept: bool) -> None:
-    """A snapshot keeps log time, in a format that the first release refuses; one without is in the format of that."""
+async def test_snapshot_with_log_time(start: Callable[..., SidecarStub], tmp_path: Path, kept: bool) -> None:
+    """A snapshot with log time has a format that the first release refuses; one without has the old format."""
     one, two = start("one"), start("two")
     await asyncio.gather(one.open(), two.open())
     began = encode_entry(LogTime(70) if kept else Hash())
@@ -280,8 +280,8 @@ async def test_snapshot_with_log_time(start: Callable[..., Asking], tmp_path: Pa
 
 
 @pytest.mark.parametrize("schema", [KEYED, PLAIN, None])
-async def test_snapshot_of_nothing(start: Callable[..., Asking], tmp_path: Path, schema: Any) -> None:
-    """A group without rows, and one without columns, can be taken elsewhere too."""
+async def test_snapshot_of_nothing(start: Callable[..., SidecarStub], tmp_path: Path, schema: Any) -> None:
+    """A group without rows, or without columns, can be restored elsewhere too."""
     store = start()
     await store.open()
     await store.apply(1, columns(schema) if schema else encode_entry(Expire()))
@@ -292,44 +292,44 @@ async def test_snapshot_of_nothing(start: Callable[..., Asking], tmp_path: Path,
         assert await store.rows(8) == []
 
 
-async def test_snapshot_does_not_stop_writes(
-    start: Callable[..., Asking], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_snapshot_does_not_block_writes(
+    start: Callable[..., SidecarStub], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While files are written the group applies and folds on; the files hold the rows as of when it was asked for."""
-    go_on = asyncio.Event()
+    """While files are written the group applies and folds; the files contain the rows as of the request."""
+    proceed = asyncio.Event()
     store = start()
     await store.open()
     await store.apply(1, columns(), upsert([A, B]))
     loop = asyncio.get_running_loop()
 
     def slow_write(*arguments: Any, throttle: SnapshotThrottle) -> list[str]:
-        asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result()
+        asyncio.run_coroutine_threadsafe(proceed.wait(), loop).result()
         return write_files(*arguments, throttle=throttle)
 
-    monkeypatch.setattr("evenkeel_store.state_machine.store_state_machine.write_files", slow_write)
+    monkeypatch.setattr("evenkeel_store.state_machine.snapshot_jobs.write_files", slow_write)
     (tmp_path / "snapshot").mkdir()
     taking = store.ask("snapshot", tmp_path / "snapshot")
     assert await store.apply(3, delete([1])) == Applied(3)
     await store.state_machine.background.fold()
     assert await store.rows() == [B]
     assert not taking.done()
-    go_on.set()
+    proceed.set()
     assert (await taking).index == 2
     await store.open(8, 1)
     await store.ask("restore", Restore(str(tmp_path / "snapshot"), 2), group=8, replica=1)
     assert await store.rows(8) == [A, B]
 
 
-@pytest.mark.parametrize("harm", ["flip", "cut", "missing", "about", "index", "format", "state"])
-async def test_harmed_snapshot_changes_nothing(start: Callable[..., Asking], tmp_path: Path, harm: str) -> None:
-    """A snapshot that is not whole, or not the one asked for, is refused before anything is replaced."""
+@pytest.mark.parametrize("damage", ["flip", "cut", "missing", "about", "index", "format", "state"])
+async def test_damaged_snapshot_changes_nothing(start: Callable[..., SidecarStub], tmp_path: Path, damage: str) -> None:
+    """A snapshot that is damaged, incomplete or at another index is refused before anything is replaced."""
     store, directory = start(), tmp_path / "snapshot"
     await store.open()
     await store.apply(1, columns(), upsert([A]))
     await store.snapshot(directory)
     await store.apply(3, upsert([B]))
     rows, about = directory / "rows-0.parquet", directory / "about"
-    match harm:
+    match damage:
         case "flip":
             rows.write_bytes(bytes([*rows.read_bytes()[:-1], rows.read_bytes()[-1] ^ 1]))
         case "cut":
@@ -343,15 +343,15 @@ async def test_harmed_snapshot_changes_nothing(start: Callable[..., Asking], tmp
         case "state":
             state = directory / "state"
             state.write_bytes(state.read_bytes().replace(b"orders.1", b"orders.2"))
-    answer = await store.ask("restore", Restore(str(directory), 5 if harm == "index" else 2))
+    answer = await store.ask("restore", Restore(str(directory), 5 if damage == "index" else 2))
     assert isinstance(answer, Failed)
     assert "snapshot" in answer.detail
     assert await store.rows() == [A, B]
     assert await store.apply(4, delete([1])) == Applied(4)
 
 
-async def test_snapshot_that_cannot_be_loaded(start: Callable[..., Asking], tmp_path: Path) -> None:
-    """Files with the right checksums but other columns leave the group as it is, and no table behind."""
+async def test_snapshot_that_cannot_be_loaded(start: Callable[..., SidecarStub], tmp_path: Path) -> None:
+    """Files with valid checksums but other columns leave the group unchanged and no tables behind."""
     store = start()
     await store.open()
     await store.apply(1, columns(PLAIN), append([{"text": "x"}]))
@@ -372,16 +372,16 @@ async def test_snapshot_that_cannot_be_loaded(start: Callable[..., Asking], tmp_
 
 
 async def test_steps_of_a_snapshot(
-    start: Callable[..., Asking], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start: Callable[..., SidecarStub], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A table goes in several files, each a step of its own when it is written and when it is loaded, rows complete."""
+    """A table is written to several files, each one step when it is written and loaded; no row is lost."""
     monkeypatch.setattr("evenkeel_store.engine.snapshot_files.STEP_ROWS", 10)
     steps: list[object] = []
-    doing = SnapshotThrottle.step
+    run_step = SnapshotThrottle.step
 
     def step(self: SnapshotThrottle, work: Callable[[], object]) -> object:
         steps.append(work)
-        return doing(self, work)
+        return run_step(self, work)
 
     monkeypatch.setattr(SnapshotThrottle, "step", step)
     store = start()
@@ -398,12 +398,12 @@ async def test_steps_of_a_snapshot(
     assert sorted(row["id"] for row in await store.rows(8)) == list(range(35))
 
 
-async def test_steps_are_not_too_many(
-    start: Callable[..., Asking], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_number_of_steps_is_bounded(
+    start: Callable[..., SidecarStub], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A large table has larger steps, not more and more files."""
+    """A large table has larger steps instead of more files."""
     monkeypatch.setattr("evenkeel_store.engine.snapshot_files.STEP_ROWS", 10)
-    monkeypatch.setattr("evenkeel_store.engine.snapshot_files._MOST_STEPS", 3)
+    monkeypatch.setattr("evenkeel_store.engine.snapshot_files._MAX_STEPS", 3)
     store = start()
     await store.open()
     await store.apply(1, columns(), upsert([{"id": n, "name": "x"} for n in range(35)]))
@@ -412,46 +412,46 @@ async def test_steps_are_not_too_many(
     assert [name for name in taken.files if name.startswith("rows")] == ["rows-0.parquet", "rows-1.parquet"]
 
 
-async def test_copying_gives_way_to_writes(start: Callable[..., Asking], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is applied counts as somebody being served."""
-    served: list[SnapshotThrottle] = []
+async def test_writes_throttle_snapshots(start: Callable[..., SidecarStub], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Applying counts as client activity, which slows the copying of snapshots."""
+    noted: list[SnapshotThrottle] = []
 
     def note(throttle: SnapshotThrottle) -> None:
-        served.append(throttle)
+        noted.append(throttle)
 
-    monkeypatch.setattr(SnapshotThrottle, "served", note)
+    monkeypatch.setattr(SnapshotThrottle, "note_client", note)
     store = start()
     await store.open()
     await store.apply(1, columns())
-    assert served == [store.state_machine.throttle]
+    assert noted == [store.state_machine.throttle]
 
 
 async def test_other_groups_go_on_while_one_is_restored(
-    start: Callable[..., Asking], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start: Callable[..., SidecarStub], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A group being restored keeps its own requests waiting, in order, and nobody else's."""
+    """During a restore the group's own requests wait in order, and other groups go on."""
     store = start()
     await store.open()
     await store.apply(1, columns(), upsert([A]))
     await store.snapshot(tmp_path / "snapshot")
     await store.open(8, 1)
-    go_on, loop = asyncio.Event(), asyncio.get_running_loop()
+    proceed, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def slow_load(*arguments: Any, throttle: SnapshotThrottle) -> None:
-        asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result()
+        asyncio.run_coroutine_threadsafe(proceed.wait(), loop).result()
         load_tables(*arguments, throttle=throttle)
 
-    monkeypatch.setattr("evenkeel_store.state_machine.store_state_machine.load_tables", slow_load)
+    monkeypatch.setattr("evenkeel_store.state_machine.snapshot_jobs.load_tables", slow_load)
     restoring = store.ask("restore", Restore(str(tmp_path / "snapshot"), 2), group=8, replica=1)
     waiting = store.apply(3, upsert([B]), group=8, replica=1)
     assert await store.apply(3, upsert([B])) == Applied(3)
     assert not waiting.done()
-    go_on.set()
+    proceed.set()
     assert (await restoring, await waiting) == (Applied(2), Applied(3))
     assert await store.rows(8) == [A, B]
 
 
-async def test_restore_of_a_group_that_went_away(start: Callable[..., Asking], tmp_path: Path) -> None:
+async def test_restore_of_a_closed_group(start: Callable[..., SidecarStub], tmp_path: Path) -> None:
     """A restore for a replica that is not open is refused and leaves no tables behind."""
     store = start()
     await store.open()
@@ -464,8 +464,8 @@ async def test_restore_of_a_group_that_went_away(start: Callable[..., Asking], t
     assert len(listing) == 1
 
 
-async def test_damaged_database_is_put_aside(start: Callable[..., Asking], tmp_path: Path) -> None:
-    """A file that cannot be read is kept for people, its groups are damaged until restored, and fine afterwards."""
+async def test_damaged_database_is_set_aside(start: Callable[..., SidecarStub], tmp_path: Path) -> None:
+    """An unreadable file is kept for inspection; its groups are damaged until they are restored."""
     store = start()
     await store.open()
     await store.apply(1, columns(), upsert([A]))
@@ -484,16 +484,16 @@ async def test_damaged_database_is_put_aside(start: Callable[..., Asking], tmp_p
     assert await again.rows() == [A]
 
 
-async def test_two_processes_never_share_a_directory(start: Callable[..., Asking], tmp_path: Path) -> None:
-    """The second one says that the directory is in use."""
+async def test_two_processes_never_share_a_directory(start: Callable[..., SidecarStub], tmp_path: Path) -> None:
+    """A second process fails because the directory is in use."""
     start()
-    with pytest.raises(InvalidInputError, match="another process uses"):
+    with pytest.raises(InvalidInputError, match="locked by another process"):
         StoreStateMachine(tmp_path / "data")
 
 
-async def test_no_room_left(start: Callable[..., Asking]) -> None:
-    """A store whose disk has less room than it is to leave free refuses what it is asked to apply, and says why."""
+async def test_full_disk(start: Callable[..., SidecarStub]) -> None:
+    """A store with less free space than its reserve refuses to apply, and says why."""
     store = start(reserve=1 << 60)
     await store.open()
     answer = await store.apply(1, columns())
-    assert "MiB are kept free: give the volume more room" in answer.detail
+    assert "which is less than the reserve of" in answer.detail

@@ -1,4 +1,4 @@
-"""The engine: entries applied once, in order, whole or not at all, and read as of any index that is held."""
+"""The engine: entries are applied once, in order and atomically, and readable at any held index."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ A, B = {"id": 1, "name": "a", "amount": Decimal("1.00")}, {"id": 2, "name": "b",
 
 
 def test_kinds(bench: Bench) -> None:
-    """Upserts replace whole rows, deletes remove them and may find nothing."""
+    """Upserts replace whole rows; deletes remove rows that exist."""
     assert bench.apply(columns(), upsert([A, B])) == Applied(2)
     assert bench.all() == [A, B]
     bench.apply(upsert([{"id": 1, "name": None, "amount": None}]), delete([2, 99]))
@@ -50,7 +50,7 @@ def test_kinds(bench: Bench) -> None:
 
 
 def test_appended_rows_are_all_kept(bench: Bench) -> None:
-    """A table without a primary key keeps every row, equal ones too, in the order in which they were logged."""
+    """A table without a primary key keeps every row, also equal ones, in log order."""
     bench.apply(columns(PLAIN), append([{"text": "x", "number": 1}] * 2), append([{"text": None, "number": 2}]))
     bench.fold()
     bench.apply(append([{"text": "x", "number": 1}]))
@@ -59,7 +59,7 @@ def test_appended_rows_are_all_kept(bench: Bench) -> None:
 
 @pytest.mark.parametrize("fold", [False, True])
 def test_last_of_each_key_wins(bench: Bench, fold: bool) -> None:
-    """Within an entry, within a transaction and over several, the last row of a key is the one that counts."""
+    """The last row of a key wins within an entry, within a transaction and across transactions."""
     bench.apply(columns(), upsert([{"id": 1, "name": "first"}, {"id": 1, "name": "second"}, {"id": 2, "name": "x"}]))
     assert bench.names() == {1: "second", 2: "x"}
     bench.apply(delete([1]), upsert([{"id": 1, "name": "third"}]), upsert([{"id": 2, "name": "y"}]), delete([2]))
@@ -82,7 +82,7 @@ def test_last_of_each_key_wins(bench: Bench, fold: bool) -> None:
     ],
 )
 def test_conditional(bench: Bench, condition: Condition, rows: list[int], held: bool) -> None:
-    """A conditional entry is carried out if its condition holds, else not at all; its token keeps what came of it."""
+    """A conditional entry is applied only if its condition holds; its write token stores the result."""
     bench.apply(columns(), upsert([A, B]), conditional([], Fence("owner", 5), token=("w", 1)))
     bench.apply(conditional([{"id": row, "name": "new"} for row in rows], condition, token=("w", 2)))
     written = [row for row, name in bench.names().items() if name == "new"]
@@ -90,8 +90,8 @@ def test_conditional(bench: Bench, condition: Condition, rows: list[int], held: 
     assert (bench.group.tokens.result("w", 2) == "") is held
 
 
-def test_conditions_see_what_the_same_transaction_did(bench: Bench) -> None:
-    """Rows that were logged before, and are applied in the same go, count; those after do not."""
+def test_conditions_see_earlier_entries_of_their_transaction(bench: Bench) -> None:
+    """A condition sees rows of earlier entries in the same transaction, and not of later ones."""
     bench.apply(
         columns(),
         upsert([A]),
@@ -105,7 +105,7 @@ def test_conditions_see_what_the_same_transaction_did(bench: Bench) -> None:
 
 
 def test_token_is_applied_once(bench: Bench) -> None:
-    """An entry logged again changes nothing, in the same transaction, in a later one and after a restart."""
+    """A token logged again changes nothing, in the same transaction, a later one, or after a restart."""
     entry = upsert([A], token=("w", 1))
     bench.apply(columns(), entry, delete([1]), entry)
     assert bench.ids() == []
@@ -118,7 +118,7 @@ def test_token_is_applied_once(bench: Bench) -> None:
 
 
 def test_forgotten_token_is_not_applied(bench: Bench) -> None:
-    """A token older than the last 1,024 of its writer is refused; out of order within them is fine."""
+    """A token older than the last 1,024 of its writer is not applied; order within them does not matter."""
     many = [upsert([A], token=("w", number)) for number in range(2, TOKENS_KEPT + 3) if number != 500]
     bench.apply(columns(), *many, delete([1]))
     bench.apply(upsert([A], token=("w", 1)))
@@ -128,7 +128,7 @@ def test_forgotten_token_is_not_applied(bench: Bench) -> None:
 
 
 def test_writers_expire_by_an_entry(bench: Bench) -> None:
-    """A writer silent since the time an entry names is forgotten: its old tokens would be applied again."""
+    """An `Expire` entry forgets silent writers, so their old tokens are applied again."""
     bench.apply(columns(), upsert([A], token=("old", 1), at=100), upsert([A], token=("new", 1), at=200))
     bench.apply(encode_entry(Expire(writers=100)), delete([1]))
     assert (len(bench.group.tokens), bench.group.tokens.result("new", 1)) == (1, "")
@@ -140,7 +140,7 @@ def test_writers_expire_by_an_entry(bench: Bench) -> None:
 
 @pytest.mark.parametrize("first", [0, 1, 2, 4, 5])
 def test_only_the_next_index_is_applied(bench: Bench, first: int) -> None:
-    """A request that repeats or skips entries is refused, and says what comes next."""
+    """A request that repeats or skips entries is refused, and names the next index."""
     bench.apply(columns(), upsert([A]))
     answer = bench.engine.apply([bench.request(upsert([B]), first=first or 99)])
     assert answer == [Failed(f"group 7 stops before {first or 99}: 2 is applied, so 3 is the next")]
@@ -148,14 +148,14 @@ def test_only_the_next_index_is_applied(bench: Bench, first: int) -> None:
 
 
 def test_indexes_without_entries(bench: Bench) -> None:
-    """What raft logged for itself counts as applied."""
+    """Indexes of raft's own entries count as applied."""
     entries = [LoggedEntry(2, columns()), LoggedEntry(5, upsert([A]))]
     assert bench.engine.apply([Request(GROUP, REPLICA, Apply(1, 9, entries))]) == [Applied(9)]
     assert bench.engine.apply([Request(GROUP, REPLICA, Apply(10, 10, []))]) == [Applied(10)]
 
 
 def test_requests_share_a_transaction(bench: Bench) -> None:
-    """Requests of several groups that wait are applied together, and each is answered for all that was done."""
+    """Waiting requests of several groups are applied together, and each gets its group's applied index."""
     bench.open(8, 1)
     requests = [
         bench.request(columns(), upsert([A])),
@@ -181,7 +181,7 @@ def test_requests_share_a_transaction(bench: Bench) -> None:
     ids=["empty", "length", "no msgpack", "stage", "commit", "cut", "columns"],
 )
 def test_entry_that_cannot_be_applied_stops_its_group_alone(bench: Bench, bad: bytes) -> None:
-    """Nothing of a failed request stays, and the other groups of the transaction go on."""
+    """A failed request leaves nothing behind, and the other groups of the transaction are applied."""
     bench.open(8, 1)
     bench.apply(columns())
     one, other = bench.engine.apply([bench.request(upsert([A]), bad), bench.request(columns(), group=8, replica=1)])
@@ -192,8 +192,8 @@ def test_entry_that_cannot_be_applied_stops_its_group_alone(bench: Bench, bad: b
     assert bench.apply(upsert([B])) == Applied(2)
 
 
-def test_failure_after_rows_were_written_takes_them_back(bench: Bench) -> None:
-    """A group that fails in the middle, after a condition had to look, leaves nothing; the others are applied anew."""
+def test_failure_after_rows_were_inserted_rolls_back(bench: Bench) -> None:
+    """A group that fails after a condition flushed its rows leaves nothing; the others are applied again."""
     bench.open(8, 1)
     bench.apply(columns())
     bad = [upsert([A]), conditional([B], Absent(), token=("w", 1)), encode_entry(Stage())]
@@ -202,8 +202,8 @@ def test_failure_after_rows_were_written_takes_them_back(bench: Bench) -> None:
     assert (bench.ids(), bench.ids(8), bench.group.tokens.result("w", 1)) == ([], [2], None)
 
 
-def test_other_replica_begins_with_nothing(bench: Bench) -> None:
-    """A new replica finds nothing of the one before it; a late order to destroy that one does not touch it."""
+def test_new_replica_begins_empty(bench: Bench) -> None:
+    """A new replica has nothing of its predecessor; a late request to destroy that one does not affect it."""
     bench.apply(columns(), upsert([A]))
     assert isinstance(bench.engine.apply([Request(GROUP, 4, Apply(3, 3, []))])[0], Failed)
     assert bench.engine.open(GROUP, 4, table="orders.1", partition=0) == Opened(0, "empty")
@@ -215,7 +215,7 @@ def test_other_replica_begins_with_nothing(bench: Bench) -> None:
 
 
 def test_destroyed_data_is_gone(bench: Bench) -> None:
-    """Of a destroyed group no table and no row of the log is left, and the file gives its room back."""
+    """A destroyed group leaves no table and no row in the log, and its space is freed."""
     bench.open(8, 1)
     bench.apply(columns(), group=8, replica=1)
     bench.apply(
@@ -245,7 +245,7 @@ def test_destroyed_data_is_gone(bench: Bench) -> None:
 
 
 def test_columns_are_added_to_rows_that_exist(bench: Bench) -> None:
-    """Rows folded, logged, logged with fewer columns and yet to come all have the new column's default."""
+    """Folded rows, logged rows and later rows without the new column all have its default."""
     bench.apply(columns(), upsert([A]))
     bench.fold()
     bench.apply(upsert([B]))
@@ -259,7 +259,7 @@ def test_columns_are_added_to_rows_that_exist(bench: Bench) -> None:
 
 
 def test_groups_share_logs_by_type(bench: Bench) -> None:
-    """Groups with the same column types write to one log; one that nobody writes to any more is dropped."""
+    """Groups with the same column types share a log; an unused log is dropped."""
     bench.open(8, 1)
     bench.apply(columns(), upsert([A]))
     bench.apply(columns(), upsert([B]), group=8, replica=1)
@@ -278,7 +278,7 @@ def test_groups_share_logs_by_type(bench: Bench) -> None:
 
 @pytest.mark.parametrize("folds", range(8))
 def test_pinned_rows_stay_as_they_were(bench: Bench, folds: int) -> None:
-    """Whenever folding happens, a pin shows the rows at its index: changed, deleted and later ones included."""
+    """A pin shows the rows at its index whenever folding happens, despite later changes and deletions."""
 
     def maybe_fold(bit: int) -> None:
         if folds & bit:
@@ -297,8 +297,8 @@ def test_pinned_rows_stay_as_they_were(bench: Bench, folds: int) -> None:
     assert bench.names() == {1: "a3", 2: "b3"}
 
 
-def test_old_rows_go_with_their_pin(bench: Bench) -> None:
-    """What was kept for a pin is deleted once the pin is gone, and not before."""
+def test_old_rows_are_deleted_with_their_pin(bench: Bench) -> None:
+    """Rows kept for a pin are deleted once the pin is gone, and not before."""
     bench.apply(columns(), upsert([A]), encode_entry(Pin("p", 10, 0)), upsert([B]), encode_entry(Pin("q", 30, 0)))
     bench.apply(delete([1, 2]))
     bench.fold()
@@ -316,8 +316,8 @@ def test_old_rows_go_with_their_pin(bench: Bench) -> None:
     cursor.close()
 
 
-def test_pin_lives_longer_and_stays_where_it_is(bench: Bench) -> None:
-    """Pinning again under the same name prolongs the pin; it never shortens or moves it."""
+def test_renewed_pin_keeps_its_index(bench: Bench) -> None:
+    """Renewing a pin prolongs it, and never shortens or moves it."""
     bench.apply(columns(), encode_entry(Pin("p", 50, 0)), encode_entry(Pin("p", 80, 0)), encode_entry(Pin("p", 20, 0)))
     assert bench.group.metadata.pins == {"p": PinnedAt(2, 80)}
     bench.apply(encode_entry(Expire(pins=79)))
@@ -325,18 +325,18 @@ def test_pin_lives_longer_and_stays_where_it_is(bench: Bench) -> None:
 
 
 def test_expired_pin_does_not_come_back(bench: Bench) -> None:
-    """Its name stays taken, for the last few of them; one that was let go may be given again."""
+    """The names of the last expired pins cannot be reused; the name of a removed pin can."""
     bench.apply(columns(), *(encode_entry(Pin(f"p{number}", number, 0)) for number in range(1, ENDED_KEPT + 3)))
     bench.apply(encode_entry(Unpin("p2")), encode_entry(Expire(pins=ENDED_KEPT + 1)))
     again = ["p1", "p2", f"p{ENDED_KEPT + 1}", f"p{ENDED_KEPT + 2}"]
     bench.apply(*(encode_entry(Pin(name, 10_000, 0)) for name in again))
     assert sorted(bench.group.metadata.pins) == ["p2", f"p{ENDED_KEPT + 2}"]
     bench.apply(encode_entry(Pin("q", 1, 0)), encode_entry(Expire(pins=1)), encode_entry(Pin("p1", 10_000, 0)))
-    assert "p1" in bench.group.metadata.pins, "somebody else's name has been remembered in its place"
+    assert "p1" in bench.group.metadata.pins, "a later expired name has replaced it"
 
 
 def test_held_index_is_like_a_pin(bench: Bench) -> None:
-    """A reader that holds the applied index reads the same until it lets go, whatever is folded."""
+    """A held index shows the same rows until it is released, whatever is folded."""
     bench.apply(columns(), upsert([A, B]))
     with bench.group.holding() as index:
         bench.apply(delete([1]), upsert([B | {"name": "later"}]))
@@ -354,7 +354,7 @@ def test_held_index_is_like_a_pin(bench: Bench) -> None:
 
 @pytest.mark.parametrize("fold", [False, True])
 def test_changes_are_kept_in_order(bench: Bench, fold: bool) -> None:
-    """Every row that was logged is there with its index, its place and what was done, overwritten ones too."""
+    """Every logged row is kept with index, position and operation, also overwritten ones."""
     bench.apply(columns(changes=True), upsert([A, B, A]), delete([2]))
     if fold:
         bench.fold()
@@ -362,8 +362,8 @@ def test_changes_are_kept_in_order(bench: Bench, fold: bool) -> None:
     assert bench.changes() == [(2, 0, 0, 1), (2, 1, 0, 2), (2, 2, 0, 1), (3, 0, 1, 2), (4, 0, 0, 2)]
 
 
-def test_changes_are_forgotten_by_an_entry(bench: Bench) -> None:
-    """Changes go up to the index an entry names, on every replica the same, once they are folded."""
+def test_changes_expire_by_an_entry(bench: Bench) -> None:
+    """Changes up to the index in an `Expire` entry are deleted once they are folded."""
     bench.apply(columns(changes=True), upsert([A]), upsert([B]), upsert([A]), encode_entry(Expire(changes=3)))
     bench.fold()
     assert (bench.group.metadata.forgotten, [change[0] for change in bench.changes()]) == (3, [4])
@@ -372,7 +372,7 @@ def test_changes_are_forgotten_by_an_entry(bench: Bench) -> None:
 
 
 def test_changes_are_switched(bench: Bench) -> None:
-    """Changes are kept from the entry on that asks for them, until the one that no longer does."""
+    """Changes are kept from the entry that turns them on until the one that turns them off."""
     bench.apply(columns(), upsert([A]), columns(changes=True))
     assert bench.group.metadata.forgotten == 3
     bench.apply(upsert([B]))
@@ -389,7 +389,7 @@ def test_changes_are_switched(bench: Bench) -> None:
 
 
 def test_hash_sees_rows_and_nothing_else(bench: Bench) -> None:
-    """The same rows, reached on another way and kept elsewhere, have the same hash; one value more has not."""
+    """Equal rows have equal hashes, however they were written and stored; another value changes the hash."""
     bench.open(8, 1)
     bench.apply(columns(), upsert([A]), upsert([B]), upsert([{"id": 9}]), delete([9]))
     bench.apply(columns(changes=True), upsert([B, A | {"name": "x"}]), upsert([A]), group=8, replica=1)
@@ -404,7 +404,7 @@ def test_hash_sees_rows_and_nothing_else(bench: Bench) -> None:
 
 
 def test_restart_finds_everything(bench: Bench) -> None:
-    """Heads, tokens, pins, fences and rows are as they were, folded and written out or not."""
+    """A restart finds metadata, tokens, pins, fences and rows, folded or not."""
     bench.apply(columns(changes=True), upsert([A], token=("w", 1)), encode_entry(Pin("p", 5, 0)))
     bench.apply(conditional([B], Fence("f", 3), token=("w", 2)))
     bench.fold()
@@ -415,8 +415,8 @@ def test_restart_finds_everything(bench: Bench) -> None:
 
 
 def test_journal_stays_short(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Heads are written out now and then, in place of what led to them; nothing is lost by it."""
-    monkeypatch.setattr("evenkeel_store.engine.journal._LONGEST", 5)
+    """The journal is replaced by the groups' state when it is long, without losing anything."""
+    monkeypatch.setattr("evenkeel_store.engine.journal._MAX_LENGTH", 5)
     bench.open(8, 1)
     bench.apply(columns())
     for number in range(20):
@@ -432,7 +432,7 @@ def test_journal_stays_short(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_full_disk_stops_before_anything_is_written(tmp_path: Path) -> None:
-    """While there is no room every group stops, reads go on, and what was refused is applied once there is room."""
+    """On a full disk groups stop and reads work; refused entries are applied once there is room."""
     full = ""
     bench = Bench(tmp_path / "data", full=lambda: full)
     bench.open()
@@ -446,7 +446,7 @@ def test_full_disk_stops_before_anything_is_written(tmp_path: Path) -> None:
 
 
 def test_damage_is_remembered_until_restored(bench: Bench) -> None:
-    """A group known to be damaged says so when it is opened, after a restart too, and applies nothing."""
+    """A damaged group reports the damage when it is opened, also after a restart, and applies nothing."""
     bench.apply(columns(), upsert([A]))
     bench.engine.mark_damaged(GROUP, "bad block")
     bench.engine.reopen()
@@ -455,7 +455,7 @@ def test_damage_is_remembered_until_restored(bench: Bench) -> None:
 
 
 def test_damaged_group_takes_the_log_from_its_beginning(bench: Bench) -> None:
-    """Where a log reaches back so far no snapshot is sent: what was there goes, and everything is applied anew."""
+    """A damaged group that gets the log from index 1 drops its rows and applies everything again."""
     log = [columns(), upsert([A]), upsert([B])]
     bench.apply(*log)
     bench.engine.mark_damaged(GROUP, "bad block")
@@ -466,12 +466,12 @@ def test_damaged_group_takes_the_log_from_its_beginning(bench: Bench) -> None:
     assert (bench.group.metadata.applied, bench.group.unfolded) == (3, 2)
 
 
-def test_counts_are_known_before_rows_are_looked_for(bench: Bench) -> None:
-    """How many rows are in the log is right after applying, folding, a restart and more columns."""
+def test_row_counts(bench: Bench) -> None:
+    """The counts of rows are right after applying, folding, a restart and new columns."""
     counts = []
 
     def note() -> None:
-        counts.append((bench.group.unfolded, bench.group.folded, bench.group.is_folded, bench.group.about_rows))
+        counts.append((bench.group.unfolded, bench.group.folded, bench.group.is_folded, bench.group.estimated_rows))
 
     bench.apply(columns(), upsert([A, B]))
     note()

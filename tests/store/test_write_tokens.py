@@ -1,4 +1,4 @@
-"""Tokens: applied once, forgotten in order, and drafts that leave no trace."""
+"""Write tokens: applied once, dropped in order; an uncommitted transaction leaves no trace."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from evenkeel_store.engine.write_tokens import TokenUse, WriteTokens
 
 
 def test_known_and_forgotten() -> None:
-    """A token that is known, or older than all that are kept, is not new."""
+    """A token that is stored, or older than all stored ones, is not new."""
     tokens = WriteTokens(TokenUse("w", number, str(number), number) for number in range(10, 10 + TOKENS_KEPT))
     assert tokens.is_new("v", 1)
     assert not tokens.is_new("w", 10)
@@ -18,18 +18,18 @@ def test_known_and_forgotten() -> None:
     assert (tokens.result("w", 10), tokens.result("w", 11), tokens.is_new("w", 4000)) == (None, "11", True)
 
 
-def test_draft_leaves_no_trace() -> None:
-    """What a draft used is new to everybody else, and not to the draft."""
+def test_uncommitted_tokens_leave_no_trace() -> None:
+    """A token used in a transaction is known to that transaction alone."""
     tokens = WriteTokens([TokenUse("w", 1, "", 5)])
-    draft = tokens.draft()
-    draft.use(TokenUse("w", 2, "", 6))
-    draft.use(TokenUse("x", 1, "", 6))
-    assert (draft.is_new("w", 2), draft.is_new("x", 1), draft.is_new("w", 1)) == (False, False, False)
+    uncommitted = tokens.begin()
+    uncommitted.use(TokenUse("w", 2, "", 6))
+    uncommitted.use(TokenUse("x", 1, "", 6))
+    assert (uncommitted.is_new("w", 2), uncommitted.is_new("x", 1), uncommitted.is_new("w", 1)) == (False, False, False)
     assert (tokens.is_new("w", 2), tokens.is_new("x", 1), len(tokens)) == (True, True, 1)
 
 
-def test_kept_tokens_are_the_tokens() -> None:
-    """Tokens that are written out and read back decide the same."""
+def test_stored_tokens_round_trip() -> None:
+    """Tokens that are written out and read back give the same answers."""
     rng = random.Random(1)
     tokens = WriteTokens()
     for _ in range(5000):

@@ -1,11 +1,11 @@
-"""A walk through the life of one partition whose leaders have clocks that are days off and jump.
+"""A random walk through the life of one partition whose leaders have wall clocks that are days off and jump.
 
-Three replicas apply one log on real engines; the leader stamps and expires by the code that runs in production
-(`Service`, `Housekeeper`), each on a monotonic clock of its own. The walk knows the true time. Nothing may expire
-earlier than it should by that; in the end, with a leader that stays, everything does.
+Three replicas apply one log on real engines. The leader stamps and expires with the production code (`StoreService`,
+`LeaderMaintenance`), each on its own monotonic clock. The walk knows the true time. By that, nothing may expire early;
+at the end, under one leader that stays, everything expires.
 
 A walk may begin with stores of the first release, which stamp and expire by their wall clocks, and may raise the
-cluster version on its way. As long as there are such stores no clock is behind: the first release has no remedy for it.
+cluster version later. While there are such stores no clock is behind, because the first release cannot handle that.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ WRITER_SECONDS: Final = 86_400.0
 RETENTION_SECONDS: Final = 2 * 86_400.0
 YEAR: Final = 365 * 86_400.0
 SLACK_SECONDS: Final = 180.0
-"""Clocks that run a little fast, and a minute that a reading may be ahead."""
-LOOK_SECONDS: Final = 300.0
+"""Tolerance for clocks that run slightly fast, and for a reading that is up to a minute ahead."""
+RECONCILE_SECONDS: Final = 300.0
 
 Start = Literal["stamps as they are", "log time kept", "rises", "updated"]
-"""Whether a walk keeps log time: never, from the beginning, from a moment on, or so after an update of all stores."""
+"""Whether a walk keeps log time: never, always, from some moment on, or after an update of all stores."""
 
 
 class Replica:
-    """One replica with its store's clocks; the parts of a machine that `Service` and `Housekeeper` use."""
+    """One replica with its store's clocks; the parts of a state machine that the production code uses."""
 
     def __init__(self, walk: TimeWalk, directory: Path) -> None:
         self._walk = walk
@@ -61,7 +61,7 @@ class Replica:
         return round(1000 * (1.7e9 + self._walk.now + self.wall_offset))
 
     def restart(self) -> None:
-        """Lose what is in memory: another monotonic clock, and nothing measured by the one before."""
+        """Lose the state in memory and begin with another monotonic clock."""
         walk, began = self._walk, self._walk.now
 
         def now() -> float:
@@ -69,22 +69,22 @@ class Replica:
 
         self.log_clocks = LogClocks(now)
         clock: Any = SimpleNamespace(now=now, call_at=lambda when, call: SimpleNamespace(cancel=lambda: None))
-        service: Any = StoreService(self, walk, walk.routes, store="s", clock=clock, now=self.wall)  # type: ignore[arg-type]
+        service: Any = StoreService(self, walk, walk.routes, store="s", clock=clock, wall_clock=self.wall)  # type: ignore[arg-type]
         self.service: StoreService = service
-        self.house = LeaderMaintenance(
+        self.maintenance = LeaderMaintenance(
             service, clock=clock, writer_seconds=WRITER_SECONDS, keeps_time=lambda: walk.keeps_time
         )
         self.bench.group.stamps = AppliedTimestamps()
         self.log_clocks.observe(self.bench.group)
 
-    # What a leader does, of either release
+    # A leader of either release
 
     def stamp(self) -> int:
         return self.wall() if self.is_first_release else self.service.stamp(self.bench.group)
 
-    async def look_after(self) -> None:
+    async def reconcile(self) -> None:
         if not self.is_first_release:
-            await self.house.look([GROUP])
+            await self.maintenance.reconcile([GROUP])
             return
         now, group = self.wall(), self.bench.group
         before, table = now - round(1000 * WRITER_SECONDS), self._walk.routes.table(group.metadata.table)
@@ -109,26 +109,34 @@ class Replica:
             assert self.bench.group.metadata.time >= before, "log time went back"
             self.log_clocks.observe(self.bench.group)
 
-    # What `Service` and `Housekeeper` ask of a machine
+    # The state machine's interface
 
-    def role_of(self, group: int) -> Role:
+    @property
+    def groups(self) -> Replica:
+        return self
+
+    @property
+    def queue(self) -> Replica:
+        return self
+
+    def role(self, group: int) -> Role:
         return Role(self is self._walk.leader, 1)
 
-    async def look(self, work: Callable[[TableEngine], Any]) -> Any:
+    async def call(self, work: Callable[[TableEngine], Any]) -> Any:
         return work(self.engine)
 
     async def until_applied(self, group: int, index: int) -> None:
         self.apply()
 
-    def open_groups(self) -> dict[int, int]:
+    def replicas(self) -> dict[int, int]:
         return {GROUP: REPLICA}
 
-    def hosted(self, table: str, partition: int) -> Group:
+    def find(self, table: str, partition: int) -> Group:
         return self.bench.group
 
 
 class TimeWalk:
-    """The partition, and what is true of it."""
+    """The partition, and the truth about it."""
 
     def __init__(self, directory: Path, seed: int, *, start: Start) -> None:
         self.rng = random.Random(seed)
@@ -161,21 +169,21 @@ class TimeWalk:
         return self.leader
 
     async def propose(self, group: int, replica: int, data: bytes) -> ProposeOutcome:
-        """What a sidecar does with a proposal of the leader's."""
+        """Commit a proposal of the leader at once, like a sidecar."""
         self.log.append(LoggedEntry(len(self.log) + 1, data))
         return Committed(len(self.log), 1)
 
     async def read_index(self, group: int, replica: int) -> ReadOutcome:
-        """What a leader's sidecar says."""
+        """Answer like the leader's sidecar."""
         return ReadAt(len(self.log))
 
     async def pass_time(self, seconds: float) -> None:
-        """Let the leader keep house meanwhile."""
+        """Advance the time; the leader reconciles and replicas apply."""
         while seconds > 0:
-            piece = min(seconds, LOOK_SECONDS)
+            piece = min(seconds, RECONCILE_SECONDS)
             seconds -= piece
             self.now += piece
-            await self.lead.look_after()
+            await self.lead.reconcile()
             self.lead.apply()
             for replica in self.replicas:
                 if self.rng.random() < 0.9:
@@ -196,7 +204,7 @@ class TimeWalk:
         self.indexes.append((len(self.log), self.now))
 
     async def write_wrongly(self) -> None:
-        """Log an entry whose stamp is days or years off, as no leader of this release does."""
+        """Log an entry whose stamp is days or years off, which no leader of this release does."""
         self._sequence += 1
         off = self.rng.choice([-YEAR, -2 * 86_400, 2 * 86_400, YEAR])
         at = self.lead.bench.group.metadata.time + round(1000 * off)
@@ -209,20 +217,20 @@ class TimeWalk:
         self.pinned[name] = self.now + seconds
 
     def elect(self) -> None:
-        """Have another leader, maybe one that has yet to apply what was logged."""
+        """Elect another leader, perhaps one that has not applied the whole log."""
         self.leader = self.rng.choice(self.replicas)
         if self.rng.random() < 0.7:
             self.leader.apply()
 
     def update(self) -> None:
-        """Replace a store of the first release, or go back to it while that is possible."""
+        """Upgrade a store, or downgrade it to the first release while that is possible."""
         replica = self.rng.choice(self.replicas)
         replica.is_first_release = not replica.is_first_release
         replica.wall_offset = 0.0
         replica.restart()
 
     def raise_version(self) -> None:
-        """Let leaders begin log time, after the last store was updated."""
+        """Upgrade the remaining stores and let leaders begin log time."""
         for replica in self.replicas:
             if replica.is_first_release:
                 replica.is_first_release = False
@@ -235,7 +243,7 @@ class TimeWalk:
         return self._updates and not self.keeps_time
 
     def jump(self) -> None:
-        """Set a wall clock wrong, or right."""
+        """Change the error of a wall clock."""
         days = self.rng.choice([0, 0, -400, -3, -1, 1, 2, 30, 366])
         replica = self.rng.choice(self.replicas)
         if not self._has_first_release:
@@ -288,7 +296,7 @@ class TimeWalk:
             assert group.metadata.time - time <= 1000 * passed + STEP_MILLISECONDS, "log time ran ahead"
 
     async def settle(self) -> None:
-        """Let a leader of this release stay until everything is due."""
+        """Keep one leader of this release until everything is due."""
         if self._rises:
             self.raise_version()
         await self.pass_time(RETENTION_SECONDS + WRITER_SECONDS)
@@ -301,8 +309,8 @@ class TimeWalk:
         assert len({_agreed(replica) for replica in self.replicas}) == 1, "replicas differ"
 
     async def run(self, steps: int) -> None:
-        """Walk, and see how it ends."""
-        await self.lead.house.look([GROUP])
+        """Take random steps, then check that everything expires."""
+        await self.lead.maintenance.reconcile([GROUP])
         for replica in self.replicas:
             replica.apply()
         for _ in range(steps):
@@ -314,7 +322,7 @@ class TimeWalk:
 
 
 def _agreed(replica: Replica) -> tuple[Any, ...]:
-    """What replicas must agree on beside rows."""
+    """Return what replicas must agree on, apart from rows."""
     metadata = replica.bench.group.metadata
     return (
         metadata.time,

@@ -1,10 +1,10 @@
 """Entries of one group on their way into a transaction.
 
-A draft is what the group will be if the transaction succeeds: head, tokens, and the rows to add to the log. Nothing of
-the group itself is touched before.
+An `ApplyBatch` is the group's state after the transaction: metadata, write tokens, and the rows to add to the log. The
+group itself does not change before the commit.
 
-`AddColumns`, `Expire` and a group's first `LogTime` stand alone, each in a transaction of its own: `AddColumns` because
-tables change under it, the others so that a step forgets before it remembers.
+`AddColumns`, `Expire` and a group's first `LogTime` each take a transaction of their own: `AddColumns` because it
+alters tables, the others because a `Step` forgets writers before it adds tokens.
 """
 
 from __future__ import annotations
@@ -56,23 +56,23 @@ from evenkeel_store.engine.write_tokens import TokenUse
 __all__ = ["ApplyBatch", "EntryRows", "IndexedEntry", "KeyCounter", "PendingEntries", "expired", "log_rows"]
 
 KeyCounter = Callable[["ApplyBatch", pa.RecordBatch], int]
-"""How many of these keys, each counted once, are there for a draft."""
+"""Returns how many distinct keys of a batch exist, as an `ApplyBatch` sees the rows."""
 
 
 class IndexedEntry(NamedTuple):
-    """An entry with the index it was logged at, and where its batch is."""
+    """An entry, its log index, and its encoded rows."""
 
     at: int
     entry: Entry
     body: memoryview
 
     def stands_alone(self, metadata: GroupMetadata) -> bool:
-        """Whether it takes a transaction of its own in a group with this head."""
+        """Whether it needs a transaction of its own in a group with this metadata."""
         return isinstance(self.entry, AddColumns | Expire) or (isinstance(self.entry, LogTime) and not metadata.time)
 
 
 class PendingEntries:
-    """What is asked for one group in one go: requests in order, cut where an entry stands alone."""
+    """Requests for one group, in order, split where an entry needs a transaction of its own."""
 
     def __init__(self, group: Group) -> None:
         self.group = group
@@ -81,7 +81,7 @@ class PendingEntries:
         self._last = group.metadata.applied
 
     def add(self, replica: int, request: Apply) -> bool:
-        """Take a request in, or not: one that cannot be applied stops the group before it."""
+        """Add a request; returns False if it cannot be applied, which stops the group before it."""
         if self.failure:
             return False
         try:
@@ -104,22 +104,22 @@ class PendingEntries:
             raise StateMachineError(f"{self._last} is applied, so {self._last + 1} is the next")
 
     def fail(self, detail: str, *, first: int = 0) -> None:
-        """Stop here."""
+        """Record why the group stops."""
         before = first or self.group.metadata.applied + 1
         self.failure = f"group {self.group.number} stops before {before}: {detail}"
 
     @property
     def more(self) -> bool:
-        """Whether something is left to do."""
+        """Whether entries are left to apply."""
         return self.group.metadata.applied < self._last
 
     def stop(self, detail: str) -> None:
-        """Give up what is left."""
+        """Drop the entries that are left."""
         self.fail(detail)
         self._last = self.group.metadata.applied
 
     def next_part(self) -> tuple[list[IndexedEntry], int]:
-        """Return entries that go together, and the index they lead to. What is applied already is left out."""
+        """Return the entries of the next transaction and its last index, without those already applied."""
         applied = self.group.metadata.applied
         while self._logged and self._logged[0].at <= applied:
             self._logged.popleft()
@@ -132,7 +132,7 @@ class PendingEntries:
 
 
 class EntryRows(NamedTuple):
-    """Rows of the entry at an index."""
+    """The rows of one entry."""
 
     at: int
     op: int
@@ -140,35 +140,35 @@ class EntryRows(NamedTuple):
 
 
 class ApplyBatch:
-    """A group as it will be."""
+    """A group's state after the transaction."""
 
     def __init__(self, group: Group) -> None:
         self.group = group
         self.metadata = group.metadata
         self.time = group.metadata.time
         self.stamps = AppliedTimestamps()
-        self.tokens = group.tokens.draft()
+        self.tokens = group.tokens.begin()
         self.pieces: list[EntryRows] = []
         self.written = 0
-        """How many rows were handed to the database already."""
+        """Rows already inserted into the database."""
         self.hashes: list[int] = []
         self.compares: list[Compare] = []
 
     @property
     def layout(self) -> TableLayout:
-        """Where its rows go."""
+        """The tables that its rows go to."""
         layout = self.group.layout
         if layout is None:
             raise StateMachineError("rows were logged before the table's columns")
         return layout
 
-    def take(self, logged: IndexedEntry, look: KeyCounter) -> None:
-        """Carry out one entry that does not stand alone."""
+    def take(self, logged: IndexedEntry, count_keys: KeyCounter) -> None:
+        """Carry out one entry that shares its transaction."""
         match logged.entry:
             case Upsert() | Append() | Delete() | Conditional() as write:
-                self._write(logged.at, write, logged.body, look)
-            case Pin(name) as asked if name not in self.metadata.ended:
-                expires = self._expiry(asked)
+                self._write(logged.at, write, logged.body, count_keys)
+            case Pin(name) as requested if name not in self.metadata.ended:
+                expires = self._expiry(requested)
                 at = self.metadata.pins.get(name, PinnedAt(logged.at, expires))
                 pin = PinnedAt(at.index, max(at.expires, expires))
                 self._change(pins={**self.metadata.pins, name: pin})
@@ -183,21 +183,23 @@ class ApplyBatch:
             case Compare() as compare:
                 self.compares.append(compare)
             case other:
-                raise StateMachineError(f"entry {logged.at} is of the kind {type(other).__name__}, not known yet")
+                raise StateMachineError(
+                    f"entry {logged.at} has the reserved kind {type(other).__name__}; run a newer release"
+                )
 
     def step(self, applied: int) -> Step:
-        """Return what the transaction does to the group."""
+        """Return the change that the transaction makes to the group."""
         changed = self.metadata is not self.group.metadata
         return Step(self.group.number, applied, self.tokens.uses, self.metadata if changed else None, time=self.time)
 
     def take_pieces(self) -> list[EntryRows]:
-        """Hand over the rows that are not in the database yet."""
+        """Return and clear the rows that are not in the database yet."""
         pieces, self.pieces = self.pieces, []
         self.written += sum(piece.rows.num_rows for piece in pieces)
         return pieces
 
     def _stamped(self, at: int) -> int:
-        """When an entry was logged, by log time where that is kept."""
+        """Return an entry's log time, or its stamp while the group keeps no log time."""
         if self.time:
             at = self.time = advanced(self.time, at)
         self.stamps = AppliedTimestamps(self.stamps.number + 1, at)
@@ -210,22 +212,22 @@ class ApplyBatch:
     def _change(self, **fields: object) -> None:
         self.metadata = msgspec.structs.replace(self.metadata, **fields)
 
-    def _write(self, index: int, write: Write, body: memoryview, look: KeyCounter) -> None:
+    def _write(self, index: int, write: Write, body: memoryview, count_keys: KeyCounter) -> None:
         at = self._stamped(write.at)
         if write.writer and not self.tokens.is_new(write.writer, write.sequence):
             return
         op = DELETED if isinstance(write, Delete) or (isinstance(write, Conditional) and write.op == "delete") else PUT
         batch = _read_batch(self.layout, write.version, op, body)
-        result = self._obstacle(write, batch, look) if isinstance(write, Conditional) else ""
+        result = self._refusal(write, batch, count_keys) if isinstance(write, Conditional) else ""
         if not result:
-            self.pieces.append(EntryRows(index, op, _whole(self.layout, batch, op)))
+            self.pieces.append(EntryRows(index, op, _complete(self.layout, batch, op)))
             if self.metadata.changes:
                 self.metadata = with_stamp(self.metadata, at=at, index=index)
         if write.writer:
             self.tokens.use(TokenUse(write.writer, write.sequence, result, at))
 
-    def _obstacle(self, write: Conditional, batch: pa.RecordBatch, look: KeyCounter) -> str:
-        """Why a conditional write is not carried out; empty if it is."""
+    def _refusal(self, write: Conditional, batch: pa.RecordBatch, count_keys: KeyCounter) -> str:
+        """Return why a conditional write is not carried out; empty if it is."""
         match write.condition:
             case Fence(name, number):
                 highest = self.metadata.fences.get(name, 0)
@@ -234,18 +236,18 @@ class ApplyBatch:
                 if number > highest:
                     self._change(fences={**self.metadata.fences, name: number})
             case Absent():
-                there = look(self, batch)
+                there = count_keys(self, batch)
                 return f"exists: {there} of the keys are there" if there else ""
             case Present():
                 keys = batch.select(list(self.layout.keys))
                 wanted = pa.Table.from_batches([keys]).group_by(list(self.layout.keys)).aggregate([]).num_rows
-                missing = wanted - look(self, batch)
+                missing = wanted - count_keys(self, batch)
                 return f"missing: {missing} of the keys are not there" if missing else ""
         return ""
 
 
 def expired(metadata: GroupMetadata, entry: Expire) -> GroupMetadata:
-    """Return a head without what an entry lets go."""
+    """Return metadata without what an `Expire` entry removes."""
     ending = sorted((pin.expires, name) for name, pin in metadata.pins.items() if pin.expires <= entry.pins)
     ended = (*metadata.ended, *(name for _, name in ending))[-ENDED_KEPT:]
     pins = {name: pin for name, pin in metadata.pins.items() if pin.expires > entry.pins}
@@ -257,10 +259,10 @@ def expired(metadata: GroupMetadata, entry: Expire) -> GroupMetadata:
 
 
 def _read_batch(layout: TableLayout, version: int, op: int, body: memoryview) -> pa.RecordBatch:
-    """Read a batch by the names its columns have in DuckDB."""
+    """Decode a batch, with the column names of DuckDB."""
     schema = layout.schema
     if version > schema.version:
-        raise StateMachineError(f"rows of {version} columns, and the table has {schema.version}")
+        raise StateMachineError(f"the rows have {version} columns, but the table has only {schema.version}")
     if op == DELETED:
         places = [schema.names.index(name) for name in schema.primary_key]
         shape = physical_schema([schema.columns[place] for place in places], at=places)
@@ -269,11 +271,11 @@ def _read_batch(layout: TableLayout, version: int, op: int, body: memoryview) ->
     try:
         return pa.ipc.read_record_batch(pa.py_buffer(body), shape)
     except (pa.ArrowException, OSError) as error:
-        raise StateMachineError(f"an entry's batch cannot be read: {error}") from error
+        raise StateMachineError(f"cannot decode the rows of an entry: {error}") from error
 
 
-def _whole(layout: TableLayout, batch: pa.RecordBatch, op: int) -> pa.RecordBatch:
-    """Fill in what the batch leaves out: columns that came later, or everything but the key."""
+def _complete(layout: TableLayout, batch: pa.RecordBatch, op: int) -> pa.RecordBatch:
+    """Fill in missing columns: those added later, or for a delete everything but the key."""
     schema: RowSchema = layout.schema
     if batch.num_columns == schema.version:
         return batch
@@ -287,11 +289,11 @@ def _whole(layout: TableLayout, batch: pa.RecordBatch, op: int) -> pa.RecordBatc
 
 
 def log_rows(groups: Sequence[int], pieces: Sequence[EntryRows]) -> pa.Table:
-    """Return rows for the log, one group to each piece."""
+    """Return rows for the log; `groups` has the group of each piece."""
     lengths = [piece.rows.num_rows for piece in pieces]
     rows = pa.Table.from_batches([piece.rows for piece in pieces])
     if len(pieces) > 1:
-        # DuckDB pays for each chunk anew.
+        # DuckDB has a fixed cost per chunk.
         rows = rows.combine_chunks()
     ends = np.cumsum(lengths)
     places = np.arange(ends[-1], dtype=np.int32) - np.repeat(ends - lengths, lengths).astype(np.int32)

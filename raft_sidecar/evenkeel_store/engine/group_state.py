@@ -1,9 +1,8 @@
-"""A group while the process runs: its head and tokens, where its rows are, and who reads at which index.
+"""A group in memory: its metadata and write tokens, its tables, and the indexes at which it is being read.
 
-One thread changes it (the one that applies). Others look at `head` and `layout`, which are replaced and never changed,
-and hold indexes readable. What folding may replace is decided under the same lock under which an index is taken: a
-reader that takes the applied index is either seen by a folding that begins later, or takes an index that the folding
-under way does not go past.
+Only the apply thread changes it. Other threads read `metadata` and `layout`, which are replaced and never modified, and
+hold indexes. The same lock protects taking an index and deciding what folding may replace: a reader that takes the
+applied index is either seen by a later fold, or takes an index that the fold under way does not pass.
 """
 
 from __future__ import annotations
@@ -26,66 +25,66 @@ HASHES_KEPT: Final = 100
 
 
 class SizeSample(NamedTuple):
-    """How many bytes of a snapshot a row takes."""
+    """The bytes per row of a snapshot, as sampled."""
 
     width: float
     rows: int
-    """How many there were."""
+    """Rows of the group when it was sampled."""
     written: int
-    """How many had been written by then."""
+    """Rows written by then."""
 
 
 class AppliedTimestamps(NamedTuple):
-    """Stamps of entries applied by this process: how many, and the last."""
+    """The stamps that this process has applied: how many, and the last."""
 
     number: int = 0
     last: int = 0
 
 
 class Group:
-    """One group of this store."""
+    """One group of the store."""
 
     def __init__(self, number: int, kept: KeptGroup) -> None:
         self.number = number
         self.lock = threading.Lock()
         self.unfolded = 0
-        """How many of its rows are in the log."""
+        """Rows in the log."""
         self.folded = 0
-        """How many are in its own table."""
+        """Rows in its own table."""
         self.folded_to = 0
-        """Nothing that was written past this index is in its own table."""
+        """Its own table contains nothing that was written after this index."""
         self.size: int | None = None
-        """About how many bytes a snapshot of it would have; None before it was measured."""
+        """Estimated bytes of a snapshot; None before it was measured."""
         self.samples: dict[str, SizeSample] = {}
-        """What its size rests on, by kind of rows."""
+        """The samples behind `size`, by kind of rows."""
         self.written = 0
-        """Rows written since the process began."""
+        """Rows written since the process started."""
         self.hashes: dict[int, str] = {}
-        """By index, the last ones."""
+        """The last hashes, by index."""
         self.differs = ""
-        """How its rows differ from the leader's, when they were last compared; empty where they are the same."""
+        """How its rows differed from the leader's in the last comparison; empty if they did not."""
         self.comparison_problem = ""
-        """Where it is led here: what asking all replicas said against its rows."""
+        """On the leader: what the last comparison of all replicas found against its rows."""
         self.stamps = AppliedTimestamps()
         self.layout: TableLayout | None = None
-        """None where there are no rows yet, and while they move."""
+        """None while there are no columns, and while tables change."""
         self._held: dict[object, int] = {}
         self.replace(kept)
 
     def replace(self, kept: KeptGroup) -> None:
-        """Be what was kept, whatever was before."""
+        """Replace the whole state."""
         with self.lock:
             self.metadata = kept.metadata
             self.tokens = WriteTokens(kept.uses)
-            self.layout = self._lay_out(None)
+            self.layout = self._make_layout(None)
             self.folded_to = kept.metadata.applied
 
     def kept(self) -> KeptGroup:
-        """Return all there is beside rows."""
+        """Return the state without rows."""
         return KeptGroup(self.metadata, self.tokens.all())
 
     def advance(self, step: Step) -> None:
-        """Be as a step left it; tokens that are known already are none the worse for it."""
+        """Apply a step; tokens that are already known are skipped."""
         with self.lock:
             if step.begins:
                 self.tokens = WriteTokens()
@@ -96,9 +95,9 @@ class Group:
                     self.tokens.use(use)
             metadata = self.metadata if step.metadata is None else step.metadata
             self.metadata = msgspec.structs.replace(metadata, applied=step.applied, time=step.time or metadata.time)
-            self.layout = self._lay_out(self.layout)
+            self.layout = self._make_layout(self.layout)
 
-    def _lay_out(self, known: TableLayout | None) -> TableLayout | None:
+    def _make_layout(self, known: TableLayout | None) -> TableLayout | None:
         metadata = self.metadata
         if metadata.schema is None:
             return None
@@ -111,11 +110,11 @@ class Group:
             return known
         return TableLayout(self.number, metadata.schema, rows=metadata.rows, log=metadata.log, changes=metadata.changes)
 
-    # Who reads where
+    # Held indexes
 
     @contextmanager
     def holding(self, index: int | None = None) -> Iterator[int]:
-        """Keep the rows at an index readable, by default the applied one; yields the index."""
+        """Hold an index, by default the applied one; yields it."""
         held = self.hold(index)
         try:
             yield held[1]
@@ -123,14 +122,14 @@ class Group:
             self.release(held)
 
     def hold(self, index: int | None = None) -> tuple[object, int]:
-        """Keep the rows at an index readable until it is released."""
+        """Keep the rows at an index readable until `release`."""
         owner = object()
         with self.lock:
             at = self._held[owner] = self.metadata.applied if index is None else index
         return owner, at
 
     def hold_pin(self, name: str) -> tuple[object, int] | None:
-        """Keep a pin's index readable, even if the pin ends meanwhile; None where there is no such pin."""
+        """Hold a pin's index, even if the pin expires meanwhile; None if there is no such pin."""
         owner = object()
         with self.lock:
             pin = self.metadata.pins.get(name)
@@ -140,19 +139,19 @@ class Group:
         return owner, pin.index
 
     def release(self, held: tuple[object, int]) -> None:
-        """Let an index go."""
+        """Release a held index."""
         with self.lock:
             self._held.pop(held[0], None)
 
     def readable(self) -> tuple[int, list[int]]:
-        """Return the applied index, and in order those before it that somebody may ask for."""
+        """Return the applied index, and all pinned and held indexes in order."""
         with self.lock:
             pinned = {pin.index for pin in self.metadata.pins.values()}
             return self.metadata.applied, sorted(pinned | set(self._held.values()))
 
     @property
     def newest(self) -> int:
-        """Log time at the applied index; where the log does not keep it yet, the newest stamp there is, or 0."""
+        """Log time at the applied index; while the group keeps none, the newest stamp, or 0."""
         metadata = self.metadata
         if metadata.time:
             return metadata.time
@@ -160,45 +159,45 @@ class Group:
 
     @property
     def pinned_after(self) -> int:
-        """A log time that was past when the last of the pins was taken; 0 where there is none."""
+        """A log time that had passed when the latest pin was created; 0 without pins."""
         return max(0, max((pin.expires for pin in self.metadata.pins.values()), default=0) - MAX_PIN_MILLISECONDS)
 
     @property
     def doubt(self) -> str:
-        """Why its rows may not be what they should be; empty where nothing is known against them."""
+        """Why its rows may be wrong; empty if nothing speaks against them."""
         return self.comparison_problem or self.differs
 
     def forget_comparisons(self) -> None:
-        """Other rows have taken the place of those that were compared."""
+        """Forget the results of comparisons, after the rows were replaced."""
         self.hashes.clear()
         self.differs = self.comparison_problem = ""
 
     @property
-    def about_rows(self) -> int:
-        """How many rows there are, those in the log counted as if all were new."""
+    def estimated_rows(self) -> int:
+        """The number of rows, if every row in the log is a new one."""
         return self.folded + self.unfolded
 
     @property
     def is_folded(self) -> bool:
-        """Whether every row that is applied by now is in the group's own table."""
+        """Whether all applied rows are in the group's own table."""
         return self.unfolded == 0
 
-    def is_as_at(self, index: int) -> bool:
-        """Whether its own table has what was written up to an index that is applied, and nothing else."""
+    def table_is_at(self, index: int) -> bool:
+        """Whether its own table contains exactly what was written up to an applied index."""
         return self.unfolded == 0 and self.folded_to <= index
 
     def note_stamps(self, stamps: AppliedTimestamps) -> None:
-        """Know of stamps that were applied."""
+        """Add stamps that were applied."""
         if stamps.number:
             self.stamps = AppliedTimestamps(self.stamps.number + stamps.number, stamps.last)
 
     def count(self, rows: int) -> None:
-        """Know that so many rows came to the log, or left it."""
+        """Add to the number of rows in the log; negative if rows left it."""
         with self.lock:
             self.unfolded += rows
 
     def note_hash(self, index: int, value: str) -> None:
-        """Keep a hash, and forget old ones."""
+        """Store a hash and drop old ones."""
         with self.lock:
             self.hashes[index] = value
             for old in sorted(self.hashes)[:-HASHES_KEPT]:

@@ -1,8 +1,8 @@
-"""Heads and tokens in the database: one row for each transaction, and now and then all of them anew.
+"""The journal: metadata and write tokens in the database, one row per transaction.
 
-A transaction that touches two hundred groups writes one row here, not two hundred: a statement costs more than what is
-in it. The row says what was done to each group (`heads.Step`). Loading starts from the heads as they were last written
-out and takes the steps since.
+A transaction that touches two hundred groups writes one row here, not two hundred, because a statement costs more than
+its contents. The row contains what was done to each group (`group_metadata.Step`). Loading starts from the groups'
+state as it was last written out, and applies the steps since.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _SCHEMA: Final = (
     "CREATE TABLE IF NOT EXISTS journal (n BIGINT, steps BLOB)",
     "CREATE TABLE IF NOT EXISTS heads (g BIGINT, kept BLOB)",
 )
-_LONGEST: Final = 1000
+_MAX_LENGTH: Final = 1000
 
 
 class KeptGroup(Struct, array_like=True, frozen=True):
-    """All that is kept of a group beside its rows."""
+    """A group's stored state without its rows."""
 
     metadata: GroupMetadata
     uses: list[TokenUse]
@@ -40,17 +40,17 @@ _kept: Final = msgspec.msgpack.Decoder(KeptGroup)
 
 
 def encode_kept(group: KeptGroup) -> bytes:
-    """Return a group as bytes."""
+    """Encode a group's state."""
     return _encoder.encode(group)
 
 
 def decode_kept(data: bytes) -> KeptGroup:
-    """Read a group back; ValueError where these bytes are none."""
+    """Decode a group's state; ValueError if the bytes are invalid."""
     return _kept.decode(data)
 
 
 class Journal:
-    """The journal's tables; used by the thread that applies."""
+    """The journal's tables; used by the apply thread."""
 
     def __init__(self, cursor: Cursor) -> None:
         run(cursor, *_SCHEMA)
@@ -59,7 +59,7 @@ class Journal:
         self._changed: set[int] = set()
 
     def load(self, cursor: Cursor) -> Iterator[tuple[int, KeptGroup] | Step]:
-        """Yield groups as they were last written out, then what happened since."""
+        """Yield the groups as they were last written out, then the steps since."""
         for group, kept in cursor.execute("SELECT g, kept FROM heads").fetchall():
             yield group, decode_kept(kept)
         rows = cursor.execute("SELECT n, steps FROM journal ORDER BY n").fetchall()
@@ -71,27 +71,27 @@ class Journal:
                 yield step
 
     def write(self, cursor: Cursor, steps: Sequence[Step]) -> None:
-        """Note inside a transaction what it does."""
+        """Write the steps of a transaction, within it."""
         cursor.execute("INSERT INTO journal VALUES (?, ?)", [self._next, _encoder.encode(steps)])
 
     def written(self, steps: Iterable[Step]) -> None:
-        """The transaction is durable."""
+        """Record that the transaction of these steps is durable."""
         self._next += 1
         self._length += 1
         self._changed.update(step.group for step in steps)
 
     @property
     def last(self) -> int:
-        """The number of the last transaction; they count on for ever."""
+        """The number of the last transaction; numbers never restart."""
         return self._next - 1
 
     @property
     def changed(self) -> frozenset[int] | None:
-        """Which groups have to be written out; None while that can wait."""
-        return frozenset(self._changed) if self._length >= _LONGEST else None
+        """The groups to write out; None while the journal is short."""
+        return frozenset(self._changed) if self._length >= _MAX_LENGTH else None
 
     def rewrite(self, cursor: Cursor, groups: dict[int, KeptGroup | None]) -> None:
-        """Write groups out inside a transaction, in place of the steps; None for those that are gone."""
+        """Replace the steps by the groups' state, within a transaction; None for destroyed groups."""
         numbers = ", ".join(map(str, groups)) or "NULL"
         run(cursor, f"DELETE FROM heads WHERE g IN ({numbers})")
         kept = [(group, encode_kept(value)) for group, value in groups.items() if value is not None]
@@ -104,7 +104,7 @@ class Journal:
         self.write(cursor, [])
 
     def rewritten(self) -> None:
-        """That transaction is durable."""
+        """Record that the transaction of `rewrite` is durable."""
         self.written([])
         self._length = 1
         self._changed.clear()

@@ -1,17 +1,17 @@
-"""What is logged: a small head, and rows as one Arrow batch behind it.
+"""The entries of the log: a small header, followed by rows as one Arrow batch.
 
-    u32 little-endian   length of the head
-    head                msgpack, one of the kinds below
+    u32 little-endian   length of the header
+    header              msgpack, one of the kinds below
     zeros               up to a multiple of 16, so that Arrow's buffers stay aligned
-    batch               an Arrow IPC record batch message without its schema; empty where the kind has no rows
+    batch               an Arrow IPC record batch message without its schema; empty for kinds without rows
 
-The schema of a batch is the table's schema (`evenkeel.rows.row_schema`) at the version in the entry's head: whole rows
-for `upsert` and `append`, primary keys for `delete`.
+The schema of a batch is the table's schema (`evenkeel.rows.row_schema`) at the version in the header: whole rows for
+`upsert` and `append`, primary keys for `delete`.
 
-A token, (writer, sequence), lets an entry be applied once however often it is logged. A writer counts its sequence up;
-what is older than the last 1,024 of a writer is refused, for nobody can tell any more whether it was applied. Times
-(`at` and others) are log times in milliseconds, stamped by the leader that proposed (`logtime`): replicas compare them
-with each other and never with a clock of their own.
+A write token, (writer, sequence), makes an entry apply once however often it is logged. A writer counts its sequence
+up. A token older than the last 1,024 of its writer is not applied, because it is unknown whether it was applied before.
+Times (`at` and others) are log times in milliseconds, stamped by the leader that proposed the entry (`log_time`).
+Replicas compare them with each other, never with a clock of their own.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ class _Write(Struct, array_like=True, frozen=True, gc=False):
     writer: str
     sequence: Sequence
     version: int
-    """How many columns the table had for whoever proposed."""
+    """The number of columns that the proposer knew."""
     at: int
 
 
 class Upsert(_Write, tag="upsert", frozen=True):
-    """Put whole rows, in place of those with the same keys."""
+    """Insert whole rows, replacing those with the same keys."""
 
 
 class Append(_Write, tag="append", frozen=True):
@@ -75,43 +75,43 @@ class Append(_Write, tag="append", frozen=True):
 
 
 class Delete(_Write, tag="delete", frozen=True):
-    """Remove the rows with these keys, where they are there."""
+    """Delete the rows with these keys, if they exist."""
 
 
 class Fence(Struct, tag="fence", array_like=True, frozen=True):
-    """Nobody has written under this name with a higher number; from now on, nobody may with a lower one."""
+    """No write under this name had a higher number; from now on, lower numbers are refused."""
 
     name: str
     number: Sequence
 
 
 class Absent(Struct, tag="absent", array_like=True, frozen=True):
-    """None of the keys is there."""
+    """None of the keys exists."""
 
 
 class Present(Struct, tag="present", array_like=True, frozen=True):
-    """All of the keys are there."""
+    """All of the keys exist."""
 
 
 Condition = Fence | Absent | Present
 
 
 class Conditional(_Write, tag="conditional", frozen=True):
-    """Do it if the condition holds, all of it or nothing; what came of it is kept with the token."""
+    """Write all rows if the condition holds, else none; the result is stored with the write token."""
 
     op: Literal["upsert", "append", "delete"]
     condition: Condition
 
 
 class AddColumns(Struct, tag="add_column", array_like=True, frozen=True):
-    """Have these columns: the first such entry makes the table, later ones add at the end. Also switches changes."""
+    """Set the columns: the first such entry creates the table, later ones append. Also turns changes on or off."""
 
     schema: RowSchema
     changes: bool = False
 
 
 class Pin(Struct, tag="pin", array_like=True, frozen=True):
-    """Keep the rows as they are here readable; a pin that is there already lives longer."""
+    """Keep the rows readable as of this index; an existing pin is prolonged."""
 
     name: str
     expires: int
@@ -119,24 +119,24 @@ class Pin(Struct, tag="pin", array_like=True, frozen=True):
 
 
 class Unpin(Struct, tag="unpin", array_like=True, frozen=True):
-    """Let a pin go."""
+    """Remove a pin."""
 
     name: str
 
 
 class Hash(Struct, tag="hash", array_like=True, frozen=True):
-    """Take the hash of the rows, here and on every other replica."""
+    """A barrier: every replica hashes its rows at this index."""
 
 
 class Compare(Struct, tag="compare", array_like=True, frozen=True):
-    """Compare the hash that was taken at an index with the leader's; a replica that has another one says so."""
+    """The leader's hash at a barrier, which every replica compares with its own."""
 
     index: int
     hash: str
 
 
 class Expire(Struct, tag="expire", array_like=True, frozen=True):
-    """Forget pins that expired up to one time, writers silent since another, changes up to an index."""
+    """Remove pins that expired by one time, writers silent since another, and changes up to an index."""
 
     pins: int = 0
     writers: int = 0
@@ -145,13 +145,13 @@ class Expire(Struct, tag="expire", array_like=True, frozen=True):
 
 
 class LogTime(Struct, tag="log_time", array_like=True, frozen=True):
-    """Keep log time; the first such entry of a group begins it. Replicas of the first release do not know it."""
+    """Advance log time; the first such entry of a group starts it. The first release cannot read it."""
 
     at: Annotated[int, Meta(ge=1)]
 
 
 class Stage(Struct, tag="stage", array_like=True, frozen=True):
-    """Reserved: rows of a job, not visible yet."""
+    """Reserved: rows of a job that are not visible yet."""
 
 
 class Commit(Struct, tag="commit", array_like=True, frozen=True):
@@ -180,22 +180,22 @@ _decoder: Final = msgspec.msgpack.Decoder(Entry)
 
 
 def encode_entry(entry: Entry, batch: pa.RecordBatch | None = None) -> bytes:
-    """Return what is proposed."""
-    metadata = _encoder.encode(entry)
+    """Encode an entry."""
+    header = _encoder.encode(entry)
     if batch is None:
-        return _LENGTH.pack(len(metadata)) + metadata
-    padding = -(_LENGTH.size + len(metadata)) % _ALIGNMENT
-    return b"".join((_LENGTH.pack(len(metadata)), metadata, bytes(padding), batch.serialize()))
+        return _LENGTH.pack(len(header)) + header
+    padding = -(_LENGTH.size + len(header)) % _ALIGNMENT
+    return b"".join((_LENGTH.pack(len(header)), header, bytes(padding), batch.serialize()))
 
 
 def decode_entry(data: bytes) -> tuple[Entry, memoryview]:
-    """Read what was logged, and where its batch is; what is no entry stops the group: skipping it would fork it."""
+    """Decode an entry and return its batch; an invalid one raises, because skipping it would make replicas differ."""
     try:
         (length,) = _LENGTH.unpack_from(data)
         end = _LENGTH.size + length
         entry: Entry = _decoder.decode(memoryview(data)[_LENGTH.size : end])
     except (struct.error, ValueError) as error:
         raise StateMachineError(
-            f"cannot read an entry: {error}; if a newer release wrote it, run that one; otherwise the log is damaged"
+            f"cannot decode a log entry: {error}; run the newer release that wrote it, or restore a damaged log"
         ) from error
     return entry, memoryview(data)[end + -end % _ALIGNMENT :]

@@ -1,19 +1,19 @@
-"""Log time: each partition's own clock, which no wall clock can move.
+"""Log time: each partition's own clock, independent of wall clocks.
 
-Pins, writers' tokens and changes expire by log time, in milliseconds. It is part of a group's replicated state
-(`Head.time`) and advances only with the log:
+Pins, write tokens and changes expire by log time, in milliseconds. It is part of a group's replicated state
+(`GroupMetadata.time`) and advances only with the log:
 
-- A leader stamps an entry with the log time of the last entry applied here, plus what this process's monotonic clock
-  has measured since. A wall clock that is wrong or jumps changes nothing.
-- Applying an entry moves log time to its stamp: never back, and not at all where the stamp is more than `STEP` ahead.
-  Every replica computes the same, from the log alone. Leaders stay within that bound, and log a `LogTime` at least
-  every half hour while something waits to expire (`tick_milliseconds`).
-- Time in which no replica runs does not count. What expires then lives longer, never shorter.
+- A leader stamps an entry with the log time of the last entry applied here, plus the time that its monotonic clock has
+  measured since. A wall clock that is wrong or jumps has no effect.
+- Applying an entry moves log time to its stamp, but never back, and not at all if the stamp is more than
+  `STEP_MILLISECONDS` ahead. Every replica computes the same from the log alone. Leaders stay within that bound: they
+  log a `LogTime` at least every half hour while something waits to expire (`tick_milliseconds`).
+- Time during which no replica runs does not count. What expires then lives longer, never shorter.
 
-The first `LogTime` entry of a group switches this on, from its index on and on every replica (`begin`). Before it, and
-with replicas of the first release, which do not know that entry, stamps are applied as they are. Leaders of that
-release compare stamps with their wall clocks. So until then a leader stamps with the time of day, or with its reading
-where that is later, and lets go only what it has itself seen for the whole period (`ages`).
+The first `LogTime` entry of a group starts log time at its index on every replica (`begin`). The first release does not
+know that entry, so before it stamps are applied unchanged, and leaders of that release compare them with their wall
+clocks. Until then a leader of this release stamps with the wall clock, or with its reading if that is later, and
+expires only what it has observed for the whole period (`expiry_clock`).
 """
 
 from __future__ import annotations
@@ -42,27 +42,27 @@ __all__ = ["LogClocks", "begin", "beginning", "is_pending", "tick_milliseconds",
 _TICK_MILLISECONDS: Final = STEP_MILLISECONDS // 2
 _SPREAD_MILLISECONDS: Final = STEP_MILLISECONDS // 4
 _TOLERANCE_MILLISECONDS: Final = 60_000
-"""How far this store's reading may be ahead of a stamp that it applies: entries take a while from stamp to apply."""
+"""How far a reading may be ahead of a stamp when it is applied: that happens some time after stamping."""
 
 
 class _Anchor(NamedTuple):
     newest: int
     stamps: AppliedTimestamps
-    """What a group had when it was observed."""
+    """`newest` and `stamps` are the group's when it was observed."""
     reading: int
     at: float
-    """What the monotonic clock said at that reading."""
+    """The monotonic clock at that reading."""
 
 
 class LogClocks:
-    """Readings of all groups' log times, on the event loop; `stamp` on any thread."""
+    """Reads the log time of all groups. Used on the event loop; `stamp` and `read` on any thread."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._anchors: dict[int, _Anchor] = {}
 
     def observe(self, group: Group) -> None:
-        """Take note that entries of a group were applied."""
+        """Update a group's clock after entries were applied."""
         newest, stamps, known = group.newest, group.stamps, self._anchors.get(group.number)
         reading = group.metadata.time or max(newest, stamps.last) or group.pinned_after
         if not reading or (known is not None and known[:2] == (newest, stamps)):
@@ -72,17 +72,17 @@ class LogClocks:
         self._anchors[group.number] = _Anchor(newest, stamps, reading, self._now())
 
     def forget(self, group: int) -> None:
-        """Take note that a group is closed."""
+        """Drop the clock of a closed group."""
         self._anchors.pop(group, None)
 
     def stamp(self, group: Group, *, wall: int) -> int:
         """Return the log time for a new entry."""
         reading = self.read(group, wall=wall)
-        # Above all stamps there are, so that what is due by those never includes what is on its way.
+        # Later than all stamps so far: what expires by those must not include this entry.
         return reading if group.metadata.time else max(reading, group.newest + 1)
 
     def read(self, group: Group, *, wall: int) -> int:
-        """Return the log time; `wall`, the time of day, counts until the group keeps it."""
+        """Return the log time; `wall`, the wall clock, counts while the group keeps no log time."""
         newest, known = group.newest, self._anchors.get(group.number)
         reading = newest if known is None or known.newest > newest else max(newest, self._read(known))
         return min(reading, newest + STEP_MILLISECONDS) if group.metadata.time else max(reading, wall)
@@ -92,24 +92,24 @@ class LogClocks:
 
 
 def tick_milliseconds(group: int) -> int:
-    """Return how far log time may fall behind before it is logged.
+    """Return how far log time may fall behind before the leader logs it.
 
-    Each group has its own period: log time begins in all groups of a cluster at once, and writes would wait while all
-    of them log it at the same moment.
+    The period differs by group: log time begins in all groups of a cluster at once, and if all of them logged it at the
+    same moment, writes would be delayed.
     """
     return _TICK_MILLISECONDS - crc32(b"%d" % group) % _SPREAD_MILLISECONDS
 
 
 def is_pending(group: Group) -> bool:
-    """Whether something of a group waits to expire."""
+    """Whether a group has something that will expire."""
     metadata = group.metadata
     return bool(metadata.pins or (metadata.changes and metadata.stamps) or len(group.tokens))
 
 
 def within_bounds(metadata: GroupMetadata, entry: Expire) -> tuple[int, Expire]:
-    """Return the log time after an entry, and what expires by it: later by as much as its stamp is ahead of log time.
+    """Return the log time after an `Expire` entry, and its bounds, reduced by how far its stamp is ahead of log time.
 
-    An entry without a stamp is of a leader that knew no log time: of it only the index of changes counts.
+    An entry without a stamp is from a leader without log time: only its index of changes counts.
     """
     if not metadata.time:
         return 0, entry
@@ -121,14 +121,14 @@ def within_bounds(metadata: GroupMetadata, entry: Expire) -> tuple[int, Expire]:
 
 
 def beginning(bounds: Iterable[int], *, reading: int) -> int:
-    """Return the log time to begin with: what a leader reads by now, or less where something would expire early."""
+    """Return the first log time: the leader's reading, or less if something would expire early."""
     return max(1, min([reading, *bounds]))
 
 
 def begin(group: Group, index: int, at: int) -> Step:
-    """Return the step that begins a group's log time; stamps of before that are ahead of it are moved to it.
+    """Return the step that begins a group's log time; earlier stamps that are ahead of it are moved back to it.
 
-    No more than a step passes since the newest stamp that there is.
+    Log time begins at most `STEP_MILLISECONDS` after the newest stamp.
     """
     metadata, newest = group.metadata, _newest_kept(group)
     at = min(at, newest + STEP_MILLISECONDS) if newest else at
@@ -143,6 +143,6 @@ def begin(group: Group, index: int, at: int) -> Step:
 
 
 def _newest_kept(group: Group) -> int:
-    """Return the newest stamp in a group's state: unlike `Group.newest` the same on a replica that was restarted."""
+    """Return the newest stamp in the replicated state, which unlike `Group.newest` is the same after a restart."""
     stamps = (stamp for stamp, _ in group.metadata.stamps)
     return max([group.pinned_after, *group.tokens.times(), *stamps])

@@ -1,7 +1,7 @@
-"""Rows read out of the database, by any thread.
+"""Reads rows from the database, on any thread.
 
-Reading and applying do not wait for each other. When the tables themselves change under a reader (columns are added,
-the group is restored), it notices after the fact that the layout it read by is no longer the group's, and reads again.
+Reading and applying do not block each other. If a group's tables change during a query (columns are added, the group is
+restored), the reader notices afterwards that its layout is no longer the group's, and queries again.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _T = TypeVar("_T")
 
 
 class Query(NamedTuple):
-    """SQL, its parameters, and Arrow tables that it refers to by name."""
+    """SQL, its parameters, and the Arrow tables that it refers to by name."""
 
     sql: str
     parameters: Sequence[Any] = ()
     tables: Mapping[str, pa.Table] = {}
 
 
-_ATTEMPTS: Final = 10
-_HASHED_AT_ONCE: Final = 65_536
+_MAX_ATTEMPTS: Final = 10
+_HASH_BATCH_ROWS: Final = 65_536
 
 
 class RowReader:
@@ -45,39 +45,41 @@ class RowReader:
         self.database = database
         self._tables_lock = tables_lock
 
-    def read(self, group: Group, ask: Callable[[TableLayout], Query]) -> tuple[TableLayout, pa.Table]:
-        """Return all that a query finds, and the layout it was made for."""
+    def read(self, group: Group, make_query: Callable[[TableLayout], Query]) -> tuple[TableLayout, pa.Table]:
+        """Return the result of a query and the layout that it was made for."""
 
         def run(cursor: Cursor, query: Query) -> pa.Table:
             with contextlib.closing(cursor):
                 return cursor.sql(query.sql, params=list(query.parameters)).to_arrow_table()
 
-        return self._settled(group, ask, run)
+        return self._on_stable_layout(group, make_query, run)
 
     def begin(
-        self, group: Group, ask: Callable[[TableLayout], Query], *, batch_rows: int
+        self, group: Group, make_query: Callable[[TableLayout], Query], *, batch_rows: int
     ) -> tuple[Cursor, Iterator[pa.RecordBatch]]:
-        """Begin to read what a query finds: all batches are of one moment. The cursor is to be closed in the end."""
+        """Start a query whose batches are all of one moment. The caller closes the cursor at the end."""
 
         def run(cursor: Cursor, query: Query) -> tuple[Cursor, Iterator[pa.RecordBatch]]:
             try:
-                reader = _pulled(cursor.sql(query.sql, params=list(query.parameters)).to_arrow_reader(batch_rows))
-                # With the first batch it is decided which moment that is.
+                reader = _with_duckdb_errors(
+                    cursor.sql(query.sql, params=list(query.parameters)).to_arrow_reader(batch_rows)
+                )
+                # The first batch fixes that moment.
                 first = list(islice(reader, 1))
             except BaseException:
                 cursor.close()
                 raise
             return cursor, (batch for batch in chain(first, reader) if batch.num_rows)
 
-        return self._settled(group, ask, run)[1]
+        return self._on_stable_layout(group, make_query, run)[1]
 
-    def _settled(
-        self, group: Group, ask: Callable[[TableLayout], Query], run: Callable[[Cursor, Query], _T]
+    def _on_stable_layout(
+        self, group: Group, make_query: Callable[[TableLayout], Query], run: Callable[[Cursor, Query], _T]
     ) -> tuple[TableLayout, _T]:
-        """Run a query on tables that were the group's all the while."""
-        for _ in range(_ATTEMPTS):
+        """Run a query, repeatedly until the group's layout does not change meanwhile."""
+        for _ in range(_MAX_ATTEMPTS):
             layout = self._layout(group)
-            query = ask(layout)
+            query = make_query(layout)
             cursor = self.database.cursor()
             for name, table in query.tables.items():
                 cursor.register(name, table)
@@ -90,7 +92,7 @@ class RowReader:
             if group.layout is layout:
                 return layout, found
             cursor.close()
-        raise UnavailableError(f"group {group.number}: its tables keep changing; try again")
+        raise UnavailableError(f"the tables of group {group.number} keep changing; retry later")
 
     def _layout(self, group: Group) -> TableLayout:
         layout = group.layout
@@ -99,13 +101,13 @@ class RowReader:
                 layout = group.layout
         if layout is None:
             raise UnavailableError(
-                f"table {group.metadata.name} has no columns yet on partition {group.metadata.partition}"
+                f"partition {group.metadata.partition} of table {group.metadata.name} has no columns yet; retry later"
             )
         return layout
 
 
-def _pulled(reader: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Pull batches; what DuckDB meets on the way comes as an error of Arrow's, and goes on as its own again."""
+def _with_duckdb_errors(reader: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield batches; DuckDB's errors, which arrive as Arrow's, are raised as DuckDB's again."""
     try:
         yield from reader
     except (pa.ArrowException, OSError) as error:
@@ -114,13 +116,13 @@ def _pulled(reader: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def state_hash(rows: RowReader, group: Group, *, at: int, version: int) -> str:
-    """Return how many rows there were at an index that is held, and the sum of their hashes over so many columns."""
+    """Return the number of rows at a held index and the sum of their hashes over the first `version` columns."""
     columns = [f"c{place}" for place in range(version)]
 
-    def ask(layout: TableLayout) -> Query:
+    def make_query(layout: TableLayout) -> Query:
         return Query(f"SELECT {', '.join(columns)} FROM ({layout.source(columns, at=at)})")
 
-    cursor, batches = rows.begin(group, ask, batch_rows=_HASHED_AT_ONCE)
+    cursor, batches = rows.begin(group, make_query, batch_rows=_HASH_BATCH_ROWS)
     count, total = 0, 0
     with contextlib.closing(cursor):
         for batch in batches:

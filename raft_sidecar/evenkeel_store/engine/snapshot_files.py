@@ -1,15 +1,15 @@
-"""A group as files, and back.
+"""Snapshots: a group as files, and back.
 
     about           JSON: format, index, and the checksum of every other file
-    state           head and tokens
+    state           metadata and write tokens
     log.parquet     the group's part of the log
-    rows-0.parquet  the group's other tables, each in as many files as there are steps to write it in
+    rows-0.parquet  the group's other tables, each in as many files as it has steps
 
-A snapshot is written from one transaction that began between two of the thread that applies, on a cursor and a thread
-of its own: writes go on meanwhile. It is restored into new tables, whose place in the database nobody knows of until
-one short transaction makes them the group's. What is left of a restore that was cut short is deleted at the next start.
+A snapshot is written from one transaction that begins between two of the apply thread, on a cursor and thread of its
+own, so writes go on. It is restored into new tables that one short transaction makes the group's. Tables of an
+interrupted restore are dropped at the next start.
 
-Both go in steps of a file (`pace`), which are small, or clients would notice.
+Writing and restoring proceed in steps of one file (`snapshot_throttle`), small enough not to disturb clients.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ __all__ = ["STEP_ROWS", "SnapshotFiles", "copy_rows", "fill_log", "load_tables",
 
 _FORMAT: Final = 3
 _WITHOUT_LOG_TIME: Final = 2
-"""What the first release reads: it would not keep log time, and forget tokens at other indexes than the others."""
+"""The format of the first release, which keeps no log time and would expire tokens at other indexes."""
 _COPY: Final = "(FORMAT parquet, PARQUET_VERSION v2, COMPRESSION zstd, ROW_GROUP_SIZE 122880)"
-"""The second version's encodings leave so little to compress that it is all together a third cheaper."""
+"""The encodings of version 2 leave little to compress, which makes writing a third cheaper."""
 STEP_ROWS: Final = 122_880
-"""What DuckDB keeps together, so that a step reads nothing that another one reads as well."""
-_MOST_STEPS: Final = 256
+"""The size of DuckDB's row groups, so that no two steps read the same one."""
+_MAX_STEPS: Final = 256
 
 
 class _About(Struct):
@@ -50,7 +50,7 @@ class _About(Struct):
 
 
 class SnapshotFiles:
-    """A snapshot whose files are what they should be."""
+    """A snapshot whose checksums are verified."""
 
     def __init__(self, directory: Path, names: list[str], kept: KeptGroup) -> None:
         self.directory = directory
@@ -58,21 +58,21 @@ class SnapshotFiles:
         self.kept = kept
 
     def layout(self, group: int, *, rows: int) -> TableLayout | None:
-        """Return where its rows go, given the number of its tables; None where it has no columns yet."""
+        """Return a layout for its rows with this table number; None if it has no columns yet."""
         metadata = self.kept.metadata
         if metadata.schema is None:
             return None
         return TableLayout(group, metadata.schema, rows=rows, log=0, changes=metadata.changes)
 
     def of(self, table: str) -> list[str]:
-        """Return which files a table was written to."""
+        """Return the files of a table."""
         return [name for name in self.names if name.startswith(f"{_kind(table)}-")]
 
 
 def _parts(cursor: Cursor, layout: TableLayout) -> Iterator[tuple[str, str]]:
-    """Yield the name of each file and what is in it."""
+    """Yield the name of each file and the query for its rows."""
     for table in layout.tables():
-        order = " ORDER BY i, s" if table == layout.kept else ""
+        order = " ORDER BY i, s" if table == layout.change_table else ""
         for number, rows in enumerate(_ranges(cursor, table)):
             where = f"rowid >= {rows.start} AND rowid < {rows.stop}"
             yield f"{_kind(table)}-{number}.parquet", f"SELECT * FROM {table} WHERE {where}{order}"
@@ -82,7 +82,7 @@ def _parts(cursor: Cursor, layout: TableLayout) -> Iterator[tuple[str, str]]:
 def _ranges(cursor: Cursor, table: str) -> Iterator[range]:
     [(last,)] = cursor.execute(f"SELECT max(rowid) FROM {table}").fetchall()
     end = 0 if last is None else last + 1
-    step = STEP_ROWS * max(1, -(-end // (STEP_ROWS * _MOST_STEPS)))
+    step = STEP_ROWS * max(1, -(-end // (STEP_ROWS * _MAX_STEPS)))
     return (range(start, start + step) for start in range(0, max(1, end), step))
 
 
@@ -91,7 +91,7 @@ def _kind(table: str) -> str:
 
 
 def copy_rows(cursor: Cursor, query: str, file: Path) -> int:
-    """Write what a query finds to a file of a snapshot; returns how many rows there are."""
+    """Write the result of a query to a snapshot file; returns the number of rows."""
     [(rows,)] = cursor.execute(f"COPY ({query}) TO {_quoted(file)} {_COPY}").fetchall()
     return int(rows)
 
@@ -99,9 +99,9 @@ def copy_rows(cursor: Cursor, query: str, file: Path) -> int:
 def write_files(
     cursor: Cursor, layout: TableLayout | None, kept: KeptGroup, directory: Path, *, throttle: SnapshotThrottle
 ) -> list[str]:
-    """Write a snapshot inside the transaction that the cursor is in; returns the names of its files.
+    """Write a snapshot within the cursor's transaction; returns the names of its files.
 
-    Nothing is synced: it is sent and deleted, and after a crash of no use. Everybody else's syncs would wait for it.
+    Nothing is synced: the files are sent and deleted, useless after a crash, and a sync would delay all others.
     """
     checksums: dict[str, str] = {}
 
@@ -122,13 +122,13 @@ def write_files(
 
 
 def read_files(directory: Path, *, index: int) -> SnapshotFiles:
-    """Check the files; `StateMachineError` where they are not the snapshot at this index, whole and unharmed."""
+    """Verify the files; `StateMachineError` if they are not the complete, undamaged snapshot at this index."""
     about = _read_about(directory)
     if about.index != index:
         raise StateMachineError(f"snapshot in {directory} is at index {about.index}, not {index}")
     for name, checksum in about.checksums.items():
         if _checksum(directory / name) != checksum:
-            raise StateMachineError(f"snapshot in {directory}: `{name}` does not have the checksum that `about` names")
+            raise StateMachineError(f"snapshot in {directory}: `{name}` does not have the checksum in `about`")
     try:
         kept = decode_kept((directory / "state").read_bytes())
     except (OSError, ValueError) as error:
@@ -148,7 +148,7 @@ def _read_about(directory: Path) -> _About:
 
 
 def load_tables(database: Database, files: SnapshotFiles, layout: TableLayout, *, throttle: SnapshotThrottle) -> None:
-    """Make and fill the group's own tables, under a number that nothing refers to yet."""
+    """Create and fill the group's own tables, under a number that nothing refers to yet."""
     with contextlib.closing(database.cursor()) as cursor:
         try:
             with database.transaction(cursor):
@@ -161,7 +161,7 @@ def load_tables(database: Database, files: SnapshotFiles, layout: TableLayout, *
 
 
 def fill_log(files: SnapshotFiles, layout: TableLayout, cursor: Cursor) -> None:
-    """Add the group's part of the log, inside a transaction."""
+    """Insert the group's part of the log, within a transaction."""
     source = _quoted(files.directory / "log.parquet")
     run(cursor, f"INSERT INTO {layout.log} SELECT {layout.group}, * FROM read_parquet({source})")
 

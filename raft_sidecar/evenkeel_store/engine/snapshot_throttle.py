@@ -1,9 +1,8 @@
-"""How fast snapshots are written and loaded.
+"""Limits how fast snapshots are written and loaded while clients are served.
 
-Lower priority is not enough: it counts only among the threads of one process or container, and the sidecar, which
-clients wait for, is another one. So copying goes in small steps. While clients are served the steps take turns, and
-after each there is a rest in which nothing is copied: it gets a third of one processor, and less where it has to wait
-for one. While nobody is served there are no rests.
+A low thread priority is not enough: it counts only within one process or container, and clients also wait for the
+sidecar, which is another one. So copying proceeds in small steps. While clients are active, the steps take turns and
+each is followed by a pause, so that copying uses at most a third of one CPU. Without clients there are no pauses.
 """
 
 from __future__ import annotations
@@ -15,42 +14,43 @@ from typing import Final, TypeVar
 
 __all__ = ["SnapshotThrottle"]
 
-_LATELY_SECONDS: Final = 0.25
-_RESTS: Final = 2.0
-"""How much longer than it took to do a step the rest after it is."""
-_LONGEST_REST: Final = 1.0
+_ACTIVE_SECONDS: Final = 0.25
+"""How long after a request clients count as active."""
+_PAUSE_FACTOR: Final = 2.0
+"""The pause after a step is this many times as long as the step took."""
+_MAX_PAUSE: Final = 1.0
 _Result = TypeVar("_Result")
 
 
 class SnapshotThrottle:
-    """One for a store; steps are done on any thread."""
+    """One per store; steps run on any thread."""
 
     def __init__(self, *, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._served_at = float("-inf")
+        self._client_at = float("-inf")
         self._turn = threading.Lock()
         self._stopped = threading.Event()
-        self.rest: Callable[[float], object] = self._stopped.wait
-        """Waits so many seconds."""
+        self.pause: Callable[[float], object] = self._stopped.wait
+        """Waits for a number of seconds."""
 
-    def served(self) -> None:
-        """Take note that somebody reads or writes."""
-        self._served_at = self._now()
+    def note_client(self) -> None:
+        """Record that a client reads or writes."""
+        self._client_at = self._now()
 
     def step(self, work: Callable[[], _Result]) -> _Result:
-        """Do a step, and rest after it where somebody is served."""
-        if not self._served_lately():
+        """Run a step, then pause if clients are active."""
+        if not self._clients_active():
             return work()
         with self._turn:
             began = self._now()
             result = work()
-            if self._served_lately():
-                self.rest(min(_RESTS * (self._now() - began), _LONGEST_REST))
+            if self._clients_active():
+                self.pause(min(_PAUSE_FACTOR * (self._now() - began), _MAX_PAUSE))
             return result
 
     def stop(self) -> None:
-        """Rest no more."""
+        """End the present pause and all later ones at once."""
         self._stopped.set()
 
-    def _served_lately(self) -> bool:
-        return self._now() - self._served_at < _LATELY_SECONDS
+    def _clients_active(self) -> bool:
+        return self._now() - self._client_at < _ACTIVE_SECONDS

@@ -1,11 +1,11 @@
 """All groups of a store on one database: opening, applying, restoring, destroying.
 
-Everything here belongs to one thread, the one that applies. All entries that wait, of all groups, go into one
-transaction: their rows into the logs, what else they do into one row of the journal. Should that fail, every group gets
-a transaction of its own, so that only the one that cannot go on stops.
+Everything here runs on the apply thread. The waiting entries of all groups go into one transaction: their rows into the
+logs, everything else into one row of the journal. If that transaction fails, each group gets its own, so that only a
+group that cannot be applied stops.
 
-An error that DuckDB calls fatal may come from a transaction that is durable all the same. The database is opened again
-then, and what it holds decides.
+After an error that DuckDB calls fatal, the transaction may be durable all the same. The database is then reopened, and
+its contents decide.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ DATABASE: Final = "tables.duckdb"
 
 
 class Request(NamedTuple):
-    """An apply request."""
+    """Entries to apply to a group."""
 
     group: int
     replica: int
@@ -58,20 +58,20 @@ class TableEngine:
         threads: int = 0,
         full: Callable[[], str] = lambda: "",
     ) -> None:
-        """`full` says why nothing more may be written; empty while there is room."""
+        """`full` returns why the disk takes no writes; empty while there is room."""
         self.database = Database(directory / DATABASE, memory=memory, threads=threads)
         self.groups: dict[int, Group] = {}
         self.tables_lock = threading.Lock()
         """Held while tables are folded, altered or dropped."""
         self.hashes_due: list[tuple[Group, tuple[object, int], int]] = []
-        """Barriers that were applied: group, the index held for it, number of columns."""
+        """Applied barriers: the group, its held index, and the number of columns."""
         self.compares_due: list[tuple[Group, Compare]] = []
-        """What leaders' hashes were at barriers before."""
+        """Leaders' hashes to compare with our own."""
         self.counters: Counter[str] = Counter()
-        """What was done, for metrics."""
+        """Counts for metrics."""
         self._full = full
         self._restored: set[int] = set()
-        self._load_or_begin_anew()
+        self._load_or_reset()
 
     def close(self) -> None:
         """Close the database."""
@@ -80,7 +80,7 @@ class TableEngine:
 
     # Loading
 
-    def _load_or_begin_anew(self) -> None:
+    def _load_or_reset(self) -> None:
         try:
             self._load()
         except duckdb.Error as error:
@@ -88,7 +88,7 @@ class TableEngine:
                 raise
             with contextlib.suppress(duckdb.Error):
                 self._cursor.close()
-            self.database.begin_anew(error)
+            self.database.reset(error)
             self.groups.clear()
             self._load()
 
@@ -106,17 +106,17 @@ class TableEngine:
         self._count_rows(found.values())
         for number, group in found.items():
             known = self.groups.setdefault(number, group)
-            # First what there is to be looked for, then that it is there.
+            # The counts must be right before readers see the new layout.
             known.unfolded, known.folded = group.unfolded, group.folded
             known.replace(group.kept())
-        self._look_for_losses()
+        self._count_lost_transactions()
         self._next_table = 1 + max((int(name.partition("_")[2]) for name in self._tables()), default=0)
-        self._drop_strays()
+        self._drop_orphans()
 
-    def _look_for_losses(self) -> None:
-        """See whether transactions are missing at the end; the sidecar, told how far groups are, has them applied anew.
+    def _count_lost_transactions(self) -> None:
+        """Count transactions that are missing at the end of the database; the sidecar applies them again.
 
-        What is there is sound, each entry of DuckDB's log having a checksum, and all of it is of one moment.
+        What is left is consistent: each entry of DuckDB's log has a checksum, and only the end can be missing.
         """
         watermark = self.database.watermark
         self.counters["lost_transactions"] += max(0, watermark.read() - self._journal.last)
@@ -126,37 +126,37 @@ class TableEngine:
         listing = "SELECT table_name FROM duckdb_tables() WHERE NOT temporary AND table_name SIMILAR TO '[a-z]+_[0-9]+'"
         return [name for (name,) in self._cursor.execute(listing).fetchall()]
 
-    def _drop_strays(self) -> None:
-        """Delete tables that belong to nobody: of a restore that was cut short, or a log that nobody uses."""
+    def _drop_orphans(self) -> None:
+        """Drop tables that no group uses: of an interrupted restore, or an unused log."""
         layouts = [group.layout for group in self.groups.values() if group.layout is not None]
         used = {table for layout in layouts for table in (*layout.tables(), layout.log)}
         run(self._cursor, *(f"DROP TABLE {table}" for table in self._tables() if table not in used))
 
     def _count_rows(self, groups: Iterable[Group]) -> None:
-        """Find out how many rows groups have, that nobody reads yet."""
+        """Count the rows of groups that have no readers yet."""
         layouts = {group.number: (group, group.layout) for group in groups if group.layout is not None}
         sizes = dict(self._cursor.execute("SELECT table_name, estimated_size FROM duckdb_tables()").fetchall())
         for group, layout in layouts.values():
             group.folded = sizes.get(layout.rows, 0)
         for log in {layout.log for _, layout in layouts.values()}:
             for number, rows in self._cursor.execute(f"SELECT g, count(*) FROM {log} GROUP BY g").fetchall():
-                # A group that was restored past a damaged log has left rows in it.
+                # A group that was restored because of a damaged log has left rows in that log.
                 if number in layouts and layouts[number][1].log == log:
                     layouts[number][0].unfolded = rows
 
     def reopen(self) -> None:
-        """Open the database again, and believe what it holds."""
+        """Reopen the database and load the groups from it."""
         with self.tables_lock:
             with contextlib.suppress(duckdb.Error):
                 self._cursor.close()
             self.database.reopen()
-            self._load_or_begin_anew()
+            self._load_or_reset()
         self.counters["reopenings"] += 1
 
     # Opening and destroying
 
     def open(self, number: int, replica: int, *, table: str, partition: int) -> Opened:
-        """Get ready for a replica; one that is not known, or another one of the group, begins with nothing."""
+        """Open a replica; one that is unknown, or replaces another replica of the group, begins empty."""
         group = self.groups.get(number)
         if group is not None and group.metadata.replica != replica:
             self.destroy(number, group.metadata.replica)
@@ -178,7 +178,7 @@ class TableEngine:
         return Opened(group.metadata.applied, "ok") if group.metadata.applied else Opened(0, "empty")
 
     def destroy(self, number: int, replica: int) -> None:
-        """Delete a group, unless another replica of it lives here by now."""
+        """Delete a group, unless another replica of it is here."""
         group = self.groups.get(number)
         if group is None or group.metadata.replica != replica:
             return
@@ -194,7 +194,7 @@ class TableEngine:
             self._drop_log(layout)
 
     def mark_damaged(self, number: int, detail: str) -> None:
-        """Remember that a group's rows cannot be relied on, until it is restored."""
+        """Record that a group's rows are damaged, until it is restored."""
         group = self.groups.get(number)
         if group is not None and not group.metadata.damage:
             metadata = msgspec.structs.replace(group.metadata, damage=detail)
@@ -203,31 +203,31 @@ class TableEngine:
     # Applying
 
     def apply(self, requests: Sequence[Request]) -> list[Applied | Failed]:
-        """Apply what is asked, in as few transactions as possible; one answer to each request."""
-        works: dict[int, PendingEntries] = {}
-        accepted = [self._accept(works, request) for request in requests]
-        while unfinished := [work for work in works.values() if work.more]:
+        """Apply requests in as few transactions as possible; returns one answer per request."""
+        pending: dict[int, PendingEntries] = {}
+        accepted = [self._accept(pending, request) for request in requests]
+        while unfinished := [entries for entries in pending.values() if entries.more]:
             full = self._full()
             if full:
-                for work in unfinished:
-                    work.stop(full)
+                for entries in unfinished:
+                    entries.stop(full)
             else:
-                self._go_on(unfinished)
+                self._advance(unfinished)
         self._shorten_journal()
         self.counters["applied_entries"] += sum(len(request.apply.entries) for request in requests)
-        taken = zip(requests, accepted, strict=True)
-        return [_answer(request, works.get(request.group), was_taken) for request, was_taken in taken]
+        pairs = zip(requests, accepted, strict=True)
+        return [_answer(request, pending.get(request.group), was_accepted) for request, was_accepted in pairs]
 
-    def _accept(self, works: dict[int, PendingEntries], request: Request) -> bool:
+    def _accept(self, pending: dict[int, PendingEntries], request: Request) -> bool:
         group = self.groups.get(request.group)
         if group is None:
             return False
         if group.metadata.damage and request.apply.first == 1 and group.metadata.replica == request.replica:
-            self._begin_again(group)
-        return works.setdefault(request.group, PendingEntries(group)).add(request.replica, request.apply)
+            self._reset_group(group)
+        return pending.setdefault(request.group, PendingEntries(group)).add(request.replica, request.apply)
 
-    def _begin_again(self, group: Group) -> None:
-        """Give up a damaged group's rows: the sidecar's log reaches back to the beginning, so no snapshot will come."""
+    def _reset_group(self, group: Group) -> None:
+        """Drop a damaged group's rows: the sidecar sends the whole log instead of a snapshot."""
         metadata = GroupMetadata(
             replica=group.metadata.replica, table=group.metadata.table, partition=group.metadata.partition
         )
@@ -235,112 +235,112 @@ class TableEngine:
         try:
             self._restructure(group, Step(group.number, 0, metadata=metadata, begins=True), dropped)
         except duckdb.Error as error:
-            # Not even that can be read; it stays damaged, which the answer says.
+            # The tables cannot even be dropped; the group stays damaged, and the answer says so.
             self._recover(error)
             return
         group.forget_comparisons()
 
-    def _go_on(self, works: Sequence[PendingEntries]) -> None:
-        """Bring every one of these groups further, or stop it."""
+    def _advance(self, pending: Sequence[PendingEntries]) -> None:
+        """Apply the next part of each group, or stop the group."""
         try:
-            parts = [(work, *work.next_part()) for work in works]
-            alone = [bool(part) and part[0].stands_alone(work.group.metadata) for work, part, _ in parts]
+            parts = [(entries, *entries.next_part()) for entries in pending]
+            alone = [bool(part) and part[0].stands_alone(entries.group.metadata) for entries, part, _ in parts]
             together = [part for part, is_alone in zip(parts, alone, strict=True) if not is_alone]
             if together:
                 self._apply_together(together)
-            for (work, logged, _), is_alone in zip(parts, alone, strict=True):
+            for (entries, logged, _), is_alone in zip(parts, alone, strict=True):
                 if is_alone:
-                    self._apply_alone(work, logged[0])
+                    self._apply_alone(entries.group, logged[0])
         except (duckdb.Error, OSError, _FlushedError) as error:
             self._recover(error)
-            if len(works) > 1:
-                for work in works:
-                    if work.more:
-                        self._go_on([work])
-            elif works[0].more:
-                self._stop(works[0], error)
+            if len(pending) > 1:
+                for entries in pending:
+                    if entries.more:
+                        self._advance([entries])
+            elif pending[0].more:
+                self._stop(pending[0], error)
 
-    def _stop(self, work: PendingEntries, error: BaseException) -> None:
+    def _stop(self, entries: PendingEntries, error: BaseException) -> None:
         if is_damage(error):
-            self.mark_damaged(work.group.number, str(error))
-        work.stop(str(error).partition("\n")[0])
+            self.mark_damaged(entries.group.number, str(error))
+        entries.stop(str(error).partition("\n")[0])
 
     def _recover(self, error: BaseException) -> None:
         if is_fatal(error):
             self.reopen()
 
     def _apply_together(self, parts: Iterable[tuple[PendingEntries, list[IndexedEntry], int]]) -> None:
-        drafts: list[tuple[ApplyBatch, int]] = []
+        batches: list[tuple[ApplyBatch, int]] = []
         with self.database.transaction(self._cursor):
-            for work, part, last in parts:
-                draft = self._drafted(work, part)
-                if draft is not None:
-                    drafts.append((draft, last))
-            if not drafts:
+            for entries, part, last in parts:
+                batch = self._make_batch(entries, part)
+                if batch is not None:
+                    batches.append((batch, last))
+            if not batches:
                 return
-            self._flush([draft for draft, _ in drafts])
-            steps = [draft.step(last) for draft, last in drafts]
+            self._flush([batch for batch, _ in batches])
+            steps = [batch.step(last) for batch, last in batches]
             self._journal.write(self._cursor, steps)
-        self._hold_for_hashes(drafts)
-        for draft, _ in drafts:
-            # Before anybody can see that they are applied: what is not counted is not looked for.
-            draft.group.count(draft.written)
-            draft.group.note_stamps(draft.stamps)
-            self.counters["applied_rows"] += draft.written
+        self._hold_for_hashes(batches)
+        for batch, _ in batches:
+            # Before the applied index advances: readers skip the log of a group that counts no rows there.
+            batch.group.count(batch.written)
+            batch.group.note_stamps(batch.stamps)
+            self.counters["applied_rows"] += batch.written
         self._written(steps)
         self.counters["transactions"] += 1
 
-    def _drafted(self, work: PendingEntries, part: Sequence[IndexedEntry]) -> ApplyBatch | None:
-        draft = ApplyBatch(work.group)
+    def _make_batch(self, entries: PendingEntries, part: Sequence[IndexedEntry]) -> ApplyBatch | None:
+        batch = ApplyBatch(entries.group)
         try:
             for logged in part:
-                draft.take(logged, self._count_keys)
+                batch.take(logged, self._count_keys)
         except StateMachineError as error:
-            if draft.written:
+            if batch.written:
                 raise _FlushedError(str(error)) from error
-            work.stop(str(error))
+            entries.stop(str(error))
             return None
-        return draft
+        return batch
 
-    def _count_keys(self, draft: ApplyBatch, batch: pa.RecordBatch) -> int:
-        self._flush([draft])
-        layout = draft.layout
+    def _count_keys(self, batch: ApplyBatch, rows: pa.RecordBatch) -> int:
+        self._flush([batch])
+        layout = batch.layout
         keys = ", ".join(layout.keys)
-        self._cursor.register("asked", pa.Table.from_batches([batch.select(list(layout.keys))]))
+        self._cursor.register("requested", pa.Table.from_batches([rows.select(list(layout.keys))]))
         try:
-            there = f"(SELECT DISTINCT {keys} FROM asked) SEMI JOIN ({layout.source([])}) USING ({keys})"
+            there = f"(SELECT DISTINCT {keys} FROM requested) SEMI JOIN ({layout.source([])}) USING ({keys})"
             [(count,)] = self._cursor.execute(f"SELECT count(*) FROM {there}").fetchall()
         finally:
-            self._cursor.unregister("asked")
+            self._cursor.unregister("requested")
         return int(count)
 
-    def _flush(self, drafts: Iterable[ApplyBatch]) -> None:
-        """Put the rows of drafts into their logs."""
+    def _flush(self, batches: Iterable[ApplyBatch]) -> None:
+        """Insert the rows of batches into their logs."""
         by_log: dict[str, tuple[list[int], list[EntryRows]]] = {}
-        for draft in drafts:
-            if draft.pieces:
-                groups, pieces = by_log.setdefault(draft.layout.log, ([], []))
-                taken = draft.take_pieces()
-                groups += [draft.group.number] * len(taken)
+        for batch in batches:
+            if batch.pieces:
+                groups, pieces = by_log.setdefault(batch.layout.log, ([], []))
+                taken = batch.take_pieces()
+                groups += [batch.group.number] * len(taken)
                 pieces += taken
         for log, (groups, pieces) in by_log.items():
             insert(self._cursor, log, log_rows(groups, pieces))
 
-    def _hold_for_hashes(self, drafts: Iterable[tuple[ApplyBatch, int]]) -> None:
-        """See that the rows at a barrier stay readable: before the group moves on, or folding could be faster."""
-        for draft, _ in drafts:
-            for index in draft.hashes:
-                schema = draft.metadata.schema
-                self.hashes_due.append((draft.group, draft.group.hold(index), schema.version if schema else 0))
-            self.compares_due += [(draft.group, compare) for compare in draft.compares]
+    def _hold_for_hashes(self, batches: Iterable[tuple[ApplyBatch, int]]) -> None:
+        """Hold the indexes of barriers before the applied index advances, or folding could pass them."""
+        for batch, _ in batches:
+            for index in batch.hashes:
+                schema = batch.metadata.schema
+                self.hashes_due.append((batch.group, batch.group.hold(index), schema.version if schema else 0))
+            self.compares_due += [(batch.group, compare) for compare in batch.compares]
 
-    def _apply_alone(self, work: PendingEntries, logged: IndexedEntry) -> None:
+    def _apply_alone(self, group: Group, logged: IndexedEntry) -> None:
         if isinstance(logged.entry, Expire):
-            self._expire(work.group, logged.at, logged.entry)
+            self._expire(group, logged.at, logged.entry)
         elif isinstance(logged.entry, LogTime):
-            self._commit([begin(work.group, logged.at, logged.entry.at)])
+            self._commit([begin(group, logged.at, logged.entry.at)])
         elif isinstance(logged.entry, AddColumns):
-            self._add_columns(work.group, logged.at, logged.entry)
+            self._add_columns(group, logged.at, logged.entry)
 
     def _expire(self, group: Group, index: int, entry: Expire) -> None:
         time, due = within_bounds(group.metadata, entry)
@@ -358,7 +358,7 @@ class TableEngine:
         log, statements = self._log_for(group.number, schema)
         rows = metadata.rows or self.table_number()
         layout = TableLayout(group.number, schema, rows=rows, log=log, changes=entry.changes)
-        statements += layout.create() if old is None else old.become(layout)
+        statements += layout.create() if old is None else old.migrate_to(layout)
         forgotten = index if entry.changes and not metadata.changes else metadata.forgotten
         changed = {"schema": schema, "changes": entry.changes, "rows": rows, "log": log, "forgotten": forgotten}
         step = Step(group.number, index, metadata=msgspec.structs.replace(metadata, **changed))
@@ -369,9 +369,9 @@ class TableEngine:
     # Restoring
 
     def adopt(self, number: int, replica: int, kept: KeptGroup, fill: Callable[[TableLayout, Cursor], None]) -> None:
-        """Let a restored group take the place of what is there. `fill` adds its rows of the log, given where it is.
+        """Replace a group with a restored one. `fill` inserts its rows of the log, given the layout.
 
-        Its other tables were made and filled before, under the number in its head; they go if it cannot be.
+        Its other tables already exist, under the number in its metadata; they are dropped if this fails.
         """
         group, metadata, schema = self.groups.get(number), kept.metadata, kept.metadata.schema
         layout: TableLayout | None = None
@@ -394,12 +394,12 @@ class TableEngine:
         self._restored.add(number)
         group.forget_comparisons()
 
-    # Steps
+    # Journal
 
     def _restructure(
         self, group: Group, step: Step, statements: Sequence[str], *, fill: Callable[[Cursor], None] | None = None
     ) -> None:
-        """Change tables and take a step, in one transaction. Whoever reads meanwhile finds out, and reads again."""
+        """Change tables and write a step in one transaction; readers notice it and query again."""
         layout = group.layout
         with self.tables_lock:
             group.layout = None
@@ -417,7 +417,7 @@ class TableEngine:
             self._written([step])
 
     def _counts_after(self, group: Group, step: Step) -> tuple[int, int]:
-        """How many rows a group will have in the log and folded."""
+        """Return how many rows the group will have in the log and folded."""
         if step.metadata is None or not step.begins:
             return group.unfolded, group.folded
         coming = Group(group.number, KeptGroup(step.metadata, []))
@@ -436,7 +436,7 @@ class TableEngine:
             _take_step(self.groups, step)
 
     def _shorten_journal(self) -> None:
-        """Write heads out once the journal is long. Should that fail, it simply stays as it is."""
+        """Replace a long journal by the groups' present state. If that fails, the journal stays as it is."""
         changed = self._journal.changed
         if changed is None or self._full():
             return
@@ -453,14 +453,14 @@ class TableEngine:
     # Tables
 
     def table_number(self) -> int:
-        """Return a number that no table has yet."""
+        """Return an unused number for tables."""
         number, self._next_table = self._next_table, self._next_table + 1
         return number
 
     def _log_for(self, number: int, schema: RowSchema) -> tuple[int, list[str]]:
-        """Return the number of the log that a group of this schema writes to, and how to make it if it is not there."""
+        """Return the number of the log for a schema, and the statements that create it if it does not exist."""
         layouts = [group.layout for group in self.groups.values() if group.layout is not None]
-        # What one group cannot read may be what others share with it.
+        # The damage of one group may be in the log that it shares.
         damaged = {group.metadata.log for group in self.groups.values() if group.metadata.damage}
         for layout in layouts:
             if signature(layout.schema) == signature(schema) and layout.log_number not in damaged:
@@ -469,7 +469,7 @@ class TableEngine:
         return made.log_number, [made.create_log()]
 
     def _drop_log(self, layout: TableLayout) -> None:
-        """Delete a log that nobody writes to any more."""
+        """Drop a log that no group uses any more."""
         logs = {group.layout.log for group in self.groups.values() if group.layout is not None}
         if layout.log not in logs:
             with self.tables_lock:
@@ -477,19 +477,19 @@ class TableEngine:
 
 
 def _drop(group: Group) -> list[str]:
-    """How to delete a group's rows; what is damaged is not read for it."""
+    """Return the statements that delete a group's rows, without reading damaged ones."""
     return [] if group.layout is None else group.layout.drop(from_log=not group.metadata.damage)
 
 
 class _FlushedError(Exception):
-    """A group failed after some of its rows were in the transaction already, which has to go."""
+    """A group failed after some of its rows were inserted, so the transaction must be rolled back."""
 
 
-def _answer(request: Request, work: PendingEntries | None, accepted: bool) -> Applied | Failed:
-    if work is None:
+def _answer(request: Request, entries: PendingEntries | None, accepted: bool) -> Applied | Failed:
+    if entries is None:
         return Failed(f"group {request.group} is not open: open it first")
-    applied = work.group.metadata.applied
-    return Applied(applied) if accepted and applied >= request.apply.last else Failed(work.failure)
+    applied = entries.group.metadata.applied
+    return Applied(applied) if accepted and applied >= request.apply.last else Failed(entries.failure)
 
 
 def _take_step(groups: dict[int, Group], step: Step) -> None:

@@ -1,23 +1,23 @@
-"""The DuckDB tables that hold a group's rows, and the SQL that makes, fills and reads them.
+"""The DuckDB tables of a group, and the SQL that creates, fills and reads them.
 
-    log_k       rows as they were logged, of all groups with the same column types: one statement of a transaction
+    log_k       rows as they were logged, of all groups with the same column types: one statement per transaction
                 serves them all, and a statement costs 1.5-2 ms whatever its size
-    rows_n      the rows of one partition as of some index: what folding made of the log
-    old_n       what folding replaced in `rows_n` while somebody may still ask for it
-    changes_n   what folding took out of the log, for tables that keep their changes
+    rows_n      the folded rows of one partition as of some index
+    old_n       rows of `rows_n` that folding replaced while a pin or scan may still need them
+    changes_n   rows that folding removed from the log, for tables that keep their changes
 
-Columns are called c0, c1, ... in the order of the table's schema, because DuckDB does not tell `A` from `a`. Beside
-them:
+Columns are called c0, c1, ... in the order of the table's schema, because DuckDB ignores the case of names. Further
+columns are:
 
-    g, i, s     group, log index, place within the entry
-    op          0 the row is there from here on, 1 it is gone
-    u, x        in `old_n`: the row (x: there was one) is as it was before index u
+    g, i, s     group, log index, position within the entry
+    op          0 the row was written, 1 it was deleted
+    u, x        in `old_n`: the row as it was before index u (x: whether it existed)
 
 The newest row of a key is the one in the log with the highest (i, s), else the one in `rows_n`. As of an earlier index
-p that is: what `old_n` kept for the lowest u past p; else the log up to p; else `rows_n`. (The first two never both
-know a key: what is kept in `old_n` past p was folded past p.)
+p it is the one in `old_n` with the lowest u > p, else the one in the log up to p, else the one in `rows_n`. (A key is
+never in both of the first two: what `old_n` keeps with u > p was folded after p.)
 
-A table without a primary key is never changed but by adding rows, so `rows_n` carries (i, s), which is its key.
+A table without a primary key only gains rows, so `rows_n` carries (i, s), which is its key.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ _LOG_HEAD_SQL: Final = "g BIGINT, i BIGINT, s INTEGER, op TINYINT"
 
 
 def signature(schema: RowSchema) -> tuple[str, ...]:
-    """What groups must have in common to share a log."""
+    """Return the column types; groups share a log if theirs are equal."""
     return tuple(column.duckdb for column in schema.columns)
 
 
 def physical_schema(columns: Sequence[ColumnDef], *, at: Sequence[int] = ()) -> pa.Schema:
-    """Return the Arrow schema of these columns by the names they have in DuckDB."""
+    """Return the Arrow schema of columns, with their names in DuckDB."""
     places = at or range(len(columns))
     return pa.schema([(f"c{place}", arrow_type(column.type)) for place, column in zip(places, columns, strict=True)])
 
 
 def literal(column: ColumnDef) -> str:
-    """Return the column's default in SQL."""
+    """Return a column's default as SQL."""
     value = default_scalar(column).as_py()
     if value is None:
         return f"CAST(NULL AS {column.duckdb})"
@@ -63,7 +63,7 @@ def literal(column: ColumnDef) -> str:
 
 
 class TableLayout:
-    """Where a group's rows are. Compared by identity: another object means that they are elsewhere."""
+    """The tables of one group. Compared by identity: another object means other tables."""
 
     def __init__(self, group: int, schema: RowSchema, *, rows: int, log: int, changes: bool) -> None:
         self.group = group
@@ -73,29 +73,29 @@ class TableLayout:
         self.log_number = log
         self.rows = f"rows_{rows}"
         self.old = f"old_{rows}"
-        self.kept = f"changes_{rows}"
+        self.change_table = f"changes_{rows}"
         self.log = f"log_{log}"
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
-        """All columns."""
+        """The names of all columns in DuckDB."""
         return tuple(f"c{place}" for place in range(self.schema.version))
 
     @cached_property
     def keyed(self) -> bool:
-        """Whether rows have a primary key."""
+        """Whether the table has a primary key."""
         return bool(self.schema.primary_key)
 
     @cached_property
     def keys(self) -> tuple[str, ...]:
-        """The columns that tell rows apart."""
+        """The columns that identify a row."""
         names = self.schema.names
         return tuple(f"c{names.index(name)}" for name in self.schema.primary_key) or ("i", "s")
 
-    # Making
+    # Creating and altering
 
     def create(self) -> list[str]:
-        """Make the partition's own tables."""
+        """Return the statements that create the partition's own tables."""
         typed = ", ".join(f"c{place} {column.duckdb}" for place, column in enumerate(self.schema.columns))
         if not self.keyed:
             return [f"CREATE TABLE {self.rows} (i BIGINT, s INTEGER, {typed})", *self.create_changes(typed)]
@@ -106,39 +106,39 @@ class TableLayout:
         ]
 
     def create_changes(self, typed: str) -> list[str]:
-        """Make the change table, where one is kept."""
-        return [f"CREATE TABLE {self.kept} (i BIGINT, s INTEGER, op TINYINT, {typed})"] if self.changes else []
+        """Return the statement that creates the change table, if changes are kept."""
+        return [f"CREATE TABLE {self.change_table} (i BIGINT, s INTEGER, op TINYINT, {typed})"] if self.changes else []
 
     def create_log(self) -> str:
-        """Make the log."""
+        """Return the statement that creates the log."""
         typed = ", ".join(f"c{place} {column.duckdb}" for place, column in enumerate(self.schema.columns))
         return f"CREATE TABLE {self.log} ({_LOG_HEAD_SQL}, {typed})"
 
     def tables(self) -> list[str]:
-        """Name the partition's own tables."""
-        return [self.rows, *([self.old] if self.keyed else []), *([self.kept] if self.changes else [])]
+        """Return the names of the partition's own tables."""
+        return [self.rows, *([self.old] if self.keyed else []), *([self.change_table] if self.changes else [])]
 
     def drop(self, *, from_log: bool = True) -> list[str]:
-        """Delete everything of the group; its part of the log only if that can be read."""
+        """Return the statements that delete the group; with `from_log`, also its part of the log."""
         tables = [f"DROP TABLE {table}" for table in self.tables()]
         return [*tables, f"DELETE FROM {self.log} WHERE g = {self.group}"] if from_log else tables
 
-    def become(self, other: TableLayout) -> list[str]:
-        """Turn into a layout with more columns, or with changes kept or not, in the same tables but another log."""
+    def migrate_to(self, other: TableLayout) -> list[str]:
+        """Return the statements that add columns or turn changes on or off; the log may be another one."""
         added = list(enumerate(other.schema.columns))[self.schema.version :]
-        kept = [table for table in self.tables() if table in other.tables()]
+        common = [table for table in self.tables() if table in other.tables()]
         statements = [
             f"ALTER TABLE {table} ADD COLUMN c{place} {column.duckdb} DEFAULT {literal(column)}"
-            for table in kept
+            for table in common
             for place, column in added
         ]
         if other.changes and not self.changes:
             typed = ", ".join(f"c{place} {column.duckdb}" for place, column in enumerate(other.schema.columns))
             statements += other.create_changes(typed)
         elif self.changes and not other.changes:
-            statements.append(f"DROP TABLE {self.kept}")
+            statements.append(f"DROP TABLE {self.change_table}")
         if other.log != self.log:
-            # A deleted row has no values, the new columns included; nobody looks at them.
+            # Deleted rows get the defaults too; their values are never read.
             values = ", ".join(["g, i, s, op", *self.columns, *(literal(column) for _, column in added)])
             statements.append(f"INSERT INTO {other.log} SELECT {values} FROM {self.log} WHERE g = {self.group}")
             statements.append(f"DELETE FROM {self.log} WHERE g = {self.group}")
@@ -147,10 +147,10 @@ class TableLayout:
     # Reading
 
     def source(self, columns: Sequence[str], *, at: int | None = None, among: str = "", folded: bool = False) -> str:
-        """A query of the rows as they are, or as they were at an index that is held; with their keys.
+        """Return a query for the rows with their keys, at the newest index or at a held one.
 
-        `among` is a relation of keys to look up; all rows where it is left out. `folded` says that nothing of the group
-        is in the log, as far as whoever asks has to know: that makes the query two thirds cheaper.
+        `among` is a relation of keys to look up; without it all rows are read. With `folded` the log is not read, which
+        is correct if the group has no rows there that the caller must see, and two thirds cheaper.
         """
         wanted = ", ".join(dict.fromkeys([*self.keys, *columns]))
         if folded and at is None:
@@ -174,7 +174,7 @@ class TableLayout:
         )
 
     def newest(self, wanted: str, *, until: int | None = None, only: str = "") -> str:
-        """A query of the last row of each key in the log."""
+        """Return a query for the last row of each key in the log."""
         bound = "" if until is None else f" AND i <= {until}"
         return (
             f"SELECT op, {wanted} FROM {self.log}{only} WHERE g = {self.group}{bound} "
@@ -188,20 +188,22 @@ class TableLayout:
         )
 
     def changed(self, columns: Sequence[str]) -> str:
-        """A query of all changes that are kept, folded or not."""
+        """Return a query for all changes that are kept, folded or not."""
         wanted = ", ".join(["i, s, op", *columns])
-        return f"SELECT {wanted} FROM {self.kept} UNION ALL SELECT {wanted} FROM {self.log} WHERE g = {self.group}"
+        return (
+            f"SELECT {wanted} FROM {self.change_table} UNION ALL SELECT {wanted} FROM {self.log} WHERE g = {self.group}"
+        )
 
     # Folding
 
     def fold(self, *, until: int, keep_for: int | None) -> list[str]:
-        """Merge the log up to an index into the partition's tables; `keep_for` is the newest pin before it."""
+        """Return the statements that fold the log up to an index; `keep_for` is the newest readable index before it."""
         columns, keys = ", ".join(self.columns), ", ".join(self.keys)
         where = f"WHERE g = {self.group} AND i <= {until}"
         statements = []
         if self.changes:
             statements.append(
-                f"INSERT INTO {self.kept} SELECT i, s, op, {columns} FROM {self.log} {where} ORDER BY i, s"
+                f"INSERT INTO {self.change_table} SELECT i, s, op, {columns} FROM {self.log} {where} ORDER BY i, s"
             )
         if not self.keyed:
             statements.append(f"INSERT INTO {self.rows} SELECT i, s, {columns} FROM {self.log} {where} ORDER BY i, s")
@@ -217,7 +219,7 @@ class TableLayout:
         return [*statements, f"DELETE FROM {self.log} {where}"]
 
     def _keep_old(self, *, until: int, keep_for: int) -> str:
-        """Keep what is about to be replaced, once for each key since the newest pin."""
+        """Return the statement that keeps the rows to be replaced, once per key since `keep_for`."""
         keys, rows = ", ".join(self.keys), self.rows
         values = ", ".join(f"{'f' if column in self.keys else 'r'}.{column}" for column in self.columns)
         return (
@@ -226,6 +228,6 @@ class TableLayout:
             f"ANTI JOIN (SELECT {keys} FROM {self.old} WHERE u > {keep_for}) o USING ({keys})"
         )
 
-    def forget_old(self, oldest_pin: int | None) -> str:
-        """Delete what nobody can ask for any more."""
-        return f"DELETE FROM {self.old}" + ("" if oldest_pin is None else f" WHERE u <= {oldest_pin}")
+    def forget_old(self, oldest_readable: int | None) -> str:
+        """Return the statement that deletes old rows that no pin or scan needs."""
+        return f"DELETE FROM {self.old}" + ("" if oldest_readable is None else f" WHERE u <= {oldest_readable}")

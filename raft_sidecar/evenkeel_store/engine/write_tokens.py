@@ -1,6 +1,6 @@
-"""Which tokens were applied, and what came of them: the last 1,024 of each writer.
+"""Write tokens that were applied, and their results: the last 1,024 of each writer.
 
-A transaction works on copies of the writers it touches, so that one that fails leaves nothing behind.
+A transaction works on copies of the writers that it changes, so a failed one leaves no trace.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["LastUse", "TokenUse", "UncommittedTokens", "WriteTokens"]
 
 
 class TokenUse(Struct, array_like=True, frozen=True, gc=False):
-    """A token that was applied; `result` is empty where everything was done that was asked."""
+    """An applied token; `result` is empty if the write was carried out."""
 
     writer: str
     sequence: int
@@ -26,13 +26,13 @@ class TokenUse(Struct, array_like=True, frozen=True, gc=False):
 
 
 class LastUse(NamedTuple):
-    """A writer's last token. Every further one changes it, whatever its stamp."""
+    """A writer's last use of a token. Every further use changes it, whatever its stamp."""
 
     at: int
     kept: int
-    """How many of its tokens are kept."""
+    """How many of the writer's tokens are stored."""
     oldest: int
-    """The lowest of those."""
+    """The lowest sequence of those."""
 
 
 class _Writer:
@@ -67,7 +67,7 @@ class WriteTokens:
     def __init__(self, uses: Iterable[TokenUse] = ()) -> None:
         self._writers: dict[str, _Writer] = {}
         self.newest = 0
-        """The newest time at which one was used."""
+        """The latest time at which a token was used."""
         for use in uses:
             self.use(use)
 
@@ -75,34 +75,34 @@ class WriteTokens:
         return len(self._writers)
 
     def is_new(self, writer: str, sequence: int) -> bool:
-        """Whether no entry with this token was applied: neither one we know of nor one we had to forget."""
+        """Whether the token was never applied, as far as is known: False for tokens too old to be stored."""
         known = self._writers.get(writer)
         return known is None or known.is_new(sequence)
 
     def result(self, writer: str, sequence: int) -> str | None:
-        """Return what came of a token; None where it never was applied, or long ago."""
+        """Return the result of a token; None if it was never applied or is no longer stored."""
         known = self._writers.get(writer)
         return None if known is None else known.results.get(sequence)
 
     def use(self, use: TokenUse) -> None:
-        """Take note of a token, and forget the oldest of its writer where there are too many."""
+        """Add a token, and drop the oldest of its writer if there are too many."""
         self._writers.setdefault(use.writer, _Writer()).use(use.sequence, use.result, use.at)
         self.newest = max(self.newest, use.at)
 
     def silent_since(self, time: int) -> list[str]:
-        """Name the writers whose last token is not younger than a time."""
+        """Return the writers whose last use is not later than a time."""
         return [name for name, writer in self._writers.items() if writer.last <= time]
 
     def used_after(self, time: int) -> list[str]:
-        """Name the writers whose last token is younger than a time."""
+        """Return the writers whose last use is later than a time."""
         return [name for name, writer in self._writers.items() if writer.last > time]
 
     def times(self) -> list[int]:
-        """Return when each writer used its last token."""
+        """Return the time of each writer's last use."""
         return [writer.last for writer in self._writers.values()]
 
     def last_uses(self) -> dict[str, LastUse]:
-        """Return the last token of each writer."""
+        """Return the last use of each writer."""
         return {
             name: LastUse(writer.last, len(writer.results), writer.oldest[0]) for name, writer in self._writers.items()
         }
@@ -112,12 +112,12 @@ class WriteTokens:
         for writer in writers:
             self._writers.pop(writer, None)
 
-    def draft(self) -> UncommittedTokens:
-        """Begin to change tokens without changing these."""
+    def begin(self) -> UncommittedTokens:
+        """Return a copy-on-write view for one transaction."""
         return UncommittedTokens(self)
 
     def all(self) -> list[TokenUse]:
-        """Return every token that is kept, in an order in which `use` ends at the same state."""
+        """Return all stored tokens, in an order that recreates the same state."""
         return [
             TokenUse(name, sequence, writer.results[sequence], writer.last)
             for name, writer in sorted(self._writers.items())
@@ -126,7 +126,7 @@ class WriteTokens:
 
 
 class UncommittedTokens:
-    """Tokens as they will be once a transaction is durable; writers are copied when they are first touched."""
+    """The tokens after a transaction; writers are copied when they are first changed."""
 
     def __init__(self, tokens: WriteTokens) -> None:
         self._tokens = tokens
@@ -134,12 +134,12 @@ class UncommittedTokens:
         self.uses: list[TokenUse] = []
 
     def is_new(self, writer: str, sequence: int) -> bool:
-        """Whether no entry with this token was applied, before or within the draft."""
+        """Whether the token was never applied, before the transaction or in it."""
         touched = self._touched.get(writer)
         return self._tokens.is_new(writer, sequence) if touched is None else touched.is_new(sequence)
 
     def use(self, use: TokenUse) -> None:
-        """Take note of a token."""
+        """Add a token."""
         touched = self._touched.get(use.writer)
         if touched is None:
             known = self._tokens._writers.get(use.writer)

@@ -1,4 +1,4 @@
-"""How a store asks the others, which it does seldom: a connection for each question, as any client makes them."""
+"""How a store asks other stores, as a Flight client; requests are rare, so each opens its own connection."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from evenkeel.wire.flight import GroupStatus, RebuildRequest, StatusRequest, Sta
 
 __all__ = ["Credentials", "PeerStoreClient"]
 
-_SECONDS: Final = 15.0
+_TIMEOUT: Final = 15.0
 
 
 class Credentials(Struct, frozen=True, kw_only=True):
-    """What a store shows to others and expects of them."""
+    """The tokens and certificates that a store presents to other stores, and the CA that it trusts."""
 
     tokens: Callable[[], list[bytes]] | None = None
     ca: Path | None = None
@@ -29,25 +29,25 @@ class Credentials(Struct, frozen=True, kw_only=True):
     key: Path | None = None
 
     def connections(self) -> Connections:
-        """To all stores; read anew each time, for Secrets change."""
+        """Return connections with the present tokens and files; Secrets may change."""
         tokens = self.tokens() if self.tokens is not None else []
         return Connections(token=tokens[0].decode() if tokens else "", ca=self.ca, cert=self.cert, key=self.key)
 
 
 class PeerStoreClient:
-    """See `evenkeel_store.maintenance.replica_repair.Others`."""
+    """Implements `evenkeel_store.maintenance.replica_repair.PeerStores` over Flight."""
 
     def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials
 
     async def status(self, address: str, table: str, partition: int) -> GroupStatus | None:
-        """What a store has of a partition; None where it has nothing."""
+        """Return the status of a store's replica of a partition; None if it has none."""
         request = StatusRequest(table=table, partition=partition)
         found = decode(StatusResult, await self._ask(address, "status", encode(request)))
         return next(iter(found.groups), None)
 
     async def rebuild(self, address: str, request: RebuildRequest) -> None:
-        """Have a store build its replica anew."""
+        """Make a store discard and restore its replica."""
         await self._ask(address, "rebuild", encode(request))
 
     async def _ask(self, address: str, action: str, body: bytes) -> bytes:
@@ -55,7 +55,7 @@ class PeerStoreClient:
             with contextlib.closing(self._credentials.connections()) as connections:
                 try:
                     [result] = connections.to(address).do_action(
-                        flight.Action(action, body), connections.options(_SECONDS)
+                        flight.Action(action, body), connections.options(_TIMEOUT)
                     )
                 except (pa.ArrowException, OSError) as error:
                     raise store_error(error) from None

@@ -1,4 +1,4 @@
-"""The command `evenkeel-store`: errors a person can mend are one line, without a traceback."""
+"""The command `evenkeel-store`. Errors that a user can fix are one line, without a traceback."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a store; the exit status says whether anything was wrong."""
+    """Run a store; returns the exit status."""
     try:
         options = parse_options(sys.argv[1:] if arguments is None else arguments, os.environ)
         set_up_logs(level=options.log_level, form=options.log_format, store=options.store)

@@ -1,4 +1,4 @@
-"""What the process is told by flags and environment."""
+"""The options of the process, from flags and the environment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Options", "parse_options"]
 
 
 class Options(Struct, frozen=True, kw_only=True):
-    """Everything the process is told."""
+    """All options of the process."""
 
     store: str
     keys: Keys
@@ -50,31 +50,31 @@ _FLAGS: Final = (
     Flag("namespace", "namespace of the StoreCluster", "default"),
     Flag("store-cluster", "name of the StoreCluster", None),
     Flag("data", "directory for the tables", None),
-    Flag("socket", "the sidecar's unix socket", None),
-    Flag("listen", "HOST:PORT for clients, by Arrow Flight", "0.0.0.0:7410"),
+    Flag("socket", "path of the sidecar's unix socket", None),
+    Flag("listen", "HOST:PORT of the Arrow Flight server", "0.0.0.0:7410"),
     Flag("http", "HOST:PORT for /healthz, /readyz and /metrics", "127.0.0.1:7490"),
     *ETCD_FLAGS,
-    Flag("tls-cert", "certificate to show to clients; with it, they speak TLS only"),
-    Flag("tls-key", "key of that certificate"),
-    Flag("tls-client-ca", "authority of clients' certificates; with it, they have to show one"),
-    Flag("tls-ca", "authority of the other stores' certificates, whom this one asks when replicas are compared"),
-    Flag("token-file", "file with the tokens that clients may use, one a line; by default no token is asked for"),
-    Flag("memory", "most memory for the database, like 2Gi; by default 80% of the machine's"),
-    Flag("threads", "threads of the database for one query; 0 for as many as there are cores", "1"),
-    Flag("reserve", "room to leave on the disk: below it nothing is written", "256Mi"),
-    Flag("credit", "bytes of entries to take from the sidecar at once", str(DEFAULT_CREDIT)),
-    Flag("writer-seconds", "seconds after which a silent writer's tokens are forgotten", "86400"),
-    Flag("compare-seconds", "seconds after which the replicas of a partition that has changed are compared", "3600"),
-    Flag("heal", "build a replica anew, by itself, that has other rows than most", "yes", ("yes", "no")),
-    Flag("drain-seconds", "seconds to wait for others to take over what is led here, before stopping", "10"),
-    Flag("grace-seconds", "seconds to let reads and writes under way finish, before stopping", "5"),
+    Flag("tls-cert", "certificate of this store; with it, clients must use TLS"),
+    Flag("tls-key", "key of --tls-cert"),
+    Flag("tls-client-ca", "CA of client certificates; with it, clients must present one"),
+    Flag("tls-ca", "CA of the other stores' certificates, for comparing replicas"),
+    Flag("token-file", "file with the access tokens of clients, one per line; by default none is required"),
+    Flag("memory", "memory limit of the database, like 2Gi; by default 80% of the machine's"),
+    Flag("threads", "database threads per query; 0 for one per core", "1"),
+    Flag("reserve", "free disk space below which writes are refused", "256Mi"),
+    Flag("credit", "bytes of entries that the sidecar may send ahead", str(DEFAULT_CREDIT)),
+    Flag("writer-seconds", "seconds after which the write tokens of a silent writer expire", "86400"),
+    Flag("compare-seconds", "seconds between comparisons of a changed partition's replicas", "3600"),
+    Flag("heal", "rebuild a replica automatically if its rows differ from the majority", "yes", ("yes", "no")),
+    Flag("drain-seconds", "seconds to wait for leaderships to be handed over before stopping", "10"),
+    Flag("grace-seconds", "seconds to let requests finish before stopping", "5"),
     *LOG_FLAGS,
 )
 
 
 def parse_options(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
-    """Read the flags, and what they leave open from the environment; InvalidInputError names the flag."""
-    about = "Keeps the tables of one store, beside its raft sidecar, and serves them by Arrow Flight."
+    """Read the flags, then the environment for flags that are not given; InvalidInputError names the flag."""
+    about = "Store tables beside a raft sidecar and serve them over Arrow Flight."
     flags = Flags(_FLAGS, arguments, environment, program="evenkeel-store", about=about)
     return Options(
         store=flags.name("store"),
@@ -114,5 +114,5 @@ def _tls(flags: Flags) -> ServerTls | None:
     if cert is None and key is None and authority is None:
         return None
     if cert is None or key is None:
-        raise InvalidInputError("--tls-cert and --tls-key belong together: give both or none")
+        raise InvalidInputError("--tls-cert and --tls-key must be given together")
     return ServerTls(cert, key, authority)

@@ -1,7 +1,7 @@
-"""Machine, socket, routes, housekeeping and Flight, run together until told to stop, and their orderly end.
+"""The store process: state machine, socket, routes, maintenance and Flight server, run together until a signal.
 
-In a pod the sidecar is told to stop only after this process has ended. So on SIGTERM the store asks it to hand over
-what is led here, waits for that, and only then stops answering clients.
+In a pod the sidecar is stopped only after this process has ended. So on SIGTERM the store first asks the sidecar to
+hand over all leaderships and waits for that, and only then stops serving clients.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from evenkeel.errors import InvalidInputError
 from evenkeel.metastore.etcd_metastore import EtcdMetastore
 from evenkeel.routing.route_follower import follow
 from evenkeel.routing.routing_table import RoutingTable
-from evenkeel.runtime.http_server import Answer, HttpServer
+from evenkeel.runtime.http_server import Response, HttpServer
 from evenkeel.versions import Feature, supports
 from evenkeel.wire.store_socket import StoreSocket
 from evenkeel_store.maintenance.leader_maintenance import LeaderMaintenance
@@ -40,62 +40,65 @@ _Tokens = Callable[[], list[bytes]]
 
 
 async def run_store(options: Options) -> None:
-    """Run until SIGTERM or SIGINT, or until something fails for good."""
-    asked = _signalled()
+    """Run until SIGTERM, SIGINT or a permanent failure."""
+    stopping = _stop_signal()
     state_machine = StoreStateMachine(
         options.data, memory=options.memory, threads=options.threads, reserve=options.reserve
     )
     try:
-        _tell_damage(state_machine)
+        _report_damage(state_machine)
         async with EtcdMetastore(options.etcd) as metastore:
-            await _run(options, state_machine, metastore, asked)
+            await _run(options, state_machine, metastore, stopping)
     finally:
         await state_machine.stop()
     log.info("stopped")
 
 
-def _tell_damage(state_machine: StoreStateMachine) -> None:
+def _report_damage(state_machine: StoreStateMachine) -> None:
     if state_machine.engine.database.damage:
-        log.error("the database was damaged and is put aside: %s", state_machine.engine.database.damage)
+        log.error(
+            "the database was damaged and has been set aside; its partitions will be restored: %s",
+            state_machine.engine.database.damage,
+        )
     if lost := state_machine.counters["lost_transactions"]:
-        log.error("the database's log is damaged: %d transactions are gone, and have to be applied again", lost)
+        log.error("the database's write-ahead log is damaged: %d transactions are lost and will be applied again", lost)
 
 
 async def _run(
-    options: Options, state_machine: StoreStateMachine, metastore: EtcdMetastore, asked: asyncio.Event
+    options: Options, state_machine: StoreStateMachine, metastore: EtcdMetastore, stopping: asyncio.Event
 ) -> None:
     sidecar = StoreSocket(
         options.socket, volume=state_machine.volume, state_machine=state_machine, credit=options.credit
     )
     routes = RoutingTable(options.keys)
     service = StoreService(state_machine, sidecar, routes, store=options.store)
-    house = LeaderMaintenance(
+    maintenance = LeaderMaintenance(
         service,
         writer_seconds=options.writer_seconds,
         keeps_time=lambda: supports(sidecar.cluster_version, Feature.LOG_TIME),
     )
-    state_machine.on_role = house.schedule
+    state_machine.on_role = maintenance.enqueue
     tokens = _tokens(options)
-    healer = ReplicaRepairer(service, PeerStoreClient(_credentials(options, tokens)), heals=options.heals)
-    async with _serving(options, service, tokens) as server, _pages(options, state_machine, sidecar) as http_port:
+    repairer = ReplicaRepairer(service, PeerStoreClient(_credentials(options, tokens)), heals=options.heals)
+    async with _serving(options, service, tokens) as server, _http_server(options, state_machine, sidecar) as http_port:
         log.info("running", extra={"flight_port": server.port, "http_port": http_port, "volume": state_machine.volume})
-        await _until(
-            asked,
+        await _run_until(
+            stopping,
             sidecar.run(),
-            follow(metastore, routes, changed=house.table_changed),
-            house.run(),
-            ReplicaComparer(service, healer, seconds=options.compare_seconds).run(),
-            _end_idle(server.scanner),
-            last=lambda: _drain(sidecar, options.drain_seconds),
+            follow(metastore, routes, changed=maintenance.table_changed),
+            maintenance.run(),
+            ReplicaComparer(service, repairer, seconds=options.compare_seconds).run(),
+            _end_idle_scans(server.scanner),
+            last=lambda: _hand_over(sidecar, options.drain_seconds),
         )
 
 
-async def _until(
-    asked: asyncio.Event, *works: Coroutine[Any, Any, None], last: Callable[[], Coroutine[Any, Any, None]]
+async def _run_until(
+    stopping: asyncio.Event, *works: Coroutine[Any, Any, None], last: Callable[[], Coroutine[Any, Any, None]]
 ) -> None:
-    """Let all of them run until a signal comes or one of them fails; with a signal, do one last thing."""
+    """Run all coroutines until a signal arrives or one of them fails; after a signal, run `last`."""
     tasks: list[asyncio.Task[Any]] = [asyncio.create_task(work) for work in works]
-    stop: asyncio.Task[Any] = asyncio.create_task(asked.wait())
+    stop: asyncio.Task[Any] = asyncio.create_task(stopping.wait())
     try:
         await asyncio.wait((stop, *tasks), return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
@@ -108,21 +111,21 @@ async def _until(
         await asyncio.gather(stop, *tasks, return_exceptions=True)
 
 
-async def _end_idle(scanner: Scanner) -> None:
+async def _end_idle_scans(scanner: Scanner) -> None:
     while True:
         await asyncio.sleep(IDLE_SECONDS / 4)
         await asyncio.to_thread(scanner.end_idle)
 
 
-async def _drain(sidecar: StoreSocket, seconds: float) -> None:
-    log.info("stopping: leaderships are handed over first")
+async def _hand_over(sidecar: StoreSocket, seconds: float) -> None:
+    log.info("stopping: handing over leaderships")
     try:
         drained = await asyncio.wait_for(sidecar.drain(), seconds)
     except TimeoutError:
-        log.warning("the sidecar did not hand over within %g s", seconds)
+        log.warning("leaderships were not handed over within %g s", seconds)
     else:
         if drained.remaining:
-            log.warning("nobody could take over %d partitions", drained.remaining)
+            log.warning("no other store could take over %d partitions", drained.remaining)
 
 
 def _tokens(options: Options) -> _Tokens | None:
@@ -158,17 +161,17 @@ async def _serving(options: Options, service: StoreService, tokens: _Tokens | No
 
 
 @contextlib.asynccontextmanager
-async def _pages(options: Options, state_machine: StoreStateMachine, sidecar: StoreSocket) -> AsyncIterator[int]:
+async def _http_server(options: Options, state_machine: StoreStateMachine, sidecar: StoreSocket) -> AsyncIterator[int]:
     metrics = Metrics(state_machine, sidecar)
 
-    def ready() -> Answer:
-        return Answer(200, b"ready\n") if sidecar.connected else Answer(503, b"the sidecar is not connected\n")
+    def ready() -> Response:
+        return Response(200, b"ready\n") if sidecar.connected else Response(503, b"the sidecar is not connected\n")
 
     server = HttpServer(
         {
-            "/healthz": lambda: Answer(200, b"alive\n"),
+            "/healthz": lambda: Response(200, b"alive\n"),
             "/readyz": ready,
-            "/metrics": lambda: Answer(200, metrics.render(), "text/plain; version=0.0.4; charset=utf-8"),
+            "/metrics": lambda: Response(200, metrics.render(), "text/plain; version=0.0.4; charset=utf-8"),
         }
     )
     port = await server.start(options.http)
@@ -178,8 +181,8 @@ async def _pages(options: Options, state_machine: StoreStateMachine, sidecar: St
         await server.close()
 
 
-def _signalled() -> asyncio.Event:
-    asked = asyncio.Event()
+def _stop_signal() -> asyncio.Event:
+    stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, asked.set)
-    return asked
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    return stopping

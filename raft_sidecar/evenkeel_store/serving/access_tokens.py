@@ -1,4 +1,4 @@
-"""Tokens: whoever asks says `authorization: Bearer <token>`, where the store has been given tokens to expect."""
+"""Access tokens: with a token file, each call must send `authorization: Bearer <token>`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SCHEME = "bearer "
 
 
 class AccessTokenFile:
-    """The tokens in a file, one a line; read again when the file changes, as mounted Secrets do."""
+    """The access tokens in a file, one per line; read again when the file changes, as mounted Secrets do."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -27,7 +27,7 @@ class AccessTokenFile:
         self.tokens()
 
     def tokens(self) -> list[bytes]:
-        """The tokens to expect; those from before where the file cannot be read just now."""
+        """Return the accepted tokens; the last known ones if the file cannot be read."""
         try:
             found = self._path.stat()
             stamp = (found.st_mtime_ns, found.st_ino)
@@ -40,22 +40,24 @@ class AccessTokenFile:
         return self._tokens
 
 
-class _Passed(flight.ServerMiddleware):  # type: ignore[misc]
-    """Nothing more is done with a call that passed."""
+class _NoMiddleware(flight.ServerMiddleware):  # type: ignore[misc]
+    """Does nothing more with an authenticated call."""
 
 
 class AccessTokenMiddleware(flight.ServerMiddlewareFactory):  # type: ignore[misc]
-    """Turns away calls without a token that is expected."""
+    """Rejects calls without an accepted token."""
 
     def __init__(self, tokens: Callable[[], list[bytes]]) -> None:
         self._tokens = tokens
 
     def start_call(self, info: Any, headers: Mapping[str, list[str]]) -> flight.ServerMiddleware:
-        """Let a call pass, or not."""
+        """Authenticate a call."""
         given = next((values[0] for name, values in headers.items() if name.lower() == "authorization" and values), "")
         if not given:
-            raise flight_error(AccessError("no token was given: send the header `authorization: Bearer <token>`"))
+            raise flight_error(AccessError("no access token was sent: send the header `authorization: Bearer <token>`"))
         token = given[len(_SCHEME) :] if given.lower().startswith(_SCHEME) else ""
         if not any(hmac.compare_digest(token.encode(), expected) for expected in self._tokens()):
-            raise flight_error(AccessError("the token is not one that this store expects"))
-        return _Passed()
+            raise flight_error(
+                AccessError("the access token is not valid for this store: use one from its --token-file")
+            )
+        return _NoMiddleware()

@@ -1,4 +1,4 @@
-"""DoAction: lookups, pins, hashes, status, routes."""
+"""DoAction: lookups, pins, hashes, rebuilds, status and routes."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ from evenkeel_store.serving.store_service import StoreService
 
 __all__ = ["FlightActions"]
 
-_MOST_KEYS: Final = 100_000
+_MAX_KEYS: Final = 100_000
 
 
 class FlightActions:
-    """Carries actions out."""
+    """Answers DoAction calls."""
 
     def __init__(self, service: StoreService, bridge: LoopBridge) -> None:
         self._service = service
         self._bridge = bridge
-        self._known: dict[str, Callable[[bytes], bytes]] = {
+        self._actions: dict[str, Callable[[bytes], bytes]] = {
             "lookup": self._lookup,
             "pin": self._pin,
             "unpin": self._unpin,
@@ -61,8 +61,8 @@ class FlightActions:
         }
 
     def act(self, kind: str, body: bytes) -> Iterator[flight.Result]:
-        """Carry out an action."""
-        action = self._known.get(kind)
+        """Run an action."""
+        action = self._actions.get(kind)
         if action is None:
             raise RequestError(f"no action is called {kind}; there are: {', '.join(ACTIONS)}")
         return iter([flight.Result(action(body))])
@@ -85,7 +85,7 @@ class FlightActions:
 
     def _find_rows(self, group: Group, request: LookupRequest, keys: pa.Table, at: int | None) -> pa.Table:
         schema = group.metadata.schema
-        assert schema is not None, "whoever waited has seen that there are columns"
+        assert schema is not None, "await_fresh has checked that there are columns"
         names = _names(request, schema)
         batches = [conform_keys(batch, schema) for batch in keys.combine_chunks().to_batches()]
         places = [f"c{schema.names.index(name)}" for name in schema.primary_key]
@@ -125,13 +125,13 @@ class FlightActions:
         self._bridge.call(self._service.rebuild(group, request.index, request.hash))
         return b""
 
-    # What there is
+    # Status and routes
 
     def _status(self, body: bytes) -> bytes:
         request = decode(StatusRequest, body)
         state_machine = self._service.state_machine
         known = self._service.routes.table(request.table) if request.table else None
-        groups = state_machine.groups_of(known.key if known is not None else request.table)
+        groups = state_machine.groups.of_table(known.key if known is not None else request.table)
         if request.partition is not None:
             groups = [group for group in groups if group.metadata.partition == request.partition]
         return encode(
@@ -146,7 +146,7 @@ class FlightActions:
         )
 
     def _status_of(self, group: Group) -> GroupStatus:
-        metadata, role = group.metadata, self._service.state_machine.role_of(group.number)
+        metadata, role = group.metadata, self._service.state_machine.groups.role(group.number)
         return GroupStatus(
             table=metadata.table,
             partition=metadata.partition,
@@ -156,7 +156,7 @@ class FlightActions:
             leader=role.leader,
             term=role.term,
             columns=metadata.schema.version if metadata.schema is not None else 0,
-            rows=group.about_rows,
+            rows=group.estimated_rows,
             unfolded=group.unfolded,
             first_change=metadata.forgotten + 1 if metadata.changes else None,
             log_time=metadata.time,
@@ -200,9 +200,9 @@ def _keys(stream: memoryview) -> pa.Table:
     try:
         keys = pa.ipc.open_stream(pa.py_buffer(stream)).read_all()
     except (pa.ArrowException, OSError) as error:
-        raise RequestError(f"the keys to look up are no Arrow stream: {error}") from None
-    if keys.num_rows > _MOST_KEYS:
-        raise RequestError(f"{keys.num_rows} keys at once; at most {_MOST_KEYS} are looked up")
+        raise RequestError(f"the keys to look up are not an Arrow stream: {error}") from None
+    if keys.num_rows > _MAX_KEYS:
+        raise RequestError(f"{keys.num_rows} keys in one lookup; send at most {_MAX_KEYS}")
     return keys
 
 

@@ -1,4 +1,4 @@
-"""Rows out: DoGet, and what there is to get."""
+"""DoGet, GetFlightInfo, GetSchema and ListFlights: rows, and where they are."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["FlightReads", "request_of"]
 
 
 def request_of(descriptor: flight.FlightDescriptor) -> ReadRequest:
-    """Return what a descriptor asks for: a path is a table, or a table and one of its partitions."""
+    """Return the request in a descriptor; a path is a table, or a table and one of its partitions."""
     if descriptor.descriptor_type == flight.DescriptorType.CMD:
         return decode(ReadRequest, descriptor.command)
     parts = [part.decode(errors="replace") for part in descriptor.path or ()]
@@ -36,7 +36,7 @@ def request_of(descriptor: flight.FlightDescriptor) -> ReadRequest:
 
 
 class FlightReads:
-    """Answers reads."""
+    """Answers read calls."""
 
     def __init__(self, service: StoreService, bridge: LoopBridge, scanner: Scanner) -> None:
         self._service = service
@@ -44,11 +44,11 @@ class FlightReads:
         self._scanner = scanner
 
     def get(self, ticket: bytes) -> flight.FlightDataStream:
-        """Return a stream of the rows that are asked for."""
+        """Return a stream of the requested rows."""
         request = decode(ReadRequest, ticket)
         group = self._service.find(request.table, self._partition(request))
-        answer = self._begin(group, request)
-        return flight.GeneratorStream(answer.schema, self._stream(group, answer))
+        result = self._begin(group, request)
+        return flight.GeneratorStream(result.schema, self._stream(group, result))
 
     def _begin(self, group: Group, request: ReadRequest) -> ScanResult:
         held = self._bridge.call(self._service.await_fresh(group, request))
@@ -57,37 +57,37 @@ class FlightReads:
         except BaseException as error:
             if held is not None:
                 group.release(held)
-            self._noticed(group, error)
-            if not self._service.is_here(group):
-                raise self._service.gone(group) from None
+            self._report(group, error)
+            if not self._service.is_open(group):
+                raise self._service.gone_error(group) from None
             raise
 
-    def _stream(self, group: Group, answer: ScanResult) -> Iterator[tuple[pa.RecordBatch, bytes]]:
-        stamp = encode(ReadStamp(index=answer.index))
-        # A reader of changes has to know how far there were none.
-        yield pa.RecordBatch.from_arrays([[]] * len(answer.schema), schema=answer.schema), stamp
+    def _stream(self, group: Group, result: ScanResult) -> Iterator[tuple[pa.RecordBatch, bytes]]:
+        stamp = encode(ReadStamp(index=result.index))
+        # A reader of changes needs the index even if there are no changes.
+        yield pa.RecordBatch.from_arrays([[]] * len(result.schema), schema=result.schema), stamp
         try:
-            for batch in answer:
-                if not self._service.is_here(group):
-                    raise self._service.gone(group)
+            for batch in result:
+                if not self._service.is_open(group):
+                    raise self._service.gone_error(group)
                 self._service.state_machine.counters["read_rows"] += batch.num_rows
                 yield batch, stamp
         except (StoreError, duckdb.Error) as error:
-            self._noticed(group, error)
-            if not self._service.is_here(group):
-                error = self._service.gone(group)
+            self._report(group, error)
+            if not self._service.is_open(group):
+                error = self._service.gone_error(group)
             elif isinstance(error, duckdb.Error):
-                error = UnavailableError(f"the rows cannot be read here: {error}")
+                error = UnavailableError(f"the rows cannot be read on this store: {error}")
             raise flight_error(error) from None
 
-    def _noticed(self, group: Group, error: BaseException) -> None:
+    def _report(self, group: Group, error: BaseException) -> None:
         if isinstance(error, duckdb.Error):
             self._bridge.begin(self._service.report(group, error))
 
-    # What there is
+    # Tables and partitions
 
     def info(self, descriptor: flight.FlightDescriptor) -> flight.FlightInfo:
-        """Return where the rows are that are asked for: for each partition a ticket and the leader's address."""
+        """Return where the requested rows are: for each partition a ticket and addresses."""
         request = request_of(descriptor)
         table = self._table(request.table)
         wanted = range(table.schema.partitions) if request.partition is None else [request.partition]
@@ -98,7 +98,7 @@ class FlightReads:
         return flight.FlightInfo(schema, descriptor, endpoints, self._estimate(table, len(endpoints)), -1)
 
     def schema(self, descriptor: flight.FlightDescriptor) -> flight.SchemaResult:
-        """Return the columns that a descriptor asks for."""
+        """Return the columns of the answer to a descriptor."""
         request = request_of(descriptor)
         return flight.SchemaResult(answer_schema(request, self._table(request.table).schema))
 
@@ -130,14 +130,14 @@ class FlightReads:
         known = self._service.routes.table(request.table)
         if known is not None and known.schema.partitions > 1:
             count = known.schema.partitions
-            raise RequestError(f"partition: table {known.name} has {count}; name one, or ask for all by GetFlightInfo")
+            raise RequestError(f"partition: table {known.name} has {count}; name one, or get all with GetFlightInfo")
         return 0
 
     def _estimate(self, table: KnownTable, partitions: int) -> int:
-        """About how many rows, by what is here; -1 where nothing is."""
+        """Estimate the rows from the partitions on this store; -1 if it has none."""
         counts = [
-            group.about_rows
-            for group in self._service.state_machine.groups_of(table.key)
+            group.estimated_rows
+            for group in self._service.state_machine.groups.of_table(table.key)
             if group.metadata.schema is not None
         ]
         return -1 if not counts else sum(counts) * partitions // len(counts)

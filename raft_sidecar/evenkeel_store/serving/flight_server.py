@@ -1,4 +1,4 @@
-"""All of it behind one address."""
+"""The Arrow Flight server of a store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from evenkeel_store.serving.access_tokens import AccessTokenMiddleware
 from evenkeel_store.serving.flight_actions import FlightActions
 from evenkeel_store.serving.flight_reads import FlightReads
 from evenkeel_store.serving.flight_writes import FlightWrites
-from evenkeel_store.serving.loop_bridge import LoopBridge, translated
+from evenkeel_store.serving.loop_bridge import LoopBridge, translate_errors
 from evenkeel_store.serving.scans import Scanner
 from evenkeel_store.serving.store_service import StoreService
 
@@ -23,7 +23,7 @@ __all__ = ["FlightServer", "ServerTls"]
 
 
 class ServerTls(NamedTuple):
-    """Files: a certificate and its key; and an authority, where clients have to show a certificate of its."""
+    """Paths of a certificate, its key, and the CA that must have signed client certificates, if any."""
 
     cert: Path
     key: Path
@@ -31,7 +31,7 @@ class ServerTls(NamedTuple):
 
 
 class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
-    """Listens from when it is made; `shutdown` ends it."""
+    """Listens as soon as it is constructed; `close` stops it."""
 
     def __init__(
         self,
@@ -46,8 +46,8 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         bridge = LoopBridge(loop)
         self._calls = service.state_machine.calls
         self.scanner = Scanner(service.state_machine.rows)
-        self._gets = FlightReads(service, bridge, self.scanner)
-        self._puts = FlightWrites(service, bridge)
+        self._reads = FlightReads(service, bridge, self.scanner)
+        self._writes = FlightWrites(service, bridge)
         self._actions = FlightActions(service, bridge)
         scheme = "grpc+tls" if tls else "grpc"
         where = f"[{host}]" if ":" in host else host
@@ -64,43 +64,43 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
             ) from error
 
     def close(self) -> None:
-        """Stop taking calls, wait for those under way, and end."""
+        """Refuse new calls and wait for those under way."""
         self.shutdown()
         self.wait()
 
     def do_get(self, context: Any, ticket: flight.Ticket) -> flight.FlightDataStream:
-        """Rows, figures or changes of one partition."""
-        with translated(self._calls, "do_get"):
-            return self._gets.get(ticket.ticket)
+        """Return rows, aggregates or changes of one partition."""
+        with translate_errors(self._calls, "do_get"):
+            return self._reads.get(ticket.ticket)
 
     def do_put(self, context: Any, descriptor: flight.FlightDescriptor, reader: Any, writer: Any) -> None:
-        """Rows to be written."""
-        with translated(self._calls, "do_put"):
-            self._puts.put(descriptor.command or b"", reader, writer)
+        """Write rows."""
+        with translate_errors(self._calls, "do_put"):
+            self._writes.put(descriptor.command or b"", reader, writer)
 
     def do_action(self, context: Any, action: flight.Action) -> Iterator[flight.Result]:
-        """Everything else."""
-        with translated(self._calls, "do_action"):
+        """Run an action: lookups, pins, status and others."""
+        with translate_errors(self._calls, "do_action"):
             return self._actions.act(action.type, action.body.to_pybytes())
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:
-        """What else there is."""
+        """Return the actions."""
         return list(ACTIONS.items())
 
     def get_flight_info(self, context: Any, descriptor: flight.FlightDescriptor) -> flight.FlightInfo:
-        """Where a table's rows are."""
-        with translated(self._calls, "get_flight_info"):
-            return self._gets.info(descriptor)
+        """Return where a table's rows are."""
+        with translate_errors(self._calls, "get_flight_info"):
+            return self._reads.info(descriptor)
 
     def get_schema(self, context: Any, descriptor: flight.FlightDescriptor) -> flight.SchemaResult:
-        """Which columns a table has."""
-        with translated(self._calls, "get_schema"):
-            return self._gets.schema(descriptor)
+        """Return a table's columns."""
+        with translate_errors(self._calls, "get_schema"):
+            return self._reads.schema(descriptor)
 
     def list_flights(self, context: Any, criteria: bytes) -> Iterator[flight.FlightInfo]:
-        """Which tables there are."""
-        with translated(self._calls, "list_flights"):
-            return iter(list(self._gets.list()))
+        """Return all tables."""
+        with translate_errors(self._calls, "list_flights"):
+            return iter(list(self._reads.list()))
 
 
 def _tls_options(tls: ServerTls | None) -> dict[str, Any]:
@@ -112,5 +112,5 @@ def _tls_options(tls: ServerTls | None) -> dict[str, Any]:
         if tls.client_ca is not None:
             options |= {"verify_client": True, "root_certificates": tls.client_ca.read_bytes()}
     except OSError as error:
-        raise InvalidInputError(f"TLS file {error.filename}: {error.strerror}") from error
+        raise InvalidInputError(f"cannot read TLS file {error.filename}: {error.strerror}") from error
     return options

@@ -1,8 +1,8 @@
-"""Rows in: DoPut.
+"""DoPut: rows in.
 
-Each batch becomes one entry of the log. It is checked and brought into the table's shape on the thread that received
-it, proposed without waiting for those before it, and answered when it is committed, in order. A batch that is refused
-does not stop those behind it; the call as a whole then ends with the first error.
+Each batch becomes one log entry. The receiving thread checks the batch, conforms it to the table's schema and proposes
+it without waiting for earlier batches. Results are sent in order, when each batch is committed. A refused batch does
+not stop those behind it; the call then ends with the first error.
 """
 
 from __future__ import annotations
@@ -58,21 +58,21 @@ _KINDS: Final[dict[str, Callable[[str, int, int, int], log_entries.Write]]] = {
 
 
 class FlightWrites:
-    """Takes rows in."""
+    """Answers DoPut calls."""
 
     def __init__(self, service: StoreService, bridge: LoopBridge) -> None:
         self._service = service
         self._bridge = bridge
 
     def put(self, command: bytes, reader: Any, writer: Any) -> None:
-        """Log every batch that comes, answering each."""
+        """Log each batch and send its result."""
         request = decode(PutRequest, command)
         group = self._service.find(request.table, request.partition)
         self._service.check_can_lead(group)
         _check_request(request)
         results: queue.Queue[concurrent.futures.Future[PutResult] | None] = queue.Queue(_IN_FLIGHT)
-        answering = _Answering(results, writer)
-        answering.start()
+        result_writer = _ResultWriter(results, writer)
+        result_writer.start()
         try:
             for number, (batch, metadata) in enumerate(_chunks(reader)):
                 sequence = decode(PutToken, metadata).sequence if metadata else request.sequence + number
@@ -80,9 +80,9 @@ class FlightWrites:
                 results.put(self._begin(request, group, batch, sequence))
         finally:
             results.put(None)
-            answering.join()
-        if answering.error is not None:
-            raise answering.error
+            result_writer.join()
+        if result_writer.error is not None:
+            raise result_writer.error
 
     def _begin(
         self, request: PutRequest, group: Group, batch: pa.RecordBatch, sequence: int
@@ -102,12 +102,12 @@ class FlightWrites:
             schema = self._schema(group)
             rows = _conformed(request, batch, schema)
         except UnknownColumnError:
-            # Somebody may have added it, and this store may not know yet.
+            # The column may be new, and this store may not know it yet.
             self._bridge.call(self._service.refresh_columns(group))
             schema = self._schema(group)
             rows = _conformed(request, batch, schema)
         _check_partition(request, rows, schema)
-        data = log_entries.encode_entry(self._head(request, schema, sequence, self._service.stamp(group)), rows)
+        data = log_entries.encode_entry(self._entry_header(request, schema, sequence, self._service.stamp(group)), rows)
         if len(data) > MAX_ENTRY_BYTES:
             raise too_large()
         return data
@@ -117,10 +117,10 @@ class FlightWrites:
             self._bridge.call(self._service.refresh_columns(group))
         schema = group.metadata.schema
         if schema is None:
-            raise UnavailableError(f"table {group.metadata.name} has no columns yet: try again")
+            raise UnavailableError(f"table {group.metadata.name} has no columns yet; retry later")
         return schema
 
-    def _head(self, request: PutRequest, schema: RowSchema, sequence: int, at: int) -> log_entries.Write:
+    def _entry_header(self, request: PutRequest, schema: RowSchema, sequence: int, at: int) -> log_entries.Write:
         token = (request.writer, sequence if request.writer else 0)
         if request.condition is None:
             return _KINDS[request.op](*token, schema.version, at)
@@ -135,8 +135,8 @@ class FlightWrites:
         return PutResult(sequence=sequence, index=committed.index, term=committed.term, refused=refused)
 
 
-class _Answering(threading.Thread):
-    """Writes results in the order of their batches, while more batches are read."""
+class _ResultWriter(threading.Thread):
+    """Sends results in the order of their batches while more batches are read."""
 
     def __init__(self, results: queue.Queue[concurrent.futures.Future[PutResult] | None], writer: Any) -> None:
         super().__init__(name="put answers", daemon=True)
@@ -152,7 +152,7 @@ class _Answering(threading.Thread):
                 try:
                     self._writer.write(encode(result))
                 except (pa.ArrowException, OSError):
-                    # The client has gone; what it sent is logged all the same.
+                    # The client is gone; its batches are logged all the same.
                     gone = True
 
     def _result(self, future: concurrent.futures.Future[PutResult]) -> PutResult:
@@ -162,11 +162,11 @@ class _Answering(threading.Thread):
             self.error = self.error or error
             return PutResult(error=encode_error(error))
         except (asyncio.CancelledError, concurrent.futures.CancelledError):
-            stopping = OutcomeUnknownError("the store was stopped meanwhile: try again with the same token")
+            stopping = OutcomeUnknownError("the store stopped; outcome unknown; retry with the same write token")
             self.error = self.error or stopping
             return PutResult(error=encode_error(stopping))
         except BaseException as error:
-            self.error = self.error or StoreError(f"the store failed at this batch: {error}")
+            self.error = self.error or StoreError(f"internal error while writing this batch: {error}")
             return PutResult(error=ErrorInfo(kind="store", message=str(error)))
 
 
@@ -184,9 +184,9 @@ def _check_request(request: PutRequest) -> None:
     if request.condition is None:
         return
     if not request.writer:
-        raise RequestError("a conditional write needs a writer and a sequence: its result is kept under them")
+        raise RequestError("a conditional write needs a writer and a sequence: its result is stored under them")
     if not isinstance(request.condition, IfFence) and request.op == "append":
-        raise RequestError("rows that are appended have no keys to find present or absent")
+        raise RequestError("appended rows have no keys: `absent` and `present` need a table with a primary key")
 
 
 def _conformed(request: PutRequest, batch: pa.RecordBatch, schema: RowSchema) -> pa.RecordBatch:
@@ -195,7 +195,7 @@ def _conformed(request: PutRequest, batch: pa.RecordBatch, schema: RowSchema) ->
     if (request.op == "upsert") != bool(schema.primary_key):
         other = "upsert" if schema.primary_key else "append"
         what = "a" if schema.primary_key else "no"
-        raise RowsError(f"the table has {what} primary key, so rows are written by `{other}`")
+        raise RowsError(f"the table has {what} primary key; write rows with `{other}`")
     return conform_rows(batch, schema)
 
 

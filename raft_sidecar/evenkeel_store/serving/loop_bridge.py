@@ -1,7 +1,7 @@
-"""From the Flight server's threads to the event loop and back, and errors on their way out.
+"""Calls from Flight threads to the event loop, and the translation of errors for clients.
 
-A `StoreError` travels as a Flight error whose `extra_info` says exactly what it was (`evenkeel.wire.flight`). Any other
-exception is a fault of ours: it is logged here, and the client learns that there was one.
+A `StoreError` travels as a Flight error with its details in `extra_info` (`evenkeel.wire.flight`). Any other exception
+is a bug in the store: it is logged here, and the client gets a generic error.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from evenkeel.errors import (
 )
 from evenkeel.wire.flight import encode, encode_error
 
-__all__ = ["LoopBridge", "flight_error", "translated"]
+__all__ = ["LoopBridge", "flight_error", "translate_errors"]
 
 log = logging.getLogger(__name__)
 
@@ -39,29 +39,29 @@ _UNAVAILABLE: Final = (BusyError, DiskFullError, NotLeaderError, OutcomeUnknownE
 
 
 class LoopBridge:
-    """Lets threads wait for what the event loop does."""
+    """Runs coroutines on the event loop for other threads."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
 
     def begin(self, work: Coroutine[Any, Any, _T]) -> concurrent.futures.Future[_T]:
-        """Have something done on the loop."""
+        """Start a coroutine on the loop."""
         try:
             return asyncio.run_coroutine_threadsafe(work, self._loop)
         except RuntimeError:
             work.close()
-            raise UnavailableError("the store is stopping: ask another one") from None
+            raise UnavailableError("the store is stopping; retry on another store") from None
 
     def call(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Have something done on the loop, and wait for it."""
+        """Run a coroutine on the loop and wait for its result."""
         try:
             return self.begin(work).result()
         except (asyncio.CancelledError, concurrent.futures.CancelledError):
-            raise UnavailableError("the store is stopping: ask another one") from None
+            raise UnavailableError("the store is stopping; retry on another store") from None
 
 
 def flight_error(error: StoreError) -> flight.FlightError:
-    """Return the error that a client gets."""
+    """Return the Flight error that a client gets."""
     info = encode(encode_error(error))
     if isinstance(error, AccessError):
         return flight.FlightUnauthenticatedError(str(error), info)
@@ -71,23 +71,23 @@ def flight_error(error: StoreError) -> flight.FlightError:
 
 
 @contextmanager
-def translated(calls: Counter[tuple[str, str]], method: str) -> Iterator[None]:
-    """Let errors out in the form that clients understand, and count how a call ends."""
+def translate_errors(calls: Counter[tuple[str, str]], method: str) -> Iterator[None]:
+    """Raise errors in the form that clients understand, and count calls by outcome."""
     try:
         with _counted(calls, method):
             yield
     except StoreError as error:
         raise flight_error(error) from None
     except duckdb.Error as error:
-        log.error("a read failed: %s", error)
-        raise flight_error(UnavailableError(f"the rows cannot be read here: {error}")) from None
+        log.error("read failed: %s", error)
+        raise flight_error(UnavailableError(f"the rows cannot be read on this store: {error}")) from None
     except pa.ArrowException as error:
         raise flight_error(RequestError(f"not valid Arrow data: {error}")) from None
     except flight.FlightError:
         raise
     except Exception:
-        log.exception("a request failed")
-        raise flight_error(StoreError("the store failed at this request; its log says why")) from None
+        log.exception("request failed")
+        raise flight_error(StoreError("internal error in the store; see its log")) from None
 
 
 @contextmanager

@@ -1,7 +1,7 @@
-"""What a client asks for, as SQL over a group's tables.
+"""Client requests as SQL over a group's tables.
 
-Names are looked up in the table's schema and become names of our own making; values become parameters. Nothing that a
-client wrote is part of the SQL.
+Column names are looked up in the table's schema and replaced by names of our own; values become parameters. No text of
+a client becomes part of the SQL.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from evenkeel_store.engine.table_layout import TableLayout
 __all__ = ["CHANGE_COLUMNS", "answer_schema", "changes_query", "lookup_query", "read_query"]
 
 CHANGE_COLUMNS: Final = ("$index", "$seq", "$op")
-"""Stand before a change's own columns. The first two also tell apart the rows of a table without a primary key."""
+"""Precede the columns of a change. The first two also identify the rows of a table without a primary key."""
 
 _MAX_IN: Final = 1000
 _MAX_DEPTH: Final = 50
@@ -55,11 +55,11 @@ def _field(schema: RowSchema, name: str) -> pa.Field:
     return pa.field(name, arrow_type(column.type), column.nullable)
 
 
-# What comes back
+# The schema of the answer
 
 
 def answer_schema(request: ReadRequest, schema: RowSchema) -> pa.Schema:
-    """Return the columns that a request is answered with."""
+    """Return the columns of the answer to a request."""
     if request.aggregates or request.group_by:
         groups = [_field(schema, name).with_nullable(True) for name in request.group_by]
         return pa.schema([*groups, *(_aggregate(aggregate, schema)[1] for aggregate in request.aggregates)])
@@ -75,7 +75,7 @@ _CHANGE_TYPES: Final = (pa.int64(), pa.int32(), pa.string())
 
 
 def _aggregate(aggregate: Aggregate, schema: RowSchema) -> tuple[str, pa.Field]:
-    """Return an aggregate in SQL, and what it is called."""
+    """Return an aggregate as SQL, and its field in the answer."""
     function, name = aggregate.function, aggregate.name
     if not aggregate.column:
         if function != "count":
@@ -101,20 +101,20 @@ def _aggregate(aggregate: Aggregate, schema: RowSchema) -> tuple[str, pa.Field]:
 
 
 def read_query(request: ReadRequest, layout: TableLayout, *, at: int | None = None, folded: bool = False) -> Query:
-    """Rows, or figures about them, as they are or as they were at an index."""
+    """Return a query for rows or aggregates, at the newest index or an earlier one."""
     schema, parameters = layout.schema, list[Any]()
     where = " AND ".join(_conditions(request, layout, parameters)) or "true"
     if request.aggregates or request.group_by:
         groups = [_physical(schema, name) for name in request.group_by]
-        figures = [_aggregate(aggregate, schema)[0] for aggregate in request.aggregates]
+        aggregates = [_aggregate(aggregate, schema)[0] for aggregate in request.aggregates]
         tail = f" GROUP BY {', '.join(groups)}" if groups else ""
-        wanted = [*groups, *figures]
+        wanted = [*groups, *aggregates]
     else:
         wanted = [_physical(schema, name) for name in (schema.names if request.columns is None else request.columns)]
         tail = f" ORDER BY {', '.join(layout.keys)}" if request.ordered else ""
     if request.limit is not None:
         tail += f" LIMIT {request.limit}"
-    # Doubled and missing columns are none of DuckDB's business: it gets names that are unique.
+    # The same column may be requested twice, and DuckDB needs unique names.
     listed = ", ".join(f"{item} AS x{place}" for place, item in enumerate(wanted))
     source = layout.source(_used(listed, where), at=at, folded=folded)
     return Query(f"SELECT {listed} FROM ({source}) WHERE {where}{tail}", parameters)
@@ -123,15 +123,15 @@ def read_query(request: ReadRequest, layout: TableLayout, *, at: int | None = No
 def lookup_query(
     names: Sequence[str], layout: TableLayout, keys: pa.Table, *, at: int | None = None, folded: bool = False
 ) -> Query:
-    """The rows with these keys; the keys' columns are called as in the database."""
+    """Return a query for the rows with these keys; `keys` has the column names of the database."""
     wanted = [_physical(layout.schema, name) for name in names]
     listed = ", ".join(f"{item} AS x{place}" for place, item in enumerate(wanted))
-    source = layout.source(wanted, at=at, among="asked", folded=folded)
-    return Query(f"SELECT {listed} FROM ({source})", (), {"asked": keys})
+    source = layout.source(wanted, at=at, among="requested", folded=folded)
+    return Query(f"SELECT {listed} FROM ({source})", (), {"requested": keys})
 
 
 def changes_query(request: ReadRequest, layout: TableLayout, *, until: int) -> Query:
-    """What changed past the request's index, up to another."""
+    """Return a query for the changes after the request's index, up to `until`."""
     schema, parameters = layout.schema, list[Any]()
     names = schema.names if request.columns is None else request.columns
     wanted = ["i", "s", _OPS, *(f"c{_find(schema, name)[0]}" for name in names)]
@@ -144,7 +144,7 @@ def changes_query(request: ReadRequest, layout: TableLayout, *, until: int) -> Q
 
 
 def _used(*sql: str) -> list[str]:
-    """Name the columns that occur, so that no others are read."""
+    """Return the columns that occur in SQL, so that no others are read."""
     return sorted({column for part in sql for column in re.findall(r"\bc[0-9]+\b", part)})
 
 
@@ -179,10 +179,10 @@ def _key(values: Sequence[Any] | None, layout: TableLayout, field: str) -> list[
 
 
 def _past(layout: TableLayout, values: Sequence[Any], parameters: list[Any]) -> str:
-    """The key is greater, column by column."""
+    """Return the condition that the key is greater than these values, column by column."""
     duckdb = [ColumnDef("", kind).duckdb for kind in _key_types(layout)]
     alternatives = []
-    # Said once more for the first column alone, by which DuckDB can leave out whole row groups.
+    # Redundant, but with a condition on the first column alone DuckDB can skip whole row groups.
     parameters.append(values[0])
     for place in range(len(values)):
         equal = [f"{layout.keys[earlier]} = CAST(? AS {duckdb[earlier]})" for earlier in range(place)]
@@ -199,7 +199,7 @@ def _filter(given: Any, schema: RowSchema, parameters: list[Any], depth: int = 0
     if not isinstance(given, list | tuple) or not given or not isinstance(given[0], str):
         raise FilterError(f"a filter is a list that begins with an operator; got {given!r}")
     if depth > _MAX_DEPTH:
-        raise FilterError(f"a filter may be nested {_MAX_DEPTH} deep")
+        raise FilterError(f"a filter may be nested at most {_MAX_DEPTH} deep")
     operator, *operands = given
     if operator in ("and", "or"):
         if not operands:
@@ -226,7 +226,7 @@ def _condition(operator: str, operands: list[Any], schema: RowSchema, parameters
 
 def _value(column: ColumnDef, value: Any) -> Any:
     if value is None:
-        raise FilterError(f'nothing compares with null: write ["is_null", "{column.name}"]')
+        raise FilterError(f'comparisons with null never match: write ["is_null", "{column.name}"]')
     try:
         return from_json(column.type, value)
     except (ValueError, TypeError) as error:
@@ -240,7 +240,7 @@ def _compare(operator: str, name: str, column: ColumnDef, values: list[Any], par
 
 def _is_in(operator: str, name: str, column: ColumnDef, values: list[Any], parameters: list[Any]) -> str:
     if not isinstance(values[0], list | tuple) or len(values[0]) > _MAX_IN:
-        raise FilterError(f"`in` takes a column and a list of at most {_MAX_IN} values; look more up by their keys")
+        raise FilterError(f"`in` takes a column and a list of at most {_MAX_IN} values; use a lookup for more keys")
     if not values[0]:
         return "false"
     parameters.extend(_value(column, value) for value in values[0])

@@ -1,9 +1,8 @@
-"""A request carried out: rows in batches, however many there are.
+"""Scans: requests answered in batches, however many rows there are.
 
-One statement answers a request, and its transaction shows the rows as of one moment for as long as batches are taken
-from it. A scan that is only half read keeps nobody waiting: DuckDB 2.0 writes checkpoints beside it, unless tables were
-altered or dropped since it began. What it does keep are versions of rows that nobody else needs, so one whose client
-takes nothing for a minute is ended.
+One statement answers a request, and its transaction shows the rows as of one moment for as long as batches are read.
+A half-read scan blocks nobody: DuckDB 2.0 writes checkpoints beside it, unless tables were altered or dropped since it
+began. It does keep old row versions, so a scan whose client reads nothing for a minute is ended.
 """
 
 from __future__ import annotations
@@ -31,19 +30,19 @@ __all__ = ["IDLE_SECONDS", "ScanResult", "Scanner"]
 
 IDLE_SECONDS: Final = 60.0
 BATCH_ROWS: Final = 65_536
-_MOST_CHANGES: Final = 262_144
+_MAX_CHANGES: Final = 262_144
 
 
 class ScanResult:
-    """What comes back: the columns, the index it is as of at least, and batches."""
+    """The answer to a request: its columns, the index it includes at least, and its batches."""
 
     def __init__(self, schema: pa.Schema, index: int, cursor: Cursor, batches: Iterator[pa.RecordBatch]) -> None:
         self.schema = schema
         self.index = index
-        self.asked_at = time.monotonic()
+        self.read_at = time.monotonic()
         self._cursor: Cursor | None = cursor
         self._batches = batches
-        self._why = ""
+        self._ended_because = ""
         self._lock = threading.Lock()
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
@@ -51,9 +50,9 @@ class ScanResult:
 
     def __next__(self) -> pa.RecordBatch:
         with self._lock:
-            self.asked_at = time.monotonic()
-            if self._why:
-                raise UnavailableError(self._why)
+            self.read_at = time.monotonic()
+            if self._ended_because:
+                raise UnavailableError(self._ended_because)
             try:
                 batch = next(self._batches)
             except BaseException:
@@ -65,10 +64,10 @@ class ScanResult:
         self.end()
 
     def end(self, why: str = "") -> None:
-        """Give the scan up, and tell whoever goes on reading why; done where it has ended already."""
+        """End the scan; a later read raises `UnavailableError` with this reason. Does nothing if it has ended."""
         with self._lock:
             if self._cursor is not None:
-                self._why = why
+                self._ended_because = why
             self._close()
 
     def _close(self) -> None:
@@ -79,7 +78,7 @@ class ScanResult:
 
 
 class Scanner:
-    """Carries out requests; any thread may ask."""
+    """Starts scans; used by any thread."""
 
     def __init__(self, rows: RowReader) -> None:
         self._rows = rows
@@ -87,65 +86,65 @@ class Scanner:
         rows.database.before_reopening.append(self.end_all)
 
     def scan(self, group: Group, request: ReadRequest, *, held: tuple[object, int] | None = None) -> ScanResult:
-        """Begin; `held` is an index of the group to read at, and is released once that is certain."""
+        """Start a scan; `held` is an index of the group to read at, released once the scan has begun."""
         schema = _schema(group)
         if request.columns is None:
-            # Columns that are added meanwhile are for those who ask later.
+            # A column that is added during the scan is not part of it.
             request = msgspec.structs.replace(request, columns=schema.names)
         shape = answer_schema(request, schema)
         if not len(shape):
-            raise RequestError("columns: name at least one; how many rows there are is the aggregate count")
+            raise RequestError("columns: name at least one; to count rows, use the aggregate count")
         if request.changes_after is not None:
             return self._changes(group, request, shape)
         if held is not None:
-            answer = self._at(group, request, shape, held[1])
+            result = self._at(group, request, shape, held[1])
             group.release(held)
-            return answer
+            return result
         applied = group.metadata.applied
         return self._begin(group, lambda layout: read_query(request, layout, folded=group.is_folded), shape, applied)
 
     def _at(self, group: Group, request: ReadRequest, shape: pa.Schema, index: int) -> ScanResult:
-        """Read at an index: out of the group's own table alone, if that is as it was then, and still is afterwards."""
-        if group.is_as_at(index):
-            answer = self._begin(group, partial(read_query, request, folded=True), shape, index)
+        """Read at an index, from the group's own table alone if that matches the index before and after the query."""
+        if group.table_is_at(index):
+            result = self._begin(group, partial(read_query, request, folded=True), shape, index)
             if group.folded_to <= index:
-                return answer
-            answer.end()
+                return result
+            result.end()
         return self._begin(group, partial(read_query, request, at=index), shape, index)
 
     def end_idle(self) -> None:
-        """End the scans that nobody reads."""
+        """End the scans that no client reads any more."""
         now = time.monotonic()
-        for answer in list(self._open):
-            if now - answer.asked_at > IDLE_SECONDS:
-                answer.end(f"nothing was read for {IDLE_SECONDS:g} s, so the scan was ended: read anew")
+        for result in list(self._open):
+            if now - result.read_at > IDLE_SECONDS:
+                result.end(f"the scan ended because nothing was read for {IDLE_SECONDS:g} s; start it again")
 
     def end_all(self) -> None:
         """End every scan."""
-        for answer in list(self._open):
-            answer.end("the database had to be opened again, which ended the scan: read anew")
+        for result in list(self._open):
+            result.end("the scan ended because the database was reopened; start it again")
 
     def _begin(self, group: Group, ask: Callable[[TableLayout], Query], shape: pa.Schema, index: int) -> ScanResult:
         cursor, batches = self._rows.begin(group, ask, batch_rows=BATCH_ROWS)
-        answer = ScanResult(shape, index, cursor, batches)
-        self._open.add(answer)
-        return answer
+        result = ScanResult(shape, index, cursor, batches)
+        self._open.add(result)
+        return result
 
     # Changes
 
     def _changes(self, group: Group, request: ReadRequest, shape: pa.Schema) -> ScanResult:
         _check_changes(group, request)
         assert request.changes_after is not None
-        # A replica that lags behind whoever answered last has nothing more to tell; it must not send anybody back.
+        # A replica may lag behind the one that answered last; it must not move the client's position back.
         until = max(self._last_change(group, request), request.changes_after)
-        answer = self._begin(group, partial(changes_query, request, until=until), shape, until)
-        # What was asked for may have been forgotten while the question was put.
+        result = self._begin(group, partial(changes_query, request, until=until), shape, until)
+        # Changes may have expired before the query began.
         _check_changes(group, request)
-        return answer
+        return result
 
     def _last_change(self, group: Group, request: ReadRequest) -> int:
-        """Up to which index to answer: an index is given whole, so that the next request can go on behind it."""
-        most = min(request.limit or _MOST_CHANGES, _MOST_CHANGES)
+        """Return the last index of the answer: an index is never split, so the next request continues after it."""
+        most = min(request.limit or _MAX_CHANGES, _MAX_CHANGES)
         applied, after = group.metadata.applied, request.changes_after
 
         def ask(layout: TableLayout) -> Query:
@@ -160,7 +159,7 @@ class Scanner:
 
 def _schema(group: Group) -> RowSchema:
     schema = group.metadata.schema
-    assert schema is not None, "whoever asks has seen that there are columns"
+    assert schema is not None, "await_fresh has checked that there are columns"
     return schema
 
 

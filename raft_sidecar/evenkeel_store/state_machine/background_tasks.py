@@ -1,11 +1,11 @@
-"""What is done behind the writers' back, on a thread of its own: folding, hashes at barriers, a look at every block.
+"""Background work on a thread of its own: folding, hashes at barriers, size estimates, verification reads.
 
-A hash that differs from the leader's is told (log, metric, status), and nothing else is done about it here: which of
-the two is wrong, the leader finds out by asking them all (`healing`).
+A hash that differs from the leader's is only reported here (log, metric, status). The leader decides which replica is
+wrong, by asking all of them (`replica_repair`).
 
-Groups with many rows in the log are folded at once, the others after a second, but not for more than an eighth of the
-time: there may be hundreds of them. In between each group is read through once since the start, because DuckDB checks
-a block when it is read, and a replica that nobody reads should not be found damaged on the day it is needed.
+A group with many rows in the log is folded at once. The others are folded after a second, in at most an eighth of the
+time, because there may be hundreds of them. In between, each group is read once after the start: DuckDB verifies a
+block's checksum when it reads the block, so damage is found before the replica is needed.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import duckdb
 
@@ -28,24 +28,25 @@ from evenkeel_store.engine.log_entries import Compare
 from evenkeel_store.engine.row_reader import RowReader, state_hash
 from evenkeel_store.engine.size_estimator import SizeEstimator
 from evenkeel_store.engine.table_engine import TableEngine
+from evenkeel_store.state_machine.task_set import TaskSet
 
 __all__ = ["FOLD_SECONDS", "BackgroundTasks"]
 
 log = logging.getLogger(__name__)
 
 FOLD_SECONDS: Final = 1.0
-"""How long rows may be in the log before their group is folded, however few they are."""
+"""How long rows stay in the log before their group is folded, however few they are."""
 
-_RESTS: Final = 7
-"""How much longer than it took to fold a small group the rest after it is."""
-# Past it folding comes first: writers are slowed down before readers are.
-_MOST_UNFOLDED: Final = 16 * FOLD_ROWS
-_NOTHING: Final = "0:" + "0" * 16
+_PAUSE_FACTOR: Final = 7
+"""The pause after folding a small group is this many times as long as the fold took."""
+_MAX_UNFOLDED: Final = 16 * FOLD_ROWS
+"""Above it, applying waits for folding: a long log slows every read down."""
+_HASH_OF_NO_ROWS: Final = "0:" + "0" * 16
 _Held = tuple[object, int]
 
 
 class BackgroundTasks:
-    """Keeps an engine's groups folded and looked after, from the event loop."""
+    """Folds, measures, hashes and verifies an engine's groups; called from the event loop."""
 
     def __init__(
         self,
@@ -54,74 +55,68 @@ class BackgroundTasks:
         *,
         full: Callable[[], str],
         report: Callable[[int, BaseException], None],
-        doubted: Callable[[Group], None],
-        measured: Callable[[Group], None],
+        on_doubt: Callable[[Group], None],
+        on_size: Callable[[Group], None],
         clock: Clock,
     ) -> None:
-        """`full` says why nothing may be written; `report` is told what errors groups met.
+        """`full` returns why the disk takes no writes; `report` gets the errors that groups' rows cause.
 
-        `doubted` is called with groups that were compared, where that changed what is known against their rows, and
-        `measured` with groups whose size has changed.
+        `on_doubt` gets a group whose comparison with the leader has a new result, `on_size` one whose size has changed.
         """
         self._engine = engine
         self._rows = rows
         self._full = full
         self._report = report
-        self._doubted = doubted
-        self._measured = measured
-        self._sizing = SizeEstimator(engine.database, full=full)
+        self._on_doubt = on_doubt
+        self._on_size = on_size
+        self._estimator = SizeEstimator(engine.database, full=full)
         self._unmeasured: dict[int, Group] = {}
         self._clock = clock
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fold")
         self._running: asyncio.Task[None] | None = None
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks = TaskSet()
         self._fold_now = asyncio.Event()
         self._verified: set[int] = set()
-        self._hashing: dict[tuple[int, int], list[asyncio.Future[None]]] = {}
-        self._taking: set[tuple[int, int]] = set()
+        self._hash_waiters: dict[tuple[int, int], list[asyncio.Future[None]]] = {}
+        self._hashes_running: set[tuple[int, int]] = set()
 
     def start(self) -> None:
-        """Begin, if it has not begun yet."""
+        """Start, if not started yet."""
         if self._running is None:
             self._running = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        """Finish what is under way, and end."""
+        """Finish what is under way, and stop."""
         if self._running is not None:
             self._running.cancel()
-        await asyncio.gather(*self._tasks, *([self._running] if self._running else []), return_exceptions=True)
+        await asyncio.gather(self._tasks.wait(), *([self._running] if self._running else []), return_exceptions=True)
         self._thread.shutdown()
 
     def applied(self, groups: set[int]) -> None:
-        """Take note that entries of these groups were applied."""
+        """Start what is due after entries of these groups were applied."""
         known = self._engine.groups
         if any(known[group].unfolded >= FOLD_ROWS for group in groups & known.keys()):
             self._fold_now.set()
         due, self._engine.hashes_due = self._engine.hashes_due, []
         for group, held, version in due:
-            self._taking.add((group.number, held[1]))
-            self._spawn(self._take_hash(group, held, version))
+            self._hashes_running.add((group.number, held[1]))
+            self._tasks.spawn(self._take_hash(group, held, version))
         compares, self._engine.compares_due = self._engine.compares_due, []
         for group, compare in compares:
-            self._spawn(self._compare(group, compare))
+            self._tasks.spawn(self._compare(group, compare))
 
-    async def slow_down(self) -> None:
-        """Let whoever applies wait while a log is far too long."""
-        if any(group.unfolded > _MOST_UNFOLDED for group in self._engine.groups.values()):
+    async def apply_backpressure(self) -> None:
+        """Delay the caller, which applies, while a group's log is far too long."""
+        if any(group.unfolded > _MAX_UNFOLDED for group in self._engine.groups.values()):
             await self.fold(FOLD_ROWS)
 
     async def until_hashed(self, group: Group, index: int) -> str:
-        """Wait for the hash taken at a barrier that is applied, and return it; empty where it could not be taken."""
+        """Wait for the hash at an applied barrier and return it; empty if it could not be taken."""
         if index not in group.hashes:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._hashing.setdefault((group.number, index), []).append(future)
+            self._hash_waiters.setdefault((group.number, index), []).append(future)
             await future
         return group.hashes.get(index, "")
-
-    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _run(self) -> None:
         while True:
@@ -135,7 +130,7 @@ class BackgroundTasks:
                 await self._verify_one()
 
     async def _sleep(self, seconds: float) -> None:
-        """Wait, unless something has to be folded at once."""
+        """Sleep, but end early when a group has to be folded at once."""
         timer = asyncio.ensure_future(self._clock.sleep(seconds))
         due = asyncio.ensure_future(self._fold_now.wait())
         try:
@@ -144,14 +139,14 @@ class BackgroundTasks:
             timer.cancel()
             due.cancel()
 
-    async def _rest(self, began: float) -> None:
-        """Leave most of the time to others."""
-        await self._sleep(_RESTS * (self._clock.now() - began))
+    async def _pause(self, began: float) -> None:
+        """Pause in proportion to the work since `began`."""
+        await self._sleep(_PAUSE_FACTOR * (self._clock.now() - began))
 
     # Folding
 
     async def fold(self, least: int = 1) -> None:
-        """Fold all groups with at least so many rows in the log."""
+        """Fold all groups with at least `least` rows in the log."""
         for group in self._unfolded(least):
             await self._try_fold(group)
 
@@ -159,7 +154,7 @@ class BackgroundTasks:
         for group in self._unfolded(1):
             began = self._clock.now()
             await self._try_fold(group)
-            await self._rest(began)
+            await self._pause(began)
             if self._fold_now.is_set():
                 return
 
@@ -188,8 +183,8 @@ class BackgroundTasks:
 
     # Measuring
 
-    def measure_soon(self, group: Group) -> None:
-        """Find out how large a group is that was just opened, or has other rows now."""
+    def schedule_measurement(self, group: Group) -> None:
+        """Measure a group that was just opened or restored."""
         self._unmeasured[group.number] = group
         group.size = None
         group.samples.clear()
@@ -203,27 +198,27 @@ class BackgroundTasks:
         if group.metadata.damage or self._engine.groups.get(group.number) is not group:
             return
         try:
-            measure = partial(self._sizing.measure, group, written=written)
+            measure = partial(self._estimator.measure, group, written=written)
             changed = await asyncio.get_running_loop().run_in_executor(self._thread, measure)
         except duckdb.Error as error:
             self._report(group.number, error)
         except OSError as error:
-            log.warning("the size of the rows cannot be sampled: %s", error, extra=group.metadata.fields())
+            log.warning("cannot estimate the size of the partition: %s", error, extra=group.metadata.fields())
         else:
             if changed:
-                self._measured(group)
+                self._on_size(group)
 
-    # Reading through
+    # Hashing
 
     async def _verify_one(self) -> None:
-        """Read through one group that was not yet since the start."""
+        """Read all rows of one group that was not read since the start."""
         for number, group in list(self._engine.groups.items()):
             layout = group.layout
             if number not in self._verified and layout is not None and not group.metadata.damage:
                 self._verified.add(number)
                 began = self._clock.now()
                 await self._hash(group, group.hold(), layout.schema.version)
-                await self._rest(began)
+                await self._pause(began)
                 return
 
     async def _take_hash(self, group: Group, held: _Held, version: int) -> None:
@@ -232,15 +227,15 @@ class BackgroundTasks:
             if value:
                 group.note_hash(held[1], value)
         finally:
-            # Whatever went wrong: who waits for it would wait for ever, and the store's end for them.
-            self._taking.discard((group.number, held[1]))
-            for future in self._hashing.pop((group.number, held[1]), []):
+            # Also after an error: those who wait would block the store's stop forever.
+            self._hashes_running.discard((group.number, held[1]))
+            for future in self._hash_waiters.pop((group.number, held[1]), []):
                 if not future.done():
                     future.set_result(None)
 
     async def _compare(self, group: Group, leaders: Compare) -> None:
-        """Compare our hash with the leader's; where none was taken (we were not here then) there is nothing to say."""
-        if (group.number, leaders.index) in self._taking:
+        """Compare our hash with the leader's; do nothing if none was taken here at that barrier."""
+        if (group.number, leaders.index) in self._hashes_running:
             await self.until_hashed(group, leaders.index)
         ours = group.hashes.get(leaders.index, "")
         if not ours:
@@ -251,15 +246,15 @@ class BackgroundTasks:
             group.differs = (
                 f"at index {leaders.index} the hash of the rows is {ours}, and the leader's is {leaders.hash}"
             )
-            log.error("rows are not as the leader has them: %s", group.differs, extra=group.metadata.fields())
+            log.error("rows differ from the leader's: %s", group.differs, extra=group.metadata.fields())
         if group.differs != before:
-            self._doubted(group)
+            self._on_doubt(group)
 
     async def _hash(self, group: Group, held: _Held, version: int) -> str:
-        """Return the hash of the rows at an index, and let it go; empty where they cannot be read."""
+        """Return the hash of the rows at a held index and release it; empty if the rows cannot be read."""
 
         def take() -> str:
-            return state_hash(self._rows, group, at=held[1], version=version) if version else _NOTHING
+            return state_hash(self._rows, group, at=held[1], version=version) if version else _HASH_OF_NO_ROWS
 
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, take)
