@@ -1,6 +1,6 @@
-"""Known bugs, one per safety or liveness rule, that can be put into the core to see the simulation turn red.
+"""Known bugs, one per safety or liveness rule, that tests inject into the core to prove they are detected.
 
-A mutation patches the core through pytest's monkeypatch; the product knows nothing of it.
+A mutation patches the core with pytest's monkeypatch.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _handle(patch: Patch, kind: type[Message], handler: Callable[[raft_state.Raf
 
 
 def ack_before_durable(patch: Patch) -> None:
-    """Promises leave without waiting for the disk (etcd #8144)."""
+    """Responses leave before the write is durable (etcd #8144)."""
     ready = rawnode.RawNode.ready
 
     def hasty(node: rawnode.RawNode) -> rawnode.Ready:
@@ -70,7 +70,7 @@ def ack_before_durable(patch: Patch) -> None:
 
 
 def leader_counts_itself_early(patch: Patch) -> None:
-    """The leader takes its own log for durable when it sends it (etcd #14143)."""
+    """The leader counts its own log before it is durable (etcd #14143)."""
     replicate = leader_role.replicate
 
     def counting(r: raft_state.Raft) -> None:
@@ -82,7 +82,7 @@ def leader_counts_itself_early(patch: Patch) -> None:
 
 
 def old_term_committed_by_counting(patch: Patch) -> None:
-    """A quorum is enough, whatever the entry's term."""
+    """A leader commits entries of earlier terms by counting."""
     maybe_commit = leader_role.maybe_commit
 
     def counting(r: raft_state.Raft) -> None:
@@ -94,7 +94,7 @@ def old_term_committed_by_counting(patch: Patch) -> None:
 
 
 def append_cuts_log(patch: Patch) -> None:
-    """A message that is shorter than the log cuts it (PySyncObj 0.3.17)."""
+    """An append that ends before the log truncates it (PySyncObj 0.3.17)."""
     append = raft_log.Log.maybe_append
 
     def cutting(self: raft_log.Log, prev_index: int, prev_term: int, entries: list[Entry]) -> bool:
@@ -121,12 +121,12 @@ def vote_forgotten(patch: Patch) -> None:
 
 
 def vote_for_any_log(patch: Patch) -> None:
-    """Votes are given without comparing logs."""
+    """Votes are granted without comparing logs."""
     patch.setattr(raft_log.Log, "is_up_to_date", lambda self, last_index, last_term: True)
 
 
 def candidate_asks_early(patch: Patch) -> None:
-    """Votes are asked for before the candidate's term and log are durable."""
+    """Votes are requested before the candidate's term and log are durable."""
     ask = election._request_votes
 
     def hasty(r: raft_state.Raft, *, pre: bool, transfer: bool) -> None:
@@ -139,12 +139,12 @@ def candidate_asks_early(patch: Patch) -> None:
 
 
 def read_without_quorum(patch: Patch) -> None:
-    """The leader trusts that it still leads."""
+    """The leader answers reads without confirming that it still leads."""
     patch.setattr(tracker.Tracker, "read_confirmed", lambda self: 1 << 60)
 
 
 def read_before_first_commit(patch: Patch) -> None:
-    """A new leader reads at the commit index it happens to know (etcd #7331)."""
+    """A new leader serves reads before its term's first commit (etcd #7331)."""
 
     def hasty(r: raft_state.Raft, context: int, origin: int) -> None:
         r.reads.add(readonly.Read(context, origin), r.log.committed)
@@ -153,7 +153,7 @@ def read_before_first_commit(patch: Patch) -> None:
 
 
 def read_rounds_not_numbered(patch: Patch) -> None:
-    """Late answers to an old round confirm a new one (raft #397)."""
+    """Late responses to an old read round confirm a new one (raft #397)."""
     add = readonly.LeaderReads.add
 
     def unnumbered(self: readonly.LeaderReads, read: readonly.Read, commit: int) -> None:
@@ -164,7 +164,7 @@ def read_rounds_not_numbered(patch: Patch) -> None:
 
 
 def outgoing_half_ignored(patch: Patch) -> None:
-    """A joint configuration decides by its new half alone."""
+    """A joint configuration decides by its incoming half alone."""
     configure = tracker.Tracker.configure
 
     def half(self: tracker.Tracker, conf: Conf, me: int, *, next_index: int, now: int) -> None:
@@ -176,7 +176,7 @@ def outgoing_half_ignored(patch: Patch) -> None:
 
 
 def joint_skipped(patch: Patch) -> None:
-    """The new voters are put in force at once (jraft #482)."""
+    """New voters take effect without a joint configuration (jraft #482)."""
 
     def direct(conf: Conf, change: ConfChange) -> Conf:
         after = confchange.apply_change(conf, change)
@@ -186,7 +186,7 @@ def joint_skipped(patch: Patch) -> None:
 
 
 def changes_overlap(patch: Patch) -> None:
-    """Joint is left without waiting until it is applied."""
+    """A joint configuration is left before it is applied."""
     propose_conf = raft.propose_conf
 
     def hasty(r: raft_state.Raft, change: ConfChange) -> int:
@@ -200,7 +200,7 @@ def changes_overlap(patch: Patch) -> None:
 
 
 def completion_vouches_for_replacement(patch: Patch) -> None:
-    """A write vouches for whatever stands where it wrote (etcd #1690)."""
+    """A completed write marks replaced entries as durable (etcd #1690)."""
     disclaim = raft_log.Log._lower_claims
 
     def claiming(self: raft_log.Log, index: int) -> None:
@@ -213,12 +213,12 @@ def completion_vouches_for_replacement(patch: Patch) -> None:
 
 
 def unapplied_conf_ignored(patch: Patch) -> None:
-    """Anybody stands, whatever configuration it has yet to apply (etcd #12133)."""
+    """A voter campaigns with an unapplied configuration (etcd #12133)."""
     patch.setattr(election, "promotable", lambda r: r.confs.current.is_voter(r.replica))
 
 
 def snapshot_with_newest_conf(patch: Patch) -> None:
-    """A snapshot carries the configuration of today instead of that of its index."""
+    """A snapshot carries the current configuration instead of that of its index."""
     meta = raft_snapshots.Snapshots.meta
 
     def newest(self: raft_snapshots.Snapshots, index: int) -> SnapshotMeta:
@@ -229,7 +229,7 @@ def snapshot_with_newest_conf(patch: Patch) -> None:
 
 
 def snapshot_with_oldest_conf(patch: Patch) -> None:
-    """A snapshot carries the configuration the log begins with: newer members are lost."""
+    """A snapshot carries the log's first configuration and loses newer members."""
     patch.setattr(conf_history.ConfHistory, "as_of", lambda self, index: self._history[0][1])
 
 
@@ -262,7 +262,7 @@ def applied_before_durable(patch: Patch) -> None:
 
 
 def minority_decides(patch: Patch) -> None:
-    """Half of the voters is taken for a majority."""
+    """Half of the voters counts as a majority."""
 
     def half(self: tracker.Tracker) -> int:
         values = sorted(pr.match for pr in self.incoming)
@@ -273,17 +273,17 @@ def minority_decides(patch: Patch) -> None:
 
 
 def commit_beyond_match(patch: Patch) -> None:
-    """Followers are told the leader's commit index, not what of it they are known to hold."""
+    """The leader sends its commit index without limiting it to the follower's match index."""
     ready = rawnode.RawNode.ready
 
-    def telling(node: rawnode.RawNode) -> rawnode.Ready:
+    def unlimited(node: rawnode.RawNode) -> rawnode.Ready:
         out = ready(node)
         for message in out.messages:
             if isinstance(message, Heartbeat | CommitNotice):
                 message.commit = node._raft.log.committed
         return out
 
-    patch.setattr(rawnode.RawNode, "ready", telling)
+    patch.setattr(rawnode.RawNode, "ready", unlimited)
     commit_to = raft_state.Raft.commit_to
     patch.setattr(raft_state.Raft, "commit_to", lambda self, index: commit_to(self, min(index, self.log.last_index)))
 
@@ -302,8 +302,8 @@ def repair_drops_log(patch: Patch) -> None:
     _handle(patch, InstallSnapshot, replacing)
 
 
-def repair_without_looking(patch: Patch) -> None:
-    """A leader asks for any state there is, and takes it for its log's."""
+def repair_without_check(patch: Patch) -> None:
+    """A leader requests and restores any state, whether or not it matches its log."""
 
     def asking(r: raft_state.Raft) -> None:
         request_state(r)
@@ -322,8 +322,8 @@ def repair_without_looking(patch: Patch) -> None:
     _handle(patch, InstallSnapshot, taking)
 
 
-def repairer_taken_for_leader(patch: Patch) -> None:
-    """Who sends a leader its state is followed."""
+def repairer_followed(patch: Patch) -> None:
+    """The sender of a repair snapshot is followed as leader."""
 
     def following(r: raft_state.Raft, m: InstallSnapshot) -> None:
         m.repair = False
@@ -334,7 +334,7 @@ def repairer_taken_for_leader(patch: Patch) -> None:
 
 
 def hard_state_before_entries(patch: Patch) -> None:
-    """A torn write keeps a commit index without the entries it speaks of."""
+    """A torn write keeps a commit index without its entries."""
 
     def reordered(batch: rawnode.AppendBatch) -> list[disk.Record]:
         state_first = [batch.snapshot, batch.hard_state, *batch.entries]
@@ -344,7 +344,7 @@ def hard_state_before_entries(patch: Patch) -> None:
 
 
 def failed_sync_reported(patch: Patch) -> None:
-    """An fsync that failed is taken for one that did not: what it was to write is vouched for."""
+    """A failed fsync is reported as successful."""
 
     def hopeful(self: host.Host) -> None:
         if not self.disk_failed:
@@ -357,23 +357,23 @@ def failed_sync_reported(patch: Patch) -> None:
     patch.setattr(host.Host, "_sync", hopeful)
 
 
-# Of liveness
+# Liveness
 
 
 def tick_takes_read_round(patch: Patch) -> None:
-    """A heartbeat at a tick begins a round of reads, and nobody answers those that the leader's own word proves."""
+    """A heartbeat starts a read round without answering reads that a single voter confirms alone."""
     tick = leader_role.tick_leader
 
     def silent(r: raft_state.Raft) -> None:
-        with patch.context() as meanwhile:
-            meanwhile.setattr(leader_role, "answer_reads", lambda r: None)
+        with patch.context() as inner:
+            inner.setattr(leader_role, "answer_reads", lambda r: None)
             tick(r)
 
     patch.setattr(leader_role, "tick_leader", silent)
 
 
 def probe_never_repeated(patch: Patch) -> None:
-    """A lost probe is waited for, for ever."""
+    """A lost probe is never repeated."""
     handler = leader_role.on_heartbeat_response
 
     def deaf(r: raft_state.Raft, m: HeartbeatResponse) -> None:
@@ -397,28 +397,28 @@ def silent_below_commit(patch: Patch) -> None:
     patch.setattr(follower_role, "_acknowledge", silent)
 
 
-def votes_tell_no_commit(patch: Patch) -> None:
-    """Nobody learns from votes what is committed."""
+def votes_carry_no_commit(patch: Patch) -> None:
+    """Commit indexes in votes are ignored."""
     patch.setattr(election, "_learn_commit", lambda r, index, term: None)
 
 
 def never_wakes(patch: Patch) -> None:
-    """A quiesced node stays asleep (tikv #16429)."""
+    """A quiesced node never wakes (tikv #16429)."""
     patch.setattr(raft_state.Raft, "wake", lambda self: None)
 
 
-def late_answer_wakes(patch: Patch) -> None:
-    """A leader that fell asleep is woken by what was said before."""
+def stale_response_wakes(patch: Patch) -> None:
+    """A response to an earlier heartbeat wakes a quiesced leader."""
     patch.setattr(leader_role, "is_stale_heartbeat_response", lambda r, m: False)
 
 
-def any_answer_is_late(patch: Patch) -> None:
-    """A leader sleeps on although somebody says that it cannot."""
+def any_response_is_stale(patch: Patch) -> None:
+    """A leader stays quiesced although a member objects."""
     patch.setattr(leader_role, "is_stale_heartbeat_response", lambda r, m: isinstance(m, HeartbeatResponse))
 
 
-def state_news_taken_for_delivered(patch: Patch) -> None:
-    """A member falls asleep although its leader does not know that there is a state: it was said before, in vain."""
+def state_report_assumed_delivered(patch: Patch) -> None:
+    """A member quiesces although its leader never received the report that it has a state."""
     on_heartbeat = follower_role.on_heartbeat
 
     def trusting(r: raft_state.Raft, m: Heartbeat) -> None:
@@ -428,19 +428,19 @@ def state_news_taken_for_delivered(patch: Patch) -> None:
     _handle(patch, Heartbeat, trusting)
 
 
-def sleeping_leader_not_called(patch: Patch) -> None:
-    """A state machine comes back while the leader sleeps, and nobody says so."""
+def quiesced_leader_not_pinged(patch: Patch) -> None:
+    """A state machine reattaches without waking the quiesced leader."""
     patch.setattr(follower_role, "ping_leader", lambda r: None)
     patch.setattr(election, "ping_leader", lambda r: None)
 
 
-def leader_never_asks(patch: Patch) -> None:
-    """A leader without a state waits for a voter to hand over to, of which there is none."""
+def leader_never_requests_state(patch: Patch) -> None:
+    """A stateless leader without another voter never requests a snapshot."""
     patch.setattr(leader_role, "request_state", lambda r: None)
 
 
 def snapshot_index_ignored(patch: Patch) -> None:
-    """A leader that is behind where a member's log begins sends it snapshots all the same."""
+    """A leader sends a member snapshots below the beginning of the member's log."""
     on_snapshot_request = leader_role.on_snapshot_request
 
     def ignoring(r: raft_state.Raft, m: SnapshotRequest) -> None:
@@ -450,13 +450,13 @@ def snapshot_index_ignored(patch: Patch) -> None:
     patch.setattr(leader_role, "on_snapshot_request", ignoring)
 
 
-def sleeps_without_quorum(patch: Patch) -> None:
-    """A leader that is cut off from everybody falls asleep as a leader."""
+def quiesces_without_quorum(patch: Patch) -> None:
+    """An isolated leader quiesces as leader."""
     patch.setattr(leader_role, "quorum_without", lambda r, lost: True)
 
 
 def learner_refuses_vote(patch: Patch) -> None:
-    """Who thinks it is a learner does not vote (etcd #12359)."""
+    """A replica that believes it is a learner does not vote (etcd #12359)."""
     on_vote_request = election.on_vote_request
 
     def refusing(r: raft_state.Raft, m: VoteRequest) -> None:
@@ -467,12 +467,12 @@ def learner_refuses_vote(patch: Patch) -> None:
 
 
 def conf_commit_not_reported(patch: Patch) -> None:
-    """Members are let go before a quorum durably knows the configuration without them."""
+    """Members are removed before a quorum durably knows the configuration without them."""
     patch.setattr(tracker.Tracker, "commit_known", lambda self: 1 << 60)
 
 
 def rejection_below_match(patch: Patch) -> None:
-    """A late refusal pushes `next` down to `match` or below."""
+    """A stale rejection moves `next` down to `match` or below."""
 
     def falling(self: tracker.Progress, index: int, hint: int) -> bool:
         self.probe(0)
@@ -483,7 +483,7 @@ def rejection_below_match(patch: Patch) -> None:
 
 
 def attached_where_it_was(patch: Patch) -> None:
-    """A state machine that comes back is not given again what it lost."""
+    """A reattached state machine does not receive lost entries again."""
     attach = raft_log.Log.attach
 
     def forgetful(self: raft_log.Log, applied: int) -> None:
@@ -495,7 +495,7 @@ def attached_where_it_was(patch: Patch) -> None:
 
 
 def attached_without_confs(patch: Patch) -> None:
-    """A state machine that is ahead of the commit index moves what is applied past configurations."""
+    """A state machine ahead of the commit index skips configurations on attach."""
 
     def attach(node: rawnode.RawNode, applied: int) -> None:
         r = node._raft

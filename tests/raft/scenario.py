@@ -1,30 +1,30 @@
 """Runs scenario files: a command, `----`, and the trace it must leave.
 
-    python -m tests.raft.scenario --rewrite [name ...]     writes the traces anew; read the difference, then commit
+    python -m tests.raft.scenario --rewrite [name ...]     rewrites the traces; review the diff, then commit
 
-A scenario drives real nodes over a modelled network, disk and state machine, all of which stand still unless told.
+A scenario drives real nodes over a modelled network, disk and state machine, which act only on commands.
 Commands (N is a replica id):
 
     group voters=1,2,3 [learners=4]       start a group from a genesis configuration
     join N                                start an empty replica
     tick N [count]     campaign N     propose N text...     read N context     transfer N to
     change N joint|simple|leave [+4 ~3 -2] [token=7] [staged]
-    take N                                show what the node wants done, and begin doing it
+    take N                                show the node's `ready`, and start its work
     persist N [count]                     complete writes;      apply N: complete applying
     deliver [from=1] [to=2] [kind=Append] [count=1] [again] [last]     `again` leaves a copy, `last` begins at the end
     drop    [from=1] [to=2] [kind=Append] [count=1]
-    settle [only=1,2]                     do everything that is outstanding, for all or only some
-    forget N ...                          let time pass so that they no longer stand by a leader
-    elect N [with=2,3]                    let all, or some, forget their leader, and N win up to the moment it leads
-    isolate N ... | heal                  cut replicas off, and mend it
-    crash N [survive=0]                   keep that many records of the writes under way
+    settle [only=1,2]                     complete all outstanding work, of all replicas or some
+    forget N ...                          let time pass until their leader's lease expires
+    elect N [with=2,3]                    expire the leases of all or some, and let N win an election
+    isolate N ... | heal                  isolate replicas, and heal the network
+    crash N [survive=0]                   crash; keep that many records of the writes in progress
     restart N [applied=3]
     compact N index | snapshot N to [index] | report N to
     quiesce N [lost=3] | wake N
-    forge from=9 to=1 [at=4] term=2 kind=Heartbeat [field=value ...]     deliver what nobody sent, rightly or wrongly
+    forge from=9 to=1 [at=4] term=2 kind=Heartbeat [field=value ...]     deliver a forged message
     log N | status N | peers N | network
 
-`silently` before a command shows only what it refuses.
+`silently` before a command shows only refusals.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _TRANSITIONS = {"joint": JOINT, "simple": SIMPLE, "leave": LEAVE}
 
 
 class Host:
-    """A node with its disk and the work its state machine has been given."""
+    """A node with its disk and its state machine's pending work."""
 
     def __init__(self, replica: int, meta: SnapshotMeta) -> None:
         self.replica = replica
@@ -103,7 +103,7 @@ class Scenario:
         self.lines: list[str] = []
 
     def run(self, command: str) -> str:
-        """Carry out a command and return what happened."""
+        """Run a command and return its trace."""
         words = command.split()
         silently = words[0] == "silently"
         if silently:

@@ -1,4 +1,4 @@
-"""Runs seeds for as long as told.
+"""Simulate random seeds for a given time.
 
 python -m tests.raft.soak --seconds 60 [--first 1]       prints seeds/s, events/s, and every seed that fails
 python -m tests.raft.soak --seed 4711                    one seed, with its traceback

@@ -1,4 +1,4 @@
-"""The configuration engine: every step keeps quorums overlapping, and joint always leads where it was meant to."""
+"""Configuration changes: quorums of consecutive configurations overlap, and a joint one ends as proposed."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def well_formed(conf: Conf) -> bool:
 
 @given(CONFS, CHANGES)
 def test_joint_overlaps_with_both_of_its_neighbours(conf: Conf, changes: list[Change]) -> None:
-    """Any change, through joint, never lets two quorums miss each other; and it ends with the roles asked for."""
+    """Through any joint change, quorums always overlap, and it ends with the proposed roles."""
     try:
         joint = enter_joint(conf, changes, token=7, staged=False)
     except RefusedError:
@@ -73,7 +73,7 @@ def test_joint_overlaps_with_both_of_its_neighbours(conf: Conf, changes: list[Ch
 
 @given(CONFS, CHANGES)
 def test_simple_changes_no_voter(conf: Conf, changes: list[Change]) -> None:
-    """Without joint, the voters stay as they are, or the change is refused."""
+    """A simple change keeps the voters or is refused."""
     try:
         after = simple(conf, changes, token=7, staged=True)
     except RefusedError:
@@ -83,7 +83,7 @@ def test_simple_changes_no_voter(conf: Conf, changes: list[Change]) -> None:
 
 
 def test_demotion_waits_for_the_leave() -> None:
-    """A demoted voter still votes in the outgoing half, so it is a learner only afterwards; promotion is in place."""
+    """A demoted voter keeps its outgoing vote and becomes a learner on leave; a promotion is immediate."""
     conf = Conf(voters=(1, 2, 3), learners=(4,))
     joint = enter_joint(conf, [Change(LEARNER, 3), Change(VOTER, 4)], token=1, staged=False)
     assert joint == Conf(voters=(1, 2, 4), outgoing=(1, 2, 3), learners_next=(3,), token=1)
@@ -97,7 +97,7 @@ def test_leave_copies_the_token_of_joint() -> None:
 
 
 def test_info_lives_as_long_as_its_member() -> None:
-    """What the caller said of a member is kept while it is one, in either half, and can be replaced."""
+    """A member's info is kept while it is in either half, and can be replaced."""
     conf = simple(Conf(voters=(1,), info={1: b"a"}), [Change(LEARNER, 2, b"b")], token=0, staged=True)
     assert conf.info == {1: b"a", 2: b"b"}
     joint = enter_joint(conf, [Change(VOTER, 2), Change(REMOVE, 1)], token=0, staged=False)
@@ -116,15 +116,15 @@ def test_info_lives_as_long_as_its_member() -> None:
         (Conf(voters=(1,)), ConfChange(9)),
     ],
 )
-def test_nonsense_is_refused(conf: Conf, change: ConfChange) -> None:
-    """A change that does not fit leaves no trace."""
+def test_invalid_changes_are_refused(conf: Conf, change: ConfChange) -> None:
+    """An invalid change is refused."""
     with pytest.raises(RefusedError) as refused:
         apply_change(conf, change)
     assert refused.value.reason is Refusal.BAD_CHANGE
 
 
 def test_a_change_survives_the_log() -> None:
-    """What is logged is what was proposed."""
+    """A change decodes to itself."""
     change = ConfChange(SIMPLE, (Change(LEARNER, 5, b"store-5"),), token=3, staged=True)
     assert decode_conf_change(encode_conf_change(change)) == change
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(Conf(voters=(1, 2))), type=Conf) == Conf(voters=(1, 2))

@@ -1,4 +1,4 @@
-"""The checker, on histories known to be good and known to be bad."""
+"""The linearizability checker, on histories known to be valid or invalid."""
 
 from __future__ import annotations
 
@@ -57,18 +57,18 @@ BAD = {
 
 @pytest.mark.parametrize("history", GOOD.values(), ids=GOOD)
 def test_good_histories_pass(history: list[Operation]) -> None:
-    """A history that some order explains is linearizable."""
+    """A history is linearizable if some order explains it."""
     assert linearizable(history)
 
 
 @pytest.mark.parametrize("history", BAD.values(), ids=BAD)
 def test_bad_histories_are_found(history: list[Operation]) -> None:
-    """A history that no order explains is not."""
+    """A history that no order explains is not linearizable."""
     assert not linearizable(history)
 
 
 def simulated(seed: int) -> list[Operation]:
-    """A history of overlapping operations on a true register, some of which never return."""
+    """Return a history of overlapping operations on a correct register; some never return."""
     rng = random.Random(seed)
     history, value = [], 0
     for number in range(1, 60):
@@ -90,7 +90,7 @@ def simulated(seed: int) -> list[Operation]:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_true_register_passes_and_a_swapped_answer_is_found(seed: int) -> None:
-    """Histories of a true register pass; with one read moved to a value long gone they do not."""
+    """Histories of a correct register pass; with one read of an outdated value they fail."""
     history = simulated(seed)
     assert linearizable(history)
     assert linearizable(observed(history))
@@ -100,6 +100,6 @@ def test_a_true_register_passes_and_a_swapped_answer_is_found(seed: int) -> None
 
 
 def test_unseen_unknown_writes_are_left_out() -> None:
-    """Open writes that nobody saw only cost time; those that somebody saw stay."""
+    """Open writes that no read observed are dropped; observed ones are kept."""
     seen, unseen = write(1, OPEN, 7), write(1, OPEN, 8)
     assert observed([seen, unseen, read(2, 3, 7)]) == [seen, read(2, 3, 7)]

@@ -1,4 +1,4 @@
-"""A leader that lost its state gets it from a member."""
+"""A leader that lost its state restores it from a member."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from evenkeel_raft.core.rawnode import RawNode
 
 
 def _leader_without_a_state(learners: tuple[int, ...] = (2,)) -> RawNode:
-    """The only voter of a group, with learners, whose log begins at 4 and whose state machine has nothing."""
+    """Return the only voter of a group with learners; its log begins at 4 and its state machine is empty."""
     meta = SnapshotMeta(4, 2, Conf(voters=(1,), learners=learners))
     node = RawNode(group=1, replica=1, rng=random.Random(1), meta=meta, hard_state=HardState(2, 1, 4), applied=0)
     node.campaign()
@@ -40,7 +40,7 @@ def _leader_without_a_state(learners: tuple[int, ...] = (2,)) -> RawNode:
 @pytest.mark.parametrize(
     ("index", "term"), [(3, 2), (5, 2), (6, 3)], ids=["before the log", "another entry", "not committed"]
 )
-def test_a_leader_takes_no_state_but_its_logs(index: int, term: int) -> None:
+def test_a_leader_restores_only_a_state_that_matches_its_log(index: int, term: int) -> None:
     """A member's state must end with a committed entry of the leader's own log, or entries would be lost."""
     node = _leader_without_a_state()
     node.step(InstallSnapshot(1, 0, 2, 1, node.term, SnapshotMeta(index, term, node.conf), True))
@@ -49,8 +49,8 @@ def test_a_leader_takes_no_state_but_its_logs(index: int, term: int) -> None:
     assert node.leading
 
 
-def test_a_leader_takes_a_members_state_and_leads_on() -> None:
-    """What follows the snapshot is applied from the log."""
+def test_a_leader_restores_a_members_state_and_keeps_leading() -> None:
+    """Entries after the snapshot are applied from the log."""
     node = _leader_without_a_state()
     node.step(InstallSnapshot(1, 0, 2, 1, node.term, SnapshotMeta(4, 2, node.conf), True))
     out = node.ready()
@@ -60,7 +60,7 @@ def test_a_leader_takes_a_members_state_and_leads_on() -> None:
 
 
 def _asked(node: RawNode, timeouts: int) -> list[int]:
-    """Which learners it asks for their state within so many election timeouts; all of them answer heartbeats."""
+    """Return the learners it requests a snapshot from within some election timeouts; all respond to heartbeats."""
     asked: list[int] = []
     for _ in range(timeouts * Settings().election_ticks):
         node.tick()
@@ -80,12 +80,12 @@ def _leader_with_two_learners() -> RawNode:
 
 
 def test_a_leader_without_a_state_asks_one_member_for_minutes_then_the_next() -> None:
-    """A member may take long to write its snapshot. One that never sends it is not the only one that has a state."""
+    """A member may need minutes to write its snapshot; one that never sends it is replaced by the next."""
     assert _asked(_leader_with_two_learners(), 300) == [2] * 120 + [3] * 120 + [2] * 60
 
 
-def test_a_leader_asks_nobody_while_a_snapshot_is_coming_in() -> None:
-    """However long that takes; if the snapshot fails, the same member is asked once more."""
+def test_a_leader_requests_nothing_while_a_snapshot_is_arriving() -> None:
+    """It requests again, from the same member, only if that snapshot fails."""
     node = _leader_with_two_learners()
     assert _asked(node, 119) == [2] * 119
     node.set_receiving(True)
@@ -95,8 +95,8 @@ def test_a_leader_asks_nobody_while_a_snapshot_is_coming_in() -> None:
     assert _asked(node, 1) == [3]
 
 
-def test_who_sends_a_state_is_not_taken_for_a_leader() -> None:
-    """The leader that asked may have stepped down meanwhile, or the sender may be of a later term."""
+def test_the_sender_of_a_repair_snapshot_is_not_followed() -> None:
+    """The requesting leader may have stepped down, or the sender may be in a later term."""
     for later in (0, 1):
         node = _leader_without_a_state()
         term = node.term + later

@@ -1,4 +1,4 @@
-"""Every rule is worth its lines: with the rule broken, the simulation or a scenario turns red."""
+"""Mutation tests: with any rule of the core broken, the simulation or a scenario fails."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TRIES = 150
 
 
 class Case(Struct, frozen=True):
-    """A bug, the faults under which it shows, and a seed from which on it does not take long."""
+    """A bug, the faults that expose it, and a seed near which it shows."""
 
     mutation: Mutation
     mix: Mix
@@ -51,14 +51,14 @@ CAUGHT_BY_SIMULATION = [
         Mix(churn_every=100, apply_delay=30, apply_sticks=0.1, partition_every=200, transfer_every=100),
     ),
     Case(mutations.snapshot_with_oldest_conf, Mix(stores=6, churn_every=200, compact_every=50)),
-    Case(mutations.leader_never_asks, ONE_VOTER),
-    Case(mutations.repair_without_looking, replace(ONE_VOTER, apply_sticks=0.5, clients=16)),
-    Case(mutations.repairer_taken_for_leader, ONE_VOTER),
+    Case(mutations.leader_never_requests_state, ONE_VOTER),
+    Case(mutations.repair_without_check, replace(ONE_VOTER, apply_sticks=0.5, clients=16)),
+    Case(mutations.repairer_followed, ONE_VOTER),
     Case(
         mutations.snapshot_index_ignored,
         Mix(crash_every=100, store_damage=1.0, compact_every=20, checkpoint=1.0, apply_sticks=0.2, transfer_every=100),
     ),
-    Case(mutations.sleeps_without_quorum, Mix(quiesce_every=20, partition_every=200)),
+    Case(mutations.quiesces_without_quorum, Mix(quiesce_every=20, partition_every=200)),
     Case(mutations.learners_counted, Mix(learners=1, churn_every=200, partition_every=200, crash_every=300)),
     Case(mutations.applied_before_durable, Mix(disk_delay=30, crash_every=100, checkpoint=1.0), first=2),
     Case(mutations.minority_decides, Mix(stores=4, voters=4)),
@@ -75,8 +75,8 @@ CAUGHT_BY_SIMULATION = [
     Case(mutations.tick_takes_read_round, Mix(stores=1, voters=1, take_late=0.5, one_read=True)),
     Case(mutations.tick_takes_read_round, Mix(stores=1, voters=1, take_late=0.5, clients=1)),
     Case(mutations.never_wakes, Mix(quiesce_every=40, crash_every=200), first=2),
-    Case(mutations.state_news_taken_for_delivered, Mix(learners=1, quiesce_every=20, store_gone_every=100, delay=15)),
-    Case(mutations.sleeping_leader_not_called, Mix(learners=2, quiesce_every=20, store_gone_every=100)),
+    Case(mutations.state_report_assumed_delivered, Mix(learners=1, quiesce_every=20, store_gone_every=100, delay=15)),
+    Case(mutations.quiesced_leader_not_pinged, Mix(learners=2, quiesce_every=20, store_gone_every=100)),
     Case(
         mutations.learner_refuses_vote,
         Mix(voters=2, churn_every=150, partition_every=200, crash_every=200, apply_delay=20),
@@ -94,9 +94,9 @@ CAUGHT_BY_SCENARIO: dict[Mutation, str] = {
     mutations.ack_before_durable: "ack_before_durable",
     mutations.append_cuts_log: "non_conflicting_append",
     mutations.candidate_asks_early: "candidate_durable",
-    mutations.any_answer_is_late: "quiesce",
-    mutations.late_answer_wakes: "quiesce",
-    mutations.leader_never_asks: "leader_repair",
+    mutations.any_response_is_stale: "quiesce",
+    mutations.stale_response_wakes: "quiesce",
+    mutations.leader_never_requests_state: "leader_repair",
     mutations.learner_refuses_vote: "learner_votes",
     mutations.never_wakes: "quiesce",
     mutations.old_term_committed_by_counting: "commit_old_term",
@@ -106,11 +106,11 @@ CAUGHT_BY_SCENARIO: dict[Mutation, str] = {
     mutations.rejection_below_match: "next_above_match",
     mutations.repair_drops_log: "damaged_store",
     mutations.silent_below_commit: "append_below_snapshot",
-    mutations.sleeps_without_quorum: "quiesce_waits",
+    mutations.quiesces_without_quorum: "quiesce_waits",
     mutations.snapshot_index_ignored: "snapshot_request_index",
     mutations.tick_takes_read_round: "read_single_voter",
     mutations.unapplied_conf_ignored: "unapplied_conf",
-    mutations.votes_tell_no_commit: "removed_voter_blocks",
+    mutations.votes_carry_no_commit: "removed_voter_blocks",
 }
 
 
@@ -124,26 +124,26 @@ def _fails(seed: int, mix: Mix) -> bool:
 
 @pytest.mark.parametrize("case", CAUGHT_BY_SIMULATION, ids=lambda case: case.mutation.__name__)
 def test_simulation_turns_red(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some seed under the faults that the rule is there for fails once the rule is broken."""
+    """With the rule broken, some seed fails under the faults that the rule protects against."""
     case.mutation(monkeypatch)
     assert any(_fails(seed, case.mix) for seed in range(case.first, case.first + TRIES))
 
 
 @pytest.mark.parametrize("mutation", CAUGHT_BY_SCENARIO, ids=lambda mutation: mutation.__name__)
 def test_scenario_turns_red(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The scenario written for the rule leaves another trace once the rule is broken."""
+    """With the rule broken, the rule's scenario leaves another trace."""
     text = (FOLDER / f"{CAUGHT_BY_SCENARIO[mutation]}.txt").read_text()
     mutation(monkeypatch)
     assert replay(text) != text
 
 
 def test_wiped_replica_under_its_old_id_turns_red() -> None:
-    """A store that comes back wiped under the same replica id breaks what it had promised."""
+    """A wiped store that returns under the same replica id breaks an invariant."""
     assert any(_fails(seed, Mix(wipe_every=400, same_id_after_wipe=True)) for seed in range(1, TRIES))
 
 
 def test_every_mutation_is_caught_by_something() -> None:
-    """No known bug is left out."""
+    """Every mutation is used by a test."""
     defined = inspect.getmembers(mutations, lambda item: getattr(item, "__module__", "") == mutations.__name__)
     caught = {case.mutation for case in CAUGHT_BY_SIMULATION} | set(CAUGHT_BY_SCENARIO)
     assert {function for name, function in defined if not name.startswith("_")} == caught

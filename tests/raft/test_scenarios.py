@@ -13,6 +13,6 @@ FILES = sorted(FOLDER.glob("*.txt"))
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_scenario(path: Path) -> None:
-    """The file's commands leave the traces written below them."""
+    """Each command of the file leaves the trace stated below it."""
     text = path.read_text()
     assert replay(text) == text, "if the new trace is right: python -m tests.raft.scenario --rewrite " + path.stem

@@ -1,4 +1,4 @@
-"""The soak names every seed that fails, whatever it fails with, and goes on."""
+"""The soak test reports every failing seed and continues."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.raft.sim.run import Outcome
 
 
 def test_failing_seeds_are_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """A broken invariant and a bug of any other kind cost their seed; the count and the rates are of all."""
+    """Any exception fails its seed only; the totals count all seeds."""
     errors = {5: AssertionError("two leaders"), 6: KeyError("nobody"), 7: None}
     monkeypatch.setattr(soak, "run", lambda seed: _run(seed, errors.pop(seed)))
     monkeypatch.setattr("tests.raft.soak.time.perf_counter", iter((0.0, 1.0, 2.0, 3.0, 10.0)).__next__)

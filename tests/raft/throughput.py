@@ -1,12 +1,11 @@
-"""How many entries per second the core alone carries through a group of three in memory.
+"""Throughput of the raft core: entries per second in a group of three in memory.
 
     python -m tests.raft.throughput [--windows 15] [--batch 1 16 256]
 
-Every entry goes propose -> append -> acknowledge -> commit -> apply on all three replicas; "written" and "applied" are
-reported at once, as if disk and state machine took no time. `serial` lets every batch be applied everywhere before
-the next is proposed; `pipelined` lets the news of a commit travel with the next batch. Measured in CPU time, all three
-replicas and the loop between them on one core; windows of a fifth of a second, the median and the best, because what
-else the machine does slows a core down as well.
+Every entry goes propose -> append -> acknowledge -> commit -> apply on all three replicas. Writes and applies complete
+at once. `serial` applies every batch everywhere before it proposes the next; `pipelined` sends the commit index along
+with the next batch. Measured in CPU time of all three replicas on one core, in windows of a fifth of a second. The
+median and the best window are printed, because other load slows the core down.
 """
 
 from __future__ import annotations

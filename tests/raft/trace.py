@@ -1,4 +1,4 @@
-"""Messages, entries and configurations in words, for scenario traces and for the story of a failing seed."""
+"""Formats messages, entries and configurations for scenario traces."""
 
 from __future__ import annotations
 

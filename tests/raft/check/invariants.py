@@ -1,7 +1,7 @@
-"""What must hold after every event of a simulation, whatever fails.
+"""Invariants that hold after every event of a simulation, whatever fails.
 
-The checker sees every replica from outside: it remembers what was ever committed, applied, voted and configured, by
-anybody, and compares. It is told only of the replica that an event touched, so a check costs as much as the event.
+The checker records everything that any replica committed, applied, voted for and configured, and compares. After an
+event it checks only the affected replica, so a check is as cheap as the event.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from evenkeel_raft.core.raft_state import Raft
 from evenkeel_raft.core.raft_types import LEADER, Conf, Entry, SnapshotMeta
 from evenkeel_raft.core.rawnode import AppendBatch, RawNode
 
-Holds = Callable[[int, int, int], bool]  # replica, index, term: whether its disk has, or ever lawfully had, the entry
+Holds = Callable[[int, int, int], bool]  # replica, index, term: whether its disk has, or rightfully had, the entry
 
 
 class ViolationError(AssertionError):
@@ -23,7 +23,7 @@ class ViolationError(AssertionError):
 
 
 class _Seen:
-    """What was last seen of a running replica."""
+    """The last observed state of a running replica."""
 
     def __init__(self) -> None:
         self.term = self.committed = self.applied = self.led_term = self.conf_index = 0
@@ -32,7 +32,7 @@ class _Seen:
 
 
 class Invariants:
-    """The memory and the rules."""
+    """The recorded history and the checks."""
 
     def __init__(self, genesis: SnapshotMeta, holds: Holds) -> None:
         self._holds = holds
@@ -47,10 +47,10 @@ class Invariants:
         self._committed_in: dict[int, int] = {}
         self.confs: dict[int, Conf] = {genesis.index: genesis.conf}
 
-    # Told by the host
+    # Called by the host
 
     def started(self, replica: int, node: RawNode) -> None:
-        """A replica begins, or begins again, from its disk."""
+        """Record that a replica started or restarted from its disk."""
         self._seen[replica] = seen = _Seen()
         raft = node._raft
         seen.conf_index = raft.confs.index
@@ -58,11 +58,11 @@ class Invariants:
         seen.committed = raft.log.committed
 
     def attached(self, replica: int, node: RawNode) -> None:
-        """A state machine came back, with no more than it had made durable."""
+        """Record that a state machine reattached with its durable state."""
         self._seen[replica].applied = node._raft.log.applied
 
     def sent(self, message: Message) -> None:
-        """A message leaves: votes are promises, also across crashes."""
+        """Record a sent message; a vote must not change, even across crashes."""
         if isinstance(message, VoteResponse) and message.granted and not message.pre:
             self._vote(message.sender, message.term, message.receiver)
         elif isinstance(message, VoteRequest) and not message.pre:
@@ -74,7 +74,7 @@ class Invariants:
             raise ViolationError(f"replica {voter} voted for {first} and {candidate} in term {term}")
 
     def writing(self, replica: int, node: RawNode, batch: AppendBatch) -> None:
-        """A log grows. Log matching: same index and term, same entry, and the same entry before it."""
+        """Check log matching: the same index and term imply the same entry and the same predecessor."""
         log = node._raft.log
         for entry in batch.entries:
             before = log.term(entry.index - 1)
@@ -83,14 +83,14 @@ class Invariants:
                 raise ViolationError(f"log matching: replica {replica} has {entry} after term {before}, others {known}")
 
     def applying(self, replica: int, entries: list[Entry]) -> None:
-        """State-machine safety: everybody applies the same entry at an index."""
+        """Check state machine safety: all replicas apply the same entry at an index."""
         for entry in entries:
             known = self._applied.setdefault(entry.index, entry)
             if known != entry:
                 raise ViolationError(f"replica {replica} applies {entry}, others applied {known}")
 
     def state(self, replica: int, index: int, digest: int) -> None:
-        """States at an index are equal, however they were reached."""
+        """Check that states at an index are equal on all replicas."""
         known = self._states.setdefault(index, digest)
         if known != digest:
             raise ViolationError(f"replica {replica} is in another state than others at {index}")
@@ -98,7 +98,7 @@ class Invariants:
     # After every event
 
     def check(self, replica: int, node: RawNode) -> None:
-        """Check the replica that the event touched."""
+        """Check the replica that an event affected."""
         raft, seen = node._raft, self._seen[replica]
         log = raft.log
         if raft.term < seen.term or log.committed < seen.committed or log.applied < seen.applied:
@@ -133,7 +133,7 @@ class Invariants:
                 raise ViolationError(f"leader {replica}: next {pr.next} <= match {pr.match} of {pr.replica}")
 
     def _check_complete(self, replica: int, raft: Raft) -> None:
-        """Leader completeness: who wins an election has all that was committed in earlier terms.
+        """Check leader completeness: a new leader has all entries committed in earlier terms.
 
         (One who slept through its victory may win an old term after newer ones have committed more.)
         """
@@ -152,7 +152,7 @@ class Invariants:
 
     def _check_commit(self, replica: int, raft: Raft, seen: _Seen) -> None:
         log = raft.log
-        led = seen.led_term == raft.term  # also one that stepped down by what it committed
+        led = seen.led_term == raft.term  # including a leader that its own commit made step down
         if led and log.committed > self.last_committed:
             if log.term(log.committed) != raft.term:
                 raise ViolationError(f"leader {replica} of term {raft.term} committed an entry of another by counting")
@@ -163,9 +163,9 @@ class Invariants:
         self._check_known_committed(replica, raft, after=max(seen.committed + 1, log.offset))
 
     def _check_durable(self, replica: int, raft: Raft, before: Conf | None) -> None:
-        """A commit is on the disks of a quorum, not merely acknowledged by one.
+        """Check that a commit is on the disks of a quorum, not only acknowledged by one.
 
-        One event may bring in a configuration and the commit that it allows, or a commit and the configuration in it.
+        One event may apply a configuration and a commit that it allows, or a commit and the configuration in it.
         """
         index = raft.log.committed
         confs = [raft.confs.current] if before is None else [before, raft.confs.current]
@@ -188,7 +188,7 @@ class Invariants:
         seen.conf_index = raft.confs.index
 
     def _check_overlap(self, one: Conf, other: Conf) -> None:
-        """No two quorums of consecutive configurations may miss each other."""
+        """Check that any two quorums of consecutive configurations overlap."""
         members = sorted({*one.members(), *other.members()})
         for size in range(len(members) + 1):
             for chosen in combinations(members, size):

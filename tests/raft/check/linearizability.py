@@ -1,7 +1,7 @@
-"""Is there an order of the operations on one register that explains every answer?
+"""A linearizability checker for histories of one register.
 
-Wing and Gong's search with Lowe's memory of visited (operations done, value) pairs. An operation whose outcome is
-unknown may have taken effect at any moment after it was called, or never; it stays open for ever.
+It uses Wing and Gong's search with Lowe's cache of visited (operations done, value) pairs. An operation with an unknown
+outcome may take effect at any time after its call, or never; it stays open.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Operation(Struct):
 
 
 def linearizable(history: Sequence[Operation], initial: int = 0) -> bool:
-    """Whether the history of one register can be explained."""
+    """Whether some order of the operations explains every result."""
     operations = [op for op in history if op.kind != "read" or op.returned != OPEN]
     events = _Events(operations)
     done, value = 0, initial
@@ -51,7 +51,7 @@ def linearizable(history: Sequence[Operation], initial: int = 0) -> bool:
             events.remove(event)
             event = events.first()
         elif stack:
-            # A return whose call is not explained yet: the last choice was wrong.
+            # A return whose call is not linearized yet: backtrack.
             number, value = stack.pop()
             done &= ~(1 << number)
             unexplained += operations[number].returned != OPEN
@@ -63,7 +63,7 @@ def linearizable(history: Sequence[Operation], initial: int = 0) -> bool:
 
 
 def _apply(op: Operation, value: int) -> int | None:
-    """Return the value after the operation, or None if it could not have answered as it did."""
+    """Return the value after the operation, or None if its result is impossible."""
     if op.kind == "write":
         return op.value
     if op.kind == "read":
@@ -77,7 +77,7 @@ def _apply(op: Operation, value: int) -> int | None:
 
 
 class _Events:
-    """Calls and returns in order of time, as a list from which an operation can be lifted out and put back.
+    """Calls and returns in order of time, as a linked list that supports removing and restoring an operation.
 
     Event n is the call of operation n; event count + n its return; `end` closes the list.
     """
@@ -85,7 +85,7 @@ class _Events:
     def __init__(self, operations: Sequence[Operation]) -> None:
         count = self.count = len(operations)
         self.end = 2 * count
-        # At one moment a return comes after the calls: they overlap.
+        # At equal times calls come before returns, so that they overlap.
         order = sorted(
             [(op.called, 0, n) for n, op in enumerate(operations)]
             + [(op.returned, 1, count + n) for n, op in enumerate(operations)]

@@ -1,8 +1,8 @@
-"""Membership churn: whoever leads is steered towards a target, and what nobody needs any more is destroyed.
+"""Membership churn: drives leaders towards a target configuration and destroys unneeded replicas.
 
-A sketch of what drives changes in earnest: stage learners, let them catch up, enter joint, leave it; a leader that is
-not part of the target, or whose state machine is damaged or gone, hands over. It acts on every replica that thinks it
-leads, right or wrong.
+A model of the agent: it stages learners, lets them catch up, enters a joint configuration and leaves it. A leader that
+is not in the target, or whose state machine is damaged or detached, hands over. It acts on every replica that believes
+it leads.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Admin:
-    """Holds the target, as the metastore would."""
+    """Holds the target, in place of the metastore."""
 
     def __init__(self, world: World, conf: Conf) -> None:
         self._world = world
@@ -45,7 +45,7 @@ class Admin:
         self._proposed: list[tuple[int, Conf]] = []  # by index
 
     def retarget(self) -> None:
-        """Choose new members among the stores that are there."""
+        """Choose new members among the available stores."""
         world, rng = self._world, self._world.rng
         stores = list(range(world.mix.stores))
         rng.shuffle(stores)
@@ -68,7 +68,7 @@ class Admin:
                 self._world.checked(host)
 
     def keeps_awake(self, node: RawNode) -> bool:
-        """Whether a leader may not fall asleep, as in earnest: it has a change to make, or is in the middle of one."""
+        """Whether a leader must not quiesce because a change is due or in progress."""
         conf = node.conf
         there = set(conf.voters) == self.voters and set(conf.learners) == self.learners
         return conf.joint or conf.token != self.token or not there
@@ -79,7 +79,7 @@ class Admin:
         if node.lacks_state or status.detached:
             whole = {replica for replica, peer in status.peers.items() if not peer.stateless}
             among = {*conf.voters, *conf.outgoing} - {host.replica}
-            # Who may get its state back stays, where only others lead that have none either.
+            # A replica that may recover its state stays if all other candidates are stateless too.
             self._hand_over(node, among if status.detached or not whole else among & whole)
             return
         if status.newest.index != status.applied_conf.index or not status.committed_in_term:
@@ -134,12 +134,12 @@ class Admin:
         if fit:
             node.transfer(self._world.rng.choice(fit))
 
-    # What may go
+    # Removal
 
     def confs_in_play(self) -> list[Conf]:
-        """Return every configuration that is in force somewhere or may come to be.
+        """Return every configuration that is or may come into effect at some replica.
 
-        One that is in nobody's log any more may still be under way in a message.
+        One that is in no log any more may still be in a message.
         """
         committed = self._world.invariants.last_committed
         self._proposed = [(index, conf) for index, conf in self._proposed if index > committed]
@@ -154,7 +154,7 @@ class Admin:
         return [conf for conf in found if conf.voters]
 
     def may_lose(self, replica: int) -> bool:
-        """Whether every configuration in play keeps a living quorum without this replica."""
+        """Whether every configuration in play keeps a live quorum without this replica."""
         left = {other for other in self._world.hosts if self._world.alive(other)} - {replica}
         return all(has_quorum(conf.voters, conf.outgoing, left) for conf in self.confs_in_play())
 
@@ -165,7 +165,7 @@ class Admin:
             return
         status = leader.node.status()
         if any(host.node.term > status.term for host in self._world.hosts.values() if host.node is not None):
-            return  # it may be a leader of the past
+            return  # it may be a deposed leader
         settled = status.committed_in_term and status.newest == status.applied_conf and not status.conf.joint
         if not settled or status.commit_known < status.applied_conf.index:
             return
@@ -176,7 +176,7 @@ class Admin:
                 host.destroy()
 
     def _check_known(self, status: Status) -> None:
-        """What the leader claims a quorum to know durably must be on that quorum's disks."""
+        """Check that the commit index the leader attributes to a quorum is on that quorum's disks."""
         conf, hosts = status.conf, self._world.hosts
         knowing = {
             voter

@@ -1,7 +1,7 @@
-"""Clients of the group: what they asked, what they were told, and when.
+"""Clients of the group, and the history of their operations.
 
-Time in a history is the number of the event, so no two things happen at once. An answer that does not come leaves a
-write open for ever; a read without an answer leaves nothing.
+Time in a history is the event's number, so no two events are simultaneous. A write without a response stays open; a
+read without one is left out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KEYS = ("a", "b", "c")
 
 
 class _Call:
-    """An operation under way at a host."""
+    """An operation in progress at a host."""
 
     def __init__(self, client: int, number: int, operation: Operation) -> None:
         self.client, self.number, self.operation = client, number, operation
@@ -30,7 +30,7 @@ class _Call:
 
 
 class Clients:
-    """A few clients, each with one call at a time."""
+    """Clients with one call at a time each."""
 
     def __init__(self, world: World, count: int) -> None:
         self._world = world
@@ -47,7 +47,7 @@ class Clients:
             world.clock.later(world.rng.randint(0, 200), self._begin, client)
 
     def stop(self) -> None:
-        """Begin nothing new."""
+        """Start no new calls."""
         self._stopped = True
 
     def _begin(self, client: int) -> None:
@@ -69,7 +69,7 @@ class Clients:
         world.clock.later(rng.randint(300, 900), self._give_up, call)
 
     def _arrive(self, host: Host, node: RawNode, call: _Call) -> None:
-        """Make the call, at last: the process may have slept. What is refused never happened."""
+        """Make the call once the process runs; a refused call is left out of the history."""
         try:
             self._call(host, node, call)
         except RefusedError:
@@ -94,7 +94,7 @@ class Clients:
         self._writes.setdefault(host.replica, {})[index] = call
 
     def _again(self, client: int, number: int) -> None:
-        """Begin the next call, once the last one was answered or given up."""
+        """Start the next call once the last one was answered or abandoned."""
         if self._numbers[client] != number:
             return
         if self._busy[client]:
@@ -117,10 +117,10 @@ class Clients:
             self.answered += 1
             self._finish(call)
 
-    # Told by the host
+    # Called by the host
 
     def committed(self, host: Host, entries: list[Entry]) -> None:
-        """Writes are acknowledged when committed; another entry in their place means they never will be."""
+        """Answer committed writes; a write replaced by another entry will never be answered."""
         calls = self._writes.get(host.replica)
         if not calls:
             return
@@ -135,7 +135,7 @@ class Clients:
                 self._answer(call)
 
     def applied(self, host: Host, entry: Entry, result: bool) -> None:
-        """A compare-and-set is answered with its result; one that failed changed nothing and is left out."""
+        """Answer a compare-and-set with its result; a failed one changed nothing and is left out."""
         call = self._writes.get(host.replica, {}).get(entry.index)
         if call is not None and call.term == entry.term:
             del self._writes[host.replica][entry.index]
@@ -168,20 +168,20 @@ class Clients:
                 self._answer(call)
 
     def waiting_reads(self) -> dict[int, int]:
-        """Return how many reads wait for an answer, good or bad, at each process that runs."""
+        """Return the number of outstanding reads at each running process."""
         return {replica: len(calls) for replica, calls in self._reads.items() if calls}
 
     def host_died(self, host: Host) -> None:
-        """Nobody will answer what this process was asked."""
+        """Drop the calls of a dead process; they will not be answered."""
         for calls in (self._writes, self._reads):
             calls.pop(host.replica, None)
         self._due.pop(host.replica, None)
 
 
 def observed(history: list[Operation]) -> list[Operation]:
-    """Leave out open writes that nobody saw: an order with them exists if and only if one without them does.
+    """Drop open writes that no operation observed: an order with them exists if and only if one without them does.
 
-    (Failed compare-and-sets, the only ones who could tell, are not in the history.)
+    Failed compare-and-sets, which could observe them too, are not in the history.
     """
     seen = {op.value for op in history if op.kind == "read" and op.returned != OPEN}
     seen |= {op.old for op in history if op.kind == "cas"}

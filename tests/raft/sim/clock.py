@@ -1,4 +1,4 @@
-"""Virtual time: events in order of time, and of their making where times are equal."""
+"""Virtual time: events in order of time, then of creation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Clock:
-    """A queue of things to happen. Milliseconds."""
+    """An event queue; times are in milliseconds."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -17,12 +17,12 @@ class Clock:
         self._queue: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
 
     def later(self, delay: int, action: Callable[..., None], *args: Any) -> None:
-        """Let something happen after a delay."""
+        """Schedule an action after a delay."""
         self._made += 1
         heapq.heappush(self._queue, (self.now + delay, self._made, action, args))
 
     def run(self, until: int, *, enough: Callable[[], bool] | None = None) -> bool:
-        """Let everything happen up to a time, or until it is enough; whether it was."""
+        """Run events up to a time or until `enough` holds; returns whether it does."""
         while self._queue and self._queue[0][0] <= until:
             self.now, _, action, args = heapq.heappop(self._queue)
             self.events += 1

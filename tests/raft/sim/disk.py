@@ -1,7 +1,7 @@
-"""A log on a disk that forgets what was not synced.
+"""A model of a disk that loses unsynced writes.
 
-Writes are queued in order and become durable one batch at a time. A crash keeps any prefix of what is queued, down to a
-single record: the order of records inside a batch is the one `AppendBatch` promises.
+Writes are queued in order and become durable one batch at a time. A crash keeps any prefix of the
+queued records, in the order that `AppendBatch` specifies.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Record = SnapshotMeta | HardState | Entry
 
 
 class Disk:
-    """What one replica's log writer holds."""
+    """The log of one replica."""
 
     def __init__(self, meta: SnapshotMeta = EMPTY_META) -> None:
         self.meta = meta
@@ -52,7 +52,7 @@ class Disk:
         return sum(len(records(batch)) for batch in self.queue)
 
     def compact(self, meta: SnapshotMeta) -> None:
-        """Record where the log now begins, and drop what lies before."""
+        """Set where the log begins, and drop earlier entries."""
         del self.entries[: meta.index - self.meta.index]
         self.meta = meta
 

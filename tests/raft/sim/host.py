@@ -1,4 +1,4 @@
-"""One replica with its process, disk and state machine, doing what its node wants done, at its own pace."""
+"""One replica with its process, disk and state machine, which carries out its node's `ready`."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Host:
         self.store = Store()
         self.node: RawNode | None = None
         self.destroyed = False
-        self.damaged = False  # the state machine lost its state and has not got it back
-        self.life = 0  # what was begun in an earlier life comes to nothing
-        self.disk_failed = False  # once it has, nothing that was written is known to be durable
-        self.attachment = 0  # what a state machine was given that has gone since comes to nothing
+        self.damaged = False  # the state machine lost its state and has not restored it
+        self.life = 0  # events of an earlier life are dropped
+        self.disk_failed = False  # from then on it is unknown what is durable
+        self.attachment = 0  # work of an earlier attachment is dropped
         self.paused = False
         self._deferred: list[tuple[int, Callable[..., None], tuple[Any, ...]]] = []
         self._tick_missed = False
@@ -44,13 +44,13 @@ class Host:
         self._reporting_until = 0
         self._rate = 1.0
         self.snapshots: dict[int, State] = {}
-        self.without: set[int] = set()  # members that were not there when the group fell asleep, or since
-        self.asked_from: dict[int, int] = {}  # by replica, where its log begins that asked for a snapshot
+        self.without: set[int] = set()  # members that were absent at some time since the group quiesced
+        self.asked_from: dict[int, int] = {}  # by replica that requested a snapshot, where its log begins
 
     # Time
 
     def later(self, delay: int, action: Callable[..., None], *args: Any) -> None:
-        """Let something happen in this life of the process; it waits while the process is paused."""
+        """Schedule an action in this life of the process; it waits while the process is paused."""
         self.world.clock.later(delay, self._happen, self.life, action, args)
 
     def _happen(self, life: int, action: Callable[..., None], args: tuple[Any, ...]) -> None:
@@ -69,7 +69,7 @@ class Host:
         self.paused = True
 
     def resume(self) -> None:
-        """Go on: what came in from outside meanwhile is found in any order, the own work in its order."""
+        """Resume: external events of the pause run in any order, the process's own work in its order."""
         self.paused = False
         deferred, self._deferred = self._deferred, []
         outside = [item for item in deferred if item[1] in (self.receive, self.call)]
@@ -84,7 +84,7 @@ class Host:
     # Life
 
     def start(self) -> None:
-        """Begin from what the disk and the state machine kept."""
+        """Start from the contents of the disk and the state machine."""
         world, disk = self.world, self.disk
         self.life += 1
         self.paused, self._deferred, self._pump_due, self._tick_missed = False, [], False, False
@@ -113,7 +113,7 @@ class Host:
         self.later(world.rng.randint(1, TICK), self._tick)
 
     def crash(self) -> None:
-        """Die at once: of what was not synced, any prefix survives."""
+        """Crash: any prefix of the unsynced writes survives."""
         world = self.world
         self.node = None
         self.life += 1
@@ -123,17 +123,17 @@ class Host:
         world.clients.host_died(self)
 
     def fail_disk(self) -> None:
-        """Let no sync succeed any more; what it was to write may be on the disk all the same."""
+        """Fail every sync from now on; unsynced writes may still reach the disk."""
         self.disk_failed = True
 
     def destroy(self) -> None:
-        """Lose process and disks for good."""
+        """Destroy the process and its disks."""
         if self.node is not None:
             self.crash()
         self.destroyed = True
 
     def detach_store(self) -> None:
-        """The state machine's process dies, and comes back after a while with what it had made durable."""
+        """Kill the state machine's process; it reattaches later with its durable state."""
         self.attachment += 1
         self._running().detach()
         self.store.crash()
@@ -141,7 +141,7 @@ class Host:
         self.pump_soon()
 
     def attach_store(self) -> None:
-        """It is there again."""
+        """Reattach the state machine."""
         node = self._running()
         if not node.status().detached:
             return
@@ -168,12 +168,12 @@ class Host:
         self.pump_soon()
 
     def call(self, request: Callable[[RawNode], None]) -> None:
-        """Let a client, or an administrator, ask the node for something."""
+        """Run a client's or administrator's request on the node."""
         request(self._running())
         self.pump_soon()
 
     def pump_soon(self) -> None:
-        """Do what the node wants now, or a little later together with what comes in between."""
+        """Pump now, or slightly later together with further input."""
         world = self.world
         if self._pump_due:
             return
@@ -188,14 +188,14 @@ class Host:
         self.pump()
 
     def _check_and_pump(self, more: bool) -> None:
-        """Pump as ever; but a node that says there is nothing new to take must be right."""
+        """Pump, and check that a node which reported no work has none."""
         if not more and self._pumped and not self._pump_due:
             out = self._running().ready()
             assert out == _NOTHING, out
         self.pump_soon()
 
     def pump(self) -> None:
-        """Take the node's output and begin all of it."""
+        """Take the node's `ready` and start its work."""
         assert self.node is not None
         self._pumped = True
         messages = self.node.ready_messages()
@@ -271,7 +271,7 @@ class Host:
     def _apply(self, entries: list[Entry]) -> None:
         world, store = self.world, self.store
         if entries[0].index != store.applied + 1:
-            return  # a snapshot was restored meanwhile
+            return  # a snapshot was restored in between
         for entry in entries:
             result = store.apply(entry)
             world.clients.applied(self, entry, result)
@@ -312,7 +312,7 @@ class Host:
         self.pump_soon()
 
     def compact(self) -> None:
-        """Drop log that the state machine has durably, sometimes all of it."""
+        """Compact the log up to what the state machine made durable, sometimes completely."""
         node = self._running()
         status = node.status()
         upto = min(self.store.durable.index, status.applied)

@@ -1,7 +1,6 @@
-"""Which faults a seed suffers.
+"""The faults that a seed injects.
 
-Most seeds switch most faults off, so that each gets room to be extreme; some switch everything on, for what only
-happens when one thing meets another.
+Most seeds enable few faults, so that each can be extreme; some enable all, to find interactions.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from msgspec.structs import replace
 
 
 class Mix(Struct, frozen=True):
-    """Probabilities per occasion; periods in milliseconds, 0 for never."""
+    """Probabilities per event; periods in milliseconds, 0 for never."""
 
     stores: int = 5
     voters: int = 3
@@ -21,12 +20,12 @@ class Mix(Struct, frozen=True):
     election_ticks: int = 10
     loss: float = 0.0
     duplication: float = 0.0
-    delay: int = 3  # of a message, typical
-    tail: float = 0.0  # chance of a message that takes up to a second
+    delay: int = 3  # typical delay of a message
+    tail: float = 0.0  # probability of a message that takes up to a second
     disk_delay: int = 2
     persisted_late: float = 0.0
     apply_delay: int = 2
-    apply_sticks: float = 0.0  # chance that applying one batch takes very long
+    apply_sticks: float = 0.0  # probability that applying one batch takes very long
     take_late: float = 0.0
     skew: float = 0.0  # how far clocks run apart
     partition_every: int = 0
@@ -39,18 +38,18 @@ class Mix(Struct, frozen=True):
     compact_every: int = 0
     quiesce_every: int = 0
     store_gone_every: int = 0
-    store_late: float = 0.0  # chance that a restarted sidecar has to wait for its state machine
-    store_damage: float = 0.0  # chance that a restart finds the state machine empty
-    checkpoint: float = 0.5  # chance that a batch is durable in the state machine once applied
+    store_late: float = 0.0  # probability that a restarted sidecar has to wait for its state machine
+    store_damage: float = 0.0  # probability that a restart finds the state machine empty
+    checkpoint: float = 0.5  # probability that a batch is durable in the state machine once applied
     small_messages: bool = False
-    hasty_change: float = 0.0  # chance that a change does not wait for catch-up
+    hasty_change: float = 0.0  # probability that a change does not wait for catch-up
     clients: int = 4
-    one_read: bool = False  # a store asks no second read index while it waits for one: none may hang
-    same_id_after_wipe: bool = False  # a bug to be caught, never drawn
+    one_read: bool = False  # a store has one read index request at a time, so none may hang
+    same_id_after_wipe: bool = False  # a bug that must be caught; never drawn
 
 
 def draw(seed: int) -> Mix:
-    """Draw a seed's mix."""
+    """Draw the mix of a seed."""
     rng = Random(f"mix {seed}")
     mix = _storm(rng, _swarm(rng)) if rng.random() < 0.25 else _swarm(rng)
     return replace(mix, disk_fails_every=rng.randint(100, 1500)) if rng.random() < 0.25 else mix
@@ -124,14 +123,14 @@ def _storm(rng: Random, mix: Mix) -> Mix:
 
 
 def calm(mix: Mix) -> Mix:
-    """Return the mix without its faults: what must then converge."""
+    """Return the mix without its faults; the group must then converge."""
     return Mix(
         stores=mix.stores,
         voters=mix.voters,
         learners=mix.learners,
         election_ticks=mix.election_ticks,
-        # Slow is not a fault, and crossing messages must do no harm. But elections need a round trip that fits into the
-        # election timeout: where all of four voters must agree, they could otherwise fail for any length of time.
+        # Slow or reordered messages are not faults. But a round trip must fit into the election timeout: where all of
+        # four voters must agree, elections could otherwise fail for any length of time.
         delay=min(mix.delay, 3 * mix.election_ticks // 2),
         small_messages=mix.small_messages,
         take_late=mix.take_late,

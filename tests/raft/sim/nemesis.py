@@ -1,4 +1,4 @@
-"""What goes wrong, and when."""
+"""Fault injection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.raft.sim.world import World
 
 
 class Nemesis:
-    """Schedules faults until told to stop; and the chores that go on anyway."""
+    """Schedules faults until stopped, and background work that continues."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -52,7 +52,7 @@ class Nemesis:
             self._clock.later(self._rng.randint(0, 2 * every), again)
 
     def stop(self) -> None:
-        """End all faults: links mend, processes come back, and the target is one that can be reached."""
+        """End all faults: heal links, restart processes, and choose a reachable target."""
         world = self._world
         self._active = False
         world.mix = world.network.mix = calm(world.mix)
@@ -64,14 +64,14 @@ class Nemesis:
             world.admin.retarget()
 
     def _any(self) -> Host | None:
-        """Choose whom it hits: often the leader, where it hurts most."""
+        """Choose a victim, often the leader."""
         running = [host for host in self._world.hosts.values() if host.node is not None and not host.paused]
         leading = [host for host in running if host.node is not None and host.node.leading]
         chosen = leading if leading and self._rng.random() < 0.4 else running
         return self._rng.choice(chosen) if chosen else None
 
     def _a_while(self) -> int:
-        """Return how long a fault lasts: less than an election timeout, or several, or very long."""
+        """Return a fault's duration: less than an election timeout, several of them, or very long."""
         return self._rng.randint(5, self._rng.choice((60, 300, 300, 1500)))
 
     def _partition(self) -> None:
@@ -95,7 +95,7 @@ class Nemesis:
         self._world.checked(host)
 
     def _may_damage(self, host: Host) -> bool:
-        """Whether in any configuration a member is left that is whole, and needs nothing that damaged ones dropped.
+        """Whether every configuration keeps an undamaged member that needs no entries damaged ones compacted.
 
         A learner is enough.
         """
@@ -123,7 +123,7 @@ class Nemesis:
             self._world.checked(host)
 
     def _fail_disk(self) -> None:
-        """An fsync fails, and the process ends by it: not at once, and then it recovers from what the disk has."""
+        """Fail an fsync; the process exits some time later and recovers from the disk."""
         host = self._any()
         if host is not None:
             host.fail_disk()
@@ -159,7 +159,7 @@ class Nemesis:
             leader.pump_soon()
             self._world.checked(leader)
 
-    # Chores
+    # Background work
 
     def _compact(self) -> None:
         host = self._any()
@@ -167,7 +167,7 @@ class Nemesis:
             host.compact()
 
     def _quiesce(self) -> None:
-        """Let leaders sleep, without members whose processes are not there; never without a quorum."""
+        """Quiesce groups, without members whose processes are down, but never without a quorum."""
         for host in self._world.hosts.values():
             node = host.node
             if node is None or host.paused or not node.leading or node.quiesced:
@@ -182,7 +182,7 @@ class Nemesis:
                 host.pump_soon()
 
     def _lost(self, host: Host, node: RawNode) -> set[int]:
-        """Return the members whose process is not there, or not to be reached."""
+        """Return the members whose process is down or unreachable."""
         hosts, network = self._world.hosts, self._world.network
         others = {member: hosts[member] for member in node.conf.members() if member in hosts and member != host.replica}
         return {
@@ -192,9 +192,9 @@ class Nemesis:
         }
 
     def _wake(self) -> None:
-        """Store liveness: wake those whose leader's process is not there, and leaders that lost their quorum.
+        """Model store liveness: wake replicas whose leader's process is down, and leaders that lost their quorum.
 
-        A leader wakes too for a member that comes back: it may have been restarted, and a learner would never say so.
+        A returning member wakes its leader too: it may have restarted, and a learner would not report that.
         """
         for host in self._world.hosts.values():
             node = host.node
@@ -211,5 +211,5 @@ class Nemesis:
 
 
 def _reaches(disk: Disk, meta: SnapshotMeta) -> bool:
-    """Whether a log goes at least as far as where another one begins."""
+    """Whether a log reaches the beginning of another."""
     return disk.meta.index >= meta.index or disk.term(meta.index) == meta.term

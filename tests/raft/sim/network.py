@@ -1,4 +1,4 @@
-"""A network that delays, loses, repeats, reorders and cuts, in each direction on its own."""
+"""A network that delays, loses, duplicates, reorders and partitions, independently in each direction."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Network:
         self._cut: set[tuple[int, int]] = set()
 
     def send(self, message: Message, state: State | None = None, settled: Settled | None = None) -> None:
-        """Send a message; `settled` hears when it has arrived or is known to be lost."""
+        """Send a message; `settled` is called when it arrived or was lost."""
         rng, mix = self._rng, self.mix
         copies = 0 if rng.random() < mix.loss else 2 if rng.random() < mix.duplication else 1
         for _ in range(copies):
@@ -42,7 +42,7 @@ class Network:
             self._deliver(message, state)
 
     def partition(self, replicas: list[int], leader: int) -> None:
-        """Cut links: the leader or a random side off from the rest, one way or both, or single links."""
+        """Cut links: the leader or a random side from the rest, in one or both directions, or single links."""
         rng = self._rng
         if rng.random() < 0.3:
             pairs = [(a, b) for a in replicas for b in replicas if a != b]
@@ -59,9 +59,9 @@ class Network:
                         self._cut.add((b, a))
 
     def reaches(self, one: int, other: int) -> bool:
-        """Whether two replicas hear each other."""
+        """Whether two replicas reach each other."""
         return (one, other) not in self._cut and (other, one) not in self._cut
 
     def heal(self) -> None:
-        """Mend all links."""
+        """Restore all links."""
         self._cut.clear()

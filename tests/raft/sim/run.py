@@ -1,4 +1,4 @@
-"""Runs a seed: first anything may fail and nothing may go wrong; then nothing fails and everything must come right."""
+"""Runs a seed: first with faults, when no invariant may break; then without, when the group must converge."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from tests.raft.sim.world import World
 
 SAFETY_TIME = 4_000
 LIVENESS_TIME = 60_000
-ANSWERS = 10  # that clients must get once nothing fails
+ANSWERS = 10  # required once faults ended
 
 
 class StuckError(AssertionError):
-    """Nothing fails any more, and yet the group does not come right."""
+    """The group does not converge although faults ended."""
 
 
 class Outcome(Struct, frozen=True):
-    """What a seed did."""
+    """Statistics of a seed's run."""
 
     seed: int
     events: int
@@ -39,7 +39,7 @@ class Outcome(Struct, frozen=True):
 def run(
     seed: int, *, mix: Mix | None = None, make_node: Callable[..., RawNode] = RawNode, safety_time: int = SAFETY_TIME
 ) -> Outcome:
-    """Run a seed through both modes. Raises ViolationError, InvariantError or StuckError; always the same."""
+    """Run a seed through both phases, deterministically. Raises ViolationError, InvariantError or StuckError."""
     world = World(seed, mix=mix, make_node=make_node)
     nemesis = Nemesis(world)
     world.clock.run(safety_time)
@@ -59,7 +59,7 @@ def run(
 
 
 def _wrong(world: World) -> str:
-    """Say what is not yet as it should be, or nothing."""
+    """Return what has not converged yet; empty if everything has."""
     leader, admin = world.leader(), world.admin
     if leader is None or leader.node is None:
         return "no leader"
@@ -83,7 +83,7 @@ def _wrong(world: World) -> str:
 
 
 def check_history(world: World) -> None:
-    """Check what clients saw, register by register."""
+    """Check the clients' histories, one register at a time."""
     for key in KEYS:
         history = observed([op for op in world.clients.history if op.key == key])
         if not linearizable(history):

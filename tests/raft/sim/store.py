@@ -1,4 +1,4 @@
-"""The state machine beside a replica: a map of registers that remembers only what it checkpointed."""
+"""A model state machine: registers, of which a crash keeps the last checkpoint."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def encode(operation: dict[str, Any]) -> bytes:
 
 
 class Store:
-    """Registers with writes and compare-and-set; state and applied index are one."""
+    """Registers with writes and compare-and-set; state and applied index are durable together."""
 
     def __init__(self) -> None:
         self.state = _EMPTY
@@ -50,7 +50,7 @@ class Store:
         return result
 
     def genesis(self) -> None:
-        """Stand at the synthetic first snapshot, which holds nothing."""
+        """Start at the genesis snapshot, which is empty."""
         if self.state.index == 0:
             self.state = State(1, {})
 
@@ -59,7 +59,7 @@ class Store:
         self.durable = self.state
 
     def restore(self, index: int) -> None:
-        """Take over a snapshot that was received."""
+        """Restore a received snapshot."""
         self.state = self.files[index]
         self.checkpoint()
 
@@ -71,7 +71,7 @@ class Store:
         self.files = {}
 
     def reopen(self, meta: SnapshotMeta) -> int:
-        """Prepare for a log that begins at `meta`: finish a restore that was cut short. Returns the applied index."""
+        """Prepare for a log that begins at `meta`, finishing an interrupted restore; returns the applied index."""
         if self.state.index < meta.index and meta.index in self.files:
             self.restore(meta.index)
         if meta.index == 1:

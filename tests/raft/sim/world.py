@@ -1,4 +1,4 @@
-"""A whole group in virtual time, made from one seed."""
+"""A simulated group in virtual time, created from one seed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.raft.sim.store import State
 
 
 class World:
-    """Everything there is."""
+    """All parts of one simulation."""
 
     def __init__(self, seed: int, *, mix: Mix | None = None, make_node: Callable[..., RawNode] = RawNode) -> None:
         self.rng = Random(seed)
@@ -48,24 +48,24 @@ class World:
         return host
 
     def replica_on(self, store: int) -> int:
-        """Return the living replica of a store, a new and empty one if need be."""
+        """Return the live replica of a store, created empty if needed."""
         replica = self._on_store.get(store)
         if replica is None or self.hosts[replica].destroyed:
             return self.add(store, EMPTY_META).replica
         return replica
 
-    # Looking
+    # Queries
 
     def alive(self, replica: int) -> bool:
         return replica in self.hosts and not self.hosts[replica].destroyed
 
     def leader(self) -> Host | None:
-        """Return the leader of the newest term that has one: a replica that was removed may know of a later term."""
+        """Return the leader of the newest term that has one; a removed replica may be in a later term."""
         leading = [host for host in self.hosts.values() if host.node is not None and host.node.leading]
         return max(leading, key=lambda host: host.node.term if host.node else 0, default=None)
 
     def some_host(self) -> Host | None:
-        """Return where a client turns to: mostly a leader, sometimes anybody."""
+        """Return the host that a client calls: mostly a leader, sometimes any other."""
         hosts = [host for host in self.hosts.values() if host.node is not None]
         leading = [host for host in hosts if host.node and host.node.leading]
         if leading and self.rng.random() < 0.7:
@@ -73,7 +73,7 @@ class World:
         return self.rng.choice(hosts) if hosts else None
 
     def last_value(self, key: str) -> int:
-        """Return a value that a compare-and-set has a chance with."""
+        """Return a value that a compare-and-set may match."""
         newest = max(self.hosts.values(), key=lambda host: host.store.applied)
         return newest.store.state.values.get(key, 0)
 
@@ -82,7 +82,7 @@ class World:
         return host.destroyed or host.disk.meta.index >= index or host.disk.term(index) == term
 
     def checked(self, host: Host) -> None:
-        """Check the invariants of a host that something happened to."""
+        """Check the invariants of a host after an event."""
         if host.node is not None:
             self.invariants.check(host.replica, host.node)
 

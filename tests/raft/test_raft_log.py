@@ -1,4 +1,4 @@
-"""The log against a plain list, and its edges."""
+"""The in-memory log: compared with a plain list, and at its boundaries."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ RISING = st.lists(st.integers(2, 5), max_size=8).map(sorted)
 
 
 @given(RISING, RISING, st.data())
-def test_accept_replaces_only_what_contradicts(mine: list[int], theirs: list[int], data: st.DataObject) -> None:
-    """After a leader's message the log agrees with it, and loses nothing that it does not contradict."""
+def test_maybe_append_replaces_only_conflicts(mine: list[int], theirs: list[int], data: st.DataObject) -> None:
+    """After an append the log contains the leader's entries, and loses only conflicting ones."""
     log = log_of(mine)
     prev = data.draw(st.integers(1, len(theirs) + 1))
     count = data.draw(st.integers(0, len(theirs) + 1 - prev))
@@ -48,14 +48,14 @@ def test_accept_replaces_only_what_contradicts(mine: list[int], theirs: list[int
 
 
 def test_committed_entries_are_never_replaced() -> None:
-    """A leader that contradicts what is committed is a broken invariant, not a request."""
+    """A conflict with committed entries is a broken invariant."""
     log = log_of([2, 2], commit=3)
     with pytest.raises(InvariantError, match="conflicts with the log committed up to 3"):
         log.maybe_append(1, 1, entries(2, [3]))
 
 
 def test_terms_at_the_edges() -> None:
-    """The entry a snapshot ends with has a term; what lies below it or above the log has none."""
+    """The snapshot's last entry has a known term; entries below it or above the log have none."""
     log = log_of([2, 3, 3], commit=4)
     log.applied = 4
     log.compact(3)
@@ -64,7 +64,7 @@ def test_terms_at_the_edges() -> None:
 
 
 def test_sizes_survive_compaction_and_truncation() -> None:
-    """Bytes between two indexes are right whatever was cut off at either end."""
+    """Sizes between two indexes stay right after truncation and compaction."""
     log = Log(META, entries(2, [2, 2, 2, 2], size=10), commit=1, applied=1)
     each = 10 + ENTRY_OVERHEAD
     assert log.size(1, 5) == 4 * each
@@ -77,7 +77,7 @@ def test_sizes_survive_compaction_and_truncation() -> None:
 
 
 def test_followers_do_not_measure() -> None:
-    """What a leader sent is not measured before somebody asks, whatever happens to it meanwhile."""
+    """Received entries are measured only on demand, also after truncation and compaction."""
     log = Log(META, entries(2, [2, 2], size=10), commit=3, applied=1)
     each = 10 + ENTRY_OVERHEAD
     log.measure()
@@ -91,7 +91,7 @@ def test_followers_do_not_measure() -> None:
 
 
 def test_batches_hold_what_fits_and_at_least_one() -> None:
-    """A message is as large as allowed, and never empty when there is something to send."""
+    """A batch is as large as allowed, and holds at least one entry if there is one."""
     log = Log(META, entries(2, [2, 2, 2], size=10), commit=1, applied=1)
     each = 10 + ENTRY_OVERHEAD
     assert len(log.batch(2, 1)) == 1
@@ -102,16 +102,16 @@ def test_batches_hold_what_fits_and_at_least_one() -> None:
 
 
 @given(RISING, st.integers(0, 12), st.integers(0, 6))
-def test_newest_not_after(terms: list[int], index: int, term: int) -> None:
-    """The hint is the highest index, not above the one given, whose term is not above the one given."""
+def test_find_conflict_by_term(terms: list[int], index: int, term: int) -> None:
+    """The hint is the highest index at or below the given one whose term is at or below the given one."""
     log = log_of(terms)
     found = log.find_conflict_by_term(index, term)
     candidates = [at for at in range(1, min(index, log.last_index) + 1) if log.term(at) <= term]
     assert found == max(candidates, default=min(index, log.offset - 1))
 
 
-def test_writes_vouch_only_for_what_still_stands() -> None:
-    """A completed write does not make durable what was cut off after it was handed out."""
+def test_a_write_does_not_make_truncated_entries_durable() -> None:
+    """A completed write covers nothing that was truncated after its submission."""
     log = log_of([2])
     log.extend(entries(3, [2, 2]))
     assert [entry.index for entry in log.submit_entries()] == [3, 4]
@@ -123,14 +123,14 @@ def test_writes_vouch_only_for_what_still_stands() -> None:
 
 
 def test_a_second_configuration_proves_the_first() -> None:
-    """Recovery takes all configuration entries but the last for committed, whatever the hard state says."""
+    """Recovery treats all configuration entries but the last as committed, regardless of the hard state."""
     held = [Entry(2, 2, CONF, b""), Entry(3, 2, NORMAL, b""), Entry(4, 2, CONF, b"")]
     assert Log(META, held, commit=1, applied=1).committed == 2
     assert Log(META, held[:2], commit=1, applied=1).committed == 1
 
 
 def test_broken_disks_are_refused() -> None:
-    """Entries that do not follow their snapshot, or a log that ends before what was committed or applied, stop it."""
+    """Entries that do not follow their snapshot, or a log that ends before the commit or applied index, are refused."""
     with pytest.raises(InvariantError, match="do not follow the snapshot at 1"):
         Log(META, entries(5, [2]), commit=1, applied=1)
     with pytest.raises(InvariantError, match="it ends at 2, but 1 was committed and 9 applied"):
@@ -140,7 +140,7 @@ def test_broken_disks_are_refused() -> None:
 
 
 def test_a_snapshot_is_not_durable_before_its_write() -> None:
-    """Restoring hands nothing to the state machine until the record is written; older writes do not count."""
+    """A snapshot is restored only once its own write is durable; older writes do not count."""
     log = log_of([2])
     log.extend(entries(3, [2]))
     log.submit_entries()
@@ -158,7 +158,7 @@ def test_a_snapshot_is_not_durable_before_its_write() -> None:
 
 
 def test_configuration_entries_are_found() -> None:
-    """Their positions follow truncation and compaction."""
+    """The indexes of configuration entries follow truncation and compaction."""
     log = Log(META, [Entry(2, 2, CONF, b""), Entry(3, 2, NORMAL, b""), Entry(4, 2, CONF, b"")], commit=2, applied=1)
     assert log.conf_in(1, 2)
     assert not log.conf_in(2, 3)

@@ -1,4 +1,4 @@
-"""The node's own promises: limits, completions, what it tells of itself, and messages that can be sent."""
+"""The node: limits, completions, status, quiescence and message encoding."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from evenkeel_raft.core.rawnode import RawNode, Ready
 
 
 def single(**settings: int) -> RawNode:
-    """A group of one that leads and has applied its first entry."""
+    """Return the leader of a group of one that applied its first entry."""
     node = RawNode(
         group=1, replica=1, rng=random.Random(1), settings=Settings(**settings), meta=genesis(Conf(voters=(1,)))
     )
@@ -56,8 +56,8 @@ def finish(node: RawNode, out: Ready) -> None:
         node.on_applied(out.apply[-1].index)
 
 
-def test_too_much_unapplied_log_is_refused() -> None:
-    """Proposals are Busy beyond the limit of unapplied bytes, and taken again once the state machine caught up."""
+def test_a_full_apply_backlog_refuses_proposals() -> None:
+    """Proposals are refused beyond the limit of unapplied bytes, until the state machine catches up."""
     node = single(max_unapplied_bytes=1000)
     node.propose(b"x" * 2000)
     with pytest.raises(RefusedError) as refused:
@@ -68,8 +68,8 @@ def test_too_much_unapplied_log_is_refused() -> None:
     assert node.propose(b"y") == 4
 
 
-def test_refusals_say_where_to_turn() -> None:
-    """A follower names the leader it knows."""
+def test_refusals_name_the_leader() -> None:
+    """A follower's refusal carries the leader it knows."""
     node = RawNode(group=1, replica=2, rng=random.Random(1), meta=genesis(Conf(voters=(1, 2))))
     node.step(Append(1, 0, 1, 2, 2, 1, 1, 1, []))
     with pytest.raises(RefusedError, match="not the leader") as refused:
@@ -78,7 +78,7 @@ def test_refusals_say_where_to_turn() -> None:
 
 
 def test_many_proposals_are_one_message() -> None:
-    """What is proposed between two takes travels together."""
+    """Proposals between two calls of `ready` are sent in one message."""
     node = _leader_of_two(Settings())
     assert node.propose_many([b"a", b"b"]) == 4
     node.propose(b"c")
@@ -87,7 +87,7 @@ def test_many_proposals_are_one_message() -> None:
 
 
 def test_flow_control_stops_at_the_limits() -> None:
-    """No more is in flight than allowed, by entries and by bytes; an acknowledgement makes room."""
+    """Entries and bytes in flight are limited; an acknowledgement frees capacity."""
     settings = Settings(max_inflight_entries=3, max_append_bytes=50, max_inflight_bytes=10_000)
     node = _leader_of_two(settings)
     node.propose_many([b"x" * 20] * 10)
@@ -120,8 +120,8 @@ def _sent(node: RawNode) -> list[int]:
     return [entry.index for m in node.ready().messages if isinstance(m, Append) for entry in m.entries]
 
 
-def test_completions_out_of_line_are_harmless_or_refused() -> None:
-    """An old token or index changes nothing; an index that was never handed out is a broken runner."""
+def test_unexpected_completions_are_ignored_or_refused() -> None:
+    """An old token or index changes nothing; an index that was never emitted is a broken invariant."""
     node = single()
     node.propose(b"x")
     out = node.ready()
@@ -136,8 +136,8 @@ def test_completions_out_of_line_are_harmless_or_refused() -> None:
         node.on_applied(99)
 
 
-def test_output_is_handed_over_once() -> None:
-    """Nothing that was taken changes afterwards, or comes again."""
+def test_output_is_returned_once() -> None:
+    """Returned output never changes and is never repeated."""
     node = single()
     first = node.ready()
     node.propose(b"x")
@@ -152,8 +152,8 @@ def test_output_is_handed_over_once() -> None:
     assert third.append is None
 
 
-def test_status_tells_staged_from_final() -> None:
-    """The newest configuration in the log and the applied one are shown with token and staged flag."""
+def test_status_shows_token_and_staged() -> None:
+    """Status has the token and the staged flag of the newest and the applied configuration."""
     node = single()
     node.propose_conf(ConfChange(SIMPLE, (Change(LEARNER, 2),), 7, True))
     status = node.status()
@@ -167,7 +167,7 @@ def test_status_tells_staged_from_final() -> None:
 
 
 def test_catch_up_is_measured_in_bytes() -> None:
-    """A member that needs a snapshot is not a few bytes behind, but unknown; one in reach is exactly so many."""
+    """`bytes_behind` is None for a member that needs a snapshot, and exact for others."""
     node = single()
     node.propose_conf(ConfChange(SIMPLE, (Change(LEARNER, 2),), 0, True))
     for _ in range(3):
@@ -182,8 +182,8 @@ def test_catch_up_is_measured_in_bytes() -> None:
     assert node.status().peers[2].silent_ticks == 0
 
 
-def test_silence_of_the_leader_is_not_forgotten_by_campaigning() -> None:
-    """A follower counts from its leader's last message, whatever it does itself; asleep, it can not tell."""
+def test_campaigning_does_not_reset_the_leaders_silence() -> None:
+    """A follower counts from its leader's last message, also while campaigning; quiesced, it has no value."""
     node = RawNode(group=1, replica=2, rng=random.Random(1), meta=genesis(Conf(voters=(1, 2))))
     assert node.status().leader_silent_ticks is None
     node.step(Append(1, 0, 1, 2, 2, 1, 1, 1, []))
@@ -197,7 +197,7 @@ def test_silence_of_the_leader_is_not_forgotten_by_campaigning() -> None:
 
 
 def test_a_leader_counts_from_its_last_quorum() -> None:
-    """Nobody is certain to lead because it thinks so."""
+    """A leader's silence counts from the last contact with a quorum."""
     node = _leader_of_two(Settings())
     for _ in range(4):
         node.tick()
@@ -206,16 +206,16 @@ def test_a_leader_counts_from_its_last_quorum() -> None:
     assert node.status().leader_silent_ticks == 0
 
 
-def test_a_follower_that_hears_its_leader_is_rarely_looked_at() -> None:
-    """Time passes for it by itself; it is looked at once in a timeout, and stands when one that always is does."""
+def test_a_follower_of_a_live_leader_is_rarely_due() -> None:
+    """A node run only when due behaves like one that runs at every tick, and is due once per timeout."""
     ticks, meta = Ticks(), genesis(Conf(voters=(1, 2, 3)))
     rarely = RawNode(group=1, replica=2, rng=random.Random(1), ticks=ticks, meta=meta)
     always = RawNode(group=1, replica=2, rng=random.Random(1), meta=meta)
-    looked = 0
+    runs = 0
     for now in range(1, 160):
         ticks.now = now
         if now >= rarely.due:
-            looked += 1
+            runs += 1
             rarely.run_due()
         always._raft.due = 0
         always.tick()
@@ -228,11 +228,11 @@ def test_a_follower_that_hears_its_leader_is_rarely_looked_at() -> None:
                 node.step(Heartbeat(1, 0, 1, 2, 2, 1, 0, False))
                 node.ready()
     assert isinstance(mine.messages[0], VoteRequest)
-    assert looked <= 120 // 7
+    assert runs <= 120 // 7
 
 
-def test_what_comes_to_be_due_is_looked_at_in_time() -> None:
-    """A new leader's heartbeats, a hand-over and a forwarded read have deadlines before the one that was known."""
+def test_new_deadlines_move_due_forward() -> None:
+    """A new leader's heartbeats, a transfer and a forwarded read are due before the earlier deadline."""
     ticks = Ticks()
     leader = _leader_of_two(Settings(), ticks)
     assert leader.due == ticks.now + Settings().heartbeat_ticks
@@ -251,8 +251,8 @@ def test_what_comes_to_be_due_is_looked_at_in_time() -> None:
     assert [(read.context, read.index) for read in follower.ready().read_states] == [(7, 0)]
 
 
-def test_a_sleeping_node_is_not_looked_at() -> None:
-    """Asleep nothing is due; who wakes is looked at with the next tick."""
+def test_a_quiesced_node_is_never_due() -> None:
+    """Nothing is due while quiesced; a node that wakes is due at the next tick."""
     ticks = Ticks()
     node = RawNode(group=1, replica=2, rng=random.Random(1), ticks=ticks, meta=genesis(Conf(voters=(1, 2))))
     node.run_due()
@@ -268,8 +268,8 @@ def test_a_sleeping_node_is_not_looked_at() -> None:
     assert node.leader_silent_ticks == 0
 
 
-def test_members_do_not_fall_silent_while_their_leader_sleeps() -> None:
-    """Nobody is asked meanwhile, so that they do not answer says nothing: leadership can be handed to them."""
+def test_members_are_not_silent_while_their_leader_is_quiesced() -> None:
+    """A quiesced leader sends nothing, so missing responses do not count; it can hand leadership over."""
     ticks = Ticks()
     node = _leader_of_two(Settings(), ticks)
     node.step(HeartbeatResponse(1, 0, 2, 1, 2, 0, 2))
@@ -281,8 +281,8 @@ def test_members_do_not_fall_silent_while_their_leader_sleeps() -> None:
     assert node.status().peers[2].silent_ticks is None
 
 
-def test_messages_are_taken_alone_only_where_nothing_else_is_to_be_done() -> None:
-    """The answer to a heartbeat is all there is; with news of a commit there is more, and nothing is lost by asking."""
+def test_ready_messages_requires_that_there_is_no_other_work() -> None:
+    """A heartbeat response alone is returned; with a new commit index there is more work, and nothing is lost."""
     node = RawNode(group=1, replica=2, rng=random.Random(1), meta=genesis(Conf(voters=(1, 2, 3))))
     node.step(Append(1, 0, 1, 2, 2, 1, 1, 1, [Entry(2, 2, 0, b"x")]))
     assert node.ready_messages() is None
@@ -297,11 +297,11 @@ def test_messages_are_taken_alone_only_where_nothing_else_is_to_be_done() -> Non
     assert [entry.index for entry in out.apply] == [2]
 
 
-def test_a_follower_says_whether_there_is_a_state() -> None:
-    """From the acknowledgement of a snapshot until it is restored, and while the state machine is away."""
+def test_a_follower_reports_whether_it_is_stateless() -> None:
+    """It is stateless from a snapshot's arrival until its restore, and while the state machine is detached."""
     node = RawNode(group=1, replica=2, rng=random.Random(1), meta=genesis(Conf(voters=(1, 2, 3))))
 
-    def says(message: Message) -> set[bool]:
+    def reported(message: Message) -> set[bool]:
         node.step(message)
         out = node.ready()
         answers = list(out.messages)
@@ -311,19 +311,19 @@ def test_a_follower_says_whether_there_is_a_state() -> None:
         return {answer.stateless for answer in answers if isinstance(answer, AppendResponse | HeartbeatResponse)}
 
     beat = Heartbeat(1, 0, 1, 2, 2, 1, 0, False)
-    assert says(beat) == {False}
+    assert reported(beat) == {False}
     arrived = InstallSnapshot(1, 0, 1, 2, 2, SnapshotMeta(9, 2, Conf(voters=(1, 2, 3))))
-    assert says(arrived) == {True}
+    assert reported(arrived) == {True}
     assert node.ready().restore is not None
-    assert says(beat) == {True}
+    assert reported(beat) == {True}
     node.on_applied(9)
-    assert says(beat) == {False}
+    assert reported(beat) == {False}
     node.detach()
-    assert says(beat) == {True}
+    assert reported(beat) == {True}
 
 
-def test_a_follower_does_not_sleep_on_news_of_its_state() -> None:
-    """A leader that slept would take it for one without a state until somebody woke them."""
+def test_a_follower_reports_its_state_before_it_quiesces() -> None:
+    """Otherwise a quiesced leader would consider it stateless until something wakes the group."""
     node = RawNode(group=1, replica=2, rng=random.Random(1), meta=genesis(Conf(voters=(1, 2, 3))))
     node.step(InstallSnapshot(1, 0, 1, 2, 2, SnapshotMeta(9, 2, Conf(voters=(1, 2, 3)))))
     out = node.ready()
@@ -334,7 +334,7 @@ def test_a_follower_does_not_sleep_on_news_of_its_state() -> None:
     node.step(Heartbeat(1, 0, 1, 2, 2, 9, 4, False, 9, True))
     assert len(node.ready().messages) == 1
     unaware = Heartbeat(1, 0, 1, 2, 2, 9, 5, True, 9, True)
-    for _ in range(2):  # the answer may have been lost, or may have come too late to count
+    for _ in range(2):  # the response may be lost, or arrive too late to count
         node.step(unaware)
         [answer] = node.ready().messages
         assert isinstance(answer, HeartbeatResponse)
@@ -344,46 +344,46 @@ def test_a_follower_does_not_sleep_on_news_of_its_state() -> None:
     assert node.quiesced
 
 
-def test_a_follower_sleeps_with_a_leader_that_does_not_say_what_it_believes() -> None:
-    """Leaders of the release before do not; a group must come to rest under them."""
+def test_a_follower_quiesces_with_a_leader_of_the_previous_release() -> None:
+    """Such leaders do not send their view of the follower; their groups must still quiesce."""
     node = RawNode(group=1, replica=2, rng=random.Random(1), meta=genesis(Conf(voters=(1, 2, 3))))
     node.step(Heartbeat(1, 0, 1, 2, 2, 1, 5, True))
     assert node.ready().messages == []
     assert node.quiesced
 
 
-def test_a_follower_tells_such_a_leader_of_its_state_before_it_sleeps() -> None:
-    """What it said last was that the state machine is away, or restores; nobody else would say that it is back."""
+def test_a_follower_reports_its_state_to_a_leader_of_the_previous_release() -> None:
+    """It last reported that it is stateless, so it responds once more before it quiesces."""
     node = RawNode(group=1, replica=2, rng=random.Random(1), meta=genesis(Conf(voters=(1, 2, 3))))
     silent = Heartbeat(1, 0, 1, 2, 2, 1, 5, False)
-    calling = Heartbeat(1, 0, 1, 2, 2, 1, 6, True)
+    quiescing = Heartbeat(1, 0, 1, 2, 2, 1, 6, True)
     node.detach()
     node.step(silent)
     assert len(node.ready().messages) == 1
     node.attach(1)
-    node.step(calling)
+    node.step(quiescing)
     [answer] = node.ready().messages
     assert isinstance(answer, HeartbeatResponse)
     assert (answer.context, answer.stateless, node.quiesced) == (6, False, False)
-    node.step(calling)
+    node.step(quiescing)
     assert node.ready().messages == []
     assert node.quiesced
 
 
 @pytest.mark.parametrize("conf", [Conf(voters=(1, 2, 3)), Conf(voters=(1, 3), learners=(2,))], ids=["voter", "learner"])
-def test_a_state_machine_that_comes_back_calls_the_sleeping_leader(conf: Conf) -> None:
-    """The leader fell asleep while it was away, and would take the member for one without a state for ever."""
+def test_attaching_pings_a_quiesced_leader(conf: Conf) -> None:
+    """Otherwise the leader, which quiesced while the state machine was detached, would consider it stateless."""
     node = RawNode(group=1, replica=2, rng=random.Random(1), meta=genesis(conf), applied=None)
     node.step(Heartbeat(1, 0, 1, 2, 2, 1, 5, True, 1, True))
     assert node.ready().messages == []
     assert node.quiesced
     node.attach(1)
-    calls = [message for message in node.ready().messages if isinstance(message, ReadRequest)]
-    assert [(call.receiver, call.context) for call in calls] == [(1, 0)]
+    pings = [message for message in node.ready().messages if isinstance(message, ReadRequest)]
+    assert [(ping.receiver, ping.context) for ping in pings] == [(1, 0)]
 
 
-def test_a_learner_calls_a_leader_that_it_does_not_hear() -> None:
-    """It may not stand, and the leader may sleep; its first call may have been lost."""
+def test_a_learner_pings_a_silent_leader() -> None:
+    """A learner cannot campaign, the leader may be quiesced, and an earlier ping may be lost."""
     meta = genesis(Conf(voters=(1, 3), learners=(2,)))
     node = RawNode(group=1, replica=2, rng=random.Random(1), meta=meta)
     node.step(Heartbeat(1, 0, 1, 2, 2, 1, 5, False, 1, False))
@@ -394,7 +394,7 @@ def test_a_learner_calls_a_leader_that_it_does_not_hear() -> None:
 
 @pytest.mark.parametrize("behind", [0, 1], ids=["same term", "earlier term"])
 def test_a_removed_learner_does_not_wake_its_group(behind: int) -> None:
-    """It does not know that it was removed, and calls until it is deleted. A member that calls does wake the leader."""
+    """A removed learner pings until it is deleted and wakes nobody; a member's ping wakes the leader."""
     node = single()
     assert node.quiesce()
     node.step(ReadRequest(1, 0, 9, 1, node.term - behind, 0))
@@ -407,8 +407,8 @@ def test_a_removed_learner_does_not_wake_its_group(behind: int) -> None:
     assert not node.quiesced
 
 
-def test_no_promise_outlives_its_term() -> None:
-    """An acknowledgement that was not sent yet is dropped with the term it was given in."""
+def test_responses_are_dropped_with_their_term() -> None:
+    """An acknowledgement that was not sent yet is dropped when the term changes."""
     node = RawNode(group=1, replica=2, rng=random.Random(1), meta=genesis(Conf(voters=(1, 2, 3))))
     node.step(Append(1, 0, 1, 2, 2, 1, 1, 1, [Entry(2, 2, 0, b"old")]))
     node.step(Append(1, 0, 3, 2, 3, 1, 1, 1, [Entry(2, 3, 0, b"new")]))
@@ -417,8 +417,8 @@ def test_no_promise_outlives_its_term() -> None:
     assert [(message.receiver, message.term) for message in out.append.responses] == [(3, 3)]
 
 
-def test_a_disk_that_does_not_get_on_is_promised_nothing_twice() -> None:
-    """However often a leader asks meanwhile, there is one write to wait for, and one answer when it is done."""
+def test_a_stalled_disk_defers_each_response_once() -> None:
+    """However often the leader repeats its message, there is one write and one response when it is done."""
     node = RawNode(group=1, replica=2, rng=random.Random(1), meta=genesis(Conf(voters=(1, 2, 3))))
     node.step(Append(1, 0, 1, 2, 2, 1, 1, 1, [Entry(2, 2, 0, b"x")]))
     written = node.ready().append
@@ -433,15 +433,15 @@ def test_a_disk_that_does_not_get_on_is_promised_nothing_twice() -> None:
 
 
 def test_two_leaders_of_a_term_stop_the_replica() -> None:
-    """What can not be is not worked around."""
+    """A second leader in the same term is a broken invariant."""
     node = RawNode(group=1, replica=2, rng=random.Random(1), meta=genesis(Conf(voters=(1, 2, 3))))
     node.step(Heartbeat(1, 0, 1, 2, 2, 0, 0, False))
     with pytest.raises(InvariantError, match="replicas 1 and 3 both lead term 2"):
         node.step(Heartbeat(1, 0, 3, 2, 2, 0, 0, False))
 
 
-def test_soft_state_is_told_when_it_changes() -> None:
-    """Role, leader and term are part of the output of the take after they changed, and of no other."""
+def test_soft_state_is_returned_when_it_changes() -> None:
+    """Only the first `ready` after a change of role, leader or term has the soft state."""
     node = RawNode(group=1, replica=1, rng=random.Random(1), meta=genesis(Conf(voters=(1,))))
     node.campaign()
     finish(node, node.ready())
@@ -452,8 +452,8 @@ def test_soft_state_is_told_when_it_changes() -> None:
     assert node.ready().soft_state is None
 
 
-def test_a_reluctant_replica_lets_others_go_first() -> None:
-    """Its timeout lies beyond that of everybody else."""
+def test_inhibited_leadership_lets_others_campaign_first() -> None:
+    """Its election timeout is longer than that of any other replica."""
     node = RawNode(group=1, replica=1, rng=random.Random(1), meta=genesis(Conf(voters=(1, 2))))
     node.set_leadership_inhibited(True)
     for _ in range(20):
@@ -464,29 +464,29 @@ def test_a_reluctant_replica_lets_others_go_first() -> None:
     assert isinstance(node.ready().messages[0], VoteRequest)
 
 
-def test_a_follower_knows_how_much_it_lacks() -> None:
-    """As long as its leader has committed more than it has, also where nothing that it was sent fits its log."""
+def test_a_follower_lags_behind_its_leaders_commit() -> None:
+    """It lags while its leader committed more, even if the entries it received do not match its log."""
     node = RawNode(group=1, replica=1, rng=random.Random(1), settings=Settings(), meta=genesis(Conf(voters=(1, 2, 3))))
     assert not node.lagging
     entries = {index: Entry(index, 2, 0, b"x") for index in range(2, 7)}
 
-    def told(prev: int, upto: int, commit: int) -> bool:
+    def lags_after(prev: int, upto: int, commit: int) -> bool:
         sent = [entries[index] for index in range(prev + 1, upto + 1)]
         node.step(Append(1, 0, 2, 1, 2, prev, 1 if prev == 1 else 2, commit, sent))
         finish(node, node.ready())
         return node.lagging
 
-    assert told(4, 5, 5)
+    assert lags_after(4, 5, 5)
     assert node.committed == 1
-    assert told(1, 3, 5)
+    assert lags_after(1, 3, 5)
     assert node.committed == 3
-    assert not told(3, 5, 5)
-    assert not told(5, 6, 5)
+    assert not lags_after(3, 5, 5)
+    assert not lags_after(5, 6, 5)
     assert node.committed == 5
 
 
-def test_a_follower_knows_what_it_lacks_from_the_first_heartbeat_on() -> None:
-    """One that was restarted knows its leader by it, and would else take itself for complete until it is sent more."""
+def test_a_follower_lags_from_the_first_heartbeat_on() -> None:
+    """A restarted follower learns the leader's commit index from it, before any entries arrive."""
     meta = genesis(Conf(voters=(1, 2, 3)))
     leader, follower = (RawNode(group=1, replica=number, rng=random.Random(1), meta=meta) for number in (1, 2))
     leader.campaign()
@@ -507,23 +507,23 @@ def test_a_follower_knows_what_it_lacks_from_the_first_heartbeat_on() -> None:
 
 
 @pytest.mark.parametrize(("fields", "committed"), [(-1, 9), (-2, 0)])
-def test_a_heartbeat_of_a_release_before_is_understood(fields: int, committed: int) -> None:
-    """It does not say what the leader believes of the member, or how far the leader is."""
+def test_a_heartbeat_of_an_earlier_release_is_decoded(fields: int, committed: int) -> None:
+    """It lacks the leader's view of the member, or also the leader's commit index."""
     heartbeat = Heartbeat(1, 0, 1, 2, 2, 1, 0, False, 9, True)
     before = msgspec.msgpack.decode(msgspec.msgpack.encode(heartbeat))[:fields]
     decoded = msgspec.msgpack.decode(msgspec.msgpack.encode(before), type=AnyMessage)
     assert decoded == msgspec.structs.replace(heartbeat, committed=committed, stateless=None)
 
 
-def test_a_message_of_a_release_after_is_understood() -> None:
-    """What it says beyond what is known here is passed over."""
+def test_a_message_of_a_later_release_is_decoded() -> None:
+    """Unknown trailing fields are ignored."""
     heartbeat = Heartbeat(1, 0, 1, 2, 2, 1, 0, False, 9, True)
     after = [*msgspec.msgpack.decode(msgspec.msgpack.encode(heartbeat)), "more"]
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(after), type=AnyMessage) == heartbeat
 
 
 def test_a_damaged_state_machine_is_not_restored_past_the_durable_log() -> None:
-    """A crash would else leave a state machine that has more than its log, which then seems to have lost entries."""
+    """Otherwise a crash could leave a state machine ahead of its log, which would look like lost entries."""
     meta = SnapshotMeta(5, 2, Conf(voters=(1, 2)))
     node = RawNode(group=1, replica=1, rng=random.Random(1), meta=meta, hard_state=HardState(2, 0, 5), applied=0)
     assert node.needs_restore
@@ -539,7 +539,7 @@ def test_a_damaged_state_machine_is_not_restored_past_the_durable_log() -> None:
 
 
 def test_malformed_appends_are_refused() -> None:
-    """Entries that do not follow each other change nothing."""
+    """An append whose entries are not consecutive changes nothing."""
     node = RawNode(group=1, replica=2, rng=random.Random(1), meta=genesis(Conf(voters=(1, 2))))
     gap = [Entry(2, 2, 0, b""), Entry(4, 2, 0, b"")]
     assert node.step(Append(1, 0, 1, 2, 2, 1, 1, 1, gap)) is Refusal.MALFORMED
