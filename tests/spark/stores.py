@@ -83,7 +83,7 @@ class Stores:
         async def look() -> None:
             for store in self.stores:
                 store.clock.advance(seconds)
-                await store.house.look(store.state_machine.open_groups())
+                await store.maintenance.reconcile(store.state_machine.groups.replicas())
                 await store.settled()
 
         self.run(look())
@@ -97,7 +97,7 @@ class Stores:
                 assert known is not None
                 store.routes.remove(KEYS.table(known.key))
                 for partition in range(known.schema.partitions):
-                    if (group := store.state_machine.hosted(known.key, partition)) is not None:
+                    if (group := store.state_machine.groups.find(known.key, partition)) is not None:
                         await store.sidecar.groups[group.number].destroy()
 
         self.run(forget())
