@@ -72,9 +72,9 @@ def test_certificates_that_cannot_be(capsys: pytest.CaptureFixture[str], tmp_pat
     (tmp_path / "pem").write_text("nonsense")
     files = [text for what in ("ca", "cert", "key") for text in (f"--tls-{what}", str(tmp_path / "pem"))]
     data = ("--data", str(tmp_path / "data"))
-    assert "TLS cannot use" in complaint(capsys, *data, *files)
+    assert "cannot load the TLS files" in complaint(capsys, *data, *files)
     (tmp_path / "pem").unlink()
-    assert "pem is not there" in complaint(capsys, *data, *files)
+    assert "pem does not exist" in complaint(capsys, *data, *files)
 
 
 def test_a_directory_in_use(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_logs_that_are_not_ours(capsys: pytest.CaptureFixture[str], tmp_path: Pa
             encode_label(ReplicaLabel("t.1", 7, "s2", Conf(), "/evenkeel/default/main/")),
             "t.1/7 that belongs to store s2",
         ),
-        (encode_label(ReplicaLabel("t.1", 7, "s1", Conf(), "/evenkeel/x/y/")), "belongs to /evenkeel/x/y/"),
+        (encode_label(ReplicaLabel("t.1", 7, "s1", Conf(), "/evenkeel/x/y/")), "belongs to cluster /evenkeel/x/y/"),
         (b"\xff", "cannot decode the replica label"),
         (b"\x94\xa1\xff\x07\xa2s1\xc0", "cannot decode the replica label"),
     ):

@@ -88,7 +88,7 @@ async def test_readiness_waits_for_what_others_have_committed(sidecar: Sidecar) 
         host.transfer(ORDERS, next(peer.id for peer in view.applied.peers if peer.store == "b"))
         await cluster.until(lambda: cluster.leader() is not None and cluster.leading().name == "b")
     await cluster.until(lambda: unready(host) == "")
-    [replica] = host._replicas.values()
+    [replica] = host._replicas.by_group.values()
     raft = replica.node._raft
     raft.leader_commit = raft.log.committed + 2
     assert unready(host) == "1 replicas have not caught up: orders.1/0"
@@ -129,7 +129,7 @@ async def test_peers_say_why_not(sidecar: Sidecar) -> None:
     await cluster.until(lambda: host.status.peer_states() == {"b": "connected"})
     host.set_peers({"b": cluster["b"].address._replace(volume="another")})
     await cluster.until(lambda: "volume" in host.status.peer_states()["b"])
-    assert "knows it with another" in (await look(sidecar)).peers["b"]
+    assert "expects volume another" in (await look(sidecar)).peers["b"]
 
 
 async def test_figures(sidecar: Sidecar) -> None:
