@@ -16,6 +16,7 @@ from e2e.cluster.layers import leave_out
 from evenkeel.kube.object_kinds import CERTIFICATE, ISSUER
 from evenkeel.model.crd import SCHEMA_ANNOTATION, schema_hashes
 from evenkeel.model.storecluster import StoreCluster
+from evenkeel_operator.kinds import KINDS
 from evenkeel_operator.manifests.pod_settings import CertManagerSettings
 from evenkeel_operator.manifests.stateful_set import service
 from evenkeel_operator.process.operator_options import parse_options
@@ -154,6 +155,32 @@ def test_one_namespace_takes_no_cluster_wide_grant(helm: Path) -> None:
     assert of_kind(objects, "ClusterRoleBinding") == []
     bindings = of_kind(objects, "RoleBinding")
     assert {found["metadata"].get("namespace", "system") for found in bindings} == {"system"}
+
+
+def granted(objects: list[Object], resource: str, group: str) -> set[str]:
+    """The verbs that the operator's ClusterRoles grant."""
+    mine = ("evenkeel-system", "evenkeel-system-nodes")
+    roles = [role for role in of_kind(objects, "ClusterRole") if role["metadata"]["name"] in mine]
+    rules = [rule for role in roles for rule in role["rules"]]
+    found = [rule for rule in rules if group in rule["apiGroups"] and resource in rule["resources"]]
+    return {verb for rule in found for verb in rule["verbs"]}
+
+
+def test_every_watched_kind_is_granted(helm: Path) -> None:
+    """The operator may list and watch each kind it declares, write the statuses, and set finalizers."""
+    objects = render(helm, {})
+    for watched in KINDS:
+        group, plural = watched.kind.group, watched.kind.plural
+        assert granted(objects, plural, group) >= {"get", "list", "watch"}, plural
+        assert (granted(objects, f"{plural}/status", group) >= {"update", "patch"}) is (watched.status is not None)
+        assert (granted(objects, f"{plural}/finalizers", group) >= {"update"}) is watched.finalized, plural
+
+
+def test_nodes_are_granted_only_if_they_are_read(helm: Path) -> None:
+    """Without `rbac.nodes` the operator has no access to the kinds that need it."""
+    objects = render(helm, {"rbac": {"nodes": False}})
+    for watched in KINDS:
+        assert bool(granted(objects, watched.kind.plural, watched.kind.group)) is not watched.needs_node_access
 
 
 def test_secrets_are_never_listed(helm: Path) -> None:

@@ -8,10 +8,11 @@ from evenkeel.kube.kube_client import Kube
 from evenkeel.metastore.memory_metastore import MemoryMetastore
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.protocol.keys import Keys
+from evenkeel_operator.kinds import OWNER_FIELDS
+from evenkeel_operator.kube.kube_status_writer import KubeStatusWriter
 from evenkeel_operator.kube.object_cache import Cache, Key
 from evenkeel_operator.kube.resource_reader import Reader
-from evenkeel_operator.kube.kube_status_writer import StatusWriter
-from evenkeel_operator.reconcilers.cluster_controllers import Controllers
+from evenkeel_operator.reconcilers.cluster_controllers import ClusterControllers
 from evenkeel_operator.reconcilers.kube_resources import KubeResources
 from tests.kube_operator.support import FakeKube, store_cluster, turns
 
@@ -19,8 +20,8 @@ KEYS = Keys(namespace="shop", store_cluster="main")
 
 
 def resources(key: Key) -> KubeResources:
-    kube, cache = cast(Kube, FakeKube()), Cache()
-    statuses = StatusWriter(kube, cache)
+    kube, cache = cast(Kube, FakeKube()), Cache(OWNER_FIELDS)
+    statuses = KubeStatusWriter(kube, cache)
     return KubeResources(
         kube,
         cache,
@@ -40,7 +41,7 @@ async def test_credentials_that_were_put_right_are_used() -> None:
     async def metastore(cluster: StoreCluster) -> MemoryMetastore:
         return ways[next(asks)]
 
-    controllers = Controllers(holder="tests", metastore=metastore, resources=resources, fenced=print)
+    controllers = ClusterControllers(holder="tests", metastore=metastore, resources=resources, fenced=print)
     for _ in asked:
         await controllers.ensure(store_cluster())
         await turns()

@@ -59,11 +59,11 @@ async def test_orders_follow_the_nodes() -> None:
     """They are there for whom they should be, and name the pod that is meant."""
     metastore, cordons = MemoryMetastore(), Cordons()
     way = await in_charge(metastore)
-    await cordons.keep(way, KEYS, {"main-0": "u0", "main-1": "u1"})
+    await cordons.reconcile(way, KEYS, {"main-0": "u0", "main-1": "u1"})
     assert await orders(metastore) == {"main-0": "u0", "main-1": "u1"}
-    await cordons.keep(way, KEYS, {"main-1": "u2"})
+    await cordons.reconcile(way, KEYS, {"main-1": "u2"})
     assert await orders(metastore) == {"main-1": "u2"}
-    await cordons.keep(way, KEYS, {})
+    await cordons.reconcile(way, KEYS, {})
     assert await orders(metastore) == {}
 
 
@@ -71,9 +71,9 @@ async def test_nothing_is_written_twice() -> None:
     """A look that finds everything as it was only extends the lease."""
     metastore, cordons = MemoryMetastore(), Cordons()
     way = await in_charge(metastore)
-    await cordons.keep(way, KEYS, {"main-0": "u0"})
+    await cordons.reconcile(way, KEYS, {"main-0": "u0"})
     before = (await metastore.range(KEYS.drains())).kvs
-    await cordons.keep(way, KEYS, {"main-0": "u0"})
+    await cordons.reconcile(way, KEYS, {"main-0": "u0"})
     assert (await metastore.range(KEYS.drains())).kvs == before
 
 
@@ -81,12 +81,12 @@ async def test_orders_whose_lease_has_ended_are_given_again() -> None:
     """As when nobody could look for a while."""
     metastore, cordons = MemoryMetastore(), Cordons()
     way = await in_charge(metastore)
-    await cordons.keep(way, KEYS, {"main-0": "u0"})
+    await cordons.reconcile(way, KEYS, {"main-0": "u0"})
     [order] = (await metastore.range(KEYS.drains())).kvs
     assert order.lease
-    await cordons._out[KEYS.root].lease.revoke()
+    await cordons._orders[KEYS.root].lease.revoke()
     assert await orders(metastore) == {}
-    await cordons.keep(way, KEYS, {"main-0": "u0"})
+    await cordons.reconcile(way, KEYS, {"main-0": "u0"})
     assert await orders(metastore) == {"main-0": "u0"}
 
 
@@ -109,11 +109,11 @@ async def test_an_order_that_may_be_out_does_not_outlive_its_node() -> None:
     way = await in_charge(metastore)
     metastore.answers = False
     with pytest.raises(UnreachableError):
-        await cordons.keep(way, KEYS, {"main-0": "u0", "main-1": "u1"})
+        await cordons.reconcile(way, KEYS, {"main-0": "u0", "main-1": "u1"})
     assert await orders(metastore) == {"main-0": "u0", "main-1": "u1"}
     metastore.answers = True
     for _ in range(10):
-        await cordons.keep(way, KEYS, {"main-1": "u1"})
+        await cordons.reconcile(way, KEYS, {"main-1": "u1"})
         clock.advance(EXTEND_SECONDS)
     assert await orders(metastore) == {"main-1": "u1"}
 
@@ -124,7 +124,7 @@ async def test_who_is_no_longer_in_charge_gives_no_orders() -> None:
     way = await in_charge(metastore)
     await in_charge(metastore)
     with pytest.raises(FencedError):
-        await cordons.keep(way, KEYS, {"main-0": "u0"})
+        await cordons.reconcile(way, KEYS, {"main-0": "u0"})
     assert await orders(metastore) == {}
 
 
@@ -133,5 +133,5 @@ async def test_very_many_stores() -> None:
     metastore, cordons = MemoryMetastore(), Cordons()
     way = await in_charge(metastore)
     many = {f"main-{number}": f"u{number}" for number in range(300)}
-    await cordons.keep(way, KEYS, many)
+    await cordons.reconcile(way, KEYS, many)
     assert await orders(metastore) == many

@@ -9,10 +9,10 @@ import pytest
 from evenkeel.errors import ApiForbiddenError
 from evenkeel.kube.kube_client import Kube
 from evenkeel.kube.object_kinds import CUSTOM_RESOURCE_DEFINITION, Kind
-from evenkeel.model.crd import FACES, SCHEMA_ANNOTATION, crd
-from evenkeel_operator.kube.crd_check import check_definitions
-from evenkeel_operator.process.operator_metrics import Metrics
+from evenkeel.model.crd import PRESENTATIONS, SCHEMA_ANNOTATION, crd
+from evenkeel_operator.kube.crd_check import check_crds
 from evenkeel_operator.process.operator_health import OperatorHealth
+from evenkeel_operator.process.operator_metrics import OperatorMetrics
 from tests.kube_operator.support import FakeKube
 
 
@@ -20,14 +20,14 @@ from tests.kube_operator.support import FakeKube
 def kube() -> FakeKube:
     """An API server with the definitions of this release."""
     made = FakeKube()
-    for kind in FACES:
+    for kind in PRESENTATIONS:
         found = crd(kind)
         made.objects[CUSTOM_RESOURCE_DEFINITION, "", found["metadata"]["name"]] = found
     return made
 
 
 async def check(kube: FakeKube) -> str | None:
-    return await check_definitions(cast(Kube, kube))
+    return await check_crds(cast(Kube, kube))
 
 
 def notes(kube: FakeKube, name: str) -> dict[str, Any]:
@@ -49,7 +49,7 @@ async def test_others_are_named_with_the_remedy(kube: FakeKube) -> None:
     found = await check(kube)
     assert found is not None
     assert "storeclusters.evenkeel.dev, tables.evenkeel.dev, rebalanceplans.evenkeel.dev" in found
-    assert "drops fields that they do not have, and refuses values that they do not allow" in found
+    assert "drops fields that they lack, and rejects values that they do not allow" in found
     assert "`helm upgrade`" in found
     assert "`kubectl apply --server-side -f crds/`" in found
 
@@ -69,6 +69,6 @@ def test_the_metric(crds: str | None, line: str | None) -> None:
     """1 where they match, 0 where not, and none where nobody knows."""
     health = OperatorHealth()
     health.crds = crds
-    page = Metrics(health, dict).render().decode()
+    page = OperatorMetrics(health, dict).render().decode()
     assert ("evenkeel_operator_crds_match" in page) == (line is not None)
     assert line is None or f"evenkeel_operator_crds_match{line}" in page

@@ -107,7 +107,7 @@ async def test_data_is_gone_on_with(tmp_path: Path) -> None:
 
 async def test_the_first_start_waits_for_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the cluster has been formed nobody answers, and it is formed; afterwards an empty member waits."""
-    monkeypatch.setattr(etcd_member, "_PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr(etcd_member, "_REQUEST_TIMEOUT_SECONDS", 0.3)
     cluster = new_cluster(tmp_path)
     first = cluster.members[0]
     folder = config_map(tmp_path / "map", cluster, first, formed=False)
@@ -115,19 +115,19 @@ async def test_the_first_start_waits_for_nobody(tmp_path: Path, monkeypatch: pyt
     assert config["initial-cluster-state"] == "new"
     monkeypatch.setattr(etcd_member, "_WAIT_SECONDS", 0.05)
     (folder / FORMED).write_text("true")
-    asked, ask = asyncio.Event(), etcd_member._others_know
+    tried, join = asyncio.Event(), etcd_member._join
 
-    async def heard(config: etcd_member.Config, endpoints: Sequence[str]) -> bool:
-        found = await ask(config, endpoints)
-        asked.set()
+    async def observed_join(config: etcd_member.Config, endpoints: Sequence[str]) -> bool:
+        found = await join(config, endpoints)
+        tried.set()
         return found
 
-    monkeypatch.setattr(etcd_member, "_others_know", heard)
+    monkeypatch.setattr(etcd_member, "_join", observed_join)
     waiting = asyncio.create_task(prepare(first.name, folder, cluster.endpoints))
-    await asked.wait()
-    # Nobody has answered: it asks again.
-    asked.clear()
-    await asyncio.wait((waiting, asyncio.ensure_future(asked.wait())), return_when=asyncio.FIRST_COMPLETED)
+    await tried.wait()
+    # No member has answered, so it tries again.
+    tried.clear()
+    await asyncio.wait((waiting, asyncio.ensure_future(tried.wait())), return_when=asyncio.FIRST_COMPLETED)
     assert not waiting.done()
     others = [again(cluster, one, "new") for one in cluster.members[1:]]
     for one in others:
@@ -135,7 +135,7 @@ async def test_the_first_start_waits_for_nobody(tmp_path: Path, monkeypatch: pyt
     try:
         for one in others:
             await one.ready()
-        # The others know it, though it has never been there.
+        # The others have it as a member, though it never started.
         assert (await waiting)["initial-cluster-state"] == "existing"
         await again(cluster, first, "existing").start()
     finally:

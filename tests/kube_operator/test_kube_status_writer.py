@@ -13,8 +13,9 @@ from evenkeel.errors import KubernetesError
 from evenkeel.kube.kube_client import Kube
 from evenkeel.kube.object_kinds import TABLE, Kind, Object
 from evenkeel.runtime.clock import VirtualClock
+from evenkeel_operator.kinds import OWNER_FIELDS
+from evenkeel_operator.kube.kube_status_writer import KubeStatusWriter
 from evenkeel_operator.kube.object_cache import Cache
-from evenkeel_operator.kube.kube_status_writer import StatusWriter
 from tests.kube_operator.support import FakeKube, turns
 
 
@@ -39,13 +40,13 @@ class Scene:
     def __init__(self) -> None:
         self.kube = OlderCrds()
         self.clock = VirtualClock()
-        self.cache = Cache()
-        self.told: list[tuple[Object, Object]] = []
-        self.statuses = StatusWriter(
+        self.cache = Cache(OWNER_FIELDS)
+        self.writes: list[tuple[Object, Object]] = []
+        self.statuses = KubeStatusWriter(
             cast(Kube, self.kube),
             self.cache,
-            told=lambda before, after: self.told.append((before, after)),
-            every=2,
+            on_written=lambda before, after: self.writes.append((before, after)),
+            interval=2,
             clock=self.clock,
         )
         self.subject = self.kube.add(TABLE, "orders", spec={})
@@ -76,7 +77,7 @@ async def test_the_first_is_written_at_once(scene: Scene) -> None:
     await turns()
     assert scene.written() == {"moving": 1}
     assert scene.seen()["status"] == {"moving": 1}
-    [(before, after)] = scene.told
+    [(before, after)] = scene.writes
     assert (before.get("status"), after["status"]) == (None, {"moving": 1})
 
 
@@ -126,7 +127,7 @@ async def test_another_object_of_the_name_keeps_its_status(scene: Scene) -> None
     await turns()
     assert scene.written() is None
     assert len(scene.statuses) == 0
-    assert scene.told == []
+    assert scene.writes == []
 
 
 def told(**conditions: str) -> Object:

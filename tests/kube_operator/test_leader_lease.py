@@ -74,7 +74,7 @@ async def test_a_silent_leader_is_followed() -> None:
     assert (scene.spec["holderIdentity"], scene.spec["leaseTransitions"]) == ("b", 1)
     holding = asyncio.create_task(first.hold())
     await scene.pass_time(3)
-    with pytest.raises(LeaseNotFoundError, match="b leads now"):
+    with pytest.raises(LeaseNotFoundError, match="b holds the Lease now"):
         await holding
 
 

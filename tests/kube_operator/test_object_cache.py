@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from evenkeel.kube.object_kinds import NODE, POD, TABLE, Kind, Object
+from evenkeel_operator.kinds import OWNER_FIELDS
 from evenkeel_operator.kube.object_cache import Cache
 
 
@@ -17,10 +18,10 @@ def test_older_versions_are_ignored() -> None:
     """What a slow watch tells after the answer to a write changes nothing."""
     told: list[str] = []
 
-    def hear(kind: Kind, before: Object | None, after: Object | None) -> None:
+    def listen(kind: Kind, before: Object | None, after: Object | None) -> None:
         told.append(after["metadata"]["resourceVersion"] if after else "gone")
 
-    cache = Cache(hear)
+    cache = Cache(OWNER_FIELDS, listen)
     for version in (5, 3, 5, 10, 9):
         cache.put(TABLE, subject("a", version))
     assert told == ["5", "10"]
@@ -28,7 +29,7 @@ def test_older_versions_are_ignored() -> None:
 
 def test_what_is_gone_does_not_come_back() -> None:
     """An event of before an object's end does not bring it back; another object of its name is another object."""
-    cache = Cache()
+    cache = Cache(OWNER_FIELDS)
     cache.put(TABLE, subject("a", 1))
     cache.remove(TABLE, subject("a", 3))
     cache.put(TABLE, subject("a", 2))
@@ -41,7 +42,7 @@ def test_what_is_gone_does_not_come_back() -> None:
 
 def test_a_listing_shows_what_is_gone() -> None:
     """What is older than a listing and not in it is gone; what is newer came since."""
-    cache = Cache()
+    cache = Cache(OWNER_FIELDS)
     for name, version in (("old", 1), ("kept", 2), ("new", 9)):
         cache.put(TABLE, subject(name, version))
     cache.put(TABLE, subject("elsewhere", 1, namespace="other"))
@@ -51,7 +52,7 @@ def test_a_listing_shows_what_is_gone() -> None:
 
 def test_tables_are_found_by_their_store_cluster() -> None:
     """Also after one of them was replaced by another of its name, which belongs elsewhere."""
-    cache = Cache()
+    cache = Cache(OWNER_FIELDS)
     for name in ("b", "a"):
         cache.put(TABLE, subject(name, 1))
     assert [found["metadata"]["name"] for found in cache.owned(TABLE, "shop", "main")] == ["a", "b"]
@@ -64,7 +65,7 @@ def test_tables_are_found_by_their_store_cluster() -> None:
 
 def test_what_nobody_reads_is_dropped() -> None:
     """Managed fields of all, and most of pods and nodes, never reach the memory."""
-    cache = Cache()
+    cache = Cache(OWNER_FIELDS)
     pod = subject("p", 1, status={"phase": "Running", "podIPs": ["x"]}) | {"spec": {"nodeName": "n", "containers": []}}
     pod["metadata"]["managedFields"] = [{"manager": "kubelet"}]
     cache.put(POD, pod)

@@ -12,8 +12,8 @@ from evenkeel.errors import InvalidInputError
 from evenkeel.kube.object_kinds import TABLE
 from evenkeel_operator.process import operator_options
 from evenkeel_operator.process.main import main
-from evenkeel_operator.process.operator_metrics import Metrics
 from evenkeel_operator.process.operator_health import OperatorHealth
+from evenkeel_operator.process.operator_metrics import OperatorMetrics
 from evenkeel_operator.process.operator_options import parse_options
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operator.md").read_text()
@@ -35,7 +35,7 @@ def test_flags_and_environment() -> None:
     [
         ((), "--own-namespace is missing"),
         (("--own-namespace", "e"), "--store-image is missing"),
-        ((*NEEDED, "--nodes", "maybe"), "--nodes 'maybe': allowed are yes, no"),
+        ((*NEEDED, "--nodes", "maybe"), "--nodes 'maybe': allowed: yes, no"),
         ((*NEEDED, "--lease-seconds", "1"), "at least 2"),
     ],
 )
@@ -61,7 +61,7 @@ def test_metrics_of_the_page() -> None:
     health.saw_request("GET", TABLE, 200)
     health.swept(missed=0)
     health.crds = ""
-    families = prometheus.text_string_to_metric_families(Metrics(health, dict).render().decode())
+    families = prometheus.text_string_to_metric_families(OperatorMetrics(health, dict).render().decode())
     there = {f"{family.name}_total" if family.type == "counter" else family.name for family in families}
     assert there == set(re.findall(r"`(evenkeel_operator_\w+)`", PAGE))
 

@@ -15,10 +15,11 @@ from evenkeel.kube.kube_client import Kube
 from evenkeel.kube.object_kinds import STORE_CLUSTER, TABLE, Kind, Object
 from evenkeel.model.resource_loading import Resource, load_yaml, parse
 from evenkeel.model.table import Table
+from evenkeel_operator.kinds import OWNER_FIELDS
 from evenkeel_operator.kube import resource_reader
+from evenkeel_operator.kube.kube_status_writer import KubeStatusWriter
 from evenkeel_operator.kube.object_cache import Cache
 from evenkeel_operator.kube.resource_reader import FINALIZER, Reader
-from evenkeel_operator.kube.kube_status_writer import StatusWriter
 from evenkeel_operator.reconcilers.kube_resources import KubeResources
 from tests.controller.support import KEYS, Scene
 from tests.kube_operator.support import FakeKube
@@ -31,8 +32,8 @@ class KubeScene(Scene):
 
     def make_controller(self, holder: str) -> Controller:
         self.kube = FakeKube()
-        self.cache = Cache(self._changed)
-        self.statuses = StatusWriter(cast(Kube, self.kube), self.cache, clock=self.clock)
+        self.cache = Cache(OWNER_FIELDS, self._changed)
+        self.statuses = KubeStatusWriter(cast(Kube, self.kube), self.cache, clock=self.clock)
         self.reader = Reader(self.statuses)
         self.own = KubeResources(
             cast(Kube, self.kube),
@@ -50,7 +51,7 @@ class KubeScene(Scene):
     def _changed(self, kind: Kind, before: Object | None, after: Object | None) -> None:
         found = after or before or {}
         if before is None or after is None or before["spec"] != after["spec"]:
-            self.own.hear(None if kind == STORE_CLUSTER else found["spec"].get("table", found["metadata"]["name"]))
+            self.own.notify(None if kind == STORE_CLUSTER else found["spec"].get("table", found["metadata"]["name"]))
 
     async def apply(self, *texts: str) -> None:
         for resource in (resource for text in texts for resource in load_yaml(text)):

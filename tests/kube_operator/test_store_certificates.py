@@ -72,12 +72,12 @@ def test_the_certificate_is_good_for_both_ends_and_all_stores() -> None:
 async def test_what_cert_manager_says_is_told() -> None:
     """Before the Secret is filled, the Certificate's own words are passed on."""
     kube = Kube()
-    with pytest.raises(CertificateMissingError, match="is it running"):
-        await cert_manager(kube).shown(CLUSTER)
+    with pytest.raises(CertificateMissingError, match="check that cert-manager is running"):
+        await cert_manager(kube).published(CLUSTER)
     conditions = [{"type": "Ready", "status": "False", "message": "issuer company not found"}]
     kube.add(CERTIFICATE, "main-tls", status={"conditions": conditions})
     with pytest.raises(CertificateMissingError, match="issuer company not found"):
-        await cert_manager(kube).shown(CLUSTER)
+        await cert_manager(kube).published(CLUSTER)
 
 
 async def test_an_issuer_that_does_not_tell_its_authority() -> None:
@@ -85,7 +85,7 @@ async def test_an_issuer_that_does_not_tell_its_authority() -> None:
     kube = Kube()
     kube.fill(tls_crt="certificate")
     with pytest.raises(CertificateMissingError, match=r"no ca\.crt"):
-        await cert_manager(kube).shown(CLUSTER)
+        await cert_manager(kube).published(CLUSTER)
 
 
 async def test_a_renewed_certificate_is_another_revision() -> None:
@@ -93,10 +93,10 @@ async def test_a_renewed_certificate_is_another_revision() -> None:
     kube = Kube()
     source = cert_manager(kube)
     kube.fill(tls_crt="first", ca_crt="authority")
-    first = await source.shown(CLUSTER)
-    assert first == await source.shown(CLUSTER)
+    first = await source.published(CLUSTER)
+    assert first == await source.published(CLUSTER)
     kube.fill(tls_crt="second", ca_crt="authority")
-    second = await source.shown(CLUSTER)
+    second = await source.published(CLUSTER)
     assert (first.authority, second.authority) == ("authority", "authority")
     assert first.revision != second.revision
 
@@ -183,11 +183,11 @@ async def test_our_own_follow_from_the_calendar() -> None:
     """The same all day for everybody; half a year later another revision of the same authority."""
     now = [datetime(2026, 5, 1, tzinfo=UTC)]
     source = OperatorAuthorities(b"s" * 32, wall_clock=lambda: now[0])
-    first, secret = await source.shown(CLUSTER), source.objects(CLUSTER)
+    first, secret = await source.published(CLUSTER), source.objects(CLUSTER)
     assert first.authority == Authority(b"s" * 32, seed_name(CLUSTER)).certificate
     assert source.objects(CLUSTER) == secret
     now[0] += timedelta(days=200)
-    second = await source.shown(CLUSTER)
+    second = await source.published(CLUSTER)
     assert (second.authority, second.revision != first.revision) == (first.authority, True)
     assert source.objects(CLUSTER) != secret
 
@@ -195,4 +195,4 @@ async def test_our_own_follow_from_the_calendar() -> None:
 async def test_without_tls() -> None:
     """There is nothing to make and nothing to show."""
     source = NoCertificates()
-    assert (source.objects(CLUSTER), (await source.shown(CLUSTER)).authority) == ([], "")
+    assert (source.objects(CLUSTER), (await source.published(CLUSTER)).authority) == ([], "")

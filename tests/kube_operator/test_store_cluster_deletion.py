@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -21,7 +22,7 @@ RECORD = TableRecord(partitions=1, replicas=3, consensus_size=3, state=TableStat
 async def parting(*, status: Object | None = None) -> Scene:
     """A StoreCluster of three stores that is being deleted, with their claims, before the operator looks at it."""
     scene = Scene()
-    await scene.look()
+    await scene.reconcile()
     scene.see()
     for number in range(3):
         scene.claim(number)
@@ -61,7 +62,7 @@ async def settle(scene: Scene) -> None:
     """Look often enough for everything to go, as pods of a StatefulSet that is deleted do."""
     for _ in range(3):
         if (STORE_CLUSTER, *KEY) in scene.kube.objects:
-            await scene.look()
+            await scene.reconcile()
         if (STATEFUL_SET, *KEY) not in scene.kube.objects:
             take_set(scene)
 
@@ -76,7 +77,7 @@ async def test_what_the_status_says_is_kept(until: str | None) -> None:
     followed = {"clusterId": "dead", "revision": 100000}
     status: Object = {"dropped": [{**dropped, **({"keptUntil": until} if until else {})}], "metastore": followed}
     scene = await parting(status=status)
-    scene.nobody.follows = False
+    scene.controllers.follows = False
     await settle(scene)
     assert len(scene.claims) == 3
     assert (STATEFUL_SET, *KEY) in scene.kube.objects
@@ -85,7 +86,7 @@ async def test_what_the_status_says_is_kept(until: str | None) -> None:
     assert f"orders.u until {until or 'it is purged'}" in message
     assert "the etcd that was followed does not confirm it" in message
     scene.change(metadata=RELEASED)
-    scene.keeper._away_since[KEY] = scene.keeper._wall_clock().replace(year=2000)
+    scene.reconciler._deletion._unreachable_since[KEY] = datetime(2000, 1, 1, tzinfo=UTC)
     await settle(scene)
     assert scene.claims == {}
 
@@ -102,7 +103,7 @@ async def test_a_store_cluster_waits_for_kept_data(until: float | None, words: s
     assert "evenkeel purge" in message
     assert len(scene.claims) == 3
     take_set(scene)
-    await scene.look()
+    await scene.reconcile()
     assert (STATEFUL_SET, *KEY) in scene.kube.objects, "stores are needed to restore what is kept"
     scene.kube.objects[NAMESPACE, "", "shop"]["metadata"] |= DELETED
     await settle(scene)
@@ -153,7 +154,7 @@ async def test_a_table_is_let_go_without_stores(how: str) -> None:
     delete_table(scene, **({"undeleteFor": "0s"} if how == "nothing to keep" else {"deletionPolicy": "Retain"}))
     if how != "no data":
         await record(scene)
-        scene.nobody.follows = False
+        scene.controllers.follows = False
     if how == "released":
         scene.change(metadata=RELEASED)
     if how == "the namespace ends":
@@ -169,10 +170,10 @@ async def test_a_table_waits_for_the_etcd_that_was_followed() -> None:
     scene = await parting()
     delete_table(scene)
     take_set(scene)
-    scene.nobody.follows = False
+    scene.controllers.follows = False
     await settle(scene)
     assert (TABLE, "shop", "orders") in scene.kube.objects
-    scene.nobody.follows = True
+    scene.controllers.follows = True
     await settle(scene)
     assert (TABLE, "shop", "orders") not in scene.kube.objects
 
@@ -181,7 +182,7 @@ async def test_keys_in_another_etcd_stay() -> None:
     """They may be those of a StoreCluster of the same name in another Kubernetes."""
     scene = await parting(status={"metastore": {"clusterId": "dead", "revision": 1}})
     await record(scene)
-    scene.keeper._away_since[KEY] = scene.keeper._wall_clock().replace(year=2000)
+    scene.reconciler._deletion._unreachable_since[KEY] = datetime(2000, 1, 1, tzinfo=UTC)
     await settle(scene)
     assert (STORE_CLUSTER, *KEY) not in scene.kube.objects
     assert await scene.metastore.get(KEYS.table("orders.uid-orders")) is not None

@@ -1,4 +1,4 @@
-"""Looks at StoreClusters, before an API server that is a dictionary."""
+"""The reconciler of StoreClusters, with an API server in memory."""
 
 from __future__ import annotations
 
@@ -29,14 +29,17 @@ from evenkeel.protocol.records import Peer, Stable, StoreRecord, StoreState, enc
 from evenkeel.runtime.clock import VirtualClock
 from evenkeel_operator.identity.metastore_connections import Credentials, Metastores
 from evenkeel_operator.identity.store_certificates import NoCertificates
+from evenkeel_operator.kinds import OWNER_FIELDS
+from evenkeel_operator.kube.kube_status_writer import KubeStatusWriter
 from evenkeel_operator.kube.object_cache import Cache
 from evenkeel_operator.kube.resource_reader import FINALIZER, Reader
-from evenkeel_operator.kube.kube_status_writer import StatusWriter
 from evenkeel_operator.manifests.object_names import OWNER_ANNOTATION, STORE_CLUSTER_LABEL
 from evenkeel_operator.manifests.pod_settings import MetastoreAccess, PodSettings
-from evenkeel_operator.reconcilers.cluster_controllers import Controllers
+from evenkeel_operator.reconcilers.cluster_controllers import ClusterControllers
 from evenkeel_operator.reconcilers.kube_resources import KubeResources
+from evenkeel_operator.reconcilers.operator_context import OperatorContext, caching_applier
 from evenkeel_operator.reconcilers.store_cluster_reconciler import StoreClusterReconciler
+from evenkeel_operator.reconcilers.store_cluster_status import StoreClusterStatuses
 from evenkeel_operator.reconcilers.volume_claims import EMPTIED_ANNOTATION
 from tests.kube_operator.support import FakeKube
 
@@ -44,8 +47,8 @@ KEY = ("shop", "main")
 KEYS = Keys(namespace="shop", store_cluster="main")
 
 
-class TellingKube(FakeKube):
-    """Lets a test do something in the middle of a look."""
+class HookedKube(FakeKube):
+    """Lets a test act in the middle of a reconciliation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,8 +59,8 @@ class TellingKube(FakeKube):
         return await super().get(kind, name, namespace)
 
 
-class Nobody:
-    """In place of controllers and of the ways to etcd."""
+class FakeControllers:
+    """Replaces the controllers and the connections to etcd."""
 
     def __init__(self, metastore: MemoryMetastore) -> None:
         self._metastore = metastore
@@ -72,9 +75,9 @@ class Nobody:
 
     async def ensure(self, cluster: StoreCluster) -> None: ...
 
-    async def dismiss(self, key: object) -> None: ...
+    async def stop(self, key: object) -> None: ...
 
-    def hear(self, key: object, table: str | None = None) -> None: ...
+    def notify(self, key: object, table: str | None = None) -> None: ...
 
     def last_status(self, key: object) -> None: ...
 
@@ -88,23 +91,29 @@ class Nobody:
 
 
 class Scene:
-    """A StoreCluster `main`, and nobody who makes pods."""
+    """A StoreCluster `main`; pods are not created."""
 
-    def __init__(self, stores: int = 3, *, kube: TellingKube | None = None) -> None:
-        self.kube, self.cache, self.metastore = kube or TellingKube(), Cache(), MemoryMetastore()
-        self.statuses = StatusWriter(cast(Kube, self.kube), self.cache, clock=VirtualClock())
+    def __init__(self, stores: int = 3, *, api: HookedKube | None = None) -> None:
+        self.kube, self.cache, self.metastore = api or HookedKube(), Cache(OWNER_FIELDS), MemoryMetastore()
+        self.statuses = KubeStatusWriter(cast(Kube, self.kube), self.cache, clock=VirtualClock())
         self.reader = Reader(self.statuses)
-        nobody = self.nobody = Nobody(self.metastore)
-        self.keeper = StoreClusterReconciler(
-            cast(Kube, self.kube),
-            self.cache,
-            self.statuses,
-            self.reader,
-            settings=PodSettings(image="store:1", tls=False),
-            seed=b"s" * 32,
-            certificates=NoCertificates(),
-            metastores=cast(Metastores, nobody),
-            controllers=cast(Controllers, nobody),
+        self.controllers = FakeControllers(self.metastore)
+        controllers = cast(ClusterControllers, self.controllers)
+        kube = cast(Kube, self.kube)
+        self.reconciler = StoreClusterReconciler(
+            OperatorContext(
+                kube=kube,
+                cache=self.cache,
+                statuses=self.statuses,
+                reader=self.reader,
+                applier=caching_applier(kube, self.cache),
+                settings=PodSettings(image="store:1", tls=False),
+                seed=b"s" * 32,
+                certificates=NoCertificates(),
+                metastores=cast(Metastores, self.controllers),
+                controllers=controllers,
+                cluster_statuses=StoreClusterStatuses(self.cache, self.statuses, self.reader, controllers),
+            )
         )
         spec = {"stores": stores, "storage": {"size": "1Gi"}}
         metadata = self.kube.add(STORE_CLUSTER, "main", spec=spec)["metadata"]
@@ -151,10 +160,10 @@ class Scene:
         stable = Put(KEYS.partition("t.1", 0).stable, encode(Stable((Peer(f"main-{number}", "v", 1),))))
         await self.metastore.txn(Txn(success=(stable,)))
 
-    async def look(self) -> float | None:
-        if self.nobody.held is None:
-            self.nobody.held = await acquire_epoch(self.metastore, KEYS.epoch, "tests")
-        return await self.keeper.look(KEY)
+    async def reconcile(self) -> float | None:
+        if self.controllers.held is None:
+            self.controllers.held = await acquire_epoch(self.metastore, KEYS.epoch, "tests")
+        return await self.reconciler.reconcile(KEY)
 
     @property
     def replicas(self) -> int:
@@ -164,58 +173,58 @@ class Scene:
 async def test_stores_that_were_emptied_go() -> None:
     """And no others."""
     scene = Scene(stores=5)
-    await scene.look()
+    await scene.reconcile()
     scene.change(stores=3)
-    await scene.look()
+    await scene.reconcile()
     assert scene.replicas == 5 - 2, "nobody knows them, so nothing is on them"
     scene.change(stores=5)
-    await scene.look()
+    await scene.reconcile()
     await scene.metastore.txn(Txn(success=(Put(KEYS.store("main-3"), encode(StoreRecord(volume="v"))),)))
     scene.change(stores=3)
-    await scene.look()
+    await scene.reconcile()
     assert scene.replicas == 4, "main-3 is there, and was not told to be emptied"
 
 
 async def test_no_store_goes_by_the_word_of_another_etcd() -> None:
     """One that is empty names nobody: that says nothing of what stores hold."""
     scene = Scene(stores=5)
-    await scene.look()
-    scene.nobody.follows = False
+    await scene.reconcile()
+    scene.controllers.follows = False
     scene.change(stores=3)
-    await scene.look()
+    await scene.reconcile()
     assert scene.replicas == 5
-    scene.nobody.follows = True
-    await scene.look()
+    scene.controllers.follows = True
+    await scene.reconcile()
     assert scene.replicas == 3
 
 
 async def test_stores_that_are_wanted_again_in_the_middle_of_a_look_stay() -> None:
     """From that moment on they may be given something, though they were empty when the look began."""
     scene = Scene(stores=5)
-    await scene.look()
+    await scene.reconcile()
     await scene.empty(3, 4)
     scene.change(stores=3)
-    scene.keeper.forget_applied()
+    scene.reconciler._context.applier.forget()
     scene.kube.before_applying[SERVICE.name] = lambda: scene.change(stores=5)
-    await scene.look()
+    await scene.reconcile()
     assert scene.replicas == 5
 
 
 async def test_what_was_written_is_known_before_a_watch_tells() -> None:
     """Who asks for other pods and for fewer of them at once does not lose stores that no watch has told of."""
     scene = Scene(stores=3)
-    await scene.look()
+    await scene.reconcile()
     scene.see()
     scene.change(stores=5)
-    await scene.look()
+    await scene.reconcile()
     await scene.metastore.txn(Txn(success=(Put(KEYS.store("main-4"), encode(StoreRecord(volume="v"))),)))
     scene.change(stores=3, healing="Manual")
-    await scene.look()
+    await scene.reconcile()
     assert scene.replicas == 5
 
 
-class Rigid(TellingKube):
-    """Has volumes that do not grow."""
+class RigidVolumes(HookedKube):
+    """Has volumes that cannot grow."""
 
     async def merge(self, kind: Kind, name: str, namespace: str, patch: Object) -> Object:
         if kind == PERSISTENT_VOLUME_CLAIM and "spec" in patch:
@@ -225,8 +234,8 @@ class Rigid(TellingKube):
 
 async def test_volumes_that_cannot_grow_hold_up_nothing() -> None:
     """A size cannot be taken back, and pods have to be replaced in time for their certificates to be renewed."""
-    scene = Scene(kube=Rigid())
-    await scene.look()
+    scene = Scene(api=RigidVolumes())
+    await scene.reconcile()
     live = scene.kube.objects[STATEFUL_SET, *KEY]
     live |= {"status": {"updateRevision": "new", "observedGeneration": 1}}
     live["metadata"] |= {"generation": 1, "resourceVersion": "1000"}
@@ -240,25 +249,25 @@ async def test_volumes_that_cannot_grow_hold_up_nothing() -> None:
     claim = scene.kube.add(PERSISTENT_VOLUME_CLAIM, "data-main-0", spec=size)
     scene.cache.put(PERSISTENT_VOLUME_CLAIM, {**claim, "metadata": {**claim["metadata"], "labels": labels}})
     with pytest.raises(EvenkeelError, match="dynamically provisioned"):
-        await scene.look()
+        await scene.reconcile()
     assert "evict main-2" in scene.kube.calls
 
 
 async def test_what_cannot_be_read_can_be_deleted() -> None:
     """Nothing of a StoreCluster stays behind because its spec is none any more."""
     scene = Scene()
-    await scene.look()
+    await scene.reconcile()
     scene.see()
     await scene.empty(0)
     scene.change(throttles={"bytesPerSecond": 0})
-    await scene.look()
+    await scene.reconcile()
     told = scene.statuses.of(scene.cache.get(STORE_CLUSTER, *KEY) or {})["conditions"]
     assert [entry["reason"] for entry in told if entry["type"] == "Degraded"] == ["SpecInvalid"]
     scene.change(metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
-    await scene.look()
+    await scene.reconcile()
     assert (STATEFUL_SET, *KEY) not in scene.kube.objects
     scene.cache.remove(STATEFUL_SET, scene.cache.get(STATEFUL_SET, *KEY) or {})
-    await scene.look()
+    await scene.reconcile()
     assert (STORE_CLUSTER, *KEY) not in scene.kube.objects
     assert (await scene.metastore.range(KEYS.stores())).kvs == ()
 
@@ -291,7 +300,7 @@ async def test_what_cannot_be_read_leaves_in_force_what_could() -> None:
 async def leaving(*, claims: int = 5) -> Scene:
     """A StoreCluster that was scaled from five stores to three, before the operator has looked at it."""
     scene = Scene(stores=5)
-    await scene.look()
+    await scene.reconcile()
     scene.see()
     for number in range(claims):
         scene.claim(number)
@@ -306,11 +315,11 @@ async def test_claims_of_emptied_stores_are_marked_and_then_deleted() -> None:
     pod = scene.kube.add(POD, "main-3", spec={}, status={})
     pod["metadata"]["labels"] = {STORE_CLUSTER_LABEL: "main"}
     scene.cache.put(POD, pod)
-    await scene.look()
+    await scene.reconcile()
     assert scene.replicas == 3
     assert scene.claims == {"data-main-0": "", "data-main-1": "", "data-main-2": "", "data-main-3": "v"}
     scene.cache.remove(POD, pod)
-    await scene.look()
+    await scene.reconcile()
     assert [*scene.claims] == ["data-main-0", "data-main-1", "data-main-2"]
 
 
@@ -318,7 +327,7 @@ async def test_a_registered_store_keeps_its_claim() -> None:
     """Its process may still run, though the pod is not seen any more."""
     scene = await leaving()
     await scene.metastore.txn(Txn(success=(Put(KEYS.store("main-3"), encode(StoreRecord(volume="v"))),)))
-    await scene.look()
+    await scene.reconcile()
     assert "data-main-3" in scene.claims
     assert "data-main-4" not in scene.claims
 
@@ -331,7 +340,7 @@ async def test_a_store_that_holds_something_keeps_pod_and_claim() -> None:
     live["spec"]["replicas"] = 0
     live["metadata"]["resourceVersion"] = "1000"
     scene.see()
-    await scene.look()
+    await scene.reconcile()
     assert scene.replicas == 4
     assert scene.claims["data-main-3"] == ""
 
@@ -354,8 +363,8 @@ async def test_without_a_word_of_the_metastore_no_claim_is_deleted(how: str) -> 
         await scene.hold(4)
     for _ in range(3):
         with contextlib.suppress(EvenkeelError):
-            await scene.look()
-        scene.keeper.forget_applied()
+            await scene.reconcile()
+        scene.reconciler._context.applier.forget()
     assert len(scene.claims) == 5
     if how != "an empty metastore":
         assert scene.replicas == 5
@@ -367,7 +376,7 @@ async def test_a_store_that_returns_loses_its_mark() -> None:
     scene.claim(3, **{EMPTIED_ANNOTATION: "v"})
     stale = scene.cache.get(PERSISTENT_VOLUME_CLAIM, "shop", "data-main-3")
     scene.change(stores=5)
-    await scene.look()
+    await scene.reconcile()
     assert scene.replicas == 5
     assert scene.claims["data-main-3"] == ""
     assert stale is not None
@@ -378,17 +387,17 @@ async def test_nothing_of_a_paused_store_cluster_is_deleted() -> None:
     """Neither claims of emptied stores, nor anything when it is deleted; `release` and a namespace's end go on."""
     scene = await leaving()
     scene.change(paused=True)
-    await scene.look()
+    await scene.reconcile()
     assert set(scene.claims.values()) == {""}
     scene.change(metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
     scene.kube.add(NAMESPACE, "shop", "")
-    await scene.look()
+    await scene.reconcile()
     told = scene.statuses.of(scene.cache.get(STORE_CLUSTER, *KEY) or {})["conditions"]
     assert [entry["reason"] for entry in told if entry["type"] == "Degraded"] == ["Paused"]
     assert len(scene.claims) == 5
     assert (STATEFUL_SET, *KEY) in scene.kube.objects
     scene.kube.objects[NAMESPACE, "", "shop"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    await scene.look()
+    await scene.reconcile()
     assert (STATEFUL_SET, *KEY) not in scene.kube.objects
 
 
@@ -397,9 +406,9 @@ async def test_claims_of_a_store_cluster_of_the_same_name() -> None:
     scene = Scene(stores=1)
     scene.claim(0, owner="another")
     with pytest.raises(EvenkeelError, match=r"PersistentVolumeClaim shop/data-main-0 exists already"):
-        await scene.look()
+        await scene.reconcile()
     assert (STATEFUL_SET, *KEY) not in scene.kube.objects
     scene.claim(0, owner=None)
-    await scene.look()
+    await scene.reconcile()
     found = scene.kube.objects[PERSISTENT_VOLUME_CLAIM, "shop", "data-main-0"]
     assert found["metadata"]["annotations"][OWNER_ANNOTATION] == "uid-main"

@@ -102,7 +102,7 @@ TABLES = [
     ),
     Case(
         "Table",
-        "a table of several partitions needs schema.primaryKey or schema.partitionBy",
+        "a table with several partitions needs schema.primaryKey or schema.partitionBy",
         accepted=_schema(NOTE, partitions=1),
         refused=_schema(NOTE, partitions=2),
     ),
@@ -122,20 +122,20 @@ TABLES = [
     ),
     Case(
         "Table",
-        "every column of primaryKey must exist and say `nullable: false`",
+        "every column of primaryKey must exist and have `nullable: false`",
         accepted=_schema(ID, NOTE, key=("id",)),
         refused=_schema(ID, NOTE, key=("note",)),
     ),
     Case(
         "Table",
-        "partitionBy may only name columns of primaryKey (of the table, where there is no primaryKey)",
+        "partitionBy may only name columns of primaryKey, or any columns if there is no primaryKey",
         accepted=_schema(ID, NOTE, by=("note",)),
         refused=_schema(ID, NOTE, key=("id",), by=("note",)),
     ),
     *(
         Case(
             "Table",
-            "columns are only added, at the end: those that are there stay in their places",
+            "columns can only be added at the end; existing columns keep their order",
             before=_schema(ID, NOTE, key=("id",)),
             accepted=_schema(ID, NOTE, {"name": "more", "type": "bool"}, key=("id",)),
             refused=_schema(*columns, key=("id",)),
@@ -157,13 +157,13 @@ TABLES = [
     ),
     Case(
         "Table",
-        "under FullAuto class is one of balanced, rendezvous, mod, pinned; an own class needs mode UserDefined",
+        "under FullAuto, class is one of balanced, rendezvous, mod, pinned; your own class needs mode UserDefined",
         accepted=_rebalancer("FullAuto", **{"class": "pinned"}),
         refused=_rebalancer("FullAuto", **{"class": "package.module:Name"}),
     ),
     Case(
         "Table",
-        "under SemiAuto and Customized PartitionAssignments decide; there is no class",
+        "class is not allowed under SemiAuto and Customized, where PartitionAssignments decide",
         accepted=_rebalancer("SemiAuto"),
         refused=_rebalancer("Customized", **{"class": "pinned"}),
     ),
@@ -256,7 +256,7 @@ ASSIGNMENTS = [
     ),
     Case(
         "PartitionAssignment",
-        "the slice holds the partitions from `from` to `from` + 63",
+        "the slice has the partitions from `from` to `from` + 63",
         accepted=_slice(partitions=[_at(63, "main-0")]),
         refused=_slice(partitions=[_at(64, "main-0")]),
     ),
@@ -305,7 +305,7 @@ PLANS = [
     *(
         Case(
             "RebalancePlan",
-            "whatIf cannot change after creation: make another dry run",
+            "whatIf cannot change after creation; create another dry run",
             before=_plan(dryRun=True, whatIf={"addStores": 1, "removeStores": ["main-1"]}),
             accepted=_plan(dryRun=True, whatIf={"addStores": 1, "removeStores": ["main-1"]}),
             refused=_plan(dryRun=True, **changed),
@@ -320,7 +320,7 @@ PLANS = [
     ),
     Case(
         "RebalancePlan",
-        "an approval cannot be changed or taken back",
+        "an approval cannot be changed or revoked",
         before=_plan(number=1, approvedHash=HASH),
         accepted=_plan(number=1, approvedHash=HASH),
         refused=_plan(number=1, approvedHash=OTHER_HASH),

@@ -26,7 +26,7 @@ from evenkeel.metastore.etcd_server import EtcdServer, find_etcd
 from evenkeel.metastore.metastore_api import Delete, Put, Txn
 from evenkeel.protocol.keys import Keys
 from evenkeel_operator.manifests.pod_settings import CertManagerSettings, PodSettings
-from evenkeel_operator.process import operate
+from evenkeel_operator.process import operator_process
 from tests.kubernetes.world import World, make_table, store_cluster, table, uids
 from tests.metastore.support import FAST_ELECTIONS, settings_for
 from tests.metastore.test_space import fill
@@ -149,7 +149,7 @@ async def test_etcd_is_noted_as_formed(world: World) -> None:
 async def test_a_full_etcd_is_relieved(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The leading operator frees space in the bundled etcd, which then takes writes again."""
     for seconds in ("_PING_SECONDS", "_RELIEF_SECONDS"):
-        monkeypatch.setattr(operate, seconds, 0.2)
+        monkeypatch.setattr(operator_process, seconds, 0.2)
     quota = ("--quota-backend-bytes=4194304",)
     await world.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "etcd"}, "data": {}})
     async with EtcdServer(tmp_path / "own-etcd", binary=find_etcd(), fsync=False, extra_args=quota) as server:
@@ -186,7 +186,7 @@ async def test_an_etcd_that_stays_full_is_rarely_defragmented(
 
     monkeypatch.setattr(ReliefPace, "due", counted)
     for seconds in ("_PING_SECONDS", "_RELIEF_SECONDS"):
-        monkeypatch.setattr(operate, seconds, 0.05)
+        monkeypatch.setattr(operator_process, seconds, 0.05)
     await world.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "etcd"}, "data": {}})
     quota = ("--quota-backend-bytes=4194304",)
     async with EtcdServer(tmp_path / "own-etcd", binary=find_etcd(), fsync=False, extra_args=quota) as server:

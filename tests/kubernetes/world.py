@@ -19,8 +19,8 @@ from evenkeel.protocol.records import encode
 from evenkeel.runtime.flags import Endpoint
 from evenkeel_operator.manifests.pod_settings import PodSettings
 from evenkeel_operator.process.leader_term import LeaderTermSettings
+from evenkeel_operator.process.operator_options import OperatorOptions
 from evenkeel_operator.process.operator_process import Operator
-from evenkeel_operator.process.operator_options import Options
 from tests.kubernetes.pods import Pods
 from tests.metastore.support import settings_for
 
@@ -43,7 +43,7 @@ class World:
 
     # Operators
 
-    def options(self, name: str, **changes: Any) -> Options:
+    def options(self, name: str, **changes: Any) -> OperatorOptions:
         """What an operator of this namespace is told."""
         settings: dict[str, Any] = {
             "identity": name,
@@ -56,7 +56,7 @@ class World:
             "folder": self.folder / name,
             "nodes": False,
         }
-        return Options(
+        return OperatorOptions(
             term=LeaderTermSettings(**(settings | changes)),
             lease="operator",
             lease_seconds=15,

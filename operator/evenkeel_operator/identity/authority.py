@@ -1,10 +1,10 @@
-"""Certificates and tokens that all follow from one seed.
+"""Certificates and access tokens derived from one seed.
 
-Keys are derived, signatures are deterministic and validity goes by the calendar, so what is issued for a name today is
-the same, byte for byte, whoever of the operator's replicas asks and however often. Nothing but the seed is kept, no
-Secret has to be read to know whether it is right, and a certificate renews itself by being asked for again.
+Keys are derived, signatures are deterministic and validity periods follow the calendar. So every replica of the
+operator issues the same bytes for a name within a period, however often it is asked. Only the seed is stored, no Secret
+has to be read to decide whether it is up to date, and issuing again in the next period renews a certificate.
 
-Every StoreCluster has an authority of its own: what one cluster's stores show means nothing to another's.
+Each StoreCluster has its own authority, so no cluster trusts the stores of another.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _END: Final = datetime(2125, 1, 1, tzinfo=UTC)
 _SKEW: Final = timedelta(days=1)
 _CURVE: Final = ec.SECP256R1()
 _ORDER: Final = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
-"""Of the curve: private keys are numbers from 1 to one less."""
+"""Order of the curve; private keys are the numbers from 1 to `_ORDER` - 1."""
 
 
 class Issued(NamedTuple):
@@ -41,17 +41,17 @@ class Issued(NamedTuple):
 
 
 def period(now: datetime) -> int:
-    """Which certificates are issued now: another number, other certificates. Those of before are good for one more."""
+    """Return the number of the current validity period; a certificate stays valid for one more period."""
     return (now - _BEGINNING) // _PERIOD
 
 
 def token(seed: bytes, name: str) -> str:
-    """What clients of `name` show."""
+    """Return the access token that clients of `name` present."""
     return hmac.digest(seed, f"token/{name}".encode(), "sha256").hex()
 
 
 class Authority:
-    """Signs for one circle of processes that trust each other."""
+    """The certificate authority of one group of processes that trust each other."""
 
     def __init__(self, seed: bytes, name: str) -> None:
         self._seed = seed
@@ -61,20 +61,20 @@ class Authority:
 
     @property
     def certificate(self) -> str:
-        """What others trust, as PEM."""
+        """The authority's own certificate, as PEM."""
         return _pem(self._certificate)
 
     def issue(self, subject: str, hosts: Iterable[str], *, now: datetime) -> Issued:
-        """A certificate for `hosts`, names or addresses, good for showing at both ends of a connection."""
+        """Issue a certificate for `hosts`, names or addresses, valid for servers and clients."""
         number = period(now)
-        begins = _BEGINNING + number * _PERIOD
+        start = _BEGINNING + number * _PERIOD
         key = _derive(self._seed, f"key/{self._name}/{subject}/{number}")
         names = [_general_name(host) for host in hosts]
         usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         builder = (
             _builder(subject, issuer=self._certificate.subject, key=key, label=f"{self._name}/{subject}/{number}")
-            .not_valid_before(begins - _SKEW)
-            .not_valid_after(begins + 2 * _PERIOD)
+            .not_valid_before(start - _SKEW)
+            .not_valid_after(start + 2 * _PERIOD)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(signing=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
@@ -103,7 +103,7 @@ class Authority:
 
 
 def _derive(seed: bytes, label: str) -> ec.EllipticCurvePrivateKey:
-    """A key as good as chance would make it, and always the same."""
+    """Derive a private key from the seed; the same label always yields the same key."""
     stream = HKDF(algorithm=hashes.SHA256(), length=48, salt=None, info=label.encode()).derive(seed)
     return ec.derive_private_key(1 + int.from_bytes(stream, "big") % (_ORDER - 1), _CURVE)
 

@@ -1,7 +1,8 @@
-"""Which etcd a StoreCluster uses, and what the operator and the stores' pods show to it.
+"""Which etcd a StoreCluster uses, and with which credentials the operator and the store pods connect to it.
 
-Most use the operator's own; a StoreCluster may name another. Credentials are texts by the names that Secrets give them,
-`ca.crt`, `tls.crt`, `tls.key`, `username` and `password`, wherever they come from: files, a Secret, or our authority.
+A StoreCluster uses the operator's own etcd unless its spec names another. Credentials are texts under the keys that
+Secrets use (`ca.crt`, `tls.crt`, `tls.key`, `username`, `password`). They come from files, a Secret or the operator's
+authority.
 """
 
 from __future__ import annotations
@@ -33,23 +34,23 @@ _KEYS: Final = ("ca.crt", "tls.crt", "tls.key", "username", "password")
 
 
 def credentials_of(settings: EtcdSettings) -> Credentials:
-    """What the operator was given, to be handed on to pods."""
+    """Read the operator's own credentials, to copy them into a Secret for the pods."""
     files = {"ca.crt": settings.ca, "tls.crt": settings.cert, "tls.key": settings.key}
     texts = {"username": settings.user, "password": settings.password}
     try:
         return {key: file.read_text() for key, file in files.items() if file} | {k: v for k, v in texts.items() if v}
     except OSError as error:
-        raise InvalidInputError(f"etcd's {error.filename} cannot be read: {error.strerror}") from error
+        raise InvalidInputError(f"cannot read {error.filename} of the etcd credentials: {error.strerror}") from error
 
 
 def issued_credentials(authority: Authority, subject: str, *, now: datetime) -> Credentials:
-    """What our own etcd wants to see."""
+    """Issue client credentials for the bundled etcd."""
     issued = authority.issue(subject, (), now=now)
     return {"ca.crt": authority.certificate, "tls.crt": issued.certificate, "tls.key": issued.key}
 
 
 class Metastores:
-    """Connections to etcd, one for each that is in use."""
+    """Connections to etcd, one for each set of endpoints and credentials in use."""
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class Metastores:
         authority: Authority | None = None,
         wall_clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """`folder` takes certificates as files; `authority` signs for the operator's own etcd, where it is ours."""
+        """`folder` is for certificates as files; `authority` signs client certificates for the bundled etcd."""
         self._kube = kube
         self._own = own
         self._folder = folder
@@ -70,23 +71,23 @@ class Metastores:
         self._lock = asyncio.Lock()
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close all connections."""
         for metastore in self._open.values():
             await metastore.close()
         self._open.clear()
 
     def own(self) -> EtcdMetastore:
-        """The operator's own etcd."""
+        """Return the connection to the operator's own etcd."""
         return self._connected(self.own_settings())
 
     def own_settings(self) -> EtcdSettings:
-        """How the operator reaches its own etcd."""
+        """Return the settings for the operator's own etcd."""
         if self._authority is None:
             return self._own
         return self._settings("own", issued_credentials(self._authority, "operator", now=self._wall_clock()), ())
 
     async def of(self, cluster: StoreCluster) -> EtcdMetastore:
-        """The etcd of a StoreCluster; InvalidInputError where what it names is not there."""
+        """Return the connection to a StoreCluster's etcd; InvalidInputError if the Secret that it names is missing."""
         override = cluster.spec.metastore
         if override is None:
             return self.own()
@@ -96,7 +97,7 @@ class Metastores:
             return self._connected(self._settings(where, credentials, override.endpoints))
 
     async def for_pods(self, cluster: StoreCluster) -> tuple[MetastoreAccess, Credentials]:
-        """How pods reach it, and what has to be put into a Secret for that; nothing where there is one."""
+        """Return how pods reach etcd, and the credentials to copy into a Secret; none if the user provides one."""
         override = cluster.spec.metastore
         if override is not None:
             found = await self._named(cluster)
@@ -124,12 +125,14 @@ class Metastores:
         name, namespace = override.secret_name, cluster.metadata.namespace
         secret = await self._kube.get(SECRET, name, namespace)
         if secret is None:
-            raise InvalidInputError(f"spec.metastore.secretName: there is no Secret {name} in namespace {namespace}")
+            raise InvalidInputError(
+                f"spec.metastore.secretName: there is no Secret {name} in namespace {namespace}; create it"
+            )
         try:
             data = secret.get("data") or {}
             return {key: base64.b64decode(data[key], validate=True).decode() for key in _KEYS if key in data}
         except (binascii.Error, UnicodeDecodeError) as error:
-            raise InvalidInputError(f"Secret {namespace}/{name} holds what is no text: {error}") from error
+            raise InvalidInputError(f"Secret {namespace}/{name} is not base64-encoded text: {error}") from error
 
     def _settings(self, where: str, found: Credentials, endpoints: tuple[str, ...]) -> EtcdSettings:
         folder = self._folder / where
@@ -156,7 +159,7 @@ class Metastores:
 
 
 def _write(file: Path, text: str) -> None:
-    """Replace a file's content; whoever reads it meanwhile sees the one or the other."""
+    """Replace a file atomically; a concurrent reader sees the old content or the new."""
     if file.exists() and file.read_text() == text:
         return
     partial = file.with_suffix(".new")

@@ -1,4 +1,4 @@
-"""The seed that all keys and tokens follow from: made once, and kept in a Secret beside the operator."""
+"""The seed of all keys and access tokens: generated once, and stored in a Secret beside the operator."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KEY: Final = "seed"
 
 
 async def load_seed(kube: Kube, name: str, namespace: str) -> bytes:
-    """The seed in a Secret, which is made where it is not there; losing it would mean new certificates everywhere."""
+    """Read the seed from its Secret, or generate it; without it all certificates and tokens change."""
     found = await kube.get(SECRET, name, namespace)
     if found is None:
         data = {_KEY: base64.b64encode(secrets.token_bytes(SEED_BYTES)).decode()}
@@ -37,7 +37,7 @@ def _seed(secret: Object, source: str) -> bytes:
         seed = b""
     if len(seed) < SEED_BYTES:
         raise InvalidInputError(
-            f"{source} has no `{_KEY}` of at least {SEED_BYTES} bytes: restore it, or delete the Secret to have all "
-            "certificates and tokens made anew"
+            f"{source} has no `{_KEY}` of at least {SEED_BYTES} bytes; restore it, or delete the Secret to replace all "
+            "certificates and tokens"
         )
     return seed

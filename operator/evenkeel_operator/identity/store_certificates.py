@@ -1,7 +1,7 @@
-"""Who makes what stores show to each other and to clients: nobody, the operator itself, or cert-manager.
+"""Sources of store certificates: none (plain text), the operator itself, or cert-manager.
 
-Each source says which objects there have to be, and what came of them. A store reads its certificate when it starts,
-so another one replaces the pods, one by one.
+Each source returns the objects to apply and the certificate that results. A store reads its certificate at start, so a
+new certificate replaces the pods, one at a time.
 """
 
 from __future__ import annotations
@@ -34,69 +34,69 @@ __all__ = [
 
 
 _CERTIFICATE_NAME: Final = "cert-manager.io/certificate-name"
-"""By which cert-manager says in a Secret which Certificate it was made for."""
+"""Annotation by which cert-manager names the Certificate that a Secret belongs to."""
 
 
 class PublishedCertificate(NamedTuple):
-    """What others have to know of a StoreCluster's certificate."""
+    """The public side of a StoreCluster's certificate."""
 
     authority: str = ""
-    """What clients trust, as PEM; nothing where there is no TLS."""
+    """The certificate authority that clients trust, as PEM; empty without TLS."""
     revision: str = ""
-    """Another one with every renewal."""
+    """Changes with every renewal."""
 
 
 class CertificateSource(Protocol):
-    """Makes certificates for stores."""
+    """Provides the certificates of stores."""
 
     async def check(self, cluster: StoreCluster) -> None:
-        """ForeignObjectError where making certificates would change what belongs to others."""
+        """Raise ForeignObjectError if issuing certificates would overwrite an object of another owner."""
 
     def objects(self, cluster: StoreCluster) -> list[Object]:
-        """What has to be there."""
+        """Return the objects to apply."""
 
-    async def shown(self, cluster: StoreCluster) -> PublishedCertificate:
-        """What came of it; CertificateMissingError where there is nothing yet."""
+    async def published(self, cluster: StoreCluster) -> PublishedCertificate:
+        """Return the resulting certificate; CertificateMissingError if it has not been issued yet."""
 
     async def clean(self, cluster: StoreCluster) -> None:
-        """Remove what does not go by itself when the StoreCluster goes."""
+        """Delete what is not garbage-collected with the StoreCluster."""
 
 
 class NoCertificates:
-    """Stores and clients speak in plain text."""
+    """No TLS: stores and clients communicate in plain text."""
 
     async def check(self, cluster: StoreCluster) -> None:
-        """Nothing is made."""
+        """Accept: nothing is created."""
 
     def objects(self, cluster: StoreCluster) -> list[Object]:
-        """None."""
+        """Return nothing."""
         return []
 
-    async def shown(self, cluster: StoreCluster) -> PublishedCertificate:
-        """Nothing."""
+    async def published(self, cluster: StoreCluster) -> PublishedCertificate:
+        """Return no certificate."""
         return PublishedCertificate()
 
     async def clean(self, cluster: StoreCluster) -> None:
-        """There is nothing to remove."""
+        """Do nothing."""
 
 
 def seed_name(cluster: StoreCluster) -> str:
-    """What a StoreCluster's keys and tokens are derived by: one that is made anew under its name is another."""
+    """Return the label from which keys and tokens are derived; a recreated StoreCluster gets new ones."""
     return f"{cluster.key}/{cluster.metadata.uid}"
 
 
 class OperatorAuthorities:
-    """The operator signs, with an authority for each StoreCluster, all of them from its seed."""
+    """The operator signs, with an authority per StoreCluster that is derived from the seed."""
 
     def __init__(self, seed: bytes, wall_clock: Callable[[], datetime]) -> None:
         self._seed = seed
         self._wall_clock = wall_clock
 
     async def check(self, cluster: StoreCluster) -> None:
-        """Nobody else writes the Secret, and it is applied like all else."""
+        """Accept: the applier checks the owner of the Secret."""
 
     def objects(self, cluster: StoreCluster) -> list[Object]:
-        """The Secret with the certificate."""
+        """Return the Secret with the certificate."""
         authority = Authority(self._seed, seed_name(cluster))
         issued = authority.issue("store", store_hosts(cluster), now=self._wall_clock())
         return [
@@ -105,18 +105,18 @@ class OperatorAuthorities:
             )
         ]
 
-    async def shown(self, cluster: StoreCluster) -> PublishedCertificate:
-        """Follows from the seed and the calendar alone."""
+    async def published(self, cluster: StoreCluster) -> PublishedCertificate:
+        """Derive the authority from the seed; its revision is the validity period."""
         return PublishedCertificate(
             Authority(self._seed, seed_name(cluster)).certificate, str(period(self._wall_clock()))
         )
 
     async def clean(self, cluster: StoreCluster) -> None:
-        """The Secret goes with its owner."""
+        """Do nothing: the Secret is garbage-collected with its owner."""
 
 
 class CertManager:
-    """cert-manager signs, and renews when it thinks fit."""
+    """cert-manager signs and renews."""
 
     def __init__(self, kube: Kube, settings: CertManagerSettings) -> None:
         self._kube = kube
@@ -124,18 +124,18 @@ class CertManager:
         self._applier = Applier(kube)
 
     async def check(self, cluster: StoreCluster) -> None:
-        """Refuse to have cert-manager overwrite a Secret that was not made for this StoreCluster."""
+        """Raise ForeignObjectError if cert-manager would overwrite a Secret of another owner."""
         for name in _certified_secrets(self.objects(cluster)):
             found = await self._kube.get(SECRET, name, cluster.metadata.namespace)
             if found is not None and not await self._ours(cluster, found):
                 raise foreign(found)
 
     def objects(self, cluster: StoreCluster) -> list[Object]:
-        """Issuers and Certificates; the Secret is cert-manager's."""
+        """Return the Issuers and Certificates; cert-manager writes the Secrets."""
         return cert_manager.requested(cluster, self._settings)
 
-    async def shown(self, cluster: StoreCluster) -> PublishedCertificate:
-        """What is in the Secret by now."""
+    async def published(self, cluster: StoreCluster) -> PublishedCertificate:
+        """Read the certificate from the Secret that cert-manager fills."""
         name, namespace = tls_secret(cluster), cluster.metadata.namespace
         secret = await self._kube.get(SECRET, name, namespace)
         data = (secret or {}).get("data") or {}
@@ -145,17 +145,17 @@ class CertManager:
             )
         if not data.get("ca.crt"):
             raise CertificateMissingError(
-                f"the Secret {namespace}/{name} has no ca.crt, so that nobody could check what stores show: name an "
-                "issuer that tells its authority, as those of kind CA do"
+                f"the Secret {namespace}/{name} has no ca.crt, so clients cannot verify the stores; use an issuer that "
+                "publishes its authority, such as one of type CA"
             )
         try:
             authority = base64.b64decode(data["ca.crt"], validate=True).decode()
         except (binascii.Error, UnicodeDecodeError) as error:
-            raise CertificateMissingError(f"ca.crt of the Secret {namespace}/{name} is no text: {error}") from error
+            raise CertificateMissingError(f"ca.crt of the Secret {namespace}/{name} is not text: {error}") from error
         return PublishedCertificate(authority, hashlib.sha256(data["tls.crt"].encode()).hexdigest()[:16])
 
     async def clean(self, cluster: StoreCluster) -> None:
-        """Secrets stay when Certificates go, and would be filled again if they went first."""
+        """Delete Certificates and Issuers, then their Secrets, which cert-manager would recreate in the other order."""
         requested = self.objects(cluster)
         names, namespace = _certified_secrets(requested), cluster.metadata.namespace
         found = [await self._kube.get(SECRET, name, namespace) for name in names]
@@ -170,29 +170,29 @@ class CertManager:
                 await self._kube.delete_exactly(secret)
 
     async def _ours(self, cluster: StoreCluster, secret: Object) -> bool:
-        """Whether a Secret was made for this StoreCluster, by cert-manager or by the operator itself."""
+        """Whether cert-manager or the operator created the Secret for this StoreCluster."""
         metadata = secret["metadata"]
         ours = {"metadata": metadata_of(cluster, metadata["name"])}
         owner = (metadata.get("annotations") or {}).get(OWNER_ANNOTATION)
         if owner is not None or not _issued(secret):
             return owner == cluster.metadata.uid or owned(secret, ours)
-        # Certificates of earlier releases did not say whose their Secrets are.
+        # Secrets of earlier releases have no owner annotation.
         certificate = await self._kube.get(CERTIFICATE, metadata["name"], metadata["namespace"])
         return certificate is not None and owned(certificate, ours)
 
     async def _why_not(self, cluster: StoreCluster) -> str:
         found = await self._kube.get(CERTIFICATE, tls_secret(cluster), cluster.metadata.namespace)
         conditions = (found or {}).get("status", {}).get("conditions", ())
-        told = [str(entry.get("message", "")) for entry in conditions]
-        return "; ".join(filter(None, told)) or "it has not looked at the Certificate; is it running?"
+        messages = [str(entry.get("message", "")) for entry in conditions]
+        return "; ".join(filter(None, messages)) or "the Certificate has no status; check that cert-manager is running"
 
 
 def _certified_secrets(requested: Iterable[Object]) -> list[str]:
-    """The Secrets that cert-manager fills; each is named as its Certificate."""
+    """Return the names of the Secrets that cert-manager fills, which are those of their Certificates."""
     return [subject["spec"]["secretName"] for subject in requested if subject["kind"] == CERTIFICATE.name]
 
 
 def _issued(secret: Object) -> bool:
-    """Whether cert-manager wrote a Secret for the Certificate of the same name."""
+    """Whether cert-manager wrote the Secret for the Certificate of the same name."""
     metadata = secret["metadata"]
     return bool((metadata.get("annotations") or {}).get(_CERTIFICATE_NAME) == metadata["name"])

@@ -1,5 +1,12 @@
-"""The API server, as far as the operator alone needs it; `evenkeel.kube` has what it shares with `kubectl evenkeel`.
+"""Access to the API server that only the operator needs; `evenkeel.kube` has what it shares with `kubectl evenkeel`.
 
-apply    objects brought to what is wanted, and nothing sent where they are already
-lease    one leader among the operator's replicas
+Modules:
+    crd_check            checks that the CRDs are those of this release
+    event_recorder       Events for transitions of conditions
+    kube_status_writer   writes statuses, at most one per object and second
+    leader_lease         leader election by a Lease
+    object_applier       server-side apply of objects that the operator owns
+    object_cache         cache of the watched objects
+    resource_reader      parses cached objects into resource models
+    watches              watches of the API server, run by kopf
 """

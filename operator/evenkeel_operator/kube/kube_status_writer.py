@@ -1,10 +1,10 @@
-"""Statuses on their way to the API server: the newest of each object, at most one every few seconds.
+"""Writes statuses to the API server: the newest of each object, at most one per interval.
 
-Whoever sets a status reads it back at once, long before it is written: what is decided next rests on what was decided
-last, and times of conditions do not jump.
+A status that was set can be read back at once, before it is written. So the next reconciliation builds on the last one,
+and transition times do not jump.
 
-CRDs of the first release list the types of conditions that they know, and the API server refuses a status with any
-other one. Such a status is written once more without those conditions: a Ready that was published would stay for ever.
+CRDs of the first release enumerate the condition types, and the API server rejects a status with any other. Such a
+status is written again without those conditions; otherwise an outdated Ready would stay.
 """
 
 from __future__ import annotations
@@ -24,99 +24,99 @@ from evenkeel.model.conditions import FIRST_TYPES
 from evenkeel.runtime.clock import Clock, SystemClock
 from evenkeel_operator.kube.object_cache import Cache
 
-__all__ = ["StatusWriter"]
+__all__ = ["KubeStatusWriter"]
 
 log = logging.getLogger(__name__)
 
-_EVERY: Final = 1.0
+_INTERVAL: Final = 1.0
 _RETRY: Final = 5.0
-_AT_ONCE: Final = 8
+_CONCURRENCY: Final = 8
 _INVALID: Final = 422
 _NONE: Final[Object] = {}
-"""Always the same, so that an object without a status is seen to have stayed as it was."""
+"""The same object every time, so that identity shows that a missing status has not changed."""
 
-Told = Callable[[Object, Object], None]
-"""Hears of every status that was written: the object before and after."""
+OnWritten = Callable[[Object, Object], None]
+"""Called after every status write with the object before and after."""
 
 
-class _Waiting(msgspec.Struct):
+class _Pending(msgspec.Struct):
     subject: Object
     status: Object
     due: float
 
 
-class StatusWriter:
-    """Statuses that are to be written."""
+class KubeStatusWriter:
+    """Holds pending statuses and writes them."""
 
     def __init__(
         self,
         kube: Kube,
         cache: Cache,
         *,
-        told: Told = lambda before, after: None,
-        every: float = _EVERY,
+        on_written: OnWritten = lambda before, after: None,
+        interval: float = _INTERVAL,
         clock: Clock | None = None,
     ) -> None:
         self._kube = kube
         self._cache = cache
-        self._told = told
-        self._every = every
+        self._on_written = on_written
+        self._interval = interval
         self._clock = clock or SystemClock()
-        self._waiting: dict[str, _Waiting] = {}
-        self._again: dict[str, float] = {}
+        self._pending: dict[str, _Pending] = {}
+        self._not_before: dict[str, float] = {}
         """By uid: when the next status may be written."""
-        self._news = asyncio.Event()
+        self._wake = asyncio.Event()
         self.written = 0
-        """How many have been written so far."""
+        """Number of statuses written so far."""
         self._warned = False
-        """Whether it was logged that the CRDs refuse conditions."""
+        """Whether the log has the warning that the CRDs reject conditions."""
 
     def of(self, subject: Object) -> Object:
-        """The status that an object has, or is about to have."""
-        waiting = self._waiting.get(subject["metadata"]["uid"])
-        found: Object = waiting.status if waiting is not None else subject.get("status") or _NONE
+        """Return the pending status of an object, or its current one."""
+        pending = self._pending.get(subject["metadata"]["uid"])
+        found: Object = pending.status if pending is not None else subject.get("status") or _NONE
         return found
 
     def set(self, subject: Object, status: Object) -> Object:
-        """Have a status written; what `of` tells from now on, until it changes."""
+        """Enqueue a status to be written, and return it; `of` returns it from now on."""
         if (known := self.of(subject)) == status:
             return known
         uid = subject["metadata"]["uid"]
-        self._waiting[uid] = _Waiting(subject, status, self._again.get(uid, self._clock.now()))
-        self._news.set()
+        self._pending[uid] = _Pending(subject, status, self._not_before.get(uid, self._clock.now()))
+        self._wake.set()
         return status
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._pending)
 
     async def run(self) -> None:
         """Write until cancelled."""
         while True:
             now = self._clock.now()
-            self._again = {uid: when for uid, when in self._again.items() if when > now}
-            due = [entry for entry in self._waiting.values() if entry.due <= now]
+            self._not_before = {uid: when for uid, when in self._not_before.items() if when > now}
+            due = [entry for entry in self._pending.values() if entry.due <= now]
             if not due:
                 await self._wait(now)
                 continue
-            for first in range(0, len(due), _AT_ONCE):
-                await asyncio.gather(*map(self._write, due[first : first + _AT_ONCE]))
+            for first in range(0, len(due), _CONCURRENCY):
+                await asyncio.gather(*map(self._write, due[first : first + _CONCURRENCY]))
 
     async def flush(self) -> None:
-        """Write what waits, without waiting any longer."""
-        await asyncio.gather(*map(self._write, list(self._waiting.values())))
+        """Write all pending statuses now."""
+        await asyncio.gather(*map(self._write, list(self._pending.values())))
 
     async def _wait(self, now: float) -> None:
-        self._news.clear()
-        if not self._waiting:
-            await self._news.wait()
+        self._wake.clear()
+        if not self._pending:
+            await self._wake.wait()
             return
-        soonest = min(entry.due for entry in self._waiting.values())
-        timer = self._clock.call_at(max(soonest, now), self._news.set)
-        await self._news.wait()
+        soonest = min(entry.due for entry in self._pending.values())
+        timer = self._clock.call_at(max(soonest, now), self._wake.set)
+        await self._wake.wait()
         timer.cancel()
 
-    async def _send(self, entry: _Waiting) -> Object | None:
-        """Write a status, or what CRDs of the first release take of it; None where the object is gone."""
+    async def _send(self, entry: _Pending) -> Object | None:
+        """Write a status, reduced to what CRDs of the first release accept; None if the object is gone."""
         kind, metadata = kind_of(entry.subject), entry.subject["metadata"]
         put = partial(self._kube.set_status, kind, metadata["name"], metadata["namespace"], uid=metadata["uid"])
         try:
@@ -128,31 +128,32 @@ class StatusWriter:
             after = await put(status=known)
             if not self._warned:
                 self._warned = True
-                log.warning("statuses are written without the conditions that the CRDs refuse, update these: %s", error)
+                log.warning("writing statuses without the conditions that the CRDs reject; update the CRDs: %s", error)
             return after
 
-    async def _write(self, entry: _Waiting) -> None:
+    async def _write(self, entry: _Pending) -> None:
         kind, metadata = kind_of(entry.subject), entry.subject["metadata"]
         uid = metadata["uid"]
         before = self._cache.get(kind, metadata["namespace"], metadata["name"]) or entry.subject
         try:
             after = await self._send(entry)
         except KubernetesError as error:
-            log.warning("the status of %s %s/%s waits: %s", kind.name, metadata["namespace"], metadata["name"], error)
+            name = f"{metadata['namespace']}/{metadata['name']}"
+            log.warning("cannot write the status of %s %s; retrying in %g s: %s", kind.name, name, _RETRY, error)
             entry.due = self._clock.now() + _RETRY
             return
-        self._again[uid] = self._clock.now() + self._every
+        self._not_before[uid] = self._clock.now() + self._interval
         if after is not None:
             self.written += 1
             if after.get("status") == entry.status:
-                # The same object, so that whoever knows it knows this one too, and it is in memory once.
+                # Share the object: readers compare by identity, and it is in memory once.
                 after["status"] = entry.status
             self._cache.put(kind, after)
-            self._told(before, after)
-        if self._waiting.get(uid) is entry:
-            del self._waiting[uid]
-        elif uid in self._waiting:
-            self._waiting[uid].due = self._again[uid]
+            self._on_written(before, after)
+        if self._pending.get(uid) is entry:
+            del self._pending[uid]
+        elif uid in self._pending:
+            self._pending[uid].due = self._not_before[uid]
 
 
 def _known_to_first_crds(status: Object) -> Object:

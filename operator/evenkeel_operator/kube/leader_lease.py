@@ -1,10 +1,10 @@
-"""One leader among the operator's replicas, by a Lease.
+"""Leader election among the operator's replicas, by a Lease.
 
-Whoever holds the Lease renews it; who finds it not renewed for its whole duration takes it. Each candidate counts that
-duration on its own clock, from when it first saw the Lease as it is, so that clocks need not agree. A leader stops
-before others may begin: it gives up when it could not renew for two thirds of the duration.
+The holder renews the Lease; a candidate takes it when it was not renewed for its whole duration. Each candidate
+measures that duration on its own clock, from when it first saw the current version of the Lease, so clocks need not
+agree. A leader stops before another may start: it gives up when it could not renew for two thirds of the duration.
 
-That alone does not fence: a leader that is paused may write when it wakes up. The metastore's epoch does
+The Lease does not fence: a leader that was suspended may still write when it resumes. The epoch in the metastore fences
 (`evenkeel.metastore.operator_epoch`).
 """
 
@@ -58,17 +58,17 @@ class LeaseLock:
 
     @property
     def holder(self) -> str:
-        """Who held it when it was last looked at."""
+        """The holder at the last read or write."""
         return str(self._seen["spec"].get("holderIdentity") or "") if self._seen is not None else ""
 
     async def acquire(self) -> None:
-        """Wait until we are the leader."""
+        """Wait until this replica holds the Lease."""
         while not await self._try():
             await self._clock.sleep(self._retry)
         log.info("leading as %s", self._identity)
 
     async def hold(self) -> None:
-        """Stay the leader; LeaseNotFoundError once that is over."""
+        """Renew the Lease until it is lost, then raise LeaseNotFoundError."""
         until = self._clock.now() + self._duration * 2 / 3
         while self._clock.now() < until:
             await self._clock.sleep(self._retry)
@@ -76,21 +76,21 @@ class LeaseLock:
             if await self._try_until(until):
                 until = asked + self._duration * 2 / 3
             elif self.holder != self._identity:
-                raise LeaseNotFoundError(f"{self.holder} leads now")
+                raise LeaseNotFoundError(f"{self.holder} holds the Lease now")
         raise LeaseNotFoundError(f"the Lease {self._namespace}/{self._name} could not be renewed in time")
 
     async def release(self) -> None:
-        """Let somebody else lead at once."""
+        """Give up the Lease, so that another replica can lead at once."""
         if self._seen is None or self.holder != self._identity:
             return
         spec = self._seen["spec"] | {"holderIdentity": "", "leaseDurationSeconds": 1}
         try:
             await self._kube.replace(self._seen | {"spec": spec})
         except KubernetesError as error:
-            log.info("the Lease runs out by itself: %s", error)
+            log.info("cannot release the Lease, which will expire: %s", error)
 
     async def _try_until(self, moment: float) -> bool:
-        """Renew the Lease by then: an API server that keeps us waiting must not make us lead for longer."""
+        """Renew the Lease by a deadline: a slow API server must not extend this replica's leadership."""
         trying = asyncio.create_task(self._try())
         timer = self._clock.call_at(moment, lambda: _cancel(trying))
         try:
@@ -101,24 +101,24 @@ class LeaseLock:
             trying.cancel()
 
     async def _try(self) -> bool:
-        """Take or renew the Lease; False where that is not possible now."""
+        """Take or renew the Lease; return False if that is not possible now."""
         try:
-            self._look(await self._kube.get(LEASE, self._name, self._namespace))
+            self._observe(await self._kube.get(LEASE, self._name, self._namespace))
             if self._seen is not None and not _ours(self._seen):
                 raise foreign(self._seen, remedy="rename or delete it, or install the operator under another name")
             if self.holder not in ("", self._identity) and not self._expired():
                 return False
             written = self._written()
             write = self._kube.create if self._seen is None else self._kube.replace
-            self._look(await write(written))
+            self._observe(await write(written))
         except ApiConflictError:
             return False
         except KubernetesError as error:
-            log.warning("the Lease is out of reach: %s", error)
+            log.warning("cannot read or renew the Lease; retrying: %s", error)
             return False
         return True
 
-    def _look(self, found: Object | None) -> None:
+    def _observe(self, found: Object | None) -> None:
         if self._seen is None or found is None or _version(found) != _version(self._seen):
             self._seen_at = self._clock.now()
         self._seen = found
@@ -159,6 +159,6 @@ def _version(lease: Object) -> str:
 
 
 def _ours(lease: Object) -> bool:
-    """Whether an operator made the Lease; releases before the label are recognized by the field manager."""
+    """Whether an operator created the Lease; releases before the label are recognized by the field manager."""
     label, _, value = MANAGED.partition("=")
     return (lease["metadata"].get("labels") or {}).get(label) == value or written_by_operator(lease)

@@ -1,15 +1,15 @@
-"""Objects brought to what is wanted: server-side apply under one field manager, and nothing sent where all is well.
+"""Server-side apply under one field manager; sends nothing for an object that is already as desired.
 
-What we applied last is in an annotation as a digest, because a field that is no longer wanted cannot be seen by
-comparing what is wanted with what there is.
+An annotation holds a digest of what was applied last: comparing desired with live fields would not reveal a field that
+is no longer desired.
 
 The operator never changes an object that it does not own. Server-side apply would merge into any object of that name,
-and an ownerReference among the merged fields would have it garbage-collected with the StoreCluster. So each write rests
-on what was just read: an absent object is created by POST, which fails where somebody else was faster; an existing one
-must carry the mark of the same owner, and is applied to under its uid. Deletions follow the same rule.
+and an ownerReference among the merged fields would have it garbage-collected with the StoreCluster. So the applier
+reads before each write. It creates a missing object by POST, which fails if another client created it first. It applies
+to an existing object only if the owner is the same, and by uid. Deletions follow the same rule.
 
-An object is owned by the StoreCluster that is its controller (ownerReference). Where owner and object are in different
-namespaces, or there is no StoreCluster, the annotation `evenkeel.dev/owner` says whose it is.
+The owner of an object is the StoreCluster that is its controller (ownerReference). For an object in another namespace,
+or without a StoreCluster, the annotation `evenkeel.dev/owner` names the owner.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _TRIES: Final = 5
 
 
 class Applied(enum.StrEnum):
-    """What applying an object came to."""
+    """Result of applying an object."""
 
     CREATED = "created"
     UPDATED = "updated"
@@ -52,62 +52,62 @@ class Applied(enum.StrEnum):
 
 
 class Applier:
-    """Applies objects; those that nobody watches it remembers by their digests."""
+    """Applies objects; remembers the digests of objects that are not watched."""
 
-    def __init__(self, kube: Kube, *, wrote: Callable[[Object], None] = lambda _: None) -> None:
-        """`wrote` is told how an object is after it was sent."""
+    def __init__(self, kube: Kube, *, on_write: Callable[[Object], None] = lambda _: None) -> None:
+        """`on_write` is called with every object as the API server returned it."""
         self._kube = kube
-        self._wrote = wrote
-        self._sent: dict[tuple[str, str, str], str] = {}
+        self._on_write = on_write
+        self._applied: dict[tuple[str, str, str], str] = {}
 
     async def apply(self, wanted: Object, live: Object | None = None, *, watched: bool = False) -> Applied:
-        """Bring the object about; `live` is how it was last seen, where it is `watched`.
+        """Create or update the object; `live` is the cached object if its kind is `watched`.
 
-        ForeignObjectError where an object of that name belongs to somebody else.
+        ForeignObjectError if an object of that name has another owner.
         """
         subject = with_digest(wanted)
         metadata = subject["metadata"]
         key = (kind_of(subject).name, metadata.get("namespace", ""), metadata["name"])
         digest = metadata["annotations"][APPLIED_ANNOTATION]
-        sent = not watched and self._sent.get(key) == digest
-        if sent if live is None else covers(live, subject):
+        applied = not watched and self._applied.get(key) == digest
+        if applied if live is None else covers(live, subject):
             return Applied.UNCHANGED
-        done = await self._bring_about(subject)
+        result = await self._create_or_update(subject)
         self._remember(key, digest)
-        return done
+        return result
 
-    async def _bring_about(self, subject: Object) -> Applied:
-        """Create or update on the ground of what was just read; read again where it changed in between."""
+    async def _create_or_update(self, subject: Object) -> Applied:
+        """Write on the basis of a fresh read; read again after a conflict."""
         for _ in range(_TRIES):
             found = await self._find(subject)
             try:
                 if found is None:
-                    self._wrote(await self._kube.create(subject))
+                    self._on_write(await self._kube.create(subject))
                     return Applied.CREATED
                 if not owned(found, subject):
                     raise foreign(found)
                 if covers(found, subject):
-                    self._wrote(found)
+                    self._on_write(found)
                     return Applied.UNCHANGED
-                self._wrote(await self._update(subject, found))
+                self._on_write(await self._update(subject, found))
                 return Applied.UPDATED
             except ApiConflictError:
                 continue
         kind, name = subject["kind"], subject["metadata"]["name"]
-        raise ApiConflictError(f"{kind} {name} changes all the time; it is applied again later", status=409)
+        raise ApiConflictError(f"{kind} {name} changed during every attempt to apply it; retrying later", status=409)
 
     async def _update(self, subject: Object, found: Object) -> Object:
-        """Apply to exactly the object that was found; what others set in it is overruled."""
+        """Apply to exactly this object (by uid), overriding fields that other managers set."""
         exact = copy.deepcopy(subject)
         exact["metadata"]["uid"] = found["metadata"]["uid"]
         try:
-            await self._take_fields(found)
+            await self._adopt_created_fields(found)
             return (await self._kube.apply(exact, force=True)).body
         except ApiNotFoundError as error:
             raise ApiConflictError(str(error), status=409) from error
 
-    async def _take_fields(self, found: Object) -> None:
-        """Have the fields of an object that we created by POST count as applied: else apply could not remove them."""
+    async def _adopt_created_fields(self, found: Object) -> None:
+        """Mark the fields of an object created by POST as applied; apply could not remove them otherwise."""
         ours = [
             (index, entry["operation"])
             for index, entry in enumerate(found["metadata"].get("managedFields", ()))
@@ -118,9 +118,9 @@ class Applier:
             await self._kube.patch(found, {"op": "replace", "path": path, "value": "Apply"})
 
     async def delete(self, wanted: Object) -> bool:
-        """Delete the object of that name if it is ours; whether it was, and is now on its way out."""
+        """Delete the object of that name if the owner is the same; return whether it was deleted."""
         found = await self._find(wanted)
-        self._sent.pop((wanted["kind"], wanted["metadata"].get("namespace", ""), wanted["metadata"]["name"]), None)
+        self._applied.pop((wanted["kind"], wanted["metadata"].get("namespace", ""), wanted["metadata"]["name"]), None)
         return found is not None and owned(found, wanted) and await self._kube.delete_exactly(found)
 
     async def _find(self, wanted: Object) -> Object | None:
@@ -128,26 +128,26 @@ class Applier:
         return await self._kube.get(kind_of(wanted), metadata["name"], metadata.get("namespace", ""))
 
     def forget(self) -> None:
-        """Compare everything once more: somebody may have changed what we do not see."""
-        self._sent.clear()
+        """Forget all digests, so that objects that are not watched are compared again."""
+        self._applied.clear()
 
     def _remember(self, key: tuple[str, str, str], digest: str) -> None:
-        if len(self._sent) >= _REMEMBERED:
+        if len(self._applied) >= _REMEMBERED:
             self.forget()
-        self._sent[key] = digest
+        self._applied[key] = digest
 
 
-# Whose an object is
+# Ownership
 
 
 def owned(live: Object, wanted: Object) -> bool:
-    """Whether an object was made by us, and for the same owner as the one that is wanted."""
+    """Whether the operator created the live object, for the same owner as the desired one."""
     if (controller := _controller(wanted)) is not None:
         return _controller(live) == controller
     owner = _annotations(live).get(OWNER_ANNOTATION)
     if owner is not None:
         return bool(owner == _annotations(wanted).get(OWNER_ANNOTATION))
-    # Releases before this annotation marked such objects by their labels and their digest.
+    # Releases before this annotation are recognized by labels, digest and field manager.
     return (
         APPLIED_ANNOTATION in _annotations(live)
         and covers(_labels(live), _labels(wanted))
@@ -159,17 +159,17 @@ _REMEDY: Final = "rename or delete it, or choose another name for the StoreClust
 
 
 def foreign(found: Object, *, remedy: str = _REMEDY) -> ForeignObjectError:
-    """The error that names an object which is in the way."""
+    """Return the error for an object of another owner that has the desired name."""
     metadata, kind = found["metadata"], kind_of(found).name
     return ForeignObjectError(
-        f"{kind} {metadata.get('namespace', '')}/{metadata['name']} exists already and was not made for this owner, "
-        f"so the operator leaves it as it is; {remedy}",
+        f"{kind} {metadata.get('namespace', '')}/{metadata['name']} exists already and has another owner, so the "
+        f"operator does not change it; {remedy}",
         status=409,
     )
 
 
 def written_by_operator(live: Object) -> bool:
-    """Whether the API server has recorded that the operator wrote the object."""
+    """Whether the object's managed fields name the operator."""
     return any(entry.get("manager") == FIELD_MANAGER for entry in live["metadata"].get("managedFields", ()))
 
 
@@ -187,7 +187,7 @@ def _labels(subject: Object) -> dict[str, str]:
 
 
 def with_digest(wanted: Object) -> Object:
-    """The object with the digest of itself in an annotation."""
+    """Return the object with its own digest in an annotation."""
     subject = copy.deepcopy(wanted)
     digest = hashlib.blake2b(msgspec.json.encode(wanted, order="sorted"), digest_size=16).hexdigest()
     subject["metadata"].setdefault("annotations", {})[APPLIED_ANNOTATION] = digest
@@ -195,7 +195,7 @@ def with_digest(wanted: Object) -> Object:
 
 
 def covers(live: Any, wanted: Any) -> bool:
-    """Whether everything wanted is there; what the API server added by itself does not count."""
+    """Whether the live object has every desired field; fields that the API server added are ignored."""
     if isinstance(wanted, dict):
         return isinstance(live, dict) and all(key in live and covers(live[key], value) for key, value in wanted.items())
     if isinstance(wanted, list):

@@ -1,45 +1,48 @@
-"""Objects as the watches last showed them.
+"""Cache of the watched objects.
 
-Watches, listings and the answers to our own writes all come in here, in whatever order; an object only ever becomes
-newer. What nobody here reads is dropped on the way in, because a cluster has thousands of objects.
+Watch events, listings and the responses to the operator's own writes arrive in any order; the newest version of an
+object wins. Fields that the operator does not read are dropped, because a cluster has thousands of objects.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from evenkeel.kube.object_kinds import NODE, PARTITION_ASSIGNMENT, POD, REBALANCE_PLAN, TABLE, Kind, Object
+from evenkeel.kube.object_kinds import NODE, POD, Kind, Object
 
 __all__ = ["Cache", "Key", "key_of", "version_of"]
 
 Key = tuple[str, str]
-"""Namespace and name; no namespace for what is in none."""
+"""Namespace and name; the namespace of a cluster-scoped object is empty."""
 Listener = Callable[[Kind, Object | None, Object | None], None]
 
 _GONE_REMEMBERED: Final = 10_000
-_OWNERS: Final = {TABLE: "storeCluster", PARTITION_ASSIGNMENT: "table", REBALANCE_PLAN: "table"}
-"""The field of a spec, which never changes, that names what the object belongs to."""
 _POD_FIELDS: Final = ("phase", "conditions", "containerStatuses", "initContainerStatuses", "podIP")
 
 
 def key_of(subject: Object) -> Key:
-    """Which object it is among those of its kind."""
+    """Return the namespace and name of an object."""
     return subject["metadata"].get("namespace", ""), subject["metadata"]["name"]
 
 
 def version_of(subject: Object) -> int:
-    """How new it is: resource versions grow, and since Kubernetes 1.35 that is promised."""
+    """Return the resource version as a number; versions increase, which Kubernetes guarantees since 1.35."""
     text = str(subject["metadata"].get("resourceVersion", ""))
     return int(text) if text.isdecimal() else 0
 
 
 class Cache:
-    """All objects of the kinds that are watched."""
+    """All objects of the watched kinds."""
 
-    def __init__(self, listener: Listener = lambda kind, before, after: None) -> None:
-        """`listener` is told of every change: the object before and after, None where there is none."""
+    def __init__(self, owner_fields: Mapping[Kind, str], listener: Listener = lambda kind, before, after: None) -> None:
+        """Create an empty cache.
+
+        `owner_fields` names, by kind, the immutable field of the spec that has the owner's name. `listener` is called
+        on every change with the object before and after; None if it does not exist.
+        """
+        self._owner_fields = owner_fields
         self._objects: dict[Kind, dict[str, dict[str, Object]]] = {}
         self._owned: dict[tuple[Kind, str, str], set[str]] = {}
         self._gone: OrderedDict[str, None] = OrderedDict()
@@ -48,30 +51,30 @@ class Cache:
     # Reading
 
     def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
-        """One object, or None."""
+        """Return one object, or None."""
         return self._objects.get(kind, {}).get(namespace, {}).get(name)
 
     def all(self, kind: Kind, namespace: str | None = None) -> Iterator[Object]:
-        """All objects of a kind, or those of one namespace."""
+        """Return all objects of a kind, or those of one namespace."""
         there = self._objects.get(kind, {})
         places = list(there) if namespace is None else [namespace]
         for place in places:
             yield from list(there.get(place, {}).values())
 
     def owned(self, kind: Kind, namespace: str, owner: str) -> Iterator[Object]:
-        """The tables of a StoreCluster, or what belongs to a table, by name."""
+        """Return the objects of a kind that name this owner, in order of their names."""
         there = self._objects.get(kind, {}).get(namespace, {})
         for name in sorted(self._owned.get((kind, namespace, owner), ())):
             yield there[name]
 
     def count(self, kind: Kind) -> int:
-        """How many there are."""
+        """Return the number of objects of a kind."""
         return sum(map(len, self._objects.get(kind, {}).values()))
 
     # Writing
 
     def put(self, kind: Kind, subject: Object) -> None:
-        """Take in an object, unless a newer one, or its end, was seen already."""
+        """Store an object, unless a newer version or its deletion was seen already."""
         namespace, name = key_of(subject)
         before = self.get(kind, namespace, name)
         if subject["metadata"].get("uid", "") in self._gone:
@@ -79,27 +82,27 @@ class Cache:
         if before is not None and version_of(before) >= version_of(subject):
             return
         after = self._objects.setdefault(kind, {}).setdefault(namespace, {})[name] = _trimmed(kind, subject)
-        if before is not None and (owner := _owner(kind, before)) is not None:
+        if before is not None and (owner := self._owner(kind, before)) is not None:
             self._owned[kind, namespace, owner].discard(name)
-        if (owner := _owner(kind, after)) is not None:
+        if (owner := self._owner(kind, after)) is not None:
             self._owned.setdefault((kind, namespace, owner), set()).add(name)
         self._listener(kind, before, after)
 
     def remove(self, kind: Kind, subject: Object) -> None:
-        """An object is gone."""
+        """Remove a deleted object."""
         namespace, name = key_of(subject)
         uid = subject["metadata"].get("uid", "")
-        self._forget_later(uid)
+        self._remember_gone(uid)
         before = self.get(kind, namespace, name)
         if before is None or before["metadata"].get("uid", "") != uid:
             return
         del self._objects[kind][namespace][name]
-        if (owner := _owner(kind, before)) is not None:
+        if (owner := self._owner(kind, before)) is not None:
             self._owned[kind, namespace, owner].discard(name)
         self._listener(kind, before, None)
 
     def relist(self, kind: Kind, subjects: list[Object], *, version: int, namespace: str = "") -> None:
-        """Take in a whole listing of a namespace, or of all: what is older than it and not in it is gone."""
+        """Store a listing of one namespace or of all; cached objects that are older and not listed are deleted."""
         for subject in subjects:
             self.put(kind, subject)
         listed = {key_of(subject) for subject in subjects}
@@ -107,16 +110,15 @@ class Cache:
             if key_of(subject) not in listed and version_of(subject) <= version:
                 self.remove(kind, subject)
 
-    def _forget_later(self, uid: str) -> None:
+    def _owner(self, kind: Kind, subject: Object) -> str | None:
+        field = self._owner_fields.get(kind)
+        return None if field is None else str(subject.get("spec", {}).get(field, ""))
+
+    def _remember_gone(self, uid: str) -> None:
         if uid:
             self._gone[uid] = None
             while len(self._gone) > _GONE_REMEMBERED:
                 self._gone.popitem(last=False)
-
-
-def _owner(kind: Kind, subject: Object) -> str | None:
-    field = _OWNERS.get(kind)
-    return None if field is None else str(subject.get("spec", {}).get(field, ""))
 
 
 def _trimmed(kind: Kind, subject: Object) -> Object:

@@ -1,4 +1,4 @@
-"""Objects of the API server as resources of ours, each version read once."""
+"""Parses API objects into resource models, each version once."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from evenkeel.controller.resources_api import Status
 from evenkeel.errors import InvalidInputError
 from evenkeel.kube.object_kinds import Object
 from evenkeel.model.resource_loading import Resource, parse
-from evenkeel_operator.kube.kube_status_writer import StatusWriter
+from evenkeel_operator.kube.kube_status_writer import KubeStatusWriter
 
 __all__ = ["FINALIZER", "Reader"]
 
 FINALIZER = "evenkeel.dev/data"
-"""Keeps a Table or a StoreCluster until nothing is left of its data."""
+"""Finalizer that keeps a Table or StoreCluster until its data is removed."""
 
 R = TypeVar("R", bound=Resource)
 
@@ -25,20 +25,20 @@ class _Read(NamedTuple):
 
 
 class Reader:
-    """Remembers what it has read for as long as the object stays the same.
+    """Parses objects and caches the result while the object stays the same.
 
-    Most changes of an object are statuses that were set here. These are not read back from what was sent: a status of
-    sixty-four partitions takes longer to read than the look that wrote it.
+    Most changes of an object are statuses that the operator wrote. They are not parsed again: parsing a status of
+    sixty-four partitions takes longer than the reconciliation that wrote it.
     """
 
-    def __init__(self, statuses: StatusWriter) -> None:
+    def __init__(self, statuses: KubeStatusWriter) -> None:
         self._statuses = statuses
         self._read: dict[str, _Read] = {}
         self._set: dict[str, tuple[Object, Status]] = {}
-        """By uid, the status that was last set, as it is sent and as it was given."""
+        """By uid, the status that was set last, as a document and as a model."""
 
     def read(self, kind: type[R], subject: Object) -> R:
-        """The resource, with the newest status that was set; InvalidInputError where it is none."""
+        """Parse a resource with the newest status that was set; InvalidInputError if it is invalid."""
         uid, status = subject["metadata"]["uid"], self._statuses.of(subject)
         known = self._read.get(uid)
         if known is None or known.subject is not subject or known.status is not status:
@@ -50,11 +50,11 @@ class Reader:
         return found
 
     def set(self, subject: Object, written: Object, status: Status) -> None:
-        """A status was given to an object, which is `written` where it is sent."""
+        """Remember a status that was set on an object, with `written` as its document."""
         self._set[subject["metadata"]["uid"]] = (written, status)
 
     def forget(self, subject: Object) -> None:
-        """The object is gone."""
+        """Forget a deleted object."""
         uid = subject["metadata"].get("uid", "")
         self._read.pop(uid, None)
         self._set.pop(uid, None)
@@ -69,7 +69,7 @@ class Reader:
 
 
 def _rest(subject: Object) -> tuple[Object, Object]:
-    """All of an object but its status, and what says that it has another."""
+    """Return the metadata without the resource version, and the spec."""
     metadata = {name: value for name, value in subject["metadata"].items() if name != "resourceVersion"}
     return metadata, subject.get("spec", {})
 

@@ -1,8 +1,8 @@
-"""kopf, for what it does best: watching objects through disconnects, expired versions and silence.
+"""Watches of the API server, run by kopf, which handles disconnects, expired versions and silent connections.
 
-It runs in a thread with an event loop of its own. When kopf stops it cancels whatever tasks it finds in its loop, and
-it takes the process's signals for itself; neither may happen to the rest of the operator. Its handlers hand events
-over and return nothing: no progress is kept in annotations, for what is to be done is worked out from what there is.
+kopf runs in its own thread with its own event loop, because it cancels every task in its loop when it stops, and
+installs signal handlers. Its handlers only deliver events. They keep no progress in annotations: reconciliation is
+level-based.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _IDENTITY: Final[Any] = "evenkeel-operator"
 """kopf does not export the type."""
 
 Deliver = Callable[[Kind, bool, Object], None]
-"""Takes the object of an event; True where it is gone."""
+"""Receives the kind and object of an event; the flag is True if the object was deleted."""
 
 
 class Watch(NamedTuple):
-    """A kind of objects to be watched."""
+    """A kind to watch."""
 
     kind: Kind
     selector: str = ""
-    """Labels, as kubectl takes them; all objects where it is empty."""
+    """Label selector; empty selects all objects."""
 
 
 class Watches:
-    """Watches of several kinds, in some namespaces or in all."""
+    """Watches of several kinds, in the given namespaces or in all."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Watches:
         configuration: Callable[[], Awaitable[Configuration]],
         deliver: Deliver,
     ) -> None:
-        """`configuration` is asked again whenever the API server no longer knows us."""
+        """`configuration` is loaded again when the API server rejects the credentials."""
         self._watches = watches
         self._namespaces = namespaces
         self._configuration = configuration
@@ -60,7 +60,7 @@ class Watches:
         self._connectors: list[Connector] = []
 
     async def run(self) -> None:
-        """Watch until cancelled; KubernetesError where kopf gives up."""
+        """Watch until cancelled; KubernetesError if kopf stops."""
         self._stop.clear()
         self._connectors.clear()
         ended = asyncio.get_running_loop().create_future()
@@ -71,18 +71,18 @@ class Watches:
         finally:
             self._stop.set()
             await asyncio.get_running_loop().run_in_executor(None, thread.join)
-        raise KubernetesError("the watches have ended")
+        raise KubernetesError("the watches have stopped")
 
     def _in_thread(self, home: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:
         try:
             asyncio.run(self._operate(home))
         except Exception as error:
-            log.exception("the watches have failed")
-            problem: Exception | None = KubernetesError(f"the watches have failed: {error}")
+            log.exception("the watches failed")
+            problem: Exception | None = KubernetesError(f"the watches failed: {error}")
         else:
             problem = None
 
-        def tell() -> None:
+        def finish() -> None:
             if ended.done():
                 return
             if problem is not None:
@@ -90,14 +90,14 @@ class Watches:
             else:
                 ended.set_result(None)
 
-        home.call_soon_threadsafe(tell)
+        home.call_soon_threadsafe(finish)
 
     async def _operate(self, home: asyncio.AbstractEventLoop) -> None:
         await kopf.operator(
             registry=self._registry(home),
             settings=self._settings(),
             standalone=True,
-            # Else it makes one up from the user's name, and a pod's user has none.
+            # The default is the user's name, and the user of a pod has none.
             identity=_IDENTITY,
             clusterwide=not self._namespaces,
             namespaces=list(self._namespaces),
@@ -122,7 +122,7 @@ class Watches:
     def _settings(self) -> kopf.OperatorSettings:
         settings = kopf.OperatorSettings()
         settings.posting.enabled = False
-        # The kinds are there before we are, and the namespaces are given: nothing has to be looked for.
+        # The kinds exist before the operator starts, and the namespaces are given: no discovery is needed.
         settings.scanning.disabled = True
         settings.process.ultimate_exiting_timeout = None
         settings.networking.request_timeout = 30
@@ -136,7 +136,7 @@ class Watches:
     async def _login(self, **_: Any) -> kopf.AiohttpSession:
         found = await self._configuration()
         scheme, _space, token = str(found.api_key.get("BearerToken", "")).strip().rpartition(" ")
-        known = kopf.ConnectionInfo(
+        info = kopf.ConnectionInfo(
             server=found.host,
             ca_path=found.ssl_ca_cert,
             ca_data=found.ca_cert_data,
@@ -146,7 +146,7 @@ class Watches:
             scheme=scheme.capitalize() or None,
             token=token.strip() or None,
         )
-        connector = Connector(limit=0, ssl=known.as_ssl_context())
-        self._connectors = [*(made for made in self._connectors if not made.closed), connector]
-        session = aiohttp.ClientSession(connector=connector, headers=known.as_http_headers())
-        return kopf.AiohttpSession(server=known.server, aiohttp_session=session)
+        connector = Connector(limit=0, ssl=info.as_ssl_context())
+        self._connectors = [*(known for known in self._connectors if not known.closed), connector]
+        session = aiohttp.ClientSession(connector=connector, headers=info.as_http_headers())
+        return kopf.AiohttpSession(server=info.server, aiohttp_session=session)

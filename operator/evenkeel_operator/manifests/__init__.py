@@ -1,9 +1,10 @@
-"""What the operator makes of a StoreCluster, as pure functions from resources to objects.
+"""Manifests of the objects that the operator creates for a StoreCluster, as pure functions.
 
-names        what objects are called, their labels and ports
-settings     what the operator was told about pods
-pod          the pod of one store: the raft sidecar and the store beside it
-stores       the StatefulSet, its Services, its budget
-secrets      what clients and pods are to know
-certificates what cert-manager is asked for
+Modules:
+    cert_manager   Issuers and Certificates for cert-manager
+    object_names   names, labels, annotations and ports of objects
+    pod_settings   settings of store pods from the operator's flags
+    secrets        Secrets for clients, stores and etcd members
+    stateful_set   StatefulSet, Service, PodDisruptionBudget and ServiceAccount
+    store_pod      pod of one store: the raft sidecar and the store container
 """

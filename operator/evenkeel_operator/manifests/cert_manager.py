@@ -1,7 +1,8 @@
-"""What cert-manager is asked for: a certificate for stores, and an authority to sign it where no other is named.
+"""Manifests for cert-manager: a Certificate for the stores, and an Issuer that signs it if the user names none.
 
-The authority is the StoreCluster's own: what one cluster's stores show means nothing to another's. cert-manager writes
-into each Secret whose it is (`secretTemplate`): a Secret has no ownerReference, and others may ask for one of its name.
+Each StoreCluster has its own certificate authority, so no cluster trusts the stores of another. cert-manager copies the
+owner annotation into each Secret (`secretTemplate`): a Secret gets no ownerReference, and another Certificate may name
+it too.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from evenkeel_operator.manifests.pod_settings import CertManagerSettings
 __all__ = ["requested"]
 
 _LONG: Final = "87600h"
-"""Ten years. An authority that is renewed keeps its key, so that what it has signed stays good."""
+"""Ten years. A renewed authority keeps its key, so the certificates it has signed stay valid."""
 
 
 def requested(cluster: StoreCluster, settings: CertManagerSettings) -> list[Object]:
-    """Everything that has to be there for cert-manager to fill the Secret of the stores' certificate."""
+    """Return every object that cert-manager needs to fill the Secret of the stores' certificate."""
     name, kind = settings.issuer, settings.issuer_kind
     if name:
         return [_store_certificate(cluster, {"kind": kind, "name": name})]
@@ -36,7 +37,7 @@ def requested(cluster: StoreCluster, settings: CertManagerSettings) -> list[Obje
 
 
 def _authority(cluster: StoreCluster) -> list[Object]:
-    name, beginning = authority_name(cluster), f"{cluster.metadata.name}-selfsigned"
+    name, self_signed = authority_name(cluster), f"{cluster.metadata.name}-selfsigned"
     spec = {
         "isCA": True,
         "commonName": f"evenkeel {cluster.metadata.name}"[:64],
@@ -44,10 +45,10 @@ def _authority(cluster: StoreCluster) -> list[Object]:
         "secretTemplate": _secret_template(cluster),
         "duration": _LONG,
         "privateKey": {"algorithm": "ECDSA", "size": 256, "rotationPolicy": "Never"},
-        "issuerRef": {"kind": ISSUER.name, "name": beginning},
+        "issuerRef": {"kind": ISSUER.name, "name": self_signed},
     }
     return [
-        written_object(ISSUER, metadata_of(cluster, beginning), spec={"selfSigned": {}}),
+        written_object(ISSUER, metadata_of(cluster, self_signed), spec={"selfSigned": {}}),
         written_object(CERTIFICATE, metadata_of(cluster, name), spec=spec),
         written_object(ISSUER, metadata_of(cluster, name), spec={"ca": {"secretName": name}}),
     ]

@@ -1,4 +1,4 @@
-"""What the operator was told about pods, for all StoreClusters alike."""
+"""Settings of store pods that come from the operator's flags and hold for all StoreClusters."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ __all__ = ["CertManagerSettings", "MetastoreAccess", "PodSettings"]
 
 
 class PodSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How pods of stores are run."""
+    """How store pods run."""
 
     image: str
-    """Has both programs, `evenkeel-raft` and the store."""
+    """Image with both programs, `evenkeel-raft` and the store."""
     pull_policy: str = "IfNotPresent"
     pull_secrets: tuple[str, ...] = ()
     store_command: tuple[str, ...] = ("evenkeel-store",)
-    """The state machine; whatever speaks the sidecar's socket can stand here."""
+    """Command of the state machine: any program that implements the sidecar's socket protocol."""
     apart: bool = True
-    """Whether no two stores of a cluster may be on one node; otherwise they only rather are not."""
+    """Whether two stores of a cluster must not share a node; otherwise the scheduler only prefers that."""
     tls: bool = True
     log_level: str = "info"
     lease_seconds: float = 6.0
-    """After which a silent store is no longer registered."""
+    """Time after which a store that does not renew its registration is deregistered."""
     grace_seconds: int = 60
-    """How long a pod may take to hand over and stop."""
+    """Time that a pod may take to hand over its leaderships and stop."""
     user: int = 65532
 
 
 class CertManagerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where cert-manager, not the operator, makes certificates for stores."""
+    """Settings for certificates that cert-manager issues in place of the operator."""
 
     issuer_kind: str = ""
-    """Issuer or ClusterIssuer; an Issuer is looked for in the StoreCluster's namespace."""
+    """Issuer, in the StoreCluster's namespace, or ClusterIssuer."""
     issuer: str = ""
-    """Who signs; an authority of each StoreCluster's own where it is empty."""
+    """Name of the issuer; if empty, each StoreCluster gets its own authority."""
 
 
 class MetastoreAccess(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,8 +41,8 @@ class MetastoreAccess(msgspec.Struct, frozen=True, kw_only=True):
 
     endpoints: tuple[str, ...]
     secret: str = ""
-    """Secret in the pods' namespace with what etcd wants to see."""
+    """Secret in the pods' namespace with the credentials for etcd."""
     keys: frozenset[str] = frozenset()
-    """What is in it: some of ca.crt, tls.crt, tls.key, username, password."""
+    """Keys of that Secret: some of ca.crt, tls.crt, tls.key, username, password."""
     server_name: str = ""
-    """The name to expect in etcd's certificates."""
+    """Server name to expect in etcd's certificates."""

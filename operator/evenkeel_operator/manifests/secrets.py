@@ -1,7 +1,7 @@
-"""What clients and pods are to know, as Secrets.
+"""Manifests of Secrets: client access, store certificates and etcd credentials.
 
-Their content follows from the StoreCluster and from what the operator alone knows, so that no Secret has to be read to
-find out whether it is right.
+Their content is derived from the StoreCluster and the operator's seed, so the operator never has to read a Secret to
+decide whether it is up to date.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["client_metadata", "client_secrets", "etcd_certificate", "metastore_c
 
 
 def client_secrets(cluster: StoreCluster, *, token: str, authority: str = "") -> list[Object]:
-    """What a job mounts to reach the stores: in the StoreCluster's namespace, and in those of its clients."""
+    """Return the Secrets that clients mount: one in the StoreCluster's namespace, one in each client namespace."""
     scheme = "grpc+tls" if authority else "grpc"
     endpoints = [f"{scheme}://{host_of(cluster, store)}:{FLIGHT_PORT}" for store in store_names(cluster)]
     data = {
@@ -48,7 +48,7 @@ def client_secrets(cluster: StoreCluster, *, token: str, authority: str = "") ->
 
 
 def client_metadata(cluster: StoreCluster, namespace: str) -> Object:
-    """Metadata of the Secret in a client's namespace, where an ownerReference cannot reach."""
+    """Return the metadata of the Secret in a client's namespace; ownerReferences do not cross namespaces."""
     return {
         "name": client_secret(cluster),
         "namespace": namespace,
@@ -58,20 +58,20 @@ def client_metadata(cluster: StoreCluster, namespace: str) -> Object:
 
 
 def store_certificate(cluster: StoreCluster, *, authority: str, certificate: str, key: str) -> Object:
-    """What stores show to each other and to clients."""
+    """Return the Secret with the certificate that stores present to each other and to clients."""
     data = {"ca.crt": authority, "tls.crt": certificate, "tls.key": key}
     return _secret(metadata_of(cluster, tls_secret(cluster)), data, kind="kubernetes.io/tls")
 
 
 def metastore_copy(cluster: StoreCluster, data: Mapping[str, str]) -> Object:
-    """What the operator itself shows to etcd, for its stores to show."""
+    """Return the Secret with the etcd credentials of the stores."""
     return _secret(metadata_of(cluster, metastore_secret(cluster)), data)
 
 
 def etcd_certificate(
     name: str, namespace: str, *, labels: Mapping[str, str], authority: str, certificate: str, key: str
 ) -> Object:
-    """What the members of our own etcd show to each other and to their clients."""
+    """Return the Secret with the certificate that members of the bundled etcd present to peers and clients."""
     data = {"ca.crt": authority, "tls.crt": certificate, "tls.key": key}
     owner = {OWNER_ANNOTATION: f"{namespace}/{name}"}
     metadata = {"name": name, "namespace": namespace, "labels": dict(labels), "annotations": owner}

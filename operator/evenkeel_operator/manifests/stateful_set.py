@@ -1,4 +1,4 @@
-"""The StatefulSet of a StoreCluster, its Services, its budget and its account."""
+"""Manifests of a StoreCluster's StatefulSet, Service, PodDisruptionBudget and ServiceAccount."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ __all__ = ["budget", "service", "service_account", "stateful_set"]
 
 
 def service_account(cluster: StoreCluster) -> Object:
-    """Pods have an account of their own, which may do nothing and whose token they do not get."""
+    """Return the pods' ServiceAccount, which has no permissions and whose token is not mounted."""
     metadata = metadata_of(cluster, account_name(cluster))
     return written_object(SERVICE_ACCOUNT, metadata, automountServiceAccountToken=False)
 
 
 def service(cluster: StoreCluster) -> Object:
-    """A name for every pod. Stores find each other before they are ready, or they never would be."""
+    """Return the headless Service that names every pod, ready or not: stores need their peers to become ready."""
     ports = {
         "peers": PEERS_PORT,
         "flight": FLIGHT_PORT,
@@ -48,10 +48,10 @@ def service(cluster: StoreCluster) -> Object:
 
 
 def budget(cluster: StoreCluster, *, idle: int = 0) -> Object:
-    """One pod may go at a time. One that is not ready serves nobody, and never holds up a drain of its node.
+    """Return the budget that lets one pod at a time be evicted; a pod that is not ready may always be evicted.
 
-    `idle` pods are away and hold nothing. They must not use up the budget of those that do: a store that finds no
-    node, or whose volume is on the node that is drained, would hold up every drain for good.
+    `idle` is the number of pods that are unavailable and hold no replica. They do not count against the budget: a
+    store that cannot be scheduled, or whose volume is on the drained node, would otherwise block every node drain.
     """
     spec = {
         "maxUnavailable": 1 + idle,
@@ -70,21 +70,21 @@ def stateful_set(
     live: Object | None = None,
     revision: str = "",
 ) -> Object:
-    """The stores.
+    """Return the StatefulSet of the stores.
 
-    `replicas` is more than the wanted number while stores that leave still hold something. `live` is the StatefulSet as
-    it is: what cannot be changed about it stays. Another `revision` lets pods be replaced, one by one.
+    `replicas` exceeds `spec.stores` while surplus stores still hold replicas. `live` is the existing StatefulSet, whose
+    immutable fields are kept. A new `revision` replaces the pods, one at a time.
     """
     annotations = {"evenkeel.dev/revision": revision} if revision else {}
     spec = {
         "serviceName": cluster.metadata.name,
         "replicas": replicas,
-        # All at once: a quorum comes up together, and a store does not wait for one that cannot start.
+        # A quorum starts together, and no store waits for one that cannot start.
         "podManagementPolicy": "Parallel",
-        # Pods are replaced by `evenkeel_operator.reconcilers.pod_rollout`, which knows who else is away.
+        # `evenkeel_operator.reconcilers.pod_rollout` replaces pods; it knows which other stores are unavailable.
         "updateStrategy": {"type": "OnDelete"},
         "revisionHistoryLimit": 3,
-        # `evenkeel_operator.reconcilers.volume_claims` deletes claims once they hold no data; a StatefulSet cannot know.
+        # `evenkeel_operator.reconcilers.volume_claims` deletes claims once they hold no data.
         "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Retain"},
         "selector": {"matchLabels": selector_of(cluster)},
         "template": {

@@ -1,8 +1,8 @@
-"""The pod of one store: the raft sidecar, and the store beside it.
+"""Pod manifest of one store: the raft sidecar and the store container.
 
-The sidecar is a native one (an init container that goes on running), so it is there before the store and ends after
-it: the store hands its leaderships over through it on the way out. Both mount the same volume at the same path, because
-snapshots pass between them as paths of files.
+The sidecar is a native one (an init container with `restartPolicy: Always`). It starts before the store and stops after
+it, because the store hands over its leaderships through the sidecar on shutdown. Both containers mount the same volume
+at the same path, because they exchange snapshots as file paths.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from evenkeel_operator.manifests.pod_settings import MetastoreAccess, PodSetting
 __all__ = ["CLAIM", "pod_spec"]
 
 CLAIM: Final = "data"
-"""Name of the volume claim, hence `data-<store>`."""
+"""Name of the volume claim template; the claim of a store is `data-<store>`."""
 
 _DATA: Final = "/var/lib/evenkeel"
 _SOCKETS: Final = "/run/evenkeel"
@@ -35,15 +35,15 @@ _METASTORE: Final = "/etc/evenkeel/metastore"
 _CLIENT: Final = "/etc/evenkeel/client"
 _HANDOVER_SECONDS: Final = 15
 _DATABASE_SHARE: Final = 0.6
-"""Of the memory limit; the rest is for Python, Arrow and what is on its way."""
+"""Share of the memory limit; the rest is for Python, Arrow and requests in flight."""
 _LOGS_SHARE: Final = 0.25
-"""Of the memory limit; small entries take several times their bytes in memory."""
+"""Share of the memory limit; small log entries take several times their size in memory."""
 
 Container = dict[str, Any]
 
 
 def pod_spec(cluster: StoreCluster, settings: PodSettings, metastore: MetastoreAccess) -> dict[str, Any]:
-    """What runs, as whom, where."""
+    """Return the spec of a store's pod."""
     return {
         "serviceAccountName": account_name(cluster),
         "automountServiceAccountToken": False,
@@ -91,7 +91,7 @@ def _raft(cluster: StoreCluster, settings: PodSettings, metastore: MetastoreAcce
         ),
         "restartPolicy": "Always",
         "ports": [_port("peers", PEERS_PORT), _port("raft-http", RAFT_HTTP_PORT)],
-        # A long log is read before anything answers.
+        # The sidecar reads its whole log before it answers.
         "startupProbe": _probe("/healthz", RAFT_HTTP_PORT, period=1, failures=600),
         "livenessProbe": _probe("/healthz", RAFT_HTTP_PORT, period=10, failures=6),
         "readinessProbe": _probe("/readyz", RAFT_HTTP_PORT, period=2, failures=3),
@@ -127,7 +127,7 @@ def _store(cluster: StoreCluster, settings: PodSettings, metastore: MetastoreAcc
         "volumeMounts": [
             *_mounts(settings, metastore),
             {"name": "client", "mountPath": _CLIENT, "readOnly": True},
-            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - a volume of the pod's own
+            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - a volume of this pod
         ],
     }
 
@@ -152,7 +152,7 @@ def _certificate() -> tuple[str, str]:
 
 
 def _share_of_memory(flag: str, share: float, resources: ContainerResources) -> list[str]:
-    """A process takes what its container may have, not what the machine has."""
+    """Size a process by the memory limit of its container, not by the memory of the node."""
     memory = resources.limits.get("memory")
     return [f"{flag}={int(memory.units * share)}"] if memory is not None else []
 
@@ -230,17 +230,16 @@ def _volumes(cluster: StoreCluster, settings: PodSettings, metastore: MetastoreA
 
 
 def _placement(cluster: StoreCluster, settings: PodSettings) -> dict[str, Any]:
-    """One node has one store, and zones have as many as each other where that is possible."""
-    mine = {"matchLabels": selector_of(cluster)}
+    """Spread the stores over zones and nodes."""
+    selector = {"matchLabels": selector_of(cluster)}
 
-    def spread(key: str, *, must: bool) -> dict[str, Any]:
-        when = "DoNotSchedule" if must else "ScheduleAnyway"
-        return {"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": when, "labelSelector": mine}
+    def spread(key: str) -> dict[str, Any]:
+        return {"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": selector}
 
-    placed: dict[str, Any] = {"topologySpreadConstraints": [spread(cluster.spec.topology_key, must=False)]}
-    apart = {"labelSelector": mine, "topologyKey": "kubernetes.io/hostname"}
+    placed: dict[str, Any] = {"topologySpreadConstraints": [spread(cluster.spec.topology_key)]}
+    apart = {"labelSelector": selector, "topologyKey": "kubernetes.io/hostname"}
     if settings.apart:
         placed["affinity"] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}}
     else:
-        placed["topologySpreadConstraints"].append(spread("kubernetes.io/hostname", must=False))
+        placed["topologySpreadConstraints"].append(spread("kubernetes.io/hostname"))
     return placed

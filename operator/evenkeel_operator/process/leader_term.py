@@ -1,4 +1,4 @@
-"""One replica's time as leader: caches filled, watches and controllers running, everything swept now and then."""
+"""One replica's term as leader: fills the cache, watches, runs reconcilers and controllers, and sweeps periodically."""
 
 from __future__ import annotations
 
@@ -15,21 +15,11 @@ import msgspec
 from evenkeel.errors import ApiForbiddenError, FencedError, KubernetesError
 from evenkeel.kube.kube_client import Kube
 from evenkeel.kube.kubeconfig import load_configuration
-from evenkeel.kube.object_kinds import (
-    NODE,
-    PARTITION_ASSIGNMENT,
-    PERSISTENT_VOLUME_CLAIM,
-    POD,
-    REBALANCE_PLAN,
-    STATEFUL_SET,
-    STORE_CLUSTER,
-    TABLE,
-    Kind,
-    Object,
-)
+from evenkeel.kube.object_kinds import STORE_CLUSTER, Kind, Object
 from evenkeel.metastore.etcd_settings import EtcdSettings
-from evenkeel.model.conditions import Reason, timestamp
-from evenkeel.reconcile.partition_status import Problem
+from evenkeel.model.conditions import Reason
+from evenkeel.reconcile.readiness import Problem
+from evenkeel.runtime.work_queue import Workers, WorkQueue
 from evenkeel_operator.identity.authority import Authority
 from evenkeel_operator.identity.metastore_connections import Metastores
 from evenkeel_operator.identity.store_certificates import (
@@ -38,68 +28,58 @@ from evenkeel_operator.identity.store_certificates import (
     NoCertificates,
     OperatorAuthorities,
 )
+from evenkeel_operator.kinds import OWNER_FIELDS, QUIET_CONDITIONS, Enqueue, effects_of, watched_kinds
+from evenkeel_operator.kube.event_recorder import EventRecorder
+from evenkeel_operator.kube.kube_status_writer import KubeStatusWriter
 from evenkeel_operator.kube.object_applier import Applier
-from evenkeel_operator.kube.event_recorder import Recorder
 from evenkeel_operator.kube.object_cache import Cache, Key, key_of, version_of
-from evenkeel_operator.kube.queue import WorkQueue
 from evenkeel_operator.kube.resource_reader import Reader
-from evenkeel_operator.kube.kube_status_writer import StatusWriter
 from evenkeel_operator.kube.watches import Watch, Watches
 from evenkeel_operator.manifests import secrets
-from evenkeel_operator.manifests.object_names import MANAGED, STORE_CLUSTER_LABEL
+from evenkeel_operator.manifests.object_names import MANAGED
 from evenkeel_operator.manifests.pod_settings import CertManagerSettings, PodSettings
 from evenkeel_operator.process.operator_health import OperatorHealth
-from evenkeel_operator.reconcilers.cluster_controllers import Controllers
+from evenkeel_operator.reconcilers.cluster_controllers import ClusterControllers
 from evenkeel_operator.reconcilers.kube_resources import KubeResources
-from evenkeel_operator.reconcilers.pod_conditions import with_problems
-from evenkeel_operator.reconcilers.store_cluster_reconciler import StoreClusterReconciler
-from evenkeel_operator.reconcilers.table_resource_reconciler import TableResourceReconciler
+from evenkeel_operator.reconcilers.operator_context import OperatorContext, caching_applier
+from evenkeel_operator.reconcilers.store_cluster_status import StoreClusterStatuses
 
 __all__ = ["LeaderTerm", "LeaderTermSettings"]
 
 log = logging.getLogger(__name__)
 
-_WATCHED: Final = (
-    Watch(STORE_CLUSTER),
-    Watch(TABLE),
-    Watch(PARTITION_ASSIGNMENT),
-    Watch(REBALANCE_PLAN),
-    Watch(STATEFUL_SET, MANAGED),
-    Watch(POD, MANAGED),
-    Watch(PERSISTENT_VOLUME_CLAIM, MANAGED),
-)
-_PARTS: Final = (STATEFUL_SET, POD, PERSISTENT_VOLUME_CLAIM)
-_LAG_SECONDS: Final = 15.0
-_PARTING_SECONDS: Final = 5.0
+_WATCH_LAG_SECONDS: Final = 15.0
+"""Time that a watch may lag behind a listing."""
+_FLUSH_SECONDS: Final = 5.0
 
 
 class LeaderTermSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What leading takes."""
+    """Settings of a leader."""
 
     identity: str
     own_namespace: str
     namespaces: tuple[str, ...] = ()
-    """The namespaces to serve; all where none is named."""
+    """The namespaces to serve; empty means all."""
     kubeconfig: Path | None = None
     nodes: bool = True
-    """Whether Nodes may be read, for zones and cordons."""
+    """Whether the operator may read Nodes, for zones and cordons."""
     seed_secret: str
-    """What certificates and tokens follow from."""
+    """Secret with the seed of certificates and access tokens."""
     etcd: EtcdSettings
     etcd_service: str = ""
-    """The Service of an etcd of our own, to which we give its certificates."""
+    """Service of the bundled etcd, if the operator issues its certificates."""
     etcd_note: str = ""
-    """The ConfigMap in which members of our own etcd read that it has been formed."""
+    """ConfigMap that tells members of the bundled etcd that the cluster has been formed."""
     pods: PodSettings
     cert_manager: CertManagerSettings | None = None
-    """Where cert-manager signs for stores; otherwise we do."""
+    """Settings for cert-manager, if it issues the store certificates in place of the operator."""
     folder: Path
-    """For certificates, as files."""
+    """Folder for certificates as files."""
     sweep_seconds: float = 300.0
 
 
 class LeaderTerm:
-    """Runs until cancelled, or until it is no use to go on."""
+    """Runs until cancelled, fenced, or cut off from the API server."""
 
     def __init__(
         self,
@@ -111,54 +91,58 @@ class LeaderTerm:
         metastores: Metastores,
         etcd_authority: Authority | None = None,
     ) -> None:
-        """`etcd_authority` signs for the members of our own etcd."""
+        """`etcd_authority` signs the certificates of the bundled etcd."""
         self._kube = kube
         self._settings = settings
         self._etcd_authority = etcd_authority
-        self._vitals = health
-        self._watched = (*_WATCHED, *((Watch(NODE),) if settings.nodes else ()))
-        self._cache = Cache(self._changed)
-        self._recorder = Recorder(kube, instance=settings.identity)
-        self._statuses = StatusWriter(kube, self._cache, told=self._recorder.hear)
-        self._reader = Reader(self._statuses)
-        self._tables = TableResourceReconciler(
-            kube, self._cache, self._statuses, self._reader, unavailable=self._unavailable
-        )
-        self._table_queue = WorkQueue(self._tables.look, of="table")
+        self._health = health
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._swept = False
-        self._controllers = Controllers(
+        self._kinds = watched_kinds(nodes=settings.nodes)
+        self._cache = Cache(OWNER_FIELDS, self._changed)
+        self._recorder = EventRecorder(kube, instance=settings.identity, quiet=QUIET_CONDITIONS)
+        self._statuses = KubeStatusWriter(kube, self._cache, on_written=self._recorder.status_written)
+        self._reader = Reader(self._statuses)
+        self._controllers = ClusterControllers(
             holder=settings.identity, metastore=metastores.of, resources=self._resources, fenced=self._fenced
         )
-        self._clusters = StoreClusterReconciler(
-            kube,
-            self._cache,
-            self._statuses,
-            self._reader,
+        self._context = OperatorContext(
+            kube=kube,
+            cache=self._cache,
+            statuses=self._statuses,
+            reader=self._reader,
+            applier=caching_applier(kube, self._cache),
             settings=settings.pods,
             seed=seed,
             certificates=self._certificate_source(seed),
             metastores=metastores,
             controllers=self._controllers,
+            cluster_statuses=StoreClusterStatuses(self._cache, self._statuses, self._reader, self._controllers),
         )
-        self._cluster_queue = WorkQueue(self._clusters.look, of="store_cluster")
-        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queues: dict[Kind, WorkQueue[Key]] = {}
+        self._workers: list[Workers[Key]] = []
+        for watched in self._kinds:
+            if (reconciled := watched.reconciled) is not None:
+                queue = self._queues[watched.kind] = WorkQueue[Key]()
+                reconcile = reconciled.reconciler(self._context).reconcile
+                self._workers.append(Workers(queue, reconcile, subject=reconciled.log_field))
 
-    # What others want to know
+    # Health and metrics
 
     def oldest(self) -> float:
-        """How many seconds the longest-waiting key has waited."""
-        return max(self._table_queue.oldest(), self._cluster_queue.oldest())
+        """Return for how many seconds the longest-waiting key has been due."""
+        return max(queue.oldest() for queue in self._queues.values())
 
     def figures(self) -> dict[str, float]:
-        """Counts, by the names that metrics have."""
+        """Return the values of metrics, by name."""
+        counts = {found.reconciled.gauge: self._cache.count(found.kind) for found in self._kinds if found.reconciled}
         return {
-            "store_clusters": self._cache.count(STORE_CLUSTER),
-            "tables": self._cache.count(TABLE),
+            **counts,
             "dropped_tables": self._controllers.dropped(),
-            "queued": len(self._table_queue) + len(self._cluster_queue),
+            "queued": sum(map(len, self._queues.values())),
             "waiting_statuses": len(self._statuses),
             "written_statuses": self._statuses.written,
-            "failed_looks": self._table_queue.failures + self._cluster_queue.failures,
+            "failed_looks": sum(workers.failures for workers in self._workers),
             "controllers": len(self._controllers),
             "busy_controllers": self._controllers.busy(),
             "troubled_controllers": len(self._controllers.problems()),
@@ -168,12 +152,12 @@ class LeaderTerm:
 
     async def run(self) -> None:
         """Lead; FencedError when another operator leads, KubernetesError when the API server is lost for good."""
-        self._vitals.oldest = self.oldest
+        self._health.oldest = self.oldest
         try:
             await self._certify_etcd()
             await self._sweep_once()
         except ApiForbiddenError as error:
-            await self._lament(error)
+            await self._publish_forbidden(error)
             raise
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -182,24 +166,20 @@ class LeaderTerm:
                     self._sweep(),
                     self._statuses.run(),
                     self._recorder.run(),
-                    self._table_queue.run(),
-                    self._cluster_queue.run(),
-                    self._until_deposed(),
+                    *(workers.run() for workers in self._workers),
+                    self._until_fenced(),
                 ):
                     tasks.create_task(work)
         finally:
             await self._controllers.close()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._statuses.flush(), _PARTING_SECONDS)
+                await asyncio.wait_for(self._statuses.flush(), _FLUSH_SECONDS)
 
-    async def _lament(self, error: ApiForbiddenError) -> None:
-        """Say in the StoreClusters that could be listed why nothing is done for them."""
+    async def _publish_forbidden(self, error: ApiForbiddenError) -> None:
+        """Publish a missing permission in the StoreClusters that could be listed."""
         problem = Problem(Reason.FORBIDDEN, f"the operator lacks a permission: {error}")
         for subject in self._cache.all(STORE_CLUSTER):
-            generation, now = subject["metadata"].get("generation", 0), timestamp(datetime.now(UTC))
-            self._statuses.set(
-                subject, with_problems(self._statuses.of(subject), [problem], generation=generation, now=now)
-            )
+            self._context.cluster_statuses.publish_problem(subject, problem)
         await self._statuses.flush()
 
     def _resources(self, key: Key) -> KubeResources:
@@ -209,8 +189,8 @@ class LeaderTerm:
             self._statuses,
             self._reader,
             cluster=key,
-            with_node_zones=self._clusters.with_node_zones,
-            describe=self._clusters.describe,
+            with_node_zones=self._context.cluster_statuses.with_node_zones,
+            describe=self._context.cluster_statuses.describe,
         )
 
     def _certificate_source(self, seed: bytes) -> CertificateSource:
@@ -221,17 +201,15 @@ class LeaderTerm:
             return CertManager(self._kube, settings.cert_manager)
         return OperatorAuthorities(seed, wall_clock=lambda: datetime.now(UTC))
 
-    def _unavailable(self, cluster: Key) -> bool:
-        return cluster in self._controllers.problems()
-
     def _fenced(self, error: FencedError) -> None:
         if not self._ended.done():
             self._ended.set_exception(error)
 
-    async def _until_deposed(self) -> None:
+    async def _until_fenced(self) -> None:
         await self._ended
 
     async def _certify_etcd(self) -> None:
+        """Apply the Secret with the certificate of the bundled etcd."""
         authority = self._etcd_authority
         if authority is None:
             return
@@ -250,11 +228,11 @@ class LeaderTerm:
         )
         await Applier(self._kube).apply(wanted)
 
-    # Seeing
+    # Watching
 
     async def _watch(self) -> None:
         watches = Watches(
-            self._watched,
+            [Watch(watched.kind, watched.selector) for watched in self._kinds],
             namespaces=self._settings.namespaces,
             configuration=lambda: load_configuration(self._settings.kubeconfig),
             deliver=self._deliver,
@@ -262,13 +240,25 @@ class LeaderTerm:
         await watches.run()
 
     def _deliver(self, kind: Kind, gone: bool, subject: Object) -> None:
-        self._vitals.saw_event(kind)
+        self._health.saw_event(kind)
         subject.setdefault("apiVersion", kind.api_version)
         subject.setdefault("kind", kind.name)
         if gone:
             self._cache.remove(kind, subject)
         else:
             self._cache.put(kind, subject)
+
+    def _changed(self, kind: Kind, before: Object | None, after: Object | None) -> None:
+        """Enqueue what a change in the cache affects."""
+        if after is None and before is not None:
+            self._reader.forget(before)
+        for effect in effects_of(self._cache, kind, before, after):
+            if isinstance(effect, Enqueue):
+                self._queues[effect.kind].add(effect.key)
+            else:
+                self._controllers.notify(effect.cluster, effect.table)
+
+    # Sweeping
 
     async def _sweep(self) -> None:
         while True:
@@ -277,84 +267,33 @@ class LeaderTerm:
                 await self._certify_etcd()
                 await self._sweep_once()
             except KubernetesError as error:
-                log.warning("nothing could be swept: %s", error)
+                log.warning("the sweep failed; retrying in %g s: %s", self._settings.sweep_seconds, error)
 
     async def _sweep_once(self) -> None:
-        """List everything, in case a watch has missed something; and look at everything."""
+        """List all objects, in case a watch has missed a change, and reconcile all of them."""
         first, self._swept = not self._swept, True
         missed = 0
-        for watch in self._watched:
-            for namespace in self._places(watch.kind):
-                listing = await self._kube.list(watch.kind, namespace, selector=watch.selector)
+        for watched in self._kinds:
+            for namespace in self._listed_namespaces(watched.kind):
+                listing = await self._kube.list(watched.kind, namespace, selector=watched.selector)
                 if not first:
-                    missed += await self._missed(watch.kind, listing.items)
-                self._cache.relist(watch.kind, listing.items, version=listing.version, namespace=namespace)
-        self._vitals.swept(missed=missed)
-        self._clusters.forget_applied()
-        for kind, queue in ((STORE_CLUSTER, self._cluster_queue), (TABLE, self._table_queue)):
-            for subject in self._cache.all(kind):
-                queue.add(key_of(subject))
+                    missed += await self._missed(watched.kind, listing.items)
+                self._cache.relist(watched.kind, listing.items, version=listing.version, namespace=namespace)
+        self._health.swept(missed=missed)
+        self._context.applier.forget()
+        for kind, queue in self._queues.items():
+            queue.add_all(map(key_of, self._cache.all(kind)))
 
-    def _places(self, kind: Kind) -> Sequence[str]:
+    def _listed_namespaces(self, kind: Kind) -> Sequence[str]:
         return self._settings.namespaces if kind.namespaced and self._settings.namespaces else ("",)
 
     async def _missed(self, kind: Kind, listed: Sequence[Object]) -> int:
-        """How many objects no watch tells of, even when it is given some time."""
-        newer = [subject for subject in listed if self._older(kind, subject)]
+        """Return how many changes no watch has delivered, even after some time."""
+        newer = [subject for subject in listed if self._is_stale(kind, subject)]
         if newer:
-            await asyncio.sleep(_LAG_SECONDS)
-        return sum(self._older(kind, subject) for subject in newer)
+            await asyncio.sleep(_WATCH_LAG_SECONDS)
+        return sum(self._is_stale(kind, subject) for subject in newer)
 
-    def _older(self, kind: Kind, subject: Object) -> bool:
+    def _is_stale(self, kind: Kind, subject: Object) -> bool:
         known = self._cache.get(kind, *key_of(subject))
         return known is None or version_of(known) < version_of(subject)
-
-    # Hearing
-
-    def _changed(self, kind: Kind, before: Object | None, after: Object | None) -> None:
-        """Something was seen to change: who has to look at what?"""
-        subject = after if after is not None else before
-        assert subject is not None
-        if after is None:
-            self._reader.forget(subject)
-        if not _matters(kind, before, after):
-            return
-        namespace, name = key_of(subject)
-        if kind == STORE_CLUSTER:
-            self._cluster_queue.add((namespace, name))
-            self._hear((namespace, name))
-            for table in self._cache.owned(TABLE, namespace, name):
-                self._table_queue.add(key_of(table))
-        elif kind == TABLE:
-            cluster = (namespace, str(subject["spec"].get("storeCluster", "")))
-            self._table_queue.add((namespace, name))
-            self._hear(cluster, name)
-            if after is None or "deletionTimestamp" in subject["metadata"]:
-                self._cluster_queue.add(cluster)
-        elif kind in _PARTS:
-            self._cluster_queue.add((namespace, subject["metadata"].get("labels", {}).get(STORE_CLUSTER_LABEL, "")))
-        elif kind == NODE:
-            for cluster_seen in self._cache.all(STORE_CLUSTER):
-                self._cluster_queue.add(key_of(cluster_seen))
-        else:
-            self._hear_of_part(namespace, str(subject["spec"].get("table", "")))
-
-    def _hear_of_part(self, namespace: str, table: str) -> None:
-        found = self._cache.get(TABLE, namespace, table)
-        if found is not None:
-            self._hear((namespace, str(found["spec"].get("storeCluster", ""))), table)
-            return
-        for cluster in self._cache.all(STORE_CLUSTER, namespace):  # that it is missing, anyone can say
-            self._hear(key_of(cluster), table)
-
-    def _hear(self, cluster: Key, table: str | None = None) -> None:
-        self._controllers.hear(cluster, table)
-
-
-def _matters(kind: Kind, before: Object | None, after: Object | None) -> bool:
-    """Whether a change is one; statuses of our own kinds are written by us alone."""
-    if before is None or after is None or kind in _PARTS:
-        return True
-    fields = ("finalizers", "deletionTimestamp", "annotations", "labels", "uid")
-    metadata = [[subject["metadata"].get(field) for field in fields] for subject in (before, after)]
-    return metadata[0] != metadata[1] or before.get("spec") != after.get("spec")

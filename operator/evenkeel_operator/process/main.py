@@ -1,4 +1,4 @@
-"""The command `evenkeel-operator`: errors a person can mend are one line, without a traceback."""
+"""Entry point of `evenkeel-operator`; prints an error that the user can fix as one line, without a traceback."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from collections.abc import Sequence
 
 from evenkeel.errors import EvenkeelError
 from evenkeel.runtime.log_setup import set_up_logs
-from evenkeel_operator.process.operator_process import operate
 from evenkeel_operator.process.operator_options import parse_options
+from evenkeel_operator.process.operator_process import operate
 
 __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run an operator; the exit status says whether anything was wrong."""
+    """Run an operator; return the exit status."""
     try:
         options = parse_options(sys.argv[1:] if arguments is None else arguments, os.environ)
         set_up_logs(level=options.log_level, form=options.log_format, operator=options.term.identity)
-        # It tells of every connection, and warns that signals are not its own, which is as it should be.
+        # It logs every connection, and warns that it does not handle signals.
         logging.getLogger("kopf").setLevel(logging.ERROR)
         asyncio.run(operate(options))
     except EvenkeelError as error:

@@ -1,4 +1,4 @@
-"""How the operator is: what its probes, its metrics and its status page tell."""
+"""Health of the operator, for its probes, metrics and status page."""
 
 from __future__ import annotations
 
@@ -14,71 +14,71 @@ from evenkeel.kube.object_kinds import Kind
 __all__ = ["HealthReport", "OperatorHealth"]
 
 _STUCK_SECONDS: Final = 300.0
-"""A key that has waited so long will wait for ever."""
+"""A key that has been due for so long is stuck."""
 _DEAF_SWEEPS: Final = 2
-"""So often in a row may a sweep find what no watch has told."""
+"""Number of consecutive sweeps with missed changes at which the watches count as broken."""
 
 
 class HealthReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A moment of the operator."""
+    """The state of the operator at one time."""
 
     leading: bool
     leader: str
     etcd: str
-    """Empty where it answers, else why not."""
+    """Why etcd does not answer; empty if it does."""
     etcd_full: str
-    """Why it refuses writes for lack of space; empty where it does not."""
+    """Why etcd rejects writes for lack of space; empty if it does not."""
     etcd_reliefs: int
-    """How often space was freed in it."""
+    """How often the operator freed space in etcd."""
     api_server: str
-    """Empty where it answers, else why not."""
+    """Why the API server does not answer; empty if it does."""
     crds: str | None
-    """Empty where they match the operator, else what to do; None where nobody knows."""
+    """What is wrong with the CRDs; empty if they match, None if that is unknown."""
     seconds_since_watch_event: float | None
     seconds_since_sweep: float | None
     oldest_seconds: float
-    """How long the longest-waiting key has waited."""
+    """For how long the longest-waiting key has been due."""
     deaf: int
-    """Sweeps in a row that found what no watch has told."""
+    """Consecutive sweeps that found changes that no watch delivered."""
 
 
 class OperatorHealth:
-    """Everybody notes here what they see; nobody asks anything of the outside."""
+    """Collects observations; makes no requests."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self.leading = False
         self.leader = ""
-        self.etcd = "not asked yet"
+        self.etcd = "not checked yet"
         self.etcd_full = ""
         self.etcd_reliefs = 0
-        self.api_server = "not asked yet"
+        self.api_server = "not checked yet"
         self.crds: str | None = None
         self.events: Counter[Kind] = Counter()
         self.requests: Counter[tuple[str, str, int]] = Counter()
-        """By verb, plural and answer."""
+        """By verb, plural and status code."""
         self.deaf = 0
         self.oldest: Callable[[], float] = lambda: 0.0
         self._watched: float | None = None
         self._swept: float | None = None
 
     def saw_event(self, kind: Kind) -> None:
-        """A watch has told something."""
+        """Count a watch event."""
         self.events[kind] += 1
         self._watched = self._now()
 
     def saw_request(self, verb: str, kind: Kind, status: int) -> None:
-        """The API server was asked."""
+        """Count a request to the API server; status 0 means that it did not answer."""
         self.requests[verb, kind.plural, status] += 1
-        self.api_server = "" if status else "it does not answer"
+        self.api_server = "" if status else "no answer"
 
     def swept(self, *, missed: int) -> None:
-        """Everything was listed; `missed` is what watches should have told and did not."""
+        """Note a sweep; `missed` is the number of changes that no watch delivered."""
         self._swept = self._now()
         self.deaf = self.deaf + 1 if missed else 0
 
     def report(self) -> HealthReport:
-        """This moment."""
+        """Return the current state."""
         return HealthReport(
             leading=self.leading,
             leader=self.leader,
@@ -94,18 +94,18 @@ class OperatorHealth:
         )
 
     def unhealthy(self) -> str:
-        """Why the process should be started anew; empty if it should not."""
+        """Return why the process should be restarted; empty if it should not."""
         report = self.report()
         if report.deaf >= _DEAF_SWEEPS:
-            return f"{report.deaf} sweeps in a row found changes that no watch has told"
+            return f"{report.deaf} consecutive sweeps found changes that no watch delivered"
         if report.oldest_seconds > _STUCK_SECONDS:
-            return f"something has waited for {report.oldest_seconds:.0f} s to be looked at"
+            return f"an object has waited for {report.oldest_seconds:.0f} s to be reconciled"
         return ""
 
     def unready(self) -> str:
-        """Why the operator cannot do its work; empty if it can."""
+        """Return why the operator cannot work; empty if it can."""
         if self.api_server:
             return f"API server: {self.api_server}"
         if self.etcd:
             return f"etcd: {self.etcd}"
-        return "" if self.leader else "nobody leads yet"
+        return "" if self.leader else "no replica leads yet"

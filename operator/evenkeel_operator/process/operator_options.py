@@ -1,4 +1,4 @@
-"""What the process is told by flags and environment."""
+"""Options of the process, from flags and environment."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from evenkeel.runtime.flags import LOG_FLAGS, Endpoint, Flag, Flags
 from evenkeel_operator.manifests.pod_settings import CertManagerSettings, PodSettings
 from evenkeel_operator.process.leader_term import LeaderTermSettings
 
-__all__ = ["Options", "parse_options"]
+__all__ = ["OperatorOptions", "parse_options"]
 
 _YES_NO: Final = ("yes", "no")
 _ISSUERS: Final = ("Issuer", "ClusterIssuer")
 
 
-class Options(Struct, frozen=True, kw_only=True):
-    """Everything the process is told."""
+class OperatorOptions(Struct, frozen=True, kw_only=True):
+    """All options of the process."""
 
     term: LeaderTermSettings
     lease: str
@@ -35,38 +35,38 @@ class Options(Struct, frozen=True, kw_only=True):
 
 
 _FLAGS: Final = (
-    Flag("kubeconfig", "how to reach the API server; by default as a pod does"),
-    Flag("own-namespace", "namespace of the operator itself, for its Lease and its Secret", None),
+    Flag("kubeconfig", "path to the kubeconfig; by default the pod's service account"),
+    Flag("own-namespace", "namespace of the operator itself, with its Lease and its Secret", None),
     Flag("namespaces", "namespaces to serve, separated by commas; by default all"),
-    Flag("identity", "name of this replica; by default the host's", socket.gethostname()),
-    Flag("lease", "name of the Lease that replicas elect their leader by", "evenkeel-operator"),
+    Flag("identity", "name of this replica; by default the host name", socket.gethostname()),
+    Flag("lease", "name of the Lease for leader election", "evenkeel-operator"),
     Flag("lease-seconds", "seconds after which a silent leader is replaced", "15"),
-    Flag("seed-secret", "Secret that certificates and tokens follow from; made where it is not there", "evenkeel-seed"),
-    Flag("nodes", "whether Nodes may be read, for zones and cordons", "yes", _YES_NO),
-    Flag("sweep-seconds", "how often everything is listed, in case a watch has missed something", "300"),
+    Flag("seed-secret", "Secret with the seed of certificates and access tokens; created if missing", "evenkeel-seed"),
+    Flag("nodes", "read Nodes, for zones and cordons", "yes", _YES_NO),
+    Flag("sweep-seconds", "interval at which all objects are listed, in case a watch has missed a change", "300"),
     Flag("http", "HOST:PORT for /healthz, /readyz, /metrics and /status", "127.0.0.1:7380"),
     *ETCD_FLAGS,
-    Flag("etcd-service", "Service of an etcd that the operator makes certificates for"),
-    Flag("etcd-note", "ConfigMap in which to note for etcd's members that it has been formed"),
-    Flag("store-image", "image of stores' pods", None),
-    Flag("store-command", "command of the container store", "evenkeel-store"),
-    Flag("pull-policy", "when images are pulled", "IfNotPresent", ("Always", "IfNotPresent", "Never")),
-    Flag("pull-secrets", "Secrets to pull images with, separated by commas"),
-    Flag("apart", "whether no two stores of a cluster may share a node", "yes", _YES_NO),
-    Flag("tls", "whether stores and clients speak TLS", "yes", _YES_NO),
-    Flag("certificates", "who signs for stores", "operator", ("operator", "cert-manager")),
-    Flag("issuer", "KIND/NAME of cert-manager's that signs; by default an authority of each StoreCluster's own"),
-    Flag("store-lease-seconds", "seconds after which a silent store is no longer registered", "6"),
-    Flag("store-log-level", "what stores log", "info", ("debug", "info", "warning", "error")),
+    Flag("etcd-service", "Service of an etcd for which the operator issues certificates"),
+    Flag("etcd-note", "ConfigMap in which to record for etcd's members that the cluster has been formed"),
+    Flag("store-image", "image of the store pods", None),
+    Flag("store-command", "command of the store container", "evenkeel-store"),
+    Flag("pull-policy", "image pull policy", "IfNotPresent", ("Always", "IfNotPresent", "Never")),
+    Flag("pull-secrets", "image pull Secrets, separated by commas"),
+    Flag("apart", "forbid two stores of a cluster on one node", "yes", _YES_NO),
+    Flag("tls", "use TLS between stores and clients", "yes", _YES_NO),
+    Flag("certificates", "issuer of store certificates", "operator", ("operator", "cert-manager")),
+    Flag("issuer", "KIND/NAME of the cert-manager issuer; by default each StoreCluster gets its own authority"),
+    Flag("store-lease-seconds", "seconds after which a silent store is deregistered", "6"),
+    Flag("store-log-level", "log level of stores", "info", ("debug", "info", "warning", "error")),
     *LOG_FLAGS,
 )
 
 
-def parse_options(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
-    """Read the flags, and what they leave open from the environment; InvalidInputError names the flag."""
-    about = "Keeps StoreClusters and Tables on Kubernetes at what their users want."
+def parse_options(arguments: Sequence[str], environment: Mapping[str, str]) -> OperatorOptions:
+    """Parse the flags, with defaults from the environment; InvalidInputError names the flag."""
+    about = "Reconciles StoreClusters and Tables on Kubernetes."
     flags = Flags(_FLAGS, arguments, environment, program="evenkeel-operator", about=about)
-    return Options(
+    return OperatorOptions(
         term=_term(flags),
         lease=flags.name("lease"),
         lease_seconds=flags.number("lease-seconds", float, least=2),
@@ -108,7 +108,7 @@ def _cert_manager(flags: Flags) -> CertManagerSettings | None:
         return None
     kind, _, name = flags.text("issuer").partition("/")
     if flags.text("issuer") and (kind not in _ISSUERS or not name):
-        raise InvalidInputError(f"--issuer {flags.text('issuer')!r}: not of the form {'/NAME or '.join(_ISSUERS)}/NAME")
+        raise InvalidInputError(f"--issuer {flags.text('issuer')!r}: allowed are {'/NAME and '.join(_ISSUERS)}/NAME")
     return CertManagerSettings(issuer_kind=kind, issuer=name)
 
 

@@ -1,7 +1,7 @@
-"""Candidate, leader, and the orderly end of both.
+"""One replica of the operator: a candidate, and at times the leader.
 
-Every replica serves probes and metrics and keeps an eye on etcd. One leads: it alone watches and changes anything. One
-that loses its Lease, or finds another's epoch in the metastore, ends its term and stands again.
+Every replica serves probes and metrics, and checks etcd. Only the leader watches and changes objects. A leader that
+loses its Lease, or finds a newer epoch in the metastore, ends its term and becomes a candidate again.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ from evenkeel.kube.kube_client import Kube
 from evenkeel.kube.kubeconfig import load_configuration
 from evenkeel.kube.object_kinds import CONFIG_MAP
 from evenkeel.metastore.etcd_maintenance import Maintenance, ReliefPace
-from evenkeel.runtime.http_server import Answer, HttpServer
+from evenkeel.runtime.http_server import HttpServer, Response
 from evenkeel_operator.identity.authority import Authority
 from evenkeel_operator.identity.metastore_connections import Metastores
 from evenkeel_operator.identity.seed import load_seed
-from evenkeel_operator.kube.crd_check import check_definitions
+from evenkeel_operator.kube.crd_check import check_crds
 from evenkeel_operator.kube.leader_lease import LeaseLock
 from evenkeel_operator.process.etcd_member import FORMED
 from evenkeel_operator.process.leader_term import LeaderTerm
-from evenkeel_operator.process.operator_metrics import Metrics
 from evenkeel_operator.process.operator_health import OperatorHealth
-from evenkeel_operator.process.operator_options import Options
+from evenkeel_operator.process.operator_metrics import OperatorMetrics
+from evenkeel_operator.process.operator_options import OperatorOptions
 
 __all__ = ["Operator", "operate"]
 
 log = logging.getLogger(__name__)
 
-_BETWEEN_TERMS: Final = 2.0
+_RETRY_SECONDS: Final = 2.0
 _PING_SECONDS: Final = 10.0
 _RELIEF_SECONDS: Final = 10.0
-_DEFINITIONS_SECONDS: Final = 300.0
+_CRD_CHECK_SECONDS: Final = 300.0
 _OWN_ETCD: Final = "metastore"
 
 
-async def operate(options: Options) -> None:
+async def operate(options: OperatorOptions) -> None:
     """Run until SIGTERM or SIGINT."""
-    asked = _signalled()
+    stop_requested = _on_signals()
     operator = Operator(options)
     running = asyncio.create_task(operator.run())
-    stop = asyncio.create_task(asked.wait())
+    stop = asyncio.create_task(stop_requested.wait())
     try:
         await asyncio.wait((running, stop), return_when=asyncio.FIRST_COMPLETED)
         if running.done():
@@ -64,7 +64,7 @@ async def operate(options: Options) -> None:
 class Operator:
     """One replica."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: OperatorOptions) -> None:
         self._options = options
         self.health = OperatorHealth()
         self._term: LeaderTerm | None = None
@@ -72,7 +72,7 @@ class Operator:
         self._settings = msgspec.structs.replace(options.term, identity=identity)
 
     async def run(self) -> None:
-        """Serve pages, and lead whenever that is possible."""
+        """Serve probes and metrics, and lead whenever this replica holds the Lease."""
         options = self._options
         configuration = await load_configuration(options.term.kubeconfig)
         kube = Kube(configuration, counted=self.health.saw_request)
@@ -96,10 +96,10 @@ class Operator:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._ping_etcd(metastores))
-                tasks.create_task(self._note_etcd(kube))
-                tasks.create_task(self._check_definitions(kube))
-                tasks.create_task(self._relieve_etcd(metastores))
-                await self._stand(kube, new_term)
+                tasks.create_task(self._record_etcd_formed(kube))
+                tasks.create_task(self._check_crds(kube))
+                tasks.create_task(self._free_etcd_space(metastores))
+                await self._campaign(kube, new_term)
         finally:
             await metastores.close()
 
@@ -108,11 +108,11 @@ class Operator:
             try:
                 return await load_seed(kube, self._settings.seed_secret, self._settings.own_namespace)
             except KubernetesError as error:
-                log.warning("nothing can be done without the seed: %s", error)
-                await asyncio.sleep(_BETWEEN_TERMS)
+                log.warning("cannot read the seed; retrying in %g s: %s", _RETRY_SECONDS, error)
+                await asyncio.sleep(_RETRY_SECONDS)
 
-    async def _stand(self, kube: Kube, new_term: Callable[[], LeaderTerm]) -> None:
-        """Lead, and stand again after every term."""
+    async def _campaign(self, kube: Kube, new_term: Callable[[], LeaderTerm]) -> None:
+        """Wait for the Lease, lead for a term, and start over."""
         while True:
             lock = LeaseLock(
                 kube,
@@ -121,18 +121,18 @@ class Operator:
                 identity=self._settings.identity,
                 duration=self._options.lease_seconds,
             )
-            async with self._told(lock):
+            async with self._publishing_leader(lock):
                 await lock.acquire()
                 try:
                     await self._lead(new_term(), lock)
                 except* EvenkeelError as group:
                     for error in _leaves(group):
-                        log.warning("this term is over: %s", error)
+                        log.warning("the term as leader has ended: %s", error)
                 finally:
                     self.health.leading = False
                     self._term = None
                     await asyncio.shield(lock.release())
-            await asyncio.sleep(_BETWEEN_TERMS)
+            await asyncio.sleep(_RETRY_SECONDS)
 
     async def _lead(self, term: LeaderTerm, lock: LeaseLock) -> None:
         self._term = term
@@ -142,8 +142,8 @@ class Operator:
             tasks.create_task(term.run())
 
     @contextlib.asynccontextmanager
-    async def _told(self, lock: LeaseLock) -> AsyncIterator[None]:
-        """Keep the vitals' leader what the Lease says."""
+    async def _publishing_leader(self, lock: LeaseLock) -> AsyncIterator[None]:
+        """Keep the leader in the health report up to date."""
 
         async def follow() -> None:
             while True:
@@ -166,73 +166,73 @@ class Operator:
             except EvenkeelError as error:
                 self.health.etcd = str(error)
                 if isinstance(error, ClusterMismatchError):
-                    # Each StoreCluster's status tells whether it is the right one for it.
+                    # The status of each StoreCluster reports whether this etcd is the one that it followed.
                     await metastores.own().forget()
-                await asyncio.sleep(_BETWEEN_TERMS)
+                await asyncio.sleep(_RETRY_SECONDS)
 
-    async def _note_etcd(self, kube: Kube) -> None:
-        """Once etcd answers, note that for its members: one that comes with an empty volume must not begin anew."""
+    async def _record_etcd_formed(self, kube: Kube) -> None:
+        """Record that etcd has answered: from then on no member with an empty volume may form a new cluster."""
         name, namespace = self._settings.etcd_note, self._settings.own_namespace
         while name:
             if not self.health.etcd:
                 try:
                     await kube.merge(CONFIG_MAP, name, namespace, {"data": {FORMED: "true"}})
                 except KubernetesError as error:
-                    log.warning("that etcd is formed cannot be noted: %s", error)
+                    log.warning("cannot record that etcd has been formed; retrying: %s", error)
                 else:
                     return
-            await asyncio.sleep(_BETWEEN_TERMS)
+            await asyncio.sleep(_RETRY_SECONDS)
 
-    async def _check_definitions(self, kube: Kube) -> None:
-        """Say at the start, and once more when it changes, whether the CRDs are of this release."""
+    async def _check_crds(self, kube: Kube) -> None:
+        """Report CRDs of another release, at the start and when the result changes."""
         while True:
             try:
-                found = await check_definitions(kube)
+                found = await check_crds(kube)
             except KubernetesError as error:
-                log.info("the CRDs cannot be checked now: %s", error)
-                await asyncio.sleep(_BETWEEN_TERMS)
+                log.info("cannot check the CRDs; retrying in %g s: %s", _RETRY_SECONDS, error)
+                await asyncio.sleep(_RETRY_SECONDS)
                 continue
             if found and found != self.health.crds:
                 log.warning("%s", found)
             self.health.crds = found
             if found is None:
                 return
-            await asyncio.sleep(_DEFINITIONS_SECONDS)
+            await asyncio.sleep(_CRD_CHECK_SECONDS)
 
-    async def _relieve_etcd(self, metastores: Metastores) -> None:
-        """Where the bundled etcd has used up its quota, free space; whose etcd it is otherwise has to do that."""
+    async def _free_etcd_space(self, metastores: Metastores) -> None:
+        """Free space in the bundled etcd when its quota is used up; the owner of an external etcd does that."""
         pace = ReliefPace()
         while self._settings.etcd_note:
             await asyncio.sleep(_RELIEF_SECONDS)
             if not pace.due() or not self.health.etcd_full or not self.health.leading:
                 continue
-            log.warning("etcd has used up its quota: it is compacted and defragmented, one member after the other")
+            log.warning("etcd has used up its space quota; compacting and defragmenting one member at a time")
             try:
                 async with Maintenance(metastores.own_settings()) as maintenance:
                     self.health.etcd_reliefs += await maintenance.relieve()
                 self.health.etcd_full = await metastores.own().full()
             except EvenkeelError as error:
-                log.warning("etcd still refuses writes: %s", error)
+                log.warning("cannot free space in etcd: %s", error)
             pace.attempted()
 
     def _figures(self) -> dict[str, float]:
         return self._term.figures() if self._term is not None else {}
 
-    def _pages(self) -> dict[str, Callable[[], Answer]]:
-        health, metrics = self.health, Metrics(self.health, self._figures)
+    def _pages(self) -> dict[str, Callable[[], Response]]:
+        health, metrics = self.health, OperatorMetrics(self.health, self._figures)
 
-        def judged(why: Callable[[], str], good: bytes) -> Callable[[], Answer]:
-            def page() -> Answer:
-                words = why()
-                return Answer(503, f"{words}\n".encode()) if words else Answer(200, good)
+        def probe(why: Callable[[], str], good: bytes) -> Callable[[], Response]:
+            def page() -> Response:
+                problem = why()
+                return Response(503, f"{problem}\n".encode()) if problem else Response(200, good)
 
             return page
 
         return {
-            "/healthz": judged(health.unhealthy, b"alive\n"),
-            "/readyz": judged(health.unready, b"ready\n"),
-            "/metrics": lambda: Answer(200, metrics.render(), "text/plain; version=0.0.4; charset=utf-8"),
-            "/status": lambda: Answer(200, msgspec.json.encode(health.report()), "application/json"),
+            "/healthz": probe(health.unhealthy, b"alive\n"),
+            "/readyz": probe(health.unready, b"ready\n"),
+            "/metrics": lambda: Response(200, metrics.render(), "text/plain; version=0.0.4; charset=utf-8"),
+            "/status": lambda: Response(200, msgspec.json.encode(health.report()), "application/json"),
         }
 
 
@@ -243,8 +243,8 @@ def _leaves(group: BaseExceptionGroup[EvenkeelError]) -> list[EvenkeelError]:
     return found
 
 
-def _signalled() -> asyncio.Event:
-    asked = asyncio.Event()
+def _on_signals() -> asyncio.Event:
+    requested = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, asked.set)
-    return asked
+        asyncio.get_running_loop().add_signal_handler(number, requested.set)
+    return requested

@@ -2,8 +2,8 @@
 
 Run it as `python -m evenkeel_operator.process.uninstall_guard NAMESPACES`.
 
-The chart runs it before anything is taken away. Without an operator nobody would take the finalizers off, so that not
-even the namespace could be deleted.
+The chart runs it before it deletes anything. Without an operator the finalizers would stay, and not even the namespace
+could be deleted.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ __all__ = ["main", "remaining"]
 
 
 async def remaining(kube: Kube, namespaces: Sequence[str]) -> list[str]:
-    """What is left that has data, in these namespaces or in all."""
+    """Return the Tables and StoreClusters in these namespaces, or in all."""
     found: list[str] = []
     for kind in (TABLE, STORE_CLUSTER):
         for namespace in namespaces or ("",):
-            there = map(key_of, (await kube.list(kind, namespace)).items)
-            found += (f"{kind.name} {place}/{name}" for place, name in there)
+            keys = map(key_of, (await kube.list(kind, namespace)).items)
+            found += (f"{kind.name} {place}/{name}" for place, name in keys)
     return found
 
 
-async def _ask(namespaces: Sequence[str]) -> list[str]:
+async def _remaining(namespaces: Sequence[str]) -> list[str]:
     kube = Kube(await load_configuration(None))
     try:
         return await remaining(kube, namespaces)
@@ -40,15 +40,15 @@ async def _ask(namespaces: Sequence[str]) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """0 where nothing is left."""
+    """Return 0 if none exists."""
     namespaces = tuple(filter(None, ",".join(arguments).split(",")))
     try:
-        left = asyncio.run(_ask(namespaces))
+        left = asyncio.run(_remaining(namespaces))
     except EvenkeelError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     for name in left:
-        print(f"{name} is still there: delete it first, or leave it behind by `helm uninstall --no-hooks`")
+        print(f"{name} still exists; delete it first, or keep it with `helm uninstall --no-hooks`")
     return 1 if left else 0
 
 

@@ -1,4 +1,4 @@
-"""A controller for the tables of each StoreCluster, for as long as the StoreCluster is there."""
+"""Runs one table controller (`evenkeel.controller`) for each StoreCluster."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from evenkeel.protocol.keys import Keys
 from evenkeel_operator.kube.object_cache import Key
 from evenkeel_operator.reconcilers.kube_resources import KubeResources
 
-__all__ = ["Controllers"]
+__all__ = ["ClusterControllers"]
 
 log = logging.getLogger(__name__)
 
@@ -30,8 +30,8 @@ class _Running(NamedTuple):
     task: asyncio.Task[None]
 
 
-class Controllers:
-    """Starts, restarts and ends controllers."""
+class ClusterControllers:
+    """Starts, restarts and stops controllers."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Controllers:
         resources: Callable[[Key], KubeResources],
         fenced: Callable[[FencedError], None],
     ) -> None:
-        """`deposed` is told when another operator has taken over."""
+        """`fenced` is called when another operator has taken over."""
         self._holder = holder
         self._metastore = metastore
         self._resources = resources
@@ -49,69 +49,69 @@ class Controllers:
         self._running: dict[Key, _Running] = {}
 
     async def ensure(self, cluster: StoreCluster) -> None:
-        """Have a controller for the StoreCluster, and another one where etcd is asked for in other words."""
+        """Start the controller of a StoreCluster; restart it if its connection to etcd has changed."""
         key = (cluster.metadata.namespace, cluster.metadata.name)
         metastore = await self._metastore(cluster)
         if key in self._running:
             if self._running[key].metastore is metastore:
                 return
-            await self.dismiss(key)
+            await self.stop(key)
         resources = self._resources(key)
         keys = Keys(namespace=cluster.metadata.namespace, store_cluster=cluster.metadata.name)
         controller = Controller(metastore, keys=keys, resources=resources, holder=self._holder)
-        task = asyncio.create_task(self._keep(key, controller), name=f"controller of {cluster.key}")
+        task = asyncio.create_task(self._run(key, controller), name=f"controller of {cluster.key}")
         self._running[key] = _Running(metastore, resources, controller, task)
 
-    async def dismiss(self, key: Key) -> None:
-        """End the controller of a StoreCluster, if there is one."""
+    async def stop(self, key: Key) -> None:
+        """Stop the controller of a StoreCluster, if it runs."""
         running = self._running.pop(key, None)
         if running is not None:
             running.task.cancel()
             await asyncio.gather(running.task, return_exceptions=True)
 
     async def close(self) -> None:
-        """End all of them."""
+        """Stop all controllers."""
         for key in list(self._running):
-            await self.dismiss(key)
+            await self.stop(key)
 
-    def hear(self, key: Key, table: str | None = None) -> None:
-        """A table of the StoreCluster has changed, or something that concerns all of them."""
+    def notify(self, key: Key, table: str | None = None) -> None:
+        """Notify a controller that a table has changed, or (None) something that concerns all its tables."""
         if key in self._running:
-            self._running[key].resources.hear(table)
+            self._running[key].resources.notify(table)
 
     def last_status(self, key: Key) -> StoreClusterStatus | None:
-        """What the controller last said of the StoreCluster."""
+        """Return the status that the controller last wrote for its StoreCluster."""
         return self._running[key].resources.last_status if key in self._running else None
 
     def assignments(self, key: Key) -> Iterable[KeyValue] | None:
-        """Every key that says who holds or will hold a partition of the StoreCluster's; None where nobody watches."""
+        """Return every key that places a partition on stores, now or planned; None if etcd is not followed."""
         return self._running[key].controller.assignments() if key in self._running else None
 
     def following(self, key: Key) -> bool:
-        """Whether the StoreCluster's own etcd is followed, so that what it does not name is not there."""
+        """Whether the controller follows the StoreCluster's own etcd, so that a missing key means absence."""
         return key in self._running and self._running[key].controller.assignments() is not None
 
     def epoch(self, key: Key) -> Epoch | None:
-        """What writes for a StoreCluster have to compare; None where nobody is in charge of it yet."""
+        """Return the epoch that fences writes for a StoreCluster; None before the controller has acquired it."""
         return self._running[key].controller.epoch if key in self._running else None
 
     def problems(self) -> dict[Key, str]:
-        """By StoreCluster: why its controller can do nothing at the moment."""
+        """Return, by StoreCluster, why its controller cannot work at the moment."""
         return {key: found.controller.problem for key, found in self._running.items() if found.controller.problem}
 
     def dropped(self) -> int:
-        """How many deleted tables there are whose data is kept."""
+        """Return the number of deleted tables whose data is kept."""
         return sum(found.controller.dropped for found in self._running.values())
 
     def busy(self) -> int:
-        """How many have something to look at now."""
-        return sum(not found.controller.at_rest for found in self._running.values())
+        """Return the number of controllers with work to do."""
+        return sum(not found.controller.idle for found in self._running.values())
 
     def __len__(self) -> int:
         return len(self._running)
 
-    async def _keep(self, key: Key, controller: Controller) -> None:
-        """Run the controller again whenever it fails: what it knew is in the metastore."""
+    async def _run(self, key: Key, controller: Controller) -> None:
+        """Run a controller, and restart it after a failure: its state is in the metastore."""
         while True:
             try:
                 await controller.run()
@@ -119,5 +119,5 @@ class Controllers:
                 self._fenced(error)
                 return
             except Exception:
-                log.exception("the controller of %s/%s failed and starts again", *key)
+                log.exception("the controller of %s/%s failed; restarting it in %g s", *key, _RESTART_SECONDS)
             await asyncio.sleep(_RESTART_SECONDS)

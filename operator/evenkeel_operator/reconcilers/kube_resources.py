@@ -1,8 +1,7 @@
-"""The resources of one StoreCluster, as the controller asks for them: read from the cache, written through to it."""
+"""The resources of one StoreCluster for its controller: reads the cache, writes to the API server and the cache."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -15,18 +14,26 @@ from evenkeel.controller.resources_api import Status, WithStatus
 from evenkeel.errors import ApiConflictError, InvalidInputError, KubernetesError
 from evenkeel.kube.kube_client import Kube
 from evenkeel.kube.object_kinds import REBALANCE_PLAN, RESOURCE_KINDS, STORE_CLUSTER, TABLE, Kind, Object
-from evenkeel.model.resource_base import ObjectMeta, struck_off
-from evenkeel.model.resource_loading import Resource
 from evenkeel.model.partitionassignment import PartitionAssignment
 from evenkeel.model.quantities import Duration
 from evenkeel.model.rebalanceplan import RebalancePlan
+from evenkeel.model.resource_base import ObjectMeta, without_entry
+from evenkeel.model.resource_loading import Resource
 from evenkeel.model.storecluster import MetastoreOverride, StoreCluster, StoreClusterSpec, StoreClusterStatus
 from evenkeel.model.table import DEFAULT_UNDELETE_FOR, Table, TableSpec
+from evenkeel.runtime.work_queue import WorkQueue
+from evenkeel_operator.kube.kube_status_writer import KubeStatusWriter
 from evenkeel_operator.kube.object_cache import Cache, Key
 from evenkeel_operator.kube.resource_reader import FINALIZER, Reader
-from evenkeel_operator.kube.kube_status_writer import StatusWriter
 
-__all__ = ["KubeResources", "claim", "deleted_table", "release", "status_document", "unreadable_cluster"]
+__all__ = [
+    "KubeResources",
+    "add_finalizer",
+    "deleted_table",
+    "remove_finalizer",
+    "status_document",
+    "unreadable_cluster",
+]
 
 log = logging.getLogger(__name__)
 
@@ -42,58 +49,54 @@ class KubeResources:
         self,
         kube: Kube,
         cache: Cache,
-        statuses: StatusWriter,
+        statuses: KubeStatusWriter,
         reader: Reader,
         *,
         cluster: Key,
         with_node_zones: Callable[[StoreCluster], StoreCluster],
         describe: Callable[[StoreCluster, StoreClusterStatus], StoreClusterStatus],
     ) -> None:
-        """`seen_as` adds what the operator knows of a StoreCluster's stores, `describe` what it knows of its pods."""
+        """`with_node_zones` adds zones to a StoreCluster, `describe` adds the state of its pods to its status."""
         self._kube = kube
         self._cache = cache
         self._statuses = statuses
         self._reader = reader
         self._namespace, self._name = cluster
-        self._seen_as = with_node_zones
+        self._with_node_zones = with_node_zones
         self._describe = describe
         self.last_status: StoreClusterStatus | None = None
-        """What the controller last said of the StoreCluster."""
+        """The status that the controller last wrote for the StoreCluster."""
         self._readable: StoreCluster | None = None
-        """The StoreCluster as it was when it could last be read."""
-        self._news: dict[str | None, None] = {None: None}
-        self._heard = asyncio.Event()
-        self._heard.set()
+        """The StoreCluster with its last valid spec."""
+        self._changed = WorkQueue[str | None]()
+        self._changed.add(None)
 
-    # Listening
+    # Changes
 
-    def hear(self, table: str | None = None) -> None:
-        """A table has changed, or something that concerns all of them."""
-        self._news[table] = None
-        self._heard.set()
+    def notify(self, table: str | None = None) -> None:
+        """Enqueue a table that has changed, or (None) a change that concerns all tables."""
+        self._changed.add(table)
 
     async def changes(self) -> AsyncIterator[str | None]:
-        """What to look at again: a table by its name, or everything (None), as at the beginning."""
+        """Yield what to reconcile: a table by its name, or everything (None), as at the start."""
         while True:
-            await self._heard.wait()
-            self._heard.clear()
-            news, self._news = self._news, {}
-            for name in [None] if None in news else news:
+            due = list(await self._changed.take_all())
+            for name in [None] if None in due else due:
                 yield name
 
     # Reading
 
     async def store_cluster(self) -> StoreCluster | None:
-        """The StoreCluster itself; None where there is none."""
+        """Return the StoreCluster; None if it does not exist."""
         subject = self._cache.get(STORE_CLUSTER, self._namespace, self._name)
         cluster = None if subject is None else self._read_cluster(subject)
         if cluster is None or self.last_status is None:
             return cluster
-        # What the operator added to it is no concern of the controller's.
+        # The controller does not see what the operator added to its status.
         return cluster.model_copy(update={"status": self.last_status})
 
     def _read_cluster(self, subject: Object) -> StoreCluster | None:
-        """The StoreCluster; where what it says now cannot be read, what it said before stays in force."""
+        """Return the StoreCluster; if its spec is invalid, the previous one stays in force."""
         try:
             self._readable = self._reader.read(StoreCluster, subject)
         except InvalidInputError:
@@ -101,30 +104,30 @@ class KubeResources:
             if known is None or known.metadata.uid != subject["metadata"]["uid"]:
                 return None
         assert self._readable is not None
-        return self._seen_as(self._readable)
+        return self._with_node_zones(self._readable)
 
     async def tables(self) -> Sequence[Table]:
-        """Its tables, those that are being deleted included."""
+        """Return its tables, including those being deleted."""
         found = (self._table(subject) for subject in self._cache.owned(TABLE, self._namespace, self._name))
         return [table for table in found if table is not None]
 
     async def table(self, name: str) -> Table | None:
-        """One of its tables."""
+        """Return one of its tables."""
         subject = self._cache.get(TABLE, self._namespace, name)
         if subject is None or subject["spec"].get("storeCluster") != self._name:
             return None
         return self._table(subject)
 
-    async def knows(self, table: str) -> bool:
-        """Whether there is a table of that name, whoever has it."""
+    async def table_exists(self, table: str) -> bool:
+        """Whether a table of that name exists, in any StoreCluster."""
         return self._cache.get(TABLE, self._namespace, table) is not None
 
     async def assignments(self, table: str) -> Sequence[PartitionAssignment]:
-        """The PartitionAssignments of a table, in order."""
+        """Return the PartitionAssignments of a table, in order."""
         return sorted(self._owned(PartitionAssignment, table), key=lambda found: found.spec.from_)
 
     async def plans(self, table: str) -> Sequence[RebalancePlan]:
-        """The RebalancePlans of a table, by name."""
+        """Return the RebalancePlans of a table, by name."""
         return self._owned(RebalancePlan, table)
 
     def _owned(self, kind: type[R], table: str) -> list[R]:
@@ -137,7 +140,7 @@ class KubeResources:
         return found
 
     def _table(self, subject: Object) -> Table | None:
-        """The table, once its finalizer is there: no data before that, or it might never be deleted."""
+        """Return the table once it has its finalizer; data created before that might never be deleted."""
         metadata = subject["metadata"]
         if FINALIZER not in metadata.get("finalizers", ()):
             return None
@@ -151,7 +154,7 @@ class KubeResources:
     # Writing
 
     async def set_status(self, resource: WithStatus, status: Status) -> None:
-        """Write a status soon; nothing happens where the resource is gone."""
+        """Enqueue a status to be written, unless the resource is gone."""
         metadata = resource.metadata
         subject = self._cache.get(RESOURCE_KINDS[type(resource)], metadata.namespace, metadata.name)
         if subject is None or subject["metadata"]["uid"] != metadata.uid:
@@ -164,7 +167,7 @@ class KubeResources:
         self._reader.set(subject, self._statuses.set(subject, written), status)
 
     async def ensure(self, resource: PartitionAssignment | RebalancePlan) -> None:
-        """Make a resource that the controller itself wants, where it is not there."""
+        """Create a resource that the controller needs, if it does not exist."""
         kind = RESOURCE_KINDS[type(resource)]
         table = self._cache.get(TABLE, self._namespace, resource.spec.table)
         if table is None or self._cache.get(kind, self._namespace, resource.metadata.name) is not None:
@@ -172,12 +175,12 @@ class KubeResources:
         try:
             self._cache.put(kind, await self._kube.create(_child(kind, resource, table)))
         except ApiConflictError:
-            log.debug("%s %s is there already", kind.name, resource.metadata.name)
+            log.debug("%s %s exists already", kind.name, resource.metadata.name)
         except KubernetesError as error:
-            self._put_off(resource.spec.table, error)
+            self._retry_later(resource.spec.table, error)
 
     async def remove(self, plan: RebalancePlan) -> None:
-        """Take away an object of a plan that is long over."""
+        """Delete the object of an old plan."""
         subject = self._cache.get(REBALANCE_PLAN, self._namespace, plan.metadata.name)
         if subject is None:
             return
@@ -185,39 +188,39 @@ class KubeResources:
             await self._kube.delete(REBALANCE_PLAN, plan.metadata.name, self._namespace)
             self._cache.remove(REBALANCE_PLAN, subject)
         except KubernetesError as error:
-            self._put_off(plan.spec.table, error)
+            self._retry_later(plan.spec.table, error)
 
     async def create(self, table: Table) -> None:
-        """Make a Table again that was deleted; its finalizer and its data follow as with any other."""
+        """Recreate a deleted Table, unless one of that name exists."""
         try:
             self._cache.put(TABLE, await self._kube.create(table.document()))
         except ApiConflictError:
-            log.debug("Table %s is there already", table.metadata.name)
+            log.debug("Table %s exists already", table.metadata.name)
 
-    async def strike_off(self, annotation: str, entry: str) -> None:
-        """Take an entry off an annotation of the StoreCluster."""
+    async def remove_from_annotation(self, annotation: str, entry: str) -> None:
+        """Remove an entry from an annotation of the StoreCluster that has a comma-separated list."""
         subject = self._cache.get(STORE_CLUSTER, self._namespace, self._name)
         if subject is None:
             return
         metadata = subject["metadata"]
-        left = struck_off((metadata.get("annotations") or {}).get(annotation, ""), entry) or None
+        left = without_entry((metadata.get("annotations") or {}).get(annotation, ""), entry) or None
         patch = {"metadata": {"resourceVersion": metadata["resourceVersion"], "annotations": {annotation: left}}}
         self._cache.put(STORE_CLUSTER, await self._kube.merge(STORE_CLUSTER, self._name, self._namespace, patch))
 
-    async def gone(self, table: Table) -> None:
-        """Nothing is left of a table: let the resource go; those made for it follow by their owner."""
+    async def finalize(self, table: Table) -> None:
+        """Remove the finalizer of a Table; its PartitionAssignments and RebalancePlans are garbage-collected."""
         try:
-            await release(self._kube, self._cache, TABLE, (self._namespace, table.metadata.name))
+            await remove_finalizer(self._kube, self._cache, TABLE, (self._namespace, table.metadata.name))
         except KubernetesError as error:
-            self._put_off(table.metadata.name, error)
+            self._retry_later(table.metadata.name, error)
 
-    def _put_off(self, table: str, error: KubernetesError) -> None:
-        log.warning("table %s/%s is looked at again: %s", self._namespace, table, error)
-        asyncio.get_running_loop().call_later(_RETRY, self.hear, table)
+    def _retry_later(self, table: str, error: KubernetesError) -> None:
+        log.warning("reconciling table %s/%s again in %g s: %s", self._namespace, table, _RETRY, error)
+        self._changed.add(table, after=_RETRY)
 
 
-async def release(kube: Kube, cache: Cache, kind: Kind, key: Key) -> None:
-    """Take our finalizer off an object, if it is still there."""
+async def remove_finalizer(kube: Kube, cache: Cache, kind: Kind, key: Key) -> None:
+    """Remove the operator's finalizer from an object, if both still exist."""
     subject = cache.get(kind, *key)
     finalizers: list[str] = subject["metadata"].get("finalizers", []) if subject is not None else []
     if subject is None or FINALIZER not in finalizers:
@@ -225,8 +228,8 @@ async def release(kube: Kube, cache: Cache, kind: Kind, key: Key) -> None:
     await _set_finalizers(kube, cache, kind, subject, lambda before: [name for name in before if name != FINALIZER])
 
 
-async def claim(kube: Kube, cache: Cache, kind: Kind, subject: Object) -> None:
-    """Put our finalizer on an object."""
+async def add_finalizer(kube: Kube, cache: Cache, kind: Kind, subject: Object) -> None:
+    """Add the operator's finalizer to an object."""
     await _set_finalizers(kube, cache, kind, subject, lambda before: list({*before, FINALIZER}))
 
 
@@ -247,7 +250,7 @@ async def _set_finalizers(
                 return
             subject = found
     else:
-        raise ApiConflictError(f"{kind.name} {namespace}/{name} is changed all the time; its finalizer waits")
+        raise ApiConflictError(f"{kind.name} {namespace}/{name} changed during every attempt to set its finalizer")
     if "deletionTimestamp" in after["metadata"] and not after["metadata"].get("finalizers"):
         cache.remove(kind, after)
     else:
@@ -255,7 +258,7 @@ async def _set_finalizers(
 
 
 def status_document(status: Status) -> Object:
-    """A status as the API server takes it."""
+    """Return a status as a document for the API server."""
     written: Object = status.model_dump(mode="json", by_alias=True, exclude_none=True)
     return written
 
@@ -274,16 +277,16 @@ def _child(kind: Kind, resource: PartitionAssignment | RebalancePlan, table: Obj
 
 
 def deleted_table(reader: Reader, subject: Object) -> Table:
-    """A Table that is being deleted, whether or not its spec can be read."""
+    """Return a Table that is being deleted, even if its spec is invalid."""
     try:
         return reader.read(Table, subject)
     except InvalidInputError:
-        return _unreadable(subject)
+        return _unreadable_table(subject)
 
 
-def _unreadable(subject: Object) -> Table:
-    """A table that is to be dropped, whatever its spec says: who it is, is all that takes."""
-    # Whoever wrote Retain meant it, whatever else is wrong with the spec.
+def _unreadable_table(subject: Object) -> Table:
+    """Return a Table with an invalid spec, with what is needed to drop it."""
+    # Retain is respected, whatever else is invalid.
     policy = "Retain" if subject["spec"].get("deletionPolicy") == "Retain" else "Delete"
     known: dict[str, Any] = {
         "store_cluster": subject["spec"].get("storeCluster", ""),
@@ -292,7 +295,7 @@ def _unreadable(subject: Object) -> Table:
         "undelete_for": _undelete_for(subject["spec"].get("undeleteFor")),
     }
     spec = TableSpec.model_construct(**known)
-    return Table.model_construct(metadata=_parting(subject), spec=spec, status=None)
+    return Table.model_construct(metadata=_deletion_metadata(subject), spec=spec, status=None)
 
 
 def _undelete_for(written: Any) -> Duration:
@@ -301,7 +304,7 @@ def _undelete_for(written: Any) -> Duration:
 
 
 def unreadable_cluster(subject: Object) -> StoreCluster:
-    """A StoreCluster that is to go, whatever its spec says: who it is, and where its keys are."""
+    """Return a StoreCluster with an invalid spec, with what is needed to delete it."""
     try:
         metastore = MetastoreOverride.model_validate_json(msgspec.json.encode(subject["spec"].get("metastore")))
     except ValidationError:
@@ -309,11 +312,11 @@ def unreadable_cluster(subject: Object) -> StoreCluster:
     paused = subject["spec"].get("paused") is True
     known: dict[str, Any] = {"stores": 1, "metastore": metastore, "paused": paused}
     spec = StoreClusterSpec.model_construct(**known)
-    return StoreCluster.model_construct(metadata=_parting(subject), spec=spec, status=None)
+    return StoreCluster.model_construct(metadata=_deletion_metadata(subject), spec=spec, status=None)
 
 
-def _parting(subject: Object) -> ObjectMeta:
-    """What is asked of the metadata of an object that is being deleted."""
+def _deletion_metadata(subject: Object) -> ObjectMeta:
+    """Return the metadata that the deletion of an object uses."""
     metadata = subject["metadata"]
     return ObjectMeta(
         name=metadata["name"],

@@ -1,7 +1,7 @@
-"""What the operator alone can say in a status: of pods, of missing permissions, of specs that cannot be read.
+"""Conditions that only the operator can report: pods, missing permissions, invalid specs.
 
-The controller speaks of what the metastore knows. Both end up in the same conditions, and a condition keeps its time
-for as long as what it says of the whole stays the same, whoever says it.
+The controller reports what the metastore knows, in the same conditions. A condition keeps its transition time while the
+combined status stays the same.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from evenkeel.model.conditions import (
     with_kstatus,
 )
 from evenkeel.model.storecluster import StoreCluster, StoreClusterStatus
-from evenkeel.reconcile.partition_status import Problem
+from evenkeel.reconcile.readiness import Problem
 from evenkeel.versions import FIRST
 
 __all__ = ["PodFacts", "pod_problem", "ready_pod", "with_pod_facts", "with_problems"]
@@ -32,16 +32,16 @@ _WAITING = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "CrashLoopBa
 
 
 class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the operator knows of a StoreCluster's pods."""
+    """The state of a StoreCluster's pods."""
 
     selector: str = ""
     pods: int = 0
     ready: int = 0
     zones_from: Literal["Nodes", "Overrides", "None"] | None = None
     waiting: str = ""
-    """What has to happen before all is well, though nothing is wrong."""
+    """What is still expected to become ready, though nothing is wrong."""
     outdated: int = 0
-    """Pods that are to be replaced, because the StatefulSet wants others."""
+    """Number of pods of an older template."""
     problems: tuple[Problem, ...] = ()
     paused: bool = False
 
@@ -49,10 +49,10 @@ class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
 def with_pod_facts(
     cluster: StoreCluster, status: StoreClusterStatus, facts: PodFacts, *, before: StoreClusterStatus | None, now: str
 ) -> StoreClusterStatus:
-    """The controller's status with what is known of the pods laid over it; `before` is what is published now."""
-    told = {entry.type: entry for entry in status.conditions}
-    told |= {entry.type: entry for entry in list(_conditions(cluster, facts, told, now=now))}
-    conditions = merge_conditions(before.conditions if before is not None else (), told.values())
+    """Combine the controller's status with the state of the pods; `before` is the published status."""
+    reported = {entry.type: entry for entry in status.conditions}
+    reported |= {entry.type: entry for entry in list(_conditions(cluster, facts, reported, now=now))}
+    conditions = merge_conditions(before.conditions if before is not None else (), reported.values())
     return status.model_copy(
         update={
             "stores": facts.pods,
@@ -65,48 +65,48 @@ def with_pod_facts(
 
 
 def _conditions(
-    cluster: StoreCluster, facts: PodFacts, told: Mapping[str, Condition], *, now: str
+    cluster: StoreCluster, facts: PodFacts, reported: Mapping[str, Condition], *, now: str
 ) -> Iterable[Condition]:
     generation = cluster.metadata.generation
-    ready = told.get("Ready")
+    ready = reported.get("Ready")
     refused = next((problem for problem in facts.problems if problem.reason in STALLING), None)
     if refused is not None and (ready is None or ready.status == "True"):
-        words = f"generation {generation} is not carried out: {refused.message}"
-        yield condition("Ready", False, refused.reason, words, now=now, generation=generation)
+        message = f"generation {generation} is not applied: {refused.message}"
+        yield condition("Ready", False, refused.reason, message, now=now, generation=generation)
     elif facts.ready < cluster.spec.stores and (ready is None or ready.status == "True"):
-        words = f"{facts.ready} of {cluster.spec.stores} pods are ready"
+        message = f"{facts.ready} of {cluster.spec.stores} pods are ready"
         yield condition(
-            "Ready", False, Reason.STORES_NOT_READY, _joined(words, facts.waiting), now=now, generation=generation
+            "Ready", False, Reason.STORES_NOT_READY, _joined(message, facts.waiting), now=now, generation=generation
         )
-    degraded = told.get("Degraded")
+    degraded = reported.get("Degraded")
     if facts.problems:
         own = degraded.message if degraded is not None and degraded.status == "True" else ""
-        words = _joined(*(problem.message for problem in facts.problems), own)
-        yield condition("Degraded", True, facts.problems[0].reason, words, now=now, generation=generation)
+        message = _joined(*(problem.message for problem in facts.problems), own)
+        yield condition("Degraded", True, facts.problems[0].reason, message, now=now, generation=generation)
     elif degraded is None:
         yield condition("Degraded", False, Reason.AS_EXPECTED, "", now=now, generation=generation)
     if facts.outdated and not facts.paused:
-        words = f"{facts.outdated} of {facts.pods} pods are replaced, one by one"
-        yield condition("Progressing", True, Reason.RECONCILING, words, now=now, generation=generation)
+        message = f"replacing {facts.outdated} of {facts.pods} pods, one at a time"
+        yield condition("Progressing", True, Reason.RECONCILING, message, now=now, generation=generation)
     if facts.paused:
-        words = "paused: neither pods nor plans are changed"
-        yield condition("Progressing", False, Reason.PAUSED, words, now=now, generation=generation)
+        message = "paused: pods and plans do not change until it is resumed"
+        yield condition("Progressing", False, Reason.PAUSED, message, now=now, generation=generation)
 
 
 def with_problems(
     status: Object, problems: Iterable[Problem], *, generation: int, now: str, version: int | None = None
 ) -> Object:
-    """A status of whatever kind, as it is, with why this generation is not Ready; other conditions stay as they are.
+    """Add to a status of any kind why this generation is not Ready; other conditions stay.
 
-    `version` is the cluster version of its StoreCluster; a StoreCluster's status has it already.
+    `version` is the cluster version of its StoreCluster; a StoreCluster's own status has it.
     """
     version = status.get("version", FIRST) if version is None else version
     found = list(problems)
     before = [entry for entry in map(_read, status.get("conditions", ())) if entry is not None]
-    words = _joined(*(problem.message for problem in found))
+    message = _joined(*(problem.message for problem in found))
     wrong = [
-        condition("Degraded", True, found[0].reason, words, now=now, generation=generation),
-        condition("Ready", False, found[0].reason, words, now=now, generation=generation),
+        condition("Degraded", True, found[0].reason, message, now=now, generation=generation),
+        condition("Ready", False, found[0].reason, message, now=now, generation=generation),
     ]
     merged = [
         entry.model_dump(mode="json", by_alias=True, exclude_none=True)
@@ -122,30 +122,30 @@ def _read(document: Any) -> Condition | None:
         return None
 
 
-def _joined(*words: str) -> str:
-    return "; ".join(dict.fromkeys(filter(None, words)))
+def _joined(*parts: str) -> str:
+    return "; ".join(dict.fromkeys(filter(None, parts)))
 
 
 def ready_pod(pod: Object) -> bool:
-    """Whether a pod is Ready, and is not on its way out."""
+    """Whether a pod is Ready and not being deleted."""
     conditions = pod["status"].get("conditions", ())
     ready = any(found["type"] == "Ready" and found["status"] == "True" for found in conditions)
     return ready and "deletionTimestamp" not in pod["metadata"]
 
 
 def pod_problem(pod: Object) -> Problem | None:
-    """Why a pod cannot run, if so."""
+    """Return why a pod cannot run, if so."""
     name, status = pod["metadata"]["name"], pod["status"]
     for entry in status.get("conditions", ()):
         if entry["type"] == "PodScheduled" and entry["status"] == "False":
-            words = entry.get("message", "")
-            # The scheduler says "PersistentVolumeClaims", "persistentvolumeclaim" and "persistent volumes to bind".
-            unbound = "persistentvolume" in words.replace(" ", "").lower()
+            message = entry.get("message", "")
+            # The scheduler writes "PersistentVolumeClaims", "persistentvolumeclaim" and "persistent volumes to bind".
+            unbound = "persistentvolume" in message.replace(" ", "").lower()
             reason = Reason.VOLUME_UNBOUND if unbound else Reason.STORES_NOT_READY
-            return Problem(reason, f"pod {name} waits for a node: {words}")
+            return Problem(reason, f"pod {name} cannot be scheduled: {message}")
     for container in (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())):
         waiting = container.get("state", {}).get("waiting", {})
         if waiting.get("reason") in _WAITING:
-            words = f"container {container['name']} of pod {name}: {waiting['reason']}"
-            return Problem(Reason.STORES_NOT_READY, _joined(words, waiting.get("message", "")))
+            message = f"container {container['name']} of pod {name}: {waiting['reason']}"
+            return Problem(Reason.STORES_NOT_READY, _joined(message, waiting.get("message", "")))
     return None

@@ -1,9 +1,9 @@
-"""Which pod is replaced next, when pods are to be others than they are.
+"""Selects the pod that a rollout replaces next.
 
-A StatefulSet would take the last one, whoever else is away at the moment, and partitions on both would lose their
-quorum. So pods are replaced by us (`OnDelete`): one at a time, those first that do not work anyway, and none while
-another is on its way, or has not caught up. They are evicted, so that their budget has its say too, as somebody may be
-draining a node.
+A StatefulSet would replace the last pod even while another one is unavailable, and partitions on both would lose their
+quorum. So the operator replaces pods itself (`OnDelete`): one at a time, those that are not ready first, and none while
+another is starting or has not caught up. It evicts them, so that the PodDisruptionBudget applies: a node may be being
+drained at the same time.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from evenkeel_operator.reconcilers.pod_conditions import ready_pod
 __all__ = ["next_to_replace", "outdated"]
 
 REVISION_LABEL: Final = "controller-revision-hash"
-"""By which a StatefulSet's controller says what a pod was made from."""
+"""Label by which the StatefulSet controller names the template that a pod was created from."""
 
 
 def outdated(live: Object | None, pods: Iterable[Object]) -> list[Object]:
-    """The pods that were made from another template than the StatefulSet has now."""
+    """Return the pods that were created from an older template of the StatefulSet."""
     status = live.get("status", {}) if live is not None else {}
     revision = status.get("updateRevision")
     if live is None or not revision or status.get("observedGeneration") != live["metadata"].get("generation"):
@@ -30,8 +30,8 @@ def outdated(live: Object | None, pods: Iterable[Object]) -> list[Object]:
 
 
 def next_to_replace(live: Object | None, pods: Collection[Object], *, idle: Collection[str]) -> Object | None:
-    """The pod that may go now, if one has to; `idle` stores hold nothing, and nobody waits for them."""
-    old = [pod for pod in outdated(live, pods) if not _going(pod)]
+    """Return the pod to replace now, if any; `idle` stores hold no replica, so the rollout does not wait for them."""
+    old = [pod for pod in outdated(live, pods) if not _terminating(pod)]
     if live is None or not old or len(pods) < live["spec"]["replicas"]:
         return None
     others = [pod for pod in pods if pod not in old and pod["metadata"]["name"] not in idle]
@@ -40,8 +40,8 @@ def next_to_replace(live: Object | None, pods: Collection[Object], *, idle: Coll
     return min(old, key=lambda pod: (ready_pod(pod), -_number(pod)))
 
 
-def _going(pod: Object) -> bool:
-    """Whether it has been told to end; on a node that is lost it stays like that for as long as the node is there."""
+def _terminating(pod: Object) -> bool:
+    """Whether a pod is being deleted; on a lost node it stays so as long as the Node exists."""
     return "deletionTimestamp" in pod["metadata"]
 
 

@@ -1,4 +1,4 @@
-"""Where stores are: the zone of a store is its node's, unless its StoreCluster says otherwise."""
+"""Zones of stores: the zone of a store's node, unless the StoreCluster overrides it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["found_zones", "with_zones", "zones_from"]
 
 
 def found_zones(cluster: StoreCluster, pods: Iterable[Object], nodes: Mapping[str, Object]) -> dict[str, str]:
-    """By store: the zone of the node that its pod is on, where that is known."""
+    """Return, by store, the zone of the node that its pod is on, if known."""
     zones = {}
     for pod in pods:
         node = nodes.get(pod["spec"].get("nodeName", ""))
@@ -23,7 +23,7 @@ def found_zones(cluster: StoreCluster, pods: Iterable[Object], nodes: Mapping[st
 
 
 def with_zones(cluster: StoreCluster, zones: Mapping[str, str]) -> StoreCluster:
-    """The StoreCluster as if its user had written down the zones; what the user did write goes before."""
+    """Return the StoreCluster with zones as overrides; zones that the user wrote take precedence."""
     written = {override.name: override for override in cluster.spec.overrides}
     found = {
         name: written.get(name, StoreOverride(name=name)).model_copy(update={"zone": zone})
@@ -37,7 +37,7 @@ def with_zones(cluster: StoreCluster, zones: Mapping[str, str]) -> StoreCluster:
 
 
 def zones_from(cluster: StoreCluster, zones: Mapping[str, str]) -> Literal["Nodes", "Overrides", "None"]:
-    """Where zones come from, for the status."""
+    """Return where zones come from, for the status."""
     if zones:
         return "Nodes"
     return "Overrides" if any(override.zone for override in cluster.spec.overrides) else "None"

@@ -1,4 +1,4 @@
-"""How many pods there have to be, those that leave until they hold nothing included, and how many may be away."""
+"""Stores beyond the desired number: which of them still hold replicas, and which unavailable stores hold none."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from evenkeel_operator.manifests.object_names import store_name
 __all__ = ["SurplusStores", "idle_stores", "read_surplus_stores"]
 
 _NAME: Final = re.compile(rb'"store":"([^"]+)"')
-"""A store's name where a record has it; all of them are found in one pass, as thousands may be away at once."""
+"""A store's name in a record; one scan finds all names, because thousands of stores may be unavailable at once."""
 
 
 class SurplusStores(msgspec.Struct, frozen=True, kw_only=True):
-    """What the metastore says of the stores of a cluster that are beyond the wanted number."""
+    """What the metastore says about the stores of a cluster beyond the desired number."""
 
     cluster: StoreCluster
     highest: int
-    """The store of this number, and those after it, have neither a pod nor a volume."""
+    """The stores from this number on have neither a pod nor a volume."""
     keys: Keys
     stores: Mapping[str, KeyValue]
-    """Everything under `stores`."""
+    """All keys under `stores`."""
     named: tuple[bytes, ...]
-    """What partitions say of where they are and will be."""
+    """Records of where partitions are and will be."""
     loads: Mapping[str, KeyValue]
-    """What the stores report of themselves."""
+    """The load that the stores report."""
 
     def to_run(self) -> int:
-        """The number of pods; pods go from the last one down.
+        """Return the number of pods to run; a StatefulSet removes pods from the last one down.
 
-        A store may go once it was told to be emptied, so that no plan names it any more, and it holds nothing.
+        A store may go once it is draining, so that no plan names it, and holds no replica.
         """
         for number in reversed(range(self.cluster.spec.stores, self.highest)):
             if not self._leaves(number) or not self._holds_nothing(number):
@@ -45,15 +45,15 @@ class SurplusStores(msgspec.Struct, frozen=True, kw_only=True):
         return self.cluster.spec.stores
 
     def emptied(self, replicas: int) -> dict[int, str]:
-        """By the number of each store from `replicas` on that was emptied on purpose: its volume.
+        """Return the volumes of stores from `replicas` on that were drained, by number.
 
-        A store of which the metastore knows nothing is not among them: it may be the metastore that was lost.
+        A store without a record is not included: the metastore may have been lost.
         """
         found = {number: self._state(number) for number in range(replicas, self.highest)}
         return {number: state.volume for number, state in found.items() if state is not None and state.draining}
 
     def ended(self, number: int) -> bool:
-        """Whether a store is no longer registered, and nothing names it."""
+        """Whether a store is no longer registered, and no partition names it."""
         return self.keys.store(self._name(number)) not in self.stores and self._holds_nothing(number)
 
     def _name(self, number: int) -> str:
@@ -68,7 +68,7 @@ class SurplusStores(msgspec.Struct, frozen=True, kw_only=True):
         return self.keys.store(self._name(number)) not in self.stores if state is None else state.draining
 
     def _holds_nothing(self, number: int) -> bool:
-        """Whether no partition names the store and, where it reports what it holds, it has deleted all replicas."""
+        """Whether no partition names the store, and it reports no replica."""
         name = self._name(number)
         load = self.loads.get(self.keys.load(name))
         replicas = decode(StoreLoad, load.value, key=load.key).replicas if load is not None else 0
@@ -76,7 +76,7 @@ class SurplusStores(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def read_surplus_stores(metastore: Metastore, cluster: StoreCluster, highest: int) -> SurplusStores:
-    """Read all that decides about stores which leave."""
+    """Read what the metastore says about surplus stores."""
     keys = Keys(namespace=cluster.metadata.namespace, store_cluster=cluster.metadata.name)
     stores = await metastore.range(keys.all_stores())
     named = await metastore.range(keys.assignments())
@@ -93,6 +93,6 @@ async def read_surplus_stores(metastore: Metastore, cluster: StoreCluster, highe
 
 
 def idle_stores(away: Iterable[str], assignments: Iterable[KeyValue]) -> list[str]:
-    """Those of the stores that are away that no partition is on, nor will be."""
+    """Return the unavailable stores that no partition is, or will be, on."""
     named = {name for kv in assignments for name in _NAME.findall(kv.value)}
     return sorted(name for name in away if name.encode() not in named)
