@@ -23,7 +23,7 @@ from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import StoreRecord, TableRecord, encode, shape
 from evenkeel.reconcile.desired_table import DesiredTable
 from evenkeel.reconcile.known_stores import read_stores
-from evenkeel.reconcile.store_states import StoreWish, judge_stores
+from evenkeel.reconcile.store_states import DesiredStores, decide_store_states
 from evenkeel.reconcile.table_snapshot import TableSnapshot, read_table
 from evenkeel.reconcile.table_steps import Outcome, reconcile_table
 
@@ -65,8 +65,8 @@ class Cluster:
 
     async def _judge(self, epoch: Epoch, *, now: float) -> None:
         known = read_stores((await self.metastore.range(KEYS.all_stores())).kvs, KEYS)
-        desired = StoreWish(lost_after={TABLE: 60.0})
-        for txn in list(judge_stores(known, desired, keys=KEYS, now=now, anew=False, epoch=epoch.compare)):
+        desired = DesiredStores(lost_after={TABLE: 60.0})
+        for txn in list(decide_store_states(known, desired, keys=KEYS, now=now, restart_delays=False, epoch=epoch.compare)):
             assert (await self.metastore.txn(txn)).succeeded
 
     async def snapshot(self) -> TableSnapshot:

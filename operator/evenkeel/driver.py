@@ -1,7 +1,7 @@
-"""Carries out what a reconciliation asks for, on a real metastore.
+"""Runs a reconciliation's requests on a real metastore.
 
-The one place where the pure parts meet IO: reads at one revision, transactions one by one, a plan's batches side by
-side, and rebalancers, which may take their time in a process of their own.
+This is the only place where the pure parts meet IO: reads at one revision, transactions one at a time, a plan's batches
+concurrently, and rebalancers, which may be slow and run in their own process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from evenkeel.reconcile.reconcile_requests import Carry, Commit, Found, Place, R
 __all__ = ["IN_FLIGHT", "carry", "drive", "read_at_one_revision"]
 
 IN_FLIGHT = 16
-"""Transactions of one plan on their way at the same time; etcd gains nothing from more."""
+"""Concurrent transactions of one plan; etcd gains nothing from more."""
 T = TypeVar("T")
 Reader = Callable[[tuple[str, ...]], Awaitable[Found]]
 Wrote = Callable[[TxnResult], None]
@@ -34,10 +34,10 @@ async def drive(
     read: Reader | None = None,
     wrote: Wrote = lambda _: None,
 ) -> T:
-    """Run a reconciliation to its end; FencedError when another operator has taken over.
+    """Run a reconciliation to its end; raise FencedError if another operator has taken over.
 
-    `read` may answer from memory, as long as it knows of what `wrote` was told. After a transaction that was refused,
-    which is how somebody finds out that he knew too little, the metastore itself is asked.
+    `read` may answer from memory if that includes every write reported to `wrote`. After a refused transaction, which
+    shows that the memory is outdated, the next read goes to the metastore.
     """
     answer: Any = None
     fresh = read is None
@@ -79,7 +79,7 @@ async def _answer(request: Request, metastore: Metastore, epoch: Epoch, wrote: W
 
 
 async def read_at_one_revision(metastore: Metastore, prefixes: tuple[str, ...]) -> Found:
-    """Everything under the prefixes, as it was at the revision of the first read."""
+    """Read everything under the prefixes at the revision of the first read."""
     first = await metastore.range(prefixes[0])
     others = await asyncio.gather(*(metastore.range(p, revision=first.revision) for p in prefixes[1:]))
     snapshots: list[Snapshot] = [first, *others]
@@ -89,13 +89,13 @@ async def read_at_one_revision(metastore: Metastore, prefixes: tuple[str, ...]) 
 async def carry(
     run: PlanRun, metastore: Metastore, *, in_flight: int = IN_FLIGHT, wrote: Wrote = lambda _: None
 ) -> None:
-    """Run a plan's batches side by side until all partitions have been handled."""
+    """Run a plan's batches concurrently until all partitions have been handled."""
     tasks: dict[asyncio.Task[Any], Batch] = {}
     try:
         while True:
             while len(tasks) < in_flight and (batch := run.next_batch()) is not None:
                 tasks[asyncio.ensure_future(metastore.txn(batch.txn))] = batch
-                await asyncio.sleep(0)  # so that it is sent before the next one is decided
+                await asyncio.sleep(0)  # send it before the next batch is decided
             if not tasks:
                 return
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -111,4 +111,4 @@ async def carry(
 async def _check_epoch(metastore: Metastore, epoch: Epoch) -> None:
     kv = await metastore.get(epoch.key)
     if kv is None or kv.mod_revision != epoch.mod_revision:
-        raise FencedError(f"{epoch.key!r} is no longer held by {epoch.holder}: another operator has taken over")
+        raise FencedError(f"{epoch.key!r} is no longer held by {epoch.holder}; another operator has taken over")

@@ -19,7 +19,7 @@ from evenkeel.cli.validate_command import Checked, collect
 from evenkeel.errors import InvalidInputError, PlanningError
 from evenkeel.local.cluster_directory import Layout
 from evenkeel.model.conditions import Reason, condition
-from evenkeel.model.crd import FACES
+from evenkeel.model.crd import PRESENTATIONS
 from evenkeel.model.resource_loading import load_yaml
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.model.table import Table, TableStatus
@@ -103,7 +103,7 @@ async def test_get_of_one_says_what_is_unusual(scene: Scene, session: LocalSessi
 
 
 @pytest.mark.parametrize(
-    "kind", ["sc", "storeclusters", "pa", "plans", "rebalanceplan", *(face.short for face in FACES.values())]
+    "kind", ["sc", "storeclusters", "pa", "plans", "rebalanceplan", *(face.short for face in PRESENTATIONS.values())]
 )
 async def test_all_kinds_can_be_listed(session: LocalSession, capsys: Capture, kind: str) -> None:
     """By their names, by those that people use, and by those that kubectl knows."""
@@ -269,7 +269,7 @@ async def test_plan_of_what_is_so_already(scene: Scene, session: LocalSession, c
     ("imagine", "words"),
     [
         ({"replicas": 900}, r"spec.whatIf.replicas: got 900; allowed: an integer from 1 to 99"),
-        ({"removeStores": ["main-9"]}, r"whatIf.removeStores: got main-9; allowed: stores that there are \(main-0"),
+        ({"removeStores": ["main-9"]}, r"whatIf.removeStores: got main-9; allowed: existing stores \(main-0"),
         ({"consensusSize": 2}, r"spec.consensusSize: got 2; allowed: an odd number"),
     ],
 )

@@ -14,9 +14,9 @@ from evenkeel.errors import NoSpaceError
 from evenkeel.local.local_resources import ROOT, ClusterResources, LocalResources
 from evenkeel.metastore.memory_metastore import MemoryLease, MemoryMetastore
 from evenkeel.metastore.metastore_api import Compare, Delete, Get, KeyValue, Op, Put, Txn, TxnResult
-from evenkeel.model.loading import load_yaml
 from evenkeel.model.partitionassignment import PartitionAssignment
 from evenkeel.model.rebalanceplan import RebalancePlan
+from evenkeel.model.resource_loading import load_yaml
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.model.table import Table
 from evenkeel.protocol.keys import Keys
@@ -124,7 +124,7 @@ class Scene:
             assert self.task is not None
             if self.task.done():
                 return
-            calm = calm + 1 if self.controller.at_rest else 0
+            calm = calm + 1 if self.controller.idle else 0
 
     async def pass_time(self, seconds: float, *, step: float = 0.1) -> None:
         """Let time pass, step by step."""
@@ -250,7 +250,7 @@ class Scene:
         return await self.resources.need(PartitionAssignment, name)
 
     async def conditions(self, name: str = "orders") -> dict[str, tuple[str, str]]:
-        return told((await self.table(name)).status)
+        return conditions_of((await self.table(name)).status)
 
     async def message(self, kind: str, name: str = "orders") -> str:
         status = (await self.table(name)).status
@@ -261,7 +261,7 @@ class Scene:
         return (await self.metastore.range(prefix)).kvs
 
 
-def told(status: Any) -> dict[str, tuple[str, str]]:
+def conditions_of(status: Any) -> dict[str, tuple[str, str]]:
     """Of a status, by type: whether each condition holds, and why; beside those that follow from the others."""
     conditions = () if status is None else status.conditions
     derived = ("Reconciling", "Stalled")

@@ -84,7 +84,9 @@ async def live(scene: Scene) -> None:
     view = await scene.view(0)
     assert view.pending is not None
     coming = {peer.store: 0.5 for peer in view.pending.last}
-    await scene.report("main-0", replicas=5, filling={f"{key}/0": coming}, problems={f"{key}/0": "it gets no fuller"})
+    await scene.report(
+        "main-0", replicas=5, filling={f"{key}/0": coming}, problems={f"{key}/0": "snapshot transfer stalled"}
+    )
     await scene.pass_time(10)
     await scene.change(replicas=3)
     await scene.pass_time(10)
@@ -115,7 +117,7 @@ async def test_every_field_is_filled(written: list[StatusModel]) -> None:
         cluster = await scene.cluster()
     assert cluster.status is not None
     facts = PodFacts(selector="app=main", pods=5, ready=4, zones_from="Nodes")
-    told = with_pod_facts(cluster, cluster.status, facts, before=cluster.status, now="2026-01-01T00:00:00Z")
+    reported = with_pod_facts(cluster, cluster.status, facts, before=cluster.status, now="2026-01-01T00:00:00Z")
     assert cluster.status.metastore is not None
     refused = refused_status(cluster, MetastoreSeen(cluster.status.metastore.cluster_id, revision=0))
     wanted = {
@@ -124,7 +126,7 @@ async def test_every_field_is_filled(written: list[StatusModel]) -> None:
         for model in _models(kind.model_fields["status"].annotation)
         for name in fields(model)
     }
-    assert wanted - {name for status in (*written, told, refused) for name in filled(status)} == set()
+    assert wanted - {name for status in (*written, reported, refused) for name in filled(status)} == set()
 
 
 def test_a_field_that_nothing_fills_is_found() -> None:

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from evenkeel.controller.controller import Controller
 from evenkeel.local.local_resources import ClusterResources, LocalResources
-from evenkeel.model.loading import load_yaml
+from evenkeel.model.resource_loading import load_yaml
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.model.table import Table, TableStatus
 from evenkeel.protocol.keys import Keys
-from tests.controller.support import store_cluster, table, told
+from tests.controller.support import conditions_of, store_cluster, table
 from tests.protocol.support import KEYS
 from tests.raft_agent.cluster import Cluster
 
@@ -40,12 +40,12 @@ class Whole(Cluster):
     async def turn(self) -> None:
         """Let everything that can go on now do so, rebalancers in their threads too."""
         await super().turn()
-        while not self.controller.at_rest:
+        while not self.controller.idle:
             await asyncio.sleep(0)
             await super().turn()
 
     async def conditions(self, name: str = "orders") -> dict[str, tuple[str, str]]:
-        return told((await self.resources.need(Table, name)).status)
+        return conditions_of((await self.resources.need(Table, name)).status)
 
     async def balanced(self, *, seconds: float = 120.0) -> None:
         """Wait until the newest spec is what there is."""
@@ -54,7 +54,7 @@ class Whole(Cluster):
             found = await self.resources.need(Table, "orders")
             status = found.status
             seen = status is not None and status.observed_generation == found.metadata.generation
-            if seen and {told(status)["Ready"][0], told(status)["Balanced"][0]} == {"True"}:
+            if seen and {conditions_of(status)["Ready"][0], conditions_of(status)["Balanced"][0]} == {"True"}:
                 return
         raise AssertionError(f"not balanced in {seconds:g} s: {await self.conditions()}")
 

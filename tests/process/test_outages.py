@@ -65,7 +65,7 @@ def test_two_of_three_stores_are_killed(here: Here) -> None:
     here.run("local", "up", "--stores", "3")
     here.make("orders")
     kill(here, "main-1", "main-2")
-    assert "main-1, main-2; start these stores again" in told(here, "orders", "NoQuorum")
+    assert "main-1, main-2; start these stores with" in told(here, "orders", "NoQuorum")
     until(lambda: here.json("get", "table/orders")["status"]["leaderless"] == 4)
     assert {entry["stage"] for entry in here.json("partitions", "orders")} == {"Leaderless"}
     start(here, "main-1")

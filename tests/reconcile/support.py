@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from evenkeel.metastore.metastore_api import Compare, Delete, Put, Txn
 from evenkeel.metastore.mvcc import Mvcc
-from evenkeel.model.loading import parse
+from evenkeel.model.resource_loading import parse
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.model.table import Table
 from evenkeel.model.views import TableView
@@ -22,7 +22,7 @@ from evenkeel.rebalancers.rebalancer_runner import rebalance_sync
 from evenkeel.reconcile.desired_table import DesiredTable
 from evenkeel.reconcile.known_stores import read_stores
 from evenkeel.reconcile.reconcile_requests import Carry, Commit, Found, Place, Read, Request, Requests
-from evenkeel.reconcile.store_states import DRAIN_ANNOTATION, StoreWish, judge_stores
+from evenkeel.reconcile.store_states import DRAIN_ANNOTATION, DesiredStores, decide_store_states
 from evenkeel.reconcile.table_snapshot import TableSnapshot, read_table
 from evenkeel.reconcile.table_steps import Outcome, reconcile_table
 
@@ -105,21 +105,23 @@ class Cluster:
     def reconcile(self, desired: DesiredTable) -> Outcome:
         return self.drive(reconcile_table(desired, keys=KEYS, table=TABLE, epoch=self.epoch))
 
-    def judge(self, desired: StoreWish | None = None, *, after: float = 0.0) -> None:
+    def judge(self, desired: DesiredStores | None = None, *, after: float = 0.0) -> None:
         """Let time pass, and let the operator decide about stores."""
         self.now += after
         known = read_stores(self.metastore.range(KEYS.all_stores()).kvs, KEYS)
-        txns = judge_stores(known, desired or StoreWish(), keys=KEYS, now=self.now, anew=False, epoch=self.epoch)
+        txns = decide_store_states(
+            known, desired or DesiredStores(), keys=KEYS, now=self.now, restart_delays=False, epoch=self.epoch
+        )
         for txn in list(txns):
             assert self.metastore.txn(txn).succeeded
 
     def drain(self, name: str) -> None:
         """Let a user ask for a store to be emptied."""
-        self.judge(StoreWish(cluster=store_cluster(drain=name)))
+        self.judge(DesiredStores(cluster=store_cluster(drain=name)))
 
     def give_up(self, name: str, *tables: str) -> None:
         """End a store's lease, and let the time for which these tables wait for it pass."""
-        desired = StoreWish(lost_after=dict.fromkeys(tables or (TABLE,), 60.0))
+        desired = DesiredStores(lost_after=dict.fromkeys(tables or (TABLE,), 60.0))
         self.judge(desired)
         self.metastore.txn(Txn(success=(Delete(KEYS.store(name)),)))
         self.judge(desired)

@@ -21,7 +21,7 @@ from evenkeel.reconcile.cluster_status import Held, cluster_problem_status, clus
 from evenkeel.reconcile.cluster_version import Versions
 from evenkeel.reconcile.known_stores import read_stores
 from evenkeel.reconcile.metastore_adoption import MetastoreSeen
-from evenkeel.reconcile.partition_status import Problem
+from evenkeel.reconcile.readiness import Problem
 from tests.reconcile.support import KEYS, conditions, message, store_cluster
 
 FIRST, LATER = "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"
@@ -51,7 +51,7 @@ def keys(
     return [KeyValue(key, value, 1, 1, 1) for key, value in values.items()]
 
 
-def look(cluster: StoreCluster, kvs: list[KeyValue], *, now: str = FIRST, **known: Any) -> StoreClusterStatus:
+def status_of(cluster: StoreCluster, kvs: list[KeyValue], *, now: str = FIRST, **known: Any) -> StoreClusterStatus:
     stores = read_stores(kvs, KEYS)
     return cluster_status(
         cluster,
@@ -69,28 +69,28 @@ def test_all_is_well() -> None:
     """As many stores as wanted are registered; looking later changes nothing."""
     loads = {"s-0": StoreLoad(replicas=5, leading=1, log_bytes=0, bytes_per_second=0)}
     cluster, kvs = store_cluster(3, generation=4), keys("s-0", "s-1", "s-2")
-    status = look(cluster, kvs, loads=loads)
+    status = status_of(cluster, kvs, loads=loads)
     assert conditions(status) == WELL
     assert (status.stores, status.ready_stores, status.tables, status.replicas) == (3, 3, 2, 5)
     assert (status.lost, status.drains, status.observed_generation) == ((), (), 4)
-    assert look(seen(cluster, status), kvs, loads=loads, now=LATER) == status
+    assert status_of(seen(cluster, status), kvs, loads=loads, now=LATER) == status
 
 
 def test_stores_that_are_lost() -> None:
     """They are named, and so are those whose replicas are made anew; times tell since when."""
     cluster = store_cluster(3)
-    status = look(cluster, keys("s-0", "s-1", "s-2"))
+    status = status_of(cluster, keys("s-0", "s-1", "s-2"))
     gone = StoreState(volume="v", lost_since=1.0, replace_in=("orders.1",))
-    status = look(seen(cluster, status), keys("s-0", lost=("s-1",), s_2=gone), now=LATER)
+    status = status_of(seen(cluster, status), keys("s-0", lost=("s-1",), s_2=gone), now=LATER)
     assert conditions(status) == WELL | {"Ready": ("False", "StoresNotReady"), "Degraded": ("True", "StoresLost")}
     assert (status.stores, status.ready_stores, status.lost) == (3, 1, ("s-1", "s-2"))
-    assert message(status, "Degraded") == "lost: s-1, s-2; replicas of s-2 are made anew elsewhere"
+    assert message(status, "Degraded") == "lost: s-1, s-2; replicas of s-2 are being replaced"
     assert {entry.type: entry.last_transition_time for entry in status.conditions}["Progressing"] == FIRST
 
 
 def test_a_store_that_is_to_go_counts_for_nothing() -> None:
     """It does not stand in for one that is lost, and is not missed itself."""
-    status = look(store_cluster(3), keys("s-0", "s-2", "s-3", lost=("s-1", "s-4")))
+    status = status_of(store_cluster(3), keys("s-0", "s-2", "s-3", lost=("s-1", "s-4")))
     assert message(status, "Ready") == "2 of 3 stores are registered"
     assert (conditions(status)["Ready"][0], status.lost) == ("False", ("s-1",))
 
@@ -98,7 +98,7 @@ def test_a_store_that_is_to_go_counts_for_nothing() -> None:
 def test_a_drained_store_that_dies_is_lost() -> None:
     """That it was to be emptied does not hide it."""
     away = StoreState(volume="v", draining=True, lost_since=1.0)
-    assert look(store_cluster(3, drain="s-2"), keys("s-0", "s-1", s_2=away)).lost == ("s-2",)
+    assert status_of(store_cluster(3, drain="s-2"), keys("s-0", "s-1", s_2=away)).lost == ("s-2",)
 
 
 @pytest.mark.parametrize(("left", "percentage"), [(12, 0), (6, 50), (1, 91), (0, 100), (24, 0)])
@@ -106,28 +106,28 @@ def test_draining_is_measured_by_what_was_there(left: int, percentage: int) -> N
     """How empty a store is follows from how many it held when it was first seen; it may also get fuller."""
     cluster = store_cluster(3, drain="s-1")
     kvs = keys("s-0", "s-2", "s-1", s_1=StoreState(volume="v", draining=True))
-    first = look(cluster, kvs, held={"s-1": Held(12, None, frozenset(FULL))}, held_up=FULL)
+    first = status_of(cluster, kvs, held={"s-1": Held(12, None, frozenset(FULL))}, blocked=FULL)
     assert first.drains[0].reason == "table orders: no store has room"
     assert conditions(first)["Ready"] == ("True", "AsExpected")
-    second = look(seen(cluster, first), kvs, held={"s-1": Held(left)})
+    second = status_of(seen(cluster, first), kvs, held={"s-1": Held(left)})
     assert [(drain.replicas_left, drain.percentage) for drain in second.drains] == [(left, percentage)]
     assert conditions(second)["Progressing"][0] == ("True" if left else "False")
 
 
-def scaled_down(*, tables: frozenset[str], held_up: dict[str, Problem], **known: Any) -> StoreClusterStatus:
+def scaled_down(*, tables: frozenset[str], blocked: dict[str, Problem], **known: Any) -> StoreClusterStatus:
     """Three stores of which two are wanted; the third holds replicas of tables."""
     kvs = keys("s-0", "s-1", "s-2", s_2=StoreState(volume="v", draining=True), **known)
-    return look(store_cluster(2, generation=4), kvs, held={"s-2": Held(12, None, tables)}, held_up=held_up)
+    return status_of(store_cluster(2, generation=4), kvs, held={"s-2": Held(12, None, tables)}, blocked=blocked)
 
 
 def test_a_store_that_can_never_leave() -> None:
     """The spec is not Ready in its generation: a table has no other place, and somebody has to change something."""
-    status = scaled_down(tables=frozenset(FULL), held_up=FULL)
+    status = scaled_down(tables=frozenset(FULL), blocked=FULL)
     no = ("False", "NoFeasiblePlacement")
     assert (conditions(status)["Ready"], conditions(status)["Degraded"]) == (no, ("True", no[1]))
     assert (status.observed_generation, status.drains[0].reason) == (4, "table orders: no store has room")
     assert message(status, "Ready") == (
-        "generation 4 is not carried out: store s-2 cannot be emptied: table orders: no store has room; change the "
+        "generation 4 is not applied: store s-2 cannot drain: table orders: no store has room; change the "
         "table, or raise spec.stores again"
     )
     assert stalled(status) == ("True", "NoFeasiblePlacement")
@@ -136,18 +136,18 @@ def test_a_store_that_can_never_leave() -> None:
 def test_a_store_that_is_on_its_way_out() -> None:
     """Neither a table that is not on it, nor one that waits for stores which are coming, holds it up for good."""
     coming = {"orders.1": Problem(Reason.STORES_NOT_READY, "1 of 2 stores are registered")}
-    for tables, held_up in ((frozenset[str](("others.1",)), FULL), (frozenset(coming), coming)):
-        status = scaled_down(tables=tables, held_up=held_up)
+    for tables, blocked in ((frozenset[str](("others.1",)), FULL), (frozenset(coming), coming)):
+        status = scaled_down(tables=tables, blocked=blocked)
         assert (conditions(status)["Ready"], stalled(status)) == (("True", "AsExpected"), ("False", "AsExpected"))
         assert conditions(status)["Progressing"] == ("True", "Rebalancing")
 
 
 def test_what_is_refused_is_stalled_whatever_else_is_wrong() -> None:
     """A store that is lost, or pods that wait, do not hide that the spec is not carried out."""
-    refused, others = look(store_cluster(2), keys("s-0", "s-1")).conditions, Reason.STORES_LOST
-    wrong = {"Ready": Reason.SPEC_INVALID, "Degraded": others}
-    told = [condition(kind, kind == "Degraded", why, now=FIRST, generation=1) for kind, why in wrong.items()]  # type: ignore[arg-type]
-    found = with_kstatus(merge_conditions(refused, told), now=FIRST)
+    refused, others = status_of(store_cluster(2), keys("s-0", "s-1")).conditions, Reason.STORES_LOST
+    reasons = {"Ready": Reason.SPEC_INVALID, "Degraded": others}
+    wrong = [condition(kind, kind == "Degraded", why, now=FIRST, generation=1) for kind, why in reasons.items()]  # type: ignore[arg-type]
+    found = with_kstatus(merge_conditions(refused, wrong), now=FIRST)
     assert stalled(StoreClusterStatus(conditions=found)) == ("True", "SpecInvalid")
 
 
@@ -160,8 +160,8 @@ def stalled(status: StoreClusterStatus) -> tuple[str, str]:
 @pytest.mark.parametrize(
     ("request_", "known", "why"),
     [
-        ("ff@1", None, "but etcd cluster aa answers and is followed"),
-        ("ff", MetastoreStatus(cluster_id="aa", revision=10), "but etcd cluster aa answers and is followed"),
+        ("ff@1", None, "but etcd cluster aa answers; nothing was adopted"),
+        ("ff", MetastoreStatus(cluster_id="aa", revision=10), "but etcd cluster aa answers; nothing was adopted"),
         ("aa@99", MetastoreStatus(cluster_id="aa", revision=10), "but etcd cluster aa has not reached that revision"),
         ("ff@1", MetastoreStatus(cluster_id="aa", revision=10, adopted="ff@1"), ""),
         (None, MetastoreStatus(cluster_id="aa", revision=10), ""),
@@ -171,15 +171,15 @@ def test_a_metastore_that_is_not_there_to_adopt(request_: str | None, known: Met
     """The spec is refused with a remedy, unless the request was carried out before; looking later writes nothing."""
     spec: dict[str, Any] = {"adoptMetastore": request_} if request_ else {}
     cluster = seen(store_cluster(1, **spec), StoreClusterStatus(metastore=known))
-    status = look(cluster, keys("s-0"), metastore=MetastoreSeen("aa", 17))
+    status = status_of(cluster, keys("s-0"), metastore=MetastoreSeen("aa", 17))
     assert conditions(status)["MetastoreMismatch"] == ("False", "AsExpected")
     if not why:
         assert (conditions(status)["Ready"], stalled(status)[0]) == (("True", "AsExpected"), "False")
         return
     assert (conditions(status)["Ready"], stalled(status)) == (("False", "SpecInvalid"), ("True", "SpecInvalid"))
-    assert f"is not carried out: spec.adoptMetastore names {request_}, {why}" in message(status, "Ready")
-    assert "remove spec.adoptMetastore, or bring up the etcd cluster that it names" in message(status, "Ready")
-    later = look(seen(cluster, status), keys("s-0"), metastore=MetastoreSeen("aa", 18), now=LATER)
+    assert f"is not applied: spec.adoptMetastore is {request_}, {why}" in message(status, "Ready")
+    assert "remove spec.adoptMetastore, or start the etcd cluster that it names" in message(status, "Ready")
+    later = status_of(seen(cluster, status), keys("s-0"), metastore=MetastoreSeen("aa", 18), now=LATER)
     assert later == status
 
 
@@ -189,20 +189,20 @@ def test_draining_goes_on_from_where_it_was() -> None:
     kvs = keys("s-0", "s-2", "s-1", s_1=StoreState(volume="v", draining=True))
     shown = []
     for left in (40, 30, 20, 10):
-        cluster = seen(cluster, look(cluster, kvs, held={"s-1": Held(left)}))
+        cluster = seen(cluster, status_of(cluster, kvs, held={"s-1": Held(left)}))
         assert cluster.status is not None
         shown.append(cluster.status.drains[0].percentage)
     assert shown == [0, 25, 50, 75]
 
 
-def test_bytes_tell_when_a_store_is_empty() -> None:
+def test_bytes_show_when_a_store_is_empty() -> None:
     """At the rate since it began to drain; by replicas where no sizes are known; unknown at first."""
     for bytes_, known in (((4000, 1000, 1000), 4000), ((None, None, None), None)):
         cluster = store_cluster(3, drain="s-1")
         kvs = keys("s-0", "s-2", "s-1", s_1=StoreState(volume="v", draining=True))
         shown = []
         for left, size, now in zip((40, 20, 20), bytes_, (FIRST, LATER, "2026-01-01T00:01:05Z"), strict=True):
-            cluster = seen(cluster, look(cluster, kvs, held={"s-1": Held(left, size)}, now=now))
+            cluster = seen(cluster, status_of(cluster, kvs, held={"s-1": Held(left, size)}, now=now))
             assert cluster.status is not None
             shown.append(cluster.status.drains[0])
         assert [(drain.bytes_left, drain.bytes_total) for drain in shown] == [(size, known) for size in bytes_]
@@ -217,17 +217,17 @@ def test_a_drain_that_gets_no_further_has_no_end_in_sight() -> None:
     kvs = keys("s-0", "s-2", "s-1", s_1=StoreState(volume="v", draining=True))
     shown = []
     for left, now in ((40, FIRST), (20, LATER), (20, "2026-01-01T00:02:00Z"), (20, "2026-01-01T05:00:00Z")):
-        cluster = seen(cluster, look(cluster, kvs, held={"s-1": Held(left)}, now=now))
+        cluster = seen(cluster, status_of(cluster, kvs, held={"s-1": Held(left)}, now=now))
         assert cluster.status is not None
         shown.append(cluster.status.drains[0].expected_at)
     assert shown == [None, "2026-01-01T00:02:00Z", None, None]
-    status = look(cluster, kvs, held={"s-1": Held(10)}, now="2026-01-01T06:00:00Z")
+    status = status_of(cluster, kvs, held={"s-1": Held(10)}, now="2026-01-01T06:00:00Z")
     assert status.drains[0].expected_at == "2026-01-01T08:00:00Z"
 
 
 def test_a_damaged_key_is_named() -> None:
     """What cannot be read is said, and the others are counted."""
-    status = look(store_cluster(3), keys("s-0", "s-1", damaged=("s-2",)))
+    status = status_of(store_cluster(3), keys("s-0", "s-1", damaged=("s-2",)))
     assert conditions(status)["Degraded"] == ("True", "MalformedRecord")
     assert KEYS.store("s-2") in message(status, "Degraded")
     assert status.ready_stores == 2
@@ -237,14 +237,14 @@ def test_what_others_know_is_kept() -> None:
     """Fields that the metastore does not tell stay as they are."""
     cluster = store_cluster(1)
     known = StoreClusterStatus(selector="app=store", zones_from="Nodes")
-    status = look(seen(cluster, known), keys("s-0"))
+    status = status_of(seen(cluster, known), keys("s-0"))
     assert (status.selector, status.zones_from) == ("app=store", "Nodes")
 
 
 def test_when_nothing_can_be_read() -> None:
     """The last figures stay, with what is wrong."""
     cluster = store_cluster(1)
-    before = look(cluster, keys("s-0"))
+    before = status_of(cluster, keys("s-0"))
     problem = Problem(Reason.METASTORE_UNREACHABLE, "no etcd endpoint answers")
     status = cluster_problem_status(seen(cluster, before), problem, now=LATER)
     assert conditions(status) == WELL | {
@@ -257,7 +257,7 @@ def test_when_nothing_can_be_read() -> None:
 def test_wall_clocks_that_differ() -> None:
     """Degraded names the stores, by how much, and what to do; the stores are ready all the same."""
     ahead = StoreLoad(replicas=5, leading=1, log_bytes=0, bytes_per_second=0, clock_ahead=172_800)
-    status = look(store_cluster(2), keys("s-0", "s-1"), loads={"s-1": ahead})
+    status = status_of(store_cluster(2), keys("s-0", "s-1"), loads={"s-1": ahead})
     assert conditions(status) == WELL | {"Degraded": ("True", "ClockSkew")}
     assert message(status, "Degraded") == (
         "wall clocks differ from most stores': s-1 (+172800 s); check NTP on their nodes"

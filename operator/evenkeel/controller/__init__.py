@@ -1,13 +1,14 @@
-"""Keeps the tables of one StoreCluster at what their users want: reconciles, judges stores, writes statuses.
+"""The controller of one StoreCluster: reconciles stores and tables and writes their statuses.
 
-resources    what the controller asks of whoever keeps resources: Kubernetes, or a key in etcd
-controller   the loop, level-based: whatever happens only says what to look at again
-worklist     what to look at again, and when: bursts are one look, and one look at a time for each
-ground       what looks share: the metastore, the epoch, the clocks
-mirror       the metastore in memory, kept by a watch: what looks read
-tables       one look at a table
-dropped      deleted tables whose data is kept
-plans        the RebalancePlans of a table
-stores       one look at the stores
-statuses     statuses written where they changed, and not too often
+Modules:
+    controller                  the loop: enqueues what changed, reconciles it, reports what concerns every table
+    controller_context          what the reconcilers share: metastore, epoch, clocks, mirror, reports
+    dropped_table_reconciler    reconciles deleted tables with retained data
+    error_problems              maps errors to the reasons and messages of conditions
+    metastore_mirror            in-memory copy of the StoreCluster's keys, maintained by a watch
+    plan_reconciler             reconciles the RebalancePlans of a table
+    resources_api               the resources a controller reads and writes: Kubernetes objects, or keys in local mode
+    status_writer               writes statuses that changed, at a limited rate
+    store_reconciler            reconciles the stores and the StoreCluster's status
+    table_reconciler            reconciles one table
 """

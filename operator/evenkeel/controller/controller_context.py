@@ -1,4 +1,4 @@
-"""What all looks of a controller share: the metastore, the epoch that fences its writes, the clocks, the reports."""
+"""What the reconcilers of one controller share: the metastore, the epoch, the clocks, the mirror and the reports."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from evenkeel.protocol.records import TableRecord, TableState, decode, read_vers
 from evenkeel.reconcile.desired_table import table_key
 from evenkeel.reconcile.dropped_tables import restored_from
 from evenkeel.reconcile.known_stores import KnownStores, read_stores
-from evenkeel.reconcile.metastore_adoption import MetastoreSeen, adopting, refused_status, stranger, with_newest
+from evenkeel.reconcile.metastore_adoption import MetastoreSeen, adopting, mismatch, refused_status, with_newest
 from evenkeel.reconcile.reconcile_requests import Found, Requests
 from evenkeel.reconcile.store_reports import Reports
 from evenkeel.reconcile.table_snapshot import TableSnapshot, read_table
@@ -36,13 +36,13 @@ from evenkeel.versions import FIRST, check_version
 __all__ = ["ControllerContext"]
 
 SPACE_SECONDS: Final = 5.0
-"""For so long a metastore that took writes is not asked again whether it does."""
+"""How long a check that the metastore accepts writes stays valid."""
 
 T = TypeVar("T")
 
 
 class ControllerContext:
-    """One controller's footing; `epoch` is there from the moment it is in charge."""
+    """Shared state of one controller; `epoch` is None until it is acquired."""
 
     def __init__(self, metastore: Metastore, *, keys: Keys, clock: Clock, wall_clock: Callable[[], float]) -> None:
         self.metastore = metastore
@@ -54,25 +54,25 @@ class ControllerContext:
         self.mirror = Mirror(keys, clock)
         self.reports = Reports(keys)
         self.seen: MetastoreSeen | None = None
-        """The metastore that answers, as last looked at."""
+        """The metastore as of the last identity check."""
         self.adopting = ""
-        """The request to adopt it that is being carried out, if one is."""
+        """The adoption request in progress; empty if there is none."""
         self._newest: MetastoreSeen | None = None
-        """The newest revision that was seen of the metastore that is followed."""
+        """The newest revision seen of the metastore that the StoreCluster follows."""
         self._refused: MetastoreStatus | None = None
-        """What is to be remembered of the metastore that answers, where it is refused."""
+        """What the status must record about a refused metastore."""
         self.newest_version = FIRST
-        """The highest cluster version that was seen, here or in the StoreCluster's status: it never falls."""
+        """The highest cluster version seen, here or in the StoreCluster's status; it never falls."""
         self._space_until = float("-inf")
         self._placing = asyncio.Lock()
         self._written = 0
-        """The newest revision that a write of ours has made."""
+        """The newest revision written by this controller."""
 
     def steady(self) -> float:
-        """Seconds since 1970 as they were first read, and what the monotonic clock has measured since.
+        """Return seconds since 1970: the wall clock's first reading plus monotonic time since then.
 
-        For how long something has lasted: a wall clock that jumps by days would give stores up that have just left.
-        A successor, whose wall clock may be another, lets delays start again.
+        Durations are measured with it, because a wall clock that jumps by days would replace stores that have just
+        left. The next controller may have a different wall clock, so it restarts delays.
         """
         if self._began is None:
             self._began = (self.wall_clock(), self.clock.now())
@@ -81,30 +81,29 @@ class ControllerContext:
 
     @property
     def held(self) -> Epoch:
-        """The epoch, as long as nobody said otherwise."""
+        """The epoch, which must have been acquired."""
         assert self.epoch is not None
         return self.epoch
 
     async def check(self) -> None:
-        """Before what no transaction fences, such as statuses: FencedError if another controller is in charge."""
-        self.judge_epoch(await self.metastore.get(self.keys.epoch))
+        """Raise FencedError if another controller has taken over; for writes that no transaction fences."""
+        self.check_epoch(await self.metastore.get(self.keys.epoch))
 
     async def begin(self) -> None:
-        """Before a look: FencedError if another controller is in charge, and what happened until now is known.
+        """Prepare a reconciliation: wait until the mirror has caught up with the metastore.
 
-        UnsupportedVersionError if the cluster version is none that this release supports.
-
-        What a look reads comes from memory, so this is also where it shows that the metastore does not answer.
+        Raises FencedError if another controller has taken over, and UnsupportedVersionError if this release does not
+        support the cluster version. A reconciliation reads from memory, so an unreachable metastore is detected here.
         """
         await self._check_space()
         found = await self.metastore.range(self.keys.epoch)
-        self.judge_epoch(next((kv for kv in found.kvs if kv.key == self.keys.epoch), None))
+        self.check_epoch(next((kv for kv in found.kvs if kv.key == self.keys.epoch), None))
         self._saw(found.revision)
         await self.mirror.follow(found.revision)
         await self.check_version()
 
     async def check_identity(self, cluster: StoreCluster | None) -> None:
-        """ClusterMismatchError where another metastore answers than the StoreCluster has followed."""
+        """Raise ClusterMismatchError if a different metastore answers than the one the StoreCluster follows."""
         if cluster is not None:
             if cluster.status is not None:
                 self.newest_version = max(self.newest_version, cluster.status.version)
@@ -115,7 +114,7 @@ class ControllerContext:
         self.seen = MetastoreSeen(f"{await self.metastore.cluster_id():x}", found.revision, key, empty)
         self.adopting, self._refused = "", None
         if cluster is not None:
-            if why := stranger(cluster, self.seen):
+            if why := mismatch(cluster, self.seen):
                 self._refused = refused_status(cluster, self.seen)
                 raise ClusterMismatchError(why)
             self.adopting = adopting(cluster, self.seen)
@@ -123,55 +122,55 @@ class ControllerContext:
             self._newest = self.seen
         self._saw(found.revision)
 
-    def remembered(self, cluster: StoreCluster) -> MetastoreStatus | None:
-        """What the status must remember before all else that is known of the metastore is forgotten."""
+    def metastore_to_record(self, cluster: StoreCluster) -> MetastoreStatus | None:
+        """Return what the status must record before this controller discards its knowledge of the metastore."""
         noted = with_newest(cluster, self._newest).status
         return self._refused or (None if noted is None else noted.metastore)
 
     async def check_version(self) -> int:
-        """The cluster version; UnsupportedVersionError if this release does not support it, or nobody can read it."""
+        """Return the cluster version; raise UnsupportedVersionError if it is unsupported or unreadable."""
         kv = await self.version()
         try:
             version = read_version(None if kv is None else kv.value, key=self.keys.version)
         except MalformedRecordError as error:
             raise UnsupportedVersionError(
-                f"the cluster version cannot be read, so nothing is written: {error}; the right one is "
-                "`cluster_version` in the /status of the stores' sidecars"
+                f"the cluster version cannot be read, so reconciliation is suspended: {error}; write the correct one, "
+                "which is `cluster_version` in the /status of the stores' sidecars"
             ) from error
         check_version(version, of=f"the StoreCluster of {self.keys.root}")
         self.newest_version = max(self.newest_version, version)
         return version
 
     async def _check_space(self) -> None:
-        """NoSpaceError where the metastore refuses every write: a table at rest writes nothing that would show it."""
+        """Raise NoSpaceError if the metastore refuses writes; an unchanged table writes none and would not notice."""
         if self.clock.now() < self._space_until:
             return
         if why := await self.metastore.full():
             raise NoSpaceError(why)
         self._space_until = self.clock.now() + SPACE_SECONDS
 
-    def judge_epoch(self, kv: KeyValue | None) -> None:
-        """FencedError if the epoch is not as it was when it was taken."""
+    def check_epoch(self, kv: KeyValue | None) -> None:
+        """Raise FencedError if the epoch's key has changed since this controller acquired it."""
         if kv is None or kv.mod_revision != self.held.mod_revision:
             holder = kv.value.decode(errors="replace") if kv is not None else "nobody"
             raise FencedError(
-                f"{self.held.holder} no longer holds {self.keys.epoch}: {holder} does; this controller must stop"
+                f"{self.held.holder} no longer holds {self.keys.epoch}, {holder} does; this controller stops"
             )
 
     def now(self) -> str:
-        """The moment, as statuses have it."""
+        """Return the current time in the format of statuses."""
         return timestamp(datetime.fromtimestamp(self.wall_clock(), UTC))
 
     # Writing
 
     async def drive(self, requests: Requests[T]) -> T:
-        """Carry out what a reconciliation asks for."""
+        """Run a reconciliation's requests."""
         return await drive(requests, metastore=self.metastore, epoch=self.held, read=self._read, wrote=self._wrote)
 
     async def place(self, requests: Requests[T]) -> T:
-        """Drive a reconciliation that may make a plan.
+        """Run a reconciliation that may write a plan.
 
-        Where stores have caps they do it one after the other: each must know what the others take.
+        If stores have caps, tables are planned one at a time: each has to count what the others use.
         """
         if not (await self.stores()).capped:
             return await self.drive(requests)
@@ -179,7 +178,7 @@ class ControllerContext:
             return await self.drive(requests)
 
     async def commit_all(self, txns: Iterable[Txn]) -> bool:
-        """Run transactions, each of which may be refused; whether none was."""
+        """Run transactions; return whether all of them succeeded."""
         results = [await self.metastore.txn(txn) for txn in txns]
         for result in results:
             self._wrote(result)
@@ -198,10 +197,9 @@ class ControllerContext:
 
     @property
     def complete(self) -> bool:
-        """Whether the metastore names every replica there is, so that a store which nothing names holds nothing.
+        """Whether the metastore names every replica, so that a store it does not name holds none.
 
-        It does not while it is being adopted, nor until every adopted table has its stable keys: its leaders publish
-        them one by one.
+        That is not so during an adoption, until the leaders have published the stable keys of every adopted table.
         """
         if self.adopting or not self.mirror.shows(self._written):
             return False
@@ -218,17 +216,17 @@ class ControllerContext:
         return record.state is not TableState.READY or published >= record.partitions
 
     async def snapshot(self, table: str) -> TableSnapshot:
-        """A table's keys at one revision."""
+        """Read a table's keys at one revision."""
         return TableSnapshot(self.keys, table, await self._read(read_table(self.keys, table).prefixes))
 
     async def get(self, key: str) -> KeyValue | None:
-        """One key that is no store's."""
+        """Read one key, except those under `stores`."""
         return (await self._read((key,))).kvs.get(key)
 
     async def key_of(self, table: Table) -> str:
-        """The key of a table's data: made of its own uid, or of that of the Table whose data it was restored from.
+        """Return the key of a table's data: it has the Table's uid, or that of the Table it was restored from.
 
-        A metastore that is being adopted may not know of the restoration; the Table's annotation still does.
+        A metastore that is being adopted may not have the restoration; then the Table's annotation decides.
         """
         own = table_key(table)
         kv = await self.get(self.keys.restored(own))
@@ -238,11 +236,11 @@ class ControllerContext:
         return (restored_from(table) if lost else "") or own
 
     async def records(self) -> Iterable[KeyValue]:
-        """The records of all tables, deleted ones whose data is kept included."""
+        """Return the records of all tables, including deleted ones with retained data."""
         return await self._all("tables")
 
     async def tombstones(self) -> Iterable[KeyValue]:
-        """The tombstones of all tables that are being dropped."""
+        """Return the tombstones of all tables that are being dropped."""
         return await self._all("tables.dropped")
 
     async def _all(self, kind: str) -> Iterable[KeyValue]:
@@ -251,19 +249,19 @@ class ControllerContext:
         return (await self.metastore.range(f"{self.keys.root}{kind}/")).kvs
 
     async def stores(self) -> KnownStores:
-        """All stores."""
+        """Return all stores."""
         if await self.mirror.reached(self._written):
             return self.mirror.stores()
         return read_stores((await self.metastore.range(self.keys.all_stores())).kvs, self.keys)
 
     async def version(self) -> KeyValue | None:
-        """The key of the cluster version."""
+        """Return the key of the cluster version."""
         if await self.mirror.reached(self._written):
             return self.mirror.read((self.keys.version,)).kvs.get(self.keys.version)
         return await self.metastore.get(self.keys.version)
 
     async def assignments(self) -> Iterable[KeyValue]:
-        """Every key that says who holds or will hold a partition."""
+        """Return every key that names a current or future replica."""
         if await self.mirror.reached(self._written):
             return self.mirror.assignments()
         return (await self.metastore.range(self.keys.assignments())).kvs

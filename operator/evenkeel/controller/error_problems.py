@@ -1,4 +1,4 @@
-"""What went wrong, in the words of a condition. What is nobody's table's fault is not turned into one."""
+"""Maps errors to the reasons and messages of conditions."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from evenkeel.errors import (
     UnsupportedVersionError,
 )
 from evenkeel.model.conditions import Reason
-from evenkeel.reconcile.partition_status import Problem
+from evenkeel.reconcile.readiness import Problem
 
 __all__ = ["UNAVAILABLE", "problem_of", "unavailable_problem"]
 
 UNAVAILABLE = (UnreachableError, AuthenticationError, ClusterMismatchError, UnsupportedVersionError)
-"""With these nothing can be done for any table: etcd does not answer, does not let us in, or is another one, or the
-cluster is of a version that this release does not support."""
+"""Errors that suspend reconciliation of every table: etcd is unreachable, refuses the credentials or is a different
+cluster, or this release does not support the cluster version."""
 _REASONS: tuple[tuple[type[EvenkeelError], Reason], ...] = (
     (MetastoreLossError, Reason.METASTORE_MISMATCH),
     (PlanningError, Reason.NO_FEASIBLE_PLACEMENT),
@@ -34,7 +34,7 @@ _REASONS: tuple[tuple[type[EvenkeelError], Reason], ...] = (
 
 
 def unavailable_problem(error: EvenkeelError) -> Problem:
-    """Why nothing can be done for any table."""
+    """Return why reconciliation of every table is suspended."""
     reason = Reason.METASTORE_UNREACHABLE
     if isinstance(error, NoSpaceError):
         reason = Reason.METASTORE_FULL
@@ -46,7 +46,7 @@ def unavailable_problem(error: EvenkeelError) -> Problem:
 
 
 def problem_of(error: Exception) -> Problem:
-    """Say it; what concerns everything goes on its way."""
+    """Return the problem that an error is for one table; raise it again if it concerns every table."""
     if isinstance(error, (FencedError, *UNAVAILABLE)):
         raise error
     for kind, reason in _REASONS:

@@ -1,11 +1,11 @@
-"""What the metastore holds of one StoreCluster, kept in memory by the watch that tells of its changes.
+"""An in-memory copy of one StoreCluster's keys in the metastore, maintained by a watch.
 
-Looks read from here. Asking etcd would take fourteen requests for each look at a table, and most of what came back, all
-the stores, would be the same as for the table before. A look may be a moment behind, and is never wrong for that: every
-write compares what it rests on, and what was missed means another look. But what was written by ourselves is always
-there: a read waits until the watch has shown it.
+Reconciliations read from it. Reading etcd would take fourteen requests per table, and most of the data, the stores, is
+the same for every table. The copy may lag behind, which is safe: every write compares what it depends on, and a missed
+change enqueues another reconciliation. The controller always sees its own writes: a read waits until the watch has
+delivered them.
 
-What stores report of themselves changes all the time, is no ground for a plan, and is not kept here.
+Reports of stores change constantly and no plan depends on them, so they are not in the copy.
 """
 
 from __future__ import annotations
@@ -22,60 +22,60 @@ from evenkeel.runtime.clock import Clock
 
 __all__ = ["Mirror"]
 
-PATIENCE_SECONDS: Final = 5.0
-"""For so long a read waits for what was written; then it is better to ask the metastore itself."""
-SILENCE_SECONDS: Final = 0.1
-"""A watch that tells nothing for so long has told everything: the rest is about keys of others."""
+TIMEOUT_SECONDS: Final = 5.0
+"""How long a read waits for the watch before the caller reads the metastore instead."""
+QUIET_SECONDS: Final = 0.1
+"""A watch that is quiet for so long has caught up: the missing revisions changed keys outside its prefix."""
 _STORES: Final = ("stores", "stores.state")
 _ELSEWHERE: Final = "load"
 _Group = tuple[str, str]
-"""A kind of key and the table it speaks of, if it does."""
+"""A kind of key, and the table it belongs to, or an empty string."""
 
 
 class Mirror:
-    """Filled by whoever watches; empty until then, and whenever the watch has ended."""
+    """The copy; it can be read while a watch maintains it."""
 
     def __init__(self, keys: Keys, clock: Clock) -> None:
         self._keys = keys
         self._clock = clock
         self._groups: dict[_Group, dict[str, KeyValue]] = {}
         self._revision: int | None = None
-        self._silent = 0
-        """Up to this revision the watch was waited for, and had nothing more to tell."""
+        self._quiet = 0
+        """The newest revision for which the watch was awaited and stayed quiet."""
         self._stores: KnownStores | None = None
         self._waiting: set[asyncio.Future[None]] = set()
 
     @property
     def filled(self) -> bool:
-        """Whether somebody watches."""
+        """Whether a watch maintains the copy."""
         return self._revision is not None
 
     def shows(self, revision: int) -> bool:
-        """Whether all changes up to a revision are here."""
+        """Whether the copy has all changes up to a revision."""
         return self._revision is not None and self._revision >= revision
 
-    # Filling
+    # The watch
 
     def fill(self, snapshot: Snapshot) -> None:
-        """Take everything at one revision."""
+        """Replace the copy with a snapshot."""
         self._groups = {}
         self._stores = None
         for kv in snapshot.kvs:
             self._put(kv.key, kv)
         self.advance(snapshot.revision)
 
-    def take(self, event: Event) -> None:
-        """Take one change."""
+    def apply(self, event: Event) -> None:
+        """Apply one change."""
         self._put(event.key, event.kv)
 
     def advance(self, revision: int) -> None:
-        """All changes up to this revision have been taken."""
+        """Note that all changes up to this revision have been applied."""
         self._revision = revision
         for waiting in self._waiting:
             _end(waiting)
 
-    def forget(self) -> None:
-        """Nobody watches any more."""
+    def clear(self) -> None:
+        """Note that the watch has ended."""
         self._revision = None
 
     def _put(self, key: str, kv: KeyValue | None) -> None:
@@ -100,29 +100,29 @@ class Mirror:
     # Reading
 
     async def reached(self, revision: int) -> bool:
-        """Whether all changes up to a revision are here, or are within a moment."""
-        deadline = self._clock.now() + PATIENCE_SECONDS
+        """Wait until the copy has all changes up to a revision; return False after a timeout."""
+        deadline = self._clock.now() + TIMEOUT_SECONDS
         while self._revision is not None and self._revision < revision and self._clock.now() < deadline:
             await self._next(deadline)
         return self.shows(revision)
 
     async def follow(self, revision: int) -> None:
-        """Let the watch come up to a revision, for as long as it gets on.
+        """Wait for the watch to reach a revision, as long as it makes progress.
 
-        It shares an event loop with looks, and would fall behind where these took all the time there is: they would
-        begin with what is long over, and end with statuses that nobody corrects for as long.
+        The watch shares an event loop with the reconciliations. If these took all the time, the watch would fall
+        behind, and they would read outdated keys and write outdated statuses.
         """
-        deadline = self._clock.now() + PATIENCE_SECONDS
-        while self._revision is not None and max(self._revision, self._silent) < revision:
+        deadline = self._clock.now() + TIMEOUT_SECONDS
+        while self._revision is not None and max(self._revision, self._quiet) < revision:
             if self._clock.now() >= deadline:
                 return
             before = self._revision
-            await self._next(min(deadline, self._clock.now() + SILENCE_SECONDS))
+            await self._next(min(deadline, self._clock.now() + QUIET_SECONDS))
             if self._revision == before:
-                self._silent = max(self._silent, revision)
+                self._quiet = max(self._quiet, revision)
 
     async def _next(self, until: float) -> None:
-        """Wait for the next change, but no longer."""
+        """Wait for the next change, or until a time."""
         waiting = asyncio.get_running_loop().create_future()
         self._waiting.add(waiting)
         timer = self._clock.call_at(until, lambda: _end(waiting))
@@ -133,7 +133,7 @@ class Mirror:
             self._waiting.discard(waiting)
 
     def read(self, prefixes: Iterable[str]) -> Found:
-        """Everything under prefixes of tables' keys, or the plans of all tables, and all stores."""
+        """Return the keys under prefixes of one table's keys, or of all plans, and all stores."""
         assert self._revision is not None
         kvs: dict[str, KeyValue] = {}
         for prefix in prefixes:
@@ -148,22 +148,22 @@ class Mirror:
         return {key: kv for group, kvs in self._groups.items() if group[0] == kind for key, kv in kvs.items()}
 
     def stores(self) -> KnownStores:
-        """All stores."""
+        """Return all stores."""
         if self._stores is None:
             kvs = (kv for kind in _STORES for kv in self._groups.get((kind, ""), {}).values())
             self._stores = read_stores(kvs, self._keys)
         return self._stores
 
     def all_of(self, kind: str) -> Iterable[KeyValue]:
-        """Every key of a kind, of whatever table."""
+        """Return every key of a kind, of all tables."""
         return [kv for (found, _), kvs in self._groups.items() if found == kind for kv in kvs.values()]
 
     def count(self, kind: str, table: str) -> int:
-        """How many keys of a kind a table has."""
+        """Return how many keys of a kind a table has."""
         return len(self._groups.get((kind, table), {}))
 
     def assignments(self) -> Iterable[KeyValue]:
-        """Every key that says who holds or will hold a partition."""
+        """Return every key that names a current or future replica."""
         kinds = self._keys.assignments().removeprefix(self._keys.root)
         return [kv for (kind, _), kvs in self._groups.items() if kind.startswith(kinds) for kv in kvs.values()]
 

@@ -1,7 +1,7 @@
-"""What the controller asks of whoever keeps resources: the API server of Kubernetes, or etcd itself in local mode.
+"""The resources a controller reads and writes: objects of the Kubernetes API, or keys in etcd in local mode.
 
-Whoever implements it answers from what is true now or was a moment ago, but always knows of its own writes: a status
-that was set is the one that is read next. UnreachableError from any of these means: later.
+Reads may be slightly outdated but always include the implementation's own writes: a status that was set is the one that
+is read next. Any method may raise UnreachableError; the caller retries.
 """
 
 from __future__ import annotations
@@ -24,56 +24,56 @@ class Resources(Protocol):
     """The resources of one StoreCluster."""
 
     def changes(self) -> AsyncIterator[str | None]:
-        """What to look at again: a table by its name, or everything (None), as at the beginning.
+        """Yield what changed: the name of a table, or None for everything, as at the start.
 
-        Changes of statuses alone are not told: the controller writes these itself, and would never come to rest.
+        Changes of only a status are left out: the controller writes statuses, and would never become idle.
         """
         ...
 
     async def store_cluster(self) -> StoreCluster | None:
-        """The StoreCluster itself; None where there is none (any more)."""
+        """Return the StoreCluster, or None if it does not exist."""
         ...
 
     async def tables(self) -> Sequence[Table]:
-        """Its tables, those that are being deleted included."""
+        """Return the StoreCluster's tables, including those that are being deleted."""
         ...
 
     async def table(self, name: str) -> Table | None:
-        """One of its tables; None where there is none of that name."""
+        """Return one of the StoreCluster's tables, or None if it does not exist."""
         ...
 
-    async def knows(self, table: str) -> bool:
-        """Whether there is a table of that name, this StoreCluster's or another's."""
+    async def table_exists(self, table: str) -> bool:
+        """Return whether a Table of that name exists, in this StoreCluster or another."""
         ...
 
     async def assignments(self, table: str) -> Sequence[PartitionAssignment]:
-        """The PartitionAssignments of a table, by name."""
+        """Return the PartitionAssignments of a table."""
         ...
 
     async def plans(self, table: str) -> Sequence[RebalancePlan]:
-        """The RebalancePlans of a table, by name."""
+        """Return the RebalancePlans of a table."""
         ...
 
     async def set_status(self, resource: WithStatus, status: Status) -> None:
-        """Write a status; nothing happens where the resource is gone."""
+        """Write a status; do nothing if the resource no longer exists."""
         ...
 
     async def ensure(self, resource: PartitionAssignment | RebalancePlan) -> None:
-        """Make a resource that the controller itself wants, where it is not there."""
+        """Create a resource of the controller's own, unless it exists."""
         ...
 
     async def remove(self, plan: RebalancePlan) -> None:
-        """Take away an object of a plan that is long over."""
+        """Delete the RebalancePlan of an old plan."""
         ...
 
     async def create(self, table: Table) -> None:
-        """Make a Table again that was deleted; nothing happens where there is one of that name."""
+        """Create the Table of an undeleted table; do nothing if a Table of that name exists."""
         ...
 
-    async def strike_off(self, annotation: str, entry: str) -> None:
-        """Take an entry off an annotation of the StoreCluster that lists some, separated by commas."""
+    async def remove_from_annotation(self, annotation: str, entry: str) -> None:
+        """Remove an entry from a comma-separated annotation of the StoreCluster."""
         ...
 
-    async def gone(self, table: Table) -> None:
-        """Nothing is left of a table that is being deleted, or only what is kept: let the resource go, and its own."""
+    async def finalize(self, table: Table) -> None:
+        """Remove a deleted Table and the resources it owns: its data is removed or retained."""
         ...

@@ -1,9 +1,7 @@
-"""Statuses are written where they changed, a moment after they did, and each at most every few seconds.
+"""Writes statuses that changed, after a short delay, and each at most every few seconds.
 
-A resource that stops being Ready does not wait for that moment.
-
-They are for people and for programs that wait; a table of a thousand partitions on the move changes hundreds of times
-a second. What changes seldom changes once more in a moment: whoever waits for that writes once.
+A table with a thousand moving partitions changes hundreds of times a second. Changes also come in groups, so a short
+delay saves writes. A resource that stops being Ready is written without the delay.
 """
 
 from __future__ import annotations
@@ -18,25 +16,25 @@ __all__ = ["SETTLE_SECONDS", "STATUS_SECONDS", "StatusWriter", "readable"]
 
 STATUS_SECONDS: Final = 2.0
 SETTLE_SECONDS: Final = 1.0
-"""How long a change waits for others to be told with it; a resource without a status need not wait."""
+"""How long a change waits for more changes; a resource's first status does not wait."""
 
 _FORGOTTEN_SECONDS: Final = 60.0
-"""What waits for longer belongs to a resource that is gone."""
+"""A change that waits for longer belongs to a resource that no longer exists."""
 _Key = tuple[str, str, str]
 
 
 class StatusWriter:
-    """Knows when which status was last written."""
+    """Writes statuses, and remembers when each was last written."""
 
     def __init__(self, resources: Resources, context: ControllerContext) -> None:
         self._resources = resources
         self._context = context
         self._written: dict[_Key, float] = {}
         self._changed: dict[_Key, float] = {}
-        """When what waits was first seen to differ."""
+        """When the waiting change was first seen."""
 
     async def write(self, resource: WithStatus, status: Status, *, first_at_once: bool = True) -> float:
-        """Write a status where it changed; returns in how many seconds to come again, where it is too early."""
+        """Write a status that changed; return in how many seconds to try again if it has to wait, or 0."""
         key = (resource.kind, resource.key, resource.metadata.uid)
         status = readable(status, self._context.newest_version)
         if status == resource.status:
@@ -61,7 +59,7 @@ class StatusWriter:
 
 
 def readable(status: Status, version: int) -> Status:
-    """A status as every operator of a StoreCluster of this cluster version can read it."""
+    """Return a status without conditions that an operator of this cluster version cannot read."""
     kept = readable_at(version, status.conditions)
     return status if len(kept) == len(status.conditions) else status.model_copy(update={"conditions": kept})
 

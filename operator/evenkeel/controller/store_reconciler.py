@@ -1,4 +1,4 @@
-"""One look at the stores: who is lost, given up or emptied, and what the StoreCluster's status says of it."""
+"""Reconciles the stores: which are lost, replaced or drained, and the StoreCluster's status."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from evenkeel.reconcile.cluster_status import Held, cluster_status
 from evenkeel.reconcile.cluster_version import Versions, holders, raise_version
 from evenkeel.reconcile.desired_table import desired_table
 from evenkeel.reconcile.known_stores import KnownStores
-from evenkeel.reconcile.metastore_adoption import open_txn
-from evenkeel.reconcile.partition_status import Problem
+from evenkeel.reconcile.lost_stores import next_replacement
+from evenkeel.reconcile.metastore_adoption import admit_stores_txn
+from evenkeel.reconcile.readiness import Problem
 from evenkeel.reconcile.store_states import (
-    StoreWish,
+    DesiredStores,
     asked_to_drain,
-    judge_stores,
+    decide_store_states,
     leaving,
-    next_judgement,
     publish_settings,
 )
 from evenkeel.reconcile.table_steps import to_be_adopted
@@ -39,38 +39,38 @@ log = logging.getLogger(__name__)
 
 ADOPTING_SECONDS: Final = 1.0
 AWAY_SECONDS: Final = 60.0
-"""Who did not get to look for so long does not count stores as lost for that time."""
+"""A controller that could not check the stores for so long restarts the delays of lost stores."""
 
 
-class _Judged(NamedTuple):
-    """What a judgement rested on that time does not change: while no store is lost, nothing else does either."""
+class _Decided(NamedTuple):
+    """The inputs of the last decision about stores; it holds while they are the same and no store is lost."""
 
     known: KnownStores
     cluster: StoreCluster | None
 
-    def still(self, known: KnownStores, cluster: StoreCluster | None) -> bool:
-        """Whether nothing has changed."""
+    def holds_for(self, known: KnownStores, cluster: StoreCluster | None) -> bool:
+        """Whether the inputs are the same."""
         if known is not self.known or cluster is None or self.cluster is None:
             return False
         return cluster.spec is self.cluster.spec and asked_to_drain(cluster) == asked_to_drain(self.cluster)
 
 
 class StoreReconciler:
-    """Looks at stores."""
+    """Reconciles stores."""
 
     def __init__(self, resources: Resources, context: ControllerContext, statuses: StatusWriter) -> None:
         self._resources = resources
         self._context = context
         self._statuses = statuses
-        self._looked = float("-inf")
-        self._judged: _Judged | None = None
+        self._checked = float("-inf")
+        self._decided: _Decided | None = None
         self.draining = False
-        """Whether stores are being emptied: what partitions do is worth a look."""
+        """Whether stores are draining: then changes of partitions change the StoreCluster's status."""
 
-    async def look(self, dropped: DroppedTableReconciler, held_up: Mapping[str, Problem]) -> float:
-        """Judge and describe; returns in how many seconds to look again, or 0.
+    async def reconcile(self, dropped: DroppedTableReconciler, blocked: Mapping[str, Problem]) -> float:
+        """Decide about stores and write the status; return in how many seconds to do so again, or 0.
 
-        `held_up` says by the key of a table why it cannot be placed as wanted.
+        `blocked` is, by table key, why the table cannot be placed as desired.
         """
         await self._context.begin()
         cluster, tables = await self._resources.store_cluster(), await self._resources.tables()
@@ -79,11 +79,11 @@ class StoreReconciler:
         lost_after = {
             await self._context.key_of(table): table.spec.movement.lost_after.seconds for table in tables
         } | dropped.lost_after()
-        desired = StoreWish(cluster=cluster, holders=held.keys(), lost_after=lost_after)
-        await self._judge(known, desired)
+        desired = DesiredStores(cluster=cluster, holders=held.keys(), lost_after=lost_after)
+        await self._decide(known, desired)
         known = await self._context.stores()
         versions = await self._raise_version(known, cluster)
-        due = next_judgement(known, desired)
+        due = next_replacement(known, desired.lost_after)
         again = [max(0.001, due - self._context.steady())] if due is not None else []
         if cluster is not None:
             await self._publish_settings(cluster)
@@ -95,7 +95,7 @@ class StoreReconciler:
                 known,
                 loads=self._context.reports.all(),
                 held=held,
-                held_up=held_up,
+                blocked=blocked,
                 tables=len(tables),
                 versions=versions,
                 dropped=dropped.described(),
@@ -109,7 +109,7 @@ class StoreReconciler:
     async def _left_to_adopt(
         self, cluster: StoreCluster, dropped: DroppedTableReconciler, tables: Sequence[Table]
     ) -> int:
-        """While a metastore is adopted: let stores follow it once every table is taken over; how many are not."""
+        """During an adoption, admit the stores once every table is adopted; return how many are not."""
         context, request = self._context, self._context.adopting
         if not request or context.seen is None:
             return 0
@@ -118,31 +118,39 @@ class StoreReconciler:
             snapshot, desired = await context.snapshot(await context.key_of(table)), desired_table(table)
             left += to_be_adopted(snapshot, desired.newest_plan, request)
         if not left:
-            log.info("etcd cluster %s is adopted: stores may follow it", context.seen.cluster)
-            await context.commit_all([open_txn(request, context.seen, keys=context.keys, epoch=context.held.compare)])
+            log.info("adopted etcd cluster %s; stores are admitted", context.seen.cluster)
+            await context.commit_all(
+                [admit_stores_txn(request, context.seen, keys=context.keys, epoch=context.held.compare)]
+            )
         return left
 
     async def _publish_settings(self, cluster: StoreCluster) -> None:
-        """Let running stores know of throttles and thresholds."""
+        """Publish throttles and thresholds to running stores."""
         context, keys = self._context, self._context.keys
         txn = publish_settings(cluster, await context.get(keys.settings), keys=keys, epoch=context.held.compare)
         if txn is not None:
             await context.commit_all([txn])
 
-    async def _judge(self, known: KnownStores, desired: StoreWish) -> None:
+    async def _decide(self, known: KnownStores, desired: DesiredStores) -> None:
         began, context = self._context.clock.now(), self._context
-        if not known.lost and self._judged is not None and self._judged.still(known, desired.cluster):
-            self._looked = began
+        if not known.lost and self._decided is not None and self._decided.holds_for(known, desired.cluster):
+            self._checked = began
             return
-        anew = began - self._looked > AWAY_SECONDS
-        epoch = context.held.compare
-        txns = tuple(judge_stores(known, desired, keys=context.keys, now=context.steady(), anew=anew, epoch=epoch))
+        decisions = decide_store_states(
+            known,
+            desired,
+            keys=context.keys,
+            now=context.steady(),
+            restart_delays=began - self._checked > AWAY_SECONDS,
+            epoch=context.held.compare,
+        )
+        txns = tuple(decisions)
         if await context.commit_all(txns):
-            self._looked = began
-            self._judged = None if txns else _Judged(known, desired.cluster)
+            self._checked = began
+            self._decided = None if txns else _Decided(known, desired.cluster)
 
     async def _raise_version(self, known: KnownStores, cluster: StoreCluster | None) -> Versions:
-        """Raise the cluster version where every store supports a newer one; returns what is then."""
+        """Raise the cluster version if every store supports a newer one; return the versions after that."""
         context = self._context
         kv, version = await context.version(), await context.check_version()
         holding = frozenset[str]()
@@ -154,19 +162,19 @@ class StoreReconciler:
         txn = raise_version(versions, kv, known, keys=context.keys, epoch=context.held.compare)
         if txn is None or not await context.commit_all((txn,)):
             return versions
-        log.info("the cluster version rises from %d to %d", version, versions.target)
+        log.info("raised the cluster version from %d to %d", version, versions.target)
         return msgspec.structs.replace(versions, version=versions.target)
 
     async def _held(self, cluster: StoreCluster | None, known: KnownStores) -> dict[str, Held]:
-        """What partitions name on each of the stores that are to be emptied."""
-        emptied = known.names & (leaving(cluster, known.names) | asked_to_drain(cluster))
-        self.draining = bool(emptied)
-        if not emptied:
+        """Return, by store that has to drain, the replicas that are or will be on it."""
+        draining = known.names & (leaving(cluster, known.names) | asked_to_drain(cluster))
+        self.draining = bool(draining)
+        if not draining:
             return {}
-        words = {name: encode(name) for name in emptied}
+        encoded = {name: encode(name) for name in draining}
         named: dict[str, set[tuple[str, int]]] = {}
         for kv in await self._context.assignments():
-            for name in (name for name, word in words.items() if word in kv.value):
+            for name in (name for name, value in encoded.items() if value in kv.value):
                 *_, table, partition = kv.key.split("/")
                 named.setdefault(name, set()).add((table, int(partition) if partition.isdecimal() else -1))
         return {name: self._size_of(partitions) for name, partitions in named.items()}

@@ -22,7 +22,7 @@ from evenkeel.metastore.metastore_api import Delete, KeyValue, Metastore, Put, T
 from evenkeel.model.conditions import timestamp
 from evenkeel.model.partitionassignment import PartitionAssignment
 from evenkeel.model.rebalanceplan import RebalancePlan
-from evenkeel.model.resource_base import struck_off
+from evenkeel.model.resource_base import without_entry
 from evenkeel.model.resource_loading import Resource, parse
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.model.table import Table
@@ -270,7 +270,7 @@ class ClusterResources:
 
         def edit(document: dict[str, Any]) -> None:
             annotations = document["metadata"].get("annotations", {})
-            left = struck_off(annotations.get(annotation, ""), entry)
+            left = without_entry(annotations.get(annotation, ""), entry)
             annotations.pop(annotation, None)
             annotations.update({annotation: left} if left else {})
 

@@ -1,4 +1,4 @@
-"""A StoreCluster's status, folded from what the metastore says of its stores."""
+"""A StoreCluster's status, derived from its stores in the metastore; for Ready see `readiness`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import NamedTuple
 from evenkeel.model.conditions import (
     STALLING,
     Condition,
+    ConditionType,
     Reason,
     condition,
     merge_conditions,
@@ -20,8 +21,8 @@ from evenkeel.protocol.keys import table_name
 from evenkeel.protocol.records import StoreLoad
 from evenkeel.reconcile.cluster_version import Versions
 from evenkeel.reconcile.known_stores import KnownStores
-from evenkeel.reconcile.metastore_adoption import MetastoreSeen, metastore_status, metastore_words, not_adopted
-from evenkeel.reconcile.partition_status import Problem
+from evenkeel.reconcile.metastore_adoption import MetastoreSeen, metastore_mismatch, metastore_status, not_adopted
+from evenkeel.reconcile.readiness import Problem, Verdict, store_cluster_ready, store_cluster_ready_unreadable
 from evenkeel.reconcile.store_states import leaving
 
 __all__ = ["Held", "cluster_problem_status", "cluster_status"]
@@ -31,28 +32,28 @@ _NAMED = 5
 
 
 class Held(NamedTuple):
-    """What is still to leave a store."""
+    """The replicas that still have to leave a draining store."""
 
     replicas: int = 0
     bytes: int | None = None
-    """None unless stores report the sizes of all of them."""
+    """Their total size; None unless stores report the size of each."""
     tables: frozenset[str] = frozenset()
-    """The keys of the tables that they belong to."""
+    """The keys of their tables."""
 
 
 class _Facts(NamedTuple):
-    """What conditions are told from."""
+    """The inputs of the conditions."""
 
     cluster: StoreCluster
     status: StoreClusterStatus
     known: KnownStores
     ready: int
-    """Stores that are wanted and registered."""
+    """Registered stores that are not scaled away."""
     versions: Versions
     skewed: Mapping[str, int]
-    """By store whose wall clock is off most others': by how many seconds it is ahead."""
+    """By store whose wall clock differs from most others', how many seconds it is ahead."""
     refused: Problem | None
-    """Why the spec is not carried out, and will not be unless somebody changes something."""
+    """Why the spec cannot be applied unless a user changes something."""
 
 
 def cluster_status(
@@ -61,7 +62,7 @@ def cluster_status(
     *,
     loads: Mapping[str, StoreLoad],
     held: Mapping[str, Held],
-    held_up: Mapping[str, Problem] | None = None,
+    blocked: Mapping[str, Problem] | None = None,
     tables: int,
     versions: Versions,
     dropped: tuple[DroppedTable, ...] = (),
@@ -69,16 +70,16 @@ def cluster_status(
     left_to_adopt: int = 0,
     now: str,
 ) -> StoreClusterStatus:
-    """What is true of the stores at the moment `now`.
+    """Return the StoreCluster's status at the time `now`.
 
-    `held` is what partitions name on each store that is to be emptied. `held_up` says by the key of a table why its
-    replicas cannot be placed as wanted.
+    `held` is, by draining store, the replicas that still have to leave it. `blocked` is, by table key, why the table
+    cannot be placed as desired.
     """
     going = leaving(cluster, known.names)
     before = cluster.status or StoreClusterStatus()
     draining = sorted(name for name, state in known.states.items() if state.draining)
     drains = {drain.store: drain for drain in before.drains}
-    kept = {name: _kept_by(left, held_up or {}) for name, left in sorted(held.items())}
+    kept = {name: _kept_by(left, blocked or {}) for name, left in sorted(held.items())}
     status = StoreClusterStatus(
         observed_generation=cluster.metadata.generation,
         stores=len(known.names),
@@ -109,33 +110,33 @@ def cluster_status(
     found = _conditions(facts, now=now)
     if metastore is not None:
         found.append(_metastore_condition(cluster, metastore, left=left_to_adopt, now=now))
-    told = merge_conditions(before.conditions, found)
-    return status.model_copy(update={"conditions": with_kstatus(told, now=now)})
+    conditions = merge_conditions(before.conditions, found)
+    return status.model_copy(update={"conditions": with_kstatus(conditions, now=now)})
 
 
 def cluster_problem_status(cluster: StoreCluster, problem: Problem, *, now: str) -> StoreClusterStatus:
-    """The status of before, with what is wrong: for when what the metastore says cannot be read."""
+    """Return the previous status with a problem, if the metastore cannot be read."""
     before, generation = cluster.status or StoreClusterStatus(), cluster.metadata.generation
-    wrong = [
-        condition("Ready", None, problem.reason, problem.message, now=now, generation=generation),
+    changed = [
+        condition("Ready", *store_cluster_ready_unreadable(problem), now=now, generation=generation),
         condition("Degraded", True, problem.reason, problem.message, now=now, generation=generation),
     ]
     if problem.reason is Reason.METASTORE_MISMATCH:
-        wrong.append(
+        changed.append(
             condition("MetastoreMismatch", True, problem.reason, problem.message, now=now, generation=generation)
         )
-    conditions = with_kstatus(merge_conditions(before.conditions, wrong), now=now)
+    conditions = with_kstatus(merge_conditions(before.conditions, changed), now=now)
     return before.model_copy(update={"conditions": conditions})
 
 
 def _metastore_condition(cluster: StoreCluster, seen: MetastoreSeen, *, left: int, now: str) -> Condition:
-    words = metastore_words(cluster, seen, left=left)
-    return condition("MetastoreMismatch", *words, now=now, generation=cluster.metadata.generation)
+    verdict = metastore_mismatch(cluster, seen, left=left)
+    return condition("MetastoreMismatch", *verdict, now=now, generation=cluster.metadata.generation)
 
 
-def _kept_by(left: Held, held_up: Mapping[str, Problem]) -> tuple[Problem, ...]:
-    """Why replicas of tables cannot leave a store, table by table."""
-    found = [(f"table {table_name(key)}: ", held_up[key]) for key in sorted(left.tables) if key in held_up]
+def _kept_by(left: Held, blocked: Mapping[str, Problem]) -> tuple[Problem, ...]:
+    """Return, table by table, why replicas cannot leave a store."""
+    found = [(f"table {table_name(key)}: ", blocked[key]) for key in sorted(left.tables) if key in blocked]
     # The planner's errors name the table themselves.
     return tuple(Problem(why.reason, table + why.message.removeprefix(table)) for table, why in found)
 
@@ -143,9 +144,9 @@ def _kept_by(left: Held, held_up: Mapping[str, Problem]) -> tuple[Problem, ...]:
 def _refused(
     cluster: StoreCluster, departing: Mapping[str, tuple[Problem, ...]], metastore: MetastoreSeen | None
 ) -> Problem | None:
-    """Why the spec is not carried out: a metastore that is not there to adopt, or stores that can never be emptied.
+    """Return why the spec cannot be applied: the metastore to adopt is missing, or a store to remove cannot drain.
 
-    A store that a user wants to be emptied by an annotation is not part of the spec.
+    A drain that the annotation asks for is not part of the spec.
     """
     if metastore is not None and (why := not_adopted(cluster, metastore)):
         return Problem(Reason.SPEC_INVALID, why)
@@ -153,12 +154,12 @@ def _refused(
         for problem in problems:
             if problem.reason in STALLING:
                 remedy = "change the table, or raise spec.stores again"
-                return Problem(problem.reason, f"store {name} cannot be emptied: {problem.message}; {remedy}")
+                return Problem(problem.reason, f"store {name} cannot drain: {problem.message}; {remedy}")
     return None
 
 
 def _drain(name: str, left: Held, before: StoreDrain | None, kept_by: tuple[Problem, ...], now: str) -> StoreDrain:
-    """How empty the store is, by what it held when it was first seen draining."""
+    """Return a store's drain progress, relative to what it held when the drain was first seen."""
     if not left.replicas:
         return StoreDrain(store=name, percentage=100)
     if before is None or before.percentage == 100:
@@ -178,7 +179,7 @@ def _drain(name: str, left: Held, before: StoreDrain | None, kept_by: tuple[Prob
 
 
 def _empty_at(drain: StoreDrain, before: StoreDrain, gone: int, now: str) -> str | None:
-    """When the store will be empty at the rate since it began to drain, in bytes or else in replicas."""
+    """Return when the store will be empty at the rate since the drain's start, in bytes or else in replicas."""
     if (before.replicas_left, before.bytes_left) == (drain.replicas_left, drain.bytes_left):
         return unless_past(before.expected_at, now)
     copied = (drain.bytes_total or 0) - (drain.bytes_left or 0)
@@ -187,39 +188,29 @@ def _empty_at(drain: StoreDrain, before: StoreDrain, gone: int, now: str) -> str
 
 
 def _conditions(facts: _Facts, *, now: str) -> list[Condition]:
-    emptying = [drain.store for drain in facts.status.drains if drain.percentage < 100]
-    problems = list(_troubles(facts))
-    told = (
-        ("Ready", *_ready(facts)),
-        (
-            "Progressing",
-            bool(emptying),
-            Reason.REBALANCING if emptying else Reason.AS_EXPECTED,
-            f"being emptied: {_named(emptying)}" if emptying else "",
-        ),
-        (
-            "Degraded",
-            bool(problems),
-            problems[0].reason if problems else Reason.AS_EXPECTED,
-            "; ".join(problem.message for problem in problems),
-        ),
+    wanted, generation = facts.cluster.spec.stores, facts.cluster.metadata.generation
+    found: tuple[tuple[ConditionType, Verdict], ...] = (
+        ("Ready", store_cluster_ready(facts.ready, wanted, generation=generation, refused=facts.refused)),
+        ("Progressing", _progressing(facts)),
+        ("Degraded", _degraded(facts)),
     )
-    generation = facts.cluster.metadata.generation
-    return [condition(*entry, now=now, generation=generation) for entry in told]  # type: ignore[arg-type]
+    return [condition(kind, *verdict, now=now, generation=generation) for kind, verdict in found]
 
 
-def _ready(facts: _Facts) -> tuple[bool, Reason, str]:
-    """As many stores as are wanted are registered, and nothing of the spec is refused."""
-    if facts.refused is not None:
-        generation = facts.cluster.metadata.generation
-        return False, facts.refused.reason, f"generation {generation} is not carried out: {facts.refused.message}"
-    wanted = facts.cluster.spec.stores
-    ready = facts.ready >= wanted
-    reason = Reason.AS_EXPECTED if ready else Reason.STORES_NOT_READY
-    return ready, reason, f"{facts.ready} of {wanted} stores are registered"
+def _progressing(facts: _Facts) -> Verdict:
+    draining = [drain.store for drain in facts.status.drains if drain.percentage < 100]
+    if not draining:
+        return Verdict(False, Reason.AS_EXPECTED)
+    return Verdict(True, Reason.REBALANCING, f"draining: {_named(draining)}")
 
 
-def _troubles(facts: _Facts) -> Iterator[Problem]:
+def _degraded(facts: _Facts) -> Verdict:
+    problems = list(_problems(facts))
+    reason = problems[0].reason if problems else Reason.AS_EXPECTED
+    return Verdict(bool(problems), reason, "; ".join(problem.message for problem in problems))
+
+
+def _problems(facts: _Facts) -> Iterator[Problem]:
     if facts.known.problems:
         first = next(iter(facts.known.problems.values()))
         yield Problem(Reason.MALFORMED_RECORD, first)
@@ -229,8 +220,8 @@ def _troubles(facts: _Facts) -> Iterator[Problem]:
         yield facts.refused
     yield from _unsupported(facts)
     if lost := facts.status.lost:
-        given_up = [name for name in lost if facts.known.states[name].replace_in]
-        elsewhere = f"; replicas of {_named(given_up)} are made anew elsewhere" if given_up else ""
+        replaced = [name for name in lost if facts.known.states[name].replace_in]
+        elsewhere = f"; replicas of {_named(replaced)} are being replaced" if replaced else ""
         yield Problem(Reason.STORES_LOST, f"lost: {_named(lost)}{elsewhere}")
     if facts.skewed:
         clocks = _named(f"{name} ({ahead:+d} s)" for name, ahead in facts.skewed.items())
@@ -239,13 +230,13 @@ def _troubles(facts: _Facts) -> Iterator[Problem]:
 
 def _unsupported(facts: _Facts) -> Iterator[Problem]:
     version, registered = facts.versions.version, facts.known.registered
-    foreign = sorted(name for name, record in registered.items() if not record.supported.includes(version))
-    if foreign:
-        supported = registered[foreign[0]].supported
+    unsupported = sorted(name for name, record in registered.items() if not record.supported.includes(version))
+    if unsupported:
+        supported = registered[unsupported[0]].supported
         yield Problem(
             Reason.VERSION_UNSUPPORTED,
-            f"the cluster version is {version}, which these stores do not support: {_named(foreign)} ({supported}); "
-            "run a release there that supports it",
+            f"these stores do not support cluster version {version}: {_named(unsupported)} ({supported}); run a "
+            "release on them that supports it",
         )
 
 

@@ -1,8 +1,8 @@
-"""When the cluster version rises: as soon as the operator and every store support the next one, unless a user holds it.
+"""Raises the cluster version as soon as the operator and every store support the next one.
 
-A store counts while it is registered or holds replicas. One that is away counts with what it last announced; one that
-never announced anything is of the first release. A user keeps the way back to the previous release open with the
-annotation `evenkeel.dev/max-version`: an annotation, because the previous release ignores one and refuses a field.
+A store counts while it is registered or holds replicas. A lost store counts with the versions it last announced, or as
+one of the first release if it announced none. The annotation `evenkeel.dev/max-version` limits the version, so that a
+downgrade stays possible. It is an annotation because the previous release ignores an annotation but refuses a field.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from evenkeel.versions import FIRST, SUPPORTED
 __all__ = ["MAX_VERSION_ANNOTATION", "Versions", "holders", "raise_version"]
 
 MAX_VERSION_ANNOTATION: Final = "evenkeel.dev/max-version"
-"""On a StoreCluster: the version past which the operator does not raise the cluster version."""
+"""On a StoreCluster: the highest cluster version that the operator may raise it to."""
 _KINDS: Final[dict[str, type[Stable | Pending | Planned]]] = {
     "stable": Stable,
     "pending": Pending,
@@ -31,22 +31,22 @@ _KINDS: Final[dict[str, type[Stable | Pending | Planned]]] = {
 
 
 class Versions(msgspec.Struct, frozen=True, kw_only=True):
-    """The cluster version, and what may become of it."""
+    """The cluster version, and the versions it may rise to."""
 
     version: int
-    """What the metastore says."""
+    """The cluster version in the metastore."""
     supported: int
-    """The newest that the operator and every store support."""
+    """The newest version that the operator and every store support."""
     behind: tuple[str, ...] = ()
-    """Stores that support nothing newer than `supported`, where the operator does."""
+    """Stores that support nothing newer than `supported` although the operator does."""
     limit: int | None = None
-    """Where a user holds it."""
+    """The annotation's limit."""
     problem: str = ""
-    """Why the annotation cannot be followed, if so."""
+    """Why the annotation is invalid; empty if it is not."""
 
     @classmethod
     def of(cls, version: int, known: KnownStores, cluster: StoreCluster | None, *, holding: Iterable[str]) -> Versions:
-        """What follows from the stores that are registered and those that hold replicas."""
+        """Compute the versions from the registered stores and those in `holding`, which hold replicas."""
         newest = {name: record.supported.newest for name, record in known.registered.items()}
         for name in holding:
             announced = known.announced.get(name)
@@ -59,7 +59,7 @@ class Versions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def target(self) -> int:
-        """What the cluster version is to be; never lower than it is."""
+        """The desired cluster version; never lower than the current one."""
         allowed = self.supported if self.limit is None else min(self.supported, self.limit)
         return max(self.version, allowed)
 
@@ -72,12 +72,12 @@ def _limit(cluster: StoreCluster | None, version: int) -> tuple[int | None, str]
     if not text.isascii() or not text.isdecimal():
         return version, f"{where}: got {text!r}; allowed: a cluster version such as {version}; it stays at {version}"
     if int(text) < version:
-        return version, f"{where}: {text} is below the cluster version {version}, which is never lowered"
+        return version, f"{where}: got {text}; allowed: at least {version}, because the cluster version never falls"
     return int(text), ""
 
 
 def holders(assignments: Iterable[KeyValue], keys: Keys) -> frozenset[str]:
-    """The stores that hold a replica, or are to hold one."""
+    """Return the stores that hold or will hold a replica."""
     prefix, found = keys.assignments(), set[str]()
     for kv in assignments:
         kind = _KINDS.get(kv.key.removeprefix(prefix).partition("/")[0])
@@ -90,11 +90,11 @@ def holders(assignments: Iterable[KeyValue], keys: Keys) -> frozenset[str]:
 def raise_version(
     versions: Versions, kv: KeyValue | None, known: KnownStores, *, keys: Keys, epoch: Compare
 ) -> Txn | None:
-    """The transaction that raises the cluster version, if it may rise; refused where a store registered meanwhile."""
+    """Return the transaction that raises the cluster version, or None; it fails if a store registers first."""
     if versions.target == versions.version or not known.registered:
         return None
     newest = max(found.mod_revision for key, found in known.kvs.items() if key.startswith(keys.stores()))
     stores = keys.stores()
-    nobody_came = Compare(stores, "mod", "<", newest + 1, end=stores[:-1] + chr(ord(stores[-1]) + 1))
+    no_new_store = Compare(stores, "mod", "<", newest + 1, end=stores[:-1] + chr(ord(stores[-1]) + 1))
     put = Put(keys.version, encode(ClusterVersion(versions.target)))
-    return Txn((epoch, unchanged(keys.version, kv), nobody_came), (put,))
+    return Txn((epoch, unchanged(keys.version, kv), no_new_store), (put,))

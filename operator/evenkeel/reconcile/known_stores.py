@@ -1,7 +1,7 @@
-"""All stores as the metastore has them at one moment, read once for all the tables that rest on them.
+"""All stores at one revision of the metastore, decoded once for all tables.
 
-There may be a thousand of them, and tables look at all of them all the time: what is worked out from them is kept with
-them. Only what a table's own `lostAfter` has decided is worked out for the table.
+There may be a thousand stores, and every reconciliation of a table needs all of them, so derived values are cached.
+Only the effect of a table's own `lostAfter` is computed per table.
 """
 
 from __future__ import annotations
@@ -19,48 +19,48 @@ __all__ = ["KnownStores", "read_stores"]
 
 
 class KnownStores:
-    """Everything under `stores`, read."""
+    """Everything under `stores` and `stores.state`, decoded."""
 
     def __init__(self, kvs: Iterable[KeyValue]) -> None:
         self.kvs = {kv.key: kv for kv in kvs}
         self.registered: dict[str, StoreRecord] = {}
-        """By name, the stores whose leases live."""
+        """By name, the stores with a lease."""
         self.states: dict[str, StoreState] = {}
-        """By name, what was decided."""
+        """By name, the operator's decisions."""
         self.problems: dict[str, str] = {}
-        """By name, keys that cannot be read."""
+        """By name, why a key cannot be read."""
 
     def checked(self) -> KnownStores:
-        """The same; MalformedRecordError where something cannot be read."""
+        """Return self; raise MalformedRecordError if a key cannot be read."""
         for problem in self.problems.values():
             raise MalformedRecordError(problem)
         return self
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """All that can be spoken of."""
+        """All stores that are registered or have a state."""
         return frozenset(self.registered.keys() | self.states.keys())
 
     @cached_property
     def lost(self) -> frozenset[str]:
-        """Those without a lease; one whose own key cannot be read is not counted."""
+        """Stores without a lease, except those whose keys cannot be read."""
         return frozenset(self.states.keys() - self.registered.keys() - self.problems.keys())
 
     @cached_property
     def announced(self) -> dict[str, StoreRecord]:
-        """The stores as they announced themselves, also those whose leases have ended."""
+        """By name, the records of registered stores, and the last records of lost ones."""
         kept = {name: state.record for name, state in self.states.items() if state.record is not None}
         return {**kept, **self.registered}
 
     @cached_property
     def capped(self) -> bool:
-        """Whether any store has a cap, which all tables share."""
+        """Whether any store has a cap; all tables share it."""
         return any(view.capacity is not None for view in self._views.values())
 
-    # As a table's rebalancer sees them
+    # Views for a table's rebalancer
 
     def view(self, name: str, record: StoreRecord, table: str) -> StoreView:
-        """One store: the operator's copy of its record has overrides in it."""
+        """Return one store as a table's rebalancer sees it, with the StoreCluster's overrides."""
         state = self.states.get(name)
         decided = state if state is not None and state.volume == record.volume else None
         record = decided.record if decided is not None and decided.record is not None else record
@@ -76,7 +76,7 @@ class KnownStores:
         )
 
     def stores(self, table: str, named: Mapping[str, StoreRecord]) -> StoresView:
-        """All stores; `named` are those that partitions speak of, by nothing but their volume."""
+        """Return all stores; `named` are those that the table's partitions name, of which only the volume is known."""
         views = self._views_for(table)
         others = {name: record for name, record in named.items() if name not in views}
         if views is self._views and not others:
@@ -84,7 +84,7 @@ class KnownStores:
         return StoresView.of(*(self.view(name, record, table) for name, record in others.items()), *views.values())
 
     def basis(self, table: str) -> bytes:
-        """What a plan of the table rests on, as far as it is the stores: one that is silent is still the same."""
+        """Return what a plan of the table depends on in the stores; losing a store alone changes nothing."""
         views = self._views_for(table)
         seen = self._encoded if views is self._views else _encoded(views)
         unannounced = ((name, state) for name, state in sorted(self.states.items()) if name not in self.announced)
@@ -104,7 +104,7 @@ class KnownStores:
 
     @cached_property
     def _views(self) -> dict[str, StoreView]:
-        """For a table that has given none up by itself."""
+        """The views of a table that replaces no store."""
         return {name: self.view(name, record, "") for name, record in self.announced.items()}
 
     @cached_property
@@ -121,7 +121,7 @@ def _encoded(views: Mapping[str, StoreView]) -> bytes:
 
 
 def read_stores(kvs: Iterable[KeyValue], keys: Keys) -> KnownStores:
-    """Read everything under `stores`; a key that cannot be read is told, and holds up no other."""
+    """Decode everything under `stores` and `stores.state`; unreadable keys are collected in `problems`."""
     found = KnownStores(kvs)
     for kv in found.kvs.values():
         kind, _, name = kv.key.removeprefix(keys.root).partition("/")

@@ -1,9 +1,9 @@
-"""Orders that bring leaderships to where the plan, or a user, wants them.
+"""Orders that hand leaderships over to the stores that the plan or a user prefers.
 
-The plan names a preferred leader for each partition; after a store was away, its leaderships are elsewhere. An order is
-a key that the leader itself carries out and removes, and that expires: nobody waits for it. Only a few are out at a
-time, and only for partitions that are at rest. A user's word on single partitions is an annotation of the Table, and
-goes before the plan's for as long as it stands there.
+The plan names a preferred leader for each partition; when a store was unavailable, others lead its partitions. An order
+is a key that the current leader carries out and removes. It expires, and nothing waits for it. Only a few orders exist
+at a time, and only for partitions that are not moving. An annotation of the Table chooses leaders of single partitions
+and takes precedence over the plan.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from evenkeel.protocol.records import LeaderOrder, PlanState, decode, encode, vo
 from evenkeel.protocol.stored_plan import Plan
 from evenkeel.reconcile.table_snapshot import TableSnapshot
 
-__all__ = ["LEADERS_ANNOTATION", "chosen_leaders", "order_leaders", "parse_leaders", "spell_leaders"]
+__all__ = ["LEADERS_ANNOTATION", "chosen_leaders", "format_leaders", "order_leaders", "parse_leaders"]
 
 LEADERS_ANNOTATION: Final = "evenkeel.dev/leaders"
-"""On a Table: who should lead single partitions, as in `3=main-2,7=main-0`."""
+"""On a Table: the leaders of single partitions, such as `3=main-2,7=main-0`."""
 AT_ONCE: Final = 16
 EXPIRE_SECONDS: Final = 60.0
 
 
 def chosen_leaders(table: Table) -> dict[int, str]:
-    """Who should lead partitions of a table, by its annotation."""
+    """Return the leaders that a table's annotation chooses, by partition."""
     return parse_leaders(table.metadata.annotations.get(LEADERS_ANNOTATION, ""))
 
 
 def parse_leaders(text: str) -> dict[int, str]:
-    """What an annotation says; whatever is no partition and store is passed over."""
+    """Parse the annotation; ignore entries that are not a partition and a store."""
     pairs = (pair.partition("=") for pair in text.split(","))
     return {int(number): store.strip() for number, _, store in pairs if number.strip().isdecimal() and store.strip()}
 
 
-def spell_leaders(chosen: Mapping[int, str]) -> str:
-    """The annotation that says this."""
+def format_leaders(chosen: Mapping[int, str]) -> str:
+    """Return the annotation's text."""
     return ",".join(f"{partition}={store}" for partition, store in sorted(chosen.items()))
 
 
 def order_leaders(snapshot: TableSnapshot, chosen: Mapping[int, str], *, now: float, epoch: Compare) -> Iterator[Txn]:
-    """One transaction per order that should be out and is not, or that nobody was there to remove."""
+    """Yield a transaction for each order to write, and for each overdue order to remove."""
     plan, record = snapshot.plan, snapshot.record
     if plan is None or record is None:
         return
@@ -71,7 +71,7 @@ def order_leaders(snapshot: TableSnapshot, chosen: Mapping[int, str], *, now: fl
 
 
 def _overdue(kv: KeyValue, now: float) -> bool:
-    """Whether the partition's leader, if there is one, should have removed the order long ago."""
+    """Whether the leader should have removed the order long ago; the partition may have no leader."""
     try:
         return decode(LeaderOrder, kv.value, key=kv.key).expires + EXPIRE_SECONDS <= now
     except MalformedRecordError:
@@ -79,10 +79,10 @@ def _overdue(kv: KeyValue, now: float) -> bool:
 
 
 def _preferred(view: PartitionView, plan: Plan, partition: int, chosen: Mapping[int, str]) -> str | None:
-    """The store that should lead, if the partition is at rest and the store votes."""
+    """Return the store that should lead, if the partition is not moving and the store is a voter."""
     if view.stable is None or view.pending is not None or view.planned is not None:
         return None
     voting = {peer.store for peer in voters(view.stable.peers)}
     approved = plan.head.state is not PlanState.AWAITING_APPROVAL
-    wishes = (chosen.get(partition), plan.target(partition)[0].store if approved else None)
-    return next((wanted for wanted in wishes if wanted in voting), None)
+    preferred = (chosen.get(partition), plan.target(partition)[0].store if approved else None)
+    return next((store for store in preferred if store in voting), None)

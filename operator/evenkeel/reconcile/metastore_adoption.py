@@ -1,12 +1,12 @@
-"""Whether the metastore that answers is the one a StoreCluster has followed, and taking over another one.
+"""Detects that a different metastore answers than the one a StoreCluster follows, and adopts it on request.
 
-An etcd that was emptied, replaced or restored from a backup knows nothing, or what is long over, of tables whose data
-is on the stores. A controller that believed it would create them anew. So the StoreCluster's status remembers the etcd
-cluster and a revision of it, and nothing is done with another one until the user names it in `spec.adoptMetastore`.
+An etcd that was emptied, replaced or restored from a backup has no keys, or outdated ones, of tables whose data is on
+the stores. A controller that trusted it would create these tables again. So the StoreCluster's status records the etcd
+cluster and a revision, and reconciliation is suspended with any other until the user names it in `spec.adoptMetastore`.
 
-Then, table by table, the operator removes the metastore's keys of the table and writes its record again from the Table
+Then the operator, table by table, removes the table's keys and writes its record again from the Table
 (`table_lifecycle.adopt`). When all tables are done, the key `adoption` admits the stores, and their leaders publish
-their replicas. A request is carried out once: the key and the status both keep its value.
+their replicas. A request is carried out once: both the key and the status record its value.
 """
 
 from __future__ import annotations
@@ -18,110 +18,102 @@ from evenkeel.model.conditions import Reason
 from evenkeel.model.storecluster import MetastoreStatus, StoreCluster
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import Adoption, decode, encode
+from evenkeel.reconcile.readiness import Verdict
 
 __all__ = [
     "MetastoreSeen",
-    "MetastoreWords",
+    "admit_stores_txn",
     "adopting",
+    "metastore_mismatch",
     "metastore_status",
-    "metastore_words",
+    "mismatch",
     "not_adopted",
-    "open_txn",
     "refused_status",
-    "stranger",
     "with_newest",
 ]
 
 LEAST_REVISIONS: Final = 100
 MOST_REVISIONS: Final = 1000
-"""After a tenth more revisions the status notes the newest one again, within these bounds."""
+"""The status records the newest revision again after a tenth more revisions, within these bounds."""
 
 
 class MetastoreSeen(NamedTuple):
     """The metastore that answers."""
 
     cluster: str
-    """Its id, in hexadecimal digits."""
+    """Its id in hexadecimal."""
     revision: int
     key: KeyValue | None = None
     """The key `adoption`."""
     empty: bool = False
-    """Whether no controller of this StoreCluster ever took charge there."""
+    """Whether no controller of this StoreCluster has acquired the epoch there."""
 
     @property
     def adoption(self) -> str:
-        """The request that was carried out here last."""
+        """The last request that was carried out with this metastore."""
         return "" if self.key is None else decode(Adoption, self.key.value, key=self.key.key).request
 
     @property
     def request(self) -> str:
-        """How a user asks for its adoption."""
+        """The value of `spec.adoptMetastore` that adopts it."""
         return f"{self.cluster}@{self.revision}"
 
 
-class MetastoreWords(NamedTuple):
-    """What the condition MetastoreMismatch says."""
-
-    holds: bool
-    reason: Reason
-    message: str
-
-
 def _names(request: str, seen: MetastoreSeen) -> bool:
-    """Whether the request means this metastore: its id and, where it says one, a revision that it has reached."""
+    """Whether a request names this metastore: its id and, optionally, a revision that it has reached."""
     cluster, _, revision = request.partition("@")
     return int(cluster, 16) == int(seen.cluster, 16) and seen.revision >= int(revision or 0)
 
 
 def adopting(cluster: StoreCluster, seen: MetastoreSeen) -> str:
-    """The request that is to be carried out now; empty where there is none."""
+    """Return the request to carry out now; empty if there is none."""
     request = _open_request(cluster, seen)
     return request if request and _names(request, seen) else ""
 
 
 def not_adopted(cluster: StoreCluster, seen: MetastoreSeen) -> str:
-    """Why the request is not carried out though this metastore is followed, and what to do; empty where it is."""
+    """Return why the open request names another metastore than the one in use, and what to do; empty if it does not."""
     request = _open_request(cluster, seen)
     if not request or _names(request, seen):
         return ""
-    # No revision of the metastore's here: it changes all the time, and the status would be written as often.
+    # Without the metastore's revision: it changes constantly, and the status would be written as often.
     same = int(request.partition("@")[0], 16) == int(seen.cluster, 16)
     why = "has not reached that revision" if same else "answers"
     return (
-        f"spec.adoptMetastore names {request}, but etcd cluster {seen.cluster} {why} and is followed; nothing is "
-        "adopted: remove spec.adoptMetastore, or bring up the etcd cluster that it names"
+        f"spec.adoptMetastore is {request}, but etcd cluster {seen.cluster} {why}; nothing was adopted; remove "
+        "spec.adoptMetastore, or start the etcd cluster that it names"
     )
 
 
 def _open_request(cluster: StoreCluster, seen: MetastoreSeen) -> str:
-    """The request, unless it was carried out."""
+    """Return the request, unless it was carried out."""
     request, known = cluster.spec.adopt_metastore or "", _known(cluster)
     return "" if request in (seen.adoption, known.adopted if known is not None else "") else request
 
 
-def stranger(cluster: StoreCluster, seen: MetastoreSeen) -> str:
-    """Why nothing may be done with this metastore; empty where something may."""
+def mismatch(cluster: StoreCluster, seen: MetastoreSeen) -> str:
+    """Return why this metastore is not the one that the StoreCluster follows; empty if it is."""
     known, request = _known(cluster), cluster.spec.adopt_metastore or ""
     if known is None or adopting(cluster, seen) or _just_adopted(known, request, seen):
         return ""
     remedy = (
-        "nothing is changed, and stores go on serving: correct etcd, or, if it is to be used as it is, set "
+        "reconciliation is suspended and stores keep serving; fix etcd, or, to use it as it is, set "
         f'spec.adoptMetastore to "{seen.request}"'
     )
     if known.cluster_id != seen.cluster:
-        return f"etcd cluster {seen.cluster} answers, but {known.cluster_id} was followed; {remedy}"
+        return f"etcd cluster {seen.cluster} answers instead of {known.cluster_id}; {remedy}"
     if seen.revision < known.revision or known.went_back:
         return (
-            f"etcd cluster {seen.cluster} went back to a revision before {known.revision}, which was seen: it was "
-            f"emptied or restored from a backup; {remedy}"
+            f"etcd cluster {seen.cluster} went back to a revision before {known.revision}, so it was emptied or "
+            f"restored from a backup; {remedy}"
         )
     if seen.empty:
-        return f"etcd cluster {seen.cluster} has nothing of this StoreCluster any more: it was emptied; {remedy}"
+        return f"etcd cluster {seen.cluster} has no keys of this StoreCluster, so it was emptied; {remedy}"
     return ""
 
 
 def with_newest(cluster: StoreCluster, newest: MetastoreSeen | None) -> StoreCluster:
-    """The StoreCluster as if its status had noted the newest revision that was seen of the metastore it follows."""
+    """Return the StoreCluster with the newest revision that was seen of its metastore in its status."""
     known = _known(cluster)
     if cluster.status is None or known is None or newest is None or newest.cluster != known.cluster_id:
         return cluster
@@ -130,9 +122,9 @@ def with_newest(cluster: StoreCluster, newest: MetastoreSeen | None) -> StoreClu
 
 
 def refused_status(cluster: StoreCluster, seen: MetastoreSeen) -> MetastoreStatus | None:
-    """What the status remembers of a metastore that is refused.
+    """Return what the status records about a refused metastore.
 
-    One that went back reaches, in time, any revision that was seen before. It has a past of its own all the same.
+    One that went back will reach the recorded revision again with other contents, so that it went back is recorded.
     """
     known = _known(cluster)
     if known is None or known.cluster_id != seen.cluster or seen.revision >= known.revision:
@@ -145,7 +137,7 @@ def _just_adopted(known: MetastoreStatus, request: str, seen: MetastoreSeen) -> 
 
 
 def metastore_status(cluster: StoreCluster, seen: MetastoreSeen) -> MetastoreStatus | None:
-    """What the status remembers from now on; what it did while an adoption is under way."""
+    """Return what the status records about the metastore; unchanged during an adoption."""
     known, request = _known(cluster), cluster.spec.adopt_metastore or ""
     if adopting(cluster, seen):
         return known
@@ -157,21 +149,19 @@ def metastore_status(cluster: StoreCluster, seen: MetastoreSeen) -> MetastoreSta
     return MetastoreStatus(cluster_id=seen.cluster, revision=seen.revision, adopted=adopted)
 
 
-def metastore_words(cluster: StoreCluster, seen: MetastoreSeen, *, left: int) -> MetastoreWords:
-    """What to say of a metastore that is followed or being adopted; `left` tables are still to be taken over."""
+def metastore_mismatch(cluster: StoreCluster, seen: MetastoreSeen, *, left: int) -> Verdict:
+    """Return the condition MetastoreMismatch of a metastore in use or being adopted; `left` tables are not adopted."""
     request = cluster.spec.adopt_metastore or ""
     if adopting(cluster, seen):
-        words = f"etcd cluster {seen.cluster} is being adopted: {left} tables are still to be taken over"
-        return MetastoreWords(True, Reason.METASTORE_ADOPTING, words)
+        message = f"etcd cluster {seen.cluster} is being adopted; {left} tables are left"
+        return Verdict(True, Reason.METASTORE_ADOPTING, message)
     if request and request == seen.adoption:
-        words = f"etcd cluster {seen.cluster} was adopted ({request})"
-        return MetastoreWords(False, Reason.METASTORE_ADOPTED, words)
-    words = not_adopted(cluster, seen) or f"etcd cluster {seen.cluster} is followed"
-    return MetastoreWords(False, Reason.AS_EXPECTED, words)
+        return Verdict(False, Reason.METASTORE_ADOPTED, f"etcd cluster {seen.cluster} was adopted ({request})")
+    return Verdict(False, Reason.AS_EXPECTED, not_adopted(cluster, seen) or f"etcd cluster {seen.cluster} is in use")
 
 
-def open_txn(request: str, seen: MetastoreSeen, *, keys: Keys, epoch: Compare) -> Txn:
-    """Let stores follow: all tables have been taken over."""
+def admit_stores_txn(request: str, seen: MetastoreSeen, *, keys: Keys, epoch: Compare) -> Txn:
+    """Return the transaction that admits stores after all tables have been adopted."""
     value = encode(Adoption(cluster=seen.cluster, request=request))
     return Txn((epoch, unchanged(keys.adoption, seen.key)), (Put(keys.adoption, value),))
 

@@ -1,8 +1,8 @@
-"""How much data tables hold, from what stores report of their replicas.
+"""The sizes of partitions, from the stores' reports.
 
-Replicas of a partition hold the same rows, but one that is being filled has only some of them yet. So the size of a
-partition is the largest that a store reports. Sizes are kept by slices of partitions, because reports come that way:
-one report costs as much as the partitions it is about.
+Replicas of a partition hold the same rows, but one that is being copied is incomplete. So the size of a partition is
+the largest that a store reports. Sizes are kept by slices of partitions, like the reports, so that a report costs no
+more than the partitions it names.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from evenkeel.protocol.keys import LOAD_SLICE
 __all__ = ["Sizes", "total_size"]
 
 _Slice = tuple[str, int]
-"""A table, and which of its slices."""
+"""A table, and the number of its slice."""
 
 
 class Sizes:
-    """The sizes of partitions, of all tables."""
+    """The sizes of the partitions of all tables."""
 
     def __init__(self) -> None:
         self._reported: dict[_Slice, dict[str, Mapping[int, int]]] = {}
-        """By the key of the report that speaks of it."""
+        """By slice and report key, the reported sizes by partition."""
         self._largest: dict[str, dict[int, dict[int, int]]] = {}
-        """By table and slice."""
-        self._spoken: dict[str, tuple[_Slice, ...]] = {}
-        """By report, what it speaks of."""
+        """By table and slice, the largest reported sizes by partition."""
+        self._slices: dict[str, tuple[_Slice, ...]] = {}
+        """By report key, the slices that it names."""
 
-    def take(self, key: str, tables: Mapping[str, Iterable[tuple[int, int]]]) -> None:
-        """Take what the report under a key says of tables: partitions and bytes; nothing where it is gone."""
+    def apply(self, key: str, tables: Mapping[str, Iterable[tuple[int, int]]]) -> None:
+        """Replace a report's partitions and bytes, by table; empty if the report was removed."""
         slices: dict[_Slice, dict[int, int]] = {}
         for table, pairs in tables.items():
             for partition, size in pairs:
                 slices.setdefault((table, partition // LOAD_SLICE), {})[partition] = size
-        before = self._spoken.pop(key, ())
+        before = self._slices.pop(key, ())
         if slices:
-            self._spoken[key] = tuple(slices)
+            self._slices[key] = tuple(slices)
         for at in {*before, *slices}:
             self._replace(at, key, slices.get(at))
 
@@ -57,13 +57,13 @@ class Sizes:
             del self._largest[table]
 
     def of(self, table: str) -> dict[int, int]:
-        """The bytes of one copy of each partition, as far as a store reports them."""
+        """Return the size of one replica of each partition, as far as a store reports it."""
         slices = self._largest.get(table, {})
         return dict(chain.from_iterable(slices[number].items() for number in sorted(slices)))
 
 
 def total_size(sizes: Mapping[int, int], partitions: Collection[int]) -> int | None:
-    """The bytes of these partitions together; None unless the size of each is known: a part is not the whole."""
+    """Return the total size of partitions; None unless the size of each is known."""
     known = [sizes[partition] for partition in partitions if partition in sizes]
     return sum(known) if known and len(known) == len(partitions) else None
 

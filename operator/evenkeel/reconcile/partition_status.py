@@ -1,12 +1,10 @@
-"""Partitions as users see them, folded from what the metastore and the stores' reports say."""
+"""The statuses of partitions and PartitionAssignments, derived from the metastore and the stores' reports."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Literal, TypeVar
-
-import msgspec
 
 from evenkeel.model.conditions import Condition, Reason, condition, merge_conditions, with_kstatus
 from evenkeel.model.partitionassignment import (
@@ -21,9 +19,10 @@ from evenkeel.protocol.partition_view import PartitionView
 from evenkeel.protocol.records import Leader, Peer, PlanState, Role, StoreLoad
 from evenkeel.reconcile.desired_table import USERS_CHOOSE
 from evenkeel.reconcile.outages import answering_leaders, outages_of
+from evenkeel.reconcile.readiness import Problem, assignment_ready
 from evenkeel.reconcile.table_snapshot import TableSnapshot
 
-__all__ = ["Problem", "damages_of", "fillings_of", "partition_statuses", "problems_of", "slice_status"]
+__all__ = ["copy_progress_of", "damages_of", "partition_statuses", "problems_of", "slice_status"]
 
 _LONGEST_REASON = 1024
 _REMEMBERED = 16_384
@@ -31,23 +30,16 @@ T = TypeVar("T")
 Stage = Literal["Stable", "CatchingUp", "Locked", "Waiting", "Leaderless"]
 
 
-class Problem(msgspec.Struct, frozen=True):
-    """Why a reconciliation could not do what was asked."""
-
-    reason: Reason
-    message: str
-
-
 def partition_statuses(
     snapshot: TableSnapshot, loads: Mapping[str, StoreLoad], *, blocked: Mapping[int, str] | None = None
 ) -> list[PartitionStatus]:
-    """Every partition as the metastore has it; `blocked` says why some cannot get to their targets."""
+    """Return the status of every partition; `blocked` is why some cannot reach their targets."""
     record = snapshot.record
     if record is None:
         return []
     leaders = answering_leaders(snapshot)
     outages = outages_of(snapshot, (p for p in range(record.partitions) if p not in leaders), loads)
-    filling = fillings_of(loads, snapshot.table)
+    filling = copy_progress_of(loads, snapshot.table)
     table = snapshot.table
     down = {partition: outage.cause for partition, outage in outages.items()}
     problems = {**(blocked or {}), **down, **problems_of(loads, table), **damages_of(loads, table)}
@@ -57,13 +49,13 @@ def partition_statuses(
     ]
 
 
-def fillings_of(loads: Mapping[str, StoreLoad], table: str) -> dict[int, dict[str, float]]:
-    """By partition, the stores whose replicas are being filled, and how far (0 to 1) each is."""
+def copy_progress_of(loads: Mapping[str, StoreLoad], table: str) -> dict[int, dict[str, float]]:
+    """Return, by partition, the stores that receive a copy, and how much of it (0 to 1) each has."""
     return dict(_of_table((load.filling for load in loads.values()), table))
 
 
 def problems_of(loads: Mapping[str, StoreLoad], table: str) -> dict[int, str]:
-    """By partition, why it does not get on; one store's word for each."""
+    """Return, by partition, why it makes no progress, as the first store reports it."""
     found: dict[int, str] = {}
     for store, load in sorted(loads.items()):
         for partition, problem in _of_table([load.problems], table):
@@ -72,17 +64,17 @@ def problems_of(loads: Mapping[str, StoreLoad], table: str) -> dict[int, str]:
 
 
 def damages_of(loads: Mapping[str, StoreLoad], table: str) -> dict[int, str]:
-    """By partition, what is wrong with the rows of a replica; all stores' words for each."""
+    """Return, by partition, how the rows of replicas are damaged, as all stores report it."""
     found: dict[int, list[str]] = {}
     for store, load in sorted(loads.items()):
-        damaged = {name: load.problems.get(name, "its rows are damaged") for name in load.damaged}
+        damaged = {name: load.problems.get(name, "the replica's rows are damaged") for name in load.damaged}
         for partition, problem in _of_table([damaged], table):
             found.setdefault(partition, []).append(f"{store}: {problem}")
-    return {partition: "; ".join(words) for partition, words in sorted(found.items())}
+    return {partition: "; ".join(reports) for partition, reports in sorted(found.items())}
 
 
 def _of_table(reports: Iterable[Mapping[str, T]], table: str) -> Iterator[tuple[int, T]]:
-    """What reports by `<table>/<partition>` say of one table."""
+    """Select one table's partitions from reports by `<table>/<partition>`."""
     for report in reports:
         for name, value in report.items():
             owner, _, partition = name.rpartition("/")
@@ -94,7 +86,7 @@ def _partition(
     snapshot: TableSnapshot, partition: int, leader: Leader | None, filling: Mapping[str, float], problem: str
 ) -> PartitionStatus:
     view = snapshot.partition(partition)
-    waiting = _waits(snapshot, view)
+    waiting = _withheld(snapshot, view)
     moving = view.pending is not None or view.planned is not None or waiting
     reasons = snapshot.plan.reasons(partition) if snapshot.plan is not None and moving else ()
     return PartitionStatus(
@@ -110,8 +102,8 @@ def _partition(
     ).lean()
 
 
-def _waits(snapshot: TableSnapshot, view: PartitionView) -> bool:
-    """Whether the newest plan has not reached the partition yet: others have to arrive first."""
+def _withheld(snapshot: TableSnapshot, view: PartitionView) -> bool:
+    """Whether the newest plan has not begun on the partition yet, because others have to finish first."""
     plan = snapshot.plan
     return plan is not None and plan.head.state is PlanState.ACTIVE and view.trigger < plan.n
 
@@ -127,14 +119,14 @@ def _stage(view: PartitionView, leader: Leader | None, *, waiting: bool) -> Stag
 
 
 def _progress(view: PartitionView, filling: Mapping[str, float]) -> int:
-    """Per cent of what is to be copied to newcomers that is there."""
+    """Return how many per cent of the data new replicas have."""
     if view.pending is None or view.stable is None:
         return 100
     present = {peer.id for peer in view.stable.peers}
-    newcomers = {peer.store for peer in view.pending.peers() if peer.id not in present}
-    if not newcomers or view.lock is not None:
+    joining = {peer.store for peer in view.pending.peers() if peer.id not in present}
+    if not joining or view.lock is not None:
         return 99
-    return min(99, int(100 * sum(filling.get(store, 0.0) for store in newcomers) / len(newcomers)))
+    return min(99, int(100 * sum(filling.get(store, 0.0) for store in joining) / len(joining)))
 
 
 def _peers(peers: tuple[Peer, ...]) -> tuple[PeerStatus, ...]:
@@ -143,7 +135,7 @@ def _peers(peers: tuple[Peer, ...]) -> tuple[PeerStatus, ...]:
 
 @lru_cache(maxsize=_REMEMBERED)
 def _peer(peer: Peer) -> PeerStatus:
-    """One for all partitions and looks that show it: of replicas there are more than of anything else."""
+    """Return a shared object: there are more replicas than anything else."""
     role: Literal["Voter", "Learner"] = "Voter" if peer.role is Role.VOTER else "Learner"
     return PeerStatus(store=peer.store, role=role, replica=peer.replica).lean()
 
@@ -156,51 +148,37 @@ def slice_status(
     problem: Problem | None,
     now: str,
 ) -> PartitionAssignmentStatus:
-    """The status of one of the table's PartitionAssignments."""
-    first = assignment.spec.from_
+    """Return the status of one of the table's PartitionAssignments."""
+    first, generation = assignment.spec.from_, assignment.metadata.generation
     own = tuple(partitions[first : first + SLICE])
+    moving = sum(bool(status.pending or status.planned) for status in own)
+    leaderless = sum(not status.leader for status in own)
     before = assignment.status.conditions if assignment.status is not None else ()
-    verdict = _verdict(table, assignment, problem=problem, now=now)
-    kept = [entry for entry in before if verdict is not None or entry.type != "Accepted"]
-    told = [_slice_ready(assignment, own, verdict, now=now), *([verdict] if verdict is not None else [])]
+    accepted = _accepted(table, assignment, problem=problem, now=now)
+    kept = [entry for entry in before if accepted is not None or entry.type != "Accepted"]
+    verdict = assignment_ready(accepted, partitions=len(own), leaderless=leaderless, moving=moving)
+    ready = condition("Ready", *verdict, now=now, generation=generation)
+    conditions = merge_conditions(kept, [ready, *([accepted] if accepted is not None else [])])
     return PartitionAssignmentStatus(
-        observed_generation=assignment.metadata.generation,
-        conditions=with_kstatus(merge_conditions(kept, told), now=now),
+        observed_generation=generation,
+        conditions=with_kstatus(conditions, now=now),
         partitions=own,
-        moving=sum(bool(status.pending or status.planned) for status in own),
-        leaderless=sum(not status.leader for status in own),
+        moving=moving,
+        leaderless=leaderless,
     )
 
 
-def _slice_ready(
-    assignment: PartitionAssignment, own: tuple[PartitionStatus, ...], verdict: Condition | None, *, now: str
-) -> Condition:
-    """Whether the user's choices are accepted and in place, and every partition is led."""
-    generation = assignment.metadata.generation
-    if verdict is not None and verdict.status != "True":
-        return condition("Ready", False, Reason(verdict.reason), verdict.message, now=now, generation=generation)
-    unled = sum(not status.leader for status in own)
-    if unled:
-        words = f"{unled} of {len(own)} partitions have no leader; see the Table"
-        return condition("Ready", False, Reason.NO_LEADER, words, now=now, generation=generation)
-    moving = sum(bool(status.pending or status.planned) for status in own)
-    if verdict is not None and moving:
-        words = f"{moving} of {len(own)} partitions move"
-        return condition("Ready", False, Reason.REBALANCING, words, now=now, generation=generation)
-    return condition("Ready", True, Reason.AS_EXPECTED, now=now, generation=generation)
-
-
-def _verdict(table: Table, assignment: PartitionAssignment, *, problem: Problem | None, now: str) -> Condition | None:
-    """Whether the user's word counts; nothing where there is none."""
+def _accepted(table: Table, assignment: PartitionAssignment, *, problem: Problem | None, now: str) -> Condition | None:
+    """Return whether the user's choices are applied; None if there are none."""
     if not assignment.spec.partitions:
         return None
     generation, mode = assignment.metadata.generation, table.spec.rebalancer.mode
     if mode not in USERS_CHOOSE:
-        words = (
-            f"spec.partitions is ignored, because table {table.metadata.name} has mode {mode}, where a rebalancer "
-            "decides; set its rebalancer.mode to SemiAuto or Customized, or take the partitions out"
+        message = (
+            f"spec.partitions is ignored, because table {table.metadata.name} has mode {mode}, in which a rebalancer "
+            "places replicas; set its rebalancer.mode to SemiAuto or Customized, or remove spec.partitions"
         )
-        return condition("Accepted", False, Reason.SPEC_IGNORED, words, now=now, generation=generation)
+        return condition("Accepted", False, Reason.SPEC_IGNORED, message, now=now, generation=generation)
     if problem is not None:
         return condition("Accepted", False, problem.reason, problem.message, now=now, generation=generation)
     return condition("Accepted", True, Reason.AS_EXPECTED, now=now, generation=generation)

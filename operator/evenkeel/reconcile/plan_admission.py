@@ -1,8 +1,8 @@
-"""Which partitions a plan may be carried to now.
+"""Decides which partitions may start to move now.
 
-A change occupies the stores it comes from and the stores it goes to until it has ended, so what would exceed a store's
-cap, or the number of changes allowed at once, is withheld; a later reconciliation lets it in. Partitions that need no
-new replica are never withheld: they only note that they have handled the plan.
+A move occupies its source and target stores until it ends. A partition whose move would exceed a store's cap or the
+limit of concurrent moves is withheld until a later reconciliation. A partition that needs no new replica is never
+withheld: it only records that it has handled the plan.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ __all__ = ["Admission", "admit", "arrived"]
 
 
 class Admission(msgspec.Struct, frozen=True, kw_only=True):
-    """What may begin, what waits, and what no order of moves could ever do."""
+    """Which partitions may begin, how many wait, and which can never reach their targets."""
 
     partitions: list[int]
     withheld: int
     blocked: dict[int, str]
-    """Partition -> why no order of moves gets it to its target."""
+    """By partition, why no order of moves reaches its target."""
 
 
 def arrived(snapshot: TableSnapshot, plan: Plan, *, partitions: int) -> list[bool]:
-    """Whether each partition is where the plan wants it."""
+    """Return, for each partition, whether it has reached the plan's target."""
     views = (snapshot.partition(partition) for partition in range(partitions))
     return [view.pending is None and view.trigger >= plan.n for view in views]
 
@@ -37,7 +37,7 @@ def arrived(snapshot: TableSnapshot, plan: Plan, *, partitions: int) -> list[boo
 def admit(
     snapshot: TableSnapshot, plan: Plan, *, table: TableView, stores: StoresView, max_concurrent: int | None
 ) -> Admission:
-    """Divide the table's partitions for this moment."""
+    """Decide which of the table's partitions may begin now."""
     views = [snapshot.partition(partition) for partition in range(table.partitions)]
     there = arrived(snapshot, plan, partitions=table.partitions)
     if all(there):

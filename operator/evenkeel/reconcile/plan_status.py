@@ -1,8 +1,8 @@
-"""Plans as objects: what a RebalancePlan shows of a plan in the metastore, or of one that was only imagined.
+"""The status of RebalancePlans: of plans in the metastore, and of dry runs; for Ready see `readiness`.
 
-The totals and moves of a plan are told once, when its object is first seen: they are what it was when it was made,
-and what an approval refers to. Bytes and seconds are added later where sizes were not known then, but not once the plan
-is carried out: partitions have other sizes by then. Its state and its progress follow the metastore.
+A plan's totals and moves are written once, when its object is first seen: they describe the plan as it was made, which
+an approval refers to. Bytes and seconds are added later if sizes were unknown then, but not after the plan is carried
+out, because sizes have changed. State and progress follow the metastore.
 """
 
 from __future__ import annotations
@@ -14,11 +14,9 @@ from math import ceil
 from statistics import median
 from typing import NamedTuple
 
-from evenkeel.model.base import ObjectMeta
 from evenkeel.model.conditions import (
     Condition,
     ConditionType,
-    Progress,
     Reason,
     condition,
     merge_conditions,
@@ -31,14 +29,15 @@ from evenkeel.model.rebalanceplan import (
     RebalancePlanSpec,
     RebalancePlanStatus,
 )
+from evenkeel.model.resource_base import ObjectMeta
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.model.table import Table
 from evenkeel.model.views import Move
 from evenkeel.protocol.records import PlanState
 from evenkeel.protocol.stored_plan import Plan
-from evenkeel.reconcile.partition_status import Problem
 from evenkeel.reconcile.plan_moves import moves_of
 from evenkeel.reconcile.planning import Preview
+from evenkeel.reconcile.readiness import Problem, ended_plan_ready, is_complete, plan_ready
 from evenkeel.reconcile.table_snapshot import TableSnapshot
 from evenkeel.reconcile.table_status import Copies, plan_progress
 
@@ -48,7 +47,7 @@ __all__ = [
     "CopyCosts",
     "dry_run_status",
     "failed_plan_status",
-    "idle_plan_status",
+    "orphan_plan_status",
     "owned_metadata",
     "plan_name",
     "plan_object",
@@ -57,26 +56,26 @@ __all__ = [
 ]
 
 KEPT_PLANS = 5
-"""Plans of a table that are kept as objects; the metastore keeps a few more, for `explain`."""
+"""How many RebalancePlans of a table are kept; the metastore keeps a few more plans, for `explain`."""
 TABLE_LABEL = "evenkeel.dev/table"
-"""On what is made for a table: its name."""
+"""On objects that belong to a table: its name."""
 _MOVES_SHOWN = 100
 _LONGEST_REASON = 256
 
 
 def plan_name(table: str, number: int) -> str:
-    """Name of the RebalancePlan that stands for a plan."""
+    """Return the name of a plan's RebalancePlan."""
     return f"{table}-{number}"
 
 
 def owned_metadata(table: Table, name: str) -> ObjectMeta:
-    """The metadata of something that is made for a table."""
+    """Return the metadata of an object that belongs to a table."""
     labels = {TABLE_LABEL: table.metadata.name}
     return ObjectMeta(name=name, namespace=table.metadata.namespace, labels=labels)
 
 
 def plan_object(table: Table, plan: Plan) -> RebalancePlan:
-    """The object that stands for a plan."""
+    """Return a plan's RebalancePlan."""
     name = table.metadata.name
     return RebalancePlan(
         metadata=owned_metadata(table, plan_name(name, plan.n)),
@@ -84,19 +83,19 @@ def plan_object(table: Table, plan: Plan) -> RebalancePlan:
     )
 
 
-# What a plan costs
+# Costs
 
 
 class CopyCosts(NamedTuple):
-    """What copying costs, as far as stores report it."""
+    """Sizes and copy rates, as far as stores report them."""
 
     sizes: Mapping[int, int]
     """By partition of the table, the bytes of its data."""
     rates: Mapping[str, int]
-    """By store, the bytes per second that were last copied to it."""
+    """By store, the bytes per second of the last copies to it."""
 
     def rate(self, store: str, limit: float | None) -> float | None:
-        """Bytes per second that can be expected, under a limit; None where nothing is known."""
+        """Return the expected bytes per second, at most `limit`; None if unknown."""
         measured = self.rates.get(store) or (median(self.rates.values()) if self.rates else None)
         return min(filter(None, (measured, limit)), default=None)
 
@@ -104,7 +103,7 @@ class CopyCosts(NamedTuple):
 def plan_totals(
     plan: Plan, moves: Sequence[Move], costs: CopyCosts, *, table: Table, cluster: StoreCluster | None
 ) -> PlanTotals:
-    """The plan in numbers: what is to be copied, and how long that takes as stores copy."""
+    """Return how much a plan moves and copies, and how long that is expected to take."""
     counts = plan.head.counts
     coming: Counter[str] = Counter()
     known = True
@@ -125,7 +124,7 @@ def plan_totals(
 
 
 def _seconds(coming: Mapping[str, int], all_of_them: float, costs: CopyCosts, limit: float | None) -> int | None:
-    """How long the store takes that has most to receive; None where no rate is known."""
+    """Return how long the slowest store takes to receive its copies; None if no rate is known."""
     slowest = 0.0
     for store, size in coming.items():
         rate = costs.rate(store, limit)
@@ -161,16 +160,15 @@ def plan_status(
     filling: Mapping[int, Mapping[str, float]],
     now: str,
 ) -> RebalancePlanStatus:
-    """What is true of a numbered plan at the moment `now`; `filling` is how far copies of partitions are, by store."""
+    """Return a numbered plan's status; `filling` is, by partition and store, how much of a copy (0 to 1) exists."""
     newest, number = snapshot.plan, found.spec.number
     assert number is not None
     before = found.status or RebalancePlanStatus()
     generation = found.metadata.generation
     if newest is None or number > newest.n:
-        newest_words = f"the newest is {newest.n}" if newest is not None else "there is none yet"
-        problem = Problem(
-            Reason.SPEC_INVALID, f"spec.number: got {number}; allowed: a plan that was made, {newest_words}"
-        )
+        existing = f"the newest is {newest.n}" if newest is not None else "there is none yet"
+        message = f"spec.number: got {number}; allowed: the number of an existing plan, {existing}"
+        problem = Problem(Reason.SPEC_INVALID, message)
         return failed_plan_status(found, problem, now=now)
     if number < newest.n:
         over = before.state if before.state in ("Done", "Failed") else "Superseded"
@@ -178,49 +176,28 @@ def plan_status(
         return before.model_copy(update={"observed_generation": generation, "state": over, "conditions": conditions})
     known = before if before.hash == newest.head.hash else RebalancePlanStatus(conditions=before.conditions)
     progress = plan_progress(snapshot, known.progress, copies=Copies(costs.sizes, filling), now=now)
-    if not known.hash or (known.totals.bytes is None and not _is_done(progress)):
-        known = _introduced(newest, known, costs=costs, table=table, cluster=cluster)
+    if not known.hash or (known.totals.bytes is None and not is_complete(progress)):
+        known = _with_totals(newest, known, costs=costs, table=table, cluster=cluster)
     approval = _approval(found, newest, now=now)
-    told = merge_conditions(known.conditions, [_plan_ready(found, approval, progress, now=now), approval])
+    ready = condition("Ready", *plan_ready(approval, progress), now=now, generation=generation)
     return known.model_copy(
         update={
             "observed_generation": generation,
-            "conditions": with_kstatus(told, now=now),
-            "state": _state(newest, done=_is_done(progress)),
+            "conditions": with_kstatus(merge_conditions(known.conditions, [ready, approval]), now=now),
+            "state": _state(newest, done=is_complete(progress)),
             "progress": progress,
         }
     )
 
 
-def _is_done(progress: Progress | None) -> bool:
-    return progress is not None and progress.percentage == 100
-
-
-def _plan_ready(found: RebalancePlan, approval: Condition, progress: Progress | None, *, now: str) -> Condition:
-    """Whether the plan is carried out."""
-    generation = found.metadata.generation
-    if approval.status != "True":
-        return condition("Ready", False, Reason(approval.reason), approval.message, now=now, generation=generation)
-    if not _is_done(progress):
-        done, total = (progress.moves_done, progress.moves_total) if progress is not None else (0, 0)
-        words = f"{done} of {total} partitions are where the plan wants them"
-        return condition("Ready", False, Reason.REBALANCING, words, now=now, generation=generation)
-    return condition("Ready", True, Reason.AS_EXPECTED, "the plan is carried out", now=now, generation=generation)
-
-
 def _ended(found: RebalancePlan, state: str, *, now: str) -> tuple[Condition, ...]:
-    """The conditions of a plan that a newer one has followed: nothing more is to be done for it."""
-    reason, words = (
-        (Reason.AS_EXPECTED, "the plan is carried out")
-        if state == "Done"
-        else (Reason.SUPERSEDED, "a newer plan has taken its place")
-    )
+    """Return the conditions of a plan that a newer one has followed."""
     before = found.status.conditions if found.status is not None else ()
-    ready = condition("Ready", True, reason, words, now=now, generation=found.metadata.generation)
+    ready = condition("Ready", *ended_plan_ready(state), now=now, generation=found.metadata.generation)
     return with_kstatus(merge_conditions(before, [ready]), now=now)
 
 
-def _introduced(
+def _with_totals(
     plan: Plan,
     before: RebalancePlanStatus,
     *,
@@ -228,7 +205,7 @@ def _introduced(
     table: Table,
     cluster: StoreCluster | None,
 ) -> RebalancePlanStatus:
-    """The status with what the plan is; as it was where that was told, and the sizes are still not known."""
+    """Return the status with the plan's totals and moves; unchanged if it has them and sizes are still unknown."""
     moves = list(moves_of(plan))
     totals = plan_totals(plan, moves, costs, table=table, cluster=cluster)
     if before.hash and totals.bytes is None:
@@ -243,20 +220,20 @@ def _state(plan: Plan, *, done: bool) -> str:
 
 
 def _approval(found: RebalancePlan, plan: Plan, *, now: str) -> Condition:
-    """Whether the plan may begin."""
+    """Return the condition Approved: whether the plan may begin."""
     generation, given, name = found.metadata.generation, found.spec.approved_hash, found.metadata.name
     digest = plan.head.hash
     if given is not None and given != digest:
-        words = f"spec.approvedHash: got {given}; allowed: {digest}, the hash of this plan"
-        return condition("Approved", False, Reason.SPEC_INVALID, words, now=now, generation=generation)
+        message = f"spec.approvedHash: got {given}; allowed: {digest}, the hash of this plan"
+        return condition("Approved", False, Reason.SPEC_INVALID, message, now=now, generation=generation)
     if plan.head.state is PlanState.AWAITING_APPROVAL:
-        words = f"approve it with `evenkeel approve plan/{name}`, or set spec.approvedHash to {digest}"
-        return condition("Approved", False, Reason.AWAITING_APPROVAL, words, now=now, generation=generation)
-    reason, words = (Reason.APPROVED, "") if given is not None else (Reason.AS_EXPECTED, "no approval is needed")
-    return condition("Approved", True, reason, words, now=now, generation=generation)
+        message = f"approve it with `evenkeel approve plan/{name}`, or set spec.approvedHash to {digest}"
+        return condition("Approved", False, Reason.AWAITING_APPROVAL, message, now=now, generation=generation)
+    reason, message = (Reason.APPROVED, "") if given is not None else (Reason.AS_EXPECTED, "no approval is needed")
+    return condition("Approved", True, reason, message, now=now, generation=generation)
 
 
-# Plans that were only imagined
+# Dry runs and plans that cannot be made
 
 
 def dry_run_status(
@@ -268,10 +245,10 @@ def dry_run_status(
     costs: CopyCosts,
     now: str,
 ) -> RebalancePlanStatus:
-    """What would happen."""
+    """Return the status of a dry run: what the plan would do."""
     return RebalancePlanStatus(
         observed_generation=found.metadata.generation,
-        conditions=_judged(found, True, Reason.AS_EXPECTED, "nothing is changed", now=now),
+        conditions=_accepted(found, True, Reason.AS_EXPECTED, "dry run; nothing is changed", now=now),
         state="DryRun",
         hash=preview.plan.head.hash,
         totals=plan_totals(preview.plan, preview.moves, costs, table=table, cluster=cluster),
@@ -280,23 +257,23 @@ def dry_run_status(
 
 
 def failed_plan_status(found: RebalancePlan, problem: Problem, *, now: str) -> RebalancePlanStatus:
-    """Why there is no plan."""
+    """Return the status of a RebalancePlan for which no plan can be made."""
     return RebalancePlanStatus(
         observed_generation=found.metadata.generation,
-        conditions=_judged(found, False, problem.reason, problem.message, now=now),
+        conditions=_accepted(found, False, problem.reason, problem.message, now=now),
         state="Failed",
     )
 
 
-def idle_plan_status(found: RebalancePlan, *, now: str) -> RebalancePlanStatus:
-    """There is nothing to plan for; not the last word on it, for a table may yet come."""
-    words = f"there is no Table {found.spec.table}; create it, or delete this RebalancePlan"
-    return RebalancePlanStatus(conditions=_judged(found, False, Reason.TABLE_MISSING, words, now=now))
+def orphan_plan_status(found: RebalancePlan, *, now: str) -> RebalancePlanStatus:
+    """Return the status of a RebalancePlan whose Table does not exist; it is not final, as the Table may be created."""
+    message = f"Table {found.spec.table} does not exist; create it, or delete this RebalancePlan"
+    return RebalancePlanStatus(conditions=_accepted(found, False, Reason.TABLE_MISSING, message, now=now))
 
 
-def _judged(found: RebalancePlan, accepted: bool, reason: Reason, message: str, *, now: str) -> tuple[Condition, ...]:
-    """Its conditions, with whether what it asks for can be told."""
+def _accepted(found: RebalancePlan, accepted: bool, reason: Reason, message: str, *, now: str) -> tuple[Condition, ...]:
+    """Return the conditions with Ready and Accepted: whether the request can be answered."""
     generation, before = found.metadata.generation, found.status.conditions if found.status is not None else ()
     kinds: tuple[ConditionType, ...] = ("Ready", "Accepted")
-    told = [condition(kind, accepted, reason, message, now=now, generation=generation) for kind in kinds]
-    return with_kstatus(merge_conditions(before, told), now=now)
+    changed = [condition(kind, accepted, reason, message, now=now, generation=generation) for kind in kinds]
+    return with_kstatus(merge_conditions(before, changed), now=now)

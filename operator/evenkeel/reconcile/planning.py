@@ -1,8 +1,9 @@
-"""Which plan counts for a table: the newest while what it rests on is the same, else what its rebalancer wants now.
+"""Determines a table's current plan, and writes a new one when necessary.
 
-A plan is made anew when its basis (the spec, the users' choices, the stores as the rebalancer sees them) has changed
-and the answer is another one. Under `approval: Manual` it waits until somebody has approved exactly it, by number and
-hash; what changes nothing needs no approval, and nor does a table's first plan.
+A plan stays current while its basis is the same: the spec, the users' choices, and the stores as the rebalancer sees
+them. When the basis has changed, the rebalancer runs again, and a new plan is written if its targets differ. With
+`approval: Manual` a plan waits until a user has approved its number and hash. A plan that changes nothing and a table's
+first plan need no approval.
 """
 
 from __future__ import annotations
@@ -19,43 +20,43 @@ from evenkeel.protocol.records import PlanCounts, PlanHead, PlanState, TableStat
 from evenkeel.protocol.stored_plan import Plan, make_plan, write_plan
 from evenkeel.rebalancers.rebalancer_api import RebalanceResult
 from evenkeel.reconcile.desired_table import USERS_CHOOSE, DesiredTable
-from evenkeel.reconcile.plan_moves import spelled
+from evenkeel.reconcile.plan_moves import format_moves
 from evenkeel.reconcile.reconcile_requests import Commit, Place, Requests
 from evenkeel.reconcile.replica_caps import count_others
 from evenkeel.reconcile.table_snapshot import TableSnapshot, read_table
-from evenkeel.reconcile.table_validation import refuse
+from evenkeel.reconcile.table_validation import validate_desired
 
-__all__ = ["ChangedMeanwhileError", "Head", "Preview", "commit", "current_plan", "preview_table"]
+__all__ = ["Head", "Preview", "StaleSnapshotError", "commit", "current_plan", "preview_table"]
 
 EXPLAINED = 10_000
-"""Moves of one plan whose reasons are kept with it."""
+"""How many moves with their reasons are stored with a plan."""
 
 
-class ChangedMeanwhileError(Exception):
-    """What was read no longer holds; begin again with a new snapshot."""
+class StaleSnapshotError(Exception):
+    """A transaction was refused because the snapshot is outdated; start over with a new one."""
 
 
 class Head(msgspec.Struct, frozen=True):
-    """The plan that counts, and the revision its head was written at."""
+    """The current plan, and the revision at which its head was written."""
 
     plan: Plan
     mod_revision: int
     moves: tuple[Move, ...] | None = None
-    """Its first moves, where it was made just now."""
+    """Its first moves, if it was made just now."""
 
 
 class Preview(msgspec.Struct, frozen=True, kw_only=True):
-    """A plan that was not written."""
+    """The plan that a reconciliation would make; it is not written."""
 
     plan: Plan
     moves: tuple[Move, ...]
-    """From what was last asked for to what would be wanted; at most `EXPLAINED`."""
+    """From the last requested assignment to the plan's targets; at most `EXPLAINED`."""
     newest: PlanHead | None
-    """The newest plan that was written, where it wants just the same."""
+    """The newest written plan, if it has the same targets."""
 
 
 class _Wanted(msgspec.Struct, frozen=True):
-    """What the rebalancer wants now, as the plan to come."""
+    """The rebalancer's result as the next plan."""
 
     plan: Plan
     moves: tuple[Move, ...]
@@ -63,15 +64,15 @@ class _Wanted(msgspec.Struct, frozen=True):
 
 
 def commit(txn: Txn) -> Requests[TxnResult]:
-    """Run a transaction that rests on what was read."""
+    """Run a transaction; raise StaleSnapshotError if it is refused."""
     result: TxnResult = yield Commit(txn)
     if not result.succeeded:
-        raise ChangedMeanwhileError
+        raise StaleSnapshotError
     return result
 
 
 def current_plan(snapshot: TableSnapshot, desired: DesiredTable, epoch: Compare) -> Requests[Head]:
-    """The plan that counts now; written first, where it is another one than before."""
+    """Return the current plan; write it first if it is new."""
     newest = snapshot.plan
     if newest is not None and newest.head.basis == snapshot.basis(desired.basis()):
         return (yield from _approve(snapshot, newest, desired, epoch))
@@ -90,7 +91,7 @@ def current_plan(snapshot: TableSnapshot, desired: DesiredTable, epoch: Compare)
 
 
 def _approve(snapshot: TableSnapshot, newest: Plan, desired: DesiredTable, epoch: Compare) -> Requests[Head]:
-    """The newest plan, which may begin if it was approved: the transaction compares that it is still this one."""
+    """Return the newest plan; activate it if it was approved, unless its head has changed."""
     assert snapshot.head_kv is not None
     state = _state(newest, desired)
     if state is newest.head.state:
@@ -107,15 +108,15 @@ def _state(newest: Plan, desired: DesiredTable) -> PlanState:
 
 
 def _leading(snapshot: TableSnapshot, desired: DesiredTable) -> Mapping[int, str]:
-    """Leaders that a plan may go along with; where users name leaders, it is their word that counts."""
+    """Return the current leaders that do not justify a new plan; none in modes in which users choose leaders."""
     return {} if desired.mode in USERS_CHOOSE else snapshot.current(desired.record.partitions).leaders
 
 
 def _same_targets(one: Plan, other: Plan, *, leading: Mapping[int, str]) -> bool:
-    """Whether both want the same replicas and leaders.
+    """Whether two plans have the same replicas and leaders.
 
-    A rebalancer that would rather have a partition led where it is led now is no reason for a plan: leaders come and
-    go, and orders bring them back.
+    A rebalancer that prefers a partition's current leader is no reason for a new plan: leaders change, and leader
+    orders restore them.
     """
     partitions = sum(len(piece.rows) for piece in other.slices)
     return all(_same_target(one.target(p), other.target(p), leading.get(p)) for p in range(partitions))
@@ -126,7 +127,7 @@ def _same_target(one: tuple[TargetPeer, ...], other: tuple[TargetPeer, ...], lea
 
 
 def _ask(snapshot: TableSnapshot, desired: DesiredTable, stores: StoresView) -> Requests[_Wanted]:
-    """What plan n+1 would be on these stores, its moves, and what the rebalancer wants to remember."""
+    """Return what plan n+1 would be on these stores, its moves, and the rebalancer's state."""
     stores = yield from count_others(stores, keys=snapshot.keys, table=snapshot.table)
     partitions = desired.record.partitions
     before, current = snapshot.previous(partitions), snapshot.current(partitions)
@@ -151,7 +152,7 @@ def _ask(snapshot: TableSnapshot, desired: DesiredTable, stores: StoresView) -> 
         voters=after.voters,
         volumes={store.name: store.volume for store in stores.stores},
         basis=snapshot.basis(desired.basis()),
-        reasons=spelled(made),
+        reasons=format_moves(made),
         state=PlanState.AWAITING_APPROVAL if waits else PlanState.ACTIVE,
         counts=PlanCounts(partitions=totals.partitions, moves=totals.ways, leaders=totals.transfers),
     )
@@ -167,7 +168,7 @@ def _same_leaders(before: Assignment, after: Assignment) -> bool:
 
 
 def _write(snapshot: TableSnapshot, plan: Plan, context: bytes | None, epoch: Compare) -> Requests[int]:
-    """Store the plan and, with its head, what the rebalancer that made it remembers."""
+    """Write the plan and, with its head, the rebalancer's state."""
     guards = (epoch, unchanged(snapshot.keys.table(snapshot.table), snapshot.record_kv))
     head_mod = 0 if snapshot.head_kv is None else snapshot.head_kv.mod_revision
     revision = 0
@@ -185,9 +186,9 @@ def preview_table(
     table: str,
     imagine: Callable[[StoresView], StoresView] = lambda stores: stores,
 ) -> Requests[Preview]:
-    """What a reconciliation would plan now, or would if the stores were as imagined; changes nothing."""
+    """Return what a reconciliation would plan now, with the stores as changed by `imagine`; write nothing."""
     snapshot = TableSnapshot(keys, table, (yield read_table(keys, table)))
-    refuse(snapshot, desired)
+    validate_desired(snapshot, desired)
     wanted = yield from _ask(snapshot, desired, imagine(snapshot.stores))
     newest = snapshot.plan
     same = newest is not None and _same_targets(newest, wanted.plan, leading=_leading(snapshot, desired))

@@ -1,4 +1,4 @@
-"""What a reconciliation may ask of the outside, and what it gets back."""
+"""The requests that a reconciliation yields to its driver, and their answers."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Read(msgspec.Struct, frozen=True):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What was there at one revision."""
+    """Keys at one revision."""
 
     revision: int
     kvs: dict[str, KeyValue]
     stores: KnownStores | None = None
-    """Everything under `stores`, where somebody has read it already; it need not be in `kvs` then."""
+    """All stores, if they are already decoded; then `kvs` need not have them."""
 
 
 class Commit(msgspec.Struct, frozen=True):
@@ -37,13 +37,13 @@ class Commit(msgspec.Struct, frozen=True):
 
 
 class Carry(msgspec.Struct, frozen=True):
-    """Run all batches of a plan side by side; answered by None when the run is done."""
+    """Run all batches of a plan concurrently; answered by None when the run is done."""
 
     run: PlanRun
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Have the table's rebalancer compute an assignment; answered by a `RebalanceResult`, validated."""
+    """Run the table's rebalancer; answered by a validated `RebalanceResult`."""
 
     table: TableView
     mode: str
@@ -58,4 +58,4 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 Request = Read | Commit | Carry | Place
 T = TypeVar("T")
 Requests = Generator[Request, Any, T]
-"""A reconciliation: yields requests, is sent their answers, and returns what it came to."""
+"""A reconciliation: yields requests, is sent their answers, and returns its outcome."""

@@ -1,9 +1,9 @@
-"""How much of a store's cap the other tables take.
+"""Counts how much of each store's cap the other tables use.
 
-A cap (`maxReplicasPerStore`) is one number for the replicas of all tables, and each table is planned by itself. So a
-table that is planned counts what the newest plans of all other tables want of each store; a plan that waits for its
-approval takes what it wants and what the plan before it wanted, whichever is more. This is no part of a plan's basis:
-a table that fits is not planned again because another one has changed.
+A cap (`maxReplicasPerStore`) limits the replicas of all tables together, but each table is planned separately. So a
+table's planning counts the targets of the newest plans of all other tables. For a plan that awaits approval it counts
+the larger of that plan and the one before. The count is not part of a plan's basis: a table that fits is not planned
+again because another table has changed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["count_others"]
 
 
 def count_others(stores: StoresView, *, keys: Keys, table: str) -> Requests[StoresView]:
-    """The stores with what other tables take of their caps; nothing is read where none has a cap."""
+    """Return the stores with the other tables' usage of their caps; read nothing if no store has a cap."""
     if all(store.capacity is None for store in stores.stores):
         return stores
     found: Found = yield Read((keys.all_plans(),))
@@ -51,7 +51,7 @@ def _used_by_others(kvs: Mapping[str, KeyValue], keys: Keys, table: str) -> Coun
 
 
 def _used_by(head: KeyValue, by_plan: Mapping[str, list[KeyValue]], keys: Keys, table: str) -> Counter[str]:
-    """What one table takes; a plan that cannot be read is replaced soon, and is counted then."""
+    """Return one table's usage by store; an unreadable plan counts nothing, as it is replaced soon."""
     try:
         record = decode(PlanHead, head.value, key=head.key)
         numbers = (record.n, record.n - 1) if record.state is PlanState.AWAITING_APPROVAL else (record.n,)

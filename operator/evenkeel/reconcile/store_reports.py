@@ -1,8 +1,8 @@
-"""What stores report of themselves, decoded as it comes, and found by the tables it speaks of.
+"""The newest reports of all stores, indexed by the tables they name.
 
-A thousand stores report every few seconds: reconciling a table needs the few that have to do with it, and a report
-concerns only the tables it names. A report has a header, `load/<s>`, and one key for the sizes of each slice of a
-table's partitions. In the older form the header has the sizes too.
+A thousand stores report every few seconds, and a table's reconciliation needs only the reports that name it. A report
+has a header, `load/<s>`, and one key for the sizes of each slice of a table's partitions. In the first release's format
+the header has the sizes too.
 """
 
 from __future__ import annotations
@@ -16,54 +16,54 @@ from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import LoadSlice, StoreLoad, decode
 from evenkeel.reconcile.partition_sizes import Sizes
 
-__all__ = ["News", "Reports"]
+__all__ = ["ConcernedTables", "Reports"]
 
 T = TypeVar("T", LoadSlice, StoreLoad)
 
 
-class News(NamedTuple):
+class ConcernedTables(NamedTuple):
     """The tables that a new report concerns."""
 
     named: frozenset[str]
-    """All that it or the report before it names."""
+    """Tables that the new or the previous report names."""
     problems: frozenset[str] = frozenset()
-    """Those of whose partitions it reports other problems."""
+    """Tables whose partitions have different problems."""
     damaged: frozenset[str] = frozenset()
-    """Those of whose partitions it reports other damage."""
+    """Tables whose partitions have different damage."""
 
 
 class Reports:
-    """The newest report of each store; one that cannot be read says nothing."""
+    """The newest report of each store; an unreadable report is ignored."""
 
     def __init__(self, keys: Keys, kvs: Iterable[KeyValue] = ()) -> None:
         self._keys = keys
         self.fill(kvs)
 
     def fill(self, kvs: Iterable[KeyValue]) -> None:
-        """Take all reports at one revision; other keys are passed over."""
+        """Replace all reports with those among `kvs`."""
         self._loads: dict[str, StoreLoad] = {}
         self._sizes = Sizes()
         self._stores: dict[str, set[str]] = {}
         """By table, the stores whose headers name it."""
         for kv in kvs:
             if kv.key.startswith(self._keys.load("")):
-                self.take(kv.key, kv)
+                self.apply(kv.key, kv)
 
-    def take(self, key: str, kv: KeyValue | None) -> News:
-        """Take one report that changed; the tables that it concerns."""
+    def apply(self, key: str, kv: KeyValue | None) -> ConcernedTables:
+        """Apply one changed key; return the tables that it concerns."""
         store, table = self._keys.load_owner(key)
-        return self._take_slice(table, key, kv) if table else self._take_header(store, key, kv)
+        return self._apply_slice(table, key, kv) if table else self._apply_header(store, key, kv)
 
-    def _take_slice(self, table: str, key: str, kv: KeyValue | None) -> News:
+    def _apply_slice(self, table: str, key: str, kv: KeyValue | None) -> ConcernedTables:
         found = _decoded(LoadSlice, kv)
-        self._sizes.take(key, {} if found is None else {table: found.sizes})
-        return News(frozenset((table,)))
+        self._sizes.apply(key, {} if found is None else {table: found.sizes})
+        return ConcernedTables(frozenset((table,)))
 
-    def _take_header(self, store: str, key: str, kv: KeyValue | None) -> News:
+    def _apply_header(self, store: str, key: str, kv: KeyValue | None) -> ConcernedTables:
         before, found = self._loads.pop(store, None), _decoded(StoreLoad, kv)
         if found is not None:
             self._loads[store] = found
-        self._sizes.take(key, _older_sizes(found))
+        self._sizes.apply(key, _header_sizes(found))
         left, named = _tables(before), _tables(found)
         for table in left - named:
             self._stores[table].discard(store)
@@ -72,23 +72,23 @@ class Reports:
         for table in named - left:
             self._stores.setdefault(table, set()).add(store)
         problems = _changed(_problems(before), _problems(found))
-        return News(left | named, problems=problems, damaged=_changed(_damaged(before), _damaged(found)))
+        return ConcernedTables(left | named, problems=problems, damaged=_changed(_damaged(before), _damaged(found)))
 
     def all(self) -> Mapping[str, StoreLoad]:
-        """All headers, by store."""
+        """Return all headers, by store."""
         return self._loads
 
     def of(self, table: str) -> Mapping[str, StoreLoad]:
-        """The headers that name a table, by store."""
+        """Return the headers that name a table, by store."""
         return {store: self._loads[store] for store in sorted(self._stores.get(table, ()))}
 
     def rates(self) -> Mapping[str, int]:
-        """By store, the bytes per second in which replicas were last copied to it, where some were."""
+        """Return, by store, the bytes per second of the last copies to it."""
         measured = ((store, load.copied_per_second) for store, load in self._loads.items())
         return {store: rate for store, rate in measured if rate}
 
     def sizes(self, table: str) -> Mapping[int, int]:
-        """The bytes of one copy of each of the table's partitions, as far as stores report them."""
+        """Return the size of one replica of each of the table's partitions, as far as stores report it."""
         return self._sizes.of(table)
 
 
@@ -101,7 +101,7 @@ def _decoded(kind: type[T], kv: KeyValue | None) -> T | None:
         return None
 
 
-def _older_sizes(load: StoreLoad | None) -> dict[str, list[tuple[int, int]]]:
+def _header_sizes(load: StoreLoad | None) -> dict[str, list[tuple[int, int]]]:
     tables = load.tables if load is not None else {}
     return {
         table: [(group.partition, group.bytes) for group in groups if group.bytes is not None]
@@ -118,7 +118,7 @@ def _damaged(load: StoreLoad | None) -> Mapping[str, str]:
 
 
 def _changed(before: Mapping[str, str], after: Mapping[str, str]) -> frozenset[str]:
-    """The tables of the partitions that only one of them names, or that they name with other words."""
+    """Return the tables of the partitions whose entries differ."""
     return frozenset(name.rpartition("/")[0] for name, _ in before.items() ^ after.items())
 
 

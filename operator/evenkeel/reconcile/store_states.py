@@ -1,11 +1,7 @@
-"""What is decided about stores: which are lost, which are given up, which are being emptied; and what overrides say.
+"""Decides the state of each store: lost, replaced, draining, and its record with the StoreCluster's overrides.
 
-A store is known by its lease. When the lease ends the store is *lost since* that moment; only after a table's
-`lostAfter` are its replicas of that table made anew elsewhere, for copying is dear and most stores come back. When more
-than a third of the stores vanish together, or when nobody looked for a while (the operator or etcd was away), it is
-more likely that the looking failed than the stores: for all that were not given up yet the delay starts anew, once.
-
-Every input of a plan is a key, so these decisions are keys, `stores.state/<s>`, and the clock has its say only here.
+Every input of a plan is a key, so the decisions are keys, `stores.state/<s>`. Only these decisions depend on time.
+When a lost store's replicas are replaced is decided in `lost_stores`.
 """
 
 from __future__ import annotations
@@ -22,31 +18,29 @@ from evenkeel.model.views import StoreView
 from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.records import StoreRecord, StoreSettings, StoreState, encode
 from evenkeel.reconcile.known_stores import KnownStores
+from evenkeel.reconcile.lost_stores import decide_replacement, lost_together
 
 __all__ = [
     "DRAIN_ANNOTATION",
-    "StoreWish",
+    "DesiredStores",
     "asked_to_drain",
-    "judge_stores",
+    "decide_store_states",
     "leaving",
-    "next_judgement",
     "publish_settings",
 ]
 
 DRAIN_ANNOTATION: Final = "evenkeel.dev/drain"
-"""On a StoreCluster: names of stores to be emptied, separated by commas."""
-TOGETHER_SECONDS: Final = 60.0
-"""Stores that are lost within such a time are lost together."""
+"""On a StoreCluster: names of stores to drain, separated by commas."""
 
 
-class StoreWish(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """What users want of the stores."""
+class DesiredStores(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """What users ask of the stores."""
 
     cluster: StoreCluster | None = None
     holders: Collection[str] = ()
     """Stores that hold or will hold a replica."""
     lost_after: Mapping[str, float] = {}
-    """Seconds, by table."""
+    """By table, for how many seconds a store may be lost before its replicas are replaced."""
 
     @cached_property
     def _overrides(self) -> dict[str, StoreOverride]:
@@ -57,15 +51,15 @@ class StoreWish(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return asked_to_drain(self.cluster)
 
     def draining(self, name: str) -> bool:
-        """Whether the store is to be emptied."""
+        """Whether the store has to drain."""
         return name in self._asked_to_drain or bool(leaving(self.cluster, (name,)))
 
     def forgets(self, name: str) -> bool:
-        """Whether a store that is away is gone on purpose, and holds nothing."""
+        """Whether a lost store was removed on purpose and holds no replica."""
         return name not in self.holders and bool(leaving(self.cluster, (name,)))
 
     def overridden(self, name: str, record: StoreRecord) -> StoreRecord:
-        """The store's record with the StoreCluster's word laid over it."""
+        """Return the store's record with the StoreCluster's overrides."""
         if self.cluster is None:
             return record
         announced = StoreView(
@@ -78,14 +72,14 @@ class StoreWish(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 
 def asked_to_drain(cluster: StoreCluster | None) -> frozenset[str]:
-    """Stores that somebody wants to be emptied."""
+    """Return the stores that the drain annotation names."""
     if cluster is None:
         return frozenset()
     return frozenset(filter(None, cluster.metadata.annotations.get(DRAIN_ANNOTATION, "").split(",")))
 
 
 def leaving(cluster: StoreCluster | None, known: Iterable[str]) -> frozenset[str]:
-    """Stores beyond the wanted number: the last ones go."""
+    """Return the stores whose ordinals are not below `spec.stores`: these are scaled away."""
     if cluster is None:
         return frozenset()
     prefix, wanted = f"{cluster.metadata.name}-", cluster.spec.stores
@@ -94,7 +88,7 @@ def leaving(cluster: StoreCluster | None, known: Iterable[str]) -> frozenset[str
 
 
 def publish_settings(cluster: StoreCluster, before: KeyValue | None, *, keys: Keys, epoch: Compare) -> Txn | None:
-    """The transaction that brings the key `settings` up to date; None where it is."""
+    """Return the transaction that updates the key `settings`; None if it is up to date."""
     rate, handling = cluster.spec.throttles.bytes_per_second, cluster.spec.failure_handling
     wanted = encode(
         StoreSettings(
@@ -111,15 +105,18 @@ def publish_settings(cluster: StoreCluster, before: KeyValue | None, *, keys: Ke
     return Txn((epoch, unchanged(keys.settings, before)), (Put(keys.settings, wanted),))
 
 
-def judge_stores(
-    known: KnownStores, desired: StoreWish, *, keys: Keys, now: float, anew: bool, epoch: Compare
+def decide_store_states(
+    known: KnownStores, desired: DesiredStores, *, keys: Keys, now: float, restart_delays: bool, epoch: Compare
 ) -> Iterator[Txn]:
-    """The transactions that bring `stores.state/` up to date, one per store; `anew` lets delays start again."""
+    """Yield the transactions that update `stores.state/`, one per store.
+
+    `restart_delays` restarts the delays of lost stores, because the stores were not checked for a while.
+    """
     by_key = known.kvs
-    anew = anew or _vanished_together(known, now)
+    restart_delays = restart_delays or lost_together(known, now)
     for name in sorted(known.names):
         before = known.states.get(name)
-        after = _judge(name, known, desired, now=now, anew=anew)
+        after = _decide(name, known, desired, now=now, restart_delays=restart_delays)
         if after == before:
             continue
         key = keys.store_state(name)
@@ -128,21 +125,10 @@ def judge_stores(
         yield Txn((epoch, *own), (op,))
 
 
-def _vanished_together(known: KnownStores, now: float) -> bool:
-    """Whether stores are lost at this moment that are, with those lost just before, more than a third of all."""
-    missed = {name: known.states[name] for name in known.lost if not _settled(known.states[name])}
-    if all(state.lost_since is not None for state in missed.values()):
-        return False
-    recent = [s for s in missed.values() if s.lost_since is None or now - s.lost_since <= TOGETHER_SECONDS]
-    return 3 * len(recent) > len(known.registered.keys() | missed.keys())
-
-
-def _settled(state: StoreState) -> bool:
-    """Whether the loss has been acted upon already."""
-    return bool(state.replace_in)
-
-
-def _judge(name: str, known: KnownStores, desired: StoreWish, *, now: float, anew: bool) -> StoreState | None:
+def _decide(
+    name: str, known: KnownStores, desired: DesiredStores, *, now: float, restart_delays: bool
+) -> StoreState | None:
+    """Return the state that a store should have; None if the store should be forgotten."""
     record, state = known.registered.get(name), known.states.get(name)
     if record is not None:
         maintenance = state is not None and state.maintenance and state.volume == record.volume
@@ -157,27 +143,5 @@ def _judge(name: str, known: KnownStores, desired: StoreWish, *, now: float, ane
         return state
     if desired.forgets(name):
         return None
-    return _judge_lost(name, state, desired, now=now, anew=anew)
-
-
-def _judge_lost(name: str, state: StoreState, desired: StoreWish, *, now: float, anew: bool) -> StoreState:
-    waited_for = any(not state.given_up(table) for table in desired.lost_after)
-    since = now if state.lost_since is None or (anew and waited_for) else state.lost_since
-    up = {table for table, seconds in desired.lost_after.items() if now - since >= seconds}
-    still = up | (set(state.replace_in) & desired.lost_after.keys())
-    return msgspec.structs.replace(
-        state, lost_since=since, replace_in=tuple(sorted(still)), draining=desired.draining(name)
-    )
-
-
-def next_judgement(known: KnownStores, desired: StoreWish) -> float | None:
-    """When time alone will change something next."""
-    lost = (known.states[name] for name in known.lost)
-    waiting = [
-        state.lost_since + seconds
-        for state in lost
-        if state.lost_since is not None
-        for table, seconds in desired.lost_after.items()
-        if not state.given_up(table)
-    ]
-    return min(waiting, default=None)
+    lost = decide_replacement(state, desired.lost_after, now=now, restart_delay=restart_delays)
+    return msgspec.structs.replace(lost, draining=desired.draining(name))

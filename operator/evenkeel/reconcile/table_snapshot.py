@@ -1,4 +1,4 @@
-"""One table and its stores, as the metastore had them at one revision."""
+"""One table's keys and all stores at one revision of the metastore."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ __all__ = ["TableSnapshot", "read_table"]
 
 
 def read_table(keys: Keys, table: str) -> Read:
-    """The request for all that a `TableSnapshot` is made of."""
+    """Return the request for everything in a `TableSnapshot`."""
     own = (keys.table(table), keys.tombstone(table), keys.rebalancer_context(table), *keys.of_table(table))
     return Read((*own, keys.stores(), keys.store_states(), keys.drains()))
 
 
 class TableSnapshot:
-    """What `read_table` found, decoded where it is asked for."""
+    """The keys that `read_table` reads, decoded on demand."""
 
     def __init__(self, keys: Keys, table: str, found: Found) -> None:
         self.keys = keys
@@ -45,18 +45,18 @@ class TableSnapshot:
         self.head_kv = found.kvs.get(keys.plan_head(table))
         self.tombstone_kv = found.kvs.get(keys.tombstone(table))
         self.plan_problem = ""
-        """Why the newest plan cannot be read, once `plan` was asked for."""
+        """Why the newest plan cannot be read; set when `plan` is read."""
         self._views: dict[int, PartitionView] = {}
         self._known = found.stores if found.stores is not None else read_stores(found.kvs.values(), keys)
 
     @cached_property
     def record(self) -> TableRecord | None:
-        """The table's record."""
+        """The table's record; None if there is none."""
         return None if self.record_kv is None else decode(TableRecord, self.record_kv.value, key=self.record_kv.key)
 
     @cached_property
     def plan(self) -> Plan | None:
-        """The newest plan; None where there is none or, see `plan_problem`, where it cannot be read."""
+        """The newest plan; None if there is none or it cannot be read (see `plan_problem`)."""
         if self.head_kv is None:
             return None
         try:
@@ -68,12 +68,12 @@ class TableSnapshot:
 
     @property
     def handing_over(self) -> set[str]:
-        """Stores that are to lead nothing for now."""
+        """Stores whose leadership is inhibited."""
         return {key.removeprefix(self.keys.drains()) for key in self._under(self.keys.drains())}
 
     @property
     def next_plan(self) -> int:
-        """The number of the plan to come: above every plan there was, also where the newest cannot be read."""
+        """The next plan's number: above every earlier plan's, even if the newest cannot be read."""
         if self.plan is not None:
             return self.plan.n + 1
         written = self._under(self.keys.plans(self.table))
@@ -88,32 +88,31 @@ class TableSnapshot:
         return 0 if self.record is None else self.record.partitions
 
     def partition(self, partition: int) -> PartitionView:
-        """One partition's keys."""
+        """Return one partition's decoded keys."""
         if partition not in self._views:
             self._views[partition] = read_partition(self.keys.partition(self.table, partition), self.kvs)
         return self._views[partition]
 
     @property
     def known(self) -> KnownStores:
-        """All stores; MalformedRecordError where one of their keys cannot be read."""
+        """All stores; raises MalformedRecordError if one of their keys cannot be read."""
         return self._known.checked()
 
     @cached_property
     def stores(self) -> StoresView:
         """All stores as a rebalancer sees them.
 
-        A store whose lease has ended is still there, with what is known of it, until someone decides otherwise: that it
-        does not answer for a while is no reason to copy its data.
+        A lost store is included with its last record until its replicas are replaced (see `lost_stores`).
         """
         return self.known.stores(self.table, self._named())
 
     @property
     def registered(self) -> Mapping[str, StoreRecord]:
-        """The stores whose leases live."""
+        """By name, the stores with a lease."""
         return self.known.registered
 
     def _named(self) -> dict[str, StoreRecord]:
-        """The stores that hold or will hold a replica, by nothing but their volume."""
+        """Return the stores that hold or will hold a replica, with only their volume."""
         newest: dict[str, Peer] = {}
         for partition in range(self._partitions):
             for peer in self.partition(partition).peers():
@@ -123,28 +122,28 @@ class TableSnapshot:
 
     @cached_property
     def volumes(self) -> dict[str, str]:
-        """The volume of every store that is not to be replaced; a draining one is still there."""
+        """By name, the volume of every store that is not replaced, including draining ones."""
         return {store.name: store.volume for store in self.stores.stores if store.live}
 
     @property
     def context(self) -> bytes | None:
-        """What the table's rebalancer remembered."""
+        """The state that the table's rebalancer stored."""
         kv = self.kvs.get(self.keys.rebalancer_context(self.table))
         return None if kv is None else kv.value
 
     def basis(self, desired: bytes) -> str:
-        """A hash of what a plan for this wish rests on, beside where replicas happen to be on their way.
+        """Return a hash of what a plan depends on: the desired state, and the stores as a rebalancer sees them.
 
-        Of the stores it is what a rebalancer sees: one that is silent for a while is still the same.
+        The current location of replicas is not part of it.
         """
         return hashlib.blake2b(desired + self.known.basis(self.table), digest_size=16).hexdigest()
 
     def gone(self, peer: Peer) -> bool:
-        """Whether a replica cannot come back: its store is given up, or runs on another volume."""
+        """Whether a replica cannot come back: its store is replaced, or runs on another volume."""
         return self.volumes.get(peer.store) != peer.volume
 
     def previous(self, partitions: int) -> Assignment:
-        """What was last asked for: planned, else the end of pending, else stable; preferred leaders first."""
+        """Return the last requested assignment: planned, else pending's end, else stable; preferred leaders first."""
         peers = [previous(self.partition(partition)) for partition in range(partitions)]
         votes = max((sum(peer.role is Role.VOTER for peer in row) for row in peers), default=0)
         newest = self.plan
@@ -152,7 +151,7 @@ class TableSnapshot:
         return Assignment.of([_row(row, preferred[p]) for p, row in enumerate(peers)], voters=votes)
 
     def current(self, partitions: int) -> CurrentState:
-        """Who leads now, and which partitions are on the move."""
+        """Return the current leaders and the moving partitions."""
         return CurrentState(
             leaders={p: leader.store for p, leader in sorted(self.leaders.items()) if p < partitions},
             moving=frozenset(p for p in range(partitions) if self.partition(p).pending is not None),
@@ -160,7 +159,7 @@ class TableSnapshot:
 
     @cached_property
     def leaders(self) -> dict[int, Leader]:
-        """By partition, who leads by the metastore's word; the key of a store that died stays."""
+        """By partition, the leader in the metastore; the key of a failed leader stays until another one leads."""
         prefix = self.keys.leaders(self.table)
         found = ((key.removeprefix(prefix), kv) for key, kv in self._under(prefix).items())
         return {int(number): decode(Leader, kv.value, key=kv.key) for number, kv in found if number.isdecimal()}
@@ -170,6 +169,6 @@ class TableSnapshot:
 
 
 def _row(peers: Iterable[Peer], leader: str | None) -> list[str]:
-    """Voters before learners, the preferred leader first."""
+    """Return the stores: voters before learners, the preferred leader first."""
     ordered = sorted(peers, key=lambda peer: (peer.role is not Role.VOTER, peer.store != leader, peer.store))
     return [peer.store for peer in ordered]

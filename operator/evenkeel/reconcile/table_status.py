@@ -1,14 +1,14 @@
-"""A Table's status, folded from what the metastore says; whoever reconciled adds what only it knows.
+"""A Table's status, derived from the metastore, the stores' reports and the outcome of the reconciliation.
 
-Conditions keep their times for as long as their status stays the same: `now` shows only where something changed.
+    Ready         the spec is applied, and every partition can be read and written; see `readiness`
+    Available     every partition can be read and written, whether or not the newest spec is applied
+    Progressing   replicas are moving, or are about to
+    Balanced      every replica is where the newest spec places it
+    Degraded      what is wrong: unavailable partitions, a spec that cannot be applied, lost stores, damaged replicas,
+                  partitions that make no progress
+    Reconciling, Stalled   for kstatus; derived from the others
 
-    Ready         the spec is accepted, and every partition can be read and written
-    Available     every partition can be read and written, whatever becomes of the spec
-    Progressing   replicas are on their way, or are about to be
-    Balanced      everything is where the newest spec wants it
-    Degraded      something is wrong, and says what: without a leader, a spec that cannot be had, stores lost, rows
-                  that are damaged or differ
-    Reconciling, Stalled   for kstatus; they follow from the others
+A condition keeps its transition time while its status stays the same, so `now` is used only for changes.
 """
 
 from __future__ import annotations
@@ -36,40 +36,42 @@ from evenkeel.protocol.records import PlanState, StoreLoad, TableRecord, TableSt
 from evenkeel.protocol.stored_plan import Plan
 from evenkeel.reconcile.outages import OUTAGES, Outage, outages_of
 from evenkeel.reconcile.partition_sizes import total_size
-from evenkeel.reconcile.partition_status import Problem, damages_of, fillings_of, problems_of
+from evenkeel.reconcile.partition_status import copy_progress_of, damages_of, problems_of
+from evenkeel.reconcile.readiness import Problem, Verdict, table_ready, table_ready_unreadable
 from evenkeel.reconcile.table_snapshot import TableSnapshot
 
 __all__ = ["Copies", "plan_progress", "problem_status", "table_status"]
 
+_BEING_CREATED = "the table is being created"
 _STUCK_SHOWN = 20
 _STORES_SHOWN = 5
 _LITTLE = 4
-"""A size that differs by less than a quarter of what was told is no reason to write a status."""
+"""The size in a status is updated when it has changed by more than a quarter."""
 
 
 class _Facts(NamedTuple):
-    """What conditions are told from."""
+    """The inputs of the conditions."""
 
     status: TableStatus
     created: bool
     awaiting: bool
     paused: str
-    """Why nothing new is begun; empty where that is not so."""
+    """Why the table is paused; empty if it is not."""
     outages: tuple[Outage, ...]
-    """Of the partitions that cannot be read or written, except where they wait for their first leader."""
+    """Of the unavailable partitions, except those that wait for their first leader."""
     lost: tuple[str, ...]
-    """Stores that hold replicas and give no sign of life."""
+    """Stores that hold replicas and are not registered."""
     problems: Mapping[int, str]
     damages: Mapping[int, str]
-    """Those of the problems that are about rows."""
+    """The problems that are damaged rows."""
     problem: Problem | None
     generation: int
     unapplied: bool
-    """Whether the spec was changed while nothing is carried out."""
+    """Whether the spec was changed while the table is paused."""
 
     @property
     def unfinished(self) -> bool:
-        """Whether the newest plan is still to be carried to some partitions."""
+        """Whether some partitions have not reached the newest plan's targets."""
         progress = self.status.progress
         return progress is not None and progress.percentage < 100 and not self.awaiting
 
@@ -89,7 +91,7 @@ def table_status(
     paused: str = "",
     now: str,
 ) -> TableStatus:
-    """The table's status at the moment `now`."""
+    """Return the table's status at the time `now`."""
     before, plan = table.status, snapshot.plan
     damages, outages = damages_of(loads, snapshot.table), _outages(snapshot, partitions, loads, before)
     problems = {**problems_of(loads, snapshot.table), **damages}
@@ -104,7 +106,9 @@ def table_status(
         under_replicated=sum(_live(entry, live) < table.spec.replicas for entry in partitions),
         plan=_newest_plan(plan, before),
         plan_hash=plan.head.hash if plan is not None else "",
-        progress=_table_progress(snapshot, before, copies=Copies(sizes, fillings_of(loads, snapshot.table)), now=now),
+        progress=_table_progress(
+            snapshot, before, copies=Copies(sizes, copy_progress_of(loads, snapshot.table)), now=now
+        ),
         stuck=tuple(_stuck(partitions, problems, before, outages=outages, now=now))[:_STUCK_SHOWN],
         bytes=total_size(sizes, range(len(partitions))),
     )
@@ -123,14 +127,14 @@ def table_status(
     )
     conditions = _conditions(facts, now=now)
     merged = with_kstatus(merge_conditions(before.conditions if before is not None else (), conditions), now=now)
-    told = status.model_copy(update={"conditions": merged})
-    return before if before is not None and _only_grown(before, told) else told
+    after = status.model_copy(update={"conditions": merged})
+    return before if before is not None and _only_grown(before, after) else after
 
 
 def _newest_plan(plan: Plan | None, before: TableStatus | None) -> int:
-    """The number of the newest plan; the one that was known where the metastore lost it.
+    """Return the number of the newest plan, from the previous status if the metastore has none.
 
-    Nothing else tells then that the table has data, and must not be created a second time.
+    A metastore that lost its data must not have the table created again; only this number shows that it has data.
     """
     if plan is not None:
         return plan.n
@@ -138,32 +142,34 @@ def _newest_plan(plan: Plan | None, before: TableStatus | None) -> int:
 
 
 def _only_grown(before: TableStatus, after: TableStatus) -> bool:
-    """Whether nothing is new but a size that has hardly changed: a table that is written to grows all the time."""
+    """Whether only the size has changed, and only a little: a table grows with every write."""
     little = after.bytes is not None and before.bytes is not None
     little = little and abs((after.bytes or 0) - (before.bytes or 0)) * _LITTLE <= (before.bytes or 0)
     return little and after.model_copy(update={"bytes": before.bytes}) == before
 
 
 def problem_status(table: Table, problem: Problem, *, now: str) -> TableStatus:
-    """The status of before, with what is wrong: for when what the metastore says cannot be read.
+    """Return the previous status with a problem, if the table's keys cannot be read.
 
-    Whether the table serves is then unknown. It is not Ready where its own keys are the problem. Where the metastore
-    does not answer, that is unknown too, and the spec has not been looked at.
+    Whether the table is available is unknown then. If the metastore is unreachable, the spec has not been observed.
     """
     before, generation = table.status or TableStatus(), table.metadata.generation
-    unseen = problem.reason is Reason.METASTORE_UNREACHABLE
-    ready = None if unseen else False
-    told: tuple[tuple[ConditionType, bool | None], ...] = (("Ready", ready), ("Available", None), ("Degraded", True))
-    wrong = [
-        condition(kind, holds, problem.reason, problem.message, now=now, generation=generation) for kind, holds in told
+    ready = table_ready_unreadable(problem)
+    found: tuple[tuple[ConditionType, bool | None], ...] = (
+        ("Ready", ready.holds),
+        ("Available", None),
+        ("Degraded", True),
+    )
+    changed = [
+        condition(kind, holds, problem.reason, problem.message, now=now, generation=generation) for kind, holds in found
     ]
-    conditions = with_kstatus(merge_conditions(before.conditions, wrong), now=now)
-    observed = before.observed_generation if unseen else generation
+    conditions = with_kstatus(merge_conditions(before.conditions, changed), now=now)
+    observed = before.observed_generation if ready.holds is None else generation
     return before.model_copy(update={"observed_generation": observed, "conditions": conditions})
 
 
 def _unapplied(table: Table, record: TableRecord | None) -> bool:
-    """Whether the metastore has another spec than the resource, beside the pause itself."""
+    """Whether the metastore's spec differs from the resource's in more than `paused`."""
     if record is None:
         return True
     try:
@@ -179,7 +185,7 @@ def _outages(
     loads: Mapping[str, StoreLoad],
     before: TableStatus | None,
 ) -> dict[int, Outage]:
-    """By partition, why nobody leads it; nothing where a new table waits for its first elections."""
+    """Return, by partition, why it has no leader; a new table's first elections are no outage."""
     found = outages_of(snapshot, (entry.partition for entry in partitions if not entry.leader), loads)
     if _was_available(before):
         return found
@@ -187,7 +193,7 @@ def _outages(
 
 
 def _was_available(before: TableStatus | None) -> bool:
-    """Whether there was a time when every partition had a leader; Ready is of a status without Available."""
+    """Whether every partition has had a leader before; the first release's statuses have Ready but not Available."""
     conditions = before.conditions if before is not None else ()
     return any(
         entry.type in ("Ready", "Available") and (entry.status != "False" or entry.reason in OUTAGES)
@@ -215,15 +221,15 @@ def _table_progress(
 
 
 class Copies(NamedTuple):
-    """What is known of the copying of a table's partitions."""
+    """The sizes of a table's partitions and the progress of their copies."""
 
     sizes: Mapping[int, int]
     """By partition, the bytes of its data."""
     filling: Mapping[int, Mapping[str, float]]
-    """By partition, the stores it is being copied to, and how far (0 to 1) each copy is."""
+    """By partition, the stores that receive a copy, and how much of it (0 to 1) each has."""
 
     def left(self, view: PartitionView, plan: Plan, partition: int) -> int:
-        """Bytes of a partition that the plan still has copied."""
+        """Return how many bytes of a partition the plan still has to copy."""
         size, filling = self.sizes.get(partition, 0), self.filling.get(partition, {})
         stable = view.stable.peers if view.stable is not None else ()
         present = {(peer.store, peer.volume) for peer in stable}
@@ -232,9 +238,9 @@ class Copies(NamedTuple):
 
 
 def plan_progress(snapshot: TableSnapshot, known: Progress | None, *, copies: Copies, now: str) -> Progress | None:
-    """How many of the partitions that the newest plan changes are where it wants them, and how many bytes.
+    """Return how many partitions that the newest plan changes have reached their targets, and how many bytes.
 
-    `known` is what it was.
+    `known` is the previous progress.
     """
     plan, record = snapshot.plan, snapshot.record
     if plan is None or record is None:
@@ -246,19 +252,19 @@ def plan_progress(snapshot: TableSnapshot, known: Progress | None, *, copies: Co
     bytes_total = max(bytes_left, known.bytes_total if known is not None else 0)
     progress = Progress.of(moves=(total - left, total), bytes_=(bytes_total - bytes_left, bytes_total))
     started = known.started_at if known is not None and known.started_at else now
-    as_far = known is not None and _as_far(known, progress)
+    unchanged = known is not None and _same_progress(known, progress)
     expected = (
-        unless_past(known.expected_at, now) if known is not None and as_far else _expected(progress, started, now)
+        unless_past(known.expected_at, now) if known is not None and unchanged else _expected(progress, started, now)
     )
     return progress.model_copy(update={"started_at": started, "expected_at": expected if left else None})
 
 
-def _as_far(one: Progress, other: Progress) -> bool:
+def _same_progress(one: Progress, other: Progress) -> bool:
     return (one.moves_done, one.bytes_done) == (other.moves_done, other.bytes_done)
 
 
 def _expected(progress: Progress, started: str, now: str) -> str | None:
-    """When all is done at the rate of bytes since the start, or of partitions where nothing is to be copied."""
+    """Return when the plan is done at the rate since its start, in bytes, or in partitions if none are copied."""
     if progress.bytes_done and progress.bytes_done < progress.bytes_total:
         return projected(started, now, done=progress.bytes_done, left=progress.bytes_total - progress.bytes_done)
     if progress.moves_done and progress.bytes_done >= progress.bytes_total:
@@ -292,111 +298,107 @@ def _stuck(
 
 
 def _conditions(facts: _Facts, *, now: str) -> list[Condition]:
-    problems = list(_troubles(facts))
-    told = (
-        ("Ready", *_ready(facts)),
-        ("Available", *_available(facts)),
-        ("Progressing", *_progressing(facts)),
-        ("Balanced", *_balanced(facts)),
-        (
-            "Degraded",
-            bool(problems),
-            problems[0].reason if problems else Reason.AS_EXPECTED,
-            "; ".join(problem.message for problem in problems),
-        ),
-    )
-    return [condition(*entry, now=now, generation=facts.generation) for entry in told]  # type: ignore[arg-type]
-
-
-def _ready(facts: _Facts) -> tuple[bool, Reason, str]:
-    """Available, and nothing of the spec is refused or held back."""
     available = _available(facts)
-    held_back = f"generation {facts.generation} is not carried out"
-    if not available[0]:
-        return available
-    if facts.problem is not None:
-        words = f"{held_back}: {facts.problem.message}; the table is served as it was before"
-        return False, facts.problem.reason, words
-    if facts.unapplied:
-        return False, Reason.PAUSED, f"{held_back}: {facts.paused}; the table is served as it was before"
-    return available
+    paused = facts.paused if facts.unapplied else ""
+    found: tuple[tuple[ConditionType, Verdict], ...] = (
+        ("Ready", table_ready(available, generation=facts.generation, problem=facts.problem, paused=paused)),
+        ("Available", available),
+        ("Progressing", _progressing(facts)),
+        ("Balanced", _balanced(facts)),
+        ("Degraded", _degraded(facts)),
+    )
+    return [condition(kind, *verdict, now=now, generation=facts.generation) for kind, verdict in found]
 
 
-def _available(facts: _Facts) -> tuple[bool, Reason, str]:
+def _available(facts: _Facts) -> Verdict:
     status = facts.status
     if not facts.created:
         if facts.problem is not None:
-            return False, facts.problem.reason, "the table cannot be created, see Degraded"
-        return False, Reason.PAUSED if facts.paused else Reason.RECONCILING, facts.paused or "it is being created"
+            return Verdict(False, facts.problem.reason, "the table cannot be created; see condition Degraded")
+        reason = Reason.PAUSED if facts.paused else Reason.RECONCILING
+        return Verdict(False, reason, facts.paused or _BEING_CREATED)
     if facts.outages:
         worst = next(_unavailable(facts))
-        return False, worst.reason, worst.message
+        return Verdict(False, worst.reason, worst.message)
     if status.leaderless:
-        return False, Reason.RECONCILING, f"{status.leaderless} of {status.partitions} partitions have no leader yet"
-    return True, Reason.AS_EXPECTED, f"{status.partitions} partitions can be read and written"
+        message = f"{status.leaderless} of {status.partitions} partitions have no leader yet"
+        return Verdict(False, Reason.RECONCILING, message)
+    return Verdict(True, Reason.AS_EXPECTED, f"{status.partitions} partitions can be read and written")
 
 
-def _progressing(facts: _Facts) -> tuple[bool, Reason, str]:
+def _progressing(facts: _Facts) -> Verdict:
     if facts.moving:
-        return True, Reason.REBALANCING, _progress_words(facts.status)
+        return Verdict(True, Reason.REBALANCING, _progress_message(facts.status))
     if facts.problem is not None:
-        return False, facts.problem.reason, "the spec cannot be carried out, see Degraded"
+        return Verdict(False, facts.problem.reason, "the spec cannot be applied; see condition Degraded")
     if facts.paused:
-        return False, Reason.PAUSED, facts.paused
+        return Verdict(False, Reason.PAUSED, facts.paused)
     if facts.awaiting:
-        return False, Reason.AWAITING_APPROVAL, f"plan {facts.status.plan} waits for its approval"
+        return Verdict(
+            False, Reason.AWAITING_APPROVAL, f"plan {facts.status.plan} awaits approval; see its RebalancePlan"
+        )
     if not facts.created:
-        return True, Reason.RECONCILING, "it is being created"
-    return False, Reason.AS_EXPECTED, ""
+        return Verdict(True, Reason.RECONCILING, _BEING_CREATED)
+    return Verdict(False, Reason.AS_EXPECTED)
 
 
-def _balanced(facts: _Facts) -> tuple[bool | None, Reason, str]:
+def _balanced(facts: _Facts) -> Verdict:
     if facts.moving or facts.problem is not None or facts.awaiting:
-        _, reason, words = _progressing(facts)
-        return False, reason, words
+        return _progressing(facts)._replace(holds=False)
+    if facts.paused and facts.unfinished:
+        return Verdict(False, Reason.PAUSED, f"{facts.paused}; the newest plan is not finished")
     if facts.paused:
-        words = "a plan is not carried to the end" if facts.unfinished else "nobody looks what a plan would change"
-        return (False if facts.unfinished else None), Reason.PAUSED, f"{facts.paused}: {words}"
-    return facts.created, Reason.AS_EXPECTED if facts.created else Reason.RECONCILING, ""
+        return Verdict(None, Reason.PAUSED, f"{facts.paused}; whether a new plan would move replicas is unknown")
+    return Verdict(facts.created, Reason.AS_EXPECTED if facts.created else Reason.RECONCILING)
 
 
-def _troubles(facts: _Facts) -> Iterator[Problem]:
-    """What is wrong, the worst first."""
+def _degraded(facts: _Facts) -> Verdict:
+    problems = list(_problems(facts))
+    reason = problems[0].reason if problems else Reason.AS_EXPECTED
+    return Verdict(bool(problems), reason, "; ".join(problem.message for problem in problems))
+
+
+def _problems(facts: _Facts) -> Iterator[Problem]:
+    """Yield what is wrong, the worst first."""
     if facts.created:
         yield from _unavailable(facts)
     if facts.problem is not None:
         yield facts.problem
     if facts.lost:
         named = ", ".join(facts.lost[:_STORES_SHOWN]) + (" ..." if len(facts.lost) > _STORES_SHOWN else "")
-        yield Problem(Reason.STORES_LOST, f"stores that hold replicas are away: {named}")
+        yield Problem(
+            Reason.STORES_LOST,
+            f"stores that hold replicas are unavailable: {named}; start them again, or wait until their replicas are "
+            "replaced after spec.movement.lostAfter",
+        )
     if facts.damages:
         partition, damage = next(iter(facts.damages.items()))
         yield Problem(
             Reason.REPLICA_DAMAGED,
-            f"{len(facts.damages)} partitions have a replica whose rows are damaged or differ; partition {partition}: "
-            f"{damage}; it is built anew from the others, where most of them have the same rows",
+            f"{len(facts.damages)} partitions have a replica with damaged or different rows; partition {partition}: "
+            f"{damage}; the replica is rebuilt from the others if most of them have the same rows",
         )
-    held_up = {partition: problem for partition, problem in facts.problems.items() if partition not in facts.damages}
-    if held_up:
-        partition, problem = next(iter(held_up.items()))
+    stalled = {partition: problem for partition, problem in facts.problems.items() if partition not in facts.damages}
+    if stalled:
+        partition, problem = next(iter(stalled.items()))
         yield Problem(
-            Reason.CATCH_UP_FAILING, f"{len(held_up)} partitions do not get on; partition {partition}: {problem}"
+            Reason.CATCH_UP_FAILING, f"{len(stalled)} partitions make no progress; partition {partition}: {problem}"
         )
 
 
 def _unavailable(facts: _Facts) -> Iterator[Problem]:
-    """Why partitions cannot be read or written and what to do about it, the worst first."""
+    """Yield why partitions are unavailable and what to do about it, the worst first."""
     for reason in OUTAGES:
         alike = [outage for outage in facts.outages if outage.reason is reason]
         if alike:
             stores = sorted({store for outage in alike for store in outage.stores})
             shown = Outage(reason, tuple(stores[:_STORES_SHOWN]))
-            counted = f"{len(alike)} of {facts.status.partitions} partitions cannot be read or written"
+            counted = f"{len(alike)} of {facts.status.partitions} partitions are unavailable"
             yield Problem(reason, f"{counted}: {shown.cause}; {shown.remedy}")
 
 
-def _progress_words(status: TableStatus) -> str:
+def _progress_message(status: TableStatus) -> str:
     if status.progress is None:
         return ""
     done, total = status.progress.moves_done, status.progress.moves_total
-    return f"plan {status.plan}: {done} of {total} partitions are where it wants them"
+    return f"plan {status.plan}: {done} of {total} partitions have reached their targets"

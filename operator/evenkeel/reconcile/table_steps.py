@@ -1,12 +1,11 @@
-"""A table brought to what its user wants: created, planned, rebalanced, or dropped.
+"""Reconciles a table with its desired state: creates, plans, rebalances or drops it.
 
-    mirror     the spec goes to `tables/<t>`, because every input of a plan is a key
-    create     announce, write a plan, write the stable keys, say ready
-    plan       ask the rebalancer; where its answer differs from the newest plan's targets, write plan n+1
-    carry out  one transaction per 64 partitions writes pending or planned; those not yet handled, whoever began
-    drop       say dropping, remove all keys at once, wait for the stores, remove the tombstone
+`STEPS` lists what one pass does, in order. All steps of a pass use one snapshot of the metastore. A step that writes a
+key which later steps depend on ends the pass, and the next pass reads again. A transaction is refused if what it
+depends on has changed; then the pass starts over too.
 
-Every step rests on one snapshot and is refused if that has changed; then the reconciliation starts over.
+Dropping (`drop_table`): mark the record as dropping, remove all keys at once, wait for the stores to delete their data,
+remove the tombstone.
 """
 
 from __future__ import annotations
@@ -25,36 +24,49 @@ from evenkeel.protocol.keys import Keys
 from evenkeel.protocol.operator_decision import Case
 from evenkeel.protocol.plan_run import PlanRun
 from evenkeel.protocol.records import PlanState, TableRecord, TableState
-from evenkeel.protocol.stored_plan import Plan
 from evenkeel.reconcile.desired_table import DesiredTable
 from evenkeel.reconcile.plan_admission import admit, arrived
-from evenkeel.reconcile.planning import ChangedMeanwhileError, Head, commit, current_plan
+from evenkeel.reconcile.planning import Head, StaleSnapshotError, commit, current_plan
 from evenkeel.reconcile.reconcile_requests import Carry, Found, Requests
 from evenkeel.reconcile.replica_caps import count_others
 from evenkeel.reconcile.table_snapshot import TableSnapshot, read_table
-from evenkeel.reconcile.table_validation import refuse
+from evenkeel.reconcile.table_validation import validate_desired
 
-__all__ = ["Outcome", "adopt_table", "carry_on", "drop_table", "reconcile_table", "to_be_adopted"]
+__all__ = ["STEPS", "Outcome", "adopt_table", "continue_plan", "drop_table", "reconcile_table", "to_be_adopted"]
 
 UNKNOWN_PLANS: Final = 1000
-"""More plans than can be made before a status tells of one."""
+"""More plans than can be made before a status names one."""
 
 
 class Outcome(msgspec.Struct, kw_only=True):
-    """What a reconciliation came to."""
+    """The result of a reconciliation."""
 
     plan: int = 0
     moves: tuple[Move, ...] | None = None
-    """The first moves of the plan with their reasons, where this run made it."""
+    """The first moves of the plan with their reasons, if this reconciliation made it."""
     cases: Counter[Case] = msgspec.field(default_factory=Counter)
     withheld: int = 0
-    """Partitions that wait until others have arrived; reconcile again when some have."""
+    """Partitions that wait until others have finished; reconcile again when some have."""
     blocked: dict[int, str] = {}
-    """Partitions that no order of moves gets to their target, and why."""
+    """By partition, why no order of moves reaches its target."""
     superseded: bool = False
     awaiting_approval: bool = False
     plan_problem: str = ""
     """Why the plan before this one could not be read and was replaced."""
+
+
+class _Pass(msgspec.Struct, kw_only=True):
+    """What the steps of one pass share."""
+
+    snapshot: TableSnapshot
+    desired: DesiredTable
+    epoch: Compare
+    adopting: str
+    """The request to adopt the metastore that is being carried out; empty if there is none."""
+    head: Head | None = None
+    """The current plan; set by `choose_plan`."""
+    outcome: Outcome | None = None
+    """Set by the last step."""
 
 
 def reconcile_table(
@@ -65,85 +77,184 @@ def reconcile_table(
     epoch: Compare,
     adopting: str = "",
 ) -> Requests[Outcome]:
-    """Go as far as is possible now; call again on every change of what it rests on.
+    """Advance a table as far as possible now; call again when something that it depends on changes.
 
     `adopting` is a request to adopt the metastore that is being carried out.
     """
     while True:
-        found = yield read_table(keys, table)
-        snapshot = TableSnapshot(keys, table, found)
-        refuse(snapshot, desired)
+        snapshot = TableSnapshot(keys, table, (yield read_table(keys, table)))
+        run = _Pass(snapshot=snapshot, desired=desired, epoch=epoch, adopting=adopting)
         try:
-            if adopting and to_be_adopted(snapshot, desired.newest_plan, adopting):
-                yield from _adopt(snapshot, desired, adopting, epoch)
-            elif snapshot.record_kv is None:
-                _refuse_second_creation(snapshot, desired)
-                yield from commit(table_lifecycle.announce(desired.record, keys=keys, table=table, epoch=epoch))
-            elif _spec_differs(snapshot, desired.record):
-                yield from _mirror(snapshot, desired.record, epoch)
-            elif snapshot.record is not None and snapshot.record.state is TableState.READY:
-                _wait_for_stores(snapshot)
-                head = yield from current_plan(snapshot, desired, epoch)
-                return (yield from _carry_out(snapshot, head, desired.view, desired.max_concurrent, epoch))
-            else:
-                head = yield from current_plan(snapshot, desired, epoch)
-                yield from _create(snapshot, head.plan, epoch)
-        except ChangedMeanwhileError:
+            yield from _run_steps(run)
+        except StaleSnapshotError:
             continue
+        if run.outcome is not None:
+            return run.outcome
+
+
+def _run_steps(run: _Pass) -> Requests[None]:
+    for step in STEPS:
+        if (yield from step(run)):
+            return
+
+
+def check_desired_state(run: _Pass) -> Requests[bool]:
+    """Refuse a desired state that the table can never reach."""
+    validate_desired(run.snapshot, run.desired)
+    yield from ()
+    return False
+
+
+def adopt_record(run: _Pass) -> Requests[bool]:
+    """While the metastore is being adopted, write the table's record again."""
+    if not run.adopting or not to_be_adopted(run.snapshot, run.desired.newest_plan, run.adopting):
+        return False
+    yield from _adopt(run.snapshot, run.desired, run.adopting, run.epoch)
+    return True
+
+
+def announce_table(run: _Pass) -> Requests[bool]:
+    """Write the record of a new table; refuse if the table has data, which the metastore has lost."""
+    snapshot, desired = run.snapshot, run.desired
+    if snapshot.record_kv is not None:
+        return False
+    if desired.newest_plan:
+        raise MetastoreLossError(
+            f"etcd has no record of table {snapshot.table}, whose status names plan {desired.newest_plan}; its data "
+            "stays on the stores; fix etcd, or set spec.adoptMetastore of the StoreCluster to the id of this etcd"
+        )
+    announced = table_lifecycle.announce(desired.record, keys=snapshot.keys, table=snapshot.table, epoch=run.epoch)
+    yield from commit(announced)
+    return True
+
+
+def publish_spec(run: _Pass) -> Requests[bool]:
+    """Copy a changed spec to the record: every input of a plan is a key."""
+    snapshot = run.snapshot
+    assert snapshot.record is not None
+    assert snapshot.record_kv is not None
+    value = msgspec.json.encode(_with_spec(snapshot.record, run.desired.record))
+    if value == msgspec.json.encode(snapshot.record):
+        return False
+    key = snapshot.record_kv.key
+    yield from commit(Txn((run.epoch, unchanged(key, snapshot.record_kv)), (Put(key, value),)))
+    return True
+
+
+def await_published_replicas(run: _Pass) -> Requests[bool]:
+    """After an adoption, plan nothing until leaders have published the replicas of every partition."""
+    snapshot = run.snapshot
+    yield from ()
+    if _is_ready(snapshot) and (missing := _unpublished(snapshot)):
+        raise MetastoreLossError(
+            f"{len(missing)} partitions of table {snapshot.table}, such as {missing[0]}, have not published their "
+            "replicas since etcd was adopted; start the stores that hold most of their replicas"
+        )
+    return False
+
+
+def choose_plan(run: _Pass) -> Requests[bool]:
+    """Determine the current plan; if the rebalancer's targets differ from the newest plan's, write plan n+1."""
+    run.head = yield from current_plan(run.snapshot, run.desired, run.epoch)
+    return False
+
+
+def create_partitions(run: _Pass) -> Requests[bool]:
+    """Write the stable keys of a new table from its first plan, and mark the table as ready."""
+    snapshot, epoch = run.snapshot, run.epoch
+    if _is_ready(snapshot):
+        return False
+    assert run.head is not None
+    assert snapshot.record_kv is not None
+    keys, table, record = snapshot.keys, snapshot.table, snapshot.record_kv
+    missing = _unpublished(snapshot)
+    for txn in table_lifecycle.genesis(run.head.plan, missing, keys=keys, table=table, record=record, epoch=epoch):
+        yield from commit(txn)
+    yield from commit(table_lifecycle.make_ready(record, keys=keys, table=table, epoch=epoch))
+    return True
+
+
+def carry_out_plan(run: _Pass) -> Requests[bool]:
+    """Write pending or planned for the partitions that may move now, unless the plan awaits approval."""
+    assert run.head is not None
+    desired = run.desired
+    run.outcome = yield from _carry_out(run.snapshot, run.head, desired.view, desired.max_concurrent, run.epoch)
+    return True
+
+
+STEPS: Final[tuple[Callable[[_Pass], Requests[bool]], ...]] = (
+    check_desired_state,
+    adopt_record,
+    announce_table,
+    publish_spec,
+    await_published_replicas,
+    choose_plan,
+    create_partitions,
+    carry_out_plan,
+)
+"""The steps of one pass, in order; a step that returns True ends the pass."""
+
+
+def _is_ready(snapshot: TableSnapshot) -> bool:
+    return snapshot.record is not None and snapshot.record.state is TableState.READY
+
+
+def _unpublished(snapshot: TableSnapshot) -> list[int]:
+    """Return the partitions without a stable key."""
+    assert snapshot.record is not None
+    return [p for p in range(snapshot.record.partitions) if snapshot.partition(p).stable is None]
+
+
+def _with_spec(before: TableRecord, desired: TableRecord) -> TableRecord:
+    """Return the desired record with the lifecycle fields of the existing one."""
+    return msgspec.structs.replace(
+        desired,
+        state=before.state,
+        dropped=before.dropped,
+        restored=before.restored,
+        adopted=before.adopted,
+        plan_floor=before.plan_floor,
+    )
+
+
+# Adoption
 
 
 def to_be_adopted(snapshot: TableSnapshot, newest_plan: int, request: str) -> bool:
-    """Whether a table has yet to be taken over: one that the metastore or the user's resources say was there."""
+    """Whether a table that the metastore or the user's resources know has not been adopted yet."""
     if snapshot.tombstone_kv is not None:
         return False
     return newest_plan > 0 if snapshot.record is None else snapshot.record.adopted != request
 
 
 def adopt_table(desired: DesiredTable, *, keys: Keys, table: str, epoch: Compare, request: str) -> Requests[None]:
-    """Take over a table that is about to go, so that stores can say what they have of it."""
+    """Adopt a table that is being deleted, so that stores can publish what they hold of it."""
     while True:
         snapshot = TableSnapshot(keys, table, (yield read_table(keys, table)))
         if not to_be_adopted(snapshot, desired.newest_plan, request):
             return
         try:
             yield from _adopt(snapshot, desired, request, epoch)
-        except ChangedMeanwhileError:
+        except StaleSnapshotError:
             continue
 
 
 def _adopt(snapshot: TableSnapshot, desired: DesiredTable, request: str, epoch: Compare) -> Requests[None]:
-    # The last plans before the loss may be in no status, and their numbers were given to replicas.
+    # The last plans before the loss may be in no status, but replicas have their numbers.
     floor = max(desired.newest_plan, snapshot.next_plan - 1) + UNKNOWN_PLANS
     keys, table, before = snapshot.keys, snapshot.table, snapshot.record_kv
-    record = desired.record if snapshot.record is None else _mirrored(snapshot.record, desired.record)
+    record = desired.record if snapshot.record is None else _with_spec(snapshot.record, desired.record)
     record = msgspec.structs.replace(record, dropped=None, restored="" if desired.owner == table else desired.owner)
     yield from commit(
         table_lifecycle.adopt(record, before, request=request, plan_floor=floor, keys=keys, table=table, epoch=epoch)
     )
 
 
-def _refuse_second_creation(snapshot: TableSnapshot, desired: DesiredTable) -> None:
-    """A table whose data is on the stores is never created anew."""
-    if desired.newest_plan:
-        raise MetastoreLossError(
-            f"etcd has no record of table {snapshot.table}, whose status names plan {desired.newest_plan}; its data "
-            "stays on the stores: correct etcd, or set spec.adoptMetastore of the StoreCluster to the id of this one"
-        )
+# Plans
 
 
-def _wait_for_stores(snapshot: TableSnapshot) -> None:
-    """Plan nothing before the stores have said what they hold."""
-    assert snapshot.record is not None
-    missing = [p for p in range(snapshot.record.partitions) if snapshot.partition(p).stable is None]
-    if missing:
-        raise MetastoreLossError(
-            f"{len(missing)} partitions of table {snapshot.table}, such as {missing[0]}, have not said which replicas "
-            "they have since etcd was adopted: most of their replicas have to be there"
-        )
-
-
-def carry_on(desired: DesiredTable, *, keys: Keys, table: str, epoch: Compare) -> Requests[Outcome]:
-    """Go on with the newest plan where no other can be had: what was decided last stays in force."""
+def continue_plan(desired: DesiredTable, *, keys: Keys, table: str, epoch: Compare) -> Requests[Outcome]:
+    """Carry out the newest plan if the desired state cannot be planned."""
     snapshot = TableSnapshot(keys, table, (yield read_table(keys, table)))
     plan = snapshot.plan
     if plan is None or snapshot.head_kv is None or snapshot.record is None:
@@ -158,41 +269,6 @@ def carry_on(desired: DesiredTable, *, keys: Keys, table: str, epoch: Compare) -
         consensus_size=plan.slices[0].voters,
     )
     return (yield from _carry_out(snapshot, head, view, desired.max_concurrent, epoch))
-
-
-def _spec_differs(snapshot: TableSnapshot, wanted: TableRecord) -> bool:
-    assert snapshot.record is not None
-    return msgspec.json.encode(_mirrored(snapshot.record, wanted)) != msgspec.json.encode(snapshot.record)
-
-
-def _mirrored(before: TableRecord, wanted: TableRecord) -> TableRecord:
-    """The record with another spec; where the table is in its life is not the spec's business."""
-    return msgspec.structs.replace(
-        wanted,
-        state=before.state,
-        dropped=before.dropped,
-        restored=before.restored,
-        adopted=before.adopted,
-        plan_floor=before.plan_floor,
-    )
-
-
-def _mirror(snapshot: TableSnapshot, wanted: TableRecord, epoch: Compare) -> Requests[None]:
-    assert snapshot.record_kv is not None
-    assert snapshot.record is not None
-    value = msgspec.json.encode(_mirrored(snapshot.record, wanted))
-    key = snapshot.record_kv.key
-    yield from commit(Txn((epoch, unchanged(key, snapshot.record_kv)), (Put(key, value),)))
-
-
-def _create(snapshot: TableSnapshot, plan: Plan, epoch: Compare) -> Requests[None]:
-    assert snapshot.record_kv is not None
-    assert snapshot.record is not None
-    keys, table, record = snapshot.keys, snapshot.table, snapshot.record_kv
-    missing = [p for p in range(snapshot.record.partitions) if snapshot.partition(p).stable is None]
-    for txn in table_lifecycle.genesis(plan, missing, keys=keys, table=table, record=record, epoch=epoch):
-        yield from commit(txn)
-    yield from commit(table_lifecycle.make_ready(record, keys=keys, table=table, epoch=epoch))
 
 
 def _carry_out(
@@ -228,6 +304,9 @@ def _carry_out(
     )
 
 
+# Dropping
+
+
 def drop_table(
     *,
     keys: Keys,
@@ -238,33 +317,31 @@ def drop_table(
     only_kept: bool = False,
     await_publication: bool = True,
 ) -> Requests[bool]:
-    """Drop the table as far as is possible now; True when nothing of it is left.
+    """Drop a table as far as possible now; return True when nothing of it is left.
 
-    `retired` tells stores that were taken away on purpose, with their volumes: nobody waits for their word. `forced`
-    waits for nobody's. `only_kept` drops nothing but a table whose data is kept: a user may restore it at any moment.
-    `await_publication` is False where all stores are there: what they have of an adopted table need not be known then.
+    `retired` tells which stores were removed on purpose with their volumes: these need not confirm. With `forced` no
+    store needs to. `only_kept` drops only a table with retained data: a user may restore it at any moment.
+    `await_publication` is False if all stores are registered: then an adopted table's replicas need not be known.
     """
     while True:
         found: Found = yield read_table(keys, table)
         snapshot = TableSnapshot(keys, table, found)
         try:
-            if not forced and await_publication and _unseeded(snapshot):
+            if not forced and await_publication and _awaits_publication(snapshot):
                 return False
             if snapshot.record_kv is None:
-                return (yield from _bury(snapshot, epoch, retired, forced=forced))
+                return (yield from _finalize(snapshot, epoch, retired, forced=forced))
             if only_kept and (snapshot.record is None or snapshot.record.dropped is None):
                 return False
             yield from _drop(snapshot, epoch)
-        except ChangedMeanwhileError:
+        except StaleSnapshotError:
             continue
 
 
-def _unseeded(snapshot: TableSnapshot) -> bool:
-    """Whether the metastore was adopted, and stores that have to delete something have yet to say so."""
+def _awaits_publication(snapshot: TableSnapshot) -> bool:
+    """Whether the table was adopted and its leaders have not published all replicas yet."""
     record = snapshot.record
-    if record is None or record.state is not TableState.READY or not record.adopted:
-        return False
-    return any(snapshot.partition(p).stable is None for p in range(record.partitions))
+    return record is not None and _is_ready(snapshot) and bool(record.adopted) and bool(_unpublished(snapshot))
 
 
 def _drop(snapshot: TableSnapshot, epoch: Compare) -> Requests[None]:
@@ -278,13 +355,15 @@ def _drop(snapshot: TableSnapshot, epoch: Compare) -> Requests[None]:
     yield from commit(table_lifecycle.drop(record, volumes, keys=keys, table=table, epoch=epoch))
 
 
-def _bury(snapshot: TableSnapshot, epoch: Compare, retired: Callable[[str], bool], *, forced: bool) -> Requests[bool]:
+def _finalize(
+    snapshot: TableSnapshot, epoch: Compare, retired: Callable[[str], bool], *, forced: bool
+) -> Requests[bool]:
     if snapshot.tombstone_kv is None:
         return True
     registered = snapshot.registered
 
     def gone(store: str, volume: str) -> bool:
-        """A store that does not answer may come back with its data; one with another volume cannot."""
+        """An unavailable store may come back with its data; one with another volume cannot."""
         if store in registered:
             return forced or registered[store].volume != volume
         return forced or retired(store)

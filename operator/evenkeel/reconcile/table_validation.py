@@ -1,4 +1,4 @@
-"""What cannot be had of a table, said before anything is written."""
+"""Refuses desired states that a table can never reach, before anything is written."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from evenkeel.protocol.records import TableRecord, TableState
 from evenkeel.reconcile.desired_table import DesiredTable
 from evenkeel.reconcile.table_snapshot import TableSnapshot
 
-__all__ = ["refuse"]
+__all__ = ["validate_desired"]
 
 
-def refuse(snapshot: TableSnapshot, desired: DesiredTable) -> None:
-    """Raise InvalidInputError where the wish can never come true for this table."""
+def validate_desired(snapshot: TableSnapshot, desired: DesiredTable) -> None:
+    """Raise InvalidInputError if this table can never reach the desired state."""
     if snapshot.tombstone_kv is not None or (snapshot.record and snapshot.record.state is TableState.DROPPING):
         raise InvalidInputError(
-            f"table {snapshot.table} is being dropped; wait until that is done, then create it anew under another uid"
+            f"table {snapshot.table} is being dropped; wait until it is dropped, then create the Table again"
         )
     if snapshot.record is None:
         return
@@ -35,7 +35,7 @@ def refuse(snapshot: TableSnapshot, desired: DesiredTable) -> None:
 
 
 def _spec(record: TableRecord) -> TableSpec | None:
-    """The spec as a record has it; None where it has none, or one of another version of Evenkeel."""
+    """Return a record's spec; None if it has none, or one of another release that cannot be read."""
     try:
         return TableSpec.model_validate_json(bytes(record.spec), by_alias=True, by_name=False)
     except ValidationError:

@@ -1,4 +1,4 @@
-"""Imagining: a table with other numbers, on more or fewer stores. For dry runs and previews; nothing is changed."""
+"""Applies a dry run's `whatIf`: a table with other numbers, on more or fewer stores."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections import Counter
 import msgspec
 
 from evenkeel.errors import InvalidInputError
-from evenkeel.model.loading import parse
 from evenkeel.model.rebalanceplan import WhatIf
+from evenkeel.model.resource_loading import parse
 from evenkeel.model.table import Table
 from evenkeel.model.views import StoresView, StoreView
 
-__all__ = ["imagined_stores", "imagined_table"]
+__all__ = ["what_if_stores", "what_if_table"]
 
 
-def imagined_table(table: Table, what_if: WhatIf) -> Table:
-    """The table as it would be; InvalidInputError where it could not be so."""
+def what_if_table(table: Table, what_if: WhatIf) -> Table:
+    """Return the table with the changes of `what_if`; raise InvalidInputError if they are invalid."""
     document = table.document()
     document.pop("status", None)
     spec = document["spec"]
@@ -24,18 +24,18 @@ def imagined_table(table: Table, what_if: WhatIf) -> Table:
         spec["replicas"] = what_if.replicas
     if what_if.consensus_size is not None:
         spec["consensusSize"] = what_if.consensus_size
-    found = parse(document, f"Table {table.metadata.name}, as imagined")
+    found = parse(document, f"Table {table.metadata.name} with whatIf")
     assert isinstance(found, Table)
     return found
 
 
-def imagined_stores(stores: StoresView, what_if: WhatIf, *, store_cluster: str) -> StoresView:
-    """The stores as they would be: some gone, some more, the new ones where zones have fewest."""
+def what_if_stores(stores: StoresView, what_if: WhatIf, *, store_cluster: str) -> StoresView:
+    """Return the stores with the changes of `what_if`; added stores go to the zones with the fewest stores."""
     known = {store.name: store for store in stores.stores}
     for name in what_if.remove_stores:
         if name not in known:
             there = ", ".join(sorted(known)) or "none"
-            raise InvalidInputError(f"whatIf.removeStores: got {name}; allowed: stores that there are ({there})")
+            raise InvalidInputError(f"whatIf.removeStores: got {name}; allowed: existing stores ({there})")
         known[name] = msgspec.structs.replace(known[name], live=False)
     zones = Counter(store.zone for store in known.values() if store.usable)
     number = 0

@@ -9,7 +9,7 @@ import pytest
 from evenkeel.model.rebalanceplan import RebalancePlan, RebalancePlanStatus
 from evenkeel.model.table import Table
 from evenkeel.reconcile.plan_status import KEPT_PLANS
-from tests.controller.support import Scene, table, told
+from tests.controller.support import Scene, conditions_of, table
 
 MANUAL = ", approval: Manual"
 
@@ -65,13 +65,13 @@ async def test_a_manual_plan_waits_for_the_approval_of_its_hash(scene: Scene) ->
     await scene.change(replicas=4)
     await scene.pass_time(3)
     waits = await plan(scene, "orders-2")
-    assert (waits.state, told(waits)["Approved"]) == ("AwaitingApproval", ("False", "AwaitingApproval"))
+    assert (waits.state, conditions_of(waits)["Approved"]) == ("AwaitingApproval", ("False", "AwaitingApproval"))
     assert (await scene.conditions())["Progressing"] == ("False", "AwaitingApproval")
     assert await scene.arrive() == 0
     await approve(scene, "orders-2", waits.hash)
     await scene.pass_time(3)
     runs = await plan(scene, "orders-2")
-    assert (runs.state, told(runs)["Approved"], runs.hash) == ("Running", ("True", "Approved"), waits.hash)
+    assert (runs.state, conditions_of(runs)["Approved"], runs.hash) == ("Running", ("True", "Approved"), waits.hash)
     assert await scene.arrive() == 8
     await scene.pass_time(3)
     assert (await plan(scene, "orders-2")).state == "Done"
@@ -99,7 +99,7 @@ async def test_a_wrong_hash_is_named(scene: Scene) -> None:
     await scene.pass_time(3)
     await approve(scene, "orders-2", "0" * 32)
     await scene.pass_time(3)
-    assert told(await plan(scene, "orders-2"))["Approved"] == ("False", "SpecInvalid")
+    assert conditions_of(await plan(scene, "orders-2"))["Approved"] == ("False", "SpecInvalid")
     assert await scene.arrive() == 0
 
 
@@ -125,7 +125,7 @@ async def test_dry_runs_are_answered_once(scene: Scene) -> None:
     ("what_if", "reason", "words"),
     [
         ("replicas: 9", "NoFeasiblePlacement", "replicas 9 need 9 stores but only 4 are usable"),
-        ("removeStores: [main-7]", "SpecInvalid", "got main-7; allowed: stores that there are (main-0, main-1"),
+        ("removeStores: [main-7]", "SpecInvalid", "got main-7; allowed: existing stores (main-0, main-1"),
         ("consensusSize: 5", "SpecInvalid", "spec.consensusSize: got 5"),
     ],
 )
@@ -138,7 +138,7 @@ async def test_dry_runs_that_cannot_be(scene: Scene, what_if: str, reason: str, 
     )
     await scene.pass_time(3)
     status = await plan(scene, "what-if")
-    assert (status.state, told(status)["Accepted"]) == ("Failed", ("False", reason))
+    assert (status.state, conditions_of(status)["Accepted"]) == ("Failed", ("False", reason))
     assert words in status.conditions[0].message
 
 
@@ -150,12 +150,12 @@ async def test_dry_runs_of_a_table_that_is_not_there_say_so_and_wait_for_it(scen
     )
     await scene.pass_time(3)
     status = await plan(scene, "what-if")
-    assert (status.state, told(status)["Accepted"]) == (None, ("False", "TableMissing"))
-    assert "there is no Table orders; create it" in status.conditions[0].message
+    assert (status.state, conditions_of(status)["Accepted"]) == (None, ("False", "TableMissing"))
+    assert "Table orders does not exist; create it" in status.conditions[0].message
     await scene.make_table()
     await scene.pass_time(3)
     status = await plan(scene, "what-if")
-    assert (status.state, told(status)["Accepted"]) == ("DryRun", ("True", "AsExpected"))
+    assert (status.state, conditions_of(status)["Accepted"]) == ("DryRun", ("True", "AsExpected"))
 
 
 def assignment(stores: str, partition: int = 0, leader: str = "") -> str:
@@ -173,7 +173,7 @@ async def test_a_users_assignment_is_ignored_under_full_auto_and_says_so(scene: 
     await scene.pass_time(3)
     status = (await scene.slice()).status
     assert status is not None
-    assert told(status) == dict.fromkeys(("Ready", "Accepted"), ("False", "SpecIgnored"))
+    assert conditions_of(status) == dict.fromkeys(("Ready", "Accepted"), ("False", "SpecIgnored"))
     assert "mode FullAuto" in status.conditions[0].message
     assert await scene.arrive() == 0
     await scene.resources.change(
@@ -182,7 +182,7 @@ async def test_a_users_assignment_is_ignored_under_full_auto_and_says_so(scene: 
     await scene.pass_time(3)
     status = (await scene.slice()).status
     assert status is not None
-    assert told(status) == {"Ready": ("True", "AsExpected")}
+    assert conditions_of(status) == {"Ready": ("True", "AsExpected")}
 
 
 @pytest.mark.parametrize("mode", ["SemiAuto", "Customized"])
@@ -201,7 +201,7 @@ async def test_a_users_assignment_counts_where_users_choose(scene: Scene, mode: 
     assert after[1:] == before[1:]
     status = (await scene.slice()).status
     assert status is not None
-    assert told(status) == dict.fromkeys(("Ready", "Accepted"), ("True", "AsExpected"))
+    assert conditions_of(status) == dict.fromkeys(("Ready", "Accepted"), ("True", "AsExpected"))
     assert {peer.store for peer in status.partitions[0].stable} == {"main-1", "main-2", "main-3"}
     assert status.partitions[0].leader == "main-1"
 
@@ -215,7 +215,7 @@ async def test_an_assignment_that_cannot_be_says_why(scene: Scene) -> None:
     await scene.pass_time(3)
     status = (await scene.slice()).status
     assert status is not None
-    assert told(status) == dict.fromkeys(("Ready", "Accepted"), ("False", "RebalancerFailed"))
+    assert conditions_of(status) == dict.fromkeys(("Ready", "Accepted"), ("False", "RebalancerFailed"))
     assert "store main-9, which does not exist" in status.conditions[0].message
     assert (await scene.conditions())["Degraded"] == ("True", "RebalancerFailed")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from evenkeel.metastore.metastore_api import KeyValue
 from evenkeel.protocol.records import GroupLoad, LoadSlice, StoreLoad, encode
-from evenkeel.reconcile.store_reports import News, Reports
+from evenkeel.reconcile.store_reports import ConcernedTables, Reports
 from tests.reconcile.support import KEYS, TABLE
 
 
@@ -30,10 +30,10 @@ def test_a_partition_is_as_large_as_its_largest_replica() -> None:
         KEYS, [header("s0"), sizes("s0", (0, 10), (1, 20)), sizes("s1", (1, 5), (2, 7)), sizes("s1", (3000, 9))]
     )
     assert reports.sizes(TABLE) == {0: 10, 1: 20, 2: 7, 3000: 9}
-    assert reports.take(KEYS.load_slice("s0", TABLE, 0), None).named == {TABLE}
+    assert reports.apply(KEYS.load_slice("s0", TABLE, 0), None).named == {TABLE}
     assert reports.sizes(TABLE) == {1: 5, 2: 7, 3000: 9}
-    reports.take(KEYS.load_slice("s1", TABLE, 3000), None)
-    reports.take(KEYS.load_slice("s1", TABLE, 0), sizes("s1", (2, 8)))
+    reports.apply(KEYS.load_slice("s1", TABLE, 3000), None)
+    reports.apply(KEYS.load_slice("s1", TABLE, 0), sizes("s1", (2, 8)))
     assert reports.sizes(TABLE) == {2: 8}
     assert (reports.sizes("other.1"), list(reports.all())) == ({}, ["s0"])
 
@@ -45,11 +45,11 @@ def test_the_older_form_is_read_too() -> None:
     )
     assert reports.sizes(TABLE) == {1: 77}
     assert set(reports.of(TABLE)) == {"s0", "s1"}
-    reports.take(KEYS.load("s1"), header("s1"))
-    reports.take(KEYS.load_slice("s1", TABLE, 1), sizes("s1", (1, 78)))
+    reports.apply(KEYS.load("s1"), header("s1"))
+    reports.apply(KEYS.load_slice("s1", TABLE, 1), sizes("s1", (1, 78)))
     assert reports.sizes(TABLE) == {1: 78}
-    reports.take(KEYS.load_slice("s1", TABLE, 1), None)
-    reports.take(KEYS.load("s1"), None)
+    reports.apply(KEYS.load_slice("s1", TABLE, 1), None)
+    reports.apply(KEYS.load("s1"), None)
     assert reports.sizes(TABLE) == {}
     assert set(reports.of(TABLE)) == {"s0"}
 
@@ -60,11 +60,11 @@ def test_what_cannot_be_read_says_nothing() -> None:
     assert reports.sizes(TABLE) == {}
 
 
-def test_what_a_header_changes_is_told() -> None:
+def test_a_header_names_the_tables_that_it_changes() -> None:
     """A table whose partitions have other problems or damage is worth a reconciliation, whether or not it moves."""
     reports, name, ours = Reports(KEYS), f"{TABLE}/4", frozenset((TABLE,))
-    first = reports.take(KEYS.load("s0"), header("s0", problems={name: "slow"}))
-    assert first == News(ours, problems=ours)
-    worse = reports.take(KEYS.load("s0"), header("s0", problems={name: "slow"}, damaged=(name,)))
-    assert worse == News(ours, damaged=ours)
-    assert reports.take(KEYS.load("s0"), None) == News(ours, problems=ours, damaged=ours)
+    first = reports.apply(KEYS.load("s0"), header("s0", problems={name: "slow"}))
+    assert first == ConcernedTables(ours, problems=ours)
+    worse = reports.apply(KEYS.load("s0"), header("s0", problems={name: "slow"}, damaged=(name,)))
+    assert worse == ConcernedTables(ours, damaged=ours)
+    assert reports.apply(KEYS.load("s0"), None) == ConcernedTables(ours, problems=ours, damaged=ours)

@@ -14,8 +14,7 @@ from evenkeel.model.table import Table
 from evenkeel.model.views import Move, StoresView, StoreView
 from evenkeel.protocol.records import StoreRecord
 from evenkeel.reconcile.desired_table import desired_table
-from evenkeel.reconcile.partition_status import Problem
-from evenkeel.reconcile.plan_moves import moves_of, spelled
+from evenkeel.reconcile.plan_moves import format_moves, moves_of
 from evenkeel.reconcile.plan_status import (
     CopyCosts,
     dry_run_status,
@@ -25,7 +24,8 @@ from evenkeel.reconcile.plan_status import (
     plan_status,
 )
 from evenkeel.reconcile.planning import Preview, preview_table
-from evenkeel.reconcile.what_if import imagined_stores, imagined_table
+from evenkeel.reconcile.readiness import Problem
+from evenkeel.reconcile.what_if import what_if_stores, what_if_table
 from tests.reconcile.support import KEYS, PARTITIONS, TABLE, Cluster, conditions, message, store_cluster, table
 
 FIRST, LATER = "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"
@@ -60,7 +60,7 @@ class Scene(Cluster):
                 desired_table(wanted),
                 keys=KEYS,
                 table=TABLE,
-                imagine=lambda stores: imagined_stores(stores, imagined, store_cluster="s"),
+                imagine=lambda stores: what_if_stores(stores, imagined, store_cluster="s"),
             )
         )
 
@@ -135,7 +135,7 @@ def test_a_plan_that_was_never_made() -> None:
     )
     status = scene.status(stranger)
     assert status.state == "Failed"
-    assert message(status, "Accepted") == "spec.number: got 9; allowed: a plan that was made, the newest is 1"
+    assert message(status, "Accepted") == "spec.number: got 9; allowed: the number of an existing plan, the newest is 1"
 
 
 def test_approval() -> None:
@@ -183,7 +183,7 @@ def test_bytes_and_time(
     assert status.moves[0].bytes == 100
 
 
-def test_what_nobody_knows_is_not_told() -> None:
+def test_unknown_totals_are_left_out() -> None:
     """A plan of unknown size does not claim to copy nothing in no time."""
     scene = Scene()
     scene.change(replicas=5)
@@ -230,7 +230,7 @@ def test_a_time_that_has_passed_is_not_expected() -> None:
     assert again.expected_at > "2026-01-01T05:00:00Z"
 
 
-def test_a_part_of_the_bytes_is_not_told_as_all() -> None:
+def test_a_part_of_the_bytes_is_not_reported_as_the_total() -> None:
     """Where one partition's size is unknown, so is the plan's; moves whose sizes are known have them."""
     scene = Scene()
     scene.change(replicas=5)
@@ -281,7 +281,9 @@ def test_moves_are_kept_as_lines() -> None:
     moves.append(Move(partition=69, source="s1", target=None, reason="a: b -> c: d"))
     plan = msgspec.structs.replace(
         plan,
-        slices=(msgspec.structs.replace(plan.slices[0], reasons={p: tuple(m) for p, m in spelled(moves).items()}),),
+        slices=(
+            msgspec.structs.replace(plan.slices[0], reasons={p: tuple(m) for p, m in format_moves(moves).items()}),
+        ),
     )
     assert list(moves_of(plan)) == moves
 
@@ -334,7 +336,7 @@ def test_imagining_stores() -> None:
     assert {move.target for move in more.moves} == {"s-0"}
     fewer = scene.preview(scene.table, WhatIf(remove_stores=("s1",)))
     assert {move.source for move in fewer.moves} == {"s1"}
-    with pytest.raises(InvalidInputError, match=r"removeStores: got s9; allowed: stores that there are \(s0, s1"):
+    with pytest.raises(InvalidInputError, match=r"removeStores: got s9; allowed: existing stores \(s0, s1"):
         scene.preview(scene.table, WhatIf(remove_stores=("s9",)))
 
 
@@ -343,7 +345,7 @@ def test_imagined_stores_have_names_and_zones_of_their_own() -> None:
     stores = StoresView.of(
         StoreView(name="s-0", zone="a"), StoreView(name="s-2", zone="b"), StoreView(name="s-3", zone="b")
     )
-    found = imagined_stores(stores, WhatIf(add_stores=3), store_cluster="s")
+    found = what_if_stores(stores, WhatIf(add_stores=3), store_cluster="s")
     assert [(store.name, store.zone) for store in found.stores] == [
         ("s-0", "a"),
         ("s-1", "a"),
@@ -356,10 +358,10 @@ def test_imagined_stores_have_names_and_zones_of_their_own() -> None:
 
 def test_imagining_a_table() -> None:
     """Other numbers are checked as if a user had written them."""
-    imagined = imagined_table(table(consensusSize=3), WhatIf(replicas=5, consensus_size=5))
+    imagined = what_if_table(table(consensusSize=3), WhatIf(replicas=5, consensus_size=5))
     assert (imagined.spec.replicas, imagined.spec.voters) == (5, 5)
-    with pytest.raises(InvalidInputError, match=r"as imagined: spec.consensusSize: got 3; allowed: .* 1 to 2"):
-        imagined_table(table(consensusSize=3), WhatIf(replicas=2))
+    with pytest.raises(InvalidInputError, match=r"with whatIf: spec.consensusSize: got 3; allowed: .* 1 to 2"):
+        what_if_table(table(consensusSize=3), WhatIf(replicas=2))
 
 
 def test_a_dry_run_shows_what_would_happen() -> None:

@@ -16,8 +16,8 @@ from evenkeel.model.table import Table
 from evenkeel.protocol.records import ClusterVersion, StoreState, decode, encode, read_version
 from evenkeel.reconcile.cluster_version import MAX_VERSION_ANNOTATION
 from evenkeel.versions import SUPPORTED, Feature, VersionRange, check_version, supports
-from tests.controller.support import KEYS, Scene, table, told
-from tests.controller.test_charge import away
+from tests.controller.support import KEYS, Scene, conditions_of, table
+from tests.controller.test_controller import away
 
 STORES = [f"main-{number}" for number in range(4)]
 ANNOTATION = MAX_VERSION_ANNOTATION.removeprefix("evenkeel.dev/")
@@ -60,7 +60,7 @@ async def test_it_rises_with_the_last_store(scene: Scene) -> None:
     assert await version(scene) == SUPPORTED.newest
     found = await status(scene)
     assert (found.version, found.supported_version) == (SUPPORTED.newest, SUPPORTED.newest)
-    assert told(found)["Degraded"][0] == "False"
+    assert conditions_of(found)["Degraded"][0] == "False"
 
 
 async def test_a_store_that_is_away_counts_while_it_holds_replicas(scene: Scene) -> None:
@@ -93,20 +93,20 @@ async def test_an_annotation_that_is_no_version_holds_it_and_is_reported(scene: 
     await update(scene, *STORES)
     found = await status(scene)
     assert found.version == 1
-    assert told(found)["Degraded"] == ("True", "SpecInvalid")
+    assert conditions_of(found)["Degraded"] == ("True", "SpecInvalid")
 
 
 async def test_it_is_never_lowered(scene: Scene) -> None:
     """A hold below it changes nothing and is reported; so is a store of the first release that comes back."""
     await update(scene, *STORES)
     await scene.annotate(StoreCluster, "main", **{ANNOTATION: "1"})
-    assert told(await status(scene))["Degraded"] == ("True", "SpecInvalid")
+    assert conditions_of(await status(scene))["Degraded"] == ("True", "SpecInvalid")
     await scene.annotate(StoreCluster, "main", **{ANNOTATION: ""})
     await scene.go(STORES[0])
     await scene.come(STORES[0], versions=None)
     found = await status(scene)
     assert (await version(scene), found.version, found.supported_version) == (SUPPORTED.newest, SUPPORTED.newest, 1)
-    assert told(found)["Degraded"] == ("True", "VersionUnsupported")
+    assert conditions_of(found)["Degraded"] == ("True", "VersionUnsupported")
 
 
 async def test_it_stays_while_the_store_cluster_is_paused(scene: Scene) -> None:
@@ -118,7 +118,7 @@ async def test_it_stays_while_the_store_cluster_is_paused(scene: Scene) -> None:
     assert (await status(scene)).version == SUPPORTED.newest
 
 
-async def test_a_store_that_registers_meanwhile_counts(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_store_that_registers_in_between_counts(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the read and the write a store of the first release comes: the transaction is refused."""
     first, txn = True, scene.metastore.txn
 
@@ -140,7 +140,7 @@ async def test_a_newer_cluster_is_left_alone(scene: Scene) -> None:
     """An operator of this release changes nothing there, says why, and does not take the epoch either."""
     await scene.put(KEYS.version, encode(ClusterVersion(SUPPORTED.newest + 1)))
     found = await status(scene)
-    assert told(found)["Degraded"] == ("True", "VersionUnsupported")
+    assert conditions_of(found)["Degraded"] == ("True", "VersionUnsupported")
     await scene.stop()
     before = await scene.metastore.get(KEYS.epoch)
     scene.controller = scene.make_controller("second")
@@ -154,7 +154,7 @@ async def test_a_version_that_cannot_be_read_stops_everything_until_it_can(scene
     """Nobody knows what may be written: nothing is, the status names the key, and the controller goes on afterwards."""
     await scene.put(KEYS.version, b"nonsense")
     found = await status(scene)
-    assert told(found)["Degraded"] == ("True", "VersionUnsupported")
+    assert conditions_of(found)["Degraded"] == ("True", "VersionUnsupported")
     assert KEYS.version in scene.controller.problem
     await scene.delete(KEYS.version)
     await update(scene, *STORES)
@@ -183,7 +183,7 @@ def test_features_have_versions() -> None:
 def test_versions_that_are_not_supported_are_named() -> None:
     """Newer and older ones, with the remedy."""
     check_version(2, of="x", supported=VersionRange(2, 3))
-    with pytest.raises(UnsupportedVersionError, match="x has cluster version 4, and this release supports 2 to 3: run"):
+    with pytest.raises(UnsupportedVersionError, match="x has cluster version 4, but this release supports 2 to 3: run"):
         check_version(4, of="x", supported=VersionRange(2, 3))
     with pytest.raises(UnsupportedVersionError, match="run an older release"):
         check_version(1, of="x", supported=VersionRange(2, 3))

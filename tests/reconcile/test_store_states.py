@@ -10,7 +10,8 @@ from evenkeel.metastore.metastore_api import Compare, Delete, Put, Txn
 from evenkeel.metastore.mvcc import Mvcc
 from evenkeel.protocol.records import StoreRecord, StoreState, decode, encode
 from evenkeel.reconcile.known_stores import read_stores
-from evenkeel.reconcile.store_states import StoreWish, judge_stores, leaving, next_judgement
+from evenkeel.reconcile.lost_stores import next_replacement
+from evenkeel.reconcile.store_states import DesiredStores, decide_store_states, leaving
 from tests.reconcile.support import KEYS, store_cluster
 
 ANYTIME = Compare(KEYS.epoch, "version", ">", -1)
@@ -20,9 +21,9 @@ SLOW, FAST = "slow.1", "fast.1"
 class Sky:
     """Stores whose leases begin and end, and a judge who looks now and then."""
 
-    def __init__(self, stores: int, *, desired: StoreWish | None = None) -> None:
+    def __init__(self, stores: int, *, desired: DesiredStores | None = None) -> None:
         self.metastore = Mvcc()
-        self.desired = desired or StoreWish(lost_after={SLOW: 600.0, FAST: 120.0})
+        self.desired = desired or DesiredStores(lost_after={SLOW: 600.0, FAST: 120.0})
         self.now = 1000.0
         for number in range(stores):
             self.come(f"s-{number}")
@@ -36,12 +37,17 @@ class Sky:
     def go(self, *names: str) -> None:
         self.metastore.txn(Txn(success=tuple(Delete(KEYS.store(name)) for name in names)))
 
-    def judge(self, after: float = 0.0, *, anew: bool = False) -> int:
+    def judge(self, after: float = 0.0, *, restart_delays: bool = False) -> int:
         """Let time pass and look; returns how much was written."""
         self.now += after
         txns = list(
-            judge_stores(
-                read_stores(self._kvs(), KEYS), self.desired, keys=KEYS, now=self.now, anew=anew, epoch=ANYTIME
+            decide_store_states(
+                read_stores(self._kvs(), KEYS),
+                self.desired,
+                keys=KEYS,
+                now=self.now,
+                restart_delays=restart_delays,
+                epoch=ANYTIME,
             )
         )
         for txn in txns:
@@ -50,7 +56,7 @@ class Sky:
 
     def next(self) -> float | None:
         """In how many seconds time alone will change something."""
-        when = next_judgement(read_stores(self._kvs(), KEYS), self.desired)
+        when = next_replacement(read_stores(self._kvs(), KEYS), self.desired.lost_after)
         return None if when is None else when - self.now
 
     def _kvs(self) -> Iterable:  # type: ignore[type-arg]
@@ -123,11 +129,11 @@ def test_a_store_that_returns_late_serves_again(volume: str) -> None:
 
 def test_a_table_made_later_does_not_wait_again() -> None:
     """A store that has been gone for longer than a new table would wait is given up for it at once."""
-    sky = Sky(4, desired=StoreWish(lost_after={SLOW: 600.0}))
+    sky = Sky(4, desired=DesiredStores(lost_after={SLOW: 600.0}))
     sky.go("s-1")
     sky.judge(1)
     sky.judge(10_000)
-    sky.desired = StoreWish(lost_after={SLOW: 600.0, FAST: 120.0})
+    sky.desired = DesiredStores(lost_after={SLOW: 600.0, FAST: 120.0})
     sky.judge(1)
     assert sky.given_up("s-1") == (FAST, SLOW)
 
@@ -138,7 +144,7 @@ def test_a_dropped_table_is_forgotten() -> None:
     sky.go("s-1")
     sky.judge(1)
     sky.judge(200)
-    sky.desired = StoreWish(lost_after={SLOW: 600.0})
+    sky.desired = DesiredStores(lost_after={SLOW: 600.0})
     sky.judge(1)
     assert sky.given_up("s-1") == ()
 
@@ -149,7 +155,7 @@ def test_a_longer_wait_does_not_take_back_what_was_decided() -> None:
     sky.go("s-1")
     sky.judge(1)
     sky.judge(200)
-    sky.desired = StoreWish(lost_after={SLOW: 600.0, FAST: 6000.0})
+    sky.desired = DesiredStores(lost_after={SLOW: 600.0, FAST: 6000.0})
     assert sky.judge(1) == 0
     assert sky.given_up("s-1") == (FAST,)
 
@@ -158,9 +164,7 @@ def test_a_longer_wait_does_not_take_back_what_was_decided() -> None:
     ("stores", "vanish", "restarted"),
     [(6, 2, False), (6, 3, True), (3, 1, False), (3, 2, True), (10, 3, False), (10, 4, True)],
 )
-def test_when_more_than_a_third_vanish_together_everybodys_delay_starts_anew(
-    stores: int, vanish: int, restarted: bool
-) -> None:
+def test_losing_more_than_a_third_together_restarts_every_delay(stores: int, vanish: int, restarted: bool) -> None:
     """The looking may have failed, so also those lost just before are waited for anew."""
     sky = Sky(stores)
     together = [f"s-{number}" for number in range(vanish)]
@@ -171,7 +175,7 @@ def test_when_more_than_a_third_vanish_together_everybodys_delay_starts_anew(
     assert sky.lost_for(together[0]) == (0 if restarted else 50)
 
 
-def test_the_delay_starts_anew_once() -> None:
+def test_the_delay_restarts_once() -> None:
     """Stores that stay away are given up in the end, however many they are."""
     sky = Sky(3)
     sky.go("s-0", "s-1")
@@ -209,14 +213,14 @@ def test_a_third_is_of_those_that_were_left() -> None:
     assert sky.lost_for("s-3") == 0
 
 
-def test_when_nobody_looked_the_delay_starts_anew() -> None:
+def test_without_a_check_the_delay_restarts() -> None:
     """Time in which the operator or etcd was away does not count against a store; what was decided stays."""
     sky = Sky(4)
     sky.go("s-1")
     sky.judge(1)
     sky.judge(130)
     assert sky.given_up("s-1") == (FAST,)
-    sky.judge(3600, anew=True)
+    sky.judge(3600, restart_delays=True)
     assert (sky.lost_for("s-1"), sky.given_up("s-1")) == (0, (FAST,))
     sky.judge(599)
     assert sky.given_up("s-1") == (FAST,)
@@ -230,18 +234,18 @@ def test_who_is_given_up_for_all_tables_stays_as_it_is() -> None:
     sky.go("s-1")
     sky.judge(1)
     sky.judge(700)
-    assert sky.judge(700, anew=True) == 0
+    assert sky.judge(700, restart_delays=True) == 0
 
 
 def test_draining_is_what_somebody_asked_for() -> None:
     """The annotation names stores to be emptied, whether they are there or not; taking it back is enough."""
     sky = Sky(4)
     sky.go("s-2")
-    sky.desired = StoreWish(cluster=store_cluster(4, drain="s-1,s-2"), lost_after={SLOW: 600.0})
+    sky.desired = DesiredStores(cluster=store_cluster(4, drain="s-1,s-2"), lost_after={SLOW: 600.0})
     sky.judge(1)
     states = [sky.state(f"s-{number}") for number in range(4)]
     assert [state is not None and state.draining for state in states] == [False, True, True, False]
-    sky.desired = StoreWish(cluster=store_cluster(4), lost_after={SLOW: 600.0})
+    sky.desired = DesiredStores(cluster=store_cluster(4), lost_after={SLOW: 600.0})
     sky.judge(1)
     states = [sky.state(f"s-{number}") for number in range(4)]
     assert [state is not None and state.draining for state in states] == [False] * 4
@@ -250,12 +254,12 @@ def test_draining_is_what_somebody_asked_for() -> None:
 def test_scaling_down_empties_the_last_stores_first_and_then_forgets_them() -> None:
     """A store that goes is drained; once it is away and holds nothing, nobody misses it."""
     sky = Sky(4)
-    sky.desired = StoreWish(cluster=store_cluster(3), holders={"s-3"})
+    sky.desired = DesiredStores(cluster=store_cluster(3), holders={"s-3"})
     sky.judge(1)
     state = sky.state("s-3")
     assert state is not None
     assert state.draining
-    sky.desired = StoreWish(cluster=store_cluster(3))
+    sky.desired = DesiredStores(cluster=store_cluster(3))
     assert sky.judge(1) == 0
     sky.go("s-3")
     sky.judge(1)
@@ -265,7 +269,7 @@ def test_scaling_down_empties_the_last_stores_first_and_then_forgets_them() -> N
 def test_a_store_that_goes_is_missed_while_something_is_on_it() -> None:
     """A store that dies while it is emptied stays known, for its replicas are still named."""
     sky = Sky(4)
-    sky.desired = StoreWish(cluster=store_cluster(3), holders={"s-3"}, lost_after={FAST: 120.0})
+    sky.desired = DesiredStores(cluster=store_cluster(3), holders={"s-3"}, lost_after={FAST: 120.0})
     sky.go("s-3")
     sky.judge(1)
     sky.judge(200)
@@ -278,11 +282,11 @@ def test_a_store_that_goes_is_missed_while_something_is_on_it() -> None:
 def test_scaling_up_in_the_middle_of_scaling_down(gone: bool) -> None:
     """The store takes replicas again, or is awaited as a store like any other."""
     sky = Sky(4)
-    sky.desired = StoreWish(cluster=store_cluster(3), holders={"s-3"})
+    sky.desired = DesiredStores(cluster=store_cluster(3), holders={"s-3"})
     sky.judge(1)
     if gone:
         sky.go("s-3")
-    sky.desired = StoreWish(cluster=store_cluster(5), holders={"s-3"}, lost_after={FAST: 120.0})
+    sky.desired = DesiredStores(cluster=store_cluster(5), holders={"s-3"}, lost_after={FAST: 120.0})
     sky.judge(1)
     state = sky.state("s-3")
     assert state is not None
@@ -294,14 +298,14 @@ def test_overrides_are_laid_over_what_a_store_announces() -> None:
     overrides = [{"name": "s-1", "zone": "b", "weight": 0, "labels": {"disk": "ssd"}, "maxReplicas": 7}]
     sky = Sky(2)
     sky.come("s-1", zone="a", labels={"rack": "4"})
-    sky.desired = StoreWish(cluster=store_cluster(2, maxReplicasPerStore=100, overrides=overrides))
+    sky.desired = DesiredStores(cluster=store_cluster(2, maxReplicasPerStore=100, overrides=overrides))
     sky.judge(1)
     records = [state.record for number in range(2) if (state := sky.state(f"s-{number}")) is not None]
     assert records == [
         StoreRecord(volume="v-s-0", capacity=100),
         StoreRecord(volume="v-s-1", zone="b", weight=0.0, capacity=7, labels={"rack": "4", "disk": "ssd"}),
     ]
-    sky.desired = StoreWish(cluster=store_cluster(2))
+    sky.desired = DesiredStores(cluster=store_cluster(2))
     sky.judge(1)
     state = sky.state("s-1")
     assert state is not None
@@ -342,7 +346,9 @@ def test_a_decision_on_what_is_no_longer_so_does_not_land() -> None:
     sky = Sky(4)
     sky.go("s-1")
     kvs = sky.metastore.range(KEYS.all_stores()).kvs
-    [txn] = judge_stores(read_stores(kvs, KEYS), sky.desired, keys=KEYS, now=sky.now, anew=False, epoch=ANYTIME)
+    [txn] = decide_store_states(
+        read_stores(kvs, KEYS), sky.desired, keys=KEYS, now=sky.now, restart_delays=False, epoch=ANYTIME
+    )
     sky.come("s-1")
     assert not sky.metastore.txn(txn).succeeded
 

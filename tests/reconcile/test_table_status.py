@@ -25,7 +25,8 @@ from evenkeel.protocol.records import (
     encode,
 )
 from evenkeel.reconcile.desired_table import desired_table
-from evenkeel.reconcile.partition_status import Problem, partition_statuses, problems_of
+from evenkeel.reconcile.partition_status import partition_statuses, problems_of
+from evenkeel.reconcile.readiness import Problem
 from evenkeel.reconcile.store_reports import Reports
 from evenkeel.reconcile.table_status import problem_status, table_status
 from tests.reconcile.support import KEYS, PARTITIONS, TABLE, Cluster, conditions, message, table
@@ -85,7 +86,7 @@ class Scene(Cluster):
     def come_back(self, store: str, volume: str) -> None:
         self.put(KEYS.store(store), StoreRecord(volume=volume))
 
-    def look(self, now: str = FIRST, **known: Any) -> TableStatus:
+    def status(self, now: str = FIRST, **known: Any) -> TableStatus:
         """Fold the status, and keep it."""
         snapshot = self.snapshot()
         partitions = partition_statuses(snapshot, self.loads)
@@ -107,7 +108,7 @@ def times(status: TableStatus) -> dict[str, str]:
 def test_a_table_at_rest() -> None:
     """All is as expected, and the figures are those of the metastore."""
     scene = Scene()
-    status = scene.look()
+    status = scene.status()
     assert conditions(status) == WELL
     assert (status.partitions, status.replicas, status.consensus_size) == (PARTITIONS, 3, 3)
     assert (status.moving, status.leaderless, status.under_replicated, status.stuck) == (0, 0, 0, ())
@@ -123,16 +124,16 @@ def test_looking_again_changes_nothing() -> None:
     scene = Scene()
     scene.change(replicas=5)
     scene.carry(max_concurrent=20)
-    assert scene.look(FIRST) == scene.look(LATER)
+    assert scene.status(FIRST) == scene.status(LATER)
 
 
 def test_times_stay_where_nothing_changed() -> None:
     """Only a condition whose status changed has a new time."""
     scene = Scene()
-    scene.look(FIRST)
+    scene.status(FIRST)
     scene.change(replicas=5)
     scene.carry(max_concurrent=20)
-    status = scene.look(LATER)
+    status = scene.status(LATER)
     assert {kind for kind, time in times(status).items() if time == LATER} == {
         "Progressing",
         "Balanced",
@@ -144,17 +145,17 @@ def test_times_stay_where_nothing_changed() -> None:
 def test_a_rebalance() -> None:
     """Partitions on the move and those that wait for them are not balanced yet, and progress is counted."""
     scene = Scene()
-    scene.look()
+    scene.status()
     scene.change(replicas=5)
     scene.carry(max_concurrent=20)
-    status = scene.look()
+    status = scene.status()
     assert (status.moving, status.replicas, status.under_replicated) == (20, 3, PARTITIONS)
     assert conditions(status) == WELL | {"Progressing": ("True", "Rebalancing"), "Balanced": ("False", "Rebalancing")}
-    assert message(status, "Progressing") == "plan 2: 0 of 70 partitions are where it wants them"
+    assert message(status, "Progressing") == "plan 2: 0 of 70 partitions have reached their targets"
     stages = [entry.stage for entry in partition_statuses(scene.snapshot(), {})]
     assert (stages.count("CatchingUp"), stages.count("Waiting")) == (20, 50)
     scene.finish_all()
-    status = scene.look(LATER)
+    status = scene.status(LATER)
     assert status.moving == 0
     assert conditions(status)["Balanced"] == ("False", "Rebalancing")
     assert status.progress is not None
@@ -167,7 +168,7 @@ def test_progress_counts_what_the_plan_changes() -> None:
     scene = Scene()
     scene.drain("s0")
     scene.carry()
-    status = scene.look()
+    status = scene.status()
     assert status.progress is not None
     assert (status.progress.moves_done, status.progress.moves_total) == (0, status.moving)
     assert 0 < status.moving < PARTITIONS
@@ -179,10 +180,10 @@ def test_a_table_that_is_created() -> None:
     scene.put(KEYS.table(TABLE), desired_table(scene.table).record)
     unserved = dict.fromkeys(("Ready", "Available"), ("False", "Reconciling"))
     creating = {**unserved, "Progressing": ("True", "Reconciling")}
-    assert conditions(scene.look()) == WELL | creating | {"Balanced": ("False", "Reconciling")}
+    assert conditions(scene.status()) == WELL | creating | {"Balanced": ("False", "Reconciling")}
     ready = msgspec.structs.replace(desired_table(scene.table).record, state=TableState.READY)
     scene.put(KEYS.table(TABLE), ready)
-    status = scene.look()
+    status = scene.status()
     assert conditions(status) == WELL | unserved
     assert (status.leaderless, status.stuck) == (PARTITIONS, ())
 
@@ -190,10 +191,10 @@ def test_a_table_that_is_created() -> None:
 def test_partitions_that_lose_their_leader() -> None:
     """Once a table was ready, a partition that nobody leads is what is wrong with it, since when it is."""
     scene = Scene()
-    scene.look(FIRST)
+    scene.status(FIRST)
     scene.metastore.txn(Txn(success=(Delete(KEYS.leader(TABLE, 3)),)))
-    scene.look(LATER)
-    status = scene.look("2026-01-01T00:02:00Z")
+    scene.status(LATER)
+    status = scene.status("2026-01-01T00:02:00Z")
     unserved = dict.fromkeys(("Ready", "Available"), ("False", "NoLeader"))
     assert conditions(status) == WELL | unserved | {"Degraded": ("True", "NoLeader")}
     assert [(entry.partition, entry.stage, entry.since) for entry in status.stuck] == [(3, "Leaderless", LATER)]
@@ -202,14 +203,14 @@ def test_partitions_that_lose_their_leader() -> None:
 def test_a_leader_whose_store_is_away_leads_nothing() -> None:
     """The key of a store that died stays until another store leads, and counts for nothing."""
     scene = Scene()
-    scene.look()
+    scene.status()
     scene.lead_from("s0")
     scene.metastore.txn(Txn(success=(Delete(KEYS.store("s0")),)))
-    status = scene.look()
+    status = scene.status()
     shown = partition_statuses(scene.snapshot(), {})
     assert all((entry.leader == "") == ("s0" in scene.holders(entry.partition)) for entry in shown)
     assert conditions(status)["Degraded"] == ("True", "NoLeader")
-    assert "stores that hold replicas are away: s0" in message(status, "Degraded")
+    assert "stores that hold replicas are unavailable: s0; start them again" in message(status, "Degraded")
     assert status.under_replicated > 0
 
 
@@ -217,59 +218,59 @@ def test_two_of_three_stores_are_away() -> None:
     """Whoever led, the partition has no quorum; the status names the stores to start, and is well with them."""
     scene = Scene(3)
     scene.lead_from("s0")
-    scene.look(FIRST)
+    scene.status(FIRST)
     scene.lose("s0", "s1")
-    status = scene.look(LATER)
+    status = scene.status(LATER)
     assert conditions(status)["Ready"] == ("False", "NoQuorum")
     assert conditions(status)["Degraded"] == ("True", "NoQuorum")
     assert status.leaderless == PARTITIONS
-    assert "away or run on other volumes: s0, s1; start these stores again" in message(status, "Ready")
+    assert "run on other volumes than before: s0, s1; start these stores with" in message(status, "Ready")
     assert {entry.stage for entry in partition_statuses(scene.snapshot(), {})} == {"Leaderless"}
     scene.come_back("s0", "v0")
     scene.come_back("s1", "v1")
-    assert conditions(scene.look()) == WELL
+    assert conditions(scene.status()) == WELL
 
 
 def test_a_sole_replica_comes_back_empty() -> None:
     """Its store is registered and the key names it, but the volume that held the data is gone."""
     scene = Scene(1, replicas=1)
-    scene.look(FIRST)
+    scene.status(FIRST)
     scene.lose("s0")
-    assert conditions(scene.look(LATER))["Ready"] == ("False", "NoQuorum")
+    assert conditions(scene.status(LATER))["Ready"] == ("False", "NoQuorum")
     scene.come_back("s0", "v9")
-    status = scene.look(LATER)
+    status = scene.status(LATER)
     assert conditions(status)["Ready"] == ("False", "DataLost")
     assert (status.leaderless, status.stuck[0].stage) == (PARTITIONS, "Leaderless")
     assert "delete the table and load its rows again" in message(status, "Ready")
     scene.come_back("s0", "v0")
-    assert conditions(scene.look(LATER)) == WELL
+    assert conditions(scene.status(LATER)) == WELL
 
 
 def test_a_majority_that_comes_back_empty_is_no_quorum() -> None:
     """The data is not lost while a replica has it, but nobody can confirm a write."""
     scene = Scene(3)
     scene.lead_from("s0")
-    scene.look()
+    scene.status()
     scene.come_back("s0", "v8")
     scene.come_back("s1", "v9")
-    assert conditions(scene.look())["Ready"] == ("False", "NoQuorum")
+    assert conditions(scene.status())["Ready"] == ("False", "NoQuorum")
 
 
 def test_all_replicas_are_damaged() -> None:
     """Their stores are there and none can serve: the leader has withdrawn its report."""
     scene = Scene(3)
-    scene.look()
+    scene.status()
     scene.metastore.txn(Txn(success=(Delete(KEYS.leader(TABLE, 4)),)))
     sick = load(problems={f"{TABLE}/4": "bad block"}, damaged=(f"{TABLE}/4",))
     scene.loads = {"s0": sick, "s1": sick}
-    assert conditions(scene.look())["Ready"] == ("False", "NoLeader")
+    assert conditions(scene.status())["Ready"] == ("False", "NoLeader")
     scene.loads["s2"] = sick
-    status = scene.look()
+    status = scene.status()
     assert conditions(status)["Ready"] == ("False", "ReplicaDamaged")
-    assert "no replica can serve, those on these stores are damaged: s0, s1, s2" in message(status, "Ready")
+    assert "because the replicas on these stores are damaged: s0, s1, s2" in message(status, "Ready")
     scene.lead(4)
     scene.loads = {}
-    assert conditions(scene.look()) == WELL
+    assert conditions(scene.status()) == WELL
 
 
 class Moving(Scene):
@@ -277,7 +278,7 @@ class Moving(Scene):
 
     def __init__(self, *, locked: bool) -> None:
         super().__init__(3, replicas=1)
-        self.look()
+        self.status()
         before, after = (Peer(store=f"s{n}", volume=f"v{n}", replica=n + 1) for n in range(2))
         keys = KEYS.partition(TABLE, 0)
         self.put(keys.stable, Stable((before,)))
@@ -288,7 +289,7 @@ class Moving(Scene):
 
     def stuck(self) -> str:
         """Why partition 0 cannot be read or written."""
-        return next(entry.reason for entry in self.look().stuck if entry.partition == 0)
+        return next(entry.reason for entry in self.status().stuck if entry.partition == 0)
 
 
 @pytest.mark.parametrize("dead", ["s0", "s1"])
@@ -296,65 +297,67 @@ def test_a_joint_configuration_needs_both_majorities(dead: str) -> None:
     """The store that is missing is named, whichever side it is on, and not the one that is there."""
     scene = Moving(locked=True)
     scene.lose(dead)
-    assert scene.stuck() == f"too few voters are left, these stores are away or run on other volumes: {dead}"
+    assert (
+        scene.stuck() == f"no quorum, because these stores are unavailable or run on other volumes than before: {dead}"
+    )
 
 
 def test_a_target_that_is_still_being_filled_has_no_say() -> None:
     """Before the lock the group is what stable says: its voter is there, and an election is all that is missing."""
     scene = Moving(locked=False)
     scene.lose("s1")
-    assert scene.stuck() == "no replica leads, though a majority of the voters is there: s0"
+    assert scene.stuck() == "no leader, although a quorum of voters is available: s0"
 
 
 def test_data_is_not_lost_while_a_locked_target_has_it() -> None:
     """A replica has caught up before its change is locked; one of a change that is not locked may be empty."""
     scene = Moving(locked=True)
     scene.come_back("s0", "v9")
-    assert scene.stuck() == "too few voters are left, these stores are away or run on other volumes: s0"
+    assert scene.stuck() == "no quorum, because these stores are unavailable or run on other volumes than before: s0"
     scene.come_back("s1", "v8")
-    assert scene.stuck().startswith("no replica is left, these stores run on other volumes")
+    assert scene.stuck().startswith("no replica is left, because these stores run on other volumes")
     unlocked = Moving(locked=False)
     unlocked.come_back("s0", "v9")
-    assert unlocked.stuck().startswith("no replica is left, these stores run on other volumes")
+    assert unlocked.stuck().startswith("no replica is left, because these stores run on other volumes")
 
 
 def test_the_worst_outage_is_the_reason() -> None:
     """A partition whose data is lost goes before one that waits for a store; both are in Degraded."""
     scene = Scene(3, replicas=1)
-    scene.look()
+    scene.status()
     scene.come_back("s0", "v9")
     scene.lose("s1")
-    status = scene.look()
+    status = scene.status()
     assert (conditions(status)["Ready"], conditions(status)["Degraded"]) == (
         ("False", "DataLost"),
         ("True", "DataLost"),
     )
-    assert "too few voters are left" in message(status, "Degraded")
+    assert "no quorum, because" in message(status, "Degraded")
 
 
-def test_a_lost_store_degrades_also_while_replicas_are_made_anew() -> None:
+def test_a_lost_store_degrades_also_while_replicas_are_replaced() -> None:
     """As long as a store that is away is counted on, that is said; scaling up alone degrades nothing."""
     scene = Scene()
     for partition in range(PARTITIONS):
         stable = scene.snapshot().partition(partition).stable
         assert stable is not None
         scene.lead(partition, next(peer.store for peer in stable.peers if peer.store != "s0"))
-    scene.look()
+    scene.status()
     scene.give_up("s0")
     scene.carry()
-    status = scene.look()
+    status = scene.status()
     assert status.moving > 0
     assert conditions(status)["Degraded"] == ("True", "StoresLost")
     scene.finish_all()
-    assert conditions(scene.look()) == WELL
+    assert conditions(scene.status()) == WELL
 
 
 def test_a_spec_that_cannot_be_had() -> None:
     """The table is served as before, is not Ready for this generation, and says why."""
     scene = Scene()
-    scene.look()
+    scene.status()
     scene.change(replicas=9)
-    status = scene.look(problem=IMPOSSIBLE)
+    status = scene.status(problem=IMPOSSIBLE)
     no = ("False", "NoFeasiblePlacement")
     assert conditions(status) == WELL | {
         "Ready": no,
@@ -364,7 +367,7 @@ def test_a_spec_that_cannot_be_had() -> None:
     }
     assert message(status, "Degraded") == "not enough stores"
     assert message(status, "Ready") == (
-        "generation 2 is not carried out: not enough stores; the table is served as it was before"
+        "generation 2 is not applied: not enough stores; the table is served with its previous spec"
     )
     assert (status.observed_generation, status.replicas) == (2, 3)
 
@@ -372,38 +375,40 @@ def test_a_spec_that_cannot_be_had() -> None:
 def test_the_worst_comes_first_and_nothing_is_left_out() -> None:
     """One condition tells all that is wrong."""
     scene = Scene()
-    scene.look()
+    scene.status()
     scene.metastore.txn(Txn(success=(Delete(KEYS.leader(TABLE, 3)),)))
-    scene.loads = {"s1": load(problems={f"{TABLE}/4": "it gets no fuller", "other.1/5": "not ours"})}
-    status = scene.look(problem=IMPOSSIBLE)
+    scene.loads = {"s1": load(problems={f"{TABLE}/4": "snapshot transfer stalled", "other.1/5": "not ours"})}
+    status = scene.status(problem=IMPOSSIBLE)
     assert conditions(status)["Degraded"] == ("True", "NoLeader")
     words = message(status, "Degraded")
-    assert words.startswith(f"1 of {PARTITIONS} partitions cannot be read or written: no replica leads, ")
-    assert words.endswith("; not enough stores; 1 partitions do not get on; partition 4: s1: it gets no fuller")
+    assert words.startswith(f"1 of {PARTITIONS} partitions are unavailable: no leader, ")
+    assert words.endswith(
+        "; not enough stores; 1 partitions make no progress; partition 4: s1: snapshot transfer stalled"
+    )
     assert [entry.partition for entry in status.stuck] == [3, 4]
 
 
 def test_damaged_replicas() -> None:
     """Degraded names who is damaged and what becomes of it, apart from what is merely slow; healed, it is over."""
     scene = Scene()
-    scene.look()
+    scene.status()
     damaged = (f"{TABLE}/4", "other.1/5")
     scene.loads = {
         "s1": load(problems={f"{TABLE}/4": "bad block", f"{TABLE}/2": "no room"}, damaged=damaged),
         "s2": load(problems={f"{TABLE}/4": "the state is in doubt"}, damaged=damaged),
     }
-    status = scene.look()
+    status = scene.status()
     assert conditions(status)["Ready"] == ("True", "AsExpected")
     assert conditions(status)["Degraded"] == ("True", "ReplicaDamaged")
     assert message(status, "Degraded") == (
-        "1 partitions have a replica whose rows are damaged or differ; partition 4: s1: bad block; s2: the state is in "
-        "doubt; it is built anew from the others, where most of them have the same rows; 1 partitions do not get on; "
-        "partition 2: s1: no room"
+        "1 partitions have a replica with damaged or different rows; partition 4: s1: bad block; s2: the state is in "
+        "doubt; the replica is rebuilt from the others if most of them have the same rows; 1 partitions make no "
+        "progress; partition 2: s1: no room"
     )
     assert [(entry.partition, entry.reason) for entry in status.stuck][-1][0] == 4
     assert partition_statuses(scene.snapshot(), scene.loads)[4].reason == "s1: bad block; s2: the state is in doubt"
     scene.loads = {}
-    assert conditions(scene.look())["Degraded"] == ("False", "AsExpected")
+    assert conditions(scene.status())["Degraded"] == ("False", "AsExpected")
 
 
 def test_a_table_that_cannot_be_created() -> None:
@@ -411,7 +416,7 @@ def test_a_table_that_cannot_be_created() -> None:
     scene = Scene(led=False)
     for key in (KEYS.table(TABLE), *KEYS.of_table(TABLE)):
         scene.metastore.txn(Txn(success=(Delete(key, prefix=True),)))
-    status = scene.look(problem=IMPOSSIBLE)
+    status = scene.status(problem=IMPOSSIBLE)
     assert conditions(status)["Ready"] == ("False", "NoFeasiblePlacement")
     assert conditions(status)["Balanced"] == ("False", "NoFeasiblePlacement")
 
@@ -419,10 +424,10 @@ def test_a_table_that_cannot_be_created() -> None:
 def test_the_number_of_the_plan_outlives_the_metastore() -> None:
     """It is what tells a table whose keys are lost from one that was never created."""
     scene = Scene()
-    assert scene.look().plan == 1
+    assert scene.status().plan == 1
     for key in (KEYS.table(TABLE), *KEYS.of_table(TABLE)):
         scene.metastore.txn(Txn(success=(Delete(key, prefix=True),)))
-    assert scene.look(problem=IMPOSSIBLE).plan == 1
+    assert scene.status(problem=IMPOSSIBLE).plan == 1
 
 
 @pytest.mark.parametrize("when", ["at rest", "under way", "not created"])
@@ -432,12 +437,12 @@ def test_paused(when: str) -> None:
     if when == "under way":
         scene.change(replicas=5)
         scene.carry(max_concurrent=20)
-        assert conditions(scene.look(paused="spec.paused is true"))["Progressing"] == ("True", "Rebalancing")
+        assert conditions(scene.status(paused="spec.paused is true"))["Progressing"] == ("True", "Rebalancing")
         scene.finish_all()
     if when == "not created":
         for key in (KEYS.table(TABLE), *KEYS.of_table(TABLE)):
             scene.metastore.txn(Txn(success=(Delete(key, prefix=True),)))
-    status = scene.look(paused="spec.paused is true")
+    status = scene.status(paused="spec.paused is true")
     balanced = {"at rest": "Unknown", "under way": "False", "not created": "Unknown"}[when]
     assert conditions(status)["Progressing"] == ("False", "Paused")
     assert conditions(status)["Balanced"] == (balanced, "Paused")
@@ -447,10 +452,10 @@ def test_paused(when: str) -> None:
 def test_awaiting_approval() -> None:
     """A plan that waits is no progress, and the table is not balanced until it was carried out."""
     scene = Scene(approval="Manual")
-    scene.look()
+    scene.status()
     scene.change(replicas=5, approval="Manual")
     scene.carry()
-    status = scene.look()
+    status = scene.status()
     waits = ("False", "AwaitingApproval")
     assert conditions(status) == WELL | {"Progressing": waits, "Balanced": waits}
     plan = scene.snapshot().plan
@@ -466,16 +471,16 @@ def load(**fields: Any) -> StoreLoad:
 def test_the_size_is_that_of_one_copy() -> None:
     """Every partition counts once, whether or not somebody leads it."""
     sizes = dict.fromkeys(range(PARTITIONS), 100) | {0: 50}
-    assert Scene(led=False).look(sizes=sizes).bytes == 100 * PARTITIONS - 50
+    assert Scene(led=False).status(sizes=sizes).bytes == 100 * PARTITIONS - 50
 
 
 def test_a_part_of_the_size_is_not_the_size() -> None:
     """While the size of a partition is unknown, that of the table is absent: it does not seem to shrink."""
     scene, sizes = Scene(), dict.fromkeys(range(PARTITIONS), 100)
-    assert scene.look(sizes={0: 100}).bytes is None
-    assert scene.look(sizes=sizes).bytes == 100 * PARTITIONS
+    assert scene.status(sizes={0: 100}).bytes is None
+    assert scene.status(sizes=sizes).bytes == 100 * PARTITIONS
     del sizes[PARTITIONS - 1]
-    assert scene.look(sizes=sizes).bytes is None
+    assert scene.status(sizes=sizes).bytes is None
 
 
 def test_reports_that_make_no_sense_are_passed_over() -> None:
@@ -519,7 +524,7 @@ def test_stages_and_progress_of_a_partition() -> None:
 def test_what_cannot_be_read_leaves_the_rest_as_it_was() -> None:
     """A damaged key degrades the table, and its last figures stay."""
     scene = Scene()
-    before = scene.look(FIRST)
+    before = scene.status(FIRST)
     problem = Problem(Reason.MALFORMED_RECORD, "key x holds nonsense")
     status = problem_status(scene.table, problem, now=LATER)
     assert conditions(status) == WELL | {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from evenkeel.controller.metastore_mirror import PATIENCE_SECONDS, SILENCE_SECONDS, Mirror
+from evenkeel.controller.metastore_mirror import QUIET_SECONDS, TIMEOUT_SECONDS, Mirror
 from evenkeel.metastore.memory_metastore import MemoryMetastore
 from evenkeel.metastore.metastore_api import Event, KeyValue, Put, Txn
 from evenkeel.protocol.records import StoreRecord, StoreState, encode
@@ -44,12 +44,12 @@ async def test_a_read_has_the_keys_of_one_table_and_all_stores() -> None:
 
 
 async def test_stores_are_read_again_only_where_they_changed() -> None:
-    """A thousand records are decoded for a change of one of them, not for every look."""
+    """A thousand records are decoded for a change of one of them, not for every reconciliation."""
     mirror = await filled(kv(KEYS.store("main-0"), encode(StoreRecord(volume="v"))))
     before = mirror.stores()
-    mirror.take(Event(KEYS.table("a.1"), kv(KEYS.table("a.1"), revision=7), 7))
+    mirror.apply(Event(KEYS.table("a.1"), kv(KEYS.table("a.1"), revision=7), 7))
     assert mirror.stores() is before
-    mirror.take(Event(KEYS.store("main-0"), None, 8))
+    mirror.apply(Event(KEYS.store("main-0"), None, 8))
     assert mirror.stores().names == frozenset()
 
 
@@ -63,57 +63,57 @@ async def test_a_read_waits_for_what_was_written() -> None:
     mirror.advance(6)
     await asyncio.sleep(0)
     assert [task.done() for task in waiting] == [True, False]
-    clock.advance(PATIENCE_SECONDS)
+    clock.advance(TIMEOUT_SECONDS)
     assert await asyncio.gather(*waiting) == [True, False]
     later = asyncio.ensure_future(mirror.reached(9))
     await turns()
     assert not later.done()
     mirror.advance(9)
     assert await later
-    mirror.forget()
+    mirror.clear()
     assert not await mirror.reached(1)
 
 
-async def test_a_look_waits_while_the_watch_gets_on() -> None:
+async def test_a_reconciliation_waits_while_the_watch_makes_progress() -> None:
     """It begins with what has happened by then; a watch that is silent has nothing more to tell."""
     mirror = await filled(kv(KEYS.table("a.1")))
     clock = mirror._clock
     assert isinstance(clock, VirtualClock)
-    look = asyncio.ensure_future(mirror.follow(100))
+    following = asyncio.ensure_future(mirror.follow(100))
     for revision in range(10, 40, 10):
-        clock.advance(SILENCE_SECONDS / 2)
+        clock.advance(QUIET_SECONDS / 2)
         mirror.advance(revision)
         await turns()
-        assert not look.done()
-    clock.advance(SILENCE_SECONDS)
-    await look
+        assert not following.done()
+    clock.advance(QUIET_SECONDS)
+    await following
     await mirror.follow(100)
-    look = asyncio.ensure_future(mirror.follow(101))
+    following = asyncio.ensure_future(mirror.follow(101))
     await turns()
-    assert not look.done()
+    assert not following.done()
     mirror.advance(101)
-    await look
+    await following
 
 
 async def test_one_tables_change_does_not_touch_others(scene: Scene) -> None:
-    """Neither its keys nor its status are a reason to look at another table."""
+    """Neither its keys nor its status are a reason to reconcile another table."""
     await scene.make_table()
     await scene.make_table(name="other")
-    looked: list[str] = []
-    look = scene.controller._tables.look
+    reconciled: list[str] = []
+    reconcile = scene.controller._tables.reconcile
 
     async def counted(name: str) -> float:
-        looked.append(name)
-        return await look(name)
+        reconciled.append(name)
+        return await reconcile(name)
 
-    scene.controller._tables.look = counted  # type: ignore[method-assign]
+    scene.controller._tables.reconcile = counted  # type: ignore[method-assign]
     await scene.change(replicas=4)
     await scene.pass_time(1)
     while await scene.arrive() or await scene.obey():
         await scene.pass_time(1)
     await scene.pass_time(5)
-    assert set(looked) == {"orders"}
-    assert len(looked) <= 12
+    assert set(reconciled) == {"orders"}
+    assert len(reconciled) <= 12
 
 
 async def test_reports_wake_only_the_tables_they_name(scene: Scene) -> None:
@@ -122,14 +122,14 @@ async def test_reports_wake_only_the_tables_they_name(scene: Scene) -> None:
         await scene.make_table(name=name)
         await scene.change(name, replicas=4)
     await scene.pass_time(5)
-    looked: list[str] = []
-    look = scene.controller._tables.look
+    reconciled: list[str] = []
+    reconcile = scene.controller._tables.reconcile
 
     async def counted(name: str) -> float:
-        looked.append(name)
-        return await look(name)
+        reconciled.append(name)
+        return await reconcile(name)
 
-    scene.controller._tables.look = counted  # type: ignore[method-assign]
+    scene.controller._tables.reconcile = counted  # type: ignore[method-assign]
     await scene.report("main-0", filling={f"{await scene.key('other')}/0": {"main-3": 0.5}})
     await scene.pass_time(5)
-    assert set(looked) == {"other"}
+    assert set(reconciled) == {"other"}

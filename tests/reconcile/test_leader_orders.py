@@ -12,8 +12,8 @@ from evenkeel.reconcile.leader_orders import (
     EXPIRE_SECONDS,
     LEADERS_ANNOTATION,
     chosen_leaders,
+    format_leaders,
     order_leaders,
-    spell_leaders,
 )
 from tests.reconcile.support import KEYS, PARTITIONS, TABLE, Cluster, desired, table
 
@@ -166,4 +166,4 @@ def test_a_table_without_a_plan_has_no_orders() -> None:
 def test_the_annotation(text: str, chosen: dict[int, str]) -> None:
     """What can be read of it counts, and what is written can be read."""
     assert chosen_leaders(table(annotations={LEADERS_ANNOTATION: text})) == chosen
-    assert chosen_leaders(table(annotations={LEADERS_ANNOTATION: spell_leaders(chosen)})) == chosen
+    assert chosen_leaders(table(annotations={LEADERS_ANNOTATION: format_leaders(chosen)})) == chosen

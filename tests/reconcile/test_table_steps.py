@@ -17,8 +17,8 @@ from evenkeel.protocol.records import Dropped, Leader, PlanState, StoreRecord, T
 from evenkeel.protocol.table_lifecycle import confirm_drop, mark_dropping
 from evenkeel.reconcile.desired_table import DesiredTable
 from evenkeel.reconcile.dropped_tables import keep_table, restore_table
-from evenkeel.reconcile.store_states import StoreWish
-from evenkeel.reconcile.table_steps import carry_on, drop_table, reconcile_table
+from evenkeel.reconcile.store_states import DesiredStores
+from evenkeel.reconcile.table_steps import continue_plan, drop_table, reconcile_table
 from tests.reconcile.support import KEYS, PARTITIONS, TABLE, Cluster, Killed, desired, store_cluster
 
 
@@ -56,7 +56,7 @@ def test_does_nothing_twice() -> None:
     assert cluster.metastore.revision == before
 
 
-def test_a_plan_is_not_made_anew_while_what_it_rests_on_is_the_same() -> None:
+def test_no_new_plan_is_made_while_its_basis_is_the_same() -> None:
     """Where replicas are on their way is no input: only the spec and the stores are."""
     cluster = Cluster()
     cluster.reconcile(desired())
@@ -130,7 +130,7 @@ def test_an_approval_does_not_reach_what_came_after_it() -> None:
     assert cluster.snapshot().partition(0).pending is None
 
 
-def test_an_approval_loses_against_a_newer_plan_that_is_written_meanwhile() -> None:
+def test_an_approval_loses_against_a_newer_plan_written_in_between() -> None:
     """The transaction that lets a plan begin compares that it is still this plan."""
     cluster = Cluster()
     cluster.reconcile(manual(3))
@@ -205,7 +205,7 @@ def test_overrides_reach_the_plan_through_the_stores_state() -> None:
     """What the operator laid over a store's record counts, as long as it speaks of the same volume."""
     cluster = Cluster()
     cluster.reconcile(desired())
-    cluster.judge(StoreWish(cluster=store_cluster(overrides=[{"name": "s0", "weight": 0.0}])))
+    cluster.judge(DesiredStores(cluster=store_cluster(overrides=[{"name": "s0", "weight": 0.0}])))
     cluster.reconcile(desired())
     plan = cluster.snapshot().plan
     assert plan is not None
@@ -214,7 +214,7 @@ def test_overrides_reach_the_plan_through_the_stores_state() -> None:
     assert {store.name: store.weight for store in cluster.snapshot().stores.stores}["s0"] == 1.0
 
 
-def test_a_silent_store_is_no_reason_to_ask_anew() -> None:
+def test_a_lost_store_is_no_reason_to_plan_again() -> None:
     """That a store is lost for a while changes nothing a plan rests on."""
     cluster = Cluster()
     cluster.judge()
@@ -237,7 +237,7 @@ def test_the_last_good_plan_is_carried_on() -> None:
     impossible = desired(9, max_concurrent=20)
     with pytest.raises(PlanningError, match="replicas 9 need 9 stores but only 5 are usable"):
         cluster.reconcile(impossible)
-    outcome = cluster.drive(carry_on(impossible, keys=KEYS, table=TABLE, epoch=cluster.epoch))
+    outcome = cluster.drive(continue_plan(impossible, keys=KEYS, table=TABLE, epoch=cluster.epoch))
     assert (outcome.plan, outcome.cases[Case.STARTED]) == (2, 20)
 
 
@@ -251,7 +251,7 @@ def test_there_is_nothing_to_carry_on(state: str) -> None:
         cluster.reconcile(manual(3))
         cluster.reconcile(manual(5))
     before = cluster.metastore.revision
-    cluster.drive(carry_on(desired(9), keys=KEYS, table=TABLE, epoch=cluster.epoch))
+    cluster.drive(continue_plan(desired(9), keys=KEYS, table=TABLE, epoch=cluster.epoch))
     assert cluster.metastore.revision == before
 
 
@@ -363,9 +363,9 @@ def test_the_reasons_of_moves_are_kept_with_the_plan() -> None:
     cluster.reconcile(desired())
     plan = cluster.snapshot().plan
     assert plan is not None
-    told = [reason for partition in range(PARTITIONS) for reason in plan.reasons(partition)]
-    assert told
-    assert all("s0" in reason and "draining" in reason for reason in told)
+    reasons = [reason for partition in range(PARTITIONS) for reason in plan.reasons(partition)]
+    assert reasons
+    assert all("s0" in reason and "draining" in reason for reason in reasons)
 
 
 @pytest.mark.parametrize("successor", [False, True], ids=["same operator", "successor"])
@@ -508,7 +508,7 @@ def test_nobody_waits_for_a_store_that_was_taken_away() -> None:
 
 
 @pytest.mark.parametrize("step", [1, 2])
-def test_a_table_that_is_restored_meanwhile_is_not_dropped(step: int) -> None:
+def test_a_table_restored_in_between_is_not_dropped(step: int) -> None:
     """Its time is over just when a user restores it: whichever commits first counts."""
     cluster = Cluster(stores=3)
     cluster.reconcile(desired())

@@ -9,7 +9,7 @@ from evenkeel.errors import UnreachableError
 from evenkeel.metastore.metastore_api import Delete, Snapshot, Txn
 from evenkeel.model.storecluster import StoreCluster, StoreDrain
 from evenkeel.protocol.records import StoreSettings, StoreState, decode
-from tests.controller.support import KEYS, Scene, store_cluster, table, told
+from tests.controller.support import KEYS, Scene, conditions_of, store_cluster, table
 
 FAST = ", movement: {lostAfter: 2m}"
 
@@ -35,7 +35,7 @@ async def arrive_all(scene: Scene, *names: str) -> None:
         await scene.pass_time(0.5)
 
 
-async def test_a_lost_stores_replicas_are_made_anew_when_each_tables_time_is_up(scene: Scene) -> None:
+async def test_a_lost_stores_replicas_are_replaced_after_each_tables_delay(scene: Scene) -> None:
     """A table that is in a hurry moves first, without anything being heard meanwhile."""
     await scene.make_table()
     await scene.make_table(table("fast", more=FAST), "fast")
@@ -78,10 +78,10 @@ async def test_a_store_that_returns_costs_nothing(scene: Scene) -> None:
     await scene.pass_time(700, step=5)
     status = (await scene.table()).status
     assert status is not None
-    assert (status.plan, told(status)["Degraded"][0]) == (1, "False")
+    assert (status.plan, conditions_of(status)["Degraded"][0]) == (1, "False")
 
 
-async def test_time_in_which_nobody_looked_does_not_count(scene: Scene) -> None:
+async def test_time_without_a_check_does_not_count(scene: Scene) -> None:
     """A controller that was down, or could not reach etcd, begins to wait anew."""
     await scene.make_table(table(more=FAST))
     await scene.go("main-3")
@@ -96,7 +96,7 @@ async def test_time_in_which_nobody_looked_does_not_count(scene: Scene) -> None:
     assert await given_up(scene, "main-3")
 
 
-async def test_etcd_away_lets_the_delay_start_anew(scene: Scene) -> None:
+async def test_an_unreachable_etcd_restarts_the_delay(scene: Scene) -> None:
     """Attempts to look that failed are no looks."""
     await scene.make_table(table(more=FAST))
     await scene.go("main-3")
@@ -128,7 +128,7 @@ async def test_a_new_table_does_not_go_to_a_store_that_is_long_gone(scene: Scene
     assert named == {"main-0", "main-1", "main-2"}
 
 
-async def test_a_drained_store_is_emptied_and_its_progress_told(scene: Scene) -> None:
+async def test_a_drain_empties_the_store_and_reports_its_progress(scene: Scene) -> None:
     """Replicas leave, the percentage follows them, and taking it back lets them return."""
     await scene.make_table(table(partitions=16))
     await scene.annotate(StoreCluster, "main", drain="main-2")
@@ -166,7 +166,7 @@ async def test_the_bytes_of_a_drain_are_those_of_all_its_replicas(scene: Scene) 
     assert (drain.bytes_left, drain.bytes_total) == (None, whole)
 
 
-async def test_what_holds_a_drain_up_is_told(scene: Scene) -> None:
+async def test_what_blocks_a_drain_is_reported(scene: Scene) -> None:
     """A store that cannot be emptied says why."""
     await scene.make_table(table(replicas=4))
     await scene.annotate(StoreCluster, "main", drain="main-2")
@@ -175,7 +175,7 @@ async def test_what_holds_a_drain_up_is_told(scene: Scene) -> None:
     [drain] = await drains(scene)
     assert (drain.replicas_left, drain.percentage) == (8, 0)
     assert "replicas 4 need 4 stores but only 3 are usable: main-2 is draining" in drain.reason
-    assert told((await scene.cluster()).status)["Ready"] == ("True", "AsExpected")
+    assert conditions_of((await scene.cluster()).status)["Ready"] == ("True", "AsExpected")
 
 
 async def test_scaling_down_below_what_a_table_needs_is_refused(scene: Scene) -> None:
@@ -185,7 +185,7 @@ async def test_scaling_down_below_what_a_table_needs_is_refused(scene: Scene) ->
     await scene.pass_time(5)
     cluster = await scene.cluster()
     assert cluster.status is not None
-    assert (told(cluster.status)["Ready"], cluster.status.observed_generation) == (
+    assert (conditions_of(cluster.status)["Ready"], cluster.status.observed_generation) == (
         ("False", "NoFeasiblePlacement"),
         cluster.metadata.generation,
     )
@@ -194,10 +194,13 @@ async def test_scaling_down_below_what_a_table_needs_is_refused(scene: Scene) ->
     await scene.change(replicas=3)
     await scene.pass_time(5)
     status = (await scene.cluster()).status
-    assert (told(status)["Ready"], told(status)["Progressing"]) == (("True", "AsExpected"), ("True", "Rebalancing"))
+    assert (conditions_of(status)["Ready"], conditions_of(status)["Progressing"]) == (
+        ("True", "AsExpected"),
+        ("True", "Rebalancing"),
+    )
     await scene.change(replicas=4)
     await scene.pass_time(3)
-    assert told((await scene.cluster()).status)["Ready"] == ("False", "NoFeasiblePlacement")
+    assert conditions_of((await scene.cluster()).status)["Ready"] == ("False", "NoFeasiblePlacement")
 
 
 async def test_scaling_down_drains_then_forgets(scene: Scene) -> None:
@@ -215,7 +218,7 @@ async def test_scaling_down_drains_then_forgets(scene: Scene) -> None:
     assert await state(scene, "main-3") is None
     status = (await scene.cluster()).status
     assert status is not None
-    assert (status.stores, status.lost, told(status)["Ready"]) == (3, (), ("True", "AsExpected"))
+    assert (status.stores, status.lost, conditions_of(status)["Ready"]) == (3, (), ("True", "AsExpected"))
 
 
 async def test_scaling_up_in_the_middle_of_scaling_down(scene: Scene) -> None:
@@ -250,17 +253,17 @@ async def test_overrides_take_effect_while_stores_run(scene: Scene) -> None:
     assert "main-1" not in {peer.store for p in range(8) for peer in (await scene.view(p)).peers()}
 
 
-async def test_a_bug_in_looking_at_stores_is_told(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_bug_in_reconciling_the_stores_is_reported(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """The StoreCluster says so, and tables are looked at all the same."""
     await scene.make_table()
 
     def fails(*_: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(store_reconciler, "next_judgement", fails)
+    monkeypatch.setattr(store_reconciler, "next_replacement", fails)
     await scene.change(replicas=4)
     await scene.pass_time(3)
-    assert told((await scene.cluster()).status)["Degraded"] == ("True", "InternalError")
+    assert conditions_of((await scene.cluster()).status)["Degraded"] == ("True", "InternalError")
     assert await scene.arrive() == 8
 
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from evenkeel.reconcile.replica_caps import count_others
-from evenkeel.reconcile.store_states import StoreWish
+from evenkeel.reconcile.store_states import DesiredStores
 from tests.reconcile.support import KEYS, TABLE, Cluster, desired, store_cluster
 
 
@@ -15,7 +15,7 @@ class Capped(Cluster):
 
     def __init__(self) -> None:
         super().__init__()
-        self.judge(StoreWish(cluster=store_cluster(maxReplicasPerStore=100)))
+        self.judge(DesiredStores(cluster=store_cluster(maxReplicasPerStore=100)))
         self.reconcile(desired())
 
     def used(self, table: str = "another.1") -> list[int]:

@@ -11,7 +11,7 @@ from evenkeel.model.table import Table
 from evenkeel.protocol.records import Stable, TableRecord, decode
 from evenkeel.routing.routing_table import RoutingTable
 from evenkeel.versions import SUPPORTED
-from tests.controller.support import KEYS, Scene, store_cluster, table, told
+from tests.controller.support import KEYS, Scene, conditions_of, store_cluster, table
 
 DAY = 24 * 3600.0
 WELL = ("True", "AsExpected")
@@ -76,15 +76,15 @@ async def test_the_data_of_a_deleted_table_is_kept(scene: Scene) -> None:
     assert served(await scene.kvs(KEYS.table(""))) == []
     status = (await scene.cluster()).status
     assert status is not None
-    [told] = status.dropped
-    assert (f"{told.table}.{told.uid}", told.bytes) == (key, 9000)
-    assert told.kept_until is not None
-    assert told.kept_until > told.deleted_at
+    [listed] = status.dropped
+    assert (f"{listed.table}.{listed.uid}", listed.bytes) == (key, 9000)
+    assert listed.kept_until is not None
+    assert listed.kept_until > listed.deleted_at
     await scene.report_sizes("main-0", key, {0: 1000})
     await scene.pass_time(40, step=1)
     status = (await scene.cluster()).status
     assert status is not None
-    assert [told.bytes for told in status.dropped] == [None]
+    assert [listed.bytes for listed in status.dropped] == [None]
 
 
 async def test_it_holds_up_a_store_that_is_to_leave(scene: Scene) -> None:
@@ -97,13 +97,13 @@ async def test_it_holds_up_a_store_that_is_to_leave(scene: Scene) -> None:
     await scene.pass_time(5)
     status = (await scene.cluster()).status
     assert status is not None
-    assert told(status)["Ready"] == ("False", "NoFeasiblePlacement")
+    assert conditions_of(status)["Ready"] == ("False", "NoFeasiblePlacement")
     assert [drain.reason[:46] for drain in status.drains] == ["table orders: replicas 4 need 4 stores but onl"]
     await scene.annotate(StoreCluster, "main", purge=key)
     await scene.pass_time(5)
     await scene.confirm_drops(*(f"main-{number}" for number in range(4)))
     await scene.pass_time(10)
-    assert told((await scene.cluster()).status)["Ready"] == ("True", "AsExpected")
+    assert conditions_of((await scene.cluster()).status)["Ready"] == ("True", "AsExpected")
 
 
 async def test_it_is_removed_when_its_time_is_over(scene: Scene) -> None:
@@ -241,7 +241,7 @@ async def test_what_is_not_kept_is_not_restored(scene: Scene, uid: str) -> None:
     await scene.pass_time(5)
     status = (await scene.table(named)).status
     assert status is not None
-    assert "no empty table is created instead" in str(status.conditions)
+    assert "no empty table is created" in str(status.conditions)
     assert served(await scene.kvs(KEYS.table(""))) == []
 
 

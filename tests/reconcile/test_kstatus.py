@@ -15,21 +15,22 @@ import yaml
 from lupa import lua51
 
 from evenkeel.metastore.metastore_api import Delete, Txn
-from evenkeel.model.base import UNSEEN, ResourceBase
 from evenkeel.model.conditions import Reason, with_kstatus
-from evenkeel.model.loading import load_yaml
 from evenkeel.model.partitionassignment import PartitionAssignment
 from evenkeel.model.rebalanceplan import RebalancePlan
+from evenkeel.model.resource_base import UNOBSERVED, ResourceBase
+from evenkeel.model.resource_loading import load_yaml
 from evenkeel.protocol.records import StoreLoad, TableState
 from evenkeel.reconcile.cluster_status import cluster_problem_status
 from evenkeel.reconcile.desired_table import desired_table
 from evenkeel.reconcile.metastore_adoption import MetastoreSeen
-from evenkeel.reconcile.partition_status import Problem, partition_statuses, slice_status
-from evenkeel.reconcile.plan_status import CopyCosts, failed_plan_status, idle_plan_status, plan_object, plan_status
+from evenkeel.reconcile.partition_status import partition_statuses, slice_status
+from evenkeel.reconcile.plan_status import CopyCosts, failed_plan_status, orphan_plan_status, plan_object, plan_status
+from evenkeel.reconcile.readiness import Problem
 from evenkeel.reconcile.table_status import problem_status
 from tests.reconcile.support import KEYS, PARTITIONS, TABLE, store_cluster
-from tests.reconcile.test_cluster_status import FULL, keys, look, scaled_down
-from tests.reconcile.test_status import FIRST, IMPOSSIBLE, Scene
+from tests.reconcile.test_cluster_status import FULL, keys, scaled_down, status_of
+from tests.reconcile.test_table_status import FIRST, IMPOSSIBLE, Scene
 from tests.repository.tree import ROOT
 
 FOLDER: Final = ROOT / "examples" / "argocd"
@@ -108,7 +109,7 @@ def first_elections(scene: Scene) -> dict[str, Any]:
 
 
 def impossible(scene: Scene) -> dict[str, Any]:
-    scene.look()
+    scene.status()
     scene.change(replicas=9)
     return {"problem": IMPOSSIBLE}
 
@@ -119,7 +120,7 @@ def impossible_while_moving(scene: Scene) -> dict[str, Any]:
 
 
 def rebalancing(scene: Scene) -> dict[str, Any]:
-    scene.look()
+    scene.status()
     scene.change(replicas=5)
     scene.carry(max_concurrent=20)
     return {}
@@ -136,19 +137,19 @@ def paused_with_another_spec(scene: Scene) -> dict[str, Any]:
 
 
 def election(scene: Scene) -> dict[str, Any]:
-    scene.look()
+    scene.status()
     scene.metastore.txn(Txn(success=(Delete(KEYS.leader(TABLE, 3)),)))
     return {}
 
 
 def no_quorum(scene: Scene) -> dict[str, Any]:
-    scene.look()
+    scene.status()
     scene.lose("s0", "s1", "s2", "s3")
     return {}
 
 
 def data_lost(scene: Scene) -> dict[str, Any]:
-    scene.look()
+    scene.status()
     for number in range(5):
         scene.come_back(f"s{number}", "other")
     return {}
@@ -193,7 +194,7 @@ def test_tables(case: str) -> None:
     prepare, verdict = TABLES[case]
     scene = Scene()
     known = prepare(scene)
-    document = written(scene.table, scene.look(**known))
+    document = written(scene.table, scene.status(**known))
     assert judge(document) == verdict, document["status"]["conditions"]
     available = next(entry for entry in document["status"]["conditions"] if entry["type"] == "Available")
     served = case not in (
@@ -210,10 +211,10 @@ def test_tables(case: str) -> None:
 def test_a_plan_that_waits_for_its_approval() -> None:
     """The table is served and its spec not carried out: InProgress, and Suspended where there is such a word."""
     scene = Scene(approval="Manual")
-    scene.look()
+    scene.status()
     scene.change(replicas=5, approval="Manual")
     scene.carry()
-    assert judge(written(scene.table, scene.look())) == Verdict("InProgress", "Suspended", True)
+    assert judge(written(scene.table, scene.status())) == Verdict("InProgress", "Suspended", True)
     plan = scene.snapshot().plan
     assert plan is not None
     found = plan_object(scene.table, plan)
@@ -223,12 +224,12 @@ def test_a_plan_that_waits_for_its_approval() -> None:
 def test_what_the_operator_has_not_seen() -> None:
     """A new generation, and a metastore that does not answer: nothing is known to be well or to have failed."""
     scene = Scene()
-    scene.look()
+    scene.status()
     scene.change(replicas=4)
     assert judge(written(scene.table, scene.table.status)) == COMING
     assert judge(written(scene.table, problem_status(scene.table, AWAY, now=FIRST))) == COMING
     assert judge(written(scene.table, problem_status(scene.table, UNREADABLE, now=FIRST))) == FAILED
-    fresh = {**written(scene.table, None), "status": dict(UNSEEN)}
+    fresh = {**written(scene.table, None), "status": dict(UNOBSERVED)}
     assert judge(fresh) == COMING
     bare = scene.table.model_dump(mode="json", by_alias=True, exclude={"status"})
     assert argo(bare) == {"status": "Progressing", "message": "the operator has not reported a status yet"}
@@ -239,7 +240,7 @@ def test_what_the_operator_has_not_seen() -> None:
 
 def clustered(*there: str, lost: tuple[str, ...] = ()) -> dict[str, Any]:
     cluster = store_cluster(3)
-    return written(cluster, look(cluster, keys(*there, lost=lost)))
+    return written(cluster, status_of(cluster, keys(*there, lost=lost)))
 
 
 def test_store_clusters() -> None:
@@ -253,9 +254,9 @@ def test_store_clusters() -> None:
 
 def test_store_clusters_whose_spec_is_not_carried_out() -> None:
     """A store that can never be emptied, and a metastore that is not there to adopt: Failed in this generation."""
-    assert judge(written(store_cluster(2, generation=4), scaled_down(tables=frozenset(FULL), held_up=FULL))) == FAILED
+    assert judge(written(store_cluster(2, generation=4), scaled_down(tables=frozenset(FULL), blocked=FULL))) == FAILED
     cluster = store_cluster(1, adoptMetastore="ff@1")
-    assert judge(written(cluster, look(cluster, keys("s-0"), metastore=MetastoreSeen("aa", 17)))) == FAILED
+    assert judge(written(cluster, status_of(cluster, keys("s-0"), metastore=MetastoreSeen("aa", 17)))) == FAILED
 
 
 # PartitionAssignments
@@ -309,7 +310,7 @@ def test_rebalance_plans() -> None:
     assert judge(written(wrong, planned(scene, wrong))) == FAILED
     assert judge(written(old, planned(scene, old))) == WELL
     assert judge(written(found, failed_plan_status(found, IMPOSSIBLE, now=FIRST))) == FAILED
-    assert judge(written(found, idle_plan_status(found, now=FIRST))) == COMING
+    assert judge(written(found, orphan_plan_status(found, now=FIRST))) == COMING
 
 
 # What is shipped
@@ -326,7 +327,7 @@ def test_reconciling_and_stalled_are_never_both_true() -> None:
     """kstatus takes the first of them that is."""
     for prepare, _ in TABLES.values():
         scene = Scene()
-        status = scene.look(**prepare(scene))
+        status = scene.status(**prepare(scene))
         held = [entry.type for entry in status.conditions if entry.status == "True"]
         assert not {"Reconciling", "Stalled"} <= set(held)
         assert with_kstatus(status.conditions, now=FIRST) == status.conditions

@@ -19,7 +19,7 @@ from evenkeel.metastore.operator_epoch import acquire_epoch
 from evenkeel.model.conditions import Reason, condition, merge_conditions
 from evenkeel.model.table import Table
 from evenkeel.protocol.records import StoreState, decode
-from tests.controller.support import KEYS, Scene, table, told
+from tests.controller.support import KEYS, Scene, conditions_of, table
 
 
 @contextmanager
@@ -112,7 +112,7 @@ async def test_a_burst_of_events_is_few_statuses(scene: Scene) -> None:
     assert (status.moving, status.replicas) == (0, 4)
 
 
-async def test_reports_of_stores_are_worth_a_look_only_while_something_moves(scene: Scene) -> None:
+async def test_store_reports_reconcile_a_table_only_while_replicas_move(scene: Scene) -> None:
     """How full a replica is shows while it is filled; what stores report at rest wakes nobody."""
     await scene.make_table()
     with written(scene) as found:
@@ -174,7 +174,7 @@ async def test_a_controller_that_slept_through_its_deposition_writes_nothing(sce
     else:
         await scene.delete(KEYS.leader(await scene.key(), 0))
     with written(scene) as found:
-        scene.controller.hear("orders")
+        scene.controller.enqueue("orders")
         await scene.pass_time(3)
     assert found == Counter()
     assert scene.task is not None
@@ -245,7 +245,7 @@ async def test_without_the_metastore_statuses_say_so(scene: Scene, why: type[Met
         await scene.pass_time(5)
         assert scene.controller.problem == "no etcd endpoint answers"
         assert (await scene.conditions())["Degraded"] == ("True", "MetastoreUnreachable")
-        assert told((await scene.cluster()).status)["Degraded"] == ("True", "MetastoreUnreachable")
+        assert conditions_of((await scene.cluster()).status)["Degraded"] == ("True", "MetastoreUnreachable")
         status = (await scene.table()).status
         assert status is not None
         assert (status.observed_generation, status.replicas) == (1, 3)
@@ -266,7 +266,7 @@ async def test_without_resources_nothing_is_changed(scene: Scene) -> None:
     assert decode(StoreState, kv.value, key=kv.key).lost_since is None
     await scene.pass_time(5)
     assert (await scene.conditions())["Degraded"][0] == "True"
-    assert "stores that hold replicas are away: main-3" in await scene.message("Degraded")
+    assert "stores that hold replicas are unavailable: main-3" in await scene.message("Degraded")
 
 
 @pytest.mark.parametrize("why", [UnreachableError, AuthenticationError])
@@ -290,11 +290,11 @@ async def test_a_full_metastore_shows_in_every_status(scene: Scene) -> None:
     scene.metastore.why_full = "etcd has used up its space quota"
     await scene.pass_time(40, step=1)
     for status in ((await scene.cluster()).status, (await scene.table()).status):
-        assert told(status)["Degraded"] == ("True", "MetastoreFull")
+        assert conditions_of(status)["Degraded"] == ("True", "MetastoreFull")
     written = dict(scene.metastore.writes)
     await scene.pass_time(60, step=1)
     assert dict(scene.metastore.writes) == written, "it is told once, not again and again"
     scene.metastore.why_full = ""
     await scene.pass_time(40, step=1)
     for status in ((await scene.cluster()).status, (await scene.table()).status):
-        assert told(status)["Degraded"][0] == "False"
+        assert conditions_of(status)["Degraded"][0] == "False"

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from evenkeel.model.table import MovementSpec, Table, TableSpec
-from evenkeel.reconcile.table_record import spec_for_record
+from evenkeel.reconcile.desired_table import spec_for_record
 from evenkeel.versions import FIRST, SUPPORTED
 from tests.reconcile.support import table
 
