@@ -342,6 +342,7 @@ class PlanState(enum.StrEnum):
     AWAITING_APPROVAL = "awaiting-approval"
     ACTIVE = "active"
     DONE = "done"
+    """Never written; kept because the previous release's format has it."""
 
 
 class PlanCounts(msgspec.Struct, frozen=True, kw_only=True):
