@@ -1,8 +1,8 @@
 """One DuckDB file: settings, cursors, transactions, and the meaning of errors.
 
 DuckDB's automatic checkpoints run inside a commit. If one fails because the disk is full, DuckDB reports a durable
-commit as failed, and the database is unusable until it is reopened. So the store checkpoints by itself (`checkpoint`)
-when nothing is at stake, and automatic checkpoints are only a fallback.
+commit as failed, and the database is unusable until it is reopened. So the store runs its own checkpoints
+(`checkpoint`) outside of commits, and automatic ones are only a fallback.
 
 A damaged database file is set aside for inspection and replaced by an empty one; the sidecar then restores the groups
 from their leaders. That must not happen to the database of a newer release, which this one cannot read either: a file

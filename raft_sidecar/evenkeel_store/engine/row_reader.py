@@ -76,7 +76,7 @@ class RowReader:
     def _on_stable_layout(
         self, group: Group, make_query: Callable[[TableLayout], Query], run: Callable[[Cursor, Query], _T]
     ) -> tuple[TableLayout, _T]:
-        """Run a query, repeatedly until the group's layout does not change meanwhile."""
+        """Run a query; repeat it if the group's layout changed during it."""
         for _ in range(_MAX_ATTEMPTS):
             layout = self._layout(group)
             query = make_query(layout)

@@ -1,4 +1,4 @@
-"""What a leader does without being asked.
+"""Background work of leaders: expiry, log time, and the comparison and repair of replicas.
 
 Modules:
     leader_maintenance   logs new columns, log time and what has expired

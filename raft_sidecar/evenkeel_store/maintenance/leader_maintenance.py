@@ -1,4 +1,4 @@
-"""What a leader logs without being asked: new columns, log time, and what has expired.
+"""Periodic work of a leader: log new columns, log time, and what has expired.
 
 The leader alone decides what has expired, by log time (`log_time`) or, before a partition keeps log time, by what it
 has observed (`expiry_clock`). Replicas act on the entry alone, so they all expire the same things at the same index.

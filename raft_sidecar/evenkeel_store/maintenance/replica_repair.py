@@ -3,7 +3,7 @@
 After a comparison the leader asks every replica for its hash. It has a replica rebuilt from the others only if
 
     all replicas answer                one that is unreachable, behind or being restored leaves the result open
-    a majority has the same hash       otherwise nobody knows which rows are right, and people have to decide
+    a majority has the same hash       otherwise it is unknown which rows are right, and people have to decide
     two comparisons found the same     discarding rows cannot be undone
     the replica does not lead          a leader first hands over, then discards its own rows
 
@@ -63,7 +63,7 @@ class ReplicaRepairer:
 
     async def evaluate(self, group: Group, index: int, taken: str) -> bool:
         """Act on the replicas' hashes at a barrier, where ours is `taken`; returns whether to compare again soon."""
-        found = await self._gather(group, index, taken)
+        found = await self._collect_hashes(group, index, taken)
         suspects = self._suspects.pop(group.number, set())
         self._service.set_comparison_problem(group, self._leader_problem(found))
         if not found.differing or not self._heals:
@@ -98,21 +98,21 @@ class ReplicaRepairer:
 
     # Hashes of all replicas
 
-    async def _gather(self, group: Group, index: int, taken: str) -> Verified:
+    async def _collect_hashes(self, group: Group, index: int, taken: str) -> Verified:
         """Ask until all have answered; stores that are unreachable or late count as silent."""
         metadata, routes, me = group.metadata, self._service.routes, self._service.store
         replicas = dict.fromkeys((*routes.replicas(metadata.table, metadata.partition), me), "") | {me: taken}
-        asked = [store for store in replicas if store != me]
-        until = self._clock.now() + _ANSWER_TIMEOUT
-        while asked and self._clock.now() <= until:
-            for store in list(asked):
+        unanswered = [store for store in replicas if store != me]
+        deadline = self._clock.now() + _ANSWER_TIMEOUT
+        while unanswered and self._clock.now() <= deadline:
+            for store in list(unanswered):
                 status = await self._status(group, store)
                 if status is None or status.damage:
-                    asked.remove(store)
+                    unanswered.remove(store)
                 elif index in status.hashes:
                     replicas[store] = status.hashes[index]
-                    asked.remove(store)
-            if asked:
+                    unanswered.remove(store)
+            if unanswered:
                 await self._clock.sleep(_POLL_SECONDS)
         return Verified(metadata.partition, index, taken, replicas)
 
@@ -154,8 +154,8 @@ class ReplicaRepairer:
             log.warning("the replica on %s is restored", store, extra=metadata.fields())
 
     async def _is_restored(self, group: Group, store: str) -> bool:
-        until = self._clock.now() + _RESTORE_TIMEOUT
-        while self._clock.now() < until:
+        deadline = self._clock.now() + _RESTORE_TIMEOUT
+        while self._clock.now() < deadline:
             status = await self._status(group, store)
             if status is not None and not status.damage:
                 return True

@@ -17,7 +17,7 @@ from evenkeel.errors import InvalidInputError
 from evenkeel.metastore.etcd_metastore import EtcdMetastore
 from evenkeel.routing.route_follower import follow
 from evenkeel.routing.routing_table import RoutingTable
-from evenkeel.runtime.http_server import Response, HttpServer
+from evenkeel.runtime.http_server import HttpServer, Response
 from evenkeel.versions import Feature, supports
 from evenkeel.wire.store_socket import StoreSocket
 from evenkeel_store.maintenance.leader_maintenance import LeaderMaintenance

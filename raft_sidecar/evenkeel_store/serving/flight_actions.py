@@ -93,9 +93,9 @@ class FlightActions:
         wanted = pa.schema([shape.field(shape.get_field_index(name)) for name in names])
         if not batches:
             return wanted.empty_table()
-        asked = pa.Table.from_batches(batches).rename_columns(places)
+        requested = pa.Table.from_batches(batches).rename_columns(places)
         _, found = self._service.state_machine.rows.read(
-            group, lambda layout: lookup_query(names, layout, asked, at=at, folded=group.is_folded)
+            group, lambda layout: lookup_query(names, layout, requested, at=at, folded=group.is_folded)
         )
         return pa.Table.from_arrays(found.columns, schema=wanted)
 

@@ -1,7 +1,7 @@
 """Scans: requests answered in batches, however many rows there are.
 
 One statement answers a request, and its transaction shows the rows as of one moment for as long as batches are read.
-A half-read scan blocks nobody: DuckDB 2.0 writes checkpoints beside it, unless tables were altered or dropped since it
+A half-read scan blocks nothing: DuckDB 2.0 writes checkpoints beside it, unless tables were altered or dropped since it
 began. It does keep old row versions, so a scan whose client reads nothing for a minute is ended.
 """
 

@@ -152,7 +152,7 @@ class ApplyQueue:
         self._worker = None
 
     async def _pause(self, began: float) -> None:
-        """Let more entries arrive, unless somebody waits for the next round."""
+        """Let more entries arrive, unless a reader or another request waits."""
         seconds = min(_PAUSE_FACTOR * (self._clock.now() - began), _MAX_PAUSE)
         others = any(job.request is None for jobs in self._jobs.values() for job in jobs)
         if seconds <= 0 or self._stopping or self._waiting or others or self._jobs_bytes >= _LARGE_BATCH_BYTES:
