@@ -442,7 +442,7 @@ def replay(text: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rewrite", action="store_true", help="write the traces anew")
+    parser.add_argument("--rewrite", action="store_true", help="Rewrite the traces.")
     parser.add_argument("names", nargs="*")
     args = parser.parse_args()
     for path in sorted(FOLDER.glob("*.txt")):

@@ -24,7 +24,7 @@ SETTINGS = LogSettings(segment_bytes=24 << 10, round_bytes=4 << 10)
 
 
 def states(seed: int, rounds: int) -> list[Model]:
-    """Return what the log of a seed holds after each round."""
+    """Return the log's contents after each round, for a seed."""
     writer = Writer(Random(seed), payload=300)
     found = [writer.model.copy()]
     for _ in range(rounds):

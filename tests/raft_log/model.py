@@ -1,4 +1,4 @@
-"""What a log should hold, said as simply as possible, and random records that could follow."""
+"""A simple model of the log's contents, and a generator of random valid records."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Model:
         return replace(self, groups=groups, retired=dict(self.retired))
 
     def after(self, records: Sequence[Record]) -> Self:
-        """Return what follows from these records."""
+        """Return the model after these records."""
         then = self.copy()
         for record in records:
             then.apply(record)
@@ -55,7 +55,7 @@ class Model:
                 self.groups[group] = Replica(replica, generation, label)
                 self.retired.pop(group, None)
             case Destroyed(group, replica):
-                self.groups.pop(group, None)  # the record that began it may have been dropped before it was written
+                self.groups.pop(group, None)  # its creating record may have been dropped before it was written
                 self.retired[group] = replica
             case Append():
                 self._append(self.groups[record.group], record)
@@ -82,7 +82,7 @@ class Model:
 
 
 def from_recovered(found: Recovered) -> Model:
-    """Say what was recovered in the model's words."""
+    """Convert recovered contents into a model."""
     groups = {
         number: Replica(
             group.replica,
@@ -98,7 +98,7 @@ def from_recovered(found: Recovered) -> Model:
 
 
 class Habits(Struct, frozen=True):
-    """How often a sidecar does what. Chances per record, but for `commit`, the chance that a commit index rises."""
+    """Probabilities of record kinds; `commit` is the probability that a commit index rises."""
 
     groups: int = 4
     payload: int = 60
@@ -114,7 +114,7 @@ class Habits(Struct, frozen=True):
 
 
 class Writer:
-    """Draws records that a correct sidecar might write next."""
+    """Draws records that a correct sidecar could write next."""
 
     def __init__(self, rng: Random, *, groups: int = 4, payload: int = 60, habits: Habits | None = None) -> None:
         self.rng = rng
@@ -123,7 +123,7 @@ class Writer:
         self._number = 0
 
     def draw(self, durable: Model | None = None) -> Record:
-        """Draw a record; `durable` is what the log holds, if not all that was drawn."""
+        """Draw a record; `durable` is the log's contents, if not everything that was drawn."""
         record = self._draw(self.model if durable is None else durable)
         self.model.apply(record)
         return record
@@ -172,7 +172,7 @@ class Writer:
             most = entries[-1].index if entries else last
             rises = rng.random() < habits.commit or long
             hard_state = HardState(term, vote, rng.randint(commit, most) if rises else commit)
-        # A replica has one generation for as long as its process runs, and so do all records that wait for it.
+        # A replica's generation is constant while its process runs, so all its waiting records share it.
         generation = group.generation + (settled and rng.random() < 0.02)
         return Append(number, group.replica, generation, snapshot, entries, hard_state)
 

@@ -1,4 +1,4 @@
-"""Known bugs, one per rule of the log, that can be put into it to see the walk fail.
+"""Known bugs, one per rule of the log, that tests inject to prove that the walk detects them.
 
 A mutation patches the log through pytest's monkeypatch; the product knows nothing of it.
 """
@@ -30,7 +30,7 @@ def _after_take(
     patch: Patch,
     spoil: Callable[[segment_collector._LiveRecords, Append | Moved, int, segment_collector._LiveGroup | None], None],
 ) -> None:
-    """Change what the collector has found after each record; `spoil` also gets what it had found before that."""
+    """Change the collector's live records after each record; `spoil` also gets those from before it."""
     take = segment_collector._LiveRecords._take
 
     def taking(
@@ -69,17 +69,17 @@ def _copy_dead_entries(patch: Patch, kind: type[Append | Moved]) -> None:
 
 
 def dead_appends_copied(patch: Patch) -> None:
-    """Entries of an old leader's append are copied as live, though a new leader's append truncated them at once."""
+    """Entries of an old leader's append are copied as live, though a new leader's append truncated them."""
     _copy_dead_entries(patch, Append)
 
 
 def dead_copies_copied(patch: Patch) -> None:
-    """Copies of entries are copied once more, though an append in their round truncated them."""
+    """Copied entries are copied again, though an append in their round truncated them."""
     _copy_dead_entries(patch, Moved)
 
 
 def first_hard_state_copied(patch: Patch) -> None:
-    """Of two hard states in a round the collector takes the first."""
+    """The collector takes the first of two hard states in a round."""
 
     def spoil(
         self: segment_collector._LiveRecords,
@@ -94,7 +94,7 @@ def first_hard_state_copied(patch: Patch) -> None:
 
 
 def first_beginning_copied(patch: Patch) -> None:
-    """Of two beginnings of a log in a round the collector takes the first."""
+    """The collector takes the first of two log beginnings in a round."""
 
     def spoil(
         self: segment_collector._LiveRecords,
@@ -109,7 +109,7 @@ def first_beginning_copied(patch: Patch) -> None:
 
 
 def used_ids_forgotten(patch: Patch) -> None:
-    """The collector does not copy which replica ids are used up."""
+    """The collector does not copy used replica ids."""
     records = segment_collector._LiveRecords.records
 
     def forgetful(self: segment_collector._LiveRecords) -> list[StoredRecord]:
@@ -134,7 +134,7 @@ def copies_written_last(patch: Patch) -> None:
 
 
 def segment_freed_early(patch: Patch) -> None:
-    """A segment is given up when a part of it is copied."""
+    """A segment is freed when only a part of it is copied."""
     collect = Collector.collect
 
     def hasty(self: Collector, budget: int) -> Collected:
@@ -144,7 +144,7 @@ def segment_freed_early(patch: Patch) -> None:
 
 
 def copies_believed_early(patch: Patch) -> None:
-    """The collector goes on behind copies that a full disk refused."""
+    """The collector advances past copies that a full disk refused."""
     collect = Collector.collect
 
     def hasty(self: Collector, budget: int) -> Collected:
@@ -155,7 +155,7 @@ def copies_believed_early(patch: Patch) -> None:
     patch.setattr(Collector, "collect", hasty)
 
 
-def header_tells_new_floor(patch: Patch) -> None:
+def header_has_new_floor(patch: Patch) -> None:
     """A segment's header frees segments, though the round with the copies may be torn."""
     header, bind = Layout.header, Draft.bind
     floors = [0]
@@ -164,18 +164,18 @@ def header_tells_new_floor(patch: Patch) -> None:
         floors[0] = floor
         return bind(self, layout, segment=segment, offset=offset, round_=round_, floor=floor)
 
-    def telling(self: Layout, *, segment: int, size: int, first_round: int, floor: int) -> bytes:
+    def early(self: Layout, *, segment: int, size: int, first_round: int, floor: int) -> bytes:
         return header(self, segment=segment, size=size, first_round=first_round, floor=max(floor, floors[0]))
 
     patch.setattr(Draft, "bind", binding)
-    patch.setattr(Layout, "header", telling)
+    patch.setattr(Layout, "header", early)
 
 
 def copies_truncate(patch: Patch) -> None:
-    """A recovery takes copies for an append, which replaces everything after it."""
+    """A recovery treats copies as an append, which replaces everything after them."""
     patch.setattr(ReplayedGroup, "fill", ReplayedGroup.append)
 
 
 def newest_round_believed(patch: Patch) -> None:
-    """A recovery acts on the newest round without making it durable."""
+    """A recovery uses the newest round without making it durable."""
     patch.setattr(log_recovery, "_settle", lambda _disk, _layout, _segment, _data: None)

@@ -1,4 +1,4 @@
-"""A disk that forgets what was not synced, sector by sector and in any order, and fails where it is told to."""
+"""A simulated disk that loses unsynced sectors in any order, and fails on demand."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ SECTOR = 512
 
 
 class CrashError(BaseException):
-    """The power is gone, and with it whoever would handle an exception."""
+    """The power failed, so nothing handles this exception."""
 
 
 class SimFile:
-    """What reads see, what is durable, and what each unsynced sector may hold after a crash."""
+    """A file's readable data, its durable data, and the possible contents of each unsynced sector after a crash."""
 
     def __init__(self, size: int) -> None:
         self.cache = bytearray(size)
@@ -41,7 +41,7 @@ class SimFile:
         self.dirty.clear()
 
     def fail_sync(self) -> None:
-        """Do as Linux does: the pages stay as they are, count as clean, and never reach the disk."""
+        """Behave like Linux after a failed fsync: the pages stay, count as clean, and never reach the disk."""
         self.dirty.clear()
 
     def crash(self, rng: Random) -> None:
@@ -59,7 +59,7 @@ class SimFile:
 
 
 class SimDisk:
-    """`before` is asked before every change, and may raise: `CrashError`, or the disk's own errors."""
+    """`before` is called before every change, and may raise `CrashError` or a disk error."""
 
     def __init__(self, *, capacity: int = 1 << 40) -> None:
         self.capacity = capacity
@@ -137,7 +137,7 @@ class SimDisk:
         return sum(len(file.cache) for file in self.files.values())
 
     def clone(self) -> SimDisk:
-        """Return a disk in the same state, on which nothing fails."""
+        """Return a disk in the same state that does not fail."""
         twin = SimDisk()
         twin.files = {name: file.clone() for name, file in self.files.items()}
         twin._deleted = {name: file.clone() for name, file in self._deleted.items()}
@@ -145,7 +145,7 @@ class SimDisk:
         return twin
 
     def crash(self, rng: Random) -> None:
-        """Lose the power: of what was not synced any part survives, of deletions and renames any."""
+        """Fail the power: any part of unsynced writes, deletions and renames survives."""
         for name, file in self._deleted.items():
             if rng.random() < 0.5:
                 self.files[name] = file
@@ -158,7 +158,7 @@ class SimDisk:
         self.before = lambda _operation, _name: None
 
     def flip(self, name: str, offset: int, bit: int) -> None:
-        """Damage a byte, for good."""
+        """Damage a byte permanently."""
         for data in (self.files[name].cache, self.files[name].durable):
             data[offset] ^= 1 << bit
 
@@ -172,7 +172,7 @@ class SimDisk:
 
 
 def at_operation(count: int, error: BaseException) -> Callable[[str, str], None]:
-    """Return a `before` that raises at the n-th change from now on, and at every later one."""
+    """Return a `before` that raises at the n-th change and every later one."""
     left = count
 
     def before(_operation: str, _name: str) -> None:

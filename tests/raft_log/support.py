@@ -1,4 +1,4 @@
-"""What the log's tests share."""
+"""Helpers of the log's tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever the moment of a crash, and whatever of the unsynced writes survives it: what was acknowledged is there.
+"""Acknowledged records survive a crash at any time, whatever unsynced writes survive it.
 
 A round is there as a whole or not at all, and only the one under way may be either. Random lives are in `walk.py`; here
 are crashes at every place of one life, and lives that shrink.
@@ -27,7 +27,7 @@ RNG = st.randoms(use_true_random=False)
 
 
 class Life:
-    """A log on a simulated disk, beside the model of what it has acknowledged."""
+    """A log on a simulated disk, and the model of what it acknowledged."""
 
     def __init__(self, rng: Random) -> None:
         self.rng = rng
@@ -49,12 +49,12 @@ class Life:
             self.acknowledged.apply(record)
 
     def reopen(self, *, clean: bool) -> None:
-        """End the process, with all the disk has, and begin again."""
+        """Restart the process with the disk intact."""
         self.log.close(clean=clean)
         self._begin(*open_log(self.disk))
 
     def crash(self) -> None:
-        """Lose the power, perhaps several times, also in the middle of the recovery."""
+        """Fail the power, possibly several times and during recovery."""
         self.disk.crash(self.rng)
         while self.rng.random() < 0.3:
             self.disk.before = at_operation(self.rng.randrange(6), CrashError())
@@ -69,13 +69,13 @@ class Life:
         self.log = log
         self.acknowledged = recovered.copy()
         self.writer.model = recovered.copy()
-        # Nothing else appears later: what was read is what the next crash leaves.
+        # Nothing else may appear later: the next crash leaves what was read.
         assert from_recovered(open_log(self.disk)[1]) == recovered
         self.log, _ = open_log(self.disk)
 
 
 def test_crash_at_every_operation() -> None:
-    """One script, crashed at each change it makes to the disk in turn; every crash in three different ways."""
+    """A fixed script survives a crash at each of its disk changes, in three different ways."""
 
     def script(rng: Random, stop: int) -> tuple[Life, bool]:
         life = Life(rng)
@@ -105,7 +105,7 @@ def test_crash_at_every_operation() -> None:
 
 
 def test_a_failed_sync_is_not_believed_after_a_restart() -> None:
-    """The page cache shows the round of a failed fsync; a recovery that trusts it loses it with the power."""
+    """A round of a failed fsync is in the page cache; a recovery that trusts it would lose it with the power."""
     for seed in range(30):
         life = Life(Random(seed))
         for _ in range(life.rng.randrange(1, 30)):
@@ -120,13 +120,13 @@ def test_a_failed_sync_is_not_believed_after_a_restart() -> None:
             life.write()
         life.disk.before = lambda _operation, _name: None
         life.reopen(clean=False)
-        told = life.acknowledged.copy()
+        durable = life.acknowledged.copy()
         life.disk.crash(life.rng)
-        assert told.equals(open_log(life.disk)[1])
+        assert durable.equals(open_log(life.disk)[1])
 
 
 class CrashMachine(RuleBasedStateMachine):
-    """The same, drawn step by step so that a failure shrinks."""
+    """Random crashes as a Hypothesis state machine, so that failures shrink."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Extents against a map from index to round."""
+"""Extents, compared with a map from index to round."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Reference:
 @given(STEPS)
 @settings(derandomize=True, deadline=None)
 def test_extents_follow_the_definition(steps: list[tuple[str, int, int]]) -> None:
-    """Every index is where it was last put, and what is dropped is what was added."""
+    """Every index is in its last round, and the dropped bytes are those that were added."""
     extents, reference = Extents(), Reference()
     live: dict[int, int] = {}
     for number, (step, pick, count) in enumerate(steps):
@@ -79,7 +79,7 @@ def test_extents_follow_the_definition(steps: list[tuple[str, int, int]]) -> Non
 
 
 def test_sizes_are_of_whole_extents() -> None:
-    """A range that begins or ends inside an extent, or beyond all of them, has no size."""
+    """A range that begins or ends inside an extent, or beyond all, has the size 0."""
     extents = Extents()
     extents.append(1, 5, round_=1, size=40)
     extents.append(5, 7, round_=2, size=25)

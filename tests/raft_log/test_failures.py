@@ -1,4 +1,4 @@
-"""A disk that is full is waited for; a disk that fails is not used again."""
+"""A full disk is retried; a failed disk is final."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def failing(disk: SimDisk, operation: str, code: int) -> None:
 
 
 def fill(log: SharedLog, group: int, *, first: int = 1) -> int:
-    """Append until the disk is full; returns the last index that is durable."""
+    """Append until the disk is full; returns the last durable index."""
     for index in range(first, first + 10_000):
         try:
             log.write([append(group, index, index, size=1000)])
@@ -48,7 +48,7 @@ def log(disk: SimDisk) -> SharedLog:
 
 
 def test_a_full_disk_refuses_entries_and_loses_nothing(log: SharedLog, disk: SimDisk) -> None:
-    """What was refused left no trace; what was acknowledged is there."""
+    """A refused round leaves no trace; acknowledged ones stay."""
     last = fill(log, 1)
     assert last > 4 * SEGMENT // 1000
     for _ in range(3):
@@ -58,7 +58,7 @@ def test_a_full_disk_refuses_entries_and_loses_nothing(log: SharedLog, disk: Sim
 
 
 def test_terms_votes_and_compaction_still_fit(log: SharedLog, disk: SimDisk) -> None:
-    """From the reserve, many of them."""
+    """Many records without entries fit into the reserve."""
     last = fill(log, 1)
     for term in range(1, 150):
         log.write([state(1, HardState(term, 2, 0))])
@@ -68,7 +68,7 @@ def test_terms_votes_and_compaction_still_fit(log: SharedLog, disk: SimDisk) -> 
 
 
 def test_small_records_do_not_let_entries_into_the_reserve(log: SharedLog) -> None:
-    """Even when the segment they are written to has room."""
+    """Entries never use the reserve, even when the current segment has room."""
     last = fill(log, 1)
     for term in range(1, 100):
         log.write([state(1, HardState(term, 2, 0))])
@@ -77,7 +77,7 @@ def test_small_records_do_not_let_entries_into_the_reserve(log: SharedLog) -> No
 
 
 def test_small_records_never_fill_the_disk_for_good(log: SharedLog) -> None:
-    """They use up their reserve, and win it back by collecting, while everything else stays as it is."""
+    """Records without entries use up their reserve and regain it by collecting."""
     fill(log, 1)
     for term in range(1, 3000):
         try:
@@ -90,7 +90,7 @@ def test_small_records_never_fill_the_disk_for_good(log: SharedLog) -> None:
 
 
 def test_compaction_makes_room(log: SharedLog, disk: SimDisk) -> None:
-    """The log collects inside the space it has, and goes on."""
+    """The log collects within its space and continues."""
     last = fill(log, 1)
     assert not log.has_room()
     log.write([compacted(1, last)])
@@ -102,7 +102,7 @@ def test_compaction_makes_room(log: SharedLog, disk: SimDisk) -> None:
 
 
 def test_destroying_makes_room(log: SharedLog) -> None:
-    """So does the end of a replica."""
+    """Destroying a replica frees space."""
     last = fill(log, 1)
     log.write([Destroyed(1, 1)])
     while log.maintain():
@@ -110,8 +110,8 @@ def test_destroying_makes_room(log: SharedLog) -> None:
     log.write([Created(1, 2, 0), append(1, 1, last // 2, replica=2, size=1000)])
 
 
-def test_nothing_is_turned_over_for_nothing(log: SharedLog) -> None:
-    """Full of live entries, the log does not copy them in circles."""
+def test_live_entries_are_not_copied_endlessly(log: SharedLog) -> None:
+    """A log full of live entries does not copy them endlessly."""
     fill(log, 1)
     moved = log.stats().moved_bytes
     for _ in range(50):
@@ -120,7 +120,7 @@ def test_nothing_is_turned_over_for_nothing(log: SharedLog) -> None:
 
 
 def test_space_that_returns_is_used(log: SharedLog, disk: SimDisk) -> None:
-    """Without a restart."""
+    """The log continues after space is freed, without a restart."""
     last = fill(log, 1)
     disk.capacity *= 2
     assert log.has_room()
@@ -129,7 +129,7 @@ def test_space_that_returns_is_used(log: SharedLog, disk: SimDisk) -> None:
 
 
 def test_a_full_disk_is_recovered_from(log: SharedLog, disk: SimDisk) -> None:
-    """A restart needs no space of its own."""
+    """A restart needs no extra space."""
     last = fill(log, 1)
     log, found = open_log(disk, SETTINGS)
     assert indexes(found, 1) == list(range(1, last + 1))
@@ -138,8 +138,8 @@ def test_a_full_disk_is_recovered_from(log: SharedLog, disk: SimDisk) -> None:
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
-def test_a_file_system_that_breaks_its_promise(log: SharedLog, disk: SimDisk, code: int) -> None:
-    """No room in an allocated file is a full disk, too; the round is written in the same place later."""
+def test_enospc_in_an_allocated_file(log: SharedLog, disk: SimDisk, code: int) -> None:
+    """ENOSPC in an allocated file is a full disk too; the round is later written to the same place."""
     write(log, append(1, 1, 1))
     for size in (100, SEGMENT - 5000, 2 * SEGMENT):
         last = indexes(open_log(disk, SETTINGS)[1], 1)[-1]
@@ -153,7 +153,7 @@ def test_a_file_system_that_breaks_its_promise(log: SharedLog, disk: SimDisk, co
 
 @pytest.mark.parametrize("operation", ["write", "sync"])
 def test_a_failed_disk_is_final(log: SharedLog, disk: SimDisk, operation: str) -> None:
-    """Every later write fails with the same error, also when the disk seems well again."""
+    """Every later write fails with the same error, even if the disk works again."""
     failing(disk, operation, errno.EIO)
     with pytest.raises(LogFailedError, match="restart the process to recover") as caught:
         write(log, append(1, 1, 1))
@@ -168,7 +168,7 @@ def test_a_failed_disk_is_final(log: SharedLog, disk: SimDisk, operation: str) -
 
 
 def test_a_bug_is_final(log: SharedLog) -> None:
-    """A record that was never admitted is durable when it is found out; the log does not go on beside its index."""
+    """A record that was never admitted is detected after it is durable; the log then stops."""
     with pytest.raises(LogFailedError, match="KeyError"):
         log.write([append(9, 1, 1)])
     with pytest.raises(LogFailedError, match="KeyError"):
@@ -176,14 +176,14 @@ def test_a_bug_is_final(log: SharedLog) -> None:
 
 
 def test_no_room_at_sync_is_final(log: SharedLog, disk: SimDisk) -> None:
-    """An fsync that fails is final whatever its reason: the kernel has dropped the pages."""
+    """A failed fsync is final for any reason, because the kernel dropped the pages."""
     failing(disk, "sync", errno.ENOSPC)
     with pytest.raises(LogFailedError):
         write(log, append(1, 1, 1))
 
 
 def test_an_entry_larger_than_a_segment(log: SharedLog, disk: SimDisk) -> None:
-    """It gets a file of its own size, which is given back afterwards."""
+    """A large round gets its own file, which is deleted afterwards."""
     write(log, append(1, 1, 1, size=3 * SEGMENT))
     write(log, append(1, 2, 3))
     assert indexes(open_log(disk, SETTINGS)[1], 1) == [1, 2, 3]

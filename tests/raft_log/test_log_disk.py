@@ -28,7 +28,7 @@ def start(*arguments: str) -> subprocess.Popen[str]:
 
 
 def test_killed_in_mid_write(tmp_path: Path) -> None:
-    """Five lives of a process, each ended by SIGKILL: every round it reported is there, and at most one more."""
+    """After each of five SIGKILLs, every reported round is there and at most one more."""
     rng, durable = Random(1), 0
     for _ in range(5):
         with start("kill", str(tmp_path), "11", str(durable)) as child:
@@ -63,7 +63,7 @@ def test_without_space(tmp_path: Path) -> None:
 
 
 def test_files_are_allocated_and_reused(tmp_path: Path) -> None:
-    """Whatever is written, the directory holds a few files of one size."""
+    """The directory always holds a few files of one size."""
     log, _ = open_log(FileDisk(tmp_path), SETTINGS)
     while log.maintain():
         pass
@@ -79,7 +79,7 @@ def test_files_are_allocated_and_reused(tmp_path: Path) -> None:
 
 
 def test_the_default_size(tmp_path: Path) -> None:
-    """A new log takes what its first segment takes, and grows to its reserve when there is time."""
+    """A new log allocates its first segment, and its reserve in the background."""
     log, _ = SharedLog.open(FileDisk(tmp_path))
     write(log, Created(1, 1, 0))
     assert sum(path.stat().st_size for path in tmp_path.glob("*.log")) <= 2 * LogSettings().segment_bytes
@@ -87,7 +87,7 @@ def test_the_default_size(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_cannot_be_read(tmp_path: Path) -> None:
-    """It is told which file, and not as a traceback of the operating system's."""
+    """The error names the file and has no traceback."""
     log, _ = open_log(FileDisk(tmp_path), SETTINGS)
     write(log, Created(1, 1, 0))
     log.close()
@@ -99,7 +99,7 @@ def test_a_directory_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_a_deleted_directory_is_a_failed_disk(tmp_path: Path) -> None:
-    """The log says so at the next file it needs."""
+    """The log fails when it needs the next file."""
     folder = tmp_path / "log"
     log, _ = open_log(FileDisk(folder), SETTINGS)
     for path in folder.iterdir():

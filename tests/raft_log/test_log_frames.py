@@ -1,4 +1,4 @@
-"""The reader meets bytes of every kind: it never fails, and never tells of a round that nobody wrote."""
+"""The frame reader never fails on any bytes, and never returns a round that was not written."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def placed(data: bytes, *, offset: int = HEADER_BYTES) -> memoryview:
 
 
 def test_round_trip() -> None:
-    """What was written is read: records, round, floor and where it ends."""
+    """A frame decodes to its records, round, floor and end."""
     data = placed(frame())
     found = LAYOUT.frame_at(data, HEADER_BYTES, segment=9)
     assert found is not None
@@ -45,7 +45,7 @@ def test_round_trip() -> None:
 
 
 def test_a_frame_counts_only_where_it_was_written() -> None:
-    """Not in another segment, not at another offset, not on another volume."""
+    """A frame is invalid in another segment, at another offset or on another volume."""
     assert LAYOUT.frame_at(placed(frame()), HEADER_BYTES, segment=8) is None
     assert LAYOUT.frame_at(placed(frame(), offset=HEADER_BYTES + 8), HEADER_BYTES + 8, segment=9) is None
     assert Layout(b"w" * 16).frame_at(placed(frame()), HEADER_BYTES, segment=9) is None
@@ -54,7 +54,7 @@ def test_a_frame_counts_only_where_it_was_written() -> None:
 @given(st.integers(0, 8 * len(frame()) - 1))
 @settings(derandomize=True)
 def test_every_flipped_bit_shows(bit: int) -> None:
-    """No single bit of a frame can change unnoticed."""
+    """Every flipped bit of a frame is detected."""
     data = bytearray(placed(frame()))
     data[HEADER_BYTES + bit // 8] ^= 1 << bit % 8
     assert LAYOUT.frame_at(memoryview(data), HEADER_BYTES, segment=9) is None
@@ -63,14 +63,14 @@ def test_every_flipped_bit_shows(bit: int) -> None:
 @given(st.integers(0, len(frame()) - 1))
 @settings(derandomize=True)
 def test_every_cut_shows(length: int) -> None:
-    """A frame that ends too early is none."""
+    """A truncated frame is invalid."""
     assert LAYOUT.frame_at(placed(frame()[:length]), HEADER_BYTES, segment=9) is None
 
 
 @given(st.integers(0, 8 * (HEADER_BYTES - 1)))
 @settings(derandomize=True)
 def test_every_flipped_bit_of_a_header_shows_or_does_not_matter(bit: int) -> None:
-    """A header is what was written, or none."""
+    """A header decodes to itself, or is invalid."""
     whole = LAYOUT.header(segment=3, size=9, first_round=17, floor=4)
     data = bytearray(whole)
     data[bit // 8] ^= 1 << bit % 8
@@ -81,7 +81,7 @@ def test_every_flipped_bit_of_a_header_shows_or_does_not_matter(bit: int) -> Non
 @given(st.binary(max_size=200))
 @settings(derandomize=True)
 def test_random_bytes_are_nothing(data: bytes) -> None:
-    """Neither a header nor a frame comes out of noise, and no exception either."""
+    """Random bytes yield neither a header nor a frame nor an exception."""
     assert header_format(data) == 0
     assert parse_header(data) is None
     assert first_frame(bytes(HEADER_BYTES) + data)[0] == 0
@@ -91,8 +91,8 @@ def test_random_bytes_are_nothing(data: bytes) -> None:
 
 @given(st.binary(max_size=300))
 @settings(derandomize=True)
-def test_records_that_are_none_are_told_apart(noise: bytes) -> None:
-    """Bytes under a good checksum that are no records are said to be none."""
+def test_invalid_records_are_detected(noise: bytes) -> None:
+    """Invalid records under a valid checksum decode to None."""
     draft = Draft([])
     draft._buffer += noise
     data = placed(bytes(draft.bind(LAYOUT, segment=9, offset=HEADER_BYTES, round_=1, floor=1)))
@@ -102,7 +102,7 @@ def test_records_that_are_none_are_told_apart(noise: bytes) -> None:
 
 
 def test_deep_nesting_is_no_record() -> None:
-    """Nor does MessagePack nested beyond reason end the process."""
+    """Deeply nested MessagePack decodes to None."""
     draft = Draft([])
     draft._buffer[FRAME_BYTES:] = b"\xdd\0\0\0\1\x97\1" + b"\x91" * 100_000
     data = placed(bytes(draft.bind(LAYOUT, segment=9, offset=HEADER_BYTES, round_=1, floor=1)))
@@ -112,20 +112,20 @@ def test_deep_nesting_is_no_record() -> None:
 
 
 def test_frames_are_found_after_damage() -> None:
-    """Wherever they are; and what only looks like one is passed over."""
+    """All frames are found at any offset; bytes that only resemble one are skipped."""
     tail = frame(offset=HEADER_BYTES + 300, round_=7)
-    look_alike = frame(offset=1, round_=8)
-    data = bytes(HEADER_BYTES) + (b"?" * 100 + look_alike).ljust(300, b"?") + tail
+    similar = frame(offset=1, round_=8)
+    data = bytes(HEADER_BYTES) + (b"?" * 100 + similar).ljust(300, b"?") + tail
     assert [found.round for found in LAYOUT.frames_from(data, HEADER_BYTES, segment=9)] == [7]
 
 
 def test_unknown_fields_at_the_end_are_ignored() -> None:
-    """A record of a later minor version, with one field more, is still read."""
+    """A record of a later version with one more field is decoded."""
     assert decode_records(b"\xdd\0\0\0\1\x96\1\1\2\3\xc4\0\x2a") == [Created(1, 2, 3, b"")]
 
 
 class History:
-    """A disk after some rounds, what the log held after each of them, and where the last one begins."""
+    """A disk after some rounds, the log's contents after each, and the last round's offset."""
 
     def __init__(self) -> None:
         self.disk = SimDisk()
@@ -143,7 +143,7 @@ class History:
         self.last = newest.place(newest.next_round - 1)[0]
 
     def damaged(self, rng: Random) -> tuple[SimDisk, bool]:
-        """Return a copy of which one file is damaged, and whether that may look like a torn tail."""
+        """Return a copy with one damaged file, and whether that may look like a torn write."""
         copy = SimDisk()
         for name in self.disk.names():
             copy.allocate(name, self.disk.size(name))
@@ -175,9 +175,9 @@ def history() -> History:
 
 @pytest.mark.parametrize("seed", range(300))
 def test_a_damaged_log_is_read_right_or_refused(history: History, seed: int) -> None:
-    """Whatever is done to one file: all that was acknowledged is read, or a file is named in a refusal.
+    """With any damage to one file, everything acknowledged is recovered, or an error names a file.
 
-    Only damage that reaches the last round may look like a torn one; then what is read is what the log held before.
+    Only damage to the last round may look like a torn write; then the contents before it are recovered.
     """
     copy, tail = history.damaged(Random(seed))
     try:

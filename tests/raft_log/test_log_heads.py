@@ -1,4 +1,4 @@
-"""What may not follow what is there."""
+"""Validation of records against the log heads."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ REFUSED: dict[str, tuple[Record, str]] = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused(heads: Heads, case: str) -> None:
-    """A record that does not follow is refused with the reason, and changes nothing."""
+    """An invalid record is refused with the reason and changes nothing."""
     record, reason = REFUSED[case]
     before = repr((heads.groups, heads.retired))
     with pytest.raises(RecordRefusedError, match=reason):
@@ -58,7 +58,7 @@ def test_refused(heads: Heads, case: str) -> None:
 
 
 def test_admitted(heads: Heads) -> None:
-    """What a correct sidecar does next is taken."""
+    """Valid records are admitted."""
     for record in (
         Append(1, 5, 2, None, [], HardState(3, 2, 4)),
         Append(1, 5, 2, None, append(1, 6, 7).entries, HardState(4, 0, 4)),

@@ -1,4 +1,4 @@
-"""What a log says after a restart, case by case."""
+"""Recovery of the log, case by case."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def places(log: SharedLog) -> list[tuple[str, int, int]]:
 
 
 def test_a_new_replica_is_empty(log: SharedLog, disk: SimDisk) -> None:
-    """It is known by name, without a log."""
+    """A created replica is recovered with its label and an empty log."""
     group = open_log(disk)[1].groups[1]
     assert (group.replica, group.generation, group.label) == (1, 0, b"orders/1")
     assert (group.meta, group.hard_state, group.entries) == (EMPTY_META, HardState(), [])
 
 
 def test_entries_replace_from_the_first_on(log: SharedLog, disk: SimDisk) -> None:
-    """A shorter replacement takes the rest away."""
+    """A shorter replacement truncates the log."""
     write(log, append(1, 1, 9))
     write(log, append(1, 5, 6, term=2))
     found = open_log(disk)[1]
@@ -57,7 +57,7 @@ def test_entries_replace_from_the_first_on(log: SharedLog, disk: SimDisk) -> Non
 
 
 def test_a_snapshot_replaces_everything(log: SharedLog, disk: SimDisk) -> None:
-    """Also what lies above it; the entries of the same record follow it."""
+    """A snapshot replaces the whole log; entries of the same record follow it."""
     write(log, append(1, 1, 20))
     write(log, installed(1, 9))
     assert indexes(open_log(disk)[1], 1) == []
@@ -68,7 +68,7 @@ def test_a_snapshot_replaces_everything(log: SharedLog, disk: SimDisk) -> None:
 
 
 def test_compaction_keeps_what_is_above(log: SharedLog, disk: SimDisk) -> None:
-    """And remembers the configuration."""
+    """Compaction keeps later entries and the configuration."""
     write(log, append(1, 1, 20))
     write(log, compacted(1, 15))
     found = open_log(disk)[1]
@@ -76,8 +76,8 @@ def test_compaction_keeps_what_is_above(log: SharedLog, disk: SimDisk) -> None:
     assert found.groups[1].meta.conf.voters == (1, 2, 3)
 
 
-def test_a_destroyed_replica_is_remembered(log: SharedLog, disk: SimDisk) -> None:
-    """Its id is used up; a higher one takes its place."""
+def test_a_destroyed_replica_is_recovered(log: SharedLog, disk: SimDisk) -> None:
+    """A destroyed replica's id stays used; a higher one may be created."""
     write(log, append(1, 1, 3), Destroyed(1, 1))
     found = open_log(disk)[1]
     assert (found.groups, found.retired) == ({}, {1: 1})
@@ -87,21 +87,21 @@ def test_a_destroyed_replica_is_remembered(log: SharedLog, disk: SimDisk) -> Non
     assert (found.groups[1].replica, indexes(found, 1), found.retired) == (4, [1], {})
 
 
-def test_the_metastore_is_remembered(log: SharedLog, disk: SimDisk) -> None:
-    """The last that was seen of it."""
+def test_the_metastore_is_recovered(log: SharedLog, disk: SimDisk) -> None:
+    """The last metastore mark is recovered."""
     write(log, Metastore(7, 100))
     write(log, Metastore(7, 250))
     assert open_log(disk)[1].metastore == Metastore(7, 250)
 
 
 def test_generation_never_falls(log: SharedLog, disk: SimDisk) -> None:
-    """The highest that a record carried is the replica's."""
+    """The highest generation of its records is the replica's."""
     write(log, Append(1, 1, 3, None, entries(1, 1), None))
     assert open_log(disk)[1].groups[1].generation == 3
 
 
 def test_a_torn_round_is_forgotten_and_overwritten(log: SharedLog, disk: SimDisk) -> None:
-    """The log goes on in its place."""
+    """A torn round is dropped and the log continues in its place."""
     write(log, append(1, 1, 2))
     write(log, append(1, 3, 9))
     name, begin, end = places(log)[-1]
@@ -114,7 +114,7 @@ def test_a_torn_round_is_forgotten_and_overwritten(log: SharedLog, disk: SimDisk
 
 
 def test_parts_of_a_torn_round_never_come_back(log: SharedLog, disk: SimDisk) -> None:
-    """Not even if what was missing of it appears on the disk after a recovery."""
+    """A torn round stays dropped even if its missing part appears on disk after a recovery."""
     write(log, append(1, 1, 1))
     write(log, append(1, 2, 2))
     name, begin, end = places(log)[-1]
@@ -126,7 +126,7 @@ def test_parts_of_a_torn_round_never_come_back(log: SharedLog, disk: SimDisk) ->
 
 
 def test_parts_of_a_torn_first_round_never_come_back(log: SharedLog, disk: SimDisk) -> None:
-    """The same where the torn round was to begin a new segment, and its header was lost as well."""
+    """A torn first round of a segment stays dropped, also if the header was lost."""
     while len(log._index.segments) < 2:
         write(log, append(1, log.stats().rounds, log.stats().rounds, size=500))
     name, begin, end = places(log)[-1]
@@ -140,8 +140,8 @@ def test_parts_of_a_torn_first_round_never_come_back(log: SharedLog, disk: SimDi
     assert indexes(open_log(disk)[1], 1) == before
 
 
-def test_a_segment_that_was_given_up_does_not_count(log: SharedLog, disk: SimDisk) -> None:
-    """What was to begin it was torn, and what came instead did not fit into it and began another one."""
+def test_a_segment_that_was_abandoned_does_not_count(log: SharedLog, disk: SimDisk) -> None:
+    """A segment whose first round was torn is abandoned if the next round needs another segment."""
     while len(log._index.segments) < 2:
         write(log, append(1, log.stats().rounds, log.stats().rounds, size=500))
     name, begin, end = places(log)[-1]
@@ -161,7 +161,7 @@ def test_a_segment_that_was_given_up_does_not_count(log: SharedLog, disk: SimDis
 
 
 def test_a_header_without_its_round_frees_nothing(disk: SimDisk) -> None:
-    """A first round that also ends the collection of an old segment is lost: the old segment is still needed."""
+    """If the round that finishes a collection is lost, the old segment is still needed."""
     log, _ = open_log(disk)
     writer, freed = Writer(Random(8), payload=200), 0
     for _ in range(400):
@@ -178,7 +178,7 @@ def test_a_header_without_its_round_frees_nothing(disk: SimDisk) -> None:
 
 
 def test_rounds_out_of_sequence_are_refused(log: SharedLog, disk: SimDisk) -> None:
-    """A readable round in the place of another is no round."""
+    """A readable round with the wrong number is refused."""
     write(log, append(1, 1, 1))
     log._round += 1
     log._index.apply = lambda *_args, **_kwargs: None  # type: ignore[method-assign]
@@ -188,7 +188,7 @@ def test_rounds_out_of_sequence_are_refused(log: SharedLog, disk: SimDisk) -> No
 
 
 def test_damage_before_a_later_round_is_refused_by_place(log: SharedLog, disk: SimDisk) -> None:
-    """In the same segment: file and offset of the damaged round are named."""
+    """Damage before a later round is refused, with the file and offset of the damaged round."""
     for index in range(1, 6):
         write(log, append(1, index, index))
     name, begin, _ = places(log)[2]
@@ -201,7 +201,7 @@ def test_damage_before_a_later_round_is_refused_by_place(log: SharedLog, disk: S
 
 
 def test_damage_before_a_later_segment_is_refused_by_place(log: SharedLog, disk: SimDisk) -> None:
-    """Also at the very end of a segment."""
+    """Damage at the end of a segment is refused too."""
     for index in range(1, 5):
         write(log, append(1, index, index, size=900))
     first, *_ = log._index.segments
@@ -214,7 +214,7 @@ def test_damage_before_a_later_segment_is_refused_by_place(log: SharedLog, disk:
 
 
 def test_a_missing_segment_is_refused(log: SharedLog, disk: SimDisk) -> None:
-    """The rounds it held are named."""
+    """The error names the missing rounds."""
     for index in range(1, 7):
         write(log, append(1, index, index, size=900))
     first, second, third, *_ = log._index.segments
@@ -231,7 +231,7 @@ def test_a_missing_segment_is_refused(log: SharedLog, disk: SimDisk) -> None:
 
 
 def test_a_shortened_file_is_refused(log: SharedLog, disk: SimDisk) -> None:
-    """Files never shrink, so the missing end is damage and not a torn tail."""
+    """Files never shrink, so a missing end is damage and not a torn write."""
     write(log, append(1, 1, 2))
     name, begin, _ = places(log)[-1]
     del disk.files[name].cache[begin:]
@@ -240,14 +240,14 @@ def test_a_shortened_file_is_refused(log: SharedLog, disk: SimDisk) -> None:
 
 
 def test_a_lost_header_does_not_lose_its_segment(log: SharedLog, disk: SimDisk) -> None:
-    """The first round says the same."""
+    """A lost header is derived from the first round."""
     write(log, append(1, 1, 2))
     disk.files[log._index.segments[0].name].write(0, bytes(HEADER_BYTES))
     assert indexes(open_log(disk)[1], 1) == [1, 2]
 
 
 def test_a_lost_beginning_is_refused(log: SharedLog, disk: SimDisk) -> None:
-    """Where neither header nor first round can be read, the rounds after them still show that something is missing."""
+    """If header and first round are unreadable, later rounds prove the damage."""
     write(log, append(1, 1, 2))
     write(log, append(1, 3, 4))
     name, _, end = places(log)[0]
@@ -259,7 +259,7 @@ def test_a_lost_beginning_is_refused(log: SharedLog, disk: SimDisk) -> None:
 
 
 def test_stale_rounds_of_a_reused_file_do_not_replay(log: SharedLog, disk: SimDisk) -> None:
-    """A file's former life is full of readable rounds."""
+    """Readable rounds of a file's earlier segment are ignored."""
     for index in range(1, 400):
         write(log, append(1, index, index, size=100), compacted(1, index))
     assert log.stats().rounds > 100
@@ -268,7 +268,7 @@ def test_stale_rounds_of_a_reused_file_do_not_replay(log: SharedLog, disk: SimDi
 
 
 def test_records_of_an_unknown_kind_are_refused(log: SharedLog, disk: SimDisk) -> None:
-    """A later version may have written them; guessing would lose something."""
+    """Unknown records, perhaps of a later version, are refused."""
     log._index.apply = lambda *_args, **_kwargs: None  # type: ignore[method-assign]
     log.write([42])  # type: ignore[list-item]
     write(log, append(1, 1, 1))
@@ -277,7 +277,7 @@ def test_records_of_an_unknown_kind_are_refused(log: SharedLog, disk: SimDisk) -
 
 
 def test_entries_that_were_not_moved_are_missed(log: SharedLog, disk: SimDisk) -> None:
-    """A hole in a group's log is never passed over."""
+    """A gap in a group's log is refused."""
     write(log, append(1, 1, 2))
     log._index.apply = lambda *_args, **_kwargs: None  # type: ignore[method-assign]
     log.write([append(1, 5, 6)])
@@ -286,7 +286,7 @@ def test_entries_that_were_not_moved_are_missed(log: SharedLog, disk: SimDisk) -
 
 
 def test_a_replica_never_comes_after_its_successor() -> None:
-    """Records that say so contradict each other."""
+    """Records of a lower replica id after a higher one are refused."""
     replay = Replay()
     replay.apply([Created(1, 4, 0), Destroyed(1, 4)], 1)
     with pytest.raises(ContradictionError, match="replica 3 of group 1 follows one of replica 4"):
@@ -294,7 +294,7 @@ def test_a_replica_never_comes_after_its_successor() -> None:
 
 
 def test_copies_fill_the_place_of_what_they_copy() -> None:
-    """Whether the originals are still there, in part, or not at all, before or after what follows them."""
+    """Copies replay correctly whether their originals are present, partly present or gone."""
     original = [append(1, 1, 4), append(1, 5, 8)]
     for kept in ([], original[:1], original[1:], original):
         for first in range(1, 9):

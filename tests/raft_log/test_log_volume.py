@@ -1,4 +1,4 @@
-"""A log is opened by the store it belongs to, or refused by name."""
+"""A log is opened only by the store it belongs to."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def rewrite(disk: SimDisk, name: str, data: bytes) -> None:
 
 
 def test_a_new_log_gets_an_id_and_keeps_it() -> None:
-    """One of its own, or the one it is given."""
+    """A new log gets a new volume id, or the given one."""
     disk = SimDisk()
     first = SharedLog.open(disk)[1].volume
     assert SharedLog.open(disk)[1].volume == first
@@ -38,7 +38,7 @@ def test_a_new_log_gets_an_id_and_keeps_it() -> None:
 
 
 def test_the_log_of_another_volume_is_refused() -> None:
-    """By both names."""
+    """The error names both volumes."""
     disk = SimDisk()
     open_log(disk)
     with pytest.raises(WrongVolumeError, match=f"{VOLUME}.*{OTHER}"):
@@ -46,7 +46,7 @@ def test_the_log_of_another_volume_is_refused() -> None:
 
 
 def test_a_file_of_another_volume_is_refused() -> None:
-    """By its name: somebody mixed two directories."""
+    """A file of another volume's log is refused by name."""
     disk, other = SimDisk(), SimDisk()
     open_log(disk)
     log, _ = SharedLog.open(other, volume=OTHER)
@@ -57,7 +57,7 @@ def test_a_file_of_another_volume_is_refused() -> None:
 
 
 def test_a_newer_format_is_refused() -> None:
-    """Wherever it shows first, whatever else that format says."""
+    """A newer format is refused in the volume file and in segments."""
     disk = SimDisk()
     log, _ = open_log(disk)
     rewrite(disk, VOLUME_FILE, b'{"format": 3, "name": "something new"}')
@@ -72,7 +72,7 @@ def test_a_newer_format_is_refused() -> None:
 
 
 def test_a_log_that_is_closed_to_the_first_release_is_opened(tmp_path: Path) -> None:
-    """It is the same volume, in a format that the first release refuses."""
+    """The volume keeps its id, in a format that the first release refuses."""
     log, before = SharedLog.open(FileDisk(tmp_path))
     close_to_first_release(tmp_path, before.volume)
     log.close()
@@ -89,7 +89,7 @@ def newer_header(header: bytes) -> bytes:
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b'{"format": 1}', b'{"format": 1, "volume": "x"}', b"\xff\0"])
 def test_an_unreadable_identity_is_refused(text: bytes) -> None:
-    """Never taken for a new volume."""
+    """An unreadable volume file is refused, not replaced by a new volume."""
     disk = SimDisk()
     open_log(disk)
     rewrite(disk, VOLUME_FILE, text)
@@ -98,7 +98,7 @@ def test_an_unreadable_identity_is_refused(text: bytes) -> None:
 
 
 def test_segments_without_identity_are_refused() -> None:
-    """Never taken for a new volume either."""
+    """Segments without a volume file are refused, not treated as a new volume."""
     disk = SimDisk()
     log, _ = open_log(disk)
     write(log, Created(1, 1, 0))
@@ -108,7 +108,7 @@ def test_segments_without_identity_are_refused() -> None:
 
 
 def test_creation_survives_every_crash() -> None:
-    """Whenever it comes, the next start makes or finds the log."""
+    """After a crash at any time of its creation, the next start creates or finds the log."""
     for stop in range(7):
         for seed in range(8):
             disk = SimDisk()
@@ -120,7 +120,7 @@ def test_creation_survives_every_crash() -> None:
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
-    """A second one is refused while the first has the directory."""
+    """A second process is refused while the first holds the directory."""
     disk = FileDisk(tmp_path)
     with pytest.raises(LogInUseError, match="another process has this log open"):
         FileDisk(tmp_path)

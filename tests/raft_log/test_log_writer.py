@@ -1,4 +1,4 @@
-"""The log behind an event loop."""
+"""The log writer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SETTINGS = LogSettings(segment_bytes=SEGMENT, round_bytes=4 << 10)
 
 
 class Sidecar:
-    """A writer, and what it said."""
+    """A writer, and its callbacks' calls."""
 
     def __init__(self, disk: SimDisk, *, quick_seconds: float = 0.0) -> None:
         self.disk = disk
@@ -40,20 +40,20 @@ class Sidecar:
         self.writer.start()
 
     async def settle(self) -> None:
-        """Let the writer find out how quick the disk is."""
+        """Let the writer measure the disk's speed."""
         for revision in range(20):
             await self.writer.write(Metastore(1, revision))
         await self.rest()
 
     async def rest(self) -> None:
-        """Wait until the thread has nothing to do."""
+        """Wait until the thread is idle."""
         async with asyncio.timeout(20):
-            while not self.writer.idle:  # noqa: ASYNC110 - a thread tells nobody
+            while not self.writer.idle:  # noqa: ASYNC110 - a thread cannot notify the loop here
                 await asyncio.sleep(0)
 
 
 class SlowDisk(SimDisk):
-    """Syncs only when it is let."""
+    """A disk that syncs only when allowed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ async def sidecar(disk: SimDisk, request: pytest.FixtureRequest) -> AsyncIterato
 
 
 async def test_written_is_durable(sidecar: Sidecar, disk: SimDisk) -> None:
-    """And closing lets go of the log when all of it is written."""
+    """Callbacks run when records are durable, and closing writes everything first."""
     writer = sidecar.writer
     await writer.write(Created(1, 1, 0), append(1, 1, 3), Metastore(1, 2))
     writer.submit(append(1, 4, 5))
@@ -92,7 +92,7 @@ async def test_written_is_durable(sidecar: Sidecar, disk: SimDisk) -> None:
 
 
 async def test_what_arrives_during_a_sync_shares_the_next_one() -> None:
-    """A thousand records of a hundred groups cost two rounds."""
+    """A thousand records of a hundred groups take two rounds."""
     disk = SlowDisk()
     disk.let.set()
     sidecar = Sidecar(disk)
@@ -116,7 +116,7 @@ async def test_what_arrives_during_a_sync_shares_the_next_one() -> None:
 
 
 async def test_a_bad_record_is_refused_at_once(sidecar: Sidecar) -> None:
-    """The caller hears of it where it made the mistake, and the log goes on."""
+    """An invalid record raises at `submit`, and the log continues."""
     await sidecar.writer.write(Created(1, 1, 0))
     with pytest.raises(RecordRefusedError, match="entry 7 does not fit"):
         sidecar.writer.submit(append(1, 7, 7))
@@ -124,7 +124,7 @@ async def test_a_bad_record_is_refused_at_once(sidecar: Sidecar) -> None:
 
 
 async def test_a_full_disk_is_waited_for(sidecar: Sidecar, disk: SimDisk) -> None:
-    """Entries wait unacknowledged, votes go on, and all is written when there is room."""
+    """On a full disk entries wait unacknowledged, votes are written, and everything is written later."""
     writer = sidecar.writer
     await writer.write(Created(1, 1, 0), Created(2, 1, 0))
     disk.capacity = 8 * SEGMENT
@@ -146,7 +146,7 @@ async def test_a_full_disk_is_waited_for(sidecar: Sidecar, disk: SimDisk) -> Non
 
 
 async def test_compaction_ends_a_full_disk(sidecar: Sidecar, disk: SimDisk) -> None:
-    """Nobody has to bring space from outside when the log itself holds what is not needed."""
+    """Compaction alone can end a full disk."""
     writer = sidecar.writer
     await writer.write(Created(1, 1, 0), Created(2, 1, 0))
     disk.capacity = 7 * SEGMENT
@@ -167,7 +167,7 @@ async def test_compaction_ends_a_full_disk(sidecar: Sidecar, disk: SimDisk) -> N
 
 
 async def test_closing_a_full_log_does_not_wait(sidecar: Sidecar, disk: SimDisk) -> None:
-    """What was never acknowledged may be lost."""
+    """Closing on a full disk drops only unacknowledged records."""
     writer = sidecar.writer
     await writer.write(Created(1, 1, 0))
     disk.capacity = disk.used()
@@ -180,7 +180,7 @@ async def test_closing_a_full_log_does_not_wait(sidecar: Sidecar, disk: SimDisk)
 
 
 async def test_the_end_of_a_replica_overtakes_what_waits(sidecar: Sidecar, disk: SimDisk) -> None:
-    """Whoever waits for it is told so."""
+    """A waiting `write` raises when its replica is destroyed."""
     writer = sidecar.writer
     await writer.write(Created(1, 1, 0))
     disk.capacity = disk.used()
@@ -194,7 +194,7 @@ async def test_the_end_of_a_replica_overtakes_what_waits(sidecar: Sidecar, disk:
 
 
 async def test_a_failed_disk_ends_everything(sidecar: Sidecar, disk: SimDisk) -> None:
-    """Whoever waits, and whoever comes later, gets the same error; it is reported once."""
+    """Waiting and later callers get the same error, and `on_failed` is called once."""
     writer = sidecar.writer
     await writer.write(Created(1, 1, 0))
 
@@ -212,8 +212,8 @@ async def test_a_failed_disk_ends_everything(sidecar: Sidecar, disk: SimDisk) ->
     await writer.close()
 
 
-async def test_a_quick_disk_is_written_to_at_once(disk: SimDisk) -> None:
-    """On the loop, without a turn of it; but by the thread where much is handed in."""
+async def test_a_quick_disk_is_written_inline(disk: SimDisk) -> None:
+    """On a fast disk small rounds are written on the loop, large ones by the thread."""
     sidecar = Sidecar(disk, quick_seconds=60.0)
     await sidecar.settle()
     writer, done = sidecar.writer, list[int]()
@@ -233,8 +233,8 @@ async def test_a_quick_disk_is_written_to_at_once(disk: SimDisk) -> None:
     assert indexes(open_log(disk, SETTINGS)[1], 1) == [1, 2, 3]
 
 
-async def test_nothing_is_overtaken_by_what_is_written_at_once(disk: SimDisk) -> None:
-    """While the thread has yet to tell that something is durable, what follows goes by the thread, too."""
+async def test_nothing_is_overtaken_by_inline_rounds(disk: SimDisk) -> None:
+    """While the thread's completions are outstanding, further rounds go to the thread."""
     sidecar = Sidecar(disk, quick_seconds=60.0)
     await sidecar.settle()
     writer, done = sidecar.writer, list[int]()
@@ -244,7 +244,7 @@ async def test_nothing_is_overtaken_by_what_is_written_at_once(disk: SimDisk) ->
     disk.before = lambda operation, _name: synced.set() if operation == "sync" else None
     writer.submit(append(1, 1, 1, size=100_000), lambda: done.append(1))
     writer.flush()
-    # The loop does not turn meanwhile, so it is not told.
+    # The loop does not run in between, so it receives no callback.
     assert synced.wait(10)
     writer.submit(append(1, 2, 2), lambda: done.append(2))
     writer.flush()
@@ -254,37 +254,37 @@ async def test_nothing_is_overtaken_by_what_is_written_at_once(disk: SimDisk) ->
 
 
 async def test_thread_and_loop_never_write_at_the_same_time(disk: SimDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once the thread was given something to do, the loop leaves the log to it, also before the thread has noticed."""
+    """Once the thread has work, the loop does not touch the log, even before the thread wakes."""
     sidecar = Sidecar(disk, quick_seconds=60.0)
     await sidecar.settle()
-    writer, loops, meanwhile = sidecar.writer, threading.current_thread(), threading.Event()
-    tidied: list[threading.Thread] = []
+    writer, loops, maintained = sidecar.writer, threading.current_thread(), threading.Event()
+    maintainers: list[threading.Thread] = []
 
     def maintain() -> bool:
-        tidied.append(threading.current_thread())
-        meanwhile.set()
+        maintainers.append(threading.current_thread())
+        maintained.set()
         return False
 
     def before(operation: str, _name: str) -> None:
         if operation == "sync" and threading.current_thread() is loops:
-            assert not meanwhile.wait(0.05)
+            assert not maintained.wait(0.05)
 
     monkeypatch.setattr(SharedLog, "needs_maintenance", True)
     monkeypatch.setattr(sidecar.log, "maintain", maintain)
     disk.before = before
     for revision in range(20):
-        meanwhile.clear()
+        maintained.clear()
         for number in range(5):
             writer.submit(Metastore(2 + number, revision))
             writer.flush()
         await sidecar.rest()
     await writer.close()
     assert sidecar.failed.empty()
-    assert tidied
+    assert maintainers
 
 
 async def test_a_slow_disk_is_left_to_the_thread(disk: SimDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loop is held up by a few slow rounds, not by many."""
+    """Only a few slow rounds block the loop."""
     sidecar = Sidecar(disk, quick_seconds=0.001)
     clock = Clock()
     monkeypatch.setattr(log_writer, "time", clock)
@@ -302,7 +302,7 @@ async def test_a_slow_disk_is_left_to_the_thread(disk: SimDisk, monkeypatch: pyt
 
 
 async def test_one_very_slow_round_is_enough(disk: SimDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that begins to hang holds up the loop once."""
+    """A disk that begins to stall blocks the loop once."""
     sidecar = Sidecar(disk, quick_seconds=0.001)
     clock = Clock()
     monkeypatch.setattr(log_writer, "time", clock)
@@ -312,14 +312,14 @@ async def test_one_very_slow_round_is_enough(disk: SimDisk, monkeypatch: pytest.
     for revision in range(5):
         writer.submit(Metastore(2, revision), lambda revision=revision: inline.append(revision))  # type: ignore[misc]
         writer.flush()
-        told = list(inline)
+        seen = list(inline)
         await sidecar.rest()
-        assert told == [0, *range(1, revision)] if revision else told == [0]
+        assert seen == [0, *range(1, revision)] if revision else seen == [0]
     await writer.close()
 
 
 class Clock:
-    """A clock by which everything takes equally long."""
+    """A clock that advances equally at each call."""
 
     def __init__(self) -> None:
         self.now = self.step = 0.0
@@ -330,7 +330,7 @@ class Clock:
 
 
 async def test_a_bug_ends_everything_too(sidecar: Sidecar, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A writer that dies silently would leave everybody waiting."""
+    """A bug in the writer fails the log instead of leaving callers waiting."""
     monkeypatch.setattr(sidecar.log, "write", lambda _records: 1 // 0)
     with pytest.raises(LogFailedError, match="ZeroDivisionError"):
         await sidecar.writer.write(Created(1, 1, 0))

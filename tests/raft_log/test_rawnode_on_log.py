@@ -1,4 +1,4 @@
-"""A raft node on the log: what it hands out is written, and what is recovered starts it again."""
+"""A raft node on the shared log, restarted from what the log recovers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GROUP, REPLICA = 7, 1
 
 
 class Host:
-    """A group of one on a disk; its state machine remembers everything it was given."""
+    """A group of one on a disk; its state machine records all entries."""
 
     def __init__(self, disk: SimDisk, applied: list[Entry]) -> None:
         self.log, found = open_log(disk)
@@ -38,7 +38,7 @@ class Host:
         self.work()
 
     def work(self) -> None:
-        """Do what the node wants done until it wants nothing."""
+        """Process the node's `ready` until it has no work."""
         while True:
             out = self.node.ready()
             if out.append is None and not out.apply:
@@ -57,7 +57,7 @@ class Host:
 
 
 def test_a_group_lives_through_crashes() -> None:
-    """Every proposal that was applied is applied once, in order, over many lives, compacted now and then."""
+    """Over many restarts and compactions, every applied proposal is applied once and in order."""
     disk, rng = SimDisk(), Random(3)
     applied: list[Entry] = []
     for life in range(40):

@@ -1,4 +1,4 @@
-"""Who goes into the next round."""
+"""The choice of records for the next round."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def shown(draft: Draft) -> list[tuple[int, str, list[int]]]:
 
 
 def test_everything_small_goes_at_once(rounds: Rounds) -> None:
-    """In the order it came."""
+    """Small records form one round in the order of submission."""
     submissions = add(
         rounds, Created(1, 1, 0), append(1, 1, 2), Metastore(1, 1), append(2, 5, 5), state(1, HardState())
     )
@@ -50,7 +50,7 @@ def test_everything_small_goes_at_once(rounds: Rounds) -> None:
 
 
 def test_a_large_append_does_not_hold_up_the_others(rounds: Rounds) -> None:
-    """It goes on by its share, and whoever came after it goes with its first piece."""
+    """A large append is written by shares; later records go along with its first piece."""
     large, *small = add(rounds, append(1, 1, 100, size=1000), *[append(group, 1, 1) for group in range(2, 30)])
     draft = rounds.draft(urgent=False)
     assert shown(draft)[0] == (1, "Append", [1])
@@ -60,7 +60,7 @@ def test_a_large_append_does_not_hold_up_the_others(rounds: Rounds) -> None:
 
 
 def test_alone_a_large_append_has_the_whole_round(rounds: Rounds) -> None:
-    """Its pieces follow each other without a gap, the snapshot with the first of them, the hard state with the last."""
+    """Pieces are consecutive; the first has the snapshot and the last the hard state."""
     record = append(1, 1, 40, size=1000)
     (large,) = add(rounds, Append(1, 1, 0, installed(1, 0).snapshot, record.entries, HardState(5, 1, 0)))
     pieces = []
@@ -78,19 +78,19 @@ def test_alone_a_large_append_has_the_whole_round(rounds: Rounds) -> None:
 
 
 def test_a_group_keeps_its_order(rounds: Rounds) -> None:
-    """What follows a large append of the same group waits for its last piece."""
+    """Records after a large append of the same group wait for its last piece."""
     add(rounds, append(1, 1, 30, size=1000), state(1, HardState(2, 0, 0)), append(2, 1, 1))
     assert [group for group, _, _ in shown(rounds.draft(urgent=False))] == [1, 2]
 
 
 def test_an_entry_larger_than_a_round_goes_alone(rounds: Rounds) -> None:
-    """There is no smaller piece of it."""
+    """A single large entry is one piece."""
     add(rounds, append(1, 1, 2, size=3 * LIMIT))
     assert shown(rounds.draft(urgent=False)) == [(1, "Append", [1])]
 
 
 def test_rounds_are_bounded(rounds: Rounds) -> None:
-    """However many wait, and in time all of them go."""
+    """Rounds stay small however many records wait, and all are written eventually."""
     add(rounds, *[append(group, 1, 1, size=900) for group in range(100)])
     seen: list[int] = []
     while len(rounds):
@@ -102,7 +102,7 @@ def test_rounds_are_bounded(rounds: Rounds) -> None:
 
 
 def test_without_room_entries_wait(rounds: Rounds) -> None:
-    """And what comes after them in their group, a compaction apart."""
+    """On a full disk entries wait, and so do later records of their group except compactions."""
     add(
         rounds,
         append(1, 5, 5),
@@ -124,7 +124,7 @@ def test_without_room_entries_wait(rounds: Rounds) -> None:
 
 
 def test_the_end_of_a_replica_drops_what_waits_for_it(rounds: Rounds) -> None:
-    """Of the same group only, and not an earlier end."""
+    """Destroying a replica drops waiting records of its group only, but no earlier destruction."""
     first, *gone = add(rounds, Destroyed(1, 1), Created(1, 2, 0), append(1, 1, 1, replica=2))
     (other,) = add(rounds, append(2, 1, 1))
     last = Submission(Destroyed(1, 2))
@@ -135,13 +135,13 @@ def test_the_end_of_a_replica_drops_what_waits_for_it(rounds: Rounds) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_any_schedule_ends_in_the_same_state(seed: int) -> None:
-    """However records are cut and delayed, also by phases without room, the log says the same in the end."""
+    """However records are split and delayed, the log's final contents are the same."""
     rng = Random(seed)
     writer, model, rounds = Writer(rng, payload=400), Model(), Rounds(1000)
     for _ in range(300):
         record = writer.draw()
         if isinstance(record, Compacted):
-            # It speaks of what is durable.
+            # It refers to durable entries.
             flush(rounds, model, urgent=False)
         for gone in rounds.add(Submission(record)):
             if isinstance(gone.record, Created):

@@ -1,4 +1,4 @@
-"""Disk use is bounded by what is live, whoever keeps it alive."""
+"""Garbage collection bounds disk use by the live bytes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def bound(live: int) -> float:
 
 
 def steady(log: SharedLog, group: int, *, rounds: int, disk: SimDisk, first: int = 1, keep: int = 5) -> None:
-    """Append and compact, watching the disk."""
+    """Append and compact, and return the disk's peak use."""
     for index in range(first, first + rounds):
         write(log, append(group, index, index, size=300))
         if index > keep:
@@ -44,14 +44,14 @@ def log(disk: SimDisk) -> SharedLog:
 
 
 def test_steady_writes(log: SharedLog, disk: SimDisk) -> None:
-    """A group that compacts as it goes needs a handful of segments for ever."""
+    """A group that compacts regularly needs a few segments only."""
     write(log, Created(1, 1, 0))
     steady(log, 1, rounds=1500, disk=disk)
     assert disk.written > 8 * disk.used()
 
 
-def test_a_log_that_breathes_uses_its_files_again(log: SharedLog, disk: SimDisk) -> None:
-    """Growing by some segments and shrinking again, it makes no file anew, for each would be written twice."""
+def test_a_log_that_grows_and_shrinks_reuses_its_files(log: SharedLog, disk: SimDisk) -> None:
+    """A log that grows and shrinks by a few segments reuses its files."""
 
     def breathe(first: int) -> None:
         for index in range(first, first + 100):
@@ -73,7 +73,7 @@ def test_a_log_that_breathes_uses_its_files_again(log: SharedLog, disk: SimDisk)
 
 
 def test_idle_groups_do_not_pin_segments(log: SharedLog, disk: SimDisk) -> None:
-    """What they keep is copied forward, and everything of it is there at the end."""
+    """Live records of idle groups are copied forward, and none is lost."""
     model = Model()
     idle: list[Record] = [
         record
@@ -97,7 +97,7 @@ def test_idle_groups_do_not_pin_segments(log: SharedLog, disk: SimDisk) -> None:
 
 
 def test_long_lived_bytes_cost_about_one_copy_per_byte_written(log: SharedLog, disk: SimDisk) -> None:
-    """Much that is live, and steady writes: the copying stays in proportion."""
+    """With many live bytes and steady writes, copying stays proportional."""
     write(log, Created(1, 1, 0), Created(2, 1, 0))
     for index in range(1, 400):
         write(log, append(2, index, index, size=500))
@@ -110,7 +110,7 @@ def test_long_lived_bytes_cost_about_one_copy_per_byte_written(log: SharedLog, d
 
 
 def test_files_are_given_back(log: SharedLog, disk: SimDisk) -> None:
-    """A log that was long becomes short when what it kept is gone, without further writes."""
+    """A long log shrinks without further writes once its records are dead."""
     for group in range(1, 30):
         write(log, Created(group, 1, 0))
         for index in range(1, 30):
@@ -126,7 +126,7 @@ def test_files_are_given_back(log: SharedLog, disk: SimDisk) -> None:
 
 
 def test_dead_segments_are_freed_unread(log: SharedLog, disk: SimDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is read back where nothing is live."""
+    """Rounds without live records are not read back."""
     write(log, Created(1, 1, 0))
     reads: list[str] = []
     original = disk.read
@@ -138,12 +138,12 @@ def test_dead_segments_are_freed_unread(log: SharedLog, disk: SimDisk, monkeypat
     monkeypatch.setattr(disk, "read", read)
     for index in range(1, 600):
         write(log, append(1, index, index, size=300), state(1, HardState(index, 0, 0)), compacted(1, index))
-    # The record that names the replica is what every turn of the log has to copy.
+    # Only the record that creates the replica is copied on every pass over the log.
     assert len(reads) < log.stats().rounds / 20
 
 
 def test_live_bytes_are_found_again(disk: SimDisk) -> None:
-    """After a restart the index counts about the same, and every round that is live still is."""
+    """After a restart the index has about the same counts and the same live rounds."""
     log, _ = open_log(disk, SETTINGS)
     writer = Writer(Random(2), groups=6)
     for _ in range(300):
@@ -155,8 +155,8 @@ def test_live_bytes_are_found_again(disk: SimDisk) -> None:
         assert [bool(one.live_in(round_)) for round_ in rounds] == [bool(other.live_in(round_)) for round_ in rounds]
 
 
-def test_no_live_bytes_remain_of_nothing(log: SharedLog) -> None:
-    """What is added is taken away again, to the byte."""
+def test_live_bytes_are_subtracted_exactly(log: SharedLog) -> None:
+    """All counted bytes are subtracted again."""
     rng = Random(4)
     writer = Writer(rng, groups=5)
     for _ in range(400):
@@ -171,7 +171,7 @@ def test_no_live_bytes_remain_of_nothing(log: SharedLog) -> None:
 
 
 def collect_all(log: SharedLog, disk: SimDisk, *, first: int = 1) -> None:
-    """Append to another group until every segment that is in use now is freed."""
+    """Append to another group until every present segment is freed."""
     newest = log._index.segments[-1].number
     steady(log, 9, rounds=800, disk=disk, first=first, keep=0)
     assert log._index.segments[0].number > newest
@@ -215,7 +215,7 @@ def test_copies_that_their_own_round_truncates_stay_dead(disk: SimDisk) -> None:
 def test_a_collector_that_errs_writes_nothing(
     log: SharedLog, disk: SimDisk, monkeypatch: pytest.MonkeyPatch, ranges: list[tuple[int, int]], reason: str
 ) -> None:
-    """It says what is wrong with its copies, and the disk holds what it held."""
+    """A wrong copy fails the log, and nothing is written."""
     write(log, Created(1, 1, 0), Created(9, 1, 0), append(1, 1, 4))
     write(log, append(1, 5, 20), append(1, 3, 3, term=2))
     monkeypatch.setattr(Extents, "inside", lambda _self, first, _last, *, round_: ranges if first == 5 else [])
@@ -230,7 +230,7 @@ def test_a_collector_that_errs_writes_nothing(
 
 
 def test_damage_found_while_collecting_is_final(log: SharedLog, disk: SimDisk) -> None:
-    """The log names the place and stops, instead of copying what it cannot read."""
+    """The log fails with the damaged round's place instead of copying it."""
     write(log, Created(1, 1, 0), Created(2, 1, 0, b"idle"))
     name = log._index.segments[0].name
     disk.flip(name, HEADER_BYTES + 50, 3)

@@ -1,4 +1,4 @@
-"""The walk finds nothing in the log as it is, and every known bug once it is put back."""
+"""The walk passes on the log, and detects every known bug that is injected."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MUTATIONS = [
 
 @pytest.mark.parametrize("first", range(1, 101, 10))
 def test_seeds(first: int) -> None:
-    """Whatever fails between any two steps: what was acknowledged is there, and nothing else."""
+    """Under any faults, exactly the acknowledged records are there."""
     for seed in range(first, first + 10):
         run(seed)
 
@@ -38,7 +38,7 @@ def test_same_seed_does_the_same_again() -> None:
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
 def test_walk_finds_known_bugs(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of the first hundred seeds fails once a rule of the log is broken."""
+    """With a rule of the log broken, one of the first hundred seeds fails."""
     mutation(monkeypatch)
     assert any(_fails(seed) for seed in range(1, TRIES + 1))
 
@@ -52,7 +52,7 @@ def _fails(seed: int) -> bool:
 
 
 def test_failing_seeds_are_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """A failure costs its seed and no other; the line says how to run it again."""
+    """A failure affects only its seed; its line has the command to repeat it."""
     errors = {5: AssertionError("another state"), 6: KeyError("nobody"), 7: None}
 
     def fake(seed: int) -> Outcome:

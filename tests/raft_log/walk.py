@@ -39,7 +39,7 @@ UNBOUNDED = 1 << 40
 
 
 class Mix(Struct, frozen=True):
-    """What a seed does, in chances per step, and the log it does it to."""
+    """A seed's probabilities per step, and its log's settings."""
 
     habits: Habits
     settings: LogSettings
@@ -92,7 +92,7 @@ def draw(seed: int) -> Mix:
 
 
 class Walk:
-    """A log on a simulated disk, what waits to be written to it, and the model of what it has acknowledged."""
+    """A log on a simulated disk, its waiting records, and the model of what it acknowledged."""
 
     def __init__(self, seed: int) -> None:
         self.mix = draw(seed)
@@ -101,7 +101,7 @@ class Walk:
         self.writer = Writer(self.rng, habits=self.mix.habits)
         self.rounds = Rounds(self.mix.settings.round_bytes)
         self.durable = Model()
-        self.attempts: list[list[Record]] = []  # rounds that may be on the disk since the last one that surely is
+        self.attempts: list[list[Record]] = []  # rounds after the last durable one that may be on the disk
         self.full = False
         self.events: Counter[str] = Counter()
         self.moved = 0
@@ -115,7 +115,7 @@ class Walk:
     # Steps
 
     def step(self) -> None:
-        """Do anything."""
+        """Take one random step."""
         rng, mix = self.rng, self.mix
         try:
             self._choose_faults()
@@ -151,7 +151,7 @@ class Walk:
             disk.capacity = rng.choice((UNBOUNDED, disk.used() + more))
 
     def submit(self) -> None:
-        """Hand in records, which then wait for a round."""
+        """Submit records, which then wait for a round."""
         count = self.rng.choice(self.mix.together) if len(self.rounds) < BACKLOG else 0
         for _ in range(count):
             record = self.writer.draw(self.durable)
@@ -160,7 +160,7 @@ class Walk:
             self.events["record"] += 1
 
     def write(self) -> bool:
-        """Write the next round; whether there was one and it is durable."""
+        """Write the next round; returns whether there was one and it is durable."""
         draft = self.rounds.draft(urgent=self.full)
         if not draft:
             return False
@@ -180,7 +180,7 @@ class Walk:
         return True
 
     def maintain(self) -> bool:
-        """Collect, or prepare files; whether there is more to do."""
+        """Collect or prepare files; returns whether there is more to do."""
         before = self.log.stats().rounds
         more = self.log.maintain()
         if self.log.stats().rounds > before:
@@ -191,7 +191,7 @@ class Walk:
     # Faults
 
     def _crash(self) -> None:
-        """Lose the power, perhaps several times, also in the middle of the recovery."""
+        """Fail the power, possibly several times and during recovery."""
         self.events["crash"] += 1
         self.disk.crash(self.rng)
         while self.rng.random() < 0.4:
@@ -204,7 +204,7 @@ class Walk:
         self._begin()
 
     def _fail(self, failure: LogFailedError) -> None:
-        """End the process after the disk failed; any other reason to fail is a bug."""
+        """Stop the process after a disk failure; any other failure is a bug."""
         if not isinstance(failure.__cause__, OSError):
             raise failure
         self.events["failure"] += 1
@@ -216,7 +216,7 @@ class Walk:
             self._begin()
 
     def _begin(self) -> None:
-        """Start a process on what the disk holds; what was not written is lost."""
+        """Start a process on the disk; unwritten records are lost."""
         self.moved += self.log.stats().moved_bytes
         self.log, found = self._open(self.disk)
         self.durable = self._known(found)
@@ -228,26 +228,26 @@ class Walk:
     # Checks
 
     def _known(self, found: Recovered) -> Model:
-        """Return the state that was recovered: the acknowledged one, or the one after the round under way."""
+        """Return the recovered state: the acknowledged one, or the one after the round in progress."""
         recovered = from_recovered(found)
         if recovered != self.durable:
             assert any(recovered == self.durable.after(records) for records in self.attempts), "another state recovered"
         return recovered
 
     def check(self) -> None:
-        """Recover a clone of the disk, as if the process ended now, or the power."""
+        """Recover a clone of the disk, as if the process or the power failed now."""
         twin = self.disk.clone()
         if self.rng.random() < 0.5:
             twin.crash(self.rng)
         log, found = self._open(twin)
         if self._known(found) == self.durable and not self.attempts:
             _compare(self.log._index, log._index)
-        # Nothing else appears later: what was read is what the next crash leaves.
+        # Nothing else may appear later: the next crash leaves what was read.
         twin.crash(self.rng)
         assert from_recovered(self._open(twin)[1]) == from_recovered(found), "a second recovery found another state"
 
     def end(self) -> None:
-        """With a disk that works, everything that was submitted becomes durable."""
+        """On a working disk, everything submitted becomes durable."""
         self.disk.before = lambda _operation, _name: None
         self.disk.capacity, self.full = UNBOUNDED, False
         while len(self.rounds):
@@ -268,7 +268,7 @@ def _failing(operation: str, code: int) -> Callable[[str, str], None]:
 
 
 def _compare(running: Index, rebuilt: Index) -> None:
-    """Let both say the same of where everything is, and of which rounds are live."""
+    """Check that both indexes agree on all places and live rounds."""
     assert _places(running) == _places(rebuilt), "the index of the running log is not that of its disk"
     lives = [
         {round_ for segment in index.segments for round_ in range(segment.first_round, segment.next_round)
@@ -295,7 +295,7 @@ def _places(index: Index) -> dict[str, object]:
 
 
 class Outcome(Struct, frozen=True):
-    """What a seed did."""
+    """Statistics of a seed's run."""
 
     seed: int
     events: dict[str, int]
@@ -303,7 +303,7 @@ class Outcome(Struct, frozen=True):
 
 
 def run(seed: int, *, steps: int = STEPS) -> Outcome:
-    """Walk with a seed; raises if anything is not as it must be."""
+    """Walk with a seed; raises if a check fails."""
     walk = Walk(seed)
     for _ in range(steps):
         walk.step()
