@@ -1,4 +1,4 @@
-"""A small story: ten quiet seconds, then ten in which replicas move and a store dies."""
+"""A short recording: ten quiet seconds, then ten in which replicas move and a store dies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the demo holds to be true in the end."""
+"""The demo's final checks."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def wrong(**other: Any) -> list[str]:
     return [verdict.what for verdict in verdicts(**GOOD | other) if not verdict.holds]
 
 
-def test_all_is_well() -> None:
-    """Nothing is wrong where nothing is."""
+def test_all_checks_pass() -> None:
+    """All checks pass for a correct run."""
     assert wrong() == []
 
 
@@ -47,12 +47,12 @@ def test_all_is_well() -> None:
         ({"drained": {"b": 2}}, "b held no replica after its drain"),
     ],
 )
-def test_each_thing_that_can_be_wrong(other: dict[str, Any], what: str) -> None:
-    """Is found, and nothing else is."""
+def test_each_failed_check(other: dict[str, Any], what: str) -> None:
+    """Each deviation fails exactly one check."""
     assert wrong(**other) == [what]
 
 
 def test_difference_is_named() -> None:
-    """With what was found and what was expected."""
+    """The detail has the found and the expected value."""
     found = verdicts(**GOOD | {"found": msgspec.structs.replace(SEEN, rows=99)})
     assert found[0].detail == "found 99, expected 100"

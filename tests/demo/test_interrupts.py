@@ -1,4 +1,4 @@
-"""Ctrl-C at any moment."""
+"""Ctrl-C and SIGTERM."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def _signals() -> Iterator[None]:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_interrupts_once(number: signal.Signals) -> None:
-    """The second one does not disturb what cleans up."""
+    """A second signal does not interrupt the clean-up."""
     with pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), number)
     os.kill(os.getpid(), number)
 
 
-def test_it_waits_until_something_is_known() -> None:
-    """What was begun is finished, and then the interrupt comes."""
+def test_deferred_interrupts() -> None:
+    """A deferred signal interrupts at the end of the block."""
     done = []
 
     def begin() -> None:
@@ -45,14 +45,14 @@ def test_it_waits_until_something_is_known() -> None:
     assert done == ["inside", "outside"]
 
 
-def test_nothing_comes_of_nothing() -> None:
+def test_no_signal_no_interrupt() -> None:
     """Without a signal nothing happens."""
     with deferred_interrupts():
         pass
 
 
-def test_py4j_says_nothing_of_it(caplog: pytest.LogCaptureFixture) -> None:
-    """Neither by its own logger nor by the root's, as it does while a command is under way; others are heard."""
+def test_py4j_is_silent(caplog: pytest.LogCaptureFixture) -> None:
+    """Interrupts are not logged by Py4J's logger or the root logger; other errors are."""
     root, filters = logging.getLogger(), list(logging.getLogger().filters)
     silence_py4j()
     try:

@@ -1,4 +1,4 @@
-"""The ledger of what was acknowledged."""
+"""The ledger of acknowledged rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from demo.load import Ledger
 
 
 def test_a_read_must_show_what_was_acknowledged_before_it() -> None:
-    """Newer is fine; older, or nothing at all, is stale."""
+    """A newer version is fine; an older one or none is stale."""
     ledger = Ledger()
     ledger.acknowledged([{"id": 1, "version": 5}])
     before = ledger.some_row(Random(1))
@@ -22,7 +22,7 @@ def test_a_read_must_show_what_was_acknowledged_before_it() -> None:
 
 
 def test_rows_as_they_were_written_last() -> None:
-    """Every row once; what was given up is unsure, whatever else is known of it."""
+    """Every row appears once; rows of failed writes are unsure."""
     ledger = Ledger()
     assert ledger.some_row(Random(1)) is None
     ledger.acknowledged([{"id": 1, "version": 1}, {"id": 2, "version": 1}])

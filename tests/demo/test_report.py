@@ -1,4 +1,4 @@
-"""The report is one file that needs nothing else, and shows what there is to see."""
+"""The report is one self-contained file with all charts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def pictures(text: str) -> list[ET.Element]:
 
 
 def test_it_loads_nothing() -> None:
-    """No script, no style, no picture and no font comes from anywhere else."""
+    """The page has no external scripts, styles, images or fonts."""
     text = page(facts(GOOD))
     assert "<script" not in text
     assert not re.findall(r"(?:src|href)=|url\(|@import", text)
@@ -26,7 +26,7 @@ def test_it_loads_nothing() -> None:
 
 
 def test_it_shows_leaders_moves_latency_and_bytes() -> None:
-    """Each has its picture, which is well-formed, with a line for each store or figure."""
+    """Each chart is well-formed, with a line for each store or value."""
     text = page(facts(GOOD))
     found = pictures(text)
     lines = [[line.findtext("{*}title") for line in picture.iterfind("{*}polyline")] for picture in found]
@@ -42,8 +42,8 @@ def test_it_shows_leaders_moves_latency_and_bytes() -> None:
     assert "1.0 of 10.0 MiB were wasted on cancelled transfers" in text
 
 
-def test_what_is_wrong_is_said() -> None:
-    """At the top, and where it is; what comes from outside is no markup."""
+def test_failed_checks_are_shown() -> None:
+    """A failed check is shown at the top and in the list, with markup escaped."""
     assert "All checks passed." in page(facts(GOOD))
     text = page(facts(GOOD, BAD))
     assert "Some checks failed" in text
@@ -58,7 +58,7 @@ def places(picture: ET.Element) -> list[tuple[float, float]]:
 
 
 def test_lines_are_where_they_belong() -> None:
-    """Time runs to the right, values upwards; what changes in jumps has no slope."""
+    """Time runs to the right and values upwards; stairs have no slope."""
     points = [(0.0, 0.0), (10.0, 2.0), (20.0, 1.0)]
     [picture] = pictures(chart({"x": points}, STEPS))
     (left, low), (middle, high), (right, half) = places(picture)
@@ -70,22 +70,22 @@ def test_lines_are_where_they_belong() -> None:
     assert places(stairs) == [(left, low), (middle, low), (middle, high), (right, high), (right, half)]
 
 
-def test_small_figures_beside_large_ones() -> None:
-    """On a logarithmic scale, ten times as much is one line higher."""
+def test_logarithmic_scale() -> None:
+    """On a logarithmic scale, each grid line is ten times the one below."""
     [picture] = pictures(chart({"x": [(0.0, 1.0), (10.0, 10.0), (20.0, 100.0)]}, STEPS, log=True))
     (_, low), (_, middle), (_, high) = places(picture)
     assert low - middle == middle - high > 0
 
 
-def test_pictures_begin_with_what_they_show() -> None:
-    """Steps before the first figure are left out; those after it keep their numbers."""
+def test_charts_start_with_their_first_value() -> None:
+    """Steps before the first value are omitted; later ones keep their numbers."""
     [picture] = pictures(chart({"x": [(STEPS[-1].began, 1.0), (STEPS[-1].ended, 2.0)]}, STEPS))
     shown = [group.findtext("{*}text") for group in picture.iterfind("{*}g")]
     assert shown == [str(len(STEPS))]
 
 
-def test_strips_tell_figures_and_for_how_long() -> None:
-    """A rectangle for each stretch in which a figure stays, as wide as it is long."""
+def test_strips_show_runs_of_values() -> None:
+    """A strip has one rectangle for each run of equal values, as wide as the run is long."""
     [picture] = pictures(
         strips({"a": [(0.0, 3.0), (5.0, 3.0), (10.0, 0.0), (15.0, 0.0)]}, [Step("s", 0.0, 20.0, True)])
     )
@@ -98,7 +98,7 @@ def test_strips_tell_figures_and_for_how_long() -> None:
 
 
 def test_nothing_to_draw() -> None:
-    """No samples, no steps, all nothing: a picture all the same."""
+    """Charts without data are still valid."""
     for series, steps in (({}, []), ({"x": []}, STEPS), ({"x": [(1.0, 0.0)]}, [Step("s", 1.0, 1.0, False)])):
         for text in (chart(series, steps), chart(series, steps, log=True), strips(series, steps)):
             [picture] = pictures(text)

@@ -1,4 +1,4 @@
-"""In a pipe the demo prints plain lines."""
+"""Terminal and plain output."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from evenkeel.cli.terminal_output import print_line
 from tests.demo.facts import OPERATIONS, SAMPLES
 
 
-def test_steps_are_noted() -> None:
-    """With when they began and ended; nothing but text is printed."""
+def test_steps_are_recorded() -> None:
+    """Steps are recorded with begin and end; a pipe gets plain text only."""
     output = io.StringIO()
     screen = Screen(Console(file=output), began=time.monotonic())
     with screen.step("Drain a store", disturbs=True):
@@ -30,7 +30,7 @@ def test_steps_are_noted() -> None:
 
 
 def test_terminal_has_colour() -> None:
-    """And a picture that is redrawn."""
+    """A terminal gets colours and a live view."""
     output = io.StringIO()
     screen = Screen(Console(file=output, force_terminal=True), began=time.monotonic())
     screen.watch(lambda: SAMPLES[0], lambda: OPERATIONS)
@@ -41,8 +41,8 @@ def test_terminal_has_colour() -> None:
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_what_verbs_print_is_part_of_the_story(capsys: pytest.CaptureFixture[str], terminal: bool) -> None:
-    """It goes by the screen, and not past it into the middle of the picture."""
+def test_output_of_commands_is_captured(capsys: pytest.CaptureFixture[str], terminal: bool) -> None:
+    """Printed output of commands goes through the screen."""
     output = io.StringIO()
     screen = Screen(Console(file=output, force_terminal=terminal), began=time.monotonic())
     screen.watch(lambda: SAMPLES[0], lambda: OPERATIONS)
@@ -52,8 +52,8 @@ def test_what_verbs_print_is_part_of_the_story(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out == ""
 
 
-def test_present_in_a_few_words() -> None:
-    """What moves, who holds and leads what, and how reads and writes are served."""
+def test_describe() -> None:
+    """The summary has moves, replicas, leaders and latencies."""
     words = list(describe(SAMPLES[1], OPERATIONS))
     assert words == [
         "3 partitions changing",

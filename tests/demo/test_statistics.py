@@ -22,12 +22,12 @@ from tests.demo.facts import OPERATIONS, SAMPLES, STEPS
     ],
 )
 def test_quantiles(values: list[float], share: float, expected: float) -> None:
-    """The smallest value that this share of all does not exceed."""
+    """The quantile is the smallest value that this share of the values does not exceed."""
     assert quantile(values, share) == expected
 
 
 def test_latency_before_and_during() -> None:
-    """Operations count to the step in which they began."""
+    """An operation belongs to the step in which it began."""
     before = latency(within(OPERATIONS, quiet(STEPS, title=QUIET)), "write")
     during = latency(within(OPERATIONS, disturbed(STEPS)), "write")
     assert (before.count, before.p50, before.p99) == (10, 0.010, 0.010)
@@ -36,17 +36,17 @@ def test_latency_before_and_during() -> None:
 
 
 def test_by_second() -> None:
-    """One figure for each second in which there was something."""
+    """Each second with operations has one value."""
     operations = [Operation("read", 0.1, 1.0), Operation("read", 0.9, 3.0), Operation("read", 2.0, 5.0)]
     assert by_second([*operations, Operation("write", 1.0, 9.0)], "read", max) == [(0.5, 3.0), (2.5, 5.0)]
 
 
-def test_counters_that_begin_anew() -> None:
-    """A process that was started again counts from nothing; one that did not answer has not lost what it counted."""
+def test_counters_that_restart() -> None:
+    """A restarted process counts from zero; one without a reading keeps its total."""
     readings = [{"a": 5, "b": 1}, {"a": 7}, {"a": 2, "b": 1}, {"a": 4, "b": 3}]
     assert growth(readings) == [6, 8, 10, 14]
 
 
 def test_moves_done() -> None:
-    """Replicas that went and replicas that came are moves, both."""
+    """Added and removed replicas both count as moves."""
     assert moves_done(SAMPLES) == [(0, 0.0), (12, 2.0), (19, 4.0)]

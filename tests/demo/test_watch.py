@@ -1,4 +1,4 @@
-"""What is counted at each look."""
+"""Samples of the table."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def peers(*stores: str) -> tuple[PeerStatus, ...]:
 
 
 def test_counters() -> None:
-    """By their whole name; what is not there counts nothing."""
+    """Counters match by full name; an absent one is zero."""
     assert counter(METRICS, "evenkeel_raft_snapshot_bytes_total") == 1 << 20
     assert counter(METRICS, "evenkeel_raft_snapshot_bytes") == 0
 
 
 def test_sample() -> None:
-    """Leaders, replicas, changes and bytes, store by store; stores that hold nothing are there too."""
+    """A sample counts leaders, replicas, changes and bytes by store, including stores without replicas."""
     partitions = [
         PartitionStatus(partition=0, stable=peers("a", "b"), leader="a"),
         PartitionStatus(partition=1, stable=peers("a"), pending=(peers("a", "c"),), leader="a"),

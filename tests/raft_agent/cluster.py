@@ -1,4 +1,4 @@
-"""Several stores' agents in one process, on one metastore in memory and modelled raft groups, in virtual time."""
+"""Several stores' agents in one process, on an in-memory metastore and modelled raft groups, in virtual time."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ TABLE = "orders.1"
 P0 = Partition(TABLE, 0)
 STEP = 0.05
 _TURNS = 12
-"""Turns of the loop between two steps of time: enough for a transaction, its answer and what follows at once."""
+"""Loop iterations between two time steps: enough for a transaction, its response and immediate reactions."""
 NO_SWEEP = AgentSettings(sweep_seconds=1e6)
-"""The sweep would hide what was never heard of."""
+"""Disables the sweep, which would hide missing events."""
 ANYTIME = Compare(KEYS.epoch, "version", ">", -1)
-"""These tests have no second operator to be fenced off."""
+"""These tests have no second operator that needs fencing."""
 
 
 class StoreProcess:
-    """One store: its disk outlives its processes."""
+    """One store; its disk outlives its processes."""
 
     def __init__(self, cluster: Cluster, name: str, settings: AgentSettings) -> None:
         self._cluster = cluster
@@ -57,7 +57,7 @@ class StoreProcess:
         self.start()
 
     def start(self) -> None:
-        """Begin a process on the disk as it is."""
+        """Start a process on the disk as it is."""
         number = len(self._cluster.stores)
         self.groups = ModelGroups(self._cluster.network, self.name, self.disk)
         self.agent = Agent(
@@ -74,7 +74,7 @@ class StoreProcess:
         self.task = asyncio.ensure_future(self.agent.run())
 
     async def kill(self) -> None:
-        """End the process without a word."""
+        """End the process without a graceful stop."""
         self.groups.kill()
         assert self.task is not None
         self.task.cancel()
@@ -88,7 +88,7 @@ class StoreProcess:
 
 
 class Cluster:
-    """All of it; an async context manager that ends everything, and fails if an agent has failed."""
+    """All stores; an async context manager that ends everything and fails if an agent has failed."""
 
     def __init__(self, names: str, *, settings: AgentSettings | None = None) -> None:
         self.clock = VirtualClock()
@@ -126,12 +126,12 @@ class Cluster:
     # Time
 
     async def turn(self) -> None:
-        """Let everything that can go on now do so."""
+        """Let all tasks run until they wait."""
         for _ in range(_TURNS):
             await asyncio.sleep(0)
 
     async def pass_time(self, seconds: float) -> None:
-        """Let so much time pass, step by step."""
+        """Advance the time step by step."""
         for _ in range(round(seconds / STEP)):
             await self.turn()
             self._check_agents()
@@ -140,13 +140,13 @@ class Cluster:
         await self.turn()
 
     async def until(self, condition: Callable[[], bool], *, seconds: float = 60.0) -> None:
-        """Let time pass until something holds."""
+        """Advance the time until the condition holds."""
         for _ in range(round(seconds / STEP)):
             await self.turn()
             if condition():
                 return
             await self.pass_time(STEP)
-        raise AssertionError(f"it did not come about in {seconds:g} s of virtual time")
+        raise AssertionError(f"the condition did not hold within {seconds:g} s of virtual time")
 
     def _check_agents(self) -> None:
         for store in self.stores.values():
@@ -163,7 +163,7 @@ class Cluster:
         await self.metastore.txn(Txn(success=(Put(key, encode(record), lease),)))
 
     async def touch(self, key: str) -> None:
-        """Write a key as it is, so that only its revision changes."""
+        """Rewrite a key unchanged, so that only its revision changes."""
         kv = await self.metastore.get(key)
         assert kv is not None
         await self.metastore.txn(Txn(success=(Put(key, kv.value),)))
@@ -171,7 +171,7 @@ class Cluster:
     async def create(
         self, *rows: str, table: str = TABLE, mode: Retarget = Retarget.ADJUST, ready: bool = True
     ) -> None:
-        """Make a table whose partitions begin with these targets."""
+        """Create a table whose partitions have these initial targets."""
         sizes = [len(row.split()) for row in rows]
         record = TableRecord(partitions=len(rows), replicas=max(sizes), consensus_size=max(sizes), retarget=mode)
         self._plans[table] = 1
@@ -190,7 +190,7 @@ class Cluster:
     async def retarget(
         self, row: str, *, partition: Partition = P0, gone: Callable[[Peer], bool] = lambda _: False
     ) -> None:
-        """A new plan wants this of the partition."""
+        """Write a new plan's target for the partition."""
         plan = self._plans[partition.table] = self._plans[partition.table] + 1
         keys = KEYS.partition(*partition)
         while True:
@@ -208,12 +208,12 @@ class Cluster:
         kv = await self._table(table)
         await self._must(table_lifecycle.drop(kv, volumes, keys=KEYS, table=table, epoch=ANYTIME))
 
-    async def bury(self, table: str = TABLE) -> bool:
+    async def remove_tombstone(self, table: str = TABLE) -> bool:
         """Remove the tombstone, if everybody has confirmed."""
         tombstone = await self.metastore.get(KEYS.tombstone(table))
         if tombstone is None:
             return True
-        txn = table_lifecycle.bury(tombstone, gone=lambda *_: False, epoch=ANYTIME)
+        txn = table_lifecycle.remove_tombstone(tombstone, gone=lambda *_: False, epoch=ANYTIME)
         return txn is not None and (await self.metastore.txn(txn)).succeeded
 
     def is_dropped(self, table: str) -> bool:
@@ -234,10 +234,10 @@ class Cluster:
         assert kv is not None
         return decode(TableRecord, kv.value, key=kv.key).retarget
 
-    # Looking
+    # State
 
     def now(self, key: str) -> KeyValue | None:
-        """A key as it is."""
+        """Return a key's current value."""
         return self.mvcc.get(key)
 
     def view(self, partition: Partition = P0) -> PartitionView:
@@ -245,7 +245,7 @@ class Cluster:
         return read_partition(keys, {key: kv for key in keys.all() if (kv := self.now(key)) is not None})
 
     def leader(self, partition: Partition = P0) -> str:
-        """The store of the replica that leads; empty if none does."""
+        """Return the store of the leading replica; empty if none leads."""
         leader = self.network.leader(partition)
         return "" if leader is None else leader.id[0]
 
@@ -254,11 +254,11 @@ class Cluster:
         return None if kv is None else decode(Leader, kv.value, key=kv.key)
 
     def holders(self, partition: Partition = P0) -> set[str]:
-        """Stores with a replica on their disk."""
+        """Return the stores with a replica on their disk."""
         return {store.name for store in self.stores.values() if partition in store.disk.replicas}
 
     def settled(self, row: str, partition: Partition = P0) -> bool:
-        """Whether the partition is where it should be, in keys, in raft and on disks, and nothing is left over."""
+        """Whether keys, raft and disks all match the target, and nothing is left over."""
         view, wanted = self.view(partition), shape(targets(row))
         leader = self.network.leader(partition)
         applied = None if leader is None else leader.applied()

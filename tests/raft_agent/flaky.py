@@ -1,4 +1,4 @@
-"""A metastore that can be away, lose answers, hold transactions back, or turn out to be another one."""
+"""A metastore that can be unavailable, lose responses, delay transactions, or be replaced by another one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from evenkeel.metastore.metastore_api import KeyValue, Lease, Put, Snapshot, Txn
 
 
 class FlakyMetastore:
-    """One process's way to a metastore that others may share; implements `Metastore`."""
+    """One process's connection to a shared metastore; implements `Metastore`."""
 
     def __init__(self, behind: MemoryMetastore) -> None:
         self._behind = behind
@@ -20,51 +20,51 @@ class FlakyMetastore:
         self._showing = asyncio.Event()
         self._showing.set()
         self.lose_answer: Callable[[Txn], bool] = lambda _: False
-        """Of which transactions nobody hears whether they took effect, which they did."""
+        """Transactions that take effect but whose response is lost."""
         self.drop: Callable[[Txn], bool] = lambda _: False
-        """Which transactions get lost on their way, without anybody hearing of it."""
+        """Transactions that are lost before they take effect."""
         self.hold: Callable[[Txn], bool] = lambda _: False
-        """Which transactions wait for `release` before they are carried out."""
+        """Transactions that wait for `release` before they are executed."""
         self.refuse: Callable[[Txn], bool] = lambda _: False
-        """Which transactions are not acceptable."""
+        """Transactions that are rejected."""
         self.space = True
-        """Whether writes are accepted; an etcd whose quota is used up still answers reads and keeps leases alive."""
+        """Whether writes are accepted; an etcd whose quota is used up still serves reads and keeps leases alive."""
         self._released = asyncio.Event()
         self.holding = 0
         self.txns: list[Txn] = []
 
-    # What tests do
+    # Called by tests
 
     def leave(self) -> None:
-        """Answer nobody."""
+        """Become unavailable."""
         self._back.clear()
 
     def come_back(self) -> None:
-        """Answer again."""
+        """Become available again."""
         self._back.set()
 
     def blind(self) -> None:
-        """Let watches show nothing."""
+        """Stop delivering watch events."""
         self._showing.clear()
 
     def unblind(self) -> None:
-        """Let watches show everything."""
+        """Deliver watch events again."""
         self._showing.set()
 
     def release(self) -> None:
-        """Carry out what was held back."""
+        """Execute the held transactions."""
         self._released.set()
         self._released = asyncio.Event()
 
     def become(self, other: MemoryMetastore) -> None:
-        """Be another metastore from now on, as if etcd had been replaced."""
+        """Become another metastore, as if etcd had been replaced."""
         self._behind = other
 
     @property
     def away(self) -> bool:
         return not self._back.is_set()
 
-    # What agents do
+    # Called by agents
 
     async def get(self, key: str) -> KeyValue | None:
         self._answer()
@@ -121,7 +121,7 @@ class FlakyMetastore:
         return await self._behind.cluster_id()
 
     async def close(self) -> None:
-        """The one behind belongs to others."""
+        """The shared metastore stays open."""
 
     def _answer(self) -> None:
         if self.away:

@@ -1,8 +1,8 @@
-"""Raft groups that only think: the explorer's replicas behind the agent's seam, stepped by `tick`.
+"""Modelled raft groups: the explorer's replicas behind the agent's `Groups` interface, stepped by `tick`.
 
 Logs, terms, joint configurations, snapshots and quorums are real; messages are exchanges that succeed or do nothing.
-What must never happen is checked where it would: two leaders of a term, a committed entry that changes, a replica that
-is destroyed while its group counts on it.
+The model checks safety as it goes: two leaders of a term, a committed entry that changes, or the destruction of a
+replica that its group counts on fail the test.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from tests.explorer.raft import Entry, Replica
 
 
 class Network:
-    """All stores' replicas, and who reaches whom."""
+    """All stores' replicas and their connectivity."""
 
     def __init__(self) -> None:
         self.stores: dict[str, ModelGroups] = {}
         self.held: set[str] = set()
-        """Stores on which nothing is filled for now."""
+        """Stores whose new replicas receive no data."""
         self.cut: set[str] = set()
-        """Stores that reach nobody."""
+        """Stores that are partitioned from all others."""
         self.dropped: Callable[[str], bool] = lambda _: False
-        """Whether a table has a tombstone, so that its replicas may go."""
+        """Whether a table has a tombstone, so that its replicas may be destroyed."""
         self._committed: dict[Partition, dict[int, Entry]] = {}
         self._terms: dict[tuple[Partition, int], ReplicaId] = {}
         self._shown: dict[tuple[str, Partition], object] = {}
 
     def replicas(self, partition: Partition) -> dict[ReplicaId, Replica]:
-        """Those of processes that run."""
+        """Return the replicas of running processes."""
         found = (store.disk.replicas.get(partition) for store in self.stores.values() if store.up)
         return {replica.id: replica for replica in found if replica is not None}
 
@@ -48,19 +48,19 @@ class Network:
         return self.replicas(partition).get(target)
 
     def leader(self, partition: Partition) -> Replica | None:
-        """Whoever leads in the highest term."""
+        """Return the leader of the highest term."""
         leading = [replica for replica in self.replicas(partition).values() if replica.leading]
         return max(leading, key=lambda replica: replica.term, default=None)
 
     def tick(self) -> None:
-        """Every leader talks to everybody once; groups without a leader elect one; agents hear of what changed."""
+        """Replicate once from every leader, elect leaders where there are none, and notify agents of changes."""
         for partition in self._partitions():
             self._exchange(partition)
             self._relieve(partition)
             if self.leader(partition) is None:
                 self._campaign(partition)
             self._check(partition)
-        self._tell()
+        self._notify()
 
     def elect(self, candidate: ReplicaId, partition: Partition) -> bool:
         me = self.reach(candidate, candidate, partition)
@@ -75,7 +75,7 @@ class Network:
         return True
 
     def committed(self, partition: Partition) -> Configuration | None:
-        """The newest configuration that anybody knows to be committed."""
+        """Return the newest configuration that any replica knows to be committed."""
         replicas = [
             store.disk.replicas[partition] for store in self.stores.values() if partition in store.disk.replicas
         ]
@@ -110,7 +110,7 @@ class Network:
                 return
 
     def _relieve(self, partition: Partition) -> None:
-        """A reluctant leader hands over to whoever has everything."""
+        """Let an inhibited leader hand over to a voter that has caught up."""
         leader = self.leader(partition)
         store = None if leader is None else self.stores[leader.id[0]]
         view = store.leading(partition) if store is not None and store.leadership_inhibited else None
@@ -135,7 +135,7 @@ class Network:
                 first = self._terms.setdefault((partition, replica.term), replica.id)
                 assert first == replica.id, f"{first} and {replica.id} lead {partition} in term {replica.term}"
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for store in self.stores.values():
             if store.up:
                 for partition in list(store.disk.replicas):
@@ -146,7 +146,7 @@ class Network:
 
 
 class Disk:
-    """What a volume keeps."""
+    """The durable state of a volume."""
 
     def __init__(self, volume: str) -> None:
         self.volume = volume
@@ -182,10 +182,10 @@ class ModelGroups:
         self.sizes: dict[Partition, int] = {}
         self.copied = (0, 0.0)
         self.starting = asyncio.Event()
-        """Cleared, it keeps starts from finishing."""
+        """While cleared, starts do not finish."""
         self.starting.set()
         self.failing: Exception | None = None
-        """What starting and destroying end with."""
+        """The error that starts and destructions raise."""
         for replica in disk.replicas.values():
             replica.restart()
         network.stores[name] = self

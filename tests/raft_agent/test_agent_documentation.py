@@ -1,4 +1,4 @@
-"""The page about the sidecar says what the agent is."""
+"""docs/sidecar.md documents the agent completely."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ PAGE = (Path(__file__).parents[2] / "docs" / "sidecar.md").read_text(encoding="u
 
 
 def section(title: str) -> str:
-    """The text under one heading."""
+    """Return the text below a heading."""
     return PAGE.split(f"### {title}\n", 1)[1].split("\n#", 1)[0]
 
 
 def test_every_setting_is_listed() -> None:
-    """With its default, in the order of the code."""
+    """Every setting is listed with its default, in the order of the code."""
     listed = re.findall(r"^\| `(\w+)` \| (\S+) \|", section("Settings"), re.MULTILINE)
     defaults = msgspec.structs.asdict(AgentSettings())
     assert listed == [(name, str(value)) for name, value in defaults.items()]
 
 
 def test_every_state_is_listed() -> None:
-    """What it means and what to do about it."""
+    """Every state of the agent is listed."""
     listed = re.findall(r"^\| `(\w+)` \|", section("When it does nothing"), re.MULTILINE)
     assert listed == [state.value for state in AgentState]
 
 
 def test_every_field_of_the_status_is_listed() -> None:
-    """Whatever status has, the page explains."""
+    """Every field of the status is listed."""
     listed = re.findall(r"^\| (`.+?`) \|", section("What status says"), re.MULTILINE)
     fields = [name.strip("` ") for names in listed for name in names.split(",")]
     assert sorted(fields) == sorted(AgentStatus.__struct_fields__)

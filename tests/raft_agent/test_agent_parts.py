@@ -1,4 +1,4 @@
-"""The agent's small parts on their own."""
+"""Unit tests of the agent's small parts."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def kv(key: str, mod: int, value: object = None) -> KeyValue:
     return KeyValue(key, encode(value), mod, mod, 1)
 
 
-# Mirrors
+# Key mirror
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)])
-def test_the_newest_word_on_a_key_stays(order: tuple[int, ...]) -> None:
-    """A write, a read after it and a deletion after that arrive in any order: the key is gone."""
+def test_the_newest_revision_of_a_key_wins(order: tuple[int, ...]) -> None:
+    """A write, a later read and a later deletion arrive in any order: the key is absent."""
     mirror = KeyMirror()
     news: list[tuple[KeyValue | None, int]] = [(kv("k", 5), 5), (kv("k", 5), 7), (None, 9)]
     for at in order:
@@ -39,8 +39,8 @@ def test_the_newest_word_on_a_key_stays(order: tuple[int, ...]) -> None:
     assert list(mirror) == []
 
 
-def test_only_changes_are_news() -> None:
-    """A later read that finds the same says nothing new, and yet keeps older events out."""
+def test_only_changes_are_reported() -> None:
+    """A later read of the same value is no change, but older events are ignored afterwards."""
     mirror = KeyMirror()
     assert mirror.update("k", kv("k", 5), at=5)
     assert not mirror.update("k", kv("k", 5), at=8)
@@ -49,8 +49,8 @@ def test_only_changes_are_news() -> None:
     assert not mirror.update("never", None, at=9)
 
 
-def test_a_listing_tells_what_is_gone() -> None:
-    """What was known and is not listed is absent; what is known as of later stays."""
+def test_a_listing_removes_absent_keys() -> None:
+    """A known key that is not listed is absent; a key known at a later revision stays."""
     mirror = KeyMirror()
     mirror.update("old", kv("old", 3), at=3)
     mirror.update("new", kv("new", 12), at=12)
@@ -58,11 +58,11 @@ def test_a_listing_tells_what_is_gone() -> None:
     assert sorted(found.key for found in mirror) == ["listed", "new"]
 
 
-# Attempts
+# Retries
 
 
 def test_waits_double_with_jitter_up_to_a_limit() -> None:
-    """From 200 ms on, never longer than the limit, and never exactly as long as everybody else's."""
+    """Waits start at 200 ms, never exceed the limit, and are randomized."""
     clock = VirtualClock()
     retries = PartitionRetries(
         WorkQueue[Partition](clock), clock=clock, rng=random.Random(1), tuning=Tuning(AgentSettings())
@@ -82,7 +82,22 @@ def test_waits_double_with_jitter_up_to_a_limit() -> None:
     assert dict(retries.problems()) == {}
 
 
-# Stores
+async def test_a_partition_reconciled_early_is_enqueued_for_its_retry() -> None:
+    """An event before the retry time does not cancel the retry."""
+    clock = VirtualClock()
+    queue = WorkQueue[Partition](clock)
+    retries = PartitionRetries(queue, clock=clock, rng=random.Random(1), tuning=Tuning(AgentSettings()))
+    retries.retry_later(P0, "no luck")
+    queue.add(P0)
+    assert list(await queue.take_all()) == [P0]
+    assert queue.idle
+    assert not retries.due(P0)
+    clock.advance(0.2)
+    assert list(await queue.take_all()) == [P0]
+    assert retries.due(P0)
+
+
+# Peer registry
 
 
 def stores(**records: object) -> PeerRegistry:
@@ -93,14 +108,14 @@ def stores(**records: object) -> PeerRegistry:
     return made
 
 
-def test_addresses_are_of_others() -> None:
-    """Every registered store but this one, by host, port and volume."""
+def test_addresses_exclude_this_store() -> None:
+    """Every registered store except this one has host, port and volume."""
     known = stores(me=StoreRecord(volume="m", address="h:1"), b=StoreRecord(volume="v", address="[::1]:7000"))
     assert known.addresses(named=()) == {"b": Address("::1", 7000, "v")}
 
 
-def test_a_registered_store_knows_its_address_best() -> None:
-    """The operator's record is for while the store itself says nothing."""
+def test_a_registration_overrides_the_operators_record() -> None:
+    """The operator's record is used only while the store is not registered."""
     old = StoreState(volume="v1", record=StoreRecord(volume="v1", address="old:1"))
     known = stores(b_state=old, b=StoreRecord(volume="v2", address="new:2"))
     assert known.addresses(named=()) == {"b": Address("new", 2, "v2")}
@@ -108,8 +123,8 @@ def test_a_registered_store_knows_its_address_best() -> None:
     assert known.addresses(named=()) == {"b": Address("old", 1, "v1")}
 
 
-def test_a_store_that_vanished_is_forgotten_when_nobody_names_it() -> None:
-    """Its lease ended, which says nothing about whether it lives."""
+def test_an_unregistered_store_is_forgotten_once_no_partition_names_it() -> None:
+    """A store without a lease may be alive: its address stays known while a partition names it."""
     known = stores(b=StoreRecord(volume="v", address="h:1"))
     known.addresses(named=())
     known.apply(Event(KEYS.store("b"), None, 9))
@@ -118,8 +133,8 @@ def test_a_store_that_vanished_is_forgotten_when_nobody_names_it() -> None:
 
 
 @pytest.mark.parametrize("address", ["", "nowhere", ":7000", "host:port"])
-def test_an_address_that_is_none_is_a_problem(address: str) -> None:
-    """The store cannot be reached, and its name is among the problems."""
+def test_an_invalid_address_is_a_problem(address: str) -> None:
+    """A store with an invalid address is not connected to and is listed as a problem."""
     known = stores(b=StoreRecord(volume="v", address=address))
     assert known.addresses(named=()) == {}
     assert known.problems == {"b": f"address {address!r} is not host:port"}

@@ -1,4 +1,4 @@
-"""Agents on real hosts: raft, logs, links and state machines as they are, and a metastore in memory."""
+"""Agents on real hosts: real raft, logs, links and state machines, and an in-memory metastore."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OWN = KEYS.partition(*ORDERS)
 
 
 class Stores:
-    """Hosts with their agents, and an operator's hand."""
+    """Hosts with their agents, and the operator's actions."""
 
     def __init__(self, hosts: Cluster) -> None:
         self.hosts = hosts
@@ -128,7 +128,7 @@ async def new_stores(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[St
 
 @pytest.mark.parametrize("mode", list(Retarget))
 async def test_three_five_three(new_stores: Callable[..., Awaitable[Stores]], mode: Retarget) -> None:
-    """Replicas are filled, vote and go, with the data written before, in between and after."""
+    """Replicas are added and removed; data written before, during and after the changes is complete."""
     stores = await new_stores("a", "b", "c", "d", "e")
     await stores.create("a b c", mode)
     await stores.hosts.write(x="1")
@@ -142,8 +142,8 @@ async def test_three_five_three(new_stores: Callable[..., Awaitable[Stores]], mo
     assert [await stores.hosts[name].state() for name in "ab"] == [{}, {}]
 
 
-async def test_a_restarted_store_goes_on(new_stores: Callable[..., Awaitable[Stores]]) -> None:
-    """A store that was down during a move finds out, when it is back, that it is no longer wanted."""
+async def test_a_restarted_store_catches_up_with_a_move(new_stores: Callable[..., Awaitable[Stores]]) -> None:
+    """A store that was down during a move deletes its replica after its restart."""
     stores = await new_stores("a", "b", "c", "d")
     await stores.create("a b c", Retarget.ADJUST)
     await stores.hosts.write(x="1")
@@ -161,7 +161,7 @@ async def test_a_restarted_store_goes_on(new_stores: Callable[..., Awaitable[Sto
 
 
 async def test_a_drop_leaves_nothing(new_stores: Callable[..., Awaitable[Stores]]) -> None:
-    """Neither replicas nor rows, and all stores confirm it."""
+    """A drop leaves neither replicas nor rows, and all stores confirm it."""
     stores = await new_stores("a", "b", "c")
     await stores.create("a b c", Retarget.ADJUST)
     await stores.hosts.write(x="1")
@@ -174,8 +174,8 @@ async def test_a_drop_leaves_nothing(new_stores: Callable[..., Awaitable[Stores]
     assert [await stores.hosts[name].state() for name in "abc"] == [{}, {}, {}]
 
 
-async def test_no_report_stays_when_every_state_machine_is_gone(new_stores: Callable[..., Awaitable[Stores]]) -> None:
-    """The sidecars pass leadership around, and none of them serves: the report of the last that did has to go."""
+async def test_no_record_stays_when_every_state_machine_is_gone(new_stores: Callable[..., Awaitable[Stores]]) -> None:
+    """When no sidecar can serve, the leader record is withdrawn although leadership keeps moving."""
     stores = await new_stores("a", "b", "c")
     await stores.create("a b c", Retarget.ADJUST)
     key = KEYS.leader(*ORDERS)

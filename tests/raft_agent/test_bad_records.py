@@ -1,4 +1,4 @@
-"""Keys that hold what nobody should have written: an agent says so where it matters, and goes on with the rest."""
+"""Malformed metastore keys: an agent reports them where they matter and continues with the rest."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.protocol.support import KEYS
 from tests.raft_agent.cluster import P0, TABLE, Cluster
 from tests.raft_agent.test_moves import ready
 
-GARBAGE = {
+MALFORMED = {
     "nothing": b"",
     "no JSON": b"{",
     "no UTF-8": b'{"volume":"\xff","waiting":[["\xff"]],"store":"\xff","pod":"\xff","retarget":"\xff",'
@@ -27,22 +27,22 @@ PLACES = (
 )
 
 
-@pytest.mark.parametrize("what", GARBAGE)
-async def test_garbage_stops_nobody(what: str) -> None:
-    """With garbage in keys of every kind agents live, and carry out what the sound keys ask for."""
+@pytest.mark.parametrize("what", MALFORMED)
+async def test_malformed_keys_stop_no_agent(what: str) -> None:
+    """Agents survive malformed keys of every kind and carry out the valid ones."""
     async with await ready("a b c d", "a b c") as cluster:
         for key in PLACES:
-            await cluster.metastore.txn(Txn(success=(Put(key, GARBAGE[what]),)))
+            await cluster.metastore.txn(Txn(success=(Put(key, MALFORMED[what]),)))
         await cluster.retarget("a b d")
         await cluster.until(lambda: cluster.settled("a b d"))
 
 
-@pytest.mark.parametrize("what", GARBAGE)
-async def test_garbage_in_a_partition_is_its_problem(what: str) -> None:
-    """A partition whose keys make no sense is left alone and has a problem; mended, it goes on."""
+@pytest.mark.parametrize("what", MALFORMED)
+async def test_malformed_keys_of_a_partition_are_its_problem(what: str) -> None:
+    """A partition with malformed keys is left alone and has a problem; once corrected, it continues."""
     async with await ready("a b c", "a b c") as cluster:
         own = KEYS.partition(*P0)
-        await cluster.metastore.txn(Txn(success=(Put(own.pending, GARBAGE[what]),)))
+        await cluster.metastore.txn(Txn(success=(Put(own.pending, MALFORMED[what]),)))
         await cluster.pass_time(40)
         assert cluster.holders() == {"a", "b", "c"}
         assert own.pending in cluster["a"].agent.status().problems[P0]
@@ -50,8 +50,8 @@ async def test_garbage_in_a_partition_is_its_problem(what: str) -> None:
         await cluster.until(lambda: not cluster["a"].agent.status().problems)
 
 
-async def test_a_store_with_an_impossible_address_is_named() -> None:
-    """Nobody is told to connect to it, and status says why."""
+async def test_a_store_with_an_invalid_address_is_reported() -> None:
+    """Raft does not get an invalid address, and status reports it."""
     async with Cluster("a b") as cluster:
         await cluster.started()
         await cluster.put(KEYS.store("x"), StoreRecord(volume="v", address="10.0.0.9:99999"))

@@ -1,6 +1,6 @@
-"""Anything at any time, from one seed: whatever happened, once it is over the last target is reached.
+"""Random faults from a seed: after they end, the last target is reached.
 
-What must never happen is checked by the model as it goes: see `model`.
+`model` checks safety throughout.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SEEDS = range(12)
 
 
 class Chaos:
-    """Does something to the cluster, again and again, and puts it right in the end."""
+    """Injects random faults, and repairs everything at the end."""
 
     def __init__(self, cluster: Cluster, seed: int) -> None:
         self._cluster = cluster
@@ -30,12 +30,12 @@ class Chaos:
         self.rows = dict.fromkeys(PARTITIONS, "a b c")
 
     async def go_on(self, steps: int) -> None:
-        deeds = (
-            *[self.retarget] * 4, self.kill, self.start, self.cut, self.mend, self.hold_back, self.fill, self.leave,
+        faults = (
+            *[self.retarget] * 4, self.kill, self.start, self.cut, self.heal, self.hold_back, self.fill, self.leave,
             self.come_back, self.lose, self.find, self.blind, self.order, self.drain,
         )  # fmt: skip
         for _ in range(steps):
-            await self._rng.choice(deeds)()
+            await self._rng.choice(faults)()
             await self._cluster.pass_time(self._rng.choice([0.05, 0.2, 1.0, 5.0]))
 
     async def end(self) -> None:
@@ -49,7 +49,7 @@ class Chaos:
             store.way.drop = store.way.lose_answer = lambda _: False
 
     async def leave_one(self) -> None:
-        """Kill all stores, and start one that was reported to lead: it has no quorum, and nothing else is wrong."""
+        """Kill all stores, and start one that was reported as leader: it has no quorum."""
         await self.end()
         await self._cluster.pass_time(5)
         reports = [self._cluster.reported(partition) for partition in PARTITIONS]
@@ -78,7 +78,7 @@ class Chaos:
     async def cut(self) -> None:
         self._cluster.network.cut = {self._pick().name}
 
-    async def mend(self) -> None:
+    async def heal(self) -> None:
         self._cluster.network.cut = set()
 
     async def hold_back(self) -> None:
@@ -125,24 +125,24 @@ class Chaos:
         return self._cluster[self._rng.choice(NAMES)]
 
 
-def complaints(cluster: Cluster) -> dict[str, object]:
-    """What agents say is wrong, once nothing is."""
+def problems(cluster: Cluster) -> dict[str, object]:
+    """Return the problems that agents report."""
     statuses = {store.name: store.agent.status() for store in cluster.stores.values()}
     return {name: status.problems for name, status in statuses.items() if status.problems}
 
 
-def reported_rightly(cluster: Cluster) -> Callable[[Partition], bool]:
-    """Whether whoever leads a partition stands there as its leader."""
+def correctly_reported(cluster: Cluster) -> Callable[[Partition], bool]:
+    """Whether the leader record names the actual leader."""
 
-    def rightly(partition: Partition) -> bool:
+    def matches(partition: Partition) -> bool:
         leader = cluster.network.leader(partition)
         return leader is not None and cluster.reported(partition) == Leader(leader.id[0], leader.term)
 
-    return rightly
+    return matches
 
 
 def misleading(cluster: Cluster) -> list[tuple[Partition, Leader]]:
-    """Reports that name a store which runs and does not lead: clients and the operator believe them."""
+    """Return leader records that name a running store that does not lead."""
     found = [(partition, cluster.reported(partition)) for partition in PARTITIONS]
     return [
         (partition, leader)
@@ -155,7 +155,7 @@ def misleading(cluster: Cluster) -> list[tuple[Partition, Leader]]:
 
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_the_last_target_is_reached(seed: int) -> None:
-    """Stores die, are cut off, lose etcd, requests and answers, and the user changes their mind all the while."""
+    """Stores crash, are partitioned, and lose etcd, requests and responses, while targets keep changing."""
     mode = list(Retarget)[seed % 3]
     async with Cluster(" ".join(NAMES)) as cluster:
         await cluster.create(*["a b c"] * len(PARTITIONS), mode=mode)
@@ -169,4 +169,4 @@ async def test_the_last_target_is_reached(seed: int) -> None:
             lambda: all(cluster.settled(row, partition) for partition, row in chaos.rows.items()), seconds=240
         )
         await cluster.until(lambda: all(cluster.now(KEYS.leader_target(*p)) is None for p in PARTITIONS))
-        await cluster.until(lambda: complaints(cluster) == {} and all(map(reported_rightly(cluster), PARTITIONS)))
+        await cluster.until(lambda: problems(cluster) == {} and all(map(correctly_reported(cluster), PARTITIONS)))

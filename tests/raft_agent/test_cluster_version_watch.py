@@ -1,4 +1,4 @@
-"""The cluster version on a store: what it announces, what it follows, and when it refuses."""
+"""The cluster version on a store: announcing, following and rejecting versions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def announced(cluster: Cluster) -> VersionRange | None:
 
 
 async def test_it_announces_what_sidecar_and_state_machine_support() -> None:
-    """A state machine of the first release holds the store back; a newer one is announced when it connects."""
+    """A state machine of the first release limits the announced range; a newer one extends it when it connects."""
     async with Cluster("a") as cluster:
         await cluster.started()
         groups = cluster["a"].groups
@@ -36,8 +36,8 @@ async def test_it_announces_what_sidecar_and_state_machine_support() -> None:
         assert cluster.now(KEYS.store("a")) == kv, "nothing is written while nothing changes"
 
 
-async def test_a_missing_state_machine_does_not_take_back_the_present_version() -> None:
-    """Its container restarts: the store still supports the version the cluster has."""
+async def test_without_a_state_machine_the_current_version_stays_announced() -> None:
+    """While the state machine restarts, the store still announces the current version."""
     async with Cluster("a") as cluster:
         await cluster.started()
         await cluster.put(KEYS.version, ClusterVersion(2))
@@ -47,8 +47,8 @@ async def test_a_missing_state_machine_does_not_take_back_the_present_version() 
         assert announced(cluster) == VersionRange(1, 2)
 
 
-async def test_it_follows_the_version_and_never_goes_back() -> None:
-    """Also after a restart, and where an older backup of the metastore was restored."""
+async def test_the_version_never_decreases() -> None:
+    """The version never decreases, also after a restart or when an older backup was restored."""
     async with Cluster("a") as cluster:
         await cluster.started()
         assert cluster["a"].agent.status().version == 1
@@ -61,8 +61,8 @@ async def test_it_follows_the_version_and_never_goes_back() -> None:
         assert cluster["a"].agent.status().version == 2
 
 
-async def test_a_version_that_cannot_be_read_changes_nothing() -> None:
-    """The store goes on by the one that it knows."""
+async def test_a_malformed_version_changes_nothing() -> None:
+    """A malformed version key changes nothing."""
     async with Cluster("a") as cluster:
         await cluster.started()
         await cluster.put(KEYS.version, ClusterVersion(2))
@@ -77,7 +77,7 @@ async def test_a_version_that_cannot_be_read_changes_nothing() -> None:
 
 @pytest.mark.parametrize("running", [True, False])
 async def test_a_store_does_not_join_a_newer_cluster(running: bool) -> None:
-    """The process ends with an error that names both versions, whether it runs or is about to register."""
+    """The process ends with an error that names both versions, while running and while registering."""
     cluster = Cluster("a")
     if running:
         await cluster.started()

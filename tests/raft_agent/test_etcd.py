@@ -1,4 +1,4 @@
-"""The agents on a real etcd, which goes away in the middle; raft is modelled, time is real."""
+"""Agents on a real etcd that restarts during a change; raft is modelled, time is real."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SETTINGS = AgentSettings(lease_seconds=2, report_seconds=0.2)
 
 
 class Stores:
-    """Agents with connections of their own, and a connection to look and order by."""
+    """Agents with their own connections, and one connection for the test."""
 
     def __init__(self, etcd: EtcdServer, names: str) -> None:
         self.network = Network()
@@ -114,7 +114,7 @@ async def stores(etcd: EtcdServer) -> AsyncIterator[Stores]:
 
 
 async def test_a_table_lives_on_etcd(etcd: EtcdServer, stores: Stores) -> None:
-    """Created, moved, moved while etcd restarts, and dropped: nothing is lost on the way, and nothing is left."""
+    """A table is created, moved, moved during an etcd restart, and dropped; nothing is lost or left behind."""
     record = TableRecord(partitions=1, replicas=3, consensus_size=3, state=TableState.READY)
     genesis = Stable(assign_ids(targets("a b c"), keep=(), plan=1), genesis=True)
     await stores.put((KEYS.table(TABLE), record), (OWN.stable, genesis), (OWN.trigger, 1))

@@ -1,4 +1,4 @@
-"""Stores that are to lead nothing."""
+"""Stores whose leadership is inhibited."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tests.raft_agent.cluster import P0, TABLE, Cluster
 from tests.raft_agent.test_moves import ready
 
 
-async def test_a_drained_store_leads_nothing_until_the_order_is_gone() -> None:
-    """It hands over what it leads, stays reluctant, and says why."""
+async def test_a_store_leads_nothing_until_the_order_is_removed() -> None:
+    """The store hands over its leaderships, takes none, and reports why."""
     async with await ready("a b c", "a b c") as cluster:
         drained = cluster.leader()
         await cluster.put(KEYS.drain(drained), Drain())
@@ -26,7 +26,7 @@ async def test_a_drained_store_leads_nothing_until_the_order_is_gone() -> None:
 
 
 async def test_an_order_for_another_pod_is_ignored() -> None:
-    """The pod that was meant is gone, and this is its successor; likewise a store whose name only begins the same."""
+    """An order for a previous pod, or for a store whose name has this one's as a prefix, is ignored."""
     async with await ready("a b c", "a b c") as cluster:
         leader = cluster.leader()
         await cluster.put(KEYS.drain(leader), Drain(pod="another"))
@@ -37,8 +37,8 @@ async def test_an_order_for_another_pod_is_ignored() -> None:
         await cluster.until(lambda: cluster.leader() != leader)
 
 
-async def test_an_order_is_there_before_the_store() -> None:
-    """A process that starts while its store is drained leads nothing from the beginning."""
+async def test_an_order_applies_from_the_start() -> None:
+    """A process that starts while the order exists leads nothing from the start."""
     async with await ready("a b c", "a b c") as cluster:
         await cluster["a"].kill()
         await cluster.put(KEYS.drain("a"), Drain())
@@ -46,15 +46,15 @@ async def test_an_order_is_there_before_the_store() -> None:
         await cluster.until(lambda: cluster["a"].groups.leadership_inhibited)
 
 
-async def test_an_order_that_makes_no_sense_is_taken_for_one() -> None:
-    """Somebody meant something: a store that leads nothing does less harm than one that should not."""
+async def test_a_malformed_order_inhibits_leadership() -> None:
+    """A malformed order inhibits leadership, because leading nothing does less harm."""
     async with await ready("a b c", "a b c") as cluster:
         await cluster.put(KEYS.drain("a"), "nonsense")
         await cluster.until(lambda: cluster["a"].groups.leadership_inhibited)
 
 
-async def test_draining_waits_for_others_to_take_over() -> None:
-    """It returns when that is done; groups that have nobody else are counted, and not waited for."""
+async def test_handing_over_waits_for_other_leaders() -> None:
+    """`hand_over_all` returns when other stores lead; groups without other voters are counted but not waited for."""
     async with Cluster("a b c") as cluster:
         await cluster.create("a b c", "a", "a b c")
         await cluster.until(lambda: all(cluster.reported(Partition(TABLE, p)) is not None for p in range(3)))
@@ -72,8 +72,8 @@ async def test_draining_waits_for_others_to_take_over() -> None:
         assert cluster.leader(Partition(TABLE, 1)) == "a"
 
 
-async def test_draining_waits_for_nobody_who_cannot_come() -> None:
-    """A group without others is not waited for, also when its state machine is gone, as it is when a pod ends."""
+async def test_handing_over_does_not_wait_for_sole_voters() -> None:
+    """A group without other voters is not waited for, also without its state machine, as when a pod ends."""
     async with await ready("a b c", "a") as cluster:
         cluster["a"].groups.leading = lambda partition: None  # type: ignore[method-assign]
         task = asyncio.ensure_future(cluster["a"].agent.hand_over_all())
@@ -81,8 +81,8 @@ async def test_draining_waits_for_nobody_who_cannot_come() -> None:
         assert task.result() == 1
 
 
-async def test_draining_does_not_wait_for_ever() -> None:
-    """Where nobody can take over, it gives up after its time and says how many are left."""
+async def test_handing_over_times_out() -> None:
+    """If no store can take over, `hand_over_all` returns after its timeout with the number of remaining groups."""
     async with await ready("a b c", "a b c") as cluster:
         leader = cluster.leader()
         others = {"a", "b", "c"} - {leader}
@@ -96,7 +96,7 @@ async def test_draining_does_not_wait_for_ever() -> None:
 
 
 async def test_reasons_add_up() -> None:
-    """Only when the last reason is gone does the store lead again."""
+    """The store may lead again only when the last reason is removed."""
     async with await ready("a b c", "a b c") as cluster:
         agent, groups = cluster["a"].agent, cluster["a"].groups
         agent.inhibit_leadership("one")

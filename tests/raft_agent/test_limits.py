@@ -1,4 +1,4 @@
-"""Limits for copying, of tables and of stores, and thresholds: from the metastore to a running sidecar."""
+"""Throttles of tables and stores, and thresholds: from the metastore to a running sidecar."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ async def limit(cluster: Cluster, bytes_per_second: int | None, state: TableStat
     await cluster.put(KEYS.table(P0.table), record)
 
 
-async def test_a_limit_holds_as_soon_as_it_is_written() -> None:
-    """On every store, with and without a replica; it changes with the record, and goes with it."""
+async def test_a_limit_applies_at_once() -> None:
+    """Every store applies the limit, with and without a replica; it follows the table's record."""
     async with await ready("a b", "a") as cluster:
         for wanted in (5000, 70, None):
             await limit(cluster, wanted)
@@ -28,7 +28,7 @@ async def test_a_limit_holds_as_soon_as_it_is_written() -> None:
 
 
 async def test_a_limit_is_known_from_the_start() -> None:
-    """A sidecar that begins keeps to the limits there are."""
+    """A starting sidecar applies the existing limits."""
     async with await ready("a b", "a") as cluster:
         await limit(cluster, 5000)
         await cluster["b"].kill()
@@ -36,16 +36,16 @@ async def test_a_limit_is_known_from_the_start() -> None:
         await cluster.until(lambda: cluster["b"].groups.limits == {P0.table: 5000}, seconds=10)
 
 
-async def test_a_record_that_cannot_be_read_has_no_limit() -> None:
-    """It does not keep others from theirs."""
+async def test_a_malformed_record_has_no_limit() -> None:
+    """A malformed record does not affect the limits of other tables."""
     async with await ready("a b", "a") as cluster:
         await cluster.metastore.txn(Txn(success=(Put(KEYS.table("broken.1"), b"{"),)))
         await limit(cluster, 5000)
         await cluster.until(lambda: cluster["b"].groups.limits == {P0.table: 5000}, seconds=1)
 
 
-async def test_settings_of_stores_hold_as_soon_as_they_are_written() -> None:
-    """On a running sidecar, throttles and thresholds alike; without the key the process's own hold again."""
+async def test_settings_apply_at_once() -> None:
+    """A running sidecar applies throttles and thresholds; without the key, the process's own settings apply again."""
     async with await ready("a b", "a") as cluster:
         tuning = cluster["b"].agent.tuning
         own = tuning.current
@@ -57,8 +57,8 @@ async def test_settings_of_stores_hold_as_soon_as_they_are_written() -> None:
         assert tuning.current == own
 
 
-async def test_settings_that_cannot_be_read_change_nothing() -> None:
-    """What was known before stays in force."""
+async def test_malformed_settings_change_nothing() -> None:
+    """A malformed record leaves the previous settings in force."""
     async with await ready("a b", "a") as cluster:
         await cluster.put(KEYS.settings, SLOW)
         await cluster.until(lambda: cluster["b"].groups.throttles == SLOW, seconds=1)
@@ -68,7 +68,7 @@ async def test_settings_that_cannot_be_read_change_nothing() -> None:
 
 
 async def test_leaders_step_down_when_the_settings_say_so() -> None:
-    """The threshold and the step-down are taken up by leaders that run already."""
+    """Running leaders apply the stall threshold and the step-down setting."""
     async with await ready("a b c d", "a b c") as cluster:
         cluster.network.held = {"d"}
         await cluster.put(KEYS.settings, msgspec.structs.replace(SLOW, step_down_when_stalled=True))

@@ -1,4 +1,4 @@
-"""Another metastore, an emptied one, or one that went back in time: nothing is changed, and it is said."""
+"""A replaced, emptied or restored metastore: the agent changes nothing and reports it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ def assert_mismatch(cluster: Cluster, words: str) -> None:
     ("cluster_id", "words"), [(2, "etcd cluster 2, but this volume follows 1"), (1, "at revision 1, but")]
 )
 async def test_an_empty_etcd(cluster_id: int, words: str, restart: bool) -> None:
-    """A new or emptied etcd deletes nothing and is not written to; once the old one is back, all goes on."""
+    """The agent deletes nothing for and writes nothing to a new or emptied etcd;
+
+    it continues when the old one is back.
+    """
     async with await ready("a b c d", "a b c") as cluster:
         fresh = Mvcc()
         other = MemoryMetastore(clock=cluster.clock, cluster_id=cluster_id, mvcc=fresh)
@@ -56,7 +59,7 @@ async def test_an_empty_etcd(cluster_id: int, words: str, restart: bool) -> None
 
 
 async def test_everything_deleted_by_hand() -> None:
-    """Where no table is left although replicas are here, nothing is deleted, and no registration is renewed."""
+    """If no table is left although the store has replicas, nothing is deleted and no registration renewed."""
     async with await ready("a b c", "a b c") as cluster:
         await cluster.metastore.txn(Txn(success=(Delete(KEYS.root, prefix=True),)))
         await cluster.pass_time(60)
@@ -66,14 +69,14 @@ async def test_everything_deleted_by_hand() -> None:
 
 
 async def test_a_new_cluster_has_no_tables_either() -> None:
-    """A store without replicas registers in an empty etcd: somebody must be first."""
+    """A store without replicas registers in an empty etcd."""
     async with Cluster("a") as cluster:
         await cluster.started()
         assert cluster.now(KEYS.store("a")) is not None
 
 
 async def test_adopting_another_metastore() -> None:
-    """With the setting, for once, the store follows what it would refuse; from then on that one is its metastore."""
+    """With the setting, the store follows a mismatching metastore once, and that one is its metastore afterwards."""
     async with await ready("a b c", "a b c") as cluster:
         other = MemoryMetastore(clock=cluster.clock, cluster_id=7)
         await cluster["c"].kill()
@@ -93,7 +96,7 @@ async def test_adopting_another_metastore() -> None:
 
 
 async def test_a_restored_backup_is_noticed_by_its_revision() -> None:
-    """The volume has seen more than the etcd that answers, although that has tables: nothing is done on its word."""
+    """An etcd with tables but a lower revision than the volume has seen is a mismatch."""
     async with await ready("a b c", "a b c") as cluster:
         backup = cluster.mvcc.clone()
         for number in range(5):
@@ -110,7 +113,7 @@ async def test_a_restored_backup_is_noticed_by_its_revision() -> None:
 
 
 async def test_the_mark_is_written_first_and_then_seldom() -> None:
-    """Before the first action of a process, then every ten seconds or thousand revisions, and not at all at rest."""
+    """The mark is saved before the first action, then every ten seconds or thousand revisions, and never when idle."""
     async with Cluster("a", settings=AgentSettings(report_seconds=10_000, sweep_seconds=10_000)) as cluster:
         marks, way = cluster["a"].groups.marks, cluster["a"].way
         way.hold = lambda _: not marks

@@ -1,4 +1,4 @@
-"""What the agent does without its metastore, and with one that loses requests and answers."""
+"""The agent without its metastore, and with one that loses requests and responses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.raft_agent.test_moves import ready
 
 
 async def test_a_store_starts_without_a_metastore() -> None:
-    """Replicas run, the agent says what it waits for and does nothing else; when etcd is there, it goes on."""
+    """Replicas run and the agent reports why it waits; it continues when etcd is available."""
     async with await ready("a b c d", "a b c") as cluster:
         await cluster.retarget("a b d")
         await cluster["c"].kill()
@@ -26,13 +26,13 @@ async def test_a_store_starts_without_a_metastore() -> None:
         status = cluster["c"].agent.status()
         assert status.state is AgentState.CONNECTING
         assert "no etcd endpoint answers" in status.why
-        assert status.replicas == 1, "what may be deleted stays, as nobody can tell"
+        assert status.replicas == 1, "an unconfirmed exclusion deletes nothing"
         cluster["c"].way.come_back()
         await cluster.until(lambda: cluster.settled("a b d"))
 
 
-async def test_etcd_leaves_in_the_middle_of_a_change() -> None:
-    """A change stops where it is, groups go on without it, and it is taken up when etcd is back."""
+async def test_etcd_becomes_unavailable_during_a_change() -> None:
+    """A change pauses while etcd is unavailable, groups keep serving, and the change resumes afterwards."""
     async with await ready("a b c d", "a b c") as cluster:
         cluster.network.held = {"d"}
         await cluster.retarget("a b d")
@@ -53,7 +53,7 @@ async def test_etcd_leaves_in_the_middle_of_a_change() -> None:
 @pytest.mark.parametrize("kind", ["pending.lock", "stable", "pending", "leaders", "stores"])
 @pytest.mark.parametrize("carried_out", [True, False], ids=["answer-lost", "request-lost"])
 async def test_an_unknown_outcome(kind: str, mode: Retarget, carried_out: bool) -> None:
-    """Whichever transaction nobody hears of again, and whether or not it took effect: the target is reached."""
+    """Whichever transaction has an unknown outcome, applied or not, the target is reached."""
     async with Cluster("a b c d e") as cluster:
         lost: list[str] = []
 
@@ -86,8 +86,8 @@ async def test_an_unknown_outcome(kind: str, mode: Retarget, carried_out: bool) 
         assert lost, "the fault has happened"
 
 
-async def test_after_an_unknown_lock_the_leader_reads_and_locks_anew() -> None:
-    """The lock that may have landed is not relied on: what follows rests on one whose answer was heard."""
+async def test_after_an_unknown_lock_the_leader_reads_and_locks_again() -> None:
+    """The leader does not rely on a lock of unknown outcome; it acts only on one that was confirmed."""
     async with await ready("a b c d", "a b c") as cluster:
         leader = cluster[cluster.leader()]
         locks = 0
@@ -107,7 +107,7 @@ async def test_after_an_unknown_lock_the_leader_reads_and_locks_anew() -> None:
 
 
 async def test_nothing_is_done_before_the_watch_has_shown_it() -> None:
-    """After a lock that succeeded, the final entry waits for the watch; the sweep reads where that shows nothing."""
+    """After a successful lock the final entry waits for the watch; if the watch is stuck, the sweep reads."""
     async with await ready("a b c d", "a b c", settings=AgentSettings()) as cluster:
         leader = cluster[cluster.leader()]
         leader.way.hold = puts("pending.lock")
@@ -126,8 +126,8 @@ async def test_nothing_is_done_before_the_watch_has_shown_it() -> None:
         assert leader.agent.status().counters.worst_watch_lag > 5
 
 
-async def test_a_changed_table_record_refuses_once() -> None:
-    """A refused transaction brings the table's record along, so the next one compares what is there."""
+async def test_a_changed_table_record_rejects_one_transaction() -> None:
+    """A rejected transaction returns the table's record, so the next one compares the current one."""
     async with await ready("a b c d", "a b c") as cluster:
         leader = cluster[cluster.leader()]
         leader.way.hold = puts("pending.lock")
@@ -144,8 +144,8 @@ async def test_a_changed_table_record_refuses_once() -> None:
         await cluster.until(lambda: cluster.settled("a b c d"))
 
 
-async def test_a_refused_transaction_shows_what_is_there() -> None:
-    """The operator replaced pending while the lock was under way: the leader goes on with the new one at once."""
+async def test_a_rejected_transaction_returns_the_current_keys() -> None:
+    """The operator replaced pending while the lock was in flight: the leader continues with the new one at once."""
     async with await ready("a b c d e", "a b c") as cluster:
         leader = cluster[cluster.leader()]
         leader.way.hold = puts("pending.lock")
@@ -160,8 +160,8 @@ async def test_a_refused_transaction_shows_what_is_there() -> None:
         assert [peer.store for peer in group.applied.staged] == ["e"], "although its watch shows nothing"
 
 
-async def test_a_key_that_makes_no_sense_stops_its_partition_alone() -> None:
-    """The partition has a problem that names the key; others go on, and it too once the key is mended."""
+async def test_a_malformed_key_stops_only_its_partition() -> None:
+    """The partition has a problem that names the key; other partitions continue, and it does once corrected."""
     async with await ready("a b c d", "a b c") as cluster:
         pending, other = KEYS.partition(*P0).pending, Partition("items.2", 0)
         await cluster.put(pending, {"queue": "nonsense"})
@@ -177,7 +177,7 @@ async def test_a_key_that_makes_no_sense_stops_its_partition_alone() -> None:
 
 
 async def test_a_metastore_without_space_costs_no_registration() -> None:
-    """Leases live on, sessions go on, and what waits to be written is written when there is space."""
+    """Leases and sessions survive, and pending writes are written when there is space."""
     async with await ready("a b c d", "a b c") as cluster:
         await cluster.retarget("a b d")
         sessions = {name: store.agent.status().counters.sessions for name, store in cluster.stores.items()}

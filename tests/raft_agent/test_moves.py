@@ -1,4 +1,4 @@
-"""Changes of replicas end to end: agents of several stores, modelled raft, one metastore."""
+"""Replica changes end to end: agents of several stores, modelled raft, one metastore."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MODES = list(Retarget)
 async def ready(
     names: str, row: str, mode: Retarget = Retarget.ADJUST, *, settings: AgentSettings | None = None
 ) -> Cluster:
-    """A cluster whose one partition runs where it began."""
+    """Return a cluster whose only partition runs on its initial stores."""
     cluster = Cluster(names, settings=settings)
     await cluster.create(row, mode=mode)
     await cluster.until(lambda: cluster.settled(row) and cluster.leader() != "")
@@ -25,7 +25,7 @@ async def ready(
 
 
 async def test_what_is_logged_names_table_partition_and_plan(caplog: pytest.LogCaptureFixture) -> None:
-    """Every step of a change is a line, which says of which partition, and whose plan it is."""
+    """Every step of a change is logged with its table, partition and plan."""
     caplog.set_level("INFO", logger="evenkeel_raft.agent.leader_driver")
     async with await ready("a b c d", "a b c", Retarget.ADJUST) as cluster:
         caplog.clear()
@@ -39,7 +39,7 @@ async def test_what_is_logged_names_table_partition_and_plan(caplog: pytest.LogC
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_three_five_three(mode: Retarget) -> None:
-    """Replicas come and go, and nothing is left behind of those that went."""
+    """Replicas are added and removed, and removed ones leave nothing behind."""
     async with await ready("a b c d e", "a b c", mode) as cluster:
         await cluster.retarget("a b c d e")
         await cluster.until(lambda: cluster.settled("a b c d e"))
@@ -63,8 +63,8 @@ async def test_three_five_three(mode: Retarget) -> None:
         ("a", "b"),
     ],
 )
-async def test_any_change_arrives(before: str, after: str) -> None:
-    """One step or two, voters or learners, with the leader among those who leave or not."""
+async def test_any_change_completes(before: str, after: str) -> None:
+    """Changes of one or two steps, of voters or learners, with or without the leader among those removed."""
     async with await ready("a b c d e f", before) as cluster:
         await cluster.retarget(after)
         await cluster.until(lambda: cluster.settled(after))
@@ -73,7 +73,7 @@ async def test_any_change_arrives(before: str, after: str) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_wiped_store_is_another_replica(mode: Retarget) -> None:
-    """A store that lost its disk takes part again as somebody new, although its name is the same."""
+    """A store that lost its disk rejoins as a new replica under the same name."""
     async with await ready("a b c", "a b c", mode) as cluster:
         await cluster["c"].kill()
         cluster["c"].wipe()
@@ -87,7 +87,7 @@ async def test_a_wiped_store_is_another_replica(mode: Retarget) -> None:
 
 
 async def test_adjust_in_mid_catch_up() -> None:
-    """The operator overwrites pending; the leader stops filling whom nobody wants and keeps whom both targets want."""
+    """The operator overwrites pending; the leader stops copying to removed replicas and keeps those in both targets."""
     async with await ready("a b c d e f", "a b c") as cluster:
         cluster.network.held = {"d", "e", "f"}
         await cluster.retarget("a d e")
@@ -104,7 +104,7 @@ async def test_adjust_in_mid_catch_up() -> None:
 
 
 async def test_cancel_in_mid_catch_up() -> None:
-    """The operator leaves word in planned; the leader puts its catch-up aside and makes planned pending."""
+    """The operator writes planned; the leader cancels the catch-up and makes planned pending."""
     async with await ready("a b c d e", "a b c", Retarget.CANCEL) as cluster:
         cluster.network.held = {"d", "e"}
         await cluster.retarget("a b d")
@@ -121,7 +121,7 @@ async def test_cancel_in_mid_catch_up() -> None:
 
 
 async def test_queue_in_mid_catch_up() -> None:
-    """Planned waits for the change before it, however long that takes."""
+    """Planned waits until the current change is complete."""
     async with await ready("a b c d e", "a b c", Retarget.QUEUE) as cluster:
         cluster.network.held = {"d"}
         await cluster.retarget("a b d")
@@ -136,7 +136,7 @@ async def test_queue_in_mid_catch_up() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_retarget_once_locked(mode: Retarget) -> None:
-    """What is locked is carried out to its end; planned follows with the switch."""
+    """A locked change is completed; planned follows with the switch."""
     async with await ready("a b c d e", "a b c", mode) as cluster:
         leader = cluster[cluster.leader()]
         leader.way.hold = puts("stable")
@@ -152,7 +152,7 @@ async def test_retarget_once_locked(mode: Retarget) -> None:
 
 @pytest.mark.parametrize("kind", ["pending.lock", "stable"])
 async def test_the_leader_dies_in_between(kind: str) -> None:
-    """Whoever leads next goes on from what the metastore and raft's log hold."""
+    """The next leader continues from the state of the metastore and raft's log."""
     async with await ready("a b c d", "a b c") as cluster:
         first = cluster.leader()
         cluster[first].way.hold = puts(kind)
@@ -165,8 +165,8 @@ async def test_the_leader_dies_in_between(kind: str) -> None:
         await cluster.until(lambda: cluster.settled("a b c d"))
 
 
-async def test_a_target_that_stops_answering_is_unlocked() -> None:
-    """Locked in vain, the leader releases the lock, so that the operator can change its mind; and tries again later."""
+async def test_a_target_that_stops_responding_is_unlocked() -> None:
+    """If the target does not respond, the leader unlocks so that the operator can retarget, and retries later."""
     async with await ready("a b c d", "a b c") as cluster:
         leader = cluster[cluster.leader()]
         leader.way.hold = puts("pending.lock")
@@ -183,7 +183,7 @@ async def test_a_target_that_stops_answering_is_unlocked() -> None:
 
 
 async def test_a_target_that_comes_and_goes_is_not_locked_all_the_time() -> None:
-    """Gone whenever it is locked, back whenever it is not: attempts become rarer, and it is a problem in the end."""
+    """A target that fails whenever it is locked is retried with backoff and reported as a problem."""
     async with await ready("a b c d", "a b c") as cluster:
         leader = cluster[cluster.leader()]
 
@@ -203,7 +203,7 @@ async def test_a_target_that_comes_and_goes_is_not_locked_all_the_time() -> None
 
 
 async def test_an_empty_final_entry_heals_a_lost_switch() -> None:
-    """Where raft already runs the target, the switch follows all the same."""
+    """If raft already runs the target, the switch still follows."""
     async with await ready("a b c d", "a b c") as cluster:
         await cluster.retarget("a b c d")
         await cluster.until(lambda: cluster.settled("a b c d"))
@@ -220,7 +220,7 @@ async def test_an_empty_final_entry_heals_a_lost_switch() -> None:
 
 
 async def test_a_leader_that_leaves_hands_over_first() -> None:
-    """The leader is not a voter of the target: one of both sets leads before the group becomes joint."""
+    """A leader that is no voter of the target hands over to a voter of both sets before the group becomes joint."""
     async with await ready("a b c d", "a b c") as cluster:
         leaving = cluster.leader()
         staying = sorted({"a", "b", "c"} - {leaving})
@@ -232,7 +232,7 @@ async def test_a_leader_that_leaves_hands_over_first() -> None:
 
 
 async def test_several_tables_move_side_by_side() -> None:
-    """Partitions of all tables go their own ways at the same time."""
+    """Partitions of several tables change concurrently."""
     async with Cluster("a b c d") as cluster:
         await cluster.started()
         for table in ("orders.1", "items.2"):
@@ -245,8 +245,8 @@ async def test_several_tables_move_side_by_side() -> None:
         assert [partition for partition in partitions if cluster.reported(partition) is None] == []
 
 
-async def test_a_read_counts_for_the_term_it_left_in() -> None:
-    """A leader that lost its term and won another while its read was under way reads once more."""
+async def test_a_read_counts_for_the_term_it_was_sent_in() -> None:
+    """A leader that lost and regained leadership during its read reads again."""
     async with await ready("a b c", "a b c") as cluster:
         one, other = (cluster[name] for name in "abc" if name != cluster.leader())
         one.way.hold = reads
@@ -267,7 +267,7 @@ def reads(txn: Txn) -> bool:
 
 
 async def test_a_thousand_new_leaders_read_together() -> None:
-    """When a store that led nearly everything fails, its successors read and report in few round trips."""
+    """When the store that led nearly everything fails, its successors read and report in few round trips."""
     async with Cluster("a b c") as cluster:
         await cluster.create(*["a b c"] * 1000)
         partitions = [Partition(TABLE, p) for p in range(1000)]
@@ -283,8 +283,8 @@ async def test_a_thousand_new_leaders_read_together() -> None:
 
 
 @pytest.mark.parametrize("mode", [Retarget.ADJUST, Retarget.CANCEL])
-async def test_a_new_target_does_not_wait_for_what_the_last_one_failed_at(mode: Retarget) -> None:
-    """Replicas that are not wanted any more are filled for another second at the most, whatever failed before."""
+async def test_a_new_target_resets_the_backoff(mode: Retarget) -> None:
+    """Copies to removed replicas stop within a second, whatever failed before."""
     async with await ready("a b c d e", "a b c", mode) as cluster:
         cluster.network.held = {"d"}
         await cluster.retarget("a b c d")
@@ -300,7 +300,7 @@ async def test_a_new_target_does_not_wait_for_what_the_last_one_failed_at(mode: 
 
 
 async def test_other_stores_partitions_are_skipped() -> None:
-    """Nothing is kept, read or started of partitions that do not name the store."""
+    """Partitions that do not name the store are not tracked, read or started."""
     async with Cluster("a b c d") as cluster:
         await cluster.started()
         await cluster.create("a b c", "b c d", "a b c")

@@ -1,4 +1,4 @@
-"""Orders to lead a partition from a certain store."""
+"""Orders to lead a partition from a given store."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def other(cluster: Cluster) -> str:
     return min({"a", "b", "c"} - {cluster.leader()})
 
 
-async def test_leadership_goes_where_it_is_ordered() -> None:
-    """The leader transfers to the voter there, and the key is gone when it leads."""
+async def test_leadership_is_transferred_as_ordered() -> None:
+    """The leader transfers to the voter there, and the key is deleted when that one leads."""
     async with await ready("a b c", "a b c") as cluster:
         to = other(cluster)
         await order(cluster, to)
@@ -32,7 +32,7 @@ async def test_leadership_goes_where_it_is_ordered() -> None:
 
 
 async def test_an_order_for_the_leader_is_fulfilled_already() -> None:
-    """It is only deleted."""
+    """The order is only deleted."""
     async with await ready("a b c", "a b c") as cluster:
         leader = cluster.leader()
         await order(cluster, leader)
@@ -41,7 +41,7 @@ async def test_an_order_for_the_leader_is_fulfilled_already() -> None:
 
 
 async def test_an_order_that_cannot_be_followed_expires() -> None:
-    """A store without a replica, or that cannot be reached: nothing happens until the leader deletes the order."""
+    """If the store has no replica or is unreachable, nothing happens until the leader deletes the expired order."""
     async with await ready("a b c d", "a b c") as cluster:
         leader = cluster.leader()
         await order(cluster, "d", seconds=20)
@@ -52,7 +52,7 @@ async def test_an_order_that_cannot_be_followed_expires() -> None:
 
 
 async def test_wall_clocks_need_not_agree() -> None:
-    """An order whose time of day is long past, or far ahead, is followed, and expires, like any other."""
+    """An order is followed and expires independently of wall clocks."""
     async with await ready("a b c d", "a b c") as cluster:
         for days in (-2, 2):
             to = other(cluster)
@@ -66,7 +66,7 @@ async def test_wall_clocks_need_not_agree() -> None:
 
 
 async def test_an_order_waits_for_its_store_to_answer() -> None:
-    """Leadership goes to a store that was away soon after its return, also where raft says nothing of that."""
+    """Leadership is transferred soon after the store's return, also without an event from raft."""
     async with await ready("a b c", "a b c") as cluster:
         to = other(cluster)
         cluster[cluster.leader()].groups.on_change = lambda _: None
@@ -79,7 +79,7 @@ async def test_an_order_waits_for_its_store_to_answer() -> None:
 
 
 async def test_an_order_waits_for_a_learner_to_vote() -> None:
-    """Only voters lead: once the change has made it one, the order is followed."""
+    """The order is followed once the change has made the learner a voter."""
     async with await ready("a b c d", "a b c d*") as cluster:
         await order(cluster, "d")
         await cluster.pass_time(3)
@@ -89,7 +89,7 @@ async def test_an_order_waits_for_a_learner_to_vote() -> None:
 
 
 async def test_an_order_is_ignored_while_pending_excludes_its_target() -> None:
-    """The change comes first; leadership does not go to somebody who is about to leave."""
+    """The change has priority; leadership is not transferred to a replica that is about to be removed."""
     async with await ready("a b c d", "a b c") as cluster:
         leaving = other(cluster)
         staying = sorted({"a", "b", "c"} - {leaving})
@@ -104,7 +104,7 @@ async def test_an_order_is_ignored_while_pending_excludes_its_target() -> None:
 
 
 async def test_a_changed_order_is_not_deleted() -> None:
-    """Deleting compares the order that was followed: a newer one stays."""
+    """The deletion compares the revision, so a newer order stays."""
     async with await ready("a b c", "a b c") as cluster:
         to, third = sorted({"a", "b", "c"} - {cluster.leader()})
         cluster[to].way.hold = lambda txn: any(op.key == KEY for op in txn.success)
@@ -118,7 +118,7 @@ async def test_a_changed_order_is_not_deleted() -> None:
 
 
 async def test_an_order_that_is_given_again_is_deleted_too() -> None:
-    """It came while the first was being deleted, and is fulfilled as well."""
+    """An order written while the first was being deleted is fulfilled as well."""
     async with await ready("a b c", "a b c") as cluster:
         leader = cluster[cluster.leader()]
         leader.way.hold = lambda txn: any(op.key == KEY for op in txn.success)
@@ -131,8 +131,8 @@ async def test_an_order_that_is_given_again_is_deleted_too() -> None:
         await cluster.until(lambda: cluster.now(KEY) is None, seconds=1)
 
 
-async def test_a_transfer_that_fails_is_tried_again_slowly() -> None:
-    """Raft says that it tries, and it comes to nothing: attempts become rarer, and end with the order."""
+async def test_a_failed_transfer_is_retried_with_backoff() -> None:
+    """Transfers that raft accepts but that do not complete are retried with backoff until the order expires."""
     async with await ready("a b c", "a b c") as cluster:
         leader, to = cluster[cluster.leader()], other(cluster)
         leader.groups.transfer = lambda *_: True  # type: ignore[method-assign]
@@ -144,8 +144,8 @@ async def test_a_transfer_that_fails_is_tried_again_slowly() -> None:
         await cluster.until(lambda: cluster.now(KEY) is None)
 
 
-async def test_an_order_that_makes_no_sense_is_a_problem() -> None:
-    """It names the key, and the partition goes on."""
+async def test_a_malformed_order_is_a_problem() -> None:
+    """The problem names the malformed key, and the partition continues."""
     async with await ready("a b c d", "a b c") as cluster:
         await cluster.put(KEY, {"nonsense": 1})
         await cluster.until(lambda: KEY in cluster[cluster.leader()].agent.status().problems.get(P0, ""))

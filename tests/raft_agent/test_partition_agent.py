@@ -1,4 +1,4 @@
-"""What one partition's agent remembers; that it suffices is the explorer's to show."""
+"""The state of one partition's agent; the explorer shows that it suffices."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def lock(agent: PartitionAgent) -> Write:
 
 
 def test_a_leader_acts_only_on_what_it_has_read_in_its_term(agent: PartitionAgent) -> None:
-    """Elected anew, it begins with a read; until then it does nothing."""
+    """A newly elected leader reads first and does nothing before."""
     assert not agent.reads_first(TERM)
     assert agent.reads_first(TERM + 1)
     assert agent.lead(group(term=TERM + 1)) is None
@@ -69,15 +69,15 @@ def test_a_leader_acts_only_on_what_it_has_read_in_its_term(agent: PartitionAgen
 
 
 def test_nothing_is_done_about_a_table_that_is_not_ready(agent: PartitionAgent) -> None:
-    """Neither led nor read."""
+    """A table that is not ready is neither led nor read."""
     agent.see(BEFORE, None, revision=9)
     assert agent.lead(group()) is None
     assert not agent.reads_first(TERM + 1)
     assert agent.to_start() is None
 
 
-def test_the_past_does_not_come_back(agent: PartitionAgent) -> None:
-    """A watch that is behind shows neither old keys nor a table that is gone; what is of the same revision counts."""
+def test_older_views_are_ignored(agent: PartitionAgent) -> None:
+    """Views of older revisions are ignored; a view of the same revision is accepted."""
     agent.see(PartitionView(), None, revision=7)
     assert (agent.view, agent.table, agent.seen) == (BEFORE, READY, 8)
     agent.see(BEFORE, None, revision=8)
@@ -87,14 +87,14 @@ def test_the_past_does_not_come_back(agent: PartitionAgent) -> None:
 
 
 def test_one_transaction_at_a_time(agent: PartitionAgent) -> None:
-    """While one is on its way nothing is decided, not even by a new leader."""
+    """While a transaction is in flight nothing is decided, also after a new election."""
     lock(agent)
     assert agent.lead(group()) is None
     assert not agent.reads_first(TERM + 1)
 
 
 def test_a_lock_counts_once_it_was_seen(agent: PartitionAgent) -> None:
-    """Answered is not enough: what follows from the lock is decided on keys that show it."""
+    """After a successful lock the leader waits until the watch shows it."""
     lock(agent)
     agent.answered(TxnResult(True, 9, ()), revision=9)
     assert agent.lead(group()) is None
@@ -104,8 +104,8 @@ def test_a_lock_counts_once_it_was_seen(agent: PartitionAgent) -> None:
     assert action.what == "final"
 
 
-def test_a_lock_of_unknown_outcome_is_put_anew(agent: PartitionAgent) -> None:
-    """Also where it is seen to be there: an older transaction of its own might still touch it."""
+def test_a_lock_of_unknown_outcome_is_written_again(agent: PartitionAgent) -> None:
+    """The lock is written again even if it is visible, because the old transaction may still touch it."""
     lock(agent)
     agent.gave_up()
     assert agent.reads_first(TERM)
@@ -114,8 +114,8 @@ def test_a_lock_of_unknown_outcome_is_put_anew(agent: PartitionAgent) -> None:
     lock(agent)
 
 
-def test_no_lock_outlives_a_new_beginning(agent: PartitionAgent) -> None:
-    """A lock of an earlier term is not this term's, and neither is one from before a restart."""
+def test_no_lock_survives_a_new_term_or_restart(agent: PartitionAgent) -> None:
+    """A lock of an earlier term, or from before a restart, does not belong to this term."""
     lock(agent)
     agent.answered(TxnResult(True, 9, ()), revision=9)
     agent.see(LOCKED, READY, revision=9)
@@ -129,7 +129,7 @@ def test_no_lock_outlives_a_new_beginning(agent: PartitionAgent) -> None:
 
 
 def test_only_what_was_read_clears_a_replica(agent: PartitionAgent) -> None:
-    """A suspicion is no permission; a read that names the replica takes an earlier one back."""
+    """A suspicion does not clear a replica; a read that names the replica revokes an earlier clearance."""
     gone = ("a", 0)
     assert agent.suspects(gone)
     assert agent.cleared is None

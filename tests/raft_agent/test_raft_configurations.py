@@ -1,4 +1,4 @@
-"""The protocol's configurations and the raft core's say the same."""
+"""The protocol's configurations and those of the raft core are equivalent."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _staged(target: tuple[Peer, ...], current: tuple[Peer, ...]) -> tuple[Peer, 
 
 @given(peer_sets(), peer_sets())
 def test_a_whole_change_takes_the_core_along(current: tuple[Peer, ...], target: tuple[Peer, ...]) -> None:
-    """Staging, the final entry and leaving joint, as the protocol proposes them, are what the core then has."""
+    """Staging, the final entry and leaving joint have the same effect in the core as in the protocol."""
     conf = conf_of(current)
     assert configuration_of(conf) == Configuration(tuple(sorted(current)))
     staging = Configuration(current, staged=_staged(target, current))
@@ -47,7 +47,7 @@ def test_a_whole_change_takes_the_core_along(current: tuple[Peer, ...], target: 
 
 @given(peer_sets(), peer_sets())
 def test_staged_learners_are_dropped_again(current: tuple[Peer, ...], target: tuple[Peer, ...]) -> None:
-    """Calling a change off leaves the core as it was, with the token it had."""
+    """Cancelling a change leaves the core unchanged, including its token."""
     conf = conf_of(current)
     staging = Configuration(current, staged=_staged(target, current))
     conf = apply_change(conf, change_to(staging, conf))
@@ -56,7 +56,7 @@ def test_staged_learners_are_dropped_again(current: tuple[Peer, ...], target: tu
 
 
 def test_an_empty_final_entry_carries_the_token() -> None:
-    """Where the group already runs the target, the entry changes nothing but the token."""
+    """If the group already runs the target, the entry changes only the token."""
     peers = (Peer("s0", "v0", 1), Peer("s1", "v1", 2, Role.LEARNER))
     conf = conf_of(peers)
     change = change_to(Configuration(peers, token=9), conf)

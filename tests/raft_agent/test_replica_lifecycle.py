@@ -1,4 +1,4 @@
-"""When replicas are started and deleted, and above all when not."""
+"""When replicas are started and deleted, and when they must not be."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.raft_agent.test_moves import ready
 
 
 async def test_nothing_starts_before_the_table_is_ready() -> None:
-    """The keys of a table that is being created are seen and not acted on."""
+    """The keys of a table that is being created are not acted on."""
     async with Cluster("a b c") as cluster:
         await cluster.started()
         await cluster.create("a b c", ready=False)
@@ -23,7 +23,7 @@ async def test_nothing_starts_before_the_table_is_ready() -> None:
 
 
 async def test_genesis_starts_with_its_configuration_and_others_empty() -> None:
-    """Who is there from the beginning can elect a leader; who comes later waits to be filled."""
+    """Genesis replicas can elect a leader; later ones start empty and wait for a snapshot."""
     async with await ready("a b c d", "a b c") as cluster:
         assert all(cluster[name].disk.replicas[P0].base_configuration is not None for name in "abc")
         cluster.network.held = {"d"}
@@ -33,7 +33,7 @@ async def test_genesis_starts_with_its_configuration_and_others_empty() -> None:
 
 
 async def test_a_replica_that_was_held_is_never_started_again() -> None:
-    """What was promised under that id is forgotten, so a list that still names it starts nothing."""
+    """The votes of a deleted replica are lost, so an outdated list must not start it again."""
     async with await ready("a b c", "a b c") as cluster:
         await cluster["c"].kill()
         del cluster["c"].disk.replicas[P0]
@@ -43,7 +43,7 @@ async def test_a_replica_that_was_held_is_never_started_again() -> None:
 
 
 async def test_absence_is_not_exclusion() -> None:
-    """A replica whose partition has no keys stays, and nobody is even asked."""
+    """A replica whose partition has no keys stays, and no leader is asked."""
     async with await ready("a b c", "a b c") as cluster:
         own = KEYS.partition(*P0)
         await cluster.metastore.txn(Txn(success=(Delete(own.stable), Delete(own.trigger))))
@@ -53,7 +53,7 @@ async def test_absence_is_not_exclusion() -> None:
 
 
 async def test_lists_alone_delete_nothing() -> None:
-    """A replica that stable leaves out, but its group's leader does not, stays; after a while that is a problem."""
+    """A replica that stable excludes but its leader does not stays, and is reported as a problem."""
     async with await ready("a b c", "a b c") as cluster:
         await cluster.put(KEYS.partition(*P0).stable, Stable(peers("a1 b1")))
         await cluster.pass_time(60)
@@ -65,7 +65,7 @@ async def test_lists_alone_delete_nothing() -> None:
 
 
 async def test_the_leader_is_asked_only_after_a_read() -> None:
-    """What the watch shows may be old: the keys are read first, and if they name the replica nobody is asked."""
+    """The watch may be outdated: if a read of the keys names the replica, no leader is asked."""
     async with await ready("a b c", "a b c") as cluster:
         store = cluster["c"]
         store.way.hold = lambda txn: not txn.compares
@@ -80,7 +80,7 @@ async def test_the_leader_is_asked_only_after_a_read() -> None:
 
 
 async def test_a_store_that_was_down_deletes_when_it_returns() -> None:
-    """Whatever happened meanwhile, it finds out by reading and asking."""
+    """A restarted store reads the keys and asks the leader before it deletes."""
     async with await ready("a b c d", "a b c") as cluster:
         await cluster["c"].kill()
         await cluster.retarget("a b d")
@@ -91,8 +91,8 @@ async def test_a_store_that_was_down_deletes_when_it_returns() -> None:
         assert cluster["c"].agent.status().counters.deletions == 1
 
 
-async def test_a_leader_that_is_cut_off_says_nothing() -> None:
-    """Without a leader that a quorum confirms, nothing is deleted."""
+async def test_a_partitioned_leader_confirms_nothing() -> None:
+    """Nothing is deleted without a leader that a quorum confirms."""
     async with await ready("a b c d", "a b c") as cluster:
         await cluster["c"].kill()
         await cluster.retarget("a b d")
@@ -105,8 +105,8 @@ async def test_a_leader_that_is_cut_off_says_nothing() -> None:
         await cluster.until(lambda: cluster.settled("a b d"))
 
 
-async def test_a_full_disk_is_tried_again() -> None:
-    """A start that fails is a problem after some attempts, and succeeds once there is room."""
+async def test_a_failed_start_is_retried() -> None:
+    """A start that fails is reported after some attempts, and succeeds once there is space."""
     async with Cluster("a b c") as cluster:
         cluster["c"].groups.failing = DiskFullError("no room")
         await cluster.create("a b c")
@@ -117,8 +117,8 @@ async def test_a_full_disk_is_tried_again() -> None:
         assert cluster["c"].agent.status().problems == {}
 
 
-async def test_a_deletion_that_fails_is_tried_again() -> None:
-    """A store that is not there to delete its part is waited for."""
+async def test_a_failed_deletion_is_retried() -> None:
+    """A deletion is retried until the state machine is connected."""
     async with await ready("a b c d", "a b c") as cluster:
         cluster["c"].groups.failing = DisconnectedError("the store is not connected")
         await cluster.retarget("a b d")
@@ -127,8 +127,8 @@ async def test_a_deletion_that_fails_is_tried_again() -> None:
         await cluster.until(lambda: cluster.settled("a b d"))
 
 
-async def test_a_proposal_raft_does_not_take_is_made_again() -> None:
-    """Refused for a long time, it is a problem with its reason; retries go on, slowly, and then succeed."""
+async def test_a_rejected_proposal_is_retried() -> None:
+    """A rejected proposal is reported with its reason, retried with backoff, and finally succeeds."""
     async with await ready("a b c d", "a b c") as cluster:
         leader = cluster[cluster.leader()]
         leader.groups.refuse_proposals = True
@@ -141,7 +141,7 @@ async def test_a_proposal_raft_does_not_take_is_made_again() -> None:
 
 
 async def test_transactions_in_flight_are_bounded() -> None:
-    """However many partitions want to write, so many transactions at most are on their way."""
+    """The number of concurrent transactions is limited for any number of partitions."""
     async with Cluster("a b c d") as cluster:
         await cluster.create(*["a b c"] * 100)
         partitions = [P0._replace(partition=number) for number in range(100)]
@@ -160,7 +160,7 @@ async def test_transactions_in_flight_are_bounded() -> None:
 
 
 async def test_a_group_with_a_change_stays_awake() -> None:
-    """Its leader asks for that, and lets it sleep when the change is done."""
+    """The leader keeps its group awake until the change is complete."""
     async with await ready("a b c d", "a b c") as cluster:
         cluster.network.held = {"d"}
         leader = cluster[cluster.leader()]

@@ -1,4 +1,4 @@
-"""What the reports of stores cost the metastore."""
+"""What stores' reports cost the metastore."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def replica(size: int, **changes: object) -> GroupReport:
 
 
 class Store:
-    """A store that reports to a metastore nobody else uses, in virtual time."""
+    """A store that reports to its own metastore, in virtual time."""
 
     def __init__(self, *, stores: int = 1) -> None:
         self.rate = max(LEAST_RATE, SETTINGS.report_bytes_per_second / stores)
@@ -86,7 +86,7 @@ class Store:
 
 
 def test_a_busy_large_cluster_writes_less_than_200_megabytes_per_hour() -> None:
-    """65,536 partitions of three replicas on 20 stores, all of them written to and a hundred being copied."""
+    """65,536 partitions of three replicas on 20 stores, all under write load and a hundred being copied."""
     rng, store = random.Random(1), Store(stores=20)
     partitions = rng.sample(range(65_536), 65_536 * 3 // 20)
     sizes = {Partition(TABLE, number): rng.uniform(1e6, 1e9) for number in partitions}
@@ -107,7 +107,7 @@ def test_a_busy_large_cluster_writes_less_than_200_megabytes_per_hour() -> None:
 
 
 def test_no_value_approaches_etcds_limit() -> None:
-    """A store with 65,536 replicas, of one table or of many, writes small values in small transactions."""
+    """A store with 65,536 replicas, of one or many tables, writes small values in small transactions."""
     one = {Partition(TABLE, number): replica(987_654_321_987) for number in range(65_536)}
     many = {Partition(f"{number % 64}{TABLE}", number // 64): replica(987_654_321_987) for number in range(65_536)}
     for reports in (one, many):
@@ -121,7 +121,7 @@ def test_no_value_approaches_etcds_limit() -> None:
 
 
 def test_a_small_store_reports_every_time() -> None:
-    """Its budget is never used up, so what changed is there after some seconds."""
+    """A small store never uses up its budget, so changes are reported within seconds."""
     store = Store(stores=5)
     for turn in range(1, 1000):
         reports = {Partition(TABLE, number): replica(1000 * 2 ** (turn % 20)) for number in range(100)}
@@ -129,8 +129,8 @@ def test_a_small_store_reports_every_time() -> None:
         assert set(store.sizes().values()) == {rough(1000 * 2 ** (turn % 20))}
 
 
-def test_what_changed_little_is_not_written() -> None:
-    """A tenth is nothing, also where it is across the border between two rounded figures."""
+def test_small_changes_are_not_written() -> None:
+    """A change of less than a tenth is not written, also where rounding would differ."""
     store = Store()
     reports = {Partition(TABLE, 0): replica(1_000_000)}
     store.report(reports)
@@ -146,8 +146,8 @@ def test_what_changed_little_is_not_written() -> None:
         assert operations == [key] * written
 
 
-def test_news_does_not_wait_for_the_budget() -> None:
-    """Problems, damage and progress are reported at once by a store that has used up its budget."""
+def test_urgent_changes_do_not_wait_for_the_budget() -> None:
+    """Problems, damage and progress are reported at once without budget."""
     store = Store(stores=100)
     reports = {Partition(f"{TABLE}{number // 1024}", number % 1024): replica(number) for number in range(16_384)}
     store.report(reports)
@@ -163,8 +163,8 @@ def test_news_does_not_wait_for_the_budget() -> None:
     assert store.now < 900
 
 
-def test_what_is_gone_leaves_no_key() -> None:
-    """A slice goes with its last replica; another lease gets everything once more."""
+def test_deleted_replicas_leave_no_key() -> None:
+    """A slice is deleted with its last replica; a new lease gets all keys again."""
     store = Store()
     reports = {Partition(TABLE, number): replica(5) for number in (0, 5000)}
     store.report(reports)
@@ -176,8 +176,8 @@ def test_what_is_gone_leaves_no_key() -> None:
     assert store.report(reports) == 2
 
 
-def test_news_of_a_large_store_do_not_wait_in_the_older_form() -> None:
-    """Sizes do, for its one value is large; and the newer form does not begin with what the older one has cost."""
+def test_urgent_changes_do_not_wait_in_the_older_format() -> None:
+    """In the older format only sizes wait for the budget; the newer format starts without the older one's debt."""
     store, count = Store(stores=20), 20_000
     reports = {Partition(TABLE, number): replica(10**9 + number) for number in range(count)}
     written = sum(bool(store.report(reports, older=True)) for _ in range(100))

@@ -22,7 +22,7 @@ def registered(cluster: Cluster, key: str = KEY) -> StoreRecord | None:
 
 
 async def test_the_record_is_bound_to_a_lease_that_is_refreshed() -> None:
-    """It stays for as long as the process lives, and goes when that is killed."""
+    """The record exists while the process lives, and expires after it is killed."""
     async with Cluster("a") as cluster:
         await cluster.started()
         first = cluster.now(KEY)
@@ -37,7 +37,7 @@ async def test_the_record_is_bound_to_a_lease_that_is_refreshed() -> None:
 
 
 async def test_it_is_renewed_when_the_lease_was_lost() -> None:
-    """Etcd was away for longer than the lease lasts, and somebody deleted the key: both times it comes back."""
+    """The record is written again after an etcd outage longer than the lease, and after a deletion of the key."""
     async with Cluster("a") as cluster:
         await cluster.started()
         cluster["a"].way.leave()
@@ -52,7 +52,7 @@ async def test_it_is_renewed_when_the_lease_was_lost() -> None:
 
 
 async def test_a_restart_on_the_same_volume_takes_over_at_once() -> None:
-    """The predecessor's lease may still live: the volume has one owner, which is the new process."""
+    """A new process on the same volume does not wait for its predecessor's lease."""
     async with await ready("a b c", "a b c") as cluster:
         await cluster["a"].kill()
         cluster["a"].start()
@@ -62,7 +62,7 @@ async def test_a_restart_on_the_same_volume_takes_over_at_once() -> None:
 
 
 async def test_what_was_seen_before_is_acted_on_once_registered() -> None:
-    """Registering takes its time; what the store was to do all along it does then."""
+    """Events from before the registration are acted on afterwards."""
     async with Cluster("a b c") as cluster:
         await cluster.create("a b c")
         cluster["c"].way.hold = puts("stores")
@@ -75,7 +75,7 @@ async def test_what_was_seen_before_is_acted_on_once_registered() -> None:
 
 
 async def test_a_live_process_with_another_volume_is_waited_for() -> None:
-    """The name is taken: nothing is done, and it is said, until the other's lease ends."""
+    """While the name is taken nothing is done and the reason is reported."""
     async with await ready("a b c", "a b c") as cluster:
         await cluster["c"].kill()
         other = await cluster.metastore.lease(100)
@@ -94,7 +94,7 @@ async def test_a_live_process_with_another_volume_is_waited_for() -> None:
 
 
 async def test_two_processes_on_one_volume_do_not_fight() -> None:
-    """Whoever was registered first gives way, and says so; it comes back when the other is gone."""
+    """The process registered first gives way and reports it; it registers again when the other is gone."""
     async with Cluster("a") as cluster:
         await cluster.started()
         other = await cluster.metastore.lease(100)
@@ -110,8 +110,8 @@ async def test_two_processes_on_one_volume_do_not_fight() -> None:
         await cluster.until(lambda: cluster["a"].agent.status().state is AgentState.FOLLOWING)
 
 
-async def test_a_graceful_stop_hands_over_and_then_leaves() -> None:
-    """The lease ends at once, but not before others lead."""
+async def test_a_graceful_stop_hands_over_and_then_deregisters() -> None:
+    """The lease is revoked after other stores lead."""
     async with await ready("a b c", "a b c") as cluster:
         leader = cluster[cluster.leader()]
         stopping = asyncio.ensure_future(leader.agent.stop())
@@ -123,7 +123,7 @@ async def test_a_graceful_stop_hands_over_and_then_leaves() -> None:
 
 
 async def test_a_stop_without_a_metastore_ends_too() -> None:
-    """Handing over needs no metastore, and the lease ends by itself."""
+    """Handing over needs no metastore, and the lease expires."""
     async with await ready("a b c", "a b c") as cluster:
         leader = cluster[cluster.leader()]
         leader.way.leave()
@@ -132,8 +132,8 @@ async def test_a_stop_without_a_metastore_ends_too() -> None:
         assert cluster.leader() not in ("", leader.name)
 
 
-async def test_peers_are_told_to_raft() -> None:
-    """Registered stores with their volumes; one whose lease ended stays known while partitions name it."""
+async def test_raft_gets_the_peers() -> None:
+    """Raft gets the registered stores; one whose lease ended stays known while partitions name it."""
     async with await ready("a b c d", "a b c") as cluster:
         assert sorted(cluster["a"].groups.peers) == ["b", "c", "d"]
         assert cluster["a"].groups.peers["b"] == ("10.0.0.1", 7000, "b-1")

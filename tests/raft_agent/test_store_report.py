@@ -1,4 +1,4 @@
-"""What stores report: who leads, and their load."""
+"""Leader records and store reports."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def sizes(cluster: Cluster, store: str) -> dict[int, int] | None:
 
 
 async def test_a_new_leader_is_reported() -> None:
-    """With its term, and again for each new one."""
+    """Each new leader writes a record with its term."""
     async with await ready("a b c", "a b c") as cluster:
         await cluster.until(lambda: cluster.reported() is not None)
         first = cluster.reported()
@@ -40,7 +40,7 @@ async def test_a_new_leader_is_reported() -> None:
 
 
 async def test_a_leader_is_reported_once_it_has_committed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before that it may be one that nobody follows any more."""
+    """A leader that has not committed in its term may have been replaced."""
     leading = ModelGroups.leading
 
     def unsure(groups: ModelGroups, partition: Partition) -> GroupView | None:
@@ -59,7 +59,7 @@ async def test_a_leader_is_reported_once_it_has_committed(monkeypatch: pytest.Mo
 
 
 async def test_an_older_term_never_replaces_a_newer_one() -> None:
-    """A report that was under way when the next leader reported does not land, nor is it tried again."""
+    """A write in flight when the next leader reported is rejected and not retried."""
     async with Cluster("a b c") as cluster:
         for store in cluster.stores.values():
             store.way.hold = writes("leaders")
@@ -81,7 +81,7 @@ async def test_an_older_term_never_replaces_a_newer_one() -> None:
 
 
 async def test_a_newer_term_is_reported_after_an_older_one() -> None:
-    """The store lost its leadership and won it back while its first report was under way: the second follows."""
+    """A store that regained leadership while its first write was in flight writes the new term afterwards."""
     async with Cluster("a b c") as cluster:
         for store in cluster.stores.values():
             store.way.hold = writes("leaders")
@@ -97,8 +97,8 @@ async def test_a_newer_term_is_reported_after_an_older_one() -> None:
         assert replica.term == 2
 
 
-async def test_one_loser_does_not_keep_the_others_waiting() -> None:
-    """Of sixty reports in a transaction one is refused: it is sorted out, and the rest lands with the next."""
+async def test_one_conflict_does_not_block_the_batch() -> None:
+    """One conflict in a batch of sixty does not block the others."""
     async with Cluster("a") as cluster:
         cluster["a"].way.hold = writes("leaders")
         await cluster.create(*["a"] * 60)
@@ -115,7 +115,7 @@ async def test_one_loser_does_not_keep_the_others_waiting() -> None:
 
 
 async def test_a_report_that_an_older_one_got_ahead_of_is_made_again() -> None:
-    """What stands there by now is of a lower term: it is replaced at once."""
+    """A conflicting record of a lower term is replaced at once."""
     async with Cluster("a") as cluster:
         cluster["a"].way.hold = writes("leaders")
         await cluster.create("a")
@@ -127,7 +127,7 @@ async def test_a_report_that_an_older_one_got_ahead_of_is_made_again() -> None:
 
 
 async def test_nothing_is_reported_of_a_table_that_is_gone() -> None:
-    """A report that arrives after the drop leaves no key behind."""
+    """A write that arrives after the drop leaves no key behind."""
     async with Cluster("a b c") as cluster:
         for store in cluster.stores.values():
             store.way.hold = writes("leaders")
@@ -142,7 +142,7 @@ async def test_nothing_is_reported_of_a_table_that_is_gone() -> None:
 
 
 async def test_a_malformed_report_is_replaced() -> None:
-    """Nobody can tell its term, so any leader's is newer."""
+    """Any term replaces a malformed record."""
     async with Cluster("a b c") as cluster:
         await cluster.put(KEYS.leader(*P0), "nonsense")
         await cluster.create("a b c")
@@ -151,7 +151,10 @@ async def test_a_malformed_report_is_replaced() -> None:
 
 
 async def test_load_is_reported_while_it_changes() -> None:
-    """Sizes, rates, who leads and what is being filled, bound to the store's lease; a store at rest writes nothing."""
+    """The report has sizes, rates, leaders and snapshot transfers under the store's lease;
+
+    an idle store writes nothing.
+    """
     async with await ready("a b c d", "a b c") as cluster:
         await cluster.put(KEYS.version, ClusterVersion(2))
         leader = cluster[cluster.leader()]
@@ -177,7 +180,7 @@ async def test_load_is_reported_while_it_changes() -> None:
 
 
 async def test_everything_is_in_one_value_until_all_parts_know_slices() -> None:
-    """A cluster of the first version has readers that know no others; the next version drops the older form."""
+    """Clusters of the first version use the older format; the next version replaces it."""
     async with await ready("a b c", "a b c") as cluster:
         for store in cluster.stores.values():
             store.groups.sizes[P0] = 777
@@ -188,8 +191,8 @@ async def test_everything_is_in_one_value_until_all_parts_know_slices() -> None:
         await cluster.until(lambda: sizes(cluster, "a") == {0: 780} and load(cluster, "a").tables == {})  # type: ignore[union-attr]
 
 
-async def test_a_catch_up_that_does_not_get_on_is_a_problem() -> None:
-    """It is counted, reported and said; and forgotten when it gets on."""
+async def test_a_stalled_transfer_is_a_problem() -> None:
+    """A stalled transfer is counted and reported until it makes progress."""
     async with await ready("a b c d", "a b c") as cluster:
         leader = cluster[cluster.leader()]
         cluster.network.held = {"d"}
@@ -209,8 +212,8 @@ async def test_a_catch_up_that_does_not_get_on_is_a_problem() -> None:
         assert leader.agent.status().problems == {}
 
 
-async def test_a_leader_that_cannot_fill_a_replica_lets_another_try() -> None:
-    """Where that is wanted, each voter has its turn, one after the other."""
+async def test_a_leader_hands_over_after_a_stalled_transfer() -> None:
+    """With the setting, each voter leads in turn."""
     patient = msgspec.structs.replace(NO_SWEEP, step_down_when_stalled=True)
     async with Cluster("a b c d", settings=patient) as cluster:
         await cluster.create("a b c")
@@ -227,8 +230,8 @@ async def test_a_leader_that_cannot_fill_a_replica_lets_another_try() -> None:
         await cluster.until(lambda: cluster.settled("a b c d"))
 
 
-async def test_what_raft_says_of_a_group_is_reported() -> None:
-    """The host knows best why a group does not get on."""
+async def test_problems_of_the_host_are_reported() -> None:
+    """The host's problem of a group is reported."""
     async with await ready("a b c", "a b c") as cluster:
         cluster["a"].groups.problems[P0] = "no quorum"
         await cluster.until(lambda: load(cluster, "a") is not None and load(cluster, "a").problems != {})  # type: ignore[union-attr]
@@ -240,24 +243,24 @@ def report(**changes: object) -> GroupReport:
     return GroupReport(**(fields | changes))  # type: ignore[arg-type]
 
 
-def test_numbers_have_two_digits_that_count() -> None:
-    """Small changes change nothing in the report."""
+def test_numbers_have_two_significant_digits() -> None:
+    """Small changes do not change the report."""
     reports = {P0: report(log_bytes=123_456, bytes=777), Partition(TABLE, 1): report(log_bytes=99, leading=False)}
     made = with_tables(load_of(reports, rates={P0: 1234.5}, problems={}), reports, rates={P0: 1234.5})
     assert made.tables[TABLE] == (GroupLoad(0, True, 120_000, 1200, 780), GroupLoad(1, False, 99, 0))
     assert (made.replicas, made.leading, made.log_bytes, made.bytes_per_second) == (2, 1, 120_000, 1200)
 
 
-def test_damaged_states_are_told_apart() -> None:
-    """Among all that holds partitions up, those whose rows are wrong are named."""
+def test_damaged_partitions_are_listed() -> None:
+    """Partitions with damaged state are listed separately from other problems."""
     reports = {P0: report(problem="it stands still"), Partition(TABLE, 1): report(problem="bad block", damaged=True)}
     made = load_of(reports, rates={}, problems={partition: told.problem for partition, told in reports.items()})
     assert made.damaged == (f"{TABLE}/1",)
     assert made.problems == {f"{TABLE}/0": "it stands still", f"{TABLE}/1": "bad block"}
 
 
-def test_a_standstill_is_counted_once() -> None:
-    """From the last progress on, for as long as it lasts; progress, or the end of it, forgets it."""
+def test_a_stall_is_reported_once() -> None:
+    """A stall is measured from the last progress and reported once; progress or the end of the transfer clears it."""
     stalls = StallDetector(Tuning(AgentSettings(stalled_seconds=30)))
 
     def look(now: float, **filling: float) -> int:
@@ -272,7 +275,7 @@ def test_a_standstill_is_counted_once() -> None:
 
 
 def test_restoring_takes_longer() -> None:
-    """How far a replica is with what it has received, nobody can tell: it is given ten times as long."""
+    """The progress of a restore is unknown, so its timeout is ten times longer."""
     stalls = StallDetector(Tuning(AgentSettings(stalled_seconds=30)))
     reports = {P0: report(filling={"d": 1.0})}
     assert [stalls.check(reports, now=now) for now in (0, 299, 300)] == [[], [], [P0]]
@@ -280,7 +283,7 @@ def test_restoring_takes_longer() -> None:
 
 
 def test_a_report_stays_small() -> None:
-    """Where everything fails at once, a part of it tells as much, and etcd takes no value of many megabytes."""
+    """The number and length of reported problems are limited."""
     filling = {f"store-{number}": number / 65_536 for number in range(3)}
     reports = {
         Partition(TABLE, number): GroupReport(False, 1, 10**9, 5, 10**9, filling, damaged=True)
@@ -293,8 +296,8 @@ def test_a_report_stays_small() -> None:
     assert report.problems[f"{TABLE}/0"].endswith(" ...")
 
 
-async def test_a_report_that_is_refused_stops_nothing() -> None:
-    """It is a report: the agent goes on without."""
+async def test_a_rejected_report_stops_nothing() -> None:
+    """The agent continues when its report is rejected."""
     async with await ready("a b c d", "a b c") as cluster:
         for store in cluster.stores.values():
             store.way.refuse = writes("load")
@@ -307,7 +310,7 @@ async def test_a_report_that_is_refused_stops_nothing() -> None:
 
 
 async def test_a_leader_that_lost_its_quorum_withdraws_its_report() -> None:
-    """Nobody can be served: the key goes soon after the leader stepped down, and comes back with a leader."""
+    """The record is deleted soon after the leader stepped down, and written again by the next leader."""
     async with await ready("a b c", "a b c") as cluster:
         await cluster.until(lambda: cluster.reported() is not None)
         leader = cluster.leader()
@@ -320,7 +323,7 @@ async def test_a_leader_that_lost_its_quorum_withdraws_its_report() -> None:
 
 
 async def test_a_process_withdraws_the_report_of_its_predecessor() -> None:
-    """The leader was killed together with the quorum, and comes back alone: it reads the key that names it."""
+    """A leader restarted without a quorum reads the record that names it and deletes it."""
     async with await ready("a b c", "a b c") as cluster:
         await cluster.until(lambda: cluster.reported() is not None)
         leader = cluster[cluster.leader()]
@@ -337,7 +340,7 @@ async def test_a_process_withdraws_the_report_of_its_predecessor() -> None:
 
 
 async def test_a_report_stays_while_another_replica_leads() -> None:
-    """A transfer replaces the key in one write; clients never find it gone."""
+    """A transfer replaces the record in one write; it is never absent."""
     async with await ready("a b c", "a b c") as cluster:
         await cluster.until(lambda: cluster.reported() is not None)
         leader = cluster[cluster.leader()]
@@ -361,7 +364,7 @@ def counted(store: StoreProcess) -> list[tuple[str, str]]:
 
 
 async def test_a_leader_that_cannot_serve_withdraws_its_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sole replica without its state still leads in raft; the key returns, in the same term, with the state."""
+    """A sole replica without state leads in raft but has no record; the record returns with the state."""
     leading = ModelGroups.leading
     async with await ready("a", "a") as cluster:
         await cluster.until(lambda: cluster.reported() is not None)
@@ -375,7 +378,7 @@ async def test_a_leader_that_cannot_serve_withdraws_its_report(monkeypatch: pyte
 
 
 async def test_a_report_that_lands_late_is_withdrawn() -> None:
-    """The leader stepped down while its report was under way, so the key names a store that leads nothing."""
+    """A record written after its leader stepped down is deleted."""
     async with Cluster("a b c") as cluster:
         for store in cluster.stores.values():
             store.way.hold = writes("leaders")
@@ -393,7 +396,7 @@ async def test_a_report_that_lands_late_is_withdrawn() -> None:
 
 
 async def test_an_older_operator_finds_everything_in_one_value() -> None:
-    """Reports are split only in a cluster whose every part reads them so; then the old form goes."""
+    """Reports are split only in a cluster whose components all support it."""
     async with await ready("a b c", "a b c") as cluster:
         leader = cluster[cluster.leader()]
         leader.groups.sizes[P0] = 123_456
@@ -408,7 +411,7 @@ async def test_an_older_operator_finds_everything_in_one_value() -> None:
 
 
 def test_the_rate_of_copies_is_that_of_the_time_they_took() -> None:
-    """Pauses between copies do not count, little is not taken for a measurement, and newer ones count more."""
+    """Pauses do not count, small amounts are no measurement, and newer measurements weigh more."""
     copies = CopyRate()
     copies.update((0, 0.0))
     copies.update((1000, 0.1))
@@ -424,7 +427,7 @@ def test_the_rate_of_copies_is_that_of_the_time_they_took() -> None:
 
 
 async def test_the_rate_of_copies_is_reported() -> None:
-    """As soon as something was copied to the store."""
+    """The rate is reported after the first copy to the store."""
     async with await ready("a b c", "a b c") as cluster:
         await cluster.until(lambda: load(cluster, "a") is not None)
         assert load(cluster, "a").copied_per_second is None  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""Dropped tables leave nothing behind, and stores keep their word."""
+"""Dropped tables leave nothing behind, and stores keep their promise."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def left_over(cluster: Cluster) -> list[str]:
 
 
 async def test_a_drop_leaves_nothing() -> None:
-    """Neither keys nor replicas, on whatever store, whatever was going on."""
+    """A drop leaves neither keys nor replicas on any store, whatever is in progress."""
     async with Cluster("a b c d") as cluster:
         await cluster.create(*["a b c"] * 20)
         await cluster.create("a b c", table="items.2")
@@ -33,15 +33,15 @@ async def test_a_drop_leaves_nothing() -> None:
         await cluster.pass_time(0.2)
         await cluster.drop()
         await cluster.until(lambda: not waiting(cluster))
-        assert await cluster.bury()
+        assert await cluster.remove_tombstone()
         await cluster.pass_time(60)
         assert left_over(cluster) == []
         assert [partition for partition in partitions if cluster.holders(partition)] == []
         assert cluster.settled("a b c", Partition("items.2", 0))
 
 
-async def test_a_start_under_way_is_undone_before_the_store_confirms() -> None:
-    """A tombstone that overtakes a start: the replica is deleted once it is there, and only then is the word given."""
+async def test_a_start_in_progress_is_undone_before_the_store_confirms() -> None:
+    """If a tombstone overtakes a start, the replica is deleted before the store confirms."""
     async with Cluster("a b c") as cluster:
         await cluster.started()
         cluster["c"].groups.starting.clear()
@@ -58,7 +58,7 @@ async def test_a_start_under_way_is_undone_before_the_store_confirms() -> None:
 
 
 async def test_nothing_of_it_is_started_again() -> None:
-    """A watch of the partitions' keys that lags behind the tombstone still shows them; nothing comes of it."""
+    """An assignment watch that lags behind the tombstone starts nothing."""
     async with await ready("a b c d", "a b c") as cluster:
         late = cluster["d"]
         late.way.blind()
@@ -74,7 +74,7 @@ async def test_nothing_of_it_is_started_again() -> None:
 
 
 async def test_a_store_that_was_down_confirms_when_it_returns() -> None:
-    """The tombstone waits for it, and then for nobody."""
+    """The tombstone waits for a store that is down."""
     async with await ready("a b c", "a b c") as cluster:
         await cluster["b"].kill()
         await cluster.drop()
@@ -85,7 +85,7 @@ async def test_a_store_that_was_down_confirms_when_it_returns() -> None:
 
 
 async def test_a_store_that_cannot_delete_does_not_confirm() -> None:
-    """Its state machine is not there: the tombstone waits until it is."""
+    """The tombstone waits until the state machine can delete its data."""
     async with await ready("a b c", "a b c") as cluster:
         cluster["c"].groups.failing = DisconnectedError("the store is not connected")
         await cluster.drop()
@@ -98,7 +98,7 @@ async def test_a_store_that_cannot_delete_does_not_confirm() -> None:
 
 
 async def test_stores_that_confirm_at_the_same_time() -> None:
-    """Who comes second is refused, and gives its word again at once, whatever it heard meanwhile."""
+    """A store whose confirmation conflicts with another one confirms again at once."""
     async with await ready("a b c d", "a b c") as cluster:
         cluster["d"].way.hold = puts("tables.dropped")
         await cluster.drop()
@@ -110,7 +110,7 @@ async def test_stores_that_confirm_at_the_same_time() -> None:
 
 
 async def test_a_store_without_replicas_confirms_too() -> None:
-    """Whoever is on the tombstone strikes itself off, also if it never had anything of the table."""
+    """A store on the tombstone confirms although it never had a replica of the table."""
     async with await ready("a b c d", "a b c") as cluster:
         await cluster.drop()
         await cluster.until(lambda: not waiting(cluster))
@@ -118,7 +118,7 @@ async def test_a_store_without_replicas_confirms_too() -> None:
 
 
 async def test_a_table_that_never_started_is_no_problem_once_it_is_dropped() -> None:
-    """What could not be done for it is nobody's trouble any more."""
+    """Problems of a dropped table are cleared."""
     async with Cluster("a b c") as cluster:
         cluster["c"].groups.failing = DiskFullError("no room")
         await cluster.create("a b c")

@@ -1,4 +1,4 @@
-"""What a process changes about the one that tests run in, and gives back."""
+"""Restores the process-wide state that a sidecar changes."""
 
 from __future__ import annotations
 

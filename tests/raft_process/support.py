@@ -1,4 +1,4 @@
-"""A sidecar in the test's own process: a host with its state machine, and an agent on a metastore in memory."""
+"""A sidecar in the test's process: a host with its state machine, and an agent on an in-memory metastore."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.raft_host.support import LOOPBACK, Cluster, Member
 
 
 class Sidecar:
-    """One store, and others that it knows."""
+    """One store and the peers it knows."""
 
     def __init__(self, directory: Path, *others: str) -> None:
         self.cluster = Cluster(directory, "a", *others)

@@ -1,4 +1,4 @@
-"""docs/sidecar.md says what is so: its tables name what there is, all of it and nothing else."""
+"""docs/sidecar.md lists exactly the flags, metrics, status fields and problems that exist."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def first_column(text: str) -> list[str]:
 
 
 def test_flags() -> None:
-    """Every flag, and with its default where it is given one."""
+    """Every flag is listed, with its default."""
     table = section("Running it")
     assert sorted(first_column(table)) == sorted(f"--{flag.name}" for flag in options._FLAGS)
     for flag in options._FLAGS:
@@ -45,7 +45,7 @@ def test_flags() -> None:
 
 
 async def test_metrics(sidecar: Sidecar) -> None:
-    """Every metric, and what is written can be read by Prometheus."""
+    """Every metric is listed, and Prometheus can parse the output."""
     text = Metrics(sidecar.host, sidecar.agent).render().decode()
     families = prometheus.text_string_to_metric_families(text)
     there = [f"{family.name}_total" if family.type == "counter" else family.name for family in families]
@@ -53,7 +53,7 @@ async def test_metrics(sidecar: Sidecar) -> None:
 
 
 def test_reasons() -> None:
-    """The reasons that are named are reasons there are."""
+    """Every listed reason exists."""
     row = next(line for line in PAGE.splitlines() if "`evenkeel_raft_dropped_connections_total`" in line)
     assert set(re.findall(r"`([a-z-]+)`", row.split("|")[2])) - {"reason"} == set(Reason)
     row = next(line for line in PAGE.splitlines() if "`evenkeel_raft_refused_messages_total`" in line)
@@ -62,7 +62,7 @@ def test_reasons() -> None:
 
 
 def test_status() -> None:
-    """Every field of the process, and of each replica."""
+    """Every field of the process and of a replica is listed."""
     whole, _, each = section("Probes and status").partition("Each replica:")
     paths = ["/healthz", "/readyz", "/metrics", "/status"]
     assert first_column(whole) == [*paths, *SidecarStatus.__struct_fields__]
@@ -71,6 +71,6 @@ def test_status() -> None:
 
 @pytest.mark.parametrize("text", first_column(section("Problems")))
 def test_problems(text: str) -> None:
-    """Every text on the page is one that is said."""
+    """Every listed problem text occurs in the code."""
     for part in filter(None, (part.strip(" :()") for part in text.split("..."))):
         assert part in CODE

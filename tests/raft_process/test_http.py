@@ -1,4 +1,4 @@
-"""The small HTTP server: what it answers, and what cannot hold it up."""
+"""The HTTP server: its responses, and its robustness against bad clients."""
 
 from __future__ import annotations
 
@@ -54,18 +54,21 @@ def ask(port: int) -> Ask:
     return ask
 
 
+TEXT = b"text/plain; charset=utf-8"
+
+
 @pytest.mark.parametrize(
     ("path", "status", "kind", "body"),
     [
-        (b"/now", b"200 OK", b"text/plain; charset=utf-8", b"now\n"),
-        (b"/now?x=1", b"200 OK", b"text/plain; charset=utf-8", b"now\n"),
+        (b"/now", b"200 OK", TEXT, b"now\n"),
+        (b"/now?x=1", b"200 OK", TEXT, b"now\n"),
         (b"/later", b"200 OK", b"application/json", b"{}"),
-        (b"/no", b"503 Service Unavailable", b"text/plain; charset=utf-8", b"no\n"),
-        (b"/", b"404 Not Found", b"text/plain; charset=utf-8", b"not found; available paths: /broken, /later, /no, /now\n"),
+        (b"/no", b"503 Service Unavailable", TEXT, b"no\n"),
+        (b"/", b"404 Not Found", TEXT, b"not found; available paths: /broken, /later, /no, /now\n"),
     ],
 )
 async def test_pages(ask: Ask, path: bytes, status: bytes, kind: bytes, body: bytes) -> None:
-    """A page answers by itself or by waiting; who asks for another is told which there are."""
+    """Pages are sync or async; a response for an unknown path lists the available ones."""
     head, _, found = (await ask(GET % path)).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 " + status + b"\r\n")
     assert b"Content-Type: " + kind in head
@@ -73,15 +76,15 @@ async def test_pages(ask: Ask, path: bytes, status: bytes, kind: bytes, body: by
     assert found == body
 
 
-async def test_a_page_with_a_bug_says_so(ask: Ask, caplog: pytest.LogCaptureFixture) -> None:
-    """The log has the rest; other pages are answered as ever."""
+async def test_a_failing_page_returns_an_error(ask: Ask, caplog: pytest.LogCaptureFixture) -> None:
+    """The log has the traceback; other pages keep working."""
     assert b"500 Internal Server Error" in await ask(GET % b"/broken")
     assert "KeyError" in caplog.text
     assert b"200 OK" in await ask(GET % b"/now")
 
 
 async def test_heads_have_no_body(ask: Ask) -> None:
-    """For those who only want to know whether."""
+    """A response to HEAD has no body."""
     answer = await ask(b"HEAD /no HTTP/1.1\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 503")
     assert answer.endswith(b"\r\n\r\n")
@@ -97,27 +100,27 @@ async def test_heads_have_no_body(ask: Ask) -> None:
         (b"GET /" + b"x" * 20_000 + b"\r\n\r\n", b"400"),
     ],
 )
-async def test_nonsense_is_answered(ask: Ask, request_: bytes, status: bytes) -> None:
-    """And harms nobody."""
+async def test_invalid_requests_get_an_error(ask: Ask, request_: bytes, status: bytes) -> None:
+    """Invalid requests get an error response."""
     assert (await ask(request_)).startswith(b"HTTP/1.1 " + status)
     assert b"200 OK" in await ask(GET % b"/now")
 
 
-async def test_who_says_half_a_request_is_hung_up_on(port: int, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a while, or when it hangs up itself; nobody else waits for that."""
+async def test_incomplete_requests_time_out(port: int, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An incomplete request ends by timeout or disconnect, and blocks no other request."""
     monkeypatch.setattr(http_server, "_TIMEOUT", 0.05)
     slow = [await asyncio.open_connection("127.0.0.1", port) for _ in range(50)]
     for _, writer in slow:
         writer.write(b"GET /now HT")
     assert b"200 OK" in await ask(GET % b"/now")
     for reader, writer in slow:
-        # A server that hangs up before it has read what came is heard as a reset.
+        # The client sees a reset if the server closes the connection with unread data.
         with contextlib.suppress(ConnectionResetError):
             assert await asyncio.wait_for(reader.read(), 5) == b""
         writer.close()
 
 
 async def test_a_port_in_use_is_named(port: int) -> None:
-    """With the flag to change."""
+    """The error names the flag to change."""
     with pytest.raises(InvalidInputError, match=rf"127.0.0.1:{port}.*choose another --http"):
         await HttpServer({}).start(Endpoint("127.0.0.1", port))

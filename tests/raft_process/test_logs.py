@@ -1,4 +1,4 @@
-"""What is logged: one line an event, for machines or for people."""
+"""Log output: one line per event, as JSON or readable text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from evenkeel.runtime.log_setup import set_up_logs
 
 
 def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each line is an object with time, level, store, what was said, and what was said along with it."""
+    """Each line is an object with time, level, store, message and extra fields."""
     set_up_logs(level="info", form="json", store="s1")
     logging.getLogger("x").info("%d replicas", 3, extra={"volume": "v"})
     logging.getLogger("x").debug("not this")
@@ -23,7 +23,7 @@ def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_traceback_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """So that nobody has to put lines together again."""
+    """A traceback is part of its event's line."""
     set_up_logs(level="info", form="json", store="s1")
     try:
         raise KeyError("x")
@@ -34,7 +34,7 @@ def test_a_traceback_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_console_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    """Readable, and without colours where nobody would see them."""
+    """Console lines are readable, without colours in a pipe."""
     set_up_logs(level="warning", form="console", store="s1")
     logging.getLogger("x").warning("the disk is full")
     said = capsys.readouterr().err
@@ -43,8 +43,8 @@ def test_console_lines(capsys: pytest.CaptureFixture[str]) -> None:
     assert "\x1b" not in said
 
 
-def test_lines_say_what_they_are_about(capsys: pytest.CaptureFixture[str]) -> None:
-    """Whoever logs in the middle of something tells what, also where a line knows more; afterwards nobody does."""
+def test_lines_have_the_fields_of_their_context(capsys: pytest.CaptureFixture[str]) -> None:
+    """Lines inside a context have its fields, and their own fields take precedence."""
     set_up_logs(level="info", form="json", operator="one")
     with log_context(store_cluster="shop/main"):
         with log_context(table="orders"):

@@ -1,4 +1,4 @@
-"""The command: what cannot work is one line that says why, never a traceback."""
+"""The command reports expected errors in one line, never with a traceback."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from evenkeel_raft.shared.raft_groups import MetastoreMark
 LEAST = ("--store", "s1", "--store-cluster", "main", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0")
 
 
-def complaint(capsys: pytest.CaptureFixture[str], *flags: str) -> str:
-    """Run the command, which cannot work; return what it says."""
+def failure(capsys: pytest.CaptureFixture[str], *flags: str) -> str:
+    """Run the command, which must fail; return its error message."""
     assert main([*LEAST, *flags]) == 1
     said = capsys.readouterr()
     assert said.out == ""
@@ -38,54 +38,54 @@ def busy() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-def test_directories_that_cannot_be(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """The path is named, and what is wrong with it."""
+def test_invalid_directories(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The error names the path and the reason."""
     (tmp_path / "file").touch()
-    assert "file/log: Not a directory" in complaint(capsys, "--data", str(tmp_path / "file"))
-    assert "/proc/x/log: No such file" in complaint(capsys, "--data", "/proc/x")
+    assert "file/log for the log: Not a directory" in failure(capsys, "--data", str(tmp_path / "file"))
+    assert "/proc/x/log for the log: No such file" in failure(capsys, "--data", "/proc/x")
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "inbox").touch()
-    assert "data/inbox: File exists" in complaint(capsys, "--data", str(tmp_path / "data"))
+    assert "data/inbox: File exists" in failure(capsys, "--data", str(tmp_path / "data"))
 
 
-def test_sockets_that_cannot_be(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Missing folders, paths that are too long, files in the way."""
+def test_invalid_sockets(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Missing directories, long paths and existing files are reported."""
     (tmp_path / "file").touch()
     data = ("--data", str(tmp_path / "data"))
-    missing = complaint(capsys, *data, "--socket", str(tmp_path / "no" / "s"))
+    missing = failure(capsys, *data, "--socket", str(tmp_path / "no" / "s"))
     assert "no/s: No such file or directory" in missing
-    assert "at most 107" in complaint(capsys, *data, "--socket", "/tmp/" + "x" * 200)
-    assert "is in the way" in complaint(capsys, *data, "--socket", str(tmp_path / "file"))
+    assert "at most 107" in failure(capsys, *data, "--socket", "/tmp/" + "x" * 200)
+    assert "the file exists and is not a socket" in failure(capsys, *data, "--socket", str(tmp_path / "file"))
 
 
-def test_ports_that_cannot_be(capsys: pytest.CaptureFixture[str], tmp_path: Path, busy: int) -> None:
-    """In use, or of a host that is not this one."""
+def test_invalid_ports(capsys: pytest.CaptureFixture[str], tmp_path: Path, busy: int) -> None:
+    """Ports in use and foreign addresses are reported."""
     data = ("--data", str(tmp_path / "data"))
     at = f"127.0.0.1:{busy}"
-    assert f"cannot listen for peers on {at}: Address already in use" in complaint(capsys, *data, "--listen", at)
-    assert f"cannot serve HTTP on {at}" in complaint(capsys, *data, "--http", at)
-    assert "cannot listen for peers on 192.0.2.1:1" in complaint(capsys, *data, "--listen", "192.0.2.1:1")
+    assert f"cannot listen for peers on {at}: Address already in use" in failure(capsys, *data, "--listen", at)
+    assert f"cannot serve HTTP on {at}" in failure(capsys, *data, "--http", at)
+    assert "cannot listen for peers on 192.0.2.1:1" in failure(capsys, *data, "--listen", "192.0.2.1:1")
 
 
-def test_certificates_that_cannot_be(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Found at the start, not by the first peer."""
+def test_invalid_certificates(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Invalid certificates are reported at the start, not with the first peer."""
     (tmp_path / "pem").write_text("nonsense")
     files = [text for what in ("ca", "cert", "key") for text in (f"--tls-{what}", str(tmp_path / "pem"))]
     data = ("--data", str(tmp_path / "data"))
-    assert "cannot load the TLS files" in complaint(capsys, *data, *files)
+    assert "cannot load the TLS files" in failure(capsys, *data, *files)
     (tmp_path / "pem").unlink()
-    assert "pem does not exist" in complaint(capsys, *data, *files)
+    assert "pem does not exist" in failure(capsys, *data, *files)
 
 
 def test_a_directory_in_use(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Two sidecars would destroy each other's records."""
+    """Two sidecars must not share a log."""
     disk = FileDisk(tmp_path / "data" / "log")
-    assert "another process has this log open" in complaint(capsys, "--data", str(tmp_path / "data"))
+    assert "another process has this log open" in failure(capsys, "--data", str(tmp_path / "data"))
     disk.close()
 
 
-def test_logs_that_are_not_ours(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Of another store, of another cluster, with labels of nobody's, of a newer version, damaged."""
+def test_foreign_logs_are_rejected(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Logs of another store or cluster, of a newer version, or with malformed labels or identity are rejected."""
     data = tmp_path / "data"
     for label, said in (
         (
@@ -101,19 +101,19 @@ def test_logs_that_are_not_ours(capsys: pytest.CaptureFixture[str], tmp_path: Pa
         log.heads.admit(record)
         log.write([record])
         log.close()
-        assert said in complaint(capsys, "--data", str(data))
+        assert said in failure(capsys, "--data", str(data))
         for file in (data / "log").iterdir():
             file.unlink()
     (data / "log" / "volume.json").write_text('{"format":99,"volume":"x"}')
-    assert "format 99, and this version reads up to" in complaint(capsys, "--data", str(data))
+    assert "format 99, but this version reads up to" in failure(capsys, "--data", str(data))
     (data / "log" / "volume.json").write_text("{")
-    assert "cannot read the volume's identity" in complaint(capsys, "--data", str(data))
+    assert "cannot read the volume's identity" in failure(capsys, "--data", str(data))
 
 
 def test_a_disk_that_fails_ends_the_process(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a status that says so; what comes next begins with what the disk has."""
+    """A failed sync ends the process with status 1; the next process recovers from the disk."""
 
     async def fail(host: Host) -> None:
         monkeypatch.setattr(FileDisk, "sync", broken_sync)

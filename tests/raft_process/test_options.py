@@ -1,4 +1,4 @@
-"""Flags and environment: what is taken, and what is refused by the name of its flag."""
+"""Flags and environment variables: accepted values, and errors that name the flag."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def parse(*flags: str, **environment: str) -> Options:
 
 
 def test_defaults() -> None:
-    """Little has to be said; the socket is beside the data, and probes are answered on this machine alone."""
+    """Few flags are required; the socket is in the data directory, and HTTP listens on loopback."""
     options = parse()
     assert (options.store, options.keys.root) == ("s1", "/evenkeel/default/main/")
     assert (options.data, options.socket) == (Path("/data"), Path("/data/raft.sock"))
@@ -27,8 +27,8 @@ def test_defaults() -> None:
     assert options.host.election_seconds == 1.0
 
 
-def test_everything_can_be_said() -> None:
-    """By flags."""
+def test_all_flags() -> None:
+    """Every option can be set by a flag."""
     options = parse(
         *("--namespace", "prod", "--socket", "/run/s", "--listen", "[::1]:1", "--advertise", "[::1]:2"),
         *("--labels", "disk=ssd,rack=4,empty=", "--weight", "2.5", "--capacity", "0", "--bytes-per-second", "1e6"),
@@ -49,8 +49,8 @@ def test_everything_can_be_said() -> None:
     assert options.etcd.endpoints == ("http://a:1", "https://b:2")
 
 
-def test_the_environment_says_it_too() -> None:
-    """A flag wins over its variable."""
+def test_environment_variables() -> None:
+    """Every option can be set by a variable; a flag takes precedence."""
     environment = {"EVENKEEL_STORE": "s7", "EVENKEEL_STORE_CLUSTER": "main", "EVENKEEL_DATA": "/d"}
     options = parse_options(["--store", "s9", "--listen", "10.0.0.1:7400"], environment)
     assert (options.store, options.data) == ("s9", Path("/d"))
@@ -96,8 +96,8 @@ WRONG = {
 
 
 @pytest.mark.parametrize("given", WRONG)
-def test_what_is_wrong_is_named(given: str) -> None:
-    """The message has the flag, what was given, and what is allowed; whether by flag or by environment."""
+def test_invalid_values_are_named(given: str) -> None:
+    """The error has the flag, the value and what is allowed, for flags and for variables."""
     flag, _, value = given.partition(" ")
     variable = "EVENKEEL_" + flag.removeprefix("--").upper().replace("-", "_")
     least = {name: text for name, text in zip(LEAST[::2], LEAST[1::2], strict=True) if name != flag}
@@ -109,22 +109,22 @@ def test_what_is_wrong_is_named(given: str) -> None:
 
 
 @pytest.mark.parametrize("flag", ["--store", "--store-cluster", "--data"])
-def test_what_is_missing_is_named(flag: str) -> None:
-    """With the variable that could hold it."""
+def test_missing_flags_are_named(flag: str) -> None:
+    """The error names the flag and its variable."""
     at = LEAST.index(flag)
     with pytest.raises(InvalidInputError, match=f"{flag} is missing: .* set EVENKEEL_"):
         parse_options([*LEAST[:at], *LEAST[at + 2 :]], {})
 
 
-def test_listening_everywhere_is_no_address() -> None:
-    """Other stores would be told to connect to themselves."""
+def test_a_wildcard_address_is_not_advertised() -> None:
+    """A wildcard address cannot be advertised, because other stores would connect to themselves."""
     with pytest.raises(InvalidInputError, match=r"--advertise is missing, and --listen 0.0.0.0:7400 is a wildcard"):
         parse_options(LEAST[:6], {})
 
 
 @pytest.mark.parametrize("flags", [["--stroe", "x"], ["--store"], ["what"], ["--sto", "x"]])
 def test_unknown_flags_end_with_the_usage(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing is guessed, not even from a beginning."""
+    """Unknown and abbreviated flags are rejected."""
     with pytest.raises(SystemExit):
         parse_options([*LEAST, *flags], {})
     assert flags[0] in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""What a sidecar says of itself, and when it is ready."""
+"""Status, readiness and metrics of a sidecar."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from tests.raft_host.support import ORDERS
 from tests.raft_process.support import Sidecar
 
 
-async def look(sidecar: Sidecar) -> SidecarStatus:
+async def fetch_status(sidecar: Sidecar) -> SidecarStatus:
     return await status_of(sidecar.host, sidecar.agent, version="9")
 
 
 async def test_a_sidecar_at_rest(sidecar: Sidecar) -> None:
-    """It is ready, follows the metastore, and has nothing to do."""
+    """An idle sidecar is ready and follows the metastore."""
     await sidecar.cluster.until(lambda: sidecar.agent.status().state == "following")
     await sidecar.cluster.until(lambda: sidecar.host.status.machine_connected)
-    status = await look(sidecar)
+    status = await fetch_status(sidecar)
     assert (status.store, status.version, status.ready, status.why) == ("a", "9", True, "")
     assert (status.metastore, status.metastore_why, status.state_machine) == ("following", "", "connected")
     assert (status.replicas, status.problems, status.disk_full, status.awake) == ([], {}, "", 0)
     assert encode(status).startswith(b'{"store":"a","volume":"')
 
 
-async def test_a_replica_s_members(sidecar: Sidecar) -> None:
-    """A leader says who they are and how far it is."""
+async def test_members_of_a_replica(sidecar: Sidecar) -> None:
+    """A leader reports its members and their progress."""
     await sidecar.cluster.begin("a", "b")
-    (replica,) = (await look(sidecar)).replicas
+    (replica,) = (await fetch_status(sidecar)).replicas
     assert (replica.table, replica.partition, replica.replica) == (*ORDERS, 1)
     assert replica.members == {"a": "voter", "b": "voter"}
     assert replica.leader in ("a", "b")
@@ -46,7 +46,7 @@ async def test_a_replica_s_members(sidecar: Sidecar) -> None:
 
 
 async def test_how_long_rounds_take(sidecar: Sidecar) -> None:
-    """Every round of the log is counted, by the time until it was durable."""
+    """The histogram counts every write round of the log."""
     await sidecar.cluster.begin("a", "b")
     text = Metrics(sidecar.host, sidecar.agent).render().decode()
     [times] = [
@@ -59,13 +59,13 @@ async def test_how_long_rounds_take(sidecar: Sidecar) -> None:
 
 
 async def test_readiness_waits_for_the_state_machine(sidecar: Sidecar) -> None:
-    """Gone, hanging, or not where the group is: each is a reason of its own."""
+    """A state machine that is gone, hangs or lacks the group makes the store unready."""
     cluster, store, host = sidecar.cluster, sidecar.store, sidecar.host
     await cluster.begin("a", "b")
     await cluster.until(lambda: unready(host) == "")
     await store.stop_machine()
     assert unready(host) == "the state machine is not connected"
-    assert (await look(sidecar)).state_machine == "gone"
+    assert (await fetch_status(sidecar)).state_machine == "gone"
     await store.start_machine(hold={"open"})
     await cluster.until(lambda: host.status.machine_connected)
     assert unready(host) == "1 replicas have not caught up: orders.1/0"
@@ -73,11 +73,11 @@ async def test_readiness_waits_for_the_state_machine(sidecar: Sidecar) -> None:
     await cluster.until(lambda: unready(host) == "")
     store.machine.hold = {"open"}
     await cluster.until(lambda: unready(host) == "the state machine does not answer")
-    assert (await look(sidecar)).state_machine == "silent"
+    assert (await fetch_status(sidecar)).state_machine == "silent"
 
 
 async def test_readiness_waits_for_what_others_have_committed(sidecar: Sidecar) -> None:
-    """A voter that has applied all it has, and knows that there is more, is not one to rely on."""
+    """A voter that knows of committed entries it does not have is unready."""
     cluster, host = sidecar.cluster, sidecar.host
     await cluster.begin("a", "b")
     await cluster.until(lambda: unready(host) == "")
@@ -98,7 +98,7 @@ async def test_readiness_waits_for_what_others_have_committed(sidecar: Sidecar) 
 
 
 async def test_a_group_that_has_just_begun_is_no_problem(sidecar: Sidecar) -> None:
-    """Nobody leads at first; that is said to be wrong once there was time to choose a leader."""
+    """A missing leader is a problem only after three election timeouts."""
     cluster, host = sidecar.cluster, sidecar.host
     peers = tuple(cluster[name].peer() for name in "ab")
     await host.start(ORDERS, Start(peers[0], Configuration(peers)))
@@ -108,32 +108,32 @@ async def test_a_group_that_has_just_begun_is_no_problem(sidecar: Sidecar) -> No
     assert cluster.clock.now() - began > 3 * cluster["a"].settings.election_seconds
 
 
-async def test_readiness_waits_for_a_leader_and_for_room(sidecar: Sidecar) -> None:
-    """A voter that knows no leader is not one to rely on; neither is a disk that is full."""
+async def test_readiness_waits_for_a_leader_and_for_disk_space(sidecar: Sidecar) -> None:
+    """A voter without a leader, or a full disk, makes the store unready."""
     cluster, host = sidecar.cluster, sidecar.host
     await cluster.begin("a", "b")
     host._on_full(DiskFullError("no room for another byte"))
     assert unready(host) == "no room for another byte"
-    assert (await look(sidecar)).disk_full == "no room for another byte"
+    assert (await fetch_status(sidecar)).disk_full == "no room for another byte"
     host._on_full(None)
     await cluster.until(lambda: unready(host) == "")
     await cluster["b"].stop()
     await cluster.until(lambda: unready(host) == "1 replicas have not caught up: orders.1/0")
     await cluster.until(lambda: "no leader" in host.reports()[ORDERS].problem)
-    assert (await look(sidecar)).problems == {"orders.1/0": host.reports()[ORDERS].problem}
+    assert (await fetch_status(sidecar)).problems == {"orders.1/0": host.reports()[ORDERS].problem}
 
 
 async def test_peers_say_why_not(sidecar: Sidecar) -> None:
-    """Connected, or the reason."""
+    """Each peer is connected or has a reason."""
     cluster, host = sidecar.cluster, sidecar.host
     await cluster.until(lambda: host.status.peer_states() == {"b": "connected"})
     host.set_peers({"b": cluster["b"].address._replace(volume="another")})
     await cluster.until(lambda: "volume" in host.status.peer_states()["b"])
-    assert "expects volume another" in (await look(sidecar)).peers["b"]
+    assert "expects volume another" in (await fetch_status(sidecar)).peers["b"]
 
 
-async def test_figures(sidecar: Sidecar) -> None:
-    """What happens is counted."""
+async def test_counters(sidecar: Sidecar) -> None:
+    """Counters increase with activity."""
     cluster = sidecar.cluster
     await cluster.begin("a", "b")
     sidecar.host.set_leadership_inhibited(cluster.leader() is sidecar.store)
@@ -154,14 +154,14 @@ async def test_figures(sidecar: Sidecar) -> None:
     assert (figures["peers"], figures["connected_peers"]) == (1, 1)
 
 
-async def test_problems_of_the_agent_are_there_too(sidecar: Sidecar) -> None:
-    """A deletion that does not work is a problem, whoever noticed."""
+async def test_problems_of_the_agent_are_listed(sidecar: Sidecar) -> None:
+    """A failed deletion is listed as a problem."""
     cluster, host = sidecar.cluster, sidecar.host
     await cluster.begin("a")
     host.destroy = _cannot  # type: ignore[method-assign]
     for _ in range(6):
         await sidecar.agent._replicas.destroy(ORDERS, ("a", 1))
-    assert "deleting the replica failed: nobody there" in (await look(sidecar)).problems["orders.1/0"]
+    assert "deleting the replica failed: nobody there" in (await fetch_status(sidecar)).problems["orders.1/0"]
 
 
 async def _cannot(partition: Partition, replica: ReplicaId) -> None:
@@ -169,10 +169,10 @@ async def _cannot(partition: Partition, replica: ReplicaId) -> None:
 
 
 async def test_wall_clocks_that_differ(sidecar: Sidecar) -> None:
-    """Status, metrics and the store's report say how far a clock is off, and that it is well once it is set right."""
+    """Status, metrics and the store's report show the clock difference, and its end."""
     cluster = sidecar.cluster
     await cluster.until(lambda: sidecar.agent.status().state == "following" and sidecar.host.peers.skews())
-    assert (await look(sidecar)).clock_ahead == 0
+    assert (await fetch_status(sidecar)).clock_ahead == 0
 
     async def reported() -> int:
         kv = await sidecar.metastore.get(KEYS.load("a"))
@@ -180,7 +180,7 @@ async def test_wall_clocks_that_differ(sidecar: Sidecar) -> None:
 
     sidecar.store.clock_ahead = 2 * 86_400.0
     await cluster.until(lambda: sidecar.host.clock_ahead() == 2 * 86_400)
-    status = await look(sidecar)
+    status = await fetch_status(sidecar)
     assert (status.clock_ahead, status.clock_skews) == (172_800, {"b": -172_800.0})
     text = Metrics(sidecar.host, sidecar.agent).render().decode()
     assert 'evenkeel_raft_clock_skew_seconds{peer="b"} -172800.0' in text
