@@ -144,7 +144,7 @@ def test_ticks_share_a_transaction(tmp_path: Path) -> None:
     bench.close()
 
 
-def test_groups_tick_at_different_moments() -> None:
+def test_groups_tick_at_different_times() -> None:
     """Groups log their time within half an hour, at moments spread over minutes."""
     periods = [tick_milliseconds(group) for group in range(1000)]
     assert max(periods) <= HOUR // 2
