@@ -199,7 +199,7 @@ def changes_overlap(patch: Patch) -> None:
     patch.setattr(raft, "propose_conf", hasty)
 
 
-def completion_vouches_for_replacement(patch: Patch) -> None:
+def completion_covers_replacement(patch: Patch) -> None:
     """A completed write marks replaced entries as durable (etcd #1690)."""
     disclaim = raft_log.Log._lower_claims
 

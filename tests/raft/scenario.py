@@ -161,8 +161,8 @@ class Scenario:
         self.host(args).node.transfer(int(args[1]))
 
     def do_quiesce(self, args: list[str], options: dict[str, str]) -> None:
-        asleep = self.host(args).node.quiesce(lost=_ids(options.get("lost", "")))
-        self.say("quiesced" if asleep else "not yet")
+        quiesced = self.host(args).node.quiesce(lost=_ids(options.get("lost", "")))
+        self.say("quiesced" if quiesced else "not yet")
 
     def do_wake(self, args: list[str], options: dict[str, str]) -> None:
         self.host(args).node.wake()

@@ -89,7 +89,7 @@ CAUGHT_BY_SIMULATION = [
     ),
 ]
 CAUGHT_BY_SCENARIO: dict[Mutation, str] = {
-    mutations.completion_vouches_for_replacement: "append_completion_aba",
+    mutations.completion_covers_replacement: "append_completion_aba",
     mutations.snapshot_with_newest_conf: "snapshot_membership",
     mutations.ack_before_durable: "ack_before_durable",
     mutations.append_cuts_log: "non_conflicting_append",

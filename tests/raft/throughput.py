@@ -60,7 +60,7 @@ class Cluster:
             node.step(message)
 
     def drain(self) -> None:
-        """Go on until nobody has anything left to say."""
+        """Run until no node has work left."""
         busy = True
         while busy:
             busy = False

@@ -12,9 +12,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from evenkeel_raft.core.raft_types import Entry
 from evenkeel_raft.log.entry_extents import Dropped, Extents
-from evenkeel_raft.log.log_records import Append, Compacted, Created, Destroyed, Moved, StoredRecord
+from evenkeel_raft.log.log_records import Append, Compacted, Created, Destroyed, Moved, StoredRecord, index_range
 from evenkeel_raft.log.segments import Segment
 
 __all__ = ["SMALL", "GroupIndex", "Index", "Place"]
@@ -112,7 +111,7 @@ class Index:
         if record.hard_state is not None:
             self._put(group.hard_state, round_, SMALL)
         if record.entries:
-            first, end = _range(record.entries)
+            first, end = index_range(record.entries)
             self._drop(group.entries.append(first, end, round_=round_, size=size))
             self._added += size
 
@@ -125,7 +124,7 @@ class Index:
         if record.hard_state is not None:
             self._put(group.hard_state, round_, SMALL)
         if record.entries:
-            first, end = _range(record.entries)
+            first, end = index_range(record.entries)
             self._drop(group.entries.move(first, end, round_=round_, size=size))
             self._added += size
 
@@ -153,7 +152,3 @@ class Index:
 
 def _first_round(segment: Segment) -> int:
     return segment.first_round
-
-
-def _range(entries: list[Entry]) -> tuple[int, int]:
-    return entries[0].index, entries[-1].index + 1

@@ -27,6 +27,7 @@ __all__ = [
     "decode_records",
     "encode_records",
     "entry_sizes",
+    "index_range",
     "meta_size",
 ]
 
@@ -132,3 +133,8 @@ def meta_size(meta: SnapshotMeta) -> int:
 def entry_sizes(entries: Sequence[Entry]) -> list[int]:
     """Estimate the encoded size of each entry."""
     return [len(entry.data) + _ENTRY_OVERHEAD for entry in entries]
+
+
+def index_range(entries: Sequence[Entry]) -> tuple[int, int]:
+    """Return the range [first, end) of indexes of consecutive entries."""
+    return entries[0].index, entries[-1].index + 1

@@ -23,7 +23,16 @@ from evenkeel_raft.errors import CorruptLogError, LogFailedError
 from evenkeel_raft.log.live_index import GroupIndex, Index
 from evenkeel_raft.log.log_disk import Disk
 from evenkeel_raft.log.log_frames import Layout
-from evenkeel_raft.log.log_records import Append, Compacted, Created, Destroyed, Metastore, Moved, StoredRecord
+from evenkeel_raft.log.log_records import (
+    Append,
+    Compacted,
+    Created,
+    Destroyed,
+    Metastore,
+    Moved,
+    StoredRecord,
+    index_range,
+)
 from evenkeel_raft.log.segments import Segment
 
 __all__ = ["RECORD_COST", "Collected", "Collector"]
@@ -179,7 +188,7 @@ def _mismatch(copies: list[StoredRecord], index: Index, *, live: int) -> str:
     for copy in copies:
         if isinstance(copy, Moved):
             group = index.groups[copy.group]
-            size = group.entries.size_of(*_range(copy.entries)) if copy.entries else 0
+            size = group.entries.size_of(*index_range(copy.entries)) if copy.entries else 0
             if copy.entries and not size:
                 return f"entries {copy.entries[0].index} to {copy.entries[-1].index} of group {copy.group} are not live"
             parts = ((copy.label, group.identity), (copy.meta, group.meta), (copy.hard_state, group.hard_state))
@@ -189,10 +198,6 @@ def _mismatch(copies: list[StoredRecord], index: Index, *, live: int) -> str:
         else:
             found += index.metastore.size
     return f"{live} bytes are live, but {found} were found" if found != live else ""
-
-
-def _range(entries: list[Entry]) -> tuple[int, int]:
-    return entries[0].index, entries[-1].index + 1
 
 
 def _runs(entries: dict[int, Entry]) -> Iterator[list[Entry]]:

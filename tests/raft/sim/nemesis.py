@@ -177,7 +177,7 @@ class Nemesis:
             lost = self._lost(host, node)
             if node.quiesce(lost=lost):
                 if not has_quorum(node.conf.voters, node.conf.outgoing, set(node.conf.members()) - lost):
-                    raise ViolationError(f"leader {host.replica} falls asleep without a quorum: {lost} are lost")
+                    raise ViolationError(f"leader {host.replica} quiesced without a quorum: {lost} are lost")
                 host.without = lost
                 host.pump_soon()
 

@@ -76,9 +76,9 @@ def _wrong(world: World) -> str:
             return f"replica {member} applied {applied} of {status.last_index}; leader {status}"
     mistaken = [member for member, peer in status.peers.items() if peer.stateless]
     if mistaken:
-        return f"the leader takes {mistaken} for replicas without a state; asleep: {status.quiesced}"
+        return f"the leader considers {mistaken} stateless; quiesced: {status.quiesced}"
     if waiting := world.clients.waiting_reads():
-        return f"reads that nobody answers, by replica: {waiting}"
+        return f"unanswered reads, by replica: {waiting}"
     return ""
 
 
