@@ -1,4 +1,4 @@
-"""A node's cgroup on both kinds of machine, each a tree of plain files here."""
+"""A node's cgroup in both versions, each a tree of plain files here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_version_1(mount: Path) -> None:
-    """Every hierarchy has it once, however many names the hierarchy has."""
+    """Every hierarchy has the cgroup once, however many names the hierarchy has."""
     for name in ("cpu,cpuacct", "memory", "systemd"):
         (mount / name).mkdir()
     (mount / "cpu").symlink_to("cpu,cpuacct")
@@ -32,7 +32,7 @@ def test_version_1(mount: Path) -> None:
 
 
 def test_version_2(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The only hierarchy has it, and hands its controllers down to it."""
+    """The only hierarchy has the cgroup, and delegates its controllers to it."""
     handed_down: list[tuple[Path, str]] = []
 
     def new_folder(folder: Path, *, exist_ok: bool) -> None:
@@ -52,7 +52,7 @@ def test_version_2(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_members(mount: Path) -> None:
-    """Whoever is in it or below is a member, once; those outside of this process namespace count not."""
+    """Processes in the cgroup or below are members, once; those outside this process namespace are not."""
     (mount / "memory" / "node" / "pods").mkdir(parents=True)
     (mount / "memory" / "node" / "cgroup.procs").write_text("12\n7\n")
     (mount / "memory" / "node" / "pods" / "cgroup.procs").write_text("7\n0\n")
@@ -62,7 +62,7 @@ def test_members(mount: Path) -> None:
 
 
 def test_inner_ones_go_first(mount: Path) -> None:
-    """A cgroup can be removed only when none is left in it."""
+    """A cgroup can be removed only when it has no members."""
     (mount / "memory" / "node" / "pods" / "one").mkdir(parents=True)
 
     cgroups.remove("node")

@@ -1,4 +1,4 @@
-"""`make deploy` where others made the cluster, with stand-ins for their tools that write down how they are called."""
+"""`make deploy` to an existing cluster, with stand-ins for the tools that record their calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TAGS = {name: f"localhost/evenkeel-{name}:1-0123456789ab" for name in ("operator
 
 
 class Scene:
-    """A PATH with somebody's kubectl, helm, kind and docker, and what they were told."""
+    """A PATH with stand-ins for kubectl, helm, kind and docker, and their recorded calls."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -60,7 +60,7 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
 
 
 def test_a_registry(scene: Scene, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Images are pushed there and pulled from there; etcd's own is left to the chart; a shell is told what is next."""
+    """Images are pushed to the registry and pulled from it, except etcd's; the next command is printed."""
     monkeypatch.setenv("EVENKEEL_REGISTRY", "registry.example/team/")
     assert deploy.main() == 0
     pushed = [f"registry.example/team/evenkeel-{name}:1-0123456789ab" for name in ("operator", "store")]
@@ -79,7 +79,7 @@ def test_a_registry(scene: Scene, monkeypatch: pytest.MonkeyPatch, capsys: pytes
 
 
 def test_a_cluster_of_kinds(scene: Scene) -> None:
-    """Where the current context is one of kind's, images are loaded into it."""
+    """If the current context is kind's, images are loaded into it."""
     scene.answers([{"metadata": {"name": "kind-worker"}, "status": {}}], context="kind-mine")
     assert deploy.main() == 0
     assert scene.calls("kind") == [
@@ -90,7 +90,7 @@ def test_a_cluster_of_kinds(scene: Scene) -> None:
 
 
 def test_one_node(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On fewer than three nodes etcd has one member, and stores share nodes; on three nothing is."""
+    """On fewer than three nodes etcd has one member and stores share nodes; on three neither is so."""
     monkeypatch.setenv("EVENKEEL_REGISTRY", "registry.example")
     assert deploy.main() == 0
     assert "members" not in scene.values()["etcd"]
@@ -100,7 +100,7 @@ def test_one_node(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nodes_without_images(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
-    """Who has no registry and no images on the nodes is told both ways out, before anything is installed."""
+    """Without a registry and without images on the nodes, both remedies are printed before anything is installed."""
     assert deploy.main() == 1
     error = capsys.readouterr().err
     assert "worker-0, worker-1, worker-2 lack localhost/evenkeel-operator" in error
@@ -109,7 +109,7 @@ def test_nodes_without_images(scene: Scene, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_no_storage(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
-    """A cluster without a default StorageClass is refused at once, with what to do."""
+    """A cluster without a default StorageClass is refused at once, with the remedy."""
     scene.answers([], classes=({},))
     assert deploy.main() == 1
     assert "annotate one with storageclass.kubernetes.io/is-default-class=true" in capsys.readouterr().err

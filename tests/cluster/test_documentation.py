@@ -1,4 +1,4 @@
-"""What docs/development.md shows of test clusters can be written so."""
+"""The examples of test clusters in docs/development.md are valid code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PAGE = ROOT / "docs" / "development.md"
 
 
 def test_code_of_the_page() -> None:
-    """Every call is one that there is, with the arguments that it takes; so are those that comments name."""
+    """Every call exists and accepts its arguments, also those in comments."""
     [block] = shown(PAGE, "python")
     cluster = create_autospec(NetnsCluster, instance=True)
     names = {name: create_autospec(getattr(images, name)) for name in ("built", "export")}

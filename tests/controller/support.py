@@ -1,4 +1,4 @@
-"""A controller on a metastore in memory, in virtual time; sidecars are played by `arrive`."""
+"""A controller on an in-memory metastore in virtual time; `arrive` plays the sidecars."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from evenkeel.versions import SUPPORTED, VersionRange
 
 KEYS = Keys(namespace="default", store_cluster="main")
 BEGIN = 1_700_000_000.0
-"""Seconds since 1970 when the clock stands at zero."""
+"""Seconds since 1970 at the clock's zero."""
 
 
 class CountingMetastore(MemoryMetastore):
-    """Counts what is written, by kind of key or of resource."""
+    """Counts writes by kind of key or resource."""
 
     def __init__(self, clock: VirtualClock) -> None:
         super().__init__(clock=clock)
         self.writes: Counter[str] = Counter()
         self.why_full = ""
-        """Why every write is refused for lack of space, if so."""
+        """Why every write is refused for lack of space; empty if none is."""
 
     async def full(self) -> str:
         return self.why_full
@@ -64,10 +64,10 @@ class Scene:
     """A StoreCluster `main`, its stores' registrations, and the controller."""
 
     def __init__(self, stores: int = 4, *, versions: VersionRange | None = SUPPORTED) -> None:
-        """`versions` is what the first stores announce; None as those of the first release."""
+        """`versions` is what the first stores announce; None announces nothing, like the first release."""
         self.clock = VirtualClock()
         self.wall_ahead = 0.0
-        """By how many seconds the controller's wall clock is wrong."""
+        """The error of the controller's wall clock, in seconds."""
         self.metastore = CountingMetastore(self.clock)
         self.resources = LocalResources(self.metastore)
         self.controller = self.make_controller("first")
@@ -107,7 +107,7 @@ class Scene:
         self.task = asyncio.ensure_future(self.controller.run())
 
     async def stop(self) -> None:
-        """End the controller; an error of its own comes to light here."""
+        """Stop the controller; raise its error if it failed."""
         task, self.task = self.task, None
         if task is not None:
             task.cancel()
@@ -117,7 +117,7 @@ class Scene:
     # Time
 
     async def rest(self) -> None:
-        """Let everything that can go on now do so; rebalancers think in threads of their own."""
+        """Run everything that can run now, including rebalancers in their threads."""
         calm = 0
         while calm < 30:
             await asyncio.sleep(0)
@@ -127,7 +127,7 @@ class Scene:
             calm = calm + 1 if self.controller.idle else 0
 
     async def pass_time(self, seconds: float, *, step: float = 0.1) -> None:
-        """Let time pass, step by step."""
+        """Advance time in steps."""
         for _ in range(round(seconds / step)):
             self.clock.advance(step)
             await self.rest()
@@ -144,7 +144,7 @@ class Scene:
         await self.resources.change(Table, name, lambda document: document["spec"].update(spec))
 
     async def annotate(self, kind: Any, name: str, **annotations: str) -> None:
-        """Set annotations of Evenkeel's, by their last word."""
+        """Set Evenkeel's annotations, by the last part of their names."""
         named = {f"evenkeel.dev/{word}": value for word, value in annotations.items()}
         await self.resources.change(
             kind, name, lambda document: document["metadata"].setdefault("annotations", {}).update(named)
@@ -184,7 +184,7 @@ class Scene:
         return read_partition(keys, found)
 
     async def arrive(self, name: str = "orders", *, only: int | None = None, leaders: bool = True) -> int:
-        """Finish so many changes that are under way, and lead what has no leader; returns how many were finished."""
+        """Finish up to so many changes, and elect missing leaders; return how many changes were finished."""
         key, table, finished = await self.key(name), await self.table(name), 0
         for partition in range(table.spec.partitions):
             view = await self.view(partition, name)
@@ -203,7 +203,7 @@ class Scene:
         await self.put(KEYS.leader(await self.key(name), partition), encode(Leader(store=store, term=2)))
 
     async def obey(self, name: str = "orders") -> int:
-        """Carry out the orders to lead elsewhere; returns how many there were."""
+        """Carry out leader orders; return how many there were."""
         prefix = f"{KEYS.leader_targets()}{await self.key(name)}/"
         orders = await self.kvs(prefix)
         for kv in orders:
@@ -213,7 +213,7 @@ class Scene:
         return len(orders)
 
     async def make_table(self, text: str = "", name: str = "orders") -> None:
-        """A table that is there, led and at rest."""
+        """Create a table and wait until it has leaders and is idle."""
         await self.apply(text or table(name))
         await self.pass_time(1)
         await self.arrive(name)
@@ -223,7 +223,7 @@ class Scene:
         await self.pass_time(3)
 
     async def confirm_drops(self, *stores: str) -> None:
-        """Have stores confirm that nothing of dropped tables is left on them."""
+        """Confirm for all stores that nothing of dropped tables is left on them."""
         for store in stores:
             for kv in (await self.metastore.range(KEYS.tombstone(""))).kvs:
                 txn = confirm_drop(kv, store=store, volume=f"v-{store}")
@@ -262,7 +262,7 @@ class Scene:
 
 
 def conditions_of(status: Any) -> dict[str, tuple[str, str]]:
-    """Of a status, by type: whether each condition holds, and why; beside those that follow from the others."""
+    """Return a status's conditions by type, as status and reason, without those derived from others."""
     conditions = () if status is None else status.conditions
     derived = ("Reconciling", "Stalled")
     return {entry.type: (entry.status, entry.reason) for entry in conditions if entry.type not in derived}

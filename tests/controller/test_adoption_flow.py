@@ -1,4 +1,4 @@
-"""Another etcd than the one stores have followed: refused, named in the status, and adopted when the user says so."""
+"""A different etcd is refused and reported, and adopted when the user asks for it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.raft_agent.flaky import FlakyMetastore
 
 
 class Replaceable(Whole):
-    """Stores and a controller on an etcd that can be replaced; resources are elsewhere, as on Kubernetes."""
+    """Stores and a controller on a replaceable etcd; resources are stored elsewhere, as on Kubernetes."""
 
     def __init__(self, stores: int) -> None:
         super().__init__(stores)
@@ -50,14 +50,14 @@ class Replaceable(Whole):
         )
 
     async def run(self) -> None:
-        """Have a controller, and another one whenever it is no longer in charge."""
+        """Run a controller, and a new one whenever it is fenced."""
         while True:
             with contextlib.suppress(FencedError):
                 await self.controller.run()
             self.controller = self._make_controller()
 
     async def replace(self, mvcc: Mvcc, *, cluster_id: int) -> None:
-        """Let another etcd answer everybody."""
+        """Connect everything to another etcd."""
         before, self.mvcc = self.metastore, mvcc
         self.metastore = MemoryMetastore(clock=self.clock, mvcc=mvcc, cluster_id=cluster_id)
         for way in (self.way, *(store.way for store in self.stores.values())):
@@ -73,7 +73,7 @@ class Replaceable(Whole):
         return next(found for found in status.conditions if found.type == kind)
 
     def disks(self) -> dict[str, dict[Partition, tuple[str, int]]]:
-        """Every replica on every disk."""
+        """Return every replica on every disk."""
         return {
             name: {at: replica.id for at, replica in store.disk.replicas.items()} for name, store in self.stores.items()
         }
@@ -95,7 +95,7 @@ async def replaceable(stores: int, text: str) -> AsyncIterator[Replaceable]:
 
 
 async def moved(cluster: Replaceable) -> None:
-    """Let plans come and go, so that replicas have ids of several and groups have tokens."""
+    """Make several plans, so that replicas have ids of different plans and groups have tokens."""
     for replicas in (2, 3):
         await cluster.change(Table, "orders", replicas=replicas)
         await cluster.pass_time(3)
@@ -106,7 +106,7 @@ async def moved(cluster: Replaceable) -> None:
 
 
 async def refused(cluster: Replaceable, words: str) -> None:
-    """Nobody touches anything, and the status says why and what to do."""
+    """Check that nothing is changed, and that the status has the reason and the remedy."""
     before = cluster.disks()
     await cluster.pass_time(90)
     assert cluster.disks() == before
@@ -119,7 +119,7 @@ async def refused(cluster: Replaceable, words: str) -> None:
 
 
 async def adopted(cluster: Replaceable, request: str) -> None:
-    """The same replicas are there as before, the status says so, and replicas move as they ever did."""
+    """Check that the same replicas exist as before, the status reports the adoption, and replicas can move."""
     before = cluster.disks()
     await cluster.adopt(request)
     await cluster.pass_time(20)
@@ -136,7 +136,7 @@ async def adopted(cluster: Replaceable, request: str) -> None:
 
 
 async def test_an_empty_etcd_is_adopted() -> None:
-    """Tables come back from the stores, with every replica where it was."""
+    """Tables are restored from the stores, with every replica where it was."""
     async with replaceable(3, table(partitions=6)) as cluster:
         await moved(cluster)
         await cluster.replace(Mvcc(), cluster_id=0xBEEF)
@@ -146,7 +146,7 @@ async def test_an_empty_etcd_is_adopted() -> None:
 
 
 async def test_an_emptied_etcd_of_the_same_id_is_adopted_twice() -> None:
-    """Its revision tells it apart; the second time it is asked for in other words."""
+    """The revision shows that it was emptied; the second adoption needs another request."""
     async with replaceable(3, table(partitions=6)) as cluster:
         await moved(cluster)
         for request in ("1@0", "1@1"):
@@ -156,7 +156,7 @@ async def test_an_emptied_etcd_of_the_same_id_is_adopted_twice() -> None:
 
 
 async def test_an_emptied_etcd_that_others_use_is_noticed() -> None:
-    """Others have brought it to a revision that is not below any that was seen."""
+    """Other users of etcd have raised its revision above the recorded one."""
     async with replaceable(3, table(partitions=6)) as cluster:
         emptied = Mvcc()
         while emptied.revision < cluster.mvcc.revision + 10:
@@ -168,14 +168,14 @@ async def test_an_emptied_etcd_that_others_use_is_noticed() -> None:
 
 
 async def emptied_in_place(cluster: Replaceable) -> str:
-    """Delete all keys of the StoreCluster, as `etcdctl del --prefix` does; the request that the status names."""
+    """Delete all keys of the StoreCluster, as `etcdctl del --prefix` does; return the request that the status names."""
     await cluster.metastore.txn(Txn(success=(Delete(KEYS.root, prefix=True),)))
     await refused(cluster, "has no keys of this StoreCluster")
     return (await cluster.condition("MetastoreMismatch")).message.rpartition("adoptMetastore to ")[2].strip('"')
 
 
 async def test_an_etcd_whose_keys_were_deleted_is_adopted() -> None:
-    """Its id and revision are as before, so stores follow as soon as a table is back; leaders publish all they know."""
+    """Id and revision are unchanged, so stores follow as soon as a table is back, and leaders publish replicas."""
     async with replaceable(3, table(partitions=6) + "---\n" + table("others", partitions=2, replicas=1)) as cluster:
         await moved(cluster)
         request = await emptied_in_place(cluster)
@@ -189,7 +189,7 @@ async def test_an_etcd_whose_keys_were_deleted_is_adopted() -> None:
 
 
 async def test_a_backup_of_an_etcd_that_was_emptied_in_place_is_refused() -> None:
-    """Stores that followed it before they saw the request know that they have carried it out."""
+    """Stores that followed the etcd before they saw the request know that they have carried it out."""
     async with replaceable(3, table(partitions=6)) as cluster:
         await adopted(cluster, await emptied_in_place(cluster))
         backup = cluster.mvcc.clone()
@@ -199,14 +199,14 @@ async def test_a_backup_of_an_etcd_that_was_emptied_in_place_is_refused() -> Non
 
 
 async def test_an_adoption_that_was_not_needed() -> None:
-    """The etcd that is followed all along is adopted: the keys are removed, and its stores publish them again."""
+    """The etcd in use is adopted: keys are removed, and its stores publish them again."""
     async with replaceable(3, table(partitions=6)) as cluster:
         await moved(cluster)
         await adopted(cluster, f"1@{cluster.mvcc.revision}")
 
 
 async def test_an_etcd_from_a_backup_is_adopted() -> None:
-    """What it says of replicas is long over, and counts for nothing: no replica is lost, started or deleted."""
+    """Its outdated assignments are ignored: no replica is lost, started or deleted."""
     async with replaceable(4, table(partitions=6, replicas=2)) as cluster:
         backup = cluster.mvcc.clone()
         await cluster.change(Table, "orders", replicas=3)
@@ -227,7 +227,7 @@ async def test_an_etcd_from_a_backup_is_adopted() -> None:
 
 
 async def test_a_recent_backup_is_refused_whatever_it_reaches() -> None:
-    """Its revision is above the one that the status noted last, and in time above all that was seen."""
+    """Its revision is above the recorded one, and later above every revision that was seen."""
     async with replaceable(4, table(partitions=6, replicas=2)) as cluster:
         for _ in range(3000):
             await cluster.metastore.txn(Txn(success=(Put("/others", b""),)))
@@ -256,7 +256,7 @@ async def test_a_recent_backup_is_refused_whatever_it_reaches() -> None:
 
 
 async def test_a_backup_of_an_adopted_etcd_is_refused() -> None:
-    """It has the key of the adoption too, but no user has asked for the backup; another request is followed."""
+    """The backup has the adoption's key too, but no user asked for the backup; another request is carried out."""
     async with replaceable(4, table(partitions=6, replicas=2)) as cluster:
         await cluster.replace(Mvcc(), cluster_id=1)
         await cluster.pass_time(10)
@@ -277,7 +277,7 @@ async def test_a_backup_of_an_adopted_etcd_is_refused() -> None:
 
 
 async def test_a_request_for_another_etcd_changes_nothing() -> None:
-    """Neither while the right one is followed, nor while a wrong one answers."""
+    """A request for another etcd changes nothing, with the right etcd and with a wrong one."""
     async with replaceable(3, table(partitions=6)) as cluster:
         await cluster.adopt("beef")
         await cluster.pass_time(10)
@@ -291,7 +291,7 @@ async def test_a_request_for_another_etcd_changes_nothing() -> None:
 
 
 async def test_the_right_etcd_comes_back() -> None:
-    """Endpoints were wrong for a while: everything goes on as if nothing had been."""
+    """After wrong endpoints are corrected, everything continues."""
     async with replaceable(3, table(partitions=6)) as cluster:
         right = cluster.mvcc.clone()
         await cluster.replace(Mvcc(), cluster_id=0xBEEF)
@@ -303,7 +303,7 @@ async def test_the_right_etcd_comes_back() -> None:
 
 
 async def test_a_table_is_deleted_while_etcd_is_lost() -> None:
-    """It is taken over first, so that stores learn what to delete; nothing stays behind."""
+    """A table that is being deleted is adopted first, so that stores learn what to delete; nothing is left."""
     async with replaceable(3, table(partitions=6, more=", undeleteFor: 0s")) as cluster:
         await cluster.replace(Mvcc(), cluster_id=0xBEEF)
         await cluster.pass_time(10)
@@ -318,7 +318,7 @@ async def test_a_table_is_deleted_while_etcd_is_lost() -> None:
 
 @pytest.mark.parametrize("backup", [False, True], ids=["empty", "of before it was restored"])
 async def test_a_restored_table_is_taken_over(backup: bool) -> None:
-    """Its data has the key of another Table, which only the lost etcd knew; no other table waits for it in vain."""
+    """Its data has another Table's key, which only the lost etcd had; no other table is affected."""
     async with replaceable(3, table(partitions=6)) as cluster:
         [key] = {partition.table for disk in cluster.disks().values() for partition in disk}
         await cluster.resources.delete(Table, "orders")
@@ -342,21 +342,21 @@ async def annotated(cluster: Replaceable, **annotations: str) -> None:
 
 
 async def dropped_tables(cluster: Replaceable) -> list[str]:
-    """The deleted tables that the status lists."""
+    """Return the deleted tables in the status."""
     status = (await cluster.resources.need(StoreCluster, "main")).status
     assert status is not None
     return [f"{one.table}.{one.uid}" for one in status.dropped]
 
 
 def on_disk(cluster: Replaceable, key: str) -> dict[str, dict[Partition, tuple[str, int]]]:
-    """Every replica of a table."""
+    """Return every replica of a table."""
     disks = cluster.disks().items()
     return {store: {at: held for at, held in disk.items() if at.table == key} for store, disk in disks}
 
 
 @pytest.mark.parametrize("state", ["empty", "before its deletion", "before its replicas moved"])
 async def test_a_deleted_table_is_taken_over(state: str) -> None:
-    """Its data is kept as before and moves off stores that leave; undeleted, it is served where its replicas are."""
+    """A deleted table's data is retained and moves off draining stores; undeleted, it is served from its replicas."""
     text = table(partitions=3, more=", deletionPolicy: Retain") + "---\n" + table("others", partitions=2)
     async with replaceable(6, text) as cluster:
         [key] = {at.table for disk in cluster.disks().values() for at in disk if at.table.startswith("orders")}
@@ -391,7 +391,7 @@ async def test_a_deleted_table_is_taken_over(state: str) -> None:
 
 @pytest.mark.parametrize("backup", [False, True], ids=["empty", "backup"])
 async def test_a_deleted_table_is_purged_from_an_adopted_etcd(backup: bool) -> None:
-    """Also where the status could not list its spec, or where stores have nothing of it any more."""
+    """A deleted table can be purged, even if the status has no spec or stores have no data of it."""
     async with replaceable(3, table(partitions=3) + "---\n" + table("others", partitions=2)) as cluster:
         [key] = {at.table for disk in cluster.disks().values() for at in disk if at.table.startswith("orders")}
         await cluster.resources.delete(Table, "orders")
@@ -418,7 +418,7 @@ async def test_a_deleted_table_is_purged_from_an_adopted_etcd(backup: bool) -> N
 
 
 async def test_what_a_backup_has_of_tables_that_are_gone_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until somebody purges it; a Table that only cannot be read now is not gone, and is served on."""
+    """Data without a Table is retained until it is purged; a Table that is only unreadable stays and is served."""
     gone, unreadable = table("gone", partitions=2, more=", undeleteFor: 0s"), table("unreadable", partitions=2)
     async with replaceable(3, "---\n".join((table(partitions=3), gone, unreadable))) as cluster:
         backup = cluster.mvcc.clone()
@@ -445,7 +445,7 @@ async def test_what_a_backup_has_of_tables_that_are_gone_is_kept(monkeypatch: py
 
 
 async def test_a_store_that_was_away_adopts_when_it_returns() -> None:
-    """What it holds is still its own, and a table that is new since then is made as ever."""
+    """A returning store's replicas are kept, and it gets replicas of a table that is new since then."""
     async with replaceable(3, table(partitions=6)) as cluster:
         await cluster["main-2"].kill()
         await cluster.replace(Mvcc(), cluster_id=0xBEEF)

@@ -1,4 +1,4 @@
-"""Who is in charge, what happens when nobody can be reached, and that a controller at rest is quiet."""
+"""The controller's epoch, unreachable dependencies, and its load when idle."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.controller.support import KEYS, Scene, conditions_of, table
 
 @contextmanager
 def away(scene: Scene, *prefixes: str, why: type[MetastoreError] = UnreachableError) -> Iterator[None]:
-    """Let nothing under these prefixes be read or written; watches end."""
+    """Make everything under these prefixes unreachable; watches end."""
     metastore = scene.metastore
     range_, txn, watch = metastore.range, metastore.txn, metastore.watch
 
@@ -56,7 +56,7 @@ def away(scene: Scene, *prefixes: str, why: type[MetastoreError] = UnreachableEr
 
 @contextmanager
 def written(scene: Scene) -> Iterator[Counter[str]]:
-    """What is written meanwhile, by kind."""
+    """Return what is written in the block, by kind."""
     before, found = Counter(scene.metastore.writes), Counter[str]()
     yield found
     found.update(scene.metastore.writes - before)
@@ -66,7 +66,7 @@ def written(scene: Scene) -> Iterator[Counter[str]]:
 
 
 async def test_a_controller_at_rest_writes_nothing(scene: Scene) -> None:
-    """Neither its own statuses nor its sweeps keep it awake: in an hour not one key is written."""
+    """Neither its own statuses nor its resyncs cause writes: none in an hour."""
     await scene.make_table()
     await scene.make_table(name="other")
     with written(scene) as found:
@@ -75,7 +75,7 @@ async def test_a_controller_at_rest_writes_nothing(scene: Scene) -> None:
 
 
 async def test_a_controller_at_rest_hardly_asks(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Table and stores are looked at once per sweep; all that is asked for is who is in charge, and of which etcd."""
+    """Table and stores are reconciled once per resync, which reads only the epoch and the metastore's identity."""
     await scene.make_table()
     asked = Counter[str]()
     get, range_ = scene.metastore.get, scene.metastore.range
@@ -96,7 +96,7 @@ async def test_a_controller_at_rest_hardly_asks(scene: Scene, monkeypatch: pytes
 
 
 async def test_a_burst_of_events_is_few_statuses(scene: Scene) -> None:
-    """However often partitions change, each status is written at most every few seconds, and ends up true."""
+    """Each status is written at most every few seconds, however often partitions change, and ends up correct."""
     await scene.make_table(table(partitions=40))
     await scene.change(replicas=4)
     with written(scene) as found:
@@ -113,7 +113,7 @@ async def test_a_burst_of_events_is_few_statuses(scene: Scene) -> None:
 
 
 async def test_store_reports_reconcile_a_table_only_while_replicas_move(scene: Scene) -> None:
-    """How full a replica is shows while it is filled; what stores report at rest wakes nobody."""
+    """The progress of a copy is shown while it runs; reports of an idle table reconcile nothing."""
     await scene.make_table()
     with written(scene) as found:
         for size in range(20):
@@ -137,7 +137,7 @@ async def test_store_reports_reconcile_a_table_only_while_replicas_move(scene: S
 
 
 async def test_another_controller_takes_over(scene: Scene) -> None:
-    """The first ends with FencedError as soon as the epoch is another's, and the second goes on where it was."""
+    """The first controller ends with FencedError when a second takes the epoch, and the second continues its work."""
     await scene.make_table()
     first = scene.task
     assert first is not None
@@ -153,7 +153,7 @@ async def test_another_controller_takes_over(scene: Scene) -> None:
 
 @pytest.mark.parametrize("what", ["spec", "status"])
 async def test_a_controller_that_slept_through_its_deposition_writes_nothing(scene: Scene, what: str) -> None:
-    """What was decided before somebody else took over does not land; nor do statuses, which no transaction fences."""
+    """After a takeover, earlier decisions are not written, nor are statuses, which no transaction fences."""
     await scene.make_table()
     watch = scene.metastore.watch
 
@@ -184,7 +184,7 @@ async def test_a_controller_that_slept_through_its_deposition_writes_nothing(sce
 
 
 async def a_writer(scene: Scene) -> tuple[StatusWriter, list[str]]:
-    """What writes statuses, in place of the controller's own, and the names of the resources whose were sent."""
+    """Stop the controller; return a status writer and the names of the resources that it writes."""
     await scene.stop()
     resources = ClusterResources(scene.resources, "main")
     sent: list[str] = []
@@ -201,7 +201,7 @@ async def a_writer(scene: Scene) -> tuple[StatusWriter, list[str]]:
 
 @pytest.mark.parametrize("holds", [False, None])
 async def test_a_status_that_stops_being_ready_is_written_at_once(scene: Scene, holds: bool | None) -> None:
-    """Whoever relies on Ready learns of it without the moment that other changes wait for."""
+    """A resource that stops being Ready is written without the delay of other changes."""
     await scene.make_table()
     writer, sent = await a_writer(scene)
     found = await scene.table()
@@ -217,7 +217,7 @@ async def test_a_status_that_stops_being_ready_is_written_at_once(scene: Scene, 
 
 
 async def test_a_status_that_is_the_same_is_not_even_sent(scene: Scene) -> None:
-    """An API server would drop it, and be asked for it all the same."""
+    """An unchanged status is not sent, although the API server would ignore it."""
     await scene.make_table()
     writer, sent = await a_writer(scene)
     found = await scene.table()
@@ -238,7 +238,7 @@ async def test_a_status_that_is_the_same_is_not_even_sent(scene: Scene) -> None:
 
 @pytest.mark.parametrize("why", [UnreachableError, AuthenticationError])
 async def test_without_the_metastore_statuses_say_so(scene: Scene, why: type[MetastoreError]) -> None:
-    """Where resources can be reached, all of them say what is wrong; when it is over they say that too."""
+    """If resources are reachable, all of them report the problem, and its end."""
     await scene.make_table()
     with away(scene, KEYS.root, why=why):
         await scene.change(replicas=4)
@@ -256,7 +256,7 @@ async def test_without_the_metastore_statuses_say_so(scene: Scene, why: type[Met
 
 
 async def test_without_resources_nothing_is_changed(scene: Scene) -> None:
-    """A controller that does not know what is wanted waits, and goes on by itself."""
+    """A controller without resources waits, and continues when they are back."""
     await scene.make_table()
     with away(scene, "/evenkeel.resources/"):
         await scene.go("main-3")
@@ -271,7 +271,7 @@ async def test_without_resources_nothing_is_changed(scene: Scene) -> None:
 
 @pytest.mark.parametrize("why", [UnreachableError, AuthenticationError])
 async def test_a_controller_that_begins_while_nothing_answers(scene: Scene, why: type[MetastoreError]) -> None:
-    """It takes charge when it can."""
+    """A controller acquires the epoch when etcd becomes reachable."""
     await scene.make_table(table(more=", undeleteFor: 0s"))
     await scene.stop()
     scene.controller = scene.make_controller("late")
@@ -285,7 +285,7 @@ async def test_a_controller_that_begins_while_nothing_answers(scene: Scene, why:
 
 
 async def test_a_full_metastore_shows_in_every_status(scene: Scene) -> None:
-    """Also where nothing is to be written; what is wrong stays told until there is space, and no longer."""
+    """A full etcd is detected without a write, and reported until there is space."""
     await scene.make_table()
     scene.metastore.why_full = "etcd has used up its space quota"
     await scene.pass_time(40, step=1)
@@ -293,7 +293,7 @@ async def test_a_full_metastore_shows_in_every_status(scene: Scene) -> None:
         assert conditions_of(status)["Degraded"] == ("True", "MetastoreFull")
     written = dict(scene.metastore.writes)
     await scene.pass_time(60, step=1)
-    assert dict(scene.metastore.writes) == written, "it is told once, not again and again"
+    assert dict(scene.metastore.writes) == written, "reported once, not repeatedly"
     scene.metastore.why_full = ""
     await scene.pass_time(40, step=1)
     for status in ((await scene.cluster()).status, (await scene.table()).status):

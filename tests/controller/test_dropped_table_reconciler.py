@@ -1,4 +1,4 @@
-"""Deleted tables whose data is kept: nobody is served and everything stays, until they are restored or expire."""
+"""Deleted tables with retained data are not served, and stay until they are restored, purged or expire."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def assignments(scene: Scene, key: str) -> list[tuple[str, ...]]:
 
 
 async def dropped(scene: Scene, more: str = "") -> str:
-    """Make a table, delete it, and return its key."""
+    """Create a table, delete it, and return its key."""
     await scene.make_table(table(more=more))
     key = await scene.key()
     await scene.resources.delete(Table, "orders")
@@ -63,7 +63,7 @@ def served(scene_kvs: object) -> list[str]:
 
 
 async def test_the_data_of_a_deleted_table_is_kept(scene: Scene) -> None:
-    """The Table goes at once, so that nothing is trapped; keys stay, nobody is served, and the status lists it."""
+    """The Table is removed at once, its keys stay, it is not served, and the status lists it."""
     await scene.make_table()
     key = await scene.key()
     held = await assignments(scene, key)
@@ -88,7 +88,7 @@ async def test_the_data_of_a_deleted_table_is_kept(scene: Scene) -> None:
 
 
 async def test_it_holds_up_a_store_that_is_to_leave(scene: Scene) -> None:
-    """The StoreCluster says so as of any other table, and purging it lets the store leave."""
+    """The StoreCluster reports a deleted table that blocks a drain like any other; purging it unblocks the drain."""
     await scene.make_table(table(replicas=4))
     key = await scene.key()
     await scene.resources.delete(Table, "orders")
@@ -107,7 +107,7 @@ async def test_it_holds_up_a_store_that_is_to_leave(scene: Scene) -> None:
 
 
 async def test_it_is_removed_when_its_time_is_over(scene: Scene) -> None:
-    """Not a moment before, also by a controller that began later; the time is in the metastore."""
+    """Data is removed exactly when the retention ends, also by a later controller: the time is in the metastore."""
     key = await dropped(scene, ", undeleteFor: 2h")
     await scene.pass_time(5400, step=60)
     await scene.stop()
@@ -127,7 +127,7 @@ async def test_it_is_removed_when_its_time_is_over(scene: Scene) -> None:
 
 
 async def test_a_controller_with_a_wrong_clock_removes_nothing(scene: Scene) -> None:
-    """One that starts two days ahead waits until its clock is corrected; then the day that was promised counts."""
+    """A controller whose clock is two days ahead waits until it is corrected; then the full retention counts."""
     key = await dropped(scene)
     await scene.stop()
     scene.wall_ahead = 2 * DAY
@@ -142,7 +142,7 @@ async def test_a_controller_with_a_wrong_clock_removes_nothing(scene: Scene) -> 
 
 
 async def test_nothing_is_removed_while_paused(scene: Scene) -> None:
-    """Not even a table that wants nothing kept; its Table goes nevertheless."""
+    """While the StoreCluster is paused no data is removed, even without retention; the Table is removed."""
     await scene.make_table(table(more=", undeleteFor: 0s"))
     key = await scene.key()
     await scene.annotate(StoreCluster, "main", paused="true")
@@ -158,7 +158,7 @@ async def test_nothing_is_removed_while_paused(scene: Scene) -> None:
 
 
 async def test_a_retained_table_stays_until_it_is_purged(scene: Scene) -> None:
-    """However long it takes; its StoreCluster cannot be deleted before."""
+    """Data is retained until it is purged; its StoreCluster cannot be deleted before."""
     key = await dropped(scene, ", deletionPolicy: Retain")
     scene.clock.advance(1000 * DAY)
     await scene.pass_time(60, step=5)
@@ -174,7 +174,7 @@ async def test_a_retained_table_stays_until_it_is_purged(scene: Scene) -> None:
 
 
 async def test_a_store_cluster_stays_for_as_long_as_data_is_kept(scene: Scene) -> None:
-    """Also where it is kept for a while only: deleting both at once is no way around `undeleteFor`."""
+    """Deleting table and StoreCluster together does not bypass `undeleteFor`."""
     key = await dropped(scene)
     with pytest.raises(InvalidInputError, match=f"{key}.*purge these first"):
         await scene.resources.delete(StoreCluster, "main")
@@ -184,7 +184,7 @@ async def test_a_store_cluster_stays_for_as_long_as_data_is_kept(scene: Scene) -
 
 @pytest.mark.parametrize("how", ["by the StoreCluster's annotation", "by a Table that names the uid"])
 async def test_a_table_is_restored(scene: Scene, how: str) -> None:
-    """With the same data, under another uid; once more deleted, it can be restored once more."""
+    """A table is restored with its data under another uid, and can be deleted and restored again."""
     await scene.make_table(table(more=", undeleteFor: 2h"))
     first = key = await scene.key()
     held = await assignments(scene, key)
@@ -217,7 +217,7 @@ async def test_a_table_is_restored(scene: Scene, how: str) -> None:
 
 
 async def test_a_table_of_the_same_name_is_another(scene: Scene) -> None:
-    """It has its own data; the deleted one stays, is not served, and is not restored into it."""
+    """A new Table of the same name has its own data; the deleted one stays and is not restored into it."""
     key = await dropped(scene)
     await scene.make_table()
     other = await scene.key()
@@ -231,7 +231,7 @@ async def test_a_table_of_the_same_name_is_another(scene: Scene) -> None:
 
 @pytest.mark.parametrize("uid", ["nobody", "expired", "of another name"])
 async def test_what_is_not_kept_is_not_restored(scene: Scene, uid: str) -> None:
-    """The status says so, and no empty table is made in its place."""
+    """The status reports the problem, and no empty table is created."""
     key = await dropped(scene, ", undeleteFor: 1m")
     if uid == "expired":
         await scene.pass_time(70, step=5)
@@ -246,7 +246,7 @@ async def test_what_is_not_kept_is_not_restored(scene: Scene, uid: str) -> None:
 
 
 async def test_another_number_of_partitions_is_refused(scene: Scene) -> None:
-    """A restored Table has to fit the data; until it does, the data stays kept."""
+    """A restored Table has to match the data; until it does, the data is retained."""
     key = await dropped(scene)
     labels = f", annotations: {{evenkeel.dev/restore: '{key.partition('.')[2]}'}}"
     await scene.apply(table(partitions=4, labels=labels))
@@ -260,7 +260,7 @@ async def test_another_number_of_partitions_is_refused(scene: Scene) -> None:
 
 
 async def test_replicas_of_a_kept_table_leave_a_store_that_is_emptied(scene: Scene) -> None:
-    """Else a store could not be taken away for as long as the data is kept; nothing else moves."""
+    """Retained replicas leave a draining store; nothing else moves."""
     key = await dropped(scene, ", rebalancer: {mode: FullAuto}")
     before = await assignments(scene, key)
     await scene.pass_time(60, step=5)
@@ -273,7 +273,7 @@ async def test_replicas_of_a_kept_table_leave_a_store_that_is_emptied(scene: Sce
 
 
 async def test_kept_tables_that_move_together_keep_to_the_cap(scene: Scene) -> None:
-    """Of two there is room for one without the store that is emptied: the other stays where it is."""
+    """Without the draining store there is room for one of two tables: the other stays where it is."""
     names = ("one", "two")
     for name in names:
         await scene.make_table(table(name), name)
@@ -289,7 +289,7 @@ async def test_kept_tables_that_move_together_keep_to_the_cap(scene: Scene) -> N
 
 
 async def test_replicas_of_a_kept_table_leave_a_lost_store(scene: Scene) -> None:
-    """After `lostAfter`, as those of any other table: what is kept is worth as many copies."""
+    """Retained replicas on a lost store are replaced after `lostAfter`, like those of any table."""
     key = await dropped(scene, ", movement: {lostAfter: 1m}")
     await scene.go("main-1")
     await scene.pass_time(40, step=1)
@@ -299,7 +299,7 @@ async def test_replicas_of_a_kept_table_leave_a_lost_store(scene: Scene) -> None
 
 
 async def test_stores_of_the_previous_release(scene: Scene) -> None:
-    """They would serve a deleted table, so that its deletion waits for their update, and says so."""
+    """Stores of the previous release would serve a deleted table, so the deletion waits for their upgrade."""
     await scene.make_table()
     key = await scene.key()
     await scene.delete(KEYS.version)

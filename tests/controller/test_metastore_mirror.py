@@ -1,4 +1,4 @@
-"""The metastore as a controller remembers it."""
+"""The controller's in-memory copy of the metastore."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ async def filled(*kvs: KeyValue) -> Mirror:
 
 
 async def test_a_read_has_the_keys_of_one_table_and_all_stores() -> None:
-    """With the orders to lead nothing; neighbours by name are others, and what stores report is not kept."""
+    """A read has the table's keys and the leadership inhibitions, but no neighbours by name and no reports."""
     own = [KEYS.table("a.1"), KEYS.partition("a.1", 3).stable, KEYS.leader("a.1", 3), KEYS.plan_head("a.1")]
-    own.append(KEYS.drain("main-0"))
+    own.append(KEYS.leadership_inhibition("main-0"))
     others = [KEYS.table("a.12"), KEYS.partition("a.12", 3).stable, KEYS.load("main-0"), KEYS.load("main-1")]
     store = kv(KEYS.store("main-0"), encode(StoreRecord(volume="v")))
     state = kv(KEYS.store_state("main-0"), encode(StoreState(volume="v")))
@@ -44,7 +44,7 @@ async def test_a_read_has_the_keys_of_one_table_and_all_stores() -> None:
 
 
 async def test_stores_are_read_again_only_where_they_changed() -> None:
-    """A thousand records are decoded for a change of one of them, not for every reconciliation."""
+    """A thousand records are decoded when one of them changes, not for every reconciliation."""
     mirror = await filled(kv(KEYS.store("main-0"), encode(StoreRecord(volume="v"))))
     before = mirror.stores()
     mirror.apply(Event(KEYS.table("a.1"), kv(KEYS.table("a.1"), revision=7), 7))
@@ -54,7 +54,7 @@ async def test_stores_are_read_again_only_where_they_changed() -> None:
 
 
 async def test_a_read_waits_for_what_was_written() -> None:
-    """Until the watch has shown it, and no longer than a moment; without a watch not at all."""
+    """A read waits until the watch delivers the write, up to a timeout, and not at all without a watch."""
     mirror = await filled(kv(KEYS.table("a.1")))
     clock = mirror._clock
     assert isinstance(clock, VirtualClock)
@@ -75,7 +75,7 @@ async def test_a_read_waits_for_what_was_written() -> None:
 
 
 async def test_a_reconciliation_waits_while_the_watch_makes_progress() -> None:
-    """It begins with what has happened by then; a watch that is silent has nothing more to tell."""
+    """It starts with everything that has happened before; a quiet watch has caught up."""
     mirror = await filled(kv(KEYS.table("a.1")))
     clock = mirror._clock
     assert isinstance(clock, VirtualClock)
@@ -96,7 +96,7 @@ async def test_a_reconciliation_waits_while_the_watch_makes_progress() -> None:
 
 
 async def test_one_tables_change_does_not_touch_others(scene: Scene) -> None:
-    """Neither its keys nor its status are a reason to reconcile another table."""
+    """A table's keys and status cause no reconciliation of another table."""
     await scene.make_table()
     await scene.make_table(name="other")
     reconciled: list[str] = []
@@ -117,7 +117,7 @@ async def test_one_tables_change_does_not_touch_others(scene: Scene) -> None:
 
 
 async def test_reports_wake_only_the_tables_they_name(scene: Scene) -> None:
-    """A thousand stores report all the time, of other tables too."""
+    """A thousand stores report constantly, mostly about other tables."""
     for name in ("orders", "other"):
         await scene.make_table(name=name)
         await scene.change(name, replicas=4)

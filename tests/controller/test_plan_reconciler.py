@@ -1,4 +1,4 @@
-"""RebalancePlans and PartitionAssignments as users meet them."""
+"""RebalancePlans and PartitionAssignments from the user's view."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def approve(scene: Scene, name: str, digest: str) -> None:
 
 
 async def test_each_plan_is_an_object(scene: Scene) -> None:
-    """From the first on, with its number, and a state that follows it."""
+    """Every plan has an object with its number and current state."""
     await scene.make_table()
     first = await plan(scene, "orders-1")
     assert (first.state, first.totals.partitions) == ("Done", 8)
@@ -44,7 +44,7 @@ async def test_each_plan_is_an_object(scene: Scene) -> None:
 
 
 async def test_only_the_last_few_are_kept(scene: Scene) -> None:
-    """Objects of plans long over go, dry runs of users do not."""
+    """RebalancePlans of old plans are removed, users' dry runs are not."""
     await scene.make_table()
     await scene.apply(
         "apiVersion: evenkeel.dev/v1alpha1\nkind: RebalancePlan\nmetadata: {name: mine}\n"
@@ -60,7 +60,7 @@ async def test_only_the_last_few_are_kept(scene: Scene) -> None:
 
 
 async def test_a_manual_plan_waits_for_the_approval_of_its_hash(scene: Scene) -> None:
-    """Nothing moves before, a wrong hash is refused with the right one, and then what was approved is carried out."""
+    """Nothing moves before the approval, a wrong hash is refused with the right one, and the plan is carried out."""
     await scene.make_table(table(more=MANUAL))
     await scene.change(replicas=4)
     await scene.pass_time(3)
@@ -78,7 +78,7 @@ async def test_a_manual_plan_waits_for_the_approval_of_its_hash(scene: Scene) ->
 
 
 async def test_an_approval_of_a_plan_that_was_superseded_starts_nothing(scene: Scene) -> None:
-    """The newer plan waits for an approval of its own."""
+    """The newer plan needs its own approval."""
     await scene.make_table(table(more=MANUAL))
     await scene.change(replicas=4)
     await scene.pass_time(3)
@@ -93,7 +93,7 @@ async def test_an_approval_of_a_plan_that_was_superseded_starts_nothing(scene: S
 
 
 async def test_a_wrong_hash_is_named(scene: Scene) -> None:
-    """It starts nothing."""
+    """A wrong approval starts nothing."""
     await scene.make_table(table(more=MANUAL))
     await scene.change(replicas=4)
     await scene.pass_time(3)
@@ -104,7 +104,7 @@ async def test_a_wrong_hash_is_named(scene: Scene) -> None:
 
 
 async def test_dry_runs_are_answered_once(scene: Scene) -> None:
-    """What would happen is told with bytes and time where they are known, and nothing is changed."""
+    """A dry run reports moves, and bytes and time if they are known, and changes nothing."""
     await scene.make_table(table(more=", movement: {bytesPerSecond: 1k}"))
     await scene.report_sizes("main-0", await scene.key(), dict.fromkeys(range(8), 1000))
     await scene.apply(
@@ -130,7 +130,7 @@ async def test_dry_runs_are_answered_once(scene: Scene) -> None:
     ],
 )
 async def test_dry_runs_that_cannot_be(scene: Scene, what_if: str, reason: str, words: str) -> None:
-    """They fail with what is wrong, as the change itself would."""
+    """A dry run fails for the same reason as the change itself."""
     await scene.make_table()
     await scene.apply(
         "apiVersion: evenkeel.dev/v1alpha1\nkind: RebalancePlan\nmetadata: {name: what-if}\n"
@@ -143,7 +143,7 @@ async def test_dry_runs_that_cannot_be(scene: Scene, what_if: str, reason: str, 
 
 
 async def test_dry_runs_of_a_table_that_is_not_there_say_so_and_wait_for_it(scene: Scene) -> None:
-    """A name may be wrong, or the table only come later."""
+    """The name may be wrong, or the table may be created later."""
     await scene.apply(
         "apiVersion: evenkeel.dev/v1alpha1\nkind: RebalancePlan\nmetadata: {name: what-if}\n"
         "spec: {table: orders, dryRun: true, whatIf: {replicas: 5, addStores: 1}}\n"
@@ -167,7 +167,7 @@ def assignment(stores: str, partition: int = 0, leader: str = "") -> str:
 
 
 async def test_a_users_assignment_is_ignored_under_full_auto_and_says_so(scene: Scene) -> None:
-    """Nothing moves for it; without it the condition goes."""
+    """An ignored assignment moves nothing; the condition goes with it."""
     await scene.make_table()
     await scene.apply(assignment("main-1, main-2, main-3"))
     await scene.pass_time(3)
@@ -187,7 +187,7 @@ async def test_a_users_assignment_is_ignored_under_full_auto_and_says_so(scene: 
 
 @pytest.mark.parametrize("mode", ["SemiAuto", "Customized"])
 async def test_a_users_assignment_counts_where_users_choose(scene: Scene, mode: str) -> None:
-    """Its partition goes where it says and is led by whom it says; the others stay."""
+    """Its partition moves to the chosen stores and leader; the others stay."""
     await scene.make_table()
     before = [(await scene.view(p)).stable for p in range(8)]
     await scene.apply(assignment("main-3, main-1, main-2", leader="main-1"))
@@ -207,7 +207,7 @@ async def test_a_users_assignment_counts_where_users_choose(scene: Scene, mode: 
 
 
 async def test_an_assignment_that_cannot_be_says_why(scene: Scene) -> None:
-    """Both the table and the assignment name what is wrong."""
+    """Both the table and the assignment report the problem."""
     await scene.make_table()
     await scene.change(rebalancer={"mode": "Customized"})
     await scene.pass_time(3)
@@ -221,7 +221,7 @@ async def test_an_assignment_that_cannot_be_says_why(scene: Scene) -> None:
 
 
 async def test_what_is_made_for_a_table_can_be_found_by_its_label(scene: Scene) -> None:
-    """Plans and assignments carry the table's name."""
+    """Plans and assignments have the table's name as a label."""
     await scene.make_table()
     found = [await scene.plan("orders-1"), await scene.slice()]
     assert {one.metadata.labels["evenkeel.dev/table"] for one in found} == {"orders"}

@@ -22,20 +22,20 @@ async def scene() -> AsyncIterator[Scene]:
 
 
 async def cap(scene: Scene, replicas: int, **spec: object) -> None:
-    """Let every store hold so many replicas."""
+    """Set every store's cap."""
     wanted = {"maxReplicasPerStore": replicas, **spec}
     await scene.resources.change(StoreCluster, "main", lambda document: document["spec"].update(wanted))
     await scene.pass_time(1)
 
 
 async def held(scene: Scene, *names: str) -> Counter[str]:
-    """How many replicas each store holds of these tables, or will."""
+    """Return how many current and future replicas of these tables each store has."""
     views = [await scene.view(partition, name) for name in names for partition in range(PARTITIONS)]
     return Counter(store for view in views for store in {peer.store for peer in view.peers()})
 
 
 async def test_a_table_takes_what_the_others_leave(scene: Scene) -> None:
-    """Where one table fills some stores, the next one's replicas go to the others."""
+    """If one table fills some stores, the next table's replicas go to the others."""
     fast = [{"name": f"main-{number}", "labels": {"disk": "ssd"}} for number in range(3)]
     await cap(scene, 34, overrides=fast)
     selected = ", placement: {storeSelector: {disk: ssd}}"
@@ -47,7 +47,7 @@ async def test_a_table_takes_what_the_others_leave(scene: Scene) -> None:
 
 
 async def test_a_table_that_does_not_fit_waits_for_room(scene: Scene) -> None:
-    """It says why it cannot be placed, and is placed when another table has left."""
+    """A table without room reports why, and is placed when another table is dropped."""
     await cap(scene, 25)
     await scene.make_table(table("first", partitions=PARTITIONS, more=", undeleteFor: 0s"), "first")
     await scene.apply(table("second", partitions=PARTITIONS))
@@ -60,7 +60,7 @@ async def test_a_table_that_does_not_fit_waits_for_room(scene: Scene) -> None:
 
 
 async def test_tables_that_come_together_do_not_take_the_same_room(scene: Scene) -> None:
-    """Of three tables there is room for two, and two are placed."""
+    """There is room for two of three tables, and two are placed."""
     await cap(scene, 30)
     names = ("one", "two", "three")
     await scene.apply(*(table(name, partitions=PARTITIONS) for name in names))
@@ -70,7 +70,7 @@ async def test_tables_that_come_together_do_not_take_the_same_room(scene: Scene)
 
 
 async def test_tables_above_a_lowered_cap_stay_as_they_are(scene: Scene) -> None:
-    """Where nothing else fits no replica moves, and the status says why."""
+    """If nothing else fits, no replica moves, and the status reports why."""
     await cap(scene, 30)
     for name in ("first", "second"):
         await scene.make_table(table(name, partitions=PARTITIONS), name)
@@ -83,7 +83,7 @@ async def test_tables_above_a_lowered_cap_stay_as_they_are(scene: Scene) -> None
 
 
 async def test_a_lowered_cap_is_kept_by_all_tables_together(scene: Scene) -> None:
-    """What is above it goes to a store that joins."""
+    """Replicas above the cap move to a store that joins."""
     await cap(scene, 30)
     for name in ("first", "second"):
         await scene.make_table(table(name, partitions=PARTITIONS), name)

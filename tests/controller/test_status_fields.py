@@ -1,4 +1,4 @@
-"""Every field of every status is filled by the parts that run in production: none is there for show."""
+"""Every field of every status is filled by the code that runs in production."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CHOICE = (
 
 @pytest.fixture
 def written(monkeypatch: pytest.MonkeyPatch) -> list[StatusModel]:
-    """All statuses that a controller writes."""
+    """Return all statuses that a controller writes."""
     found: list[StatusModel] = []
     write = status_writer.StatusWriter.write
 
@@ -44,7 +44,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[StatusModel]:
 
 
 def fields(model: type[BaseModel]) -> Iterator[str]:
-    """Every field of a model and of the models in it, as `Model.field`."""
+    """Yield every field of a model and its nested models, as `Model.field`."""
     for name, field in model.model_fields.items():
         yield f"{model.__name__}.{name}"
         for inner in _models(field.annotation):
@@ -59,7 +59,7 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def filled(value: Any) -> Iterator[str]:
-    """The fields of a status that hold more than what they hold by default."""
+    """Yield the fields of a status that differ from their defaults."""
     if isinstance(value, tuple):
         for item in value:
             yield from filled(item)
@@ -72,7 +72,7 @@ def filled(value: Any) -> Iterator[str]:
 
 
 async def live(scene: Scene) -> None:
-    """What happens to a cluster in a year, in a minute."""
+    """Run a cluster through the events that fill all fields."""
     await scene.make_table(table(more=QUEUED))
     key = await scene.key()
     for number in range(5):
@@ -111,7 +111,7 @@ async def live(scene: Scene) -> None:
 
 
 async def test_every_field_is_filled(written: list[StatusModel]) -> None:
-    """By the controller, or by what the operator lays over it."""
+    """The controller or the operator fills every field."""
     async with Scene(5) as scene:
         await live(scene)
         cluster = await scene.cluster()
@@ -130,7 +130,7 @@ async def test_every_field_is_filled(written: list[StatusModel]) -> None:
 
 
 def test_a_field_that_nothing_fills_is_found() -> None:
-    """The search looks into all parts of a status."""
+    """The search includes nested parts of a status."""
 
     class Inner(StatusModel):
         used: int = 0

@@ -1,4 +1,4 @@
-"""Stores under a controller: lost, given up, drained, scaled away; and what the StoreCluster's status says."""
+"""Stores under a controller: lost, replaced, drained, scaled away; and the StoreCluster's status."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def arrive_all(scene: Scene, *names: str) -> None:
 
 
 async def test_a_lost_stores_replicas_are_replaced_after_each_tables_delay(scene: Scene) -> None:
-    """A table that is in a hurry moves first, without anything being heard meanwhile."""
+    """A table with a short delay moves first, without any event."""
     await scene.make_table()
     await scene.make_table(table("fast", more=FAST), "fast")
     await scene.go("main-3")
@@ -53,7 +53,7 @@ async def test_a_lost_stores_replicas_are_replaced_after_each_tables_delay(scene
 
 
 async def test_a_wall_clock_that_jumps_gives_nobody_up(scene: Scene) -> None:
-    """Days by the time of day are no time: what counts is what the controller's monotonic clock has measured."""
+    """A jump of the wall clock does not count: delays are measured with the monotonic clock."""
     await scene.make_table(table(more=FAST))
     for days in (2, -3):
         await scene.go("main-3")
@@ -69,7 +69,7 @@ async def test_a_wall_clock_that_jumps_gives_nobody_up(scene: Scene) -> None:
 
 
 async def test_a_store_that_returns_costs_nothing(scene: Scene) -> None:
-    """Its leaders are called back, and no plan is made."""
+    """Its leaderships are handed back, and no plan is made."""
     await scene.make_table()
     await scene.go("main-3")
     await scene.pass_time(300, step=1)
@@ -82,7 +82,7 @@ async def test_a_store_that_returns_costs_nothing(scene: Scene) -> None:
 
 
 async def test_time_without_a_check_does_not_count(scene: Scene) -> None:
-    """A controller that was down, or could not reach etcd, begins to wait anew."""
+    """A controller that was stopped or could not reach etcd restarts the delays."""
     await scene.make_table(table(more=FAST))
     await scene.go("main-3")
     await scene.pass_time(100, step=1)
@@ -97,7 +97,7 @@ async def test_time_without_a_check_does_not_count(scene: Scene) -> None:
 
 
 async def test_an_unreachable_etcd_restarts_the_delay(scene: Scene) -> None:
-    """Attempts to look that failed are no looks."""
+    """A failed check does not count as a check."""
     await scene.make_table(table(more=FAST))
     await scene.go("main-3")
     await scene.pass_time(60, step=1)
@@ -118,7 +118,7 @@ async def test_an_unreachable_etcd_restarts_the_delay(scene: Scene) -> None:
 
 
 async def test_a_new_table_does_not_go_to_a_store_that_is_long_gone(scene: Scene) -> None:
-    """Stores are judged for a table before it is placed."""
+    """Stores are decided for a table before it is placed."""
     await scene.make_table(table(more=FAST))
     await scene.go("main-3")
     await scene.pass_time(900, step=5)
@@ -129,7 +129,7 @@ async def test_a_new_table_does_not_go_to_a_store_that_is_long_gone(scene: Scene
 
 
 async def test_a_drain_empties_the_store_and_reports_its_progress(scene: Scene) -> None:
-    """Replicas leave, the percentage follows them, and taking it back lets them return."""
+    """Replicas leave and the percentage follows; ending the drain lets them return."""
     await scene.make_table(table(partitions=16))
     await scene.annotate(StoreCluster, "main", drain="main-2")
     await scene.pass_time(3)
@@ -151,7 +151,7 @@ async def test_a_drain_empties_the_store_and_reports_its_progress(scene: Scene) 
 
 
 async def test_the_bytes_of_a_drain_are_those_of_all_its_replicas(scene: Scene) -> None:
-    """While the size of one is unknown, what is left is too; what there was to leave is remembered."""
+    """While one size is unknown, so are the bytes left; the total is remembered."""
     await scene.make_table()
     key, sizes = await scene.key(), dict.fromkeys(range(8), 1000)
     await scene.report_sizes("main-0", key, sizes)
@@ -167,7 +167,7 @@ async def test_the_bytes_of_a_drain_are_those_of_all_its_replicas(scene: Scene) 
 
 
 async def test_what_blocks_a_drain_is_reported(scene: Scene) -> None:
-    """A store that cannot be emptied says why."""
+    """A store that cannot drain reports why."""
     await scene.make_table(table(replicas=4))
     await scene.annotate(StoreCluster, "main", drain="main-2")
     await scene.pass_time(5)
@@ -179,7 +179,7 @@ async def test_what_blocks_a_drain_is_reported(scene: Scene) -> None:
 
 
 async def test_scaling_down_below_what_a_table_needs_is_refused(scene: Scene) -> None:
-    """Within seconds the StoreCluster is not Ready in its generation; the table is served, and all is well again."""
+    """Within seconds the StoreCluster is not Ready in its generation; the table stays available, and both recover."""
     await scene.make_table(table(replicas=4))
     await scene.apply(store_cluster(3))
     await scene.pass_time(5)
@@ -204,7 +204,7 @@ async def test_scaling_down_below_what_a_table_needs_is_refused(scene: Scene) ->
 
 
 async def test_scaling_down_drains_then_forgets(scene: Scene) -> None:
-    """A store that is to go is emptied first; when it is gone, nothing is left of it and nobody misses it."""
+    """A store that is scaled away drains first; afterwards nothing is left of it, and it is not lost."""
     await scene.make_table()
     await scene.apply(store_cluster(3))
     await scene.pass_time(1)
@@ -222,7 +222,7 @@ async def test_scaling_down_drains_then_forgets(scene: Scene) -> None:
 
 
 async def test_scaling_up_in_the_middle_of_scaling_down(scene: Scene) -> None:
-    """What has left comes back, and what has not stays."""
+    """Replicas that have left return, and the others stay."""
     await scene.make_table()
     await scene.apply(store_cluster(3))
     await scene.pass_time(1)
@@ -241,7 +241,7 @@ async def test_scaling_up_in_the_middle_of_scaling_down(scene: Scene) -> None:
 
 
 async def test_overrides_take_effect_while_stores_run(scene: Scene) -> None:
-    """A store of weight 0 is emptied, and its record in the state says so."""
+    """A store of weight 0 is emptied, and its state has the override."""
     await scene.make_table()
     await scene.apply(store_cluster(4, ", overrides: [{name: main-1, weight: 0, zone: b}]"))
     await scene.pass_time(1)
@@ -254,7 +254,7 @@ async def test_overrides_take_effect_while_stores_run(scene: Scene) -> None:
 
 
 async def test_a_bug_in_reconciling_the_stores_is_reported(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The StoreCluster says so, and tables are looked at all the same."""
+    """The StoreCluster reports it, and tables are still reconciled."""
     await scene.make_table()
 
     def fails(*_: object) -> None:
@@ -268,7 +268,7 @@ async def test_a_bug_in_reconciling_the_stores_is_reported(scene: Scene, monkeyp
 
 
 async def test_throttles_and_thresholds_are_published_for_running_stores(scene: Scene) -> None:
-    """They are a key of the metastore: written when the spec changes, and again when somebody has removed it."""
+    """Settings are a key, written when the spec changes and when the key was removed."""
 
     async def published() -> StoreSettings | None:
         kv = await scene.metastore.get(KEYS.settings)

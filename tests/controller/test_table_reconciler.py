@@ -1,4 +1,4 @@
-"""Tables under a controller: created, rebalanced, dropped, paused, and refused with the reason why."""
+"""Tables under a controller: created, rebalanced, dropped, paused, and refused with a reason."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WELL = {
 
 
 async def targets(scene: Scene, name: str = "orders") -> list[set[str]]:
-    """Where every partition is, or is on its way to."""
+    """Return the current or future stores of every partition."""
     found = []
     for partition in range((await scene.table(name)).spec.partitions):
         view = await scene.view(partition, name)
@@ -40,7 +40,7 @@ async def targets(scene: Scene, name: str = "orders") -> list[set[str]]:
 
 
 async def test_a_table_is_created_and_described(scene: Scene) -> None:
-    """It is there as soon as its YAML is, ready once it is led, and its partitions can be looked at."""
+    """A table is created from its YAML, is ready once it has leaders, and shows its partitions."""
     await scene.apply(table(partitions=70))
     await scene.pass_time(0.5)
     assert await scene.conditions() == WELL | dict.fromkeys(("Ready", "Available"), ("False", "Reconciling"))
@@ -58,7 +58,7 @@ async def test_a_table_is_created_and_described(scene: Scene) -> None:
 
 
 async def test_what_is_logged_names_table_and_plan(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
-    """A plan is told once, and every line of a look at a table says which table and which plan it is about."""
+    """A plan is logged once, and every line of a table's reconciliation has the table and the plan."""
     set_up_logs(level="info", form="json")
     await scene.make_table(table())
     await scene.change(replicas=4)
@@ -73,7 +73,7 @@ async def test_what_is_logged_names_table_and_plan(scene: Scene, capsys: pytest.
 
 
 async def test_a_table_is_scaled(scene: Scene) -> None:
-    """A changed spec is a new plan; partitions follow as others arrive, and all is told."""
+    """A changed spec makes a new plan; partitions follow as others finish, and the status shows it."""
     await scene.make_table(table(partitions=40))
     await scene.change(replicas=4)
     await scene.pass_time(3)
@@ -92,7 +92,7 @@ async def test_a_table_is_scaled(scene: Scene) -> None:
 
 
 async def test_leaders_are_called_to_their_places(scene: Scene) -> None:
-    """Orders go out for partitions that are led elsewhere, also where a user chose the leader."""
+    """Orders are written for partitions with another leader, also for those that a user chose."""
     await scene.make_table()
     assert await scene.obey() == 0
     voters = sorted((await targets(scene))[3])
@@ -110,7 +110,7 @@ async def test_leaders_are_called_to_their_places(scene: Scene) -> None:
 
 
 async def test_a_table_is_dropped(scene: Scene) -> None:
-    """It goes when every store has confirmed; then nothing is left of it, in keys or in resources."""
+    """A table is removed when every store has confirmed; then no key and no resource of it is left."""
     await scene.make_table(table(more=", undeleteFor: 0s"))
     await scene.make_table(name="other")
     await scene.resources.delete(Table, "orders")
@@ -129,7 +129,7 @@ async def test_a_table_is_dropped(scene: Scene) -> None:
 
 
 async def test_a_dropped_table_does_not_wait_for_a_store_that_was_taken_away(scene: Scene) -> None:
-    """A store that is away when its table goes, and is then scaled away, keeps nobody waiting."""
+    """A table's drop does not wait for a lost store that is then scaled away."""
     await scene.make_table(table(more=", undeleteFor: 0s"))
     await scene.go("main-3")
     await scene.pass_time(1)
@@ -144,14 +144,14 @@ async def test_a_dropped_table_does_not_wait_for_a_store_that_was_taken_away(sce
 
 
 async def release(scene: Scene) -> None:
-    """Delete the table, and wait for nobody; its deletion has the real time of day, which is not the scene's."""
+    """Force-delete the table; its deletion has the real wall-clock time, not the scene's."""
     await scene.resources.delete(Table, "orders")
     await scene.annotate(Table, "orders", release="true")
 
 
 @pytest.mark.parametrize("scene", [None], indirect=True, ids=["nothing-is-kept"])
 async def test_a_released_table_does_not_wait_for_silence(scene: Scene) -> None:
-    """A store that is away keeps nobody waiting then; those that answer do, for as long as they may take."""
+    """A force-deleted table does not wait for lost stores; it waits for available ones during the grace period."""
     await scene.make_table()
     await scene.go("main-3")
     await release(scene)
@@ -167,7 +167,7 @@ async def test_a_released_table_does_not_wait_for_silence(scene: Scene) -> None:
 
 @pytest.mark.parametrize("scene", [None], indirect=True, ids=["nothing-is-kept"])
 async def test_a_released_table_waits_half_a_minute_at_most(scene: Scene) -> None:
-    """A store that answers, but never drops it, holds it up no longer."""
+    """An available store that never drops the table no longer blocks it."""
     await scene.make_table()
     await release(scene)
     await scene.pass_time(28)
@@ -189,7 +189,7 @@ async def pause(scene: Scene, how: str, value: Any) -> None:
 
 @pytest.mark.parametrize("how", ["spec", "annotation", "cluster", "cluster's annotation"])
 async def test_a_paused_table_finishes_what_is_under_way_and_begins_nothing(scene: Scene, how: str) -> None:
-    """Moves that began arrive, those withheld wait, and a changed spec is looked at when the pause is over."""
+    """Moves in progress finish, withheld ones wait, and a changed spec is applied after the pause."""
     await scene.make_table(table(partitions=40))
     await scene.change(replicas=4)
     await scene.pass_time(3)
@@ -237,7 +237,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
 
 @pytest.mark.parametrize("case", REFUSED, ids=lambda case: str(case).replace(" ", "-"))
 async def test_what_cannot_be_had_is_said_and_the_last_good_state_stays(scene: Scene, case: str) -> None:
-    """The condition names what is wrong, replicas stay, and a good spec is enough to go on."""
+    """The condition reports the problem, replicas stay, and a valid spec is enough to continue."""
     spec, reason, words = REFUSED[case]
     await scene.make_table()
     before = await targets(scene)
@@ -258,7 +258,7 @@ async def test_what_cannot_be_had_is_said_and_the_last_good_state_stays(scene: S
 
 
 async def test_a_shrinking_schema_is_refused_even_if_admission_let_it_pass(scene: Scene) -> None:
-    """Where no rule stopped the user, the metastore's record of the table does."""
+    """If admission let the change pass, the table's record in the metastore prevents it."""
     await scene.make_table()
     record = await scene.metastore.get(KEYS.table(await scene.key()))
     table_key = f"{ROOT}Table/default/orders"
@@ -274,7 +274,7 @@ async def test_a_shrinking_schema_is_refused_even_if_admission_let_it_pass(scene
 
 
 async def test_the_plan_before_a_bad_spec_is_carried_on(scene: Scene) -> None:
-    """Partitions that waited for others still get to where the last good plan wants them."""
+    """Withheld partitions still reach the last valid plan's targets."""
     await scene.make_table(table(partitions=40))
     await scene.change(replicas=4)
     await scene.pass_time(3)
@@ -289,7 +289,7 @@ async def test_the_plan_before_a_bad_spec_is_carried_on(scene: Scene) -> None:
 
 
 async def test_one_bad_table_holds_up_no_other(scene: Scene) -> None:
-    """Tables that cannot be placed, read or understood are Degraded, each for its own reason; the others go on."""
+    """Tables that cannot be placed or read are Degraded, each for its own reason; the others continue."""
     await scene.make_table()
     await scene.make_table(name="damaged")
     stable = KEYS.partition(await scene.key("damaged"), 3).stable
@@ -307,7 +307,7 @@ async def test_one_bad_table_holds_up_no_other(scene: Scene) -> None:
 
 
 async def test_a_store_key_that_cannot_be_read_is_named(scene: Scene) -> None:
-    """Stores and tables say which key it is, and all is well once it is gone."""
+    """Stores and tables name the malformed key, and recover once it is removed."""
     await scene.make_table()
     await scene.put(KEYS.store("main-9"), b"nonsense")
     await scene.pass_time(3)
@@ -320,7 +320,7 @@ async def test_a_store_key_that_cannot_be_read_is_named(scene: Scene) -> None:
 
 
 async def test_a_bug_fails_the_reconciliation_of_one_table_only(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An exception that nobody foresaw is in the table's status, and the controller goes on."""
+    """An unexpected exception is in the table's status, and the controller continues."""
     await scene.make_table()
     await scene.make_table(name="other")
     describe = table_status.table_status
@@ -340,7 +340,7 @@ async def test_a_bug_fails_the_reconciliation_of_one_table_only(scene: Scene, mo
 
 
 async def test_a_slow_rebalancer_holds_up_its_own_table_alone(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While one table's rebalancer thinks, others are planned, and stores are judged."""
+    """While one table's rebalancer runs, other tables are planned and stores are decided."""
     await scene.make_table()
     await scene.make_table(name="other")
     thinking, enough = asyncio.Event(), asyncio.Event()
@@ -374,7 +374,7 @@ async def test_a_slow_rebalancer_holds_up_its_own_table_alone(scene: Scene, monk
 
 
 async def test_without_its_store_cluster_a_table_waits(scene: Scene) -> None:
-    """That there is no StoreCluster is said; nothing is planned or taken away."""
+    """A missing StoreCluster is reported; nothing is planned or removed."""
     await scene.make_table()
     key = f"{ROOT}StoreCluster/default/main"
     kv = await scene.metastore.get(key)

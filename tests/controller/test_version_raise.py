@@ -1,4 +1,4 @@
-"""The cluster version under a controller: it rises when every store supports it, unless a user holds it."""
+"""The cluster version under a controller: it rises when every store supports it, unless a user limits it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def status(scene: Scene) -> StoreClusterStatus:
 
 
 async def update(scene: Scene, *names: str) -> None:
-    """Replace these stores by ones of this release, as a rolling update does."""
+    """Replace these stores with ones of this release, as a rolling update does."""
     for name in names:
         await scene.go(name)
         await scene.come(name, versions=SUPPORTED)
@@ -51,7 +51,7 @@ async def update(scene: Scene, *names: str) -> None:
 
 
 async def test_it_rises_with_the_last_store(scene: Scene) -> None:
-    """One store of the first release holds it; the status says what is and what is possible."""
+    """One store of the first release prevents it; the status has the current and the supported version."""
     await update(scene, *STORES[:3])
     assert await version(scene) == 1
     found = await status(scene)
@@ -64,7 +64,7 @@ async def test_it_rises_with_the_last_store(scene: Scene) -> None:
 
 
 async def test_a_store_that_is_away_counts_while_it_holds_replicas(scene: Scene) -> None:
-    """It may come back as what it was: its replicas have to be re-placed first."""
+    """A lost store may come back with its old release: its replicas have to be replaced first."""
     await scene.make_table()
     await scene.go(STORES[3])
     await update(scene, *STORES[:3])
@@ -77,7 +77,7 @@ async def test_a_store_that_is_away_counts_while_it_holds_replicas(scene: Scene)
 
 
 async def test_a_user_holds_it(scene: Scene) -> None:
-    """The annotation keeps it where it is; without it, it rises at once."""
+    """The annotation limits the version; without it, the version rises at once."""
     await scene.annotate(StoreCluster, "main", **{ANNOTATION: "1"})
     await update(scene, *STORES)
     found = await status(scene)
@@ -88,7 +88,7 @@ async def test_a_user_holds_it(scene: Scene) -> None:
 
 @pytest.mark.parametrize("text", ["soon", "-1", "1.5", "²"])
 async def test_an_annotation_that_is_no_version_holds_it_and_is_reported(scene: Scene, text: str) -> None:
-    """A mistyped hold must not be taken for none: what rises does not fall again."""
+    """An invalid limit is not ignored: a raised version never falls."""
     await scene.annotate(StoreCluster, "main", **{ANNOTATION: text})
     await update(scene, *STORES)
     found = await status(scene)
@@ -97,7 +97,7 @@ async def test_an_annotation_that_is_no_version_holds_it_and_is_reported(scene: 
 
 
 async def test_it_is_never_lowered(scene: Scene) -> None:
-    """A hold below it changes nothing and is reported; so is a store of the first release that comes back."""
+    """A limit below the version is reported and has no effect; so is a returning store of the first release."""
     await update(scene, *STORES)
     await scene.annotate(StoreCluster, "main", **{ANNOTATION: "1"})
     assert conditions_of(await status(scene))["Degraded"] == ("True", "SpecInvalid")
@@ -110,7 +110,7 @@ async def test_it_is_never_lowered(scene: Scene) -> None:
 
 
 async def test_it_stays_while_the_store_cluster_is_paused(scene: Scene) -> None:
-    """Paused means that nothing changes."""
+    """A paused StoreCluster's version does not rise."""
     await scene.annotate(StoreCluster, "main", paused="true")
     await update(scene, *STORES)
     assert (await status(scene)).version == 1
@@ -119,7 +119,7 @@ async def test_it_stays_while_the_store_cluster_is_paused(scene: Scene) -> None:
 
 
 async def test_a_store_that_registers_in_between_counts(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the read and the write a store of the first release comes: the transaction is refused."""
+    """If a store of the first release registers between the read and the write, the transaction is refused."""
     first, txn = True, scene.metastore.txn
 
     async def late(wanted):  # type: ignore[no-untyped-def]
@@ -137,7 +137,7 @@ async def test_a_store_that_registers_in_between_counts(scene: Scene, monkeypatc
 
 
 async def test_a_newer_cluster_is_left_alone(scene: Scene) -> None:
-    """An operator of this release changes nothing there, says why, and does not take the epoch either."""
+    """An operator of this release changes nothing there, reports why, and does not acquire the epoch."""
     await scene.put(KEYS.version, encode(ClusterVersion(SUPPORTED.newest + 1)))
     found = await status(scene)
     assert conditions_of(found)["Degraded"] == ("True", "VersionUnsupported")
@@ -151,7 +151,7 @@ async def test_a_newer_cluster_is_left_alone(scene: Scene) -> None:
 
 
 async def test_a_version_that_cannot_be_read_stops_everything_until_it_can(scene: Scene) -> None:
-    """Nobody knows what may be written: nothing is, the status names the key, and the controller goes on afterwards."""
+    """With an unreadable version nothing is written, the status names the key, and the controller recovers."""
     await scene.put(KEYS.version, b"nonsense")
     found = await status(scene)
     assert conditions_of(found)["Degraded"] == ("True", "VersionUnsupported")
@@ -163,7 +163,7 @@ async def test_a_version_that_cannot_be_read_stops_everything_until_it_can(scene
 
 
 async def test_what_a_store_announced_outlives_its_lease(scene: Scene) -> None:
-    """The operator's copy of the record has it."""
+    """The state's copy of the record has the supported versions."""
     await update(scene, STORES[0])
     await scene.go(STORES[0])
     await scene.pass_time(1)
@@ -175,13 +175,13 @@ async def test_what_a_store_announced_outlives_its_lease(scene: Scene) -> None:
 
 
 def test_features_have_versions() -> None:
-    """No feature is on in a cluster of the first release, and all are on in the newest."""
+    """Every feature is off in a cluster of the first release, and on in the newest."""
     assert not any(supports(1, feature) for feature in Feature)
     assert all(supports(SUPPORTED.newest, feature) for feature in Feature)
 
 
 def test_versions_that_are_not_supported_are_named() -> None:
-    """Newer and older ones, with the remedy."""
+    """Newer and older versions are refused, with the remedy."""
     check_version(2, of="x", supported=VersionRange(2, 3))
     with pytest.raises(UnsupportedVersionError, match="x has cluster version 4, but this release supports 2 to 3: run"):
         check_version(4, of="x", supported=VersionRange(2, 3))
@@ -190,7 +190,7 @@ def test_versions_that_are_not_supported_are_named() -> None:
 
 
 async def test_conditions_of_newer_types_wait_for_it(scene: Scene) -> None:
-    """An operator of the first release may take over before: it reads no object with a condition it does not know."""
+    """An operator of the first release may take over: it cannot read an object with an unknown condition type."""
     await scene.make_table()
     await scene.apply(table("wide", replicas=9))
     assert await types(scene) == FIRST_TYPES - {"Accepted"}
@@ -203,7 +203,7 @@ async def test_conditions_of_newer_types_wait_for_it(scene: Scene) -> None:
 
 
 async def test_a_known_version_counts_without_the_metastore(scene: Scene) -> None:
-    """A controller that begins while etcd is away knows the version by the StoreCluster's status."""
+    """A controller that starts while etcd is unreachable takes the version from the StoreCluster's status."""
     await scene.make_table()
     await update(scene, *STORES)
     await scene.pass_time(60, step=1)
@@ -216,7 +216,7 @@ async def test_a_known_version_counts_without_the_metastore(scene: Scene) -> Non
 
 
 async def types(scene: Scene) -> frozenset[str]:
-    """Of all conditions of all resources."""
+    """Return all condition types of all resources."""
     await scene.pass_time(10)
     found = [
         one

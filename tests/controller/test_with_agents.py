@@ -1,4 +1,4 @@
-"""The controller with the sidecars' own agents on modelled raft groups: both halves of the protocol, and users."""
+"""The controller with the sidecars' agents on modelled raft groups: both halves of the protocol, and users."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tests.protocol.support import KEYS
 from tests.raft_agent.cluster import Cluster
 
 WITHIN: Final = 10.0
-"""Seconds from a failure to the status that tells of it."""
+"""Seconds from a failure to the status that reports it."""
 
 
 class Whole(Cluster):
-    """Stores, resources and a controller, in one virtual time."""
+    """Stores, resources and a controller in the same virtual time."""
 
     def __init__(self, stores: int) -> None:
         super().__init__(" ".join(f"main-{number}" for number in range(stores)))
@@ -38,7 +38,7 @@ class Whole(Cluster):
         self.network.dropped = lambda name: self.mvcc.get(KEYS.table(name)) is None
 
     async def turn(self) -> None:
-        """Let everything that can go on now do so, rebalancers in their threads too."""
+        """Run everything that can run now, including rebalancers in their threads."""
         await super().turn()
         while not self.controller.idle:
             await asyncio.sleep(0)
@@ -48,7 +48,7 @@ class Whole(Cluster):
         return conditions_of((await self.resources.need(Table, name)).status)
 
     async def balanced(self, *, seconds: float = 120.0) -> None:
-        """Wait until the newest spec is what there is."""
+        """Wait until the newest spec is applied."""
         for _ in range(round(seconds)):
             await self.pass_time(1)
             found = await self.resources.need(Table, "orders")
@@ -59,7 +59,7 @@ class Whole(Cluster):
         raise AssertionError(f"not balanced in {seconds:g} s: {await self.conditions()}")
 
     async def outage(self, reason: str) -> None:
-        """Wait until the table is not Ready for this reason, for as long as that may take."""
+        """Wait until the table is not Ready for this reason."""
         for _ in range(round(WITHIN)):
             await self.pass_time(1)
             if (await self.conditions())["Ready"] == ("False", reason):
@@ -75,11 +75,11 @@ class Whole(Cluster):
         await self.resources.change(kind, name, lambda document: document["spec"].update(spec))
 
     async def held(self) -> dict[str, int]:
-        """How many replicas are on each store's disk."""
+        """Return how many replicas are on each store's disk."""
         return {store.name: len(store.disk.replicas) for store in self.stores.values()}
 
     async def led(self) -> dict[str, int]:
-        """How many partitions each store leads, by the modelled groups."""
+        """Return how many partitions each store leads in the modelled groups."""
         partitions = {p for store in self.stores.values() for p in store.disk.replicas}
         leaders = [self.leader(partition) for partition in partitions]
         return {name: leaders.count(name) for name in self.stores}
@@ -101,7 +101,7 @@ async def whole(stores: int, text: str) -> AsyncIterator[Whole]:
 
 
 async def test_a_tables_life() -> None:
-    """Created, spread over more stores, led evenly, drained, and dropped to the last replica."""
+    """A table is created, spread over more stores, led evenly, drained, and dropped to the last replica."""
     async with whole(3, table(partitions=6, more=", undeleteFor: 0s")) as cluster:
         assert await cluster.held() == {"main-0": 6, "main-1": 6, "main-2": 6}
         for number in (3, 4):
@@ -123,7 +123,7 @@ async def test_a_tables_life() -> None:
 
 
 async def test_a_deleted_table_and_back() -> None:
-    """Its replicas stay on disk, leave a store that goes, serve again when it is restored, and go in the end."""
+    """Its replicas stay on disk, leave a draining store, serve again when restored, and are removed in the end."""
     async with whole(4, table(partitions=6, more=", undeleteFor: 10m")) as cluster:
         key = f"orders.{(await cluster.resources.need(Table, 'orders')).metadata.uid}"
         await cluster.resources.delete(Table, "orders")
@@ -147,7 +147,7 @@ async def test_a_deleted_table_and_back() -> None:
 
 
 async def test_a_store_dies_for_good() -> None:
-    """Its replicas are made anew after `lostAfter`; when it returns, wiped, it is filled again."""
+    """Its replicas are replaced after `lostAfter`; when it returns without data, it gets replicas again."""
     async with whole(4, table(partitions=6, more=", movement: {lostAfter: 1m}")) as cluster:
         await cluster["main-2"].kill()
         await cluster.pass_time(30)
@@ -163,7 +163,7 @@ async def test_a_store_dies_for_good() -> None:
 
 
 async def test_two_of_three_stores_die() -> None:
-    """Whoever led: no partition has a quorum. With one store back all are served again."""
+    """No partition has a quorum, whichever store led; with one store back all are available again."""
     async with whole(3, table(partitions=6)) as cluster:
         for name in ("main-0", "main-1"):
             await cluster[name].kill()
@@ -175,7 +175,7 @@ async def test_two_of_three_stores_die() -> None:
 
 
 async def test_stores_come_back_without_a_quorum() -> None:
-    """All stores were killed, and only one that led comes back: it withdraws what its predecessor reported."""
+    """All stores were killed and only one leader comes back: it withdraws its predecessor's report."""
     async with whole(3, table(partitions=6)) as cluster:
         for store in cluster.stores.values():
             await store.kill()
@@ -188,7 +188,7 @@ async def test_stores_come_back_without_a_quorum() -> None:
 
 
 async def test_a_sole_replica_comes_back_empty() -> None:
-    """Its store is registered again, under the same name, on another volume: the rows are gone, and that is said."""
+    """Its store is registered under the same name on another volume: the lost rows are reported."""
     async with whole(1, table(partitions=2, replicas=1)) as cluster:
         disk = cluster["main-0"].disk
         await cluster["main-0"].kill()

@@ -1,4 +1,4 @@
-"""A rebalancer of a user's that counts how often it was asked."""
+"""A user-defined rebalancer that counts its runs."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from evenkeel.rebalancers.rebalancer_api import RebalanceContext
 
 
 class Counting:
-    """`balanced`, with a memory."""
+    """`balanced`, with a counter in its context."""
 
     def init(self, context: RebalanceContext) -> None:
-        """Count on from the last run."""
+        """Continue the count of the last run."""
         counted = context.load()
         context.save(1 + (counted if isinstance(counted, int) else 0))
 
     def compute(self, table: TableView, previous: Assignment, stores: StoresView, current: CurrentState) -> Assignment:
-        """What `balanced` answers."""
+        """Return the result of `balanced`."""
         return plan(table, previous, stores, current)

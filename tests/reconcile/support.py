@@ -1,4 +1,4 @@
-"""A simulated metastore and an operator on it, for the tests beside it."""
+"""A simulated metastore and an operator on it, for the tests of this package."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class Killed(Exception):  # noqa: N818 - it is what happens to the operator
-    """The operator dies."""
+    """The operator is killed."""
 
 
 class Cluster:
@@ -106,7 +106,7 @@ class Cluster:
         return self.drive(reconcile_table(desired, keys=KEYS, table=TABLE, epoch=self.epoch))
 
     def judge(self, desired: DesiredStores | None = None, *, after: float = 0.0) -> None:
-        """Let time pass, and let the operator decide about stores."""
+        """Advance time, and let the operator decide about stores."""
         self.now += after
         known = read_stores(self.metastore.range(KEYS.all_stores()).kvs, KEYS)
         txns = decide_store_states(
@@ -116,11 +116,11 @@ class Cluster:
             assert self.metastore.txn(txn).succeeded
 
     def drain(self, name: str) -> None:
-        """Let a user ask for a store to be emptied."""
+        """Ask for a store to be drained."""
         self.judge(DesiredStores(cluster=store_cluster(drain=name)))
 
     def give_up(self, name: str, *tables: str) -> None:
-        """End a store's lease, and let the time for which these tables wait for it pass."""
+        """End a store's lease, and advance time until these tables replace its replicas."""
         desired = DesiredStores(lost_after=dict.fromkeys(tables or (TABLE,), 60.0))
         self.judge(desired)
         self.metastore.txn(Txn(success=(Delete(KEYS.store(name)),)))
@@ -128,7 +128,7 @@ class Cluster:
         self.judge(desired, after=61.0)
 
     def finish(self, partition: int) -> None:
-        """What the partition's leader would do in the end: the switch."""
+        """Do what the partition's leader does at the end of a change: switch."""
         view, keys = self.snapshot().partition(partition), KEYS.partition(TABLE, partition)
         assert view.pending is not None
         record = Compare(KEYS.table(TABLE), "version", ">", 0)
@@ -149,7 +149,7 @@ def desired(replicas: int = 3, max_concurrent: int | None = None) -> DesiredTabl
 
 
 def table(*, annotations: dict[str, str] | None = None, generation: int = 1, **spec: Any) -> Table:
-    """The Table whose key is `TABLE`; other fields of its spec by their YAML names."""
+    """Return the Table whose key is `TABLE`; more fields of its spec by their YAML names."""
     document = {
         "apiVersion": "evenkeel.dev/v1alpha1",
         "kind": "Table",
@@ -169,7 +169,7 @@ def table(*, annotations: dict[str, str] | None = None, generation: int = 1, **s
 def store_cluster(
     stores: int = 3, *, drain: str = "", name: str = "s", generation: int = 1, **spec: Any
 ) -> StoreCluster:
-    """A StoreCluster whose stores are called s-0, s-1 and so on."""
+    """Return a StoreCluster whose stores are named s-0, s-1 and so on."""
     document = {
         "apiVersion": "evenkeel.dev/v1alpha1",
         "kind": "StoreCluster",
@@ -182,11 +182,11 @@ def store_cluster(
 
 
 def conditions(status: Any) -> dict[str, tuple[str, str]]:
-    """Of a status, by type: whether each condition holds, and why; beside those that follow from the others."""
+    """Return a status's conditions by type, as status and reason, without those derived from others."""
     derived = ("Reconciling", "Stalled")
     return {entry.type: (entry.status, entry.reason) for entry in status.conditions if entry.type not in derived}
 
 
 def message(status: Any, kind: str) -> str:
-    """What a condition says."""
+    """Return a condition's message."""
     return next(str(entry.message) for entry in status.conditions if entry.type == kind)

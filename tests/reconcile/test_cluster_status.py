@@ -1,4 +1,4 @@
-"""What users see of a StoreCluster."""
+"""A StoreCluster's status."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FULL = {"orders.1": Problem(Reason.NO_FEASIBLE_PLACEMENT, "no store has room")}
 def keys(
     *there: str, lost: tuple[str, ...] = (), damaged: tuple[str, ...] = (), **states: StoreState
 ) -> list[KeyValue]:
-    """Everything under `stores`: those that are there, those that are lost, and states by `s_1=...`."""
+    """Return the keys of registered and lost stores, and states by `s_1=...`."""
     values: dict[str, bytes] = {}
     for name in (*there, *lost):
         values[KEYS.store_state(name)] = encode(StoreState(volume="v"))
@@ -66,7 +66,7 @@ def seen(cluster: StoreCluster, status: StoreClusterStatus) -> StoreCluster:
 
 
 def test_all_is_well() -> None:
-    """As many stores as wanted are registered; looking later changes nothing."""
+    """The desired number of stores is registered; a later pass changes nothing."""
     loads = {"s-0": StoreLoad(replicas=5, leading=1, log_bytes=0, bytes_per_second=0)}
     cluster, kvs = store_cluster(3, generation=4), keys("s-0", "s-1", "s-2")
     status = status_of(cluster, kvs, loads=loads)
@@ -77,7 +77,7 @@ def test_all_is_well() -> None:
 
 
 def test_stores_that_are_lost() -> None:
-    """They are named, and so are those whose replicas are made anew; times tell since when."""
+    """The status names lost stores, and those whose replicas are replaced; times show since when."""
     cluster = store_cluster(3)
     status = status_of(cluster, keys("s-0", "s-1", "s-2"))
     gone = StoreState(volume="v", lost_since=1.0, replace_in=("orders.1",))
@@ -89,21 +89,21 @@ def test_stores_that_are_lost() -> None:
 
 
 def test_a_store_that_is_to_go_counts_for_nothing() -> None:
-    """It does not stand in for one that is lost, and is not missed itself."""
+    """A store that is scaled away neither substitutes a lost one nor counts as lost."""
     status = status_of(store_cluster(3), keys("s-0", "s-2", "s-3", lost=("s-1", "s-4")))
     assert message(status, "Ready") == "2 of 3 stores are registered"
     assert (conditions(status)["Ready"][0], status.lost) == ("False", ("s-1",))
 
 
 def test_a_drained_store_that_dies_is_lost() -> None:
-    """That it was to be emptied does not hide it."""
+    """A drain does not hide that a store is lost."""
     away = StoreState(volume="v", draining=True, lost_since=1.0)
     assert status_of(store_cluster(3, drain="s-2"), keys("s-0", "s-1", s_2=away)).lost == ("s-2",)
 
 
 @pytest.mark.parametrize(("left", "percentage"), [(12, 0), (6, 50), (1, 91), (0, 100), (24, 0)])
 def test_draining_is_measured_by_what_was_there(left: int, percentage: int) -> None:
-    """How empty a store is follows from how many it held when it was first seen; it may also get fuller."""
+    """The percentage is relative to what the store held when the drain was first seen; it may also fall."""
     cluster = store_cluster(3, drain="s-1")
     kvs = keys("s-0", "s-2", "s-1", s_1=StoreState(volume="v", draining=True))
     first = status_of(cluster, kvs, held={"s-1": Held(12, None, frozenset(FULL))}, blocked=FULL)
@@ -115,13 +115,13 @@ def test_draining_is_measured_by_what_was_there(left: int, percentage: int) -> N
 
 
 def scaled_down(*, tables: frozenset[str], blocked: dict[str, Problem], **known: Any) -> StoreClusterStatus:
-    """Three stores of which two are wanted; the third holds replicas of tables."""
+    """Return the status of three stores of which two are desired; the third holds replicas of tables."""
     kvs = keys("s-0", "s-1", "s-2", s_2=StoreState(volume="v", draining=True), **known)
     return status_of(store_cluster(2, generation=4), kvs, held={"s-2": Held(12, None, tables)}, blocked=blocked)
 
 
 def test_a_store_that_can_never_leave() -> None:
-    """The spec is not Ready in its generation: a table has no other place, and somebody has to change something."""
+    """The StoreCluster is not Ready in its generation if a table has no other place; a user has to change something."""
     status = scaled_down(tables=frozenset(FULL), blocked=FULL)
     no = ("False", "NoFeasiblePlacement")
     assert (conditions(status)["Ready"], conditions(status)["Degraded"]) == (no, ("True", no[1]))
@@ -134,7 +134,7 @@ def test_a_store_that_can_never_leave() -> None:
 
 
 def test_a_store_that_is_on_its_way_out() -> None:
-    """Neither a table that is not on it, nor one that waits for stores which are coming, holds it up for good."""
+    """Neither a table on other stores nor one that waits for new stores blocks a drain permanently."""
     coming = {"orders.1": Problem(Reason.STORES_NOT_READY, "1 of 2 stores are registered")}
     for tables, blocked in ((frozenset[str](("others.1",)), FULL), (frozenset(coming), coming)):
         status = scaled_down(tables=tables, blocked=blocked)
@@ -143,7 +143,7 @@ def test_a_store_that_is_on_its_way_out() -> None:
 
 
 def test_what_is_refused_is_stalled_whatever_else_is_wrong() -> None:
-    """A store that is lost, or pods that wait, do not hide that the spec is not carried out."""
+    """A lost store and pending pods do not hide that the spec is not applied."""
     refused, others = status_of(store_cluster(2), keys("s-0", "s-1")).conditions, Reason.STORES_LOST
     reasons = {"Ready": Reason.SPEC_INVALID, "Degraded": others}
     wrong = [condition(kind, kind == "Degraded", why, now=FIRST, generation=1) for kind, why in reasons.items()]  # type: ignore[arg-type]
@@ -168,7 +168,7 @@ def stalled(status: StoreClusterStatus) -> tuple[str, str]:
     ],
 )
 def test_a_metastore_that_is_not_there_to_adopt(request_: str | None, known: MetastoreStatus | None, why: str) -> None:
-    """The spec is refused with a remedy, unless the request was carried out before; looking later writes nothing."""
+    """The spec is refused with a remedy unless the request was carried out before; a later pass writes nothing."""
     spec: dict[str, Any] = {"adoptMetastore": request_} if request_ else {}
     cluster = seen(store_cluster(1, **spec), StoreClusterStatus(metastore=known))
     status = status_of(cluster, keys("s-0"), metastore=MetastoreSeen("aa", 17))
@@ -184,7 +184,7 @@ def test_a_metastore_that_is_not_there_to_adopt(request_: str | None, known: Met
 
 
 def test_draining_goes_on_from_where_it_was() -> None:
-    """Percentages are of the same whole throughout."""
+    """Percentages have the same denominator throughout."""
     cluster = store_cluster(3, drain="s-1")
     kvs = keys("s-0", "s-2", "s-1", s_1=StoreState(volume="v", draining=True))
     shown = []
@@ -196,7 +196,7 @@ def test_draining_goes_on_from_where_it_was() -> None:
 
 
 def test_bytes_show_when_a_store_is_empty() -> None:
-    """At the rate since it began to drain; by replicas where no sizes are known; unknown at first."""
+    """The end is projected from the rate since the start, by replicas if no sizes are known; it is unknown at first."""
     for bytes_, known in (((4000, 1000, 1000), 4000), ((None, None, None), None)):
         cluster = store_cluster(3, drain="s-1")
         kvs = keys("s-0", "s-2", "s-1", s_1=StoreState(volume="v", draining=True))
@@ -212,7 +212,7 @@ def test_bytes_show_when_a_store_is_empty() -> None:
 
 
 def test_a_drain_that_gets_no_further_has_no_end_in_sight() -> None:
-    """The time at which it was to be empty is dropped once it has passed, and there again when replicas leave."""
+    """An expected time is removed once it has passed, and comes back when replicas leave."""
     cluster = store_cluster(3, drain="s-1")
     kvs = keys("s-0", "s-2", "s-1", s_1=StoreState(volume="v", draining=True))
     shown = []
@@ -226,7 +226,7 @@ def test_a_drain_that_gets_no_further_has_no_end_in_sight() -> None:
 
 
 def test_a_damaged_key_is_named() -> None:
-    """What cannot be read is said, and the others are counted."""
+    """An unreadable key is reported, and the other stores are counted."""
     status = status_of(store_cluster(3), keys("s-0", "s-1", damaged=("s-2",)))
     assert conditions(status)["Degraded"] == ("True", "MalformedRecord")
     assert KEYS.store("s-2") in message(status, "Degraded")
@@ -234,7 +234,7 @@ def test_a_damaged_key_is_named() -> None:
 
 
 def test_what_others_know_is_kept() -> None:
-    """Fields that the metastore does not tell stay as they are."""
+    """Fields that are not derived from the metastore are kept."""
     cluster = store_cluster(1)
     known = StoreClusterStatus(selector="app=store", zones_from="Nodes")
     status = status_of(seen(cluster, known), keys("s-0"))
@@ -242,7 +242,7 @@ def test_what_others_know_is_kept() -> None:
 
 
 def test_when_nothing_can_be_read() -> None:
-    """The last figures stay, with what is wrong."""
+    """The last figures stay, with the problem."""
     cluster = store_cluster(1)
     before = status_of(cluster, keys("s-0"))
     problem = Problem(Reason.METASTORE_UNREACHABLE, "no etcd endpoint answers")
@@ -255,7 +255,7 @@ def test_when_nothing_can_be_read() -> None:
 
 
 def test_wall_clocks_that_differ() -> None:
-    """Degraded names the stores, by how much, and what to do; the stores are ready all the same."""
+    """Degraded names the stores, the difference and the remedy; the stores are ready anyway."""
     ahead = StoreLoad(replicas=5, leading=1, log_bytes=0, bytes_per_second=0, clock_ahead=172_800)
     status = status_of(store_cluster(2), keys("s-0", "s-1"), loads={"s-1": ahead})
     assert conditions(status) == WELL | {"Degraded": ("True", "ClockSkew")}

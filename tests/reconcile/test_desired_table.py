@@ -1,4 +1,4 @@
-"""What of a Table's spec stands in its record: what every store of the cluster can read."""
+"""The spec in a table's record has only fields that every store can read."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.reconcile.support import table
 
 
 class NewerMovement(MovementSpec):
-    """With a field of a later release."""
+    """A column with a field of a later release."""
 
     gently: bool = False
 
 
 class NewerSpec(TableSpec):
-    """With fields of a later release."""
+    """A spec with fields of a later release."""
 
     purpose: str = "any"
     movement: NewerMovement = NewerMovement()
@@ -37,7 +37,7 @@ def recorded(spec: TableSpec, version: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("version", [FIRST, SUPPORTED.newest])
 def test_newer_fields_at_their_defaults_are_left_out(version: int) -> None:
-    """The record of a table that does not use them is the same, to the byte, as that of the first release."""
+    """The record of a table without new fields is identical to that of the first release."""
     written = table(movement={"bytesPerSecond": "1Mi"}, placement={"storeSelector": {"any": "label"}})
     later = {"deletion_policy", "undelete_for"}
     first = written.spec.model_dump_json(by_alias=True, exclude_none=True, exclude=later)
@@ -46,7 +46,7 @@ def test_newer_fields_at_their_defaults_are_left_out(version: int) -> None:
 
 
 def test_newer_fields_wait_until_every_store_knows_them() -> None:
-    """Set by a user, on the top and below, they are written from the version on that knows them."""
+    """New fields that a user set, also nested ones, are written from the cluster version that supports them."""
     spec = spec_of(table(), purpose="archive", movement={"gently": True})
     with_fields = recorded(spec, SUPPORTED.newest)
     assert (with_fields.pop("purpose"), with_fields["movement"].pop("gently")) == ("archive", True)

@@ -1,4 +1,4 @@
-"""How a plan's batches are run side by side."""
+"""The driver runs a plan's batches concurrently."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from evenkeel.protocol.plan_run import Batch, PlanRun
 
 
 class Run:
-    """Batches that write one key each, and what became of them in between."""
+    """Batches that write one key each, and the order of their events."""
 
     def __init__(self, batches: int, *, fenced: bool = False) -> None:
         self.waiting = [Batch((at,), (), Txn(success=(Put(f"/{at}", b""),))) for at in reversed(range(batches))]
@@ -34,7 +34,7 @@ class Run:
 
 
 class Slow:
-    """A metastore that answers in the order it is told to."""
+    """A metastore that answers in a given order."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -64,7 +64,7 @@ async def _begin(run: Run, *, in_flight: int = 3) -> tuple[Slow, asyncio.Task[No
 
 
 async def test_a_batch_is_sent_before_the_next_is_decided() -> None:
-    """Etcd works on the first while the second is made, and so on."""
+    """A batch is sent before the next one is made."""
     run = Run(3)
     slow, task = await _begin(run)
     assert run.log == ["decide 0", "send 0", "decide 1", "send 1", "decide 2", "send 2"]
@@ -74,7 +74,7 @@ async def test_a_batch_is_sent_before_the_next_is_decided() -> None:
 
 
 async def test_no_more_than_so_many_at_once() -> None:
-    """A further batch is decided when one has ended, whichever that is; with the last one the run ends."""
+    """A further batch is decided when any other has ended; the run ends with the last one."""
     run = Run(4)
     slow, task = await _begin(run, in_flight=2)
     assert sorted(slow.answers) == ["0", "1"]
@@ -89,7 +89,7 @@ async def test_no_more_than_so_many_at_once() -> None:
 
 
 async def test_a_fenced_run_leaves_nothing_under_way() -> None:
-    """Whoever is no longer in charge waits for no further answer."""
+    """After FencedError the driver waits for no further answer."""
     run = Run(3, fenced=True)
     slow, task = await _begin(run)
     await slow.answer("1")

@@ -1,4 +1,4 @@
-"""What kstatus (Flux), `kubectl wait` and Argo CD make of the statuses that the reconciler writes, for every kind.
+"""How kstatus (Flux), `kubectl wait` and Argo CD interpret the statuses of every kind.
 
 Argo CD's script is run by the Lua that Argo CD has. kstatus is its documented rules: a newer generation than the one
 observed is InProgress, then the first of Reconciling and Stalled that is True decides, then Ready.
@@ -41,7 +41,7 @@ MISSING: Final = Problem(Reason.STORES_NOT_READY, "1 of 3 stores are registered"
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What tools say of an object."""
+    """What the tools show for an object."""
 
     kstatus: str
     argo: str
@@ -72,7 +72,7 @@ def kstatus(document: dict[str, Any]) -> str:
 
 
 def waited_for(document: dict[str, Any]) -> bool:
-    """`kubectl wait` skips a condition of an older generation."""
+    """`kubectl wait` ignores a condition of an older generation."""
     found = [entry for entry in document.get("status", {}).get("conditions", []) if entry["type"] == "Ready"]
     current = document["metadata"]["generation"]
     return any(entry["status"] == "True" and entry["observedGeneration"] >= current for entry in found)
@@ -86,7 +86,7 @@ def argo(document: dict[str, Any]) -> dict[str, str]:
 
 
 def written(resource: ResourceBase, status: Any) -> dict[str, Any]:
-    """The object as the API server would have it."""
+    """Return the object as the API server would store it."""
     whole = resource.model_copy(update={"status": status})
     document = whole.model_dump(mode="json", by_alias=True, exclude_none=True)
     document["metadata"].setdefault("generation", resource.metadata.generation)
@@ -163,7 +163,7 @@ def damaged(scene: Scene) -> dict[str, Any]:
 
 
 def one_store_lost(scene: Scene) -> dict[str, Any]:
-    """Of no leader, so that all partitions are served on."""
+    """Choose a store that leads nothing, so that all partitions stay available."""
     for partition in range(PARTITIONS):
         scene.lead(partition, next(store for store in scene.holders(partition) if store != "s0"))
     scene.lose("s0")
@@ -190,7 +190,7 @@ TABLES: Final[dict[str, tuple[Callable[[Scene], dict[str, Any]], Verdict]]] = {
 
 @pytest.mark.parametrize("case", TABLES, ids=lambda case: str(case).replace(" ", "-"))
 def test_tables(case: str) -> None:
-    """From creation to the loss of all replicas; a spec that is refused is not Ready, and its table is served on."""
+    """From creation to the loss of all replicas; a Table whose spec is refused is not Ready but stays available."""
     prepare, verdict = TABLES[case]
     scene = Scene()
     known = prepare(scene)
@@ -209,7 +209,7 @@ def test_tables(case: str) -> None:
 
 
 def test_a_plan_that_waits_for_its_approval() -> None:
-    """The table is served and its spec not carried out: InProgress, and Suspended where there is such a word."""
+    """A Table that is served without its newest spec is InProgress, and Suspended in Argo CD."""
     scene = Scene(approval="Manual")
     scene.status()
     scene.change(replicas=5, approval="Manual")
@@ -222,7 +222,7 @@ def test_a_plan_that_waits_for_its_approval() -> None:
 
 
 def test_what_the_operator_has_not_seen() -> None:
-    """A new generation, and a metastore that does not answer: nothing is known to be well or to have failed."""
+    """With a new generation or an unreachable metastore, a Table is neither Current nor Failed."""
     scene = Scene()
     scene.status()
     scene.change(replicas=4)
@@ -244,7 +244,7 @@ def clustered(*there: str, lost: tuple[str, ...] = ()) -> dict[str, Any]:
 
 
 def test_store_clusters() -> None:
-    """All stores registered; some still coming; one lost; a metastore that does not answer."""
+    """All stores registered; some missing; one lost; an unreachable metastore."""
     assert judge(clustered("s-0", "s-1", "s-2")) == WELL
     assert judge(clustered("s-0")) == COMING
     assert judge(clustered("s-0", "s-1", lost=("s-2",))) == COMING
@@ -253,7 +253,7 @@ def test_store_clusters() -> None:
 
 
 def test_store_clusters_whose_spec_is_not_carried_out() -> None:
-    """A store that can never be emptied, and a metastore that is not there to adopt: Failed in this generation."""
+    """A store that can never drain and a missing metastore to adopt are Failed in this generation."""
     assert judge(written(store_cluster(2, generation=4), scaled_down(tables=frozenset(FULL), blocked=FULL))) == FAILED
     cluster = store_cluster(1, adoptMetastore="ff@1")
     assert judge(written(cluster, status_of(cluster, keys("s-0"), metastore=MetastoreSeen("aa", 17)))) == FAILED
@@ -275,7 +275,7 @@ def sliced(scene: Scene, *, mode: str, problem: Problem | None = None) -> dict[s
 
 
 def test_partition_assignments() -> None:
-    """Choices that are heeded, ignored, impossible, and on their way."""
+    """Choices that are applied, ignored, impossible, and in progress."""
     assert judge(sliced(Scene(), mode="SemiAuto")) == WELL
     assert judge(sliced(Scene(), mode="FullAuto")) == FAILED
     assert judge(sliced(Scene(), mode="SemiAuto", problem=IMPOSSIBLE)) == FAILED
@@ -295,7 +295,7 @@ def planned(scene: Scene, found: RebalancePlan) -> Any:
 
 
 def test_rebalance_plans() -> None:
-    """Running, done, superseded, refused, and of a table that is not there."""
+    """Running, done, superseded, refused, and without a table."""
     scene = Scene()
     first = scene.snapshot().plan
     assert first is not None
@@ -317,14 +317,14 @@ def test_rebalance_plans() -> None:
 
 
 def test_argo_cd_gets_the_same_script_for_every_kind() -> None:
-    """The ConfigMap holds what is tested here."""
+    """The ConfigMap has the script that is tested here."""
     found = yaml.safe_load((FOLDER / "argocd-cm.yaml").read_text())
     script = (FOLDER / "health.lua").read_text()
     assert found["data"] == {f"resource.customizations.health.evenkeel.dev_{kind}": script for kind in KINDS}
 
 
 def test_reconciling_and_stalled_are_never_both_true() -> None:
-    """kstatus takes the first of them that is."""
+    """At most one of Reconciling and Stalled is True: kstatus uses the first."""
     for prepare, _ in TABLES.values():
         scene = Scene()
         status = scene.status(**prepare(scene))

@@ -1,4 +1,4 @@
-"""Orders that bring leaderships to where they should be."""
+"""Orders that hand leaderships over to preferred stores."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from evenkeel.metastore.metastore_api import Delete, Put, Txn
-from evenkeel.protocol.records import Drain, Leader, LeaderOrder, decode
+from evenkeel.protocol.records import Leader, LeaderOrder, LeadershipInhibition, decode
 from evenkeel.reconcile.leader_orders import (
     AT_ONCE,
     EXPIRE_SECONDS,
@@ -21,7 +21,7 @@ NOW = 5000.0
 
 
 class Led(Cluster):
-    """A table that is led where its plan wants it."""
+    """A table whose leaders are the plan's."""
 
     def __init__(self, stores: int = 5) -> None:
         super().__init__(stores)
@@ -36,7 +36,7 @@ class Led(Cluster):
         self.put(KEYS.leader(TABLE, partition), Leader(store=store, term=2))
 
     def order(self, chosen: dict[int, str] | None = None, *, now: float = NOW) -> dict[int, str]:
-        """Order, and list all orders that are out then."""
+        """Write orders, and return all that exist then."""
         for txn in order_leaders(self.snapshot(), chosen or {}, now=now, epoch=self.epoch):
             self.metastore.txn(txn)
         return {partition: order.store for partition, order in self.orders().items()}
@@ -48,23 +48,23 @@ class Led(Cluster):
 
 
 def test_nothing_is_ordered_where_all_is_well() -> None:
-    """Leaders that are where the plan wants them are left alone."""
+    """No order is written if every leader is the plan's."""
     assert Led().order() == {}
 
 
 def test_who_is_to_lead_nothing_is_not_called() -> None:
-    """A store that hands everything over is left alone, until the order for that is gone."""
+    """A store with inhibited leadership gets no orders until the inhibition ends."""
     cluster = Led()
     preferred, other = cluster.rows[3][:2]
     cluster.lead(3, other)
-    cluster.put(KEYS.drain(preferred), Drain(pod="u"))
+    cluster.put(KEYS.leadership_inhibition(preferred), LeadershipInhibition(pod="u"))
     assert cluster.order() == {}
-    cluster.metastore.txn(Txn(success=(Delete(KEYS.drain(preferred)),)))
+    cluster.metastore.txn(Txn(success=(Delete(KEYS.leadership_inhibition(preferred)),)))
     assert cluster.order() == {3: preferred}
 
 
 def test_a_leader_elsewhere_is_called_back() -> None:
-    """The order names the preferred store and when it expires, and is given once."""
+    """An order names the preferred store and its expiry, and is written once."""
     cluster = Led()
     cluster.lead(3, cluster.rows[3][1])
     assert cluster.order() == {3: cluster.rows[3][0]}
@@ -75,7 +75,7 @@ def test_a_leader_elsewhere_is_called_back() -> None:
 
 
 def test_only_so_many_at_once() -> None:
-    """What is out counts, and the rest follows when it has been carried out."""
+    """Existing orders count; more follow when they have been carried out."""
     cluster = Led()
     for partition, row in enumerate(cluster.rows):
         cluster.lead(partition, row[1])
@@ -91,7 +91,7 @@ def test_only_so_many_at_once() -> None:
 
 @pytest.mark.parametrize("why", ["lost", "draining", "given up", "moving", "no voter"])
 def test_nobody_is_asked_who_cannot(why: str) -> None:
-    """A store that is away, is emptied or given up, or does not vote is not asked to lead; nor is one in a change."""
+    """A lost, draining or replaced store and a learner get no orders; nor does a partition that is changing."""
     cluster = Led()
     wanted = cluster.rows[3][0]
     cluster.lead(3, cluster.rows[3][1])
@@ -113,7 +113,7 @@ def test_nobody_is_asked_who_cannot(why: str) -> None:
 
 
 def test_a_plan_that_waits_orders_nobody() -> None:
-    """Leaders are part of what is approved; what a user has chosen since counts all the same."""
+    """The leaders of an unapproved plan are not ordered; those that a user has chosen are."""
     cluster = Led()
     cluster.lead(3, cluster.rows[3][1])
     assert cluster.order() == {3: cluster.rows[3][0]}
@@ -124,7 +124,7 @@ def test_a_plan_that_waits_orders_nobody() -> None:
 
 
 def test_a_users_word_goes_before_the_plans() -> None:
-    """Where the chosen store votes it should lead, for as long as it is chosen; else the plan's store should."""
+    """The chosen store leads if it is a voter, while it is chosen; otherwise the plan's store leads."""
     cluster = Led()
     strangers = sorted({f"s{n}" for n in range(5)} - set(cluster.rows[4]))
     chosen = {3: cluster.rows[3][2], 4: strangers[0]}
@@ -137,7 +137,7 @@ def test_a_users_word_goes_before_the_plans() -> None:
 
 @pytest.mark.parametrize("value", [b"nonsense", None], ids=["malformed", "long expired"])
 def test_orders_that_nobody_removes_are_removed(value: bytes | None) -> None:
-    """A partition without a leader cannot remove its order, and must not keep others from theirs."""
+    """An order that a leaderless partition cannot remove does not block other orders."""
     cluster = Led()
     key = KEYS.leader_target(TABLE, 9)
     cluster.put(key, LeaderOrder("s0", NOW))
@@ -149,7 +149,7 @@ def test_orders_that_nobody_removes_are_removed(value: bytes | None) -> None:
 
 
 def test_a_table_without_a_plan_has_no_orders() -> None:
-    """Before its first plan nobody should lead."""
+    """A table without a plan has no preferred leaders."""
     cluster = Cluster()
     assert list(order_leaders(cluster.snapshot(), {}, now=NOW, epoch=cluster.epoch)) == []
 
@@ -164,6 +164,6 @@ def test_a_table_without_a_plan_has_no_orders() -> None:
     ],
 )
 def test_the_annotation(text: str, chosen: dict[int, str]) -> None:
-    """What can be read of it counts, and what is written can be read."""
+    """Valid entries are parsed, and formatted text can be parsed."""
     assert chosen_leaders(table(annotations={LEADERS_ANNOTATION: text})) == chosen
     assert chosen_leaders(table(annotations={LEADERS_ANNOTATION: format_leaders(chosen)})) == chosen

@@ -1,4 +1,4 @@
-"""Plans as objects, previews and dry runs: what is shown, and that looking changes nothing."""
+"""Statuses of RebalancePlans, previews and dry runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FIRST, LATER = "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"
 
 
 class Scene(Cluster):
-    """A table, its newest plan, and the object that stands for it."""
+    """A table, its newest plan, and the plan's RebalancePlan."""
 
     def __init__(self, **spec: Any) -> None:
         super().__init__(stores=5)
@@ -77,7 +77,7 @@ def costs(size: int, **rates: int) -> CopyCosts:
 
 
 def test_a_plan_is_an_object_of_its_number() -> None:
-    """It is named after table and number, belongs to the table, and shows hash, totals and the first moves."""
+    """The object is named after table and number, belongs to the table, and shows hash, totals and first moves."""
     scene = Scene()
     scene.change(replicas=5)
     found = scene.object()
@@ -94,7 +94,7 @@ def test_a_plan_is_an_object_of_its_number() -> None:
 
 
 def test_totals_stay_as_they_were_when_the_plan_was_made() -> None:
-    """Progress goes on; what the plan is does not change with the stores' reports."""
+    """Progress follows the metastore; totals and moves do not change with the stores' reports."""
     scene = Scene()
     scene.change(replicas=5)
     found = scene.object()
@@ -114,7 +114,7 @@ def test_totals_stay_as_they_were_when_the_plan_was_made() -> None:
 
 
 def test_a_plan_that_another_one_follows() -> None:
-    """It is superseded, unless it was done; its moves can still be read."""
+    """A plan with a successor is superseded unless it was done; its moves stay readable."""
     scene = Scene()
     first = scene.object()
     done = scene.status(first)
@@ -128,7 +128,7 @@ def test_a_plan_that_another_one_follows() -> None:
 
 
 def test_a_plan_that_was_never_made() -> None:
-    """Somebody's object with a number of its own says that there is no such plan."""
+    """A user's object with an unknown number reports that there is no such plan."""
     scene = Scene()
     stranger = RebalancePlan(
         metadata=owned_metadata(scene.table, "orders-9"), spec=RebalancePlanSpec(table="orders", number=9)
@@ -139,7 +139,7 @@ def test_a_plan_that_was_never_made() -> None:
 
 
 def test_approval() -> None:
-    """A plan that waits says how to approve it, a wrong hash is named, and the right one is acknowledged."""
+    """An unapproved plan names the command to approve it; a wrong hash is refused; the right one is confirmed."""
     scene = Scene(approval="Manual")
     scene.change(replicas=5, approval="Manual")
     found = scene.object()
@@ -175,7 +175,7 @@ def test_approval() -> None:
 def test_bytes_and_time(
     movement: dict[str, str], throttles: dict[str, str], rates: dict[str, int], seconds: int | None
 ) -> None:
-    """What is copied is counted where sizes are known, and timed as stores copy, or as they may: the slowest counts."""
+    """Bytes are counted if sizes are known, and the time is that of the slowest store, at measured or limited rates."""
     scene = Scene(movement=movement)
     scene.change(replicas=5, movement=movement)
     status = scene.status(scene.object(), costs=costs(100, **rates), cluster=store_cluster(throttles=throttles))
@@ -192,7 +192,7 @@ def test_unknown_totals_are_left_out() -> None:
 
 
 def test_sizes_that_become_known_are_added() -> None:
-    """Once, when all are known, and only while the plan is carried out: afterwards tables have other sizes."""
+    """Totals are added once, when all sizes are known, and only while the plan is running."""
     scene = Scene()
     scene.change(replicas=5)
     found = scene.object()
@@ -210,7 +210,7 @@ def test_sizes_that_become_known_are_added() -> None:
 
 
 def test_a_time_that_has_passed_is_not_expected() -> None:
-    """A plan that gets no further has no end in sight, until it gets further again."""
+    """A stalled plan has no expected end until it makes progress again."""
     scene = Scene()
     scene.change(replicas=5)
     found = scene.object()
@@ -231,7 +231,7 @@ def test_a_time_that_has_passed_is_not_expected() -> None:
 
 
 def test_a_part_of_the_bytes_is_not_reported_as_the_total() -> None:
-    """Where one partition's size is unknown, so is the plan's; moves whose sizes are known have them."""
+    """If one partition's size is unknown, so is the plan's; moves of known size have it."""
     scene = Scene()
     scene.change(replicas=5)
     known = costs(100, s0=700)
@@ -241,7 +241,7 @@ def test_a_part_of_the_bytes_is_not_reported_as_the_total() -> None:
 
 
 def test_bytes_make_the_progress() -> None:
-    """What is copied counts, also of copies under way; the time that is left follows from the rate since the start."""
+    """Bytes of copies in progress count, and the remaining time follows from the rate since the start."""
     scene = Scene()
     scene.change(replicas=5)
     found, total = scene.object(), 100 * 2 * PARTITIONS
@@ -263,13 +263,13 @@ def test_bytes_make_the_progress() -> None:
 
 
 def test_a_tables_limit_is_in_its_record() -> None:
-    """In bytes, for sidecars, which do not read quantities; nothing where the table has none."""
+    """The limit is in the record in bytes, because sidecars do not parse quantities; absent if the table has none."""
     assert desired_table(table(movement={"bytesPerSecond": "0.5Mi"})).record.bytes_per_second == 1 << 19
     assert desired_table(table()).record.bytes_per_second is None
 
 
 def test_moves_are_kept_as_lines() -> None:
-    """They are text in etcd, and read back as they were."""
+    """Moves are stored as text and parsed unchanged."""
     scene = Scene()
     scene.change(replicas=4)
     scene.drain("s0")
@@ -292,7 +292,7 @@ def test_moves_are_kept_as_lines() -> None:
 
 
 def test_a_preview_changes_nothing() -> None:
-    """What would move is told with its reasons, and the metastore is as it was."""
+    """A preview lists moves with their reasons, and writes nothing."""
     scene = Scene()
     before = scene.metastore.revision
     preview = scene.preview(table(replicas=5))
@@ -306,7 +306,7 @@ def test_a_preview_changes_nothing() -> None:
 
 
 def test_a_preview_of_what_is_wanted_already() -> None:
-    """Where the newest plan wants the same, that is said, with what is left of it."""
+    """A preview names the newest plan if it has the same targets."""
     scene = Scene()
     assert scene.preview(scene.table).newest is not None
     assert scene.preview(scene.table).moves == ()
@@ -318,7 +318,7 @@ def test_a_preview_of_what_is_wanted_already() -> None:
 
 
 def test_a_preview_of_what_cannot_be() -> None:
-    """It fails as the reconciliation would."""
+    """A preview fails like the reconciliation."""
     scene = Scene()
     with pytest.raises(PlanningError, match="replicas 9 need 9 stores"):
         scene.preview(table(replicas=9))
@@ -330,7 +330,7 @@ def test_a_preview_of_what_cannot_be() -> None:
 
 
 def test_imagining_stores() -> None:
-    """With more stores replicas would go there, without one they would leave it."""
+    """Replicas would move to added stores, and off a removed one."""
     scene = Scene()
     more = scene.preview(scene.table, WhatIf(add_stores=1))
     assert {move.target for move in more.moves} == {"s-0"}
@@ -341,7 +341,7 @@ def test_imagining_stores() -> None:
 
 
 def test_imagined_stores_have_names_and_zones_of_their_own() -> None:
-    """They take the numbers that are free and the zones that have fewest."""
+    """Added stores get free numbers and the zones with the fewest stores."""
     stores = StoresView.of(
         StoreView(name="s-0", zone="a"), StoreView(name="s-2", zone="b"), StoreView(name="s-3", zone="b")
     )
@@ -357,7 +357,7 @@ def test_imagined_stores_have_names_and_zones_of_their_own() -> None:
 
 
 def test_imagining_a_table() -> None:
-    """Other numbers are checked as if a user had written them."""
+    """The numbers of a what-if are validated like a user's."""
     imagined = what_if_table(table(consensusSize=3), WhatIf(replicas=5, consensus_size=5))
     assert (imagined.spec.replicas, imagined.spec.voters) == (5, 5)
     with pytest.raises(InvalidInputError, match=r"with whatIf: spec.consensusSize: got 3; allowed: .* 1 to 2"):
@@ -365,7 +365,7 @@ def test_imagining_a_table() -> None:
 
 
 def test_a_dry_run_shows_what_would_happen() -> None:
-    """Totals, moves and a hash as of any plan, and no number."""
+    """A dry run has totals, moves and a hash, but no number."""
     scene = Scene()
     found = RebalancePlan(
         metadata=owned_metadata(scene.table, "what-if"), spec=RebalancePlanSpec(table="orders", dry_run=True)
@@ -385,7 +385,7 @@ SCHEMA = {"columns": [{"name": "id", "type": "int64", "nullable": False}, {"name
 
 
 def test_a_schema_that_shrinks_is_refused_by_what_the_metastore_has() -> None:
-    """Also where nobody stopped the user before, and the record stays as it was."""
+    """An invalid update is refused even if admission let it pass, and the record is unchanged."""
     scene = Scene(schema=SCHEMA | {"primaryKey": ["id"]})
     before = scene.metastore.revision
     with pytest.raises(InvalidInputError, match=r"spec.schema.columns\[1\]: column x must stay at position 1"):
@@ -396,7 +396,7 @@ def test_a_schema_that_shrinks_is_refused_by_what_the_metastore_has() -> None:
 
 
 def test_a_spec_that_nobody_can_read_refuses_nothing() -> None:
-    """What another version of Evenkeel wrote is replaced."""
+    """A spec that another release wrote is replaced."""
     scene = Scene()
     record = scene.snapshot().record
     assert record is not None

@@ -1,4 +1,4 @@
-"""What other tables take of the stores' caps."""
+"""How much of the stores' caps other tables use."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Capped(Cluster):
         self.reconcile(desired())
 
     def used(self, table: str = "another.1") -> list[int]:
-        """How much of each store's cap others take, as a table sees it."""
+        """Return how much of each store's cap other tables use, as a table sees it."""
         seen = self.drive(count_others(self.snapshot().stores, keys=KEYS, table=table))
         return [store.used_by_others for store in seen.stores]
 
 
 def test_a_table_sees_what_others_want() -> None:
-    """The newest plans count, whether or not they are carried out; a table's own does not."""
+    """The newest plans of other tables count, whether or not they are carried out."""
     cluster = Capped()
     assert cluster.used() == [42] * 5
     assert cluster.used(TABLE) == [0] * 5
@@ -35,21 +35,21 @@ def test_a_table_sees_what_others_want() -> None:
 
 @pytest.mark.parametrize(("replicas", "taken"), [(5, 70), (1, 42)])
 def test_a_plan_that_waits_takes_what_it_may_need(replicas: int, taken: int) -> None:
-    """Until it is approved nobody knows which plan will count, so both do."""
+    """Until a plan is approved, it and its predecessor both count."""
     cluster = Capped()
     assert cluster.reconcile(msgspec.structs.replace(desired(replicas), manual=True)).awaiting_approval
     assert cluster.used() == [taken] * 5
 
 
 def test_a_plan_that_cannot_be_read_is_not_counted() -> None:
-    """It is replaced when its own table is reconciled, and holds up no other until then."""
+    """An unreadable plan does not block other tables until it is replaced."""
     cluster = Capped()
     cluster.put(KEYS.plan_head(TABLE), "nonsense")
     assert cluster.used() == [0] * 5
 
 
 def test_nothing_is_read_where_there_are_no_caps() -> None:
-    """Plans of all tables are long, and most clusters have no caps."""
+    """Without caps, no plans are read."""
     cluster = Cluster()
     requests = count_others(cluster.snapshot().stores, keys=KEYS, table=TABLE)
     with pytest.raises(StopIteration):

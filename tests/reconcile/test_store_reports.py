@@ -1,4 +1,4 @@
-"""Reports of stores in both forms, and the sizes that follow from them."""
+"""Stores' reports in both formats, and the sizes derived from them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def sizes(store: str, *pairs: tuple[int, int], table: str = TABLE) -> KeyValue:
 
 
 def test_a_partition_is_as_large_as_its_largest_replica() -> None:
-    """One that is being filled is smaller; a replica that goes away takes its word with it."""
+    """An incomplete replica is smaller; a removed report no longer counts."""
     reports = Reports(
         KEYS, [header("s0"), sizes("s0", (0, 10), (1, 20)), sizes("s1", (1, 5), (2, 7)), sizes("s1", (3000, 9))]
     )
@@ -39,7 +39,7 @@ def test_a_partition_is_as_large_as_its_largest_replica() -> None:
 
 
 def test_the_older_form_is_read_too() -> None:
-    """Sidecars of the release before report no sizes, and those that wait for the others to be updated do."""
+    """Sidecars of the previous release report sizes in the header."""
     reports = Reports(
         KEYS, [older("s0", GroupLoad(0, True, 1 << 28, 0)), older("s1", GroupLoad(1, True, 1 << 28, 0, 77))]
     )
@@ -55,13 +55,13 @@ def test_the_older_form_is_read_too() -> None:
 
 
 def test_what_cannot_be_read_says_nothing() -> None:
-    """Whatever stands there."""
+    """An unreadable report is ignored."""
     reports = Reports(KEYS, [KeyValue(KEYS.load_slice("s0", TABLE, 0), b"[1]", 1, 1, 1)])
     assert reports.sizes(TABLE) == {}
 
 
 def test_a_header_names_the_tables_that_it_changes() -> None:
-    """A table whose partitions have other problems or damage is worth a reconciliation, whether or not it moves."""
+    """A table whose partitions have different problems or damage is concerned, whether or not it moves."""
     reports, name, ours = Reports(KEYS), f"{TABLE}/4", frozenset((TABLE,))
     first = reports.apply(KEYS.load("s0"), header("s0", problems={name: "slow"}))
     assert first == ConcernedTables(ours, problems=ours)

@@ -1,4 +1,4 @@
-"""What is decided about stores as time passes: scenes of stores that come and go, judged again and again."""
+"""Decisions about stores as time passes and stores come and go."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SLOW, FAST = "slow.1", "fast.1"
 
 
 class Sky:
-    """Stores whose leases begin and end, and a judge who looks now and then."""
+    """Stores whose leases begin and end, and the operator's decisions about them."""
 
     def __init__(self, stores: int, *, desired: DesiredStores | None = None) -> None:
         self.metastore = Mvcc()
@@ -38,7 +38,7 @@ class Sky:
         self.metastore.txn(Txn(success=tuple(Delete(KEYS.store(name)) for name in names)))
 
     def judge(self, after: float = 0.0, *, restart_delays: bool = False) -> int:
-        """Let time pass and look; returns how much was written."""
+        """Advance time and decide; return how many transactions were written."""
         self.now += after
         txns = list(
             decide_store_states(
@@ -55,7 +55,7 @@ class Sky:
         return len(txns)
 
     def next(self) -> float | None:
-        """In how many seconds time alone will change something."""
+        """Return in how many seconds the next delay ends."""
         when = next_replacement(read_stores(self._kvs(), KEYS), self.desired.lost_after)
         return None if when is None else when - self.now
 
@@ -78,7 +78,7 @@ class Sky:
 
 
 def test_a_store_that_is_there_is_noted_once() -> None:
-    """What a store announces is kept for when it is away; looking again writes nothing."""
+    """A store's record is kept for when it is lost; deciding again writes nothing."""
     sky = Sky(3)
     assert sky.state("s-1") == StoreState(volume="v-s-1", record=StoreRecord(volume="v-s-1"))
     assert sky.judge(30) == 0
@@ -86,7 +86,7 @@ def test_a_store_that_is_there_is_noted_once() -> None:
 
 
 def test_a_store_is_given_up_table_by_table() -> None:
-    """Each table waits for as long as its own `lostAfter` says."""
+    """Each table waits for its own `lostAfter`."""
     sky = Sky(4)
     sky.go("s-1")
     sky.judge(5)
@@ -100,7 +100,7 @@ def test_a_store_is_given_up_table_by_table() -> None:
 
 
 def test_a_store_that_returns_in_time_costs_nothing() -> None:
-    """It is what it was before, and its next absence counts from its own beginning."""
+    """A returned store is as before, and its next loss counts from its own start."""
     sky = Sky(4)
     before = sky.state("s-1")
     sky.go("s-1")
@@ -116,7 +116,7 @@ def test_a_store_that_returns_in_time_costs_nothing() -> None:
 
 @pytest.mark.parametrize("volume", ["v-s-1", "v-new"], ids=["with its data", "wiped"])
 def test_a_store_that_returns_late_serves_again(volume: str) -> None:
-    """Given up or not, a store that is back is a store like the others, on whatever volume it has now."""
+    """A returned store is usable, replaced or not, on any volume."""
     sky = Sky(4)
     sky.go("s-1")
     sky.judge(1)
@@ -128,7 +128,7 @@ def test_a_store_that_returns_late_serves_again(volume: str) -> None:
 
 
 def test_a_table_made_later_does_not_wait_again() -> None:
-    """A store that has been gone for longer than a new table would wait is given up for it at once."""
+    """A new table replaces a store at once if it has been lost for longer than the table's delay."""
     sky = Sky(4, desired=DesiredStores(lost_after={SLOW: 600.0}))
     sky.go("s-1")
     sky.judge(1)
@@ -139,7 +139,7 @@ def test_a_table_made_later_does_not_wait_again() -> None:
 
 
 def test_a_dropped_table_is_forgotten() -> None:
-    """Nobody is given up for a table that is no longer there."""
+    """A dropped table is removed from the state."""
     sky = Sky(4)
     sky.go("s-1")
     sky.judge(1)
@@ -150,7 +150,7 @@ def test_a_dropped_table_is_forgotten() -> None:
 
 
 def test_a_longer_wait_does_not_take_back_what_was_decided() -> None:
-    """Raising `lostAfter` after a store was given up moves nothing to and fro."""
+    """Raising `lostAfter` does not undo a replacement."""
     sky = Sky(4)
     sky.go("s-1")
     sky.judge(1)
@@ -165,7 +165,7 @@ def test_a_longer_wait_does_not_take_back_what_was_decided() -> None:
     [(6, 2, False), (6, 3, True), (3, 1, False), (3, 2, True), (10, 3, False), (10, 4, True)],
 )
 def test_losing_more_than_a_third_together_restarts_every_delay(stores: int, vanish: int, restarted: bool) -> None:
-    """The looking may have failed, so also those lost just before are waited for anew."""
+    """The check may have failed, so stores lost shortly before are awaited again too."""
     sky = Sky(stores)
     together = [f"s-{number}" for number in range(vanish)]
     sky.go(together[0])
@@ -176,7 +176,7 @@ def test_losing_more_than_a_third_together_restarts_every_delay(stores: int, van
 
 
 def test_the_delay_restarts_once() -> None:
-    """Stores that stay away are given up in the end, however many they are."""
+    """Stores that stay lost are replaced eventually, however many they are."""
     sky = Sky(3)
     sky.go("s-0", "s-1")
     sky.judge(1)
@@ -186,7 +186,7 @@ def test_the_delay_restarts_once() -> None:
 
 
 def test_stores_that_were_given_up_long_ago_are_not_lost_together_with_others() -> None:
-    """A store that died last week does not keep a second one from ever being replaced."""
+    """A store that was lost long ago does not prevent the replacement of a second one."""
     sky = Sky(5)
     sky.go("s-0")
     sky.judge(1)
@@ -200,7 +200,7 @@ def test_stores_that_were_given_up_long_ago_are_not_lost_together_with_others() 
 
 
 def test_a_third_is_of_those_that_were_left() -> None:
-    """Where most stores were given up long ago, two of the last four are many."""
+    """If most stores were replaced long ago, two of the last four are more than a third."""
     sky = Sky(7)
     for name in ("s-0", "s-1", "s-2"):
         sky.go(name)
@@ -214,7 +214,7 @@ def test_a_third_is_of_those_that_were_left() -> None:
 
 
 def test_without_a_check_the_delay_restarts() -> None:
-    """Time in which the operator or etcd was away does not count against a store; what was decided stays."""
+    """Time in which the operator or etcd was unavailable does not count; decisions stay."""
     sky = Sky(4)
     sky.go("s-1")
     sky.judge(1)
@@ -229,7 +229,7 @@ def test_without_a_check_the_delay_restarts() -> None:
 
 
 def test_who_is_given_up_for_all_tables_stays_as_it_is() -> None:
-    """A successor's first look writes nothing about a store for which nobody waits."""
+    """A new controller's first decision writes nothing about a store that every table has replaced."""
     sky = Sky(4)
     sky.go("s-1")
     sky.judge(1)
@@ -238,7 +238,7 @@ def test_who_is_given_up_for_all_tables_stays_as_it_is() -> None:
 
 
 def test_draining_is_what_somebody_asked_for() -> None:
-    """The annotation names stores to be emptied, whether they are there or not; taking it back is enough."""
+    """The annotation drains registered and lost stores; removing it ends the drain."""
     sky = Sky(4)
     sky.go("s-2")
     sky.desired = DesiredStores(cluster=store_cluster(4, drain="s-1,s-2"), lost_after={SLOW: 600.0})
@@ -252,7 +252,7 @@ def test_draining_is_what_somebody_asked_for() -> None:
 
 
 def test_scaling_down_empties_the_last_stores_first_and_then_forgets_them() -> None:
-    """A store that goes is drained; once it is away and holds nothing, nobody misses it."""
+    """A store that is scaled away drains; once it is lost and holds nothing, its state is removed."""
     sky = Sky(4)
     sky.desired = DesiredStores(cluster=store_cluster(3), holders={"s-3"})
     sky.judge(1)
@@ -267,7 +267,7 @@ def test_scaling_down_empties_the_last_stores_first_and_then_forgets_them() -> N
 
 
 def test_a_store_that_goes_is_missed_while_something_is_on_it() -> None:
-    """A store that dies while it is emptied stays known, for its replicas are still named."""
+    """A store that is lost during its drain keeps its state, because its replicas are still named."""
     sky = Sky(4)
     sky.desired = DesiredStores(cluster=store_cluster(3), holders={"s-3"}, lost_after={FAST: 120.0})
     sky.go("s-3")
@@ -280,7 +280,7 @@ def test_a_store_that_goes_is_missed_while_something_is_on_it() -> None:
 
 @pytest.mark.parametrize("gone", [False, True], ids=["still there", "gone already"])
 def test_scaling_up_in_the_middle_of_scaling_down(gone: bool) -> None:
-    """The store takes replicas again, or is awaited as a store like any other."""
+    """After scaling up again, the store takes replicas again, or is awaited like any other."""
     sky = Sky(4)
     sky.desired = DesiredStores(cluster=store_cluster(3), holders={"s-3"})
     sky.judge(1)
@@ -294,7 +294,7 @@ def test_scaling_up_in_the_middle_of_scaling_down(gone: bool) -> None:
 
 
 def test_overrides_are_laid_over_what_a_store_announces() -> None:
-    """Caps, weights, zones and labels of the StoreCluster are in the state, and follow its spec."""
+    """The state has the StoreCluster's caps, weights, zones and labels, and follows its spec."""
     overrides = [{"name": "s-1", "zone": "b", "weight": 0, "labels": {"disk": "ssd"}, "maxReplicas": 7}]
     sky = Sky(2)
     sky.come("s-1", zone="a", labels={"rack": "4"})
@@ -313,7 +313,7 @@ def test_overrides_are_laid_over_what_a_store_announces() -> None:
 
 
 def test_maintenance_stays_with_its_volume() -> None:
-    """What a person has said of a store holds until another volume is there in its place."""
+    """Maintenance of a store lasts until it has another volume."""
     sky = Sky(2)
     key, record = KEYS.store_state("s-1"), StoreRecord(volume="v-s-1")
     state = StoreState(volume="v-s-1", maintenance=True, record=record)
@@ -326,7 +326,7 @@ def test_maintenance_stays_with_its_volume() -> None:
 
 @pytest.mark.parametrize("damaged", ["registration", "state", "both"])
 def test_keys_that_cannot_be_read_hold_up_no_other(damaged: str) -> None:
-    """The others are judged; of the damaged one a state that can be known is written anew, else it is left alone."""
+    """The other stores are decided; an unreadable state is rewritten if the store is registered, else left alone."""
     sky = Sky(5)
     if damaged in ("registration", "both"):
         sky.metastore.txn(Txn(success=(Put(KEYS.store("s-1"), b"nonsense"),)))
@@ -342,7 +342,7 @@ def test_keys_that_cannot_be_read_hold_up_no_other(damaged: str) -> None:
 
 
 def test_a_decision_on_what_is_no_longer_so_does_not_land() -> None:
-    """A store that came back between the look and the write is not written off."""
+    """A store that registers between the read and the write is not marked as lost."""
     sky = Sky(4)
     sky.go("s-1")
     kvs = sky.metastore.range(KEYS.all_stores()).kvs
@@ -354,7 +354,7 @@ def test_a_decision_on_what_is_no_longer_so_does_not_land() -> None:
 
 
 def test_only_numbered_stores_of_the_cluster_leave() -> None:
-    """Names of other clusters, or of none, are nobody's to take away."""
+    """Only the StoreCluster's own store names are scaled away."""
     names = ["s-0", "s-1", "s-2", "s-x-2", "t-2", "s", "s-2x", "s--1"]
     assert leaving(store_cluster(2), names) == {"s-2"}
     assert leaving(store_cluster(2, name="s-x"), names) == {"s-x-2"}

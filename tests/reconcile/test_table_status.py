@@ -1,4 +1,4 @@
-"""What users see of a table: counts, stages, conditions with their times."""
+"""A Table's status: counts, stages, conditions and their times."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ WELL = {
 
 
 class Scene(Cluster):
-    """A table as a resource, and as the metastore has it."""
+    """A table's resource and its keys in the metastore."""
 
     def __init__(self, stores: int = 5, *, led: bool = True, **spec: Any) -> None:
         super().__init__(stores)
@@ -54,11 +54,11 @@ class Scene(Cluster):
             self.lead(partition)
 
     def carry(self, *, max_concurrent: int | None = None) -> None:
-        """Reconcile the table as it is."""
+        """Reconcile the table."""
         self.reconcile(msgspec.structs.replace(desired_table(self.table), max_concurrent=max_concurrent))
 
     def change(self, **spec: Any) -> None:
-        """Have the user change the table."""
+        """Change the table's spec."""
         changed = table(generation=self.table.metadata.generation + 1, **spec)
         self.table = changed.model_copy(update={"status": self.table.status})
 
@@ -68,7 +68,7 @@ class Scene(Cluster):
         self.put(KEYS.leader(TABLE, partition), Leader(store=store or stable.peers[0].store, term=3))
 
     def lead_from(self, store: str) -> None:
-        """Have a store lead everything that it has a replica of."""
+        """Make a store lead every partition of which it has a replica."""
         for partition in range(PARTITIONS):
             if store in self.holders(partition):
                 self.lead(partition, store)
@@ -79,7 +79,7 @@ class Scene(Cluster):
         return [peer.store for peer in stable.peers]
 
     def lose(self, *stores: str) -> None:
-        """Let leases of stores end."""
+        """End the leases of stores."""
         for store in stores:
             self.metastore.txn(Txn(success=(Delete(KEYS.store(store)),)))
 
@@ -87,7 +87,7 @@ class Scene(Cluster):
         self.put(KEYS.store(store), StoreRecord(volume=volume))
 
     def status(self, now: str = FIRST, **known: Any) -> TableStatus:
-        """Fold the status, and keep it."""
+        """Derive the status, and store it in the table."""
         snapshot = self.snapshot()
         partitions = partition_statuses(snapshot, self.loads)
         given: dict[str, Any] = {"sizes": {}, **known}
@@ -106,7 +106,7 @@ def times(status: TableStatus) -> dict[str, str]:
 
 
 def test_a_table_at_rest() -> None:
-    """All is as expected, and the figures are those of the metastore."""
+    """Everything is as expected, and the figures are the metastore's."""
     scene = Scene()
     status = scene.status()
     assert conditions(status) == WELL
@@ -120,7 +120,7 @@ def test_a_table_at_rest() -> None:
 
 
 def test_looking_again_changes_nothing() -> None:
-    """A status does not depend on when one looks, so that it is not written again and again."""
+    """A status does not depend on the time, so it is not written repeatedly."""
     scene = Scene()
     scene.change(replicas=5)
     scene.carry(max_concurrent=20)
@@ -143,7 +143,7 @@ def test_times_stay_where_nothing_changed() -> None:
 
 
 def test_a_rebalance() -> None:
-    """Partitions on the move and those that wait for them are not balanced yet, and progress is counted."""
+    """Moving and withheld partitions are not balanced, and progress is counted."""
     scene = Scene()
     scene.status()
     scene.change(replicas=5)
@@ -164,7 +164,7 @@ def test_a_rebalance() -> None:
 
 
 def test_progress_counts_what_the_plan_changes() -> None:
-    """A plan that concerns few partitions is not nearly done before it has begun."""
+    """A plan that changes few partitions does not start nearly done."""
     scene = Scene()
     scene.drain("s0")
     scene.carry()
@@ -175,7 +175,7 @@ def test_progress_counts_what_the_plan_changes() -> None:
 
 
 def test_a_table_that_is_created() -> None:
-    """Before it is there, and until every partition has its first leader, it is on its way, and nothing is wrong."""
+    """Until every partition has its first leader, the table is Progressing and not Degraded."""
     scene = Scene(led=False)
     scene.put(KEYS.table(TABLE), desired_table(scene.table).record)
     unserved = dict.fromkeys(("Ready", "Available"), ("False", "Reconciling"))
@@ -189,7 +189,7 @@ def test_a_table_that_is_created() -> None:
 
 
 def test_partitions_that_lose_their_leader() -> None:
-    """Once a table was ready, a partition that nobody leads is what is wrong with it, since when it is."""
+    """After the table was ready, a partition without a leader degrades it."""
     scene = Scene()
     scene.status(FIRST)
     scene.metastore.txn(Txn(success=(Delete(KEYS.leader(TABLE, 3)),)))
@@ -201,7 +201,7 @@ def test_partitions_that_lose_their_leader() -> None:
 
 
 def test_a_leader_whose_store_is_away_leads_nothing() -> None:
-    """The key of a store that died stays until another store leads, and counts for nothing."""
+    """The key of a failed leader stays until another store leads, and is ignored."""
     scene = Scene()
     scene.status()
     scene.lead_from("s0")
@@ -215,7 +215,7 @@ def test_a_leader_whose_store_is_away_leads_nothing() -> None:
 
 
 def test_two_of_three_stores_are_away() -> None:
-    """Whoever led, the partition has no quorum; the status names the stores to start, and is well with them."""
+    """No partition has a quorum, whichever store led; the status names the stores to start, and recovers with them."""
     scene = Scene(3)
     scene.lead_from("s0")
     scene.status(FIRST)
@@ -232,7 +232,7 @@ def test_two_of_three_stores_are_away() -> None:
 
 
 def test_a_sole_replica_comes_back_empty() -> None:
-    """Its store is registered and the key names it, but the volume that held the data is gone."""
+    """The store is registered and the key names it, but the volume with the data is gone."""
     scene = Scene(1, replicas=1)
     scene.status(FIRST)
     scene.lose("s0")
@@ -247,7 +247,7 @@ def test_a_sole_replica_comes_back_empty() -> None:
 
 
 def test_a_majority_that_comes_back_empty_is_no_quorum() -> None:
-    """The data is not lost while a replica has it, but nobody can confirm a write."""
+    """Data is not lost while one replica has it, but there is no quorum."""
     scene = Scene(3)
     scene.lead_from("s0")
     scene.status()
@@ -257,7 +257,7 @@ def test_a_majority_that_comes_back_empty_is_no_quorum() -> None:
 
 
 def test_all_replicas_are_damaged() -> None:
-    """Their stores are there and none can serve: the leader has withdrawn its report."""
+    """The stores are registered, but no replica can serve, and the leader has withdrawn its report."""
     scene = Scene(3)
     scene.status()
     scene.metastore.txn(Txn(success=(Delete(KEYS.leader(TABLE, 4)),)))
@@ -274,7 +274,7 @@ def test_all_replicas_are_damaged() -> None:
 
 
 class Moving(Scene):
-    """A table of one replica per partition, and partition 0 on its way from s0 to s1."""
+    """A table with one replica per partition; partition 0 moves from s0 to s1."""
 
     def __init__(self, *, locked: bool) -> None:
         super().__init__(3, replicas=1)
@@ -288,13 +288,13 @@ class Moving(Scene):
         self.metastore.txn(Txn(success=(Delete(KEYS.leader(TABLE, 0)),)))
 
     def stuck(self) -> str:
-        """Why partition 0 cannot be read or written."""
+        """Return why partition 0 is unavailable."""
         return next(entry.reason for entry in self.status().stuck if entry.partition == 0)
 
 
 @pytest.mark.parametrize("dead", ["s0", "s1"])
 def test_a_joint_configuration_needs_both_majorities(dead: str) -> None:
-    """The store that is missing is named, whichever side it is on, and not the one that is there."""
+    """The status names the missing store of either configuration, and not the available one."""
     scene = Moving(locked=True)
     scene.lose(dead)
     assert (
@@ -303,14 +303,14 @@ def test_a_joint_configuration_needs_both_majorities(dead: str) -> None:
 
 
 def test_a_target_that_is_still_being_filled_has_no_say() -> None:
-    """Before the lock the group is what stable says: its voter is there, and an election is all that is missing."""
+    """Before the lock only stable counts: its voter is available, so only an election is missing."""
     scene = Moving(locked=False)
     scene.lose("s1")
     assert scene.stuck() == "no leader, although a quorum of voters is available: s0"
 
 
 def test_data_is_not_lost_while_a_locked_target_has_it() -> None:
-    """A replica has caught up before its change is locked; one of a change that is not locked may be empty."""
+    """A replica has caught up before its change is locked; without the lock it may be empty."""
     scene = Moving(locked=True)
     scene.come_back("s0", "v9")
     assert scene.stuck() == "no quorum, because these stores are unavailable or run on other volumes than before: s0"
@@ -322,7 +322,7 @@ def test_data_is_not_lost_while_a_locked_target_has_it() -> None:
 
 
 def test_the_worst_outage_is_the_reason() -> None:
-    """A partition whose data is lost goes before one that waits for a store; both are in Degraded."""
+    """Lost data is reported before a missing quorum; Degraded has both."""
     scene = Scene(3, replicas=1)
     scene.status()
     scene.come_back("s0", "v9")
@@ -336,7 +336,7 @@ def test_the_worst_outage_is_the_reason() -> None:
 
 
 def test_a_lost_store_degrades_also_while_replicas_are_replaced() -> None:
-    """As long as a store that is away is counted on, that is said; scaling up alone degrades nothing."""
+    """A lost store is reported while it holds replicas; scaling up alone does not degrade the table."""
     scene = Scene()
     for partition in range(PARTITIONS):
         stable = scene.snapshot().partition(partition).stable
@@ -353,7 +353,7 @@ def test_a_lost_store_degrades_also_while_replicas_are_replaced() -> None:
 
 
 def test_a_spec_that_cannot_be_had() -> None:
-    """The table is served as before, is not Ready for this generation, and says why."""
+    """The table stays available, is not Ready in this generation, and reports why."""
     scene = Scene()
     scene.status()
     scene.change(replicas=9)
@@ -373,7 +373,7 @@ def test_a_spec_that_cannot_be_had() -> None:
 
 
 def test_the_worst_comes_first_and_nothing_is_left_out() -> None:
-    """One condition tells all that is wrong."""
+    """Degraded reports everything that is wrong, the worst first."""
     scene = Scene()
     scene.status()
     scene.metastore.txn(Txn(success=(Delete(KEYS.leader(TABLE, 3)),)))
@@ -389,7 +389,7 @@ def test_the_worst_comes_first_and_nothing_is_left_out() -> None:
 
 
 def test_damaged_replicas() -> None:
-    """Degraded names who is damaged and what becomes of it, apart from what is merely slow; healed, it is over."""
+    """Degraded names damaged replicas apart from stalled ones, and recovers when they are repaired."""
     scene = Scene()
     scene.status()
     damaged = (f"{TABLE}/4", "other.1/5")
@@ -412,7 +412,7 @@ def test_damaged_replicas() -> None:
 
 
 def test_a_table_that_cannot_be_created() -> None:
-    """It is not ready for the same reason."""
+    """A table that cannot be created is not Ready for the same reason."""
     scene = Scene(led=False)
     for key in (KEYS.table(TABLE), *KEYS.of_table(TABLE)):
         scene.metastore.txn(Txn(success=(Delete(key, prefix=True),)))
@@ -422,7 +422,7 @@ def test_a_table_that_cannot_be_created() -> None:
 
 
 def test_the_number_of_the_plan_outlives_the_metastore() -> None:
-    """It is what tells a table whose keys are lost from one that was never created."""
+    """The plan number distinguishes a table whose keys are lost from one that was never created."""
     scene = Scene()
     assert scene.status().plan == 1
     for key in (KEYS.table(TABLE), *KEYS.of_table(TABLE)):
@@ -432,7 +432,7 @@ def test_the_number_of_the_plan_outlives_the_metastore() -> None:
 
 @pytest.mark.parametrize("when", ["at rest", "under way", "not created"])
 def test_paused(when: str) -> None:
-    """Nobody can tell whether a paused table is balanced, unless a plan was left unfinished."""
+    """Whether a paused table is balanced is unknown, unless a plan is unfinished."""
     scene = Scene()
     if when == "under way":
         scene.change(replicas=5)
@@ -450,7 +450,7 @@ def test_paused(when: str) -> None:
 
 
 def test_awaiting_approval() -> None:
-    """A plan that waits is no progress, and the table is not balanced until it was carried out."""
+    """A plan that awaits approval is no progress, and the table is not balanced until it is carried out."""
     scene = Scene(approval="Manual")
     scene.status()
     scene.change(replicas=5, approval="Manual")
@@ -469,13 +469,13 @@ def load(**fields: Any) -> StoreLoad:
 
 
 def test_the_size_is_that_of_one_copy() -> None:
-    """Every partition counts once, whether or not somebody leads it."""
+    """Every partition counts once, with or without a leader."""
     sizes = dict.fromkeys(range(PARTITIONS), 100) | {0: 50}
     assert Scene(led=False).status(sizes=sizes).bytes == 100 * PARTITIONS - 50
 
 
 def test_a_part_of_the_size_is_not_the_size() -> None:
-    """While the size of a partition is unknown, that of the table is absent: it does not seem to shrink."""
+    """The table's size is absent while one partition's is unknown, so that it does not seem to shrink."""
     scene, sizes = Scene(), dict.fromkeys(range(PARTITIONS), 100)
     assert scene.status(sizes={0: 100}).bytes is None
     assert scene.status(sizes=sizes).bytes == 100 * PARTITIONS
@@ -484,7 +484,7 @@ def test_a_part_of_the_size_is_not_the_size() -> None:
 
 
 def test_reports_that_make_no_sense_are_passed_over() -> None:
-    """What a store writes cannot stop the operator."""
+    """An invalid report of a store does not stop the operator."""
     values = {
         "s0": b"nonsense",
         "s1": encode(load(filling={f"{TABLE}/x": {"s2": 0.5}}, problems={TABLE: "?", f"{TABLE}/2": "full"})),
@@ -498,7 +498,7 @@ def test_reports_that_make_no_sense_are_passed_over() -> None:
 
 
 def test_stages_and_progress_of_a_partition() -> None:
-    """What is pending is copied, then frozen; what is planned waits; and how far the copies are is told."""
+    """Pending is copied and then locked, planned waits, and the progress of copies is reported."""
     scene = Scene()
     scene.change(replicas=5)
     scene.carry()
@@ -522,7 +522,7 @@ def test_stages_and_progress_of_a_partition() -> None:
 
 
 def test_what_cannot_be_read_leaves_the_rest_as_it_was() -> None:
-    """A damaged key degrades the table, and its last figures stay."""
+    """A malformed key degrades the table, and its last figures stay."""
     scene = Scene()
     before = scene.status(FIRST)
     problem = Problem(Reason.MALFORMED_RECORD, "key x holds nonsense")
@@ -537,7 +537,7 @@ def test_what_cannot_be_read_leaves_the_rest_as_it_was() -> None:
 
 
 def test_what_there_are_thousands_of_is_lean() -> None:
-    """Statuses of partitions share what they have in common, and are what they would be otherwise."""
+    """Statuses of partitions share objects without a change of their values."""
     one, other = PeerStatus(store="a-1", role="Voter", replica=3), PeerStatus(store="a-2", role="Voter").lean()
     lean = one.model_copy().lean()
     assert (lean, lean.model_dump(), lean.model_copy(update={"replica": 4}).replica) == (one, one.model_dump(), 4)

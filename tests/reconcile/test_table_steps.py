@@ -1,4 +1,4 @@
-"""Reconciling a table on a simulated metastore: whatever is interrupted, the next run brings it to its end."""
+"""Reconciling a table on a simulated metastore; an interrupted run is completed by the next one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.reconcile.support import KEYS, PARTITIONS, TABLE, Cluster, Killed, de
 
 
 def assert_handled(cluster: Cluster) -> None:
-    """Every partition has the newest plan's target ahead of it, or is there."""
+    """Check that every partition has reached the newest plan's target or is on its way."""
     snapshot = cluster.snapshot()
     assert snapshot.plan is not None
     for partition in range(PARTITIONS):
@@ -35,7 +35,7 @@ def assert_handled(cluster: Cluster) -> None:
 
 
 def test_creates_a_table() -> None:
-    """A new table gets plan 1, its stable keys marked genesis, and is ready."""
+    """A new table gets plan 1 and its stable keys marked genesis, and is ready."""
     cluster = Cluster()
     outcome = cluster.reconcile(desired())
     snapshot = cluster.snapshot()
@@ -48,7 +48,7 @@ def test_creates_a_table() -> None:
 
 
 def test_does_nothing_twice() -> None:
-    """Reconciling what is reconciled writes nothing."""
+    """A reconciled table writes nothing."""
     cluster = Cluster()
     cluster.reconcile(desired())
     before = cluster.metastore.revision
@@ -57,7 +57,7 @@ def test_does_nothing_twice() -> None:
 
 
 def test_no_new_plan_is_made_while_its_basis_is_the_same() -> None:
-    """Where replicas are on their way is no input: only the spec and the stores are."""
+    """Only the spec and the stores are inputs of a plan, not the location of replicas."""
     cluster = Cluster()
     cluster.reconcile(desired())
     before = cluster.snapshot().plan
@@ -69,7 +69,7 @@ def test_no_new_plan_is_made_while_its_basis_is_the_same() -> None:
 
 
 def test_the_rebalancer_is_asked_once_per_change() -> None:
-    """A change that leads to the same targets is remembered, so that it is not worked out again and again."""
+    """A change with the same targets is recorded, so that the rebalancer does not run again."""
     cluster = Cluster()
     cluster.reconcile(desired())
     cluster.put(KEYS.store("s0"), StoreRecord(volume="v0", labels={"disk": "ssd"}))
@@ -80,7 +80,7 @@ def test_the_rebalancer_is_asked_once_per_change() -> None:
 
 
 def test_a_manual_plan_waits() -> None:
-    """Under manual approval the plan is written with its moves, and nothing is carried out."""
+    """With manual approval the plan is written with its moves, but not carried out."""
     cluster = Cluster()
     cluster.reconcile(msgspec.structs.replace(desired(), manual=True))
     outcome = cluster.reconcile(msgspec.structs.replace(desired(5), manual=True))
@@ -90,20 +90,20 @@ def test_a_manual_plan_waits() -> None:
 
 
 def manual(replicas: int, **approvals: str) -> DesiredTable:
-    """Wish for so many replicas, with what was approved as `plan_2=<hash>`."""
+    """Return a desired table with so many replicas and approvals as `plan_2=<hash>`."""
     numbers = {int(name.removeprefix("plan_")): digest for name, digest in approvals.items()}
     return msgspec.structs.replace(desired(replicas), manual=True, approvals=numbers)
 
 
 def waiting(cluster: Cluster) -> tuple[int, bool]:
-    """The newest plan's number, and whether it waits."""
+    """Return the newest plan's number, and whether it awaits approval."""
     plan = cluster.snapshot().plan
     assert plan is not None
     return plan.n, plan.head.state is PlanState.AWAITING_APPROVAL
 
 
 def test_what_is_carried_out_is_what_was_approved() -> None:
-    """An approval counts for the plan of its number and its hash, and for no other."""
+    """An approval is valid only for the plan with its number and hash."""
     cluster = Cluster()
     cluster.reconcile(manual(3))
     cluster.reconcile(manual(5))
@@ -118,7 +118,7 @@ def test_what_is_carried_out_is_what_was_approved() -> None:
 
 
 def test_an_approval_does_not_reach_what_came_after_it() -> None:
-    """A plan that replaced the approved one before it began waits for an approval of its own."""
+    """A plan that replaces an approved plan before it begins needs its own approval."""
     cluster = Cluster()
     cluster.reconcile(manual(3))
     cluster.reconcile(manual(5))
@@ -131,7 +131,7 @@ def test_an_approval_does_not_reach_what_came_after_it() -> None:
 
 
 def test_an_approval_loses_against_a_newer_plan_written_in_between() -> None:
-    """The transaction that lets a plan begin compares that it is still this plan."""
+    """The transaction that activates a plan compares that it is still the same plan."""
     cluster = Cluster()
     cluster.reconcile(manual(3))
     cluster.reconcile(manual(5))
@@ -146,7 +146,7 @@ def test_an_approval_loses_against_a_newer_plan_written_in_between() -> None:
 
 
 def test_what_changes_nothing_needs_no_approval() -> None:
-    """Taking the change back while its plan waits leads to a plan that does not."""
+    """Reverting the change while its plan awaits approval leads to a plan that needs none."""
     cluster = Cluster()
     cluster.reconcile(manual(3))
     cluster.reconcile(manual(5))
@@ -156,7 +156,7 @@ def test_what_changes_nothing_needs_no_approval() -> None:
 
 
 def test_a_plan_that_waits_begins_when_approval_is_automatic_again() -> None:
-    """Going over to Auto is an approval, whether or not the plan is made anew for it."""
+    """Switching to Auto approves the plan, whether or not a new one is made."""
     for other_spec in (b"{}", b'{"approval":"Auto"}'):
         cluster = Cluster()
         cluster.reconcile(manual(3))
@@ -167,7 +167,7 @@ def test_a_plan_that_waits_begins_when_approval_is_automatic_again() -> None:
 
 
 def test_a_damaged_plan_of_a_manual_table_is_not_replaced_without_asking() -> None:
-    """Only a table's very first plan goes without approval."""
+    """Only a table's first plan needs no approval."""
     cluster = Cluster()
     cluster.reconcile(manual(3))
     cluster.put(KEYS.plan_head(TABLE), "nonsense")
@@ -177,7 +177,7 @@ def test_a_damaged_plan_of_a_manual_table_is_not_replaced_without_asking() -> No
 
 @pytest.mark.parametrize("mode", ["SemiAuto", "Customized"])
 def test_another_leader_alone_is_a_plan_where_users_choose(mode: str) -> None:
-    """A user's word on who leads counts also where all replicas stay, and where that store leads already."""
+    """A user's choice of leader makes a plan even if no replica moves and that store already leads."""
     cluster = Cluster()
     cluster.reconcile(desired())
     plan = cluster.snapshot().plan
@@ -192,7 +192,7 @@ def test_another_leader_alone_is_a_plan_where_users_choose(mode: str) -> None:
 
 
 def test_a_lost_stores_replicas_of_one_table_alone_are_replaced() -> None:
-    """A store may be given up for a table whose time is up, and waited for by the others."""
+    """One table may replace a store's replicas while the others still wait for it."""
     cluster = Cluster()
     cluster.reconcile(desired())
     cluster.give_up("s2", "another.1")
@@ -202,7 +202,7 @@ def test_a_lost_stores_replicas_of_one_table_alone_are_replaced() -> None:
 
 
 def test_overrides_reach_the_plan_through_the_stores_state() -> None:
-    """What the operator laid over a store's record counts, as long as it speaks of the same volume."""
+    """The operator's overrides of a store count while they are for its current volume."""
     cluster = Cluster()
     cluster.reconcile(desired())
     cluster.judge(DesiredStores(cluster=store_cluster(overrides=[{"name": "s0", "weight": 0.0}])))
@@ -215,7 +215,7 @@ def test_overrides_reach_the_plan_through_the_stores_state() -> None:
 
 
 def test_a_lost_store_is_no_reason_to_plan_again() -> None:
-    """That a store is lost for a while changes nothing a plan rests on."""
+    """A lost store alone changes no plan's basis."""
     cluster = Cluster()
     cluster.judge()
     cluster.reconcile(desired())
@@ -227,7 +227,7 @@ def test_a_lost_store_is_no_reason_to_plan_again() -> None:
 
 
 def test_the_last_good_plan_is_carried_on() -> None:
-    """Where the spec can no longer be had, what was withheld of the plan before it still arrives."""
+    """If the spec cannot be planned, withheld partitions of the previous plan still reach their targets."""
     cluster = Cluster()
     cluster.reconcile(desired(max_concurrent=20))
     cluster.reconcile(desired(5, max_concurrent=20))
@@ -243,7 +243,7 @@ def test_the_last_good_plan_is_carried_on() -> None:
 
 @pytest.mark.parametrize("state", ["nothing", "creating", "waiting"])
 def test_there_is_nothing_to_carry_on(state: str) -> None:
-    """A table that is not there yet, or whose plan waits, stays as it is."""
+    """A table without partitions, or whose plan awaits approval, is unchanged."""
     cluster = Cluster()
     if state == "creating":
         cluster.put(KEYS.table(TABLE), desired().record)
@@ -257,7 +257,7 @@ def test_there_is_nothing_to_carry_on(state: str) -> None:
 
 @pytest.mark.parametrize("mode", ["SemiAuto", "Customized"])
 def test_users_choices_reach_the_plan(mode: str) -> None:
-    """PartitionAssignments decide under SemiAuto and Customized, and a changed one is a new plan."""
+    """PartitionAssignments place replicas in SemiAuto and Customized, and a changed one makes a new plan."""
     cluster = Cluster()
     cluster.reconcile(desired())
     chosen = {p: Choice(stores=("s2", "s3", "s4")) for p in range(PARTITIONS)}
@@ -271,7 +271,7 @@ def test_users_choices_reach_the_plan(mode: str) -> None:
 
 
 def test_a_users_class_remembers() -> None:
-    """What a rebalancer saves is stored with its plan and handed to it the next time."""
+    """A rebalancer's context is stored with its plan and passed to its next run."""
     cluster = Cluster()
     own = msgspec.structs.replace(desired(), mode="UserDefined", class_name="counting:Counting")
     cluster.reconcile(own)
@@ -281,7 +281,7 @@ def test_a_users_class_remembers() -> None:
 
 
 def test_a_table_being_dropped_is_left_alone() -> None:
-    """Neither a dropping table nor the uid of a dropped one comes back to life."""
+    """Neither a dropping table nor the uid of a dropped one is created again."""
     cluster = Cluster()
     cluster.reconcile(desired())
     record = cluster.metastore.get(KEYS.table(TABLE))
@@ -295,7 +295,7 @@ def test_a_table_being_dropped_is_left_alone() -> None:
 
 
 def test_partitions_cannot_change() -> None:
-    """Another number of partitions is refused before anything is written."""
+    """A different number of partitions is refused before anything is written."""
     cluster = Cluster()
     cluster.reconcile(desired())
     before = cluster.metastore.revision
@@ -306,7 +306,7 @@ def test_partitions_cannot_change() -> None:
 
 
 def test_a_moved_leader_is_no_reason_for_a_plan() -> None:
-    """Leaders come and go without a plan."""
+    """A changed leader makes no plan."""
     cluster = Cluster()
     cluster.reconcile(desired())
     for partition in range(PARTITIONS):
@@ -317,7 +317,7 @@ def test_a_moved_leader_is_no_reason_for_a_plan() -> None:
 
 
 def test_scaling_makes_a_plan_and_carries_it_out() -> None:
-    """More replicas are a new plan, written to every partition."""
+    """More replicas make a new plan, which is written to every partition."""
     cluster = Cluster()
     cluster.reconcile(desired())
     outcome = cluster.reconcile(desired(5))
@@ -329,7 +329,7 @@ def test_scaling_makes_a_plan_and_carries_it_out() -> None:
 
 
 def test_moves_beyond_the_limit_wait() -> None:
-    """Only so many partitions change at once; the same plan reaches the others when these have arrived."""
+    """At most `maxConcurrent` partitions change at once; the plan reaches the others afterwards."""
     cluster = Cluster()
     cluster.reconcile(desired(max_concurrent=20))
     outcome = cluster.reconcile(desired(5, max_concurrent=20))
@@ -344,7 +344,7 @@ def test_moves_beyond_the_limit_wait() -> None:
 
 
 def test_full_stores_are_never_overfilled() -> None:
-    """A move that would exceed a store's cap waits, and one that can never be made says why."""
+    """A move that would exceed a store's cap waits, and an impossible one reports why."""
     cluster = Cluster(stores=3)
     cluster.reconcile(desired())
     cluster.put(KEYS.store("s3"), StoreRecord(volume="v3", capacity=10))
@@ -356,7 +356,7 @@ def test_full_stores_are_never_overfilled() -> None:
 
 
 def test_the_reasons_of_moves_are_kept_with_the_plan() -> None:
-    """Whoever reads plan 2 later finds why each partition moved."""
+    """Plan 2 stores why each partition moves."""
     cluster = Cluster()
     cluster.reconcile(desired())
     cluster.drain("s0")
@@ -370,7 +370,7 @@ def test_the_reasons_of_moves_are_kept_with_the_plan() -> None:
 
 @pytest.mark.parametrize("successor", [False, True], ids=["same operator", "successor"])
 def test_killed_anywhere_it_is_resumed(successor: bool) -> None:
-    """Killed before any of its transactions, creation and scaling are completed by the next run, by whoever."""
+    """Killed before any of its transactions, creation and scaling are completed by the next operator."""
 
     def die_at(number: int) -> Callable[[int], None]:
         def before(request: int) -> None:
@@ -399,7 +399,7 @@ def test_killed_anywhere_it_is_resumed(successor: bool) -> None:
 
 
 def test_a_deposed_operator_changes_nothing() -> None:
-    """Once a successor holds the epoch, what the predecessor still sends is refused."""
+    """After a new operator holds the epoch, writes of the old one are refused."""
     cluster = Cluster()
     cluster.reconcile(desired())
     deposed = cluster.epoch
@@ -413,7 +413,7 @@ def test_a_deposed_operator_changes_nothing() -> None:
 
 
 def test_a_wiped_store_is_an_ordinary_move() -> None:
-    """A store that comes back with another volume is asked to hold its replicas anew."""
+    """A store that comes back with another volume gets its replicas again."""
     cluster = Cluster(stores=3)
     cluster.reconcile(desired())
     cluster.put(KEYS.store("s1"), StoreRecord(volume="v1-new"))
@@ -426,7 +426,7 @@ def test_a_wiped_store_is_an_ordinary_move() -> None:
 
 
 def test_a_lost_stores_replicas_go_elsewhere() -> None:
-    """A store to be replaced holds nothing in the new plan, and a change that names it is overwritten in any mode."""
+    """A replaced store holds nothing in the new plan, and a change that names it is overwritten in every mode."""
     cluster = Cluster()
     queued = msgspec.structs.replace(desired(5), record=msgspec.structs.replace(desired(5).record, retarget="Queue"))
     three = msgspec.structs.replace(desired(), record=msgspec.structs.replace(desired().record, retarget="Queue"))
@@ -443,7 +443,7 @@ def test_a_lost_stores_replicas_go_elsewhere() -> None:
 
 
 def test_a_store_that_does_not_answer_keeps_its_replicas() -> None:
-    """When a store's lease ends nothing moves: only a decision, after `lostAfter`, replaces its replicas."""
+    """When a store's lease ends nothing moves until `lostAfter` has passed."""
     cluster = Cluster()
     cluster.judge()
     cluster.reconcile(desired())
@@ -456,7 +456,7 @@ def test_a_store_that_does_not_answer_keeps_its_replicas() -> None:
 
 @pytest.mark.parametrize("damage", ["slice", "head", "no head"])
 def test_a_plan_that_cannot_be_read_is_replaced(damage: str) -> None:
-    """A damaged plan is followed by one with a higher number, which every partition handles."""
+    """A malformed plan is replaced by one with a higher number, which every partition handles."""
     cluster = Cluster()
     cluster.reconcile(desired())
     cluster.reconcile(desired(5))
@@ -475,7 +475,7 @@ def test_a_plan_that_cannot_be_read_is_replaced(damage: str) -> None:
 
 
 def test_a_dropped_table_waits_for_stores_that_are_away() -> None:
-    """A store whose lease has ended is waited for: it may come back with its data."""
+    """Dropping waits for a lost store: it may come back with its data."""
     cluster = Cluster(stores=3)
     cluster.reconcile(desired())
     cluster.metastore.txn(Txn(success=(Delete(KEYS.store("s1")),)))
@@ -493,7 +493,7 @@ def test_a_dropped_table_waits_for_stores_that_are_away() -> None:
 
 
 def test_nobody_waits_for_a_store_that_was_taken_away() -> None:
-    """A store that is gone on purpose, with its volume, is not asked whether it still holds something."""
+    """Dropping does not wait for a store that was removed on purpose with its volume."""
     cluster = Cluster(stores=3)
     cluster.reconcile(desired())
     cluster.metastore.txn(Txn(success=(Delete(KEYS.store("s1")),)))
@@ -509,7 +509,7 @@ def test_nobody_waits_for_a_store_that_was_taken_away() -> None:
 
 @pytest.mark.parametrize("step", [1, 2])
 def test_a_table_restored_in_between_is_not_dropped(step: int) -> None:
-    """Its time is over just when a user restores it: whichever commits first counts."""
+    """If a table expires while a user restores it, the first commit wins."""
     cluster = Cluster(stores=3)
     cluster.reconcile(desired())
     keep_for_a_day = keep_table(Dropped(since=0.0, until=1.0), keys=KEYS, table=TABLE, epoch=cluster.epoch)
@@ -537,7 +537,7 @@ def test_a_table_restored_in_between_is_not_dropped(step: int) -> None:
 
 
 def test_drops_a_table_and_leaves_nothing() -> None:
-    """Dropping waits for every volume's word, and then nothing is left."""
+    """Dropping waits for the confirmation of every volume, and then nothing is left."""
     cluster = Cluster(stores=3)
     cluster.reconcile(desired())
     assert cluster.drive(drop_table(keys=KEYS, table=TABLE, epoch=cluster.epoch)) is False
@@ -552,7 +552,7 @@ def test_drops_a_table_and_leaves_nothing() -> None:
 
 
 def test_previous_is_what_was_last_asked_for() -> None:
-    """A plan starts from planned, else the end of pending, so that two changes in a row do not move twice."""
+    """A plan starts from planned, else the end of pending, so that two changes in a row do not move data twice."""
     cluster = Cluster()
     cluster.reconcile(desired())
     cluster.reconcile(desired(5))
