@@ -126,7 +126,7 @@ def test_nothing_to_check() -> None:
     assert (result.returncode, result.stdout) == (1, b"")
     assert (
         result.stderr
-        == b"error: -f: no resource found in -; allowed: files with an apiVersion and a kind, or folders of them\n"
+        == b"error: -f: no resource found in -; allowed: YAML or JSON files with apiVersion and kind, or their folders\n"
     )
 
 

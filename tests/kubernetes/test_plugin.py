@@ -309,7 +309,7 @@ def as_user(kubectl: Kubectl, folder: Path, user: dict[str, Any]) -> Path:
 async def test_wrong_ways(world: World, tmp_path: Path) -> None:
     """A file that is not there, a context that is not in it, an API server that does not answer."""
     result = await attempt(world, "status", kubeconfig=tmp_path / "none")
-    assert str(result.exception) == f"--kubeconfig: {tmp_path / 'none'} is no file"
+    assert str(result.exception) == f"--kubeconfig: {tmp_path / 'none'} is not a file"
     assert "nowhere" in await refused(world, "status", "--context", "nowhere")
     assert world.kubectl.kubeconfig is not None
     config = msgspec.yaml.decode(world.kubectl.kubeconfig.read_bytes())

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from evenkeel.errors import InvalidInputError
-from evenkeel.local.child_processes import outlive
+from evenkeel.local.child_processes import await_orphans
 from evenkeel.local.cluster_directory import Layout, Ports, ProcessInfo, Running, StorePorts, default_directory
 
 HOLD = """
@@ -25,7 +25,7 @@ from typing import Any
 from evenkeel.local.cluster_directory import Layout, Running
 layout = Layout(Path(sys.argv[1]))
 with layout.held():
-    layout.say_running(Running(pid=1, etcd="http://127.0.0.1:1"))
+    layout.publish_running(Running(pid=1, etcd="http://127.0.0.1:1"))
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -62,7 +62,7 @@ def test_where_it_is_unless_somebody_says_otherwise(monkeypatch: pytest.MonkeyPa
 def test_nobody_runs_it(layout: Layout) -> None:
     """A new directory, and one whose process ended without a word, is nobody's."""
     assert not layout.is_held()
-    layout.say_running(Running(pid=os.getpid(), etcd="http://127.0.0.1:1"))
+    layout.publish_running(Running(pid=os.getpid(), etcd="http://127.0.0.1:1"))
     assert layout.running() is None
 
 
@@ -71,7 +71,7 @@ def test_one_runs_it_at_a_time(layout: Layout, holder: subprocess.Popen[str]) ->
     found = layout.running()
     assert found is not None
     assert found.etcd == "http://127.0.0.1:1"
-    with pytest.raises(InvalidInputError, match="runs already, as process 1"), layout.held():
+    with pytest.raises(InvalidInputError, match="is already running as process 1"), layout.held():
         pass
     holder.kill()
     holder.wait()
@@ -105,25 +105,25 @@ def test_a_socket_directory_of_somebody_else_is_refused(
     layout.make_sockets()
     layout.make_sockets()
     layout.sockets.chmod(0o755)
-    with pytest.raises(InvalidInputError, match="not a directory of yours alone"):
+    with pytest.raises(InvalidInputError, match="is accessible to other users"):
         layout.make_sockets()
     layout.sockets.rmdir()
     layout.sockets.symlink_to(tmp_path)
-    with pytest.raises(InvalidInputError, match="not a directory of yours alone"):
+    with pytest.raises(InvalidInputError, match="is accessible to other users"):
         layout.make_sockets()
 
 
 def test_a_directory_that_cannot_be_one(tmp_path: Path) -> None:
     """What is in the way is named, with what to do."""
     (tmp_path / "file").write_text("")
-    with pytest.raises(InvalidInputError, match=r"file/c cannot hold a cluster: Not a directory; .*--dir"):
+    with pytest.raises(InvalidInputError, match=r"cannot create a cluster in .*file/c: Not a directory; .*--dir"):
         Layout(tmp_path / "file" / "c").make()
 
 
 def test_ports_are_kept(layout: Layout) -> None:
     """And forgotten where the file is damaged, for nothing depends on them."""
     ports = Ports(etcd=(1, 2), stores={"main-0": StorePorts(3, 4, 5, 6)})
-    layout.keep_ports(ports)
+    layout.save_ports(ports)
     assert Layout(layout.root).ports() == ports
     (layout.root / "ports.json").write_text('{"main-0": [')
     assert layout.ports() == Ports()
@@ -144,7 +144,7 @@ def test_directories_of_others_are_neither_used_nor_wiped(tmp_path: Path, name: 
     (tmp_path / name / "mine.txt").write_text("")
     layout = Layout(tmp_path)
     layout.wipe()
-    with pytest.raises(InvalidInputError, match=rf"has {name} already, which is no cluster's; .*--dir"):
+    with pytest.raises(InvalidInputError, match=rf"contains {name}, which does not belong to a local cluster; .*--dir"):
         layout.make()
     assert [path.name for path in tmp_path.rglob("*")] == [name, "mine.txt"]
 
@@ -169,14 +169,14 @@ def test_folders_of_rebalancers(layout: Layout, tmp_path: Path) -> None:
     assert (tmp_path / "two" / "mine.py").exists()
     layout.make()
     layout.rebalancers.mkdir()
-    with pytest.raises(InvalidInputError, match="is a folder already"):
+    with pytest.raises(InvalidInputError, match="is already a folder"):
         layout.link_rebalancers(tmp_path / "one")
 
 
 def test_nobody_wipes_what_somebody_runs(layout: Layout, holder: subprocess.Popen[str]) -> None:
     """Whoever was quicker to start it keeps everything."""
     layout.log("x").write_text("")
-    with pytest.raises(InvalidInputError, match="runs already"):
+    with pytest.raises(InvalidInputError, match="is already running"):
         layout.wipe()
     assert layout.log("x").exists()
     assert holder.poll() is None
@@ -237,7 +237,7 @@ def test_processes_of_one_who_was_killed_are_waited_for(layout: Layout) -> None:
         processes = {"main-0 raft": ProcessInfo(ours.pid, 0), "main-0 store": ProcessInfo(other.pid, 0)}
 
         async def wait() -> None:
-            waiting = asyncio.ensure_future(outlive(Running(pid=1, etcd="", processes=processes), layout.root))
+            waiting = asyncio.ensure_future(await_orphans(Running(pid=1, etcd="", processes=processes), layout.root))
             await asyncio.sleep(0)
             assert not waiting.done()
             ours.kill()

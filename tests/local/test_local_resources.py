@@ -66,7 +66,7 @@ REFUSED = {
     ),
     "an unknown StoreCluster": (
         table("new").replace("main", "nowhere"),
-        r"spec.storeCluster: got 'nowhere'; allowed: a StoreCluster that there is \(main\)",
+        r"spec.storeCluster: got 'nowhere'; allowed: a StoreCluster that exists \(main\)",
     ),
     "other partitions": (table(partitions=9), r"spec.partitions: got 9; allowed: 8, because it cannot change"),
     "fewer columns": (table().replace(", {name: x, type: string}", ""), "column x must stay at position 1"),
@@ -124,12 +124,12 @@ async def test_deleting(resources: LocalResources) -> None:
     await apply(resources, DRY_RUN)
     await resources.delete(RebalancePlan, "mine")
     assert await resources.get(RebalancePlan, "mine") is None
-    with pytest.raises(InvalidInputError, match=r"StoreCluster main holds tables \(orders\): delete these first"):
+    with pytest.raises(InvalidInputError, match=r"StoreCluster main has tables \(orders\): delete them first"):
         await resources.delete(StoreCluster, "main")
     await resources.delete(Table, "orders")
     marked = await resources.need(Table, "orders")
     assert marked.metadata.deletion_timestamp
-    with pytest.raises(InvalidInputError, match="Table orders is being deleted: wait"):
+    with pytest.raises(InvalidInputError, match="Table orders is being deleted; wait"):
         await apply(resources, table())
     await ClusterResources(resources, "main").finalize(marked)
     await resources.delete(StoreCluster, "main")
@@ -166,7 +166,7 @@ async def test_what_cannot_be_read_is_passed_over(resources: LocalResources, cap
         await metastore.txn(Txn(success=(Put(f"{ROOT}Table/default/{name}", value),)))
     assert [found.metadata.name for found in await resources.all_of(Table)] == ["orders"]
     assert "Table/default/broken" in caplog.text
-    with pytest.raises(InvalidInputError, match="holds no JSON"):
+    with pytest.raises(InvalidInputError, match="is not valid JSON"):
         await resources.get(Table, "broken")
 
 

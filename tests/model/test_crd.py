@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from evenkeel.model.conditions import Condition
-from evenkeel.model.crd import FACES, SCHEMA_ANNOTATION, crd, main, render, schema_hashes
+from evenkeel.model.crd import PRESENTATIONS, SCHEMA_ANNOTATION, crd, main, render, schema_hashes
 from evenkeel.model.partitionassignment import PartitionStatus, PeerStatus
 from evenkeel.model.rebalanceplan import RebalancePlanStatus
 from evenkeel.model.resource_loading import KINDS
@@ -38,14 +38,14 @@ def nodes(node: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str,
 
 def test_no_drift() -> None:
     """The files in crds/ are what `make crds` writes, and there are no others."""
-    assert {file.name for file in FOLDER.iterdir()} == {f"{face.plural}.yaml" for face in FACES.values()}
-    for kind, face in FACES.items():
+    assert {file.name for file in FOLDER.iterdir()} == {f"{face.plural}.yaml" for face in PRESENTATIONS.values()}
+    for kind, face in PRESENTATIONS.items():
         assert (FOLDER / f"{face.plural}.yaml").read_text() == render(kind), "run `make crds`"
 
 
 def test_every_kind_has_one() -> None:
     """Every kind the reader knows has a CRD."""
-    assert set(FACES) == set(KINDS)
+    assert set(PRESENTATIONS) == set(KINDS)
 
 
 def test_main_writes(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_rules_of_the_api_server() -> None:
         assert rule in rules
 
 
-@pytest.mark.parametrize("kind", list(FACES))
+@pytest.mark.parametrize("kind", list(PRESENTATIONS))
 def test_statuses_have_no_enums(kind: str) -> None:
     """A newer operator writes to older CRDs too."""
     found = [path for path, node in nodes(schema(kind)["properties"]["status"]) if "enum" in node]
@@ -176,6 +176,6 @@ def test_what_a_newer_operator_wrote_can_be_read() -> None:
 def test_the_hash_follows_the_content() -> None:
     """By it an operator recognizes the definitions of its own release."""
     hashes = schema_hashes()
-    assert set(hashes) == {f"{face.plural}.evenkeel.dev" for face in FACES.values()}
-    assert len(set(hashes.values())) == len(FACES)
+    assert set(hashes) == {f"{face.plural}.evenkeel.dev" for face in PRESENTATIONS.values()}
+    assert len(set(hashes.values())) == len(PRESENTATIONS)
     assert crd("Table")["metadata"]["annotations"] == {SCHEMA_ANNOTATION: hashes["tables.evenkeel.dev"]}

@@ -76,13 +76,13 @@ def test_round_trip() -> None:
             "storeCluster: main",
             "storeCluster: no",
             "6: spec.storeCluster: got false (written no); allowed: a DNS name: at most 63 lower-case letters, digits"
-            ' and dashes, as in `orders`; to mean text, quote it: "no"',
+            ' and dashes, such as `orders`; to mean text, quote it: "no"',
         ),
         (
             "storeCluster: main",
             "storeCluster: 7",
             "6: spec.storeCluster: got 7; allowed: a DNS name: at most 63 lower-case letters, digits and"
-            ' dashes, as in `orders`; to mean text, quote it: "7"',
+            ' dashes, such as `orders`; to mean text, quote it: "7"',
         ),
         (
             "nullable: false",
@@ -93,7 +93,7 @@ def test_round_trip() -> None:
             "  name: orders",
             "  name: Orders!",
             '4: metadata.name: got "Orders!"; allowed: a DNS name: at most 63 lower-case letters, digits and dashes,'
-            " as in `orders`",
+            " such as `orders`",
         ),
         ("  name: orders", "  namen: orders\n  name: orders", "4: metadata.namen: unknown field; did you mean name?"),
         ("kind: Table", "kind: Tabel", '2: kind: got "Tabel"; did you mean Table? allowed: StoreCluster, Table,'),
@@ -109,12 +109,12 @@ def test_round_trip() -> None:
             "",
             "5: spec.storeCluster: missing; allowed: a DNS name: at most 63 lower-case letters",
         ),
-        ("replicas: 3", "replicas: 3\n  replicas: 4", '9: the key "replicas" was already given in line 8'),
+        ("replicas: 3", "replicas: 3\n  replicas: 4", '9: duplicate key "replicas", first in line 8'),
         ("[id]", "[id", "14: not valid YAML: "),
         ("[id]", "!!python/name:os.system", "13: the tag tag:yaml.org,2002:python/name:os.system is not supported"),
         ("[id]", "[*ident]", "13: not valid YAML: found undefined alias 'ident'"),
         ("primaryKey: [id]", "? [a, b]\n    : c", "13: a key must be text"),
-        ("replicas: 3", "on: 3", '8: the key on is not text in YAML; quote it: "on"'),
+        ("replicas: 3", "on: 3", '8: the key on is not a string; quote it: "on"'),
     ],
 )
 def test_one_problem(old: str, new: str, problem: str) -> None:
@@ -154,7 +154,7 @@ def test_empty(text: str) -> None:
 def test_twice() -> None:
     """The same object twice in one file is a mistake."""
     [found] = problems(f"{ORDERS}---\n{ORDERS}")
-    assert found == "orders.yaml:18: metadata.name: Table default/orders was already given in line 1"
+    assert found == "orders.yaml:18: metadata.name: Table default/orders is already defined in line 1"
 
 
 def test_same_name_in_other_namespace() -> None:
@@ -177,7 +177,7 @@ def test_alias_bomb() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 12)]
     [found] = problems("\n".join(lines))
-    assert found.endswith("aliases grow to more than 20000 values")
+    assert found.endswith("aliases expand to more than 20000 values")
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ def test_slices() -> None:
             "t-0",
             {"from": 0, "partitions": [entry(3)]},
             "spec.partitions[0].stores: got []; allowed: a list of 1 to 99, each a DNS name: at most 63 lower-case"
-            " letters, digits and dashes, as in `orders`",
+            " letters, digits and dashes, such as `orders`",
         ),
     ],
 )
@@ -162,7 +162,7 @@ def test_partition_assignment_rules(name: str, spec: dict[str, Any], problem: st
         ({"number": 1, "whatIf": {"replicas": 5}}, "spec.whatIf: allowed: only together with `dryRun: true`"),
         (
             {"dryRun": True, "approvedHash": "a" * 32},
-            f'spec.approvedHash: got "{"a" * 32}"; allowed: nothing, because a dry run is never carried out',
+            f'spec.approvedHash: got "{"a" * 32}"; allowed: nothing, because a dry run is never executed',
         ),
         (
             {"number": 1, "approvedHash": "yes"},

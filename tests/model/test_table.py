@@ -96,8 +96,8 @@ def test_view() -> None:
         ),
         (
             {"columns": [ID]},
-            "spec.schema.partitionBy: got []; allowed: at least one column here or in primaryKey, to tell which of the"
-            " partitions a row belongs to",
+            "spec.schema.partitionBy: got []; allowed: at least one column here or in primaryKey, which selects the"
+            " partition of a row",
         ),
     ],
 )
@@ -122,16 +122,16 @@ def test_append_only() -> None:
         ),
         (
             {"class": "a:B"},
-            'class: got "a:B"; allowed: one of balanced, rendezvous, mod, pinned; an own class needs'
+            'class: got "a:B"; allowed: one of balanced, rendezvous, mod, pinned; your own class needs'
             " `mode: UserDefined`",
         ),
         (
             {"mode": "SemiAuto", "class": "mod"},
-            'class: got "mod"; allowed: nothing, because under SemiAuto your PartitionAssignments decide',
+            'class: got "mod"; allowed: nothing, because under SemiAuto PartitionAssignments decide',
         ),
         (
             {"mode": "Customized", "class": "a:B"},
-            'class: got "a:B"; allowed: nothing, because under Customized your PartitionAssignments decide',
+            'class: got "a:B"; allowed: nothing, because under Customized PartitionAssignments decide',
         ),
         (
             {"class": "fastest"},
@@ -139,10 +139,10 @@ def test_append_only() -> None:
             " UserDefined",
         ),
         ({"mode": "Auto"}, 'mode: got "Auto"; allowed: one of FullAuto, SemiAuto, Customized, UserDefined'),
-        ({"config": {"x": 1}}, "config.x: got 1; allowed: nothing (balanced takes no such key)"),
+        ({"config": {"x": 1}}, "config.x: got 1; allowed: nothing (the rebalancer balanced has no such key)"),
         (
             {"class": "rendezvous", "config": {"groups": "a"}},
-            'config.groups: got "a"; allowed: only the keys group (rendezvous takes no such key)',
+            'config.groups: got "a"; allowed: only the keys group (the rebalancer rendezvous has no such key)',
         ),
     ],
 )

@@ -67,11 +67,11 @@ def test_table_changes(spec: dict[str, Any]) -> None:
         ),
         (
             {"schema": schema(ID)},
-            ["spec.schema.columns[1]: column note must stay at position 1: columns are only added, at the end"],
+            ["spec.schema.columns[1]: column note must stay at position 1: columns can only be added at the end"],
         ),
         (
             {"schema": schema(NOTE, ID)},
-            ["spec.schema.columns[0]: column id must stay at position 0: columns are only added, at the end"],
+            ["spec.schema.columns[0]: column id must stay at position 0: columns can only be added at the end"],
         ),
         (
             {"schema": schema(ID, {**NOTE, "type": "bytes", "nullable": False})},
@@ -83,7 +83,7 @@ def test_table_changes(spec: dict[str, Any]) -> None:
         (
             {"schema": schema(ID, NOTE, {"name": "more", "type": "date", "nullable": False})},
             [
-                "spec.schema.columns[2]: column more needs a default or `nullable: true`: rows that exist have no value"
+                "spec.schema.columns[2]: column more needs a default or `nullable: true`: existing rows have no value"
                 " for it"
             ],
         ),
@@ -118,7 +118,7 @@ def test_another_metastore() -> None:
     for adopted in ({}, {"adoptMetastore": "1"}):
         [problem] = refused(old, resource("StoreCluster", metastore=there, **adopted))
         assert problem.startswith("spec.metastore.endpoints: got")
-        assert "unless a new `adoptMetastore` names the etcd cluster" in problem
+        assert "unless `adoptMetastore` is changed to the etcd cluster" in problem
     [problem] = refused(resource("StoreCluster"), resource("StoreCluster", metastore=here, adoptMetastore="2"))
     assert problem.endswith("allowed: null, because it cannot change after creation")
 
@@ -129,7 +129,7 @@ def test_approval_is_final() -> None:
     approved = resource("RebalancePlan", approvedHash="a" * 32)
     validate_update(open_plan, approved)
     [problem] = refused(approved, open_plan)
-    assert problem.endswith("an approval cannot be changed or taken back")
+    assert problem.endswith("an approval cannot be changed or revoked")
     assert refused(open_plan, resource("RebalancePlan", number=2)) == [
         "spec.number: got 2; allowed: 1, because it cannot change after creation"
     ]

@@ -26,7 +26,7 @@ from evenkeel.cli.terminal_output import Listing, console, print_json, print_res
 from evenkeel.cli.watch_output import show
 from evenkeel.errors import InvalidInputError
 from evenkeel.local.cluster_directory import Layout, Running
-from evenkeel.local.supervisor import DOWN_ANNOTATION, asked_to_be_down
+from evenkeel.local.supervisor import DOWN_ANNOTATION, stores_kept_down
 from evenkeel.model.resource_base import API_VERSION
 from evenkeel.model.resource_loading import parse
 from evenkeel.model.storecluster import StoreCluster
@@ -145,7 +145,7 @@ async def _until_up(session: LocalSession, name: str) -> None:
 async def _missing(session: LocalSession, name: str) -> list[str]:
     """Return the stores that should be up but are not registered or do not accept clients."""
     cluster = await session.resources.need(StoreCluster, name)
-    wanted = {f"{name}-{number}" for number in range(cluster.spec.stores)} - asked_to_be_down(cluster)
+    wanted = {f"{name}-{number}" for number in range(cluster.spec.stores)} - stores_kept_down(cluster)
     keys, ports = session.keys(name), session.layout.ports().stores
     registered = read_stores((await session.metastore.range(keys.stores())).kvs, keys).registered
     answering = [store for store in registered if store in ports and await _answers(ports[store].flight)]
@@ -191,7 +191,7 @@ async def status(session: LocalSession, output: Output, *, watch: bool) -> None:
 
 
 async def _rows(session: LocalSession, cluster: StoreCluster, running: Running) -> list[dict[str, Any]]:
-    keys, ports, down = session.keys(cluster.metadata.name), session.layout.ports().stores, asked_to_be_down(cluster)
+    keys, ports, down = session.keys(cluster.metadata.name), session.layout.ports().stores, stores_kept_down(cluster)
     known = read_stores((await session.metastore.range(keys.all_stores())).kvs, keys)
     loads = Reports(keys, (await session.metastore.range(keys.load(""))).kvs).all()
     wanted = {f"{cluster.metadata.name}-{number}" for number in range(cluster.spec.stores)}

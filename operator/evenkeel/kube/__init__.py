@@ -1,7 +1,9 @@
-"""The API server of Kubernetes: for the operator, and for people at a terminal.
+"""Access to the API server of Kubernetes, for the operator and for `kubectl evenkeel`.
 
-kinds     what each kind of object is called in addresses
-client    requests, one by one, and what can go wrong with them
-access    which API server, as whom and in which namespace, as kubectl finds it
-forward   local ports that lead to a pod's, through the API server
+Modules:
+    api_connections   HTTP connections whose closing can be awaited
+    kube_client       requests to the API server, and their errors
+    kubeconfig        finds the API server, credentials and namespace like kubectl
+    object_kinds      the kinds of objects and their API paths
+    port_forward      local ports that the API server forwards to pods
 """

@@ -1,7 +1,7 @@
-"""Connections to the API server that are waited for until they are closed.
+"""HTTP connections to the API server whose closing can be awaited.
 
-When a session is closed aiohttp waits for the connections of its pool, but not for those that were given up before,
-such as a watch's: their TLS waits for the server to say goodbye, and the event loop may end before that.
+When a session is closed, aiohttp waits for the connections of its pool but not for those it has already released, such
+as that of a watch. Their TLS shutdown waits for the server, and the event loop may end before it is done.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from kubernetes.aio.client.rest import RESTClientObject
 __all__ = ["Connector", "Rest", "connected"]
 
 _CLOSING_SECONDS: Final = 5.0
-"""More than an event loop needs, however much it has to do."""
+"""Much longer than a busy event loop needs to close connections."""
 
 
 class Connector(aiohttp.TCPConnector):
-    """Knows its connections until they are closed."""
+    """A connector that tracks its connections until they are closed."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self._made: weakref.WeakKeyDictionary[ResponseHandler, weakref.ref[asyncio.Transport]] = (
             weakref.WeakKeyDictionary()
         )
-        """With their transports, which they themselves forget when they begin to close."""
+        """The transport of each connection, which the connection forgets when it starts to close."""
 
-    async def _create_connection(self, *asked: Any, **options: Any) -> ResponseHandler:
-        made = await super()._create_connection(*asked, **options)
+    async def _create_connection(self, *arguments: Any, **options: Any) -> ResponseHandler:
+        made = await super()._create_connection(*arguments, **options)
         assert made.transport is not None
         self._made[made] = weakref.ref(made.transport)
         return made
 
-    async def hang_up(self) -> None:
-        """Wait until all connections are closed; nobody waits for the server."""
+    async def abort_all(self) -> None:
+        """Abort all connections, without a TLS shutdown, and wait until they are closed."""
         made = dict(self._made)
         for transport in made.values():
             if (open_ := transport()) is not None:
@@ -52,13 +52,13 @@ class Connector(aiohttp.TCPConnector):
 
 @asynccontextmanager
 async def connected(**options: Any) -> AsyncIterator[aiohttp.ClientSession]:
-    """A session of its own."""
+    """Open a session; on exit, wait until its connections are closed."""
     connector = Connector(**options)
     try:
         async with aiohttp.ClientSession(connector=connector) as session:
             yield session
     finally:
-        await connector.hang_up()
+        await connector.abort_all()
 
 
 class Rest(RESTClientObject):
@@ -73,7 +73,7 @@ class Rest(RESTClientObject):
         return self._connector
 
     async def close(self) -> None:
-        """Hang up, and wait until that is done."""
+        """Close all connections and wait until they are closed."""
         await super().close()
         if self._connector is not None:
-            await self._connector.hang_up()
+            await self._connector.abort_all()

@@ -1,7 +1,7 @@
-"""Requests to the API server, one by one: plain data in, plain data out.
+"""Requests to the API server, with objects as plain data.
 
-`kubernetes.aio` knows how to find the API server and to prove who we are; its typed models are passed by, because
-server-side apply wants exactly the fields that were set.
+`kubernetes.aio` provides configuration and authentication. Its typed models are not used, because server-side apply
+needs exactly the fields that were set.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from evenkeel.kube.object_kinds import Kind, Object, kind_of
 __all__ = ["FIELD_MANAGER", "Answer", "Kube", "Listing", "Socket"]
 
 FIELD_MANAGER: Final = "evenkeel-operator"
-"""Whose fields they are that we apply; never changes, or old fields would stay for ever."""
+"""The field manager of applied fields. It must never change, or fields of the old manager would stay."""
 
-_SECONDS: Final = 15.0
+_TIMEOUT: Final = 15.0
 _PAGE: Final = 500
 _JSON: Final = "application/json"
 _APPLY: Final = "application/apply-patch+yaml"
@@ -40,61 +40,61 @@ _INVALID: Final = 422
 _TOO_MANY: Final = 429
 _ERRORS: Final = {403: ApiForbiddenError, 404: ApiNotFoundError, 409: ApiConflictError}
 
-Counted = Callable[[str, Kind, int], None]
+OnRequest = Callable[[str, Kind, int], None]
 Socket = aiohttp.ClientWebSocketResponse
 
 
 class Answer(NamedTuple):
-    """What the API server said."""
+    """A response of the API server."""
 
     status: int
     body: Object
 
 
 class Listing(NamedTuple):
-    """All objects of a kind at one moment."""
+    """All objects of a kind at one resource version."""
 
     items: list[Object]
     version: int
-    """The resource version of that moment."""
+    """The resource version of the list."""
 
 
-def _uncounted(verb: str, kind: Kind, status: int) -> None: ...
+def _ignore(verb: str, kind: Kind, status: int) -> None: ...
 
 
 class Kube:
-    """One API server."""
+    """A client of one API server."""
 
     def __init__(
-        self, configuration: Configuration, *, manager: str = FIELD_MANAGER, counted: Counted = _uncounted
+        self, configuration: Configuration, *, manager: str = FIELD_MANAGER, on_request: OnRequest = _ignore
     ) -> None:
-        """`counted` is told of every request: its verb, its kind, and the answer's status, 0 where there was none."""
+        """`on_request` is called for every request with its verb, its kind and the status, 0 without a response."""
         self._client = ApiClient(configuration)
         self._client.rest_client = Rest(configuration)
         self._client.user_agent = manager
         self._manager = manager
-        self._counted = counted
+        self._on_request = on_request
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close all connections."""
         await self._client.close()  # type: ignore[no-untyped-call]
 
     # Reading
 
     async def get(self, kind: Kind, name: str, namespace: str = "") -> Object | None:
-        """One object, or None."""
+        """Return an object, or None."""
         try:
             return (await self._send("GET", kind, kind.path(namespace, name))).body
         except ApiNotFoundError:
             return None
 
     async def list(self, kind: Kind, namespace: str = "", *, selector: str = "") -> Listing:
-        """All objects of a kind, of one namespace or of all."""
+        """Return all objects of a kind in one namespace, or in all."""
         query = {"limit": str(_PAGE)} | ({"labelSelector": selector} if selector else {})
         items: list[Object] = []
         while True:
             page = (await self._send("GET", kind, kind.path(namespace), query=query)).body
-            # Items of a list do not say what they are.
+            # Items of a list have no apiVersion and kind.
             items += ({"apiVersion": kind.api_version, "kind": kind.name, **item} for item in page["items"])
             query["continue"] = page["metadata"].get("continue", "")
             if not query["continue"]:
@@ -103,20 +103,20 @@ class Kube:
     # Writing
 
     async def create(self, subject: Object) -> Object:
-        """Make an object; ApiConflictError where there is one of its name."""
+        """Create an object; raise ApiConflictError if it exists."""
         kind = kind_of(subject)
         return (await self._send("POST", kind, kind.path(_namespace(subject)), body=subject)).body
 
     async def replace(self, subject: Object) -> Object:
-        """Put an object in the place of one with the same resourceVersion; ApiConflictError where that is gone."""
+        """Replace an object; raise ApiConflictError if its resourceVersion has changed."""
         kind = kind_of(subject)
         path = kind.path(_namespace(subject), subject["metadata"]["name"])
         return (await self._send("PUT", kind, path, body=subject)).body
 
     async def apply(self, subject: Object, *, force: bool = False) -> Answer:
-        """Make the fields of an object what is wanted, and remove those that we wanted before.
+        """Server-side apply: set the given fields and remove those that were applied before and are not given.
 
-        ApiConflictError where somebody else has set one of them, unless that is overruled.
+        Raises ApiConflictError if another manager owns one of the fields, unless `force` is set.
         """
         kind = kind_of(subject)
         path = kind.path(_namespace(subject), subject["metadata"]["name"])
@@ -124,12 +124,12 @@ class Kube:
         return await self._send("PATCH", kind, path, query=query, body=subject, content=_APPLY)
 
     async def merge(self, kind: Kind, name: str, namespace: str, patch: Mapping[str, Any]) -> Object:
-        """Lay a patch over an object; with a resourceVersion in it, only over that version."""
+        """Apply a JSON merge patch; if it has a resourceVersion, only to that version."""
         path, query = kind.path(namespace, name), {"fieldManager": self._manager}
         return (await self._send("PATCH", kind, path, query=query, body=dict(patch), content=_MERGE)).body
 
     async def set_status(self, kind: Kind, name: str, namespace: str, *, uid: str, status: Object) -> Object | None:
-        """Put a status in place of what there is; None where the object is gone, or is another of that name."""
+        """Replace the status of an object; return None if the object is gone or has another uid."""
         patch: list[Object] = [
             {"op": "test", "path": "/metadata/uid", "value": uid},
             {"op": "add", "path": "/status", "value": status},
@@ -141,7 +141,7 @@ class Kube:
             return None
 
     async def delete(self, kind: Kind, name: str, namespace: str = "", *, grace: int | None = None) -> bool:
-        """Begin to delete an object, in the background; whether there was one. `grace` is in seconds."""
+        """Start to delete an object; return whether it existed. `grace` is in seconds."""
         query = {"propagationPolicy": "Background"} | ({"gracePeriodSeconds": str(grace)} if grace is not None else {})
         try:
             await self._send("DELETE", kind, kind.path(namespace, name), query=query)
@@ -150,7 +150,7 @@ class Kube:
         return True
 
     async def delete_exactly(self, subject: Object) -> bool:
-        """Begin to delete an object only if it is still exactly this one; False where it is gone or has changed."""
+        """Start to delete exactly this version of an object; return False if it is gone or has changed."""
         kind, metadata = kind_of(subject), subject["metadata"]
         preconditions = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
         options = {"propagationPolicy": "Background", "preconditions": preconditions}
@@ -161,7 +161,7 @@ class Kube:
         return True
 
     async def patch(self, subject: Object, *operations: Object) -> Object:
-        """Apply JSON patch operations to exactly this version of an object; ApiConflictError where it has changed."""
+        """Apply JSON patch operations to exactly this version of an object; raise ApiConflictError if it changed."""
         kind, metadata = kind_of(subject), subject["metadata"]
         version = {"op": "test", "path": "/metadata/resourceVersion", "value": metadata["resourceVersion"]}
         path, query = kind.path(_namespace(subject), metadata["name"]), {"fieldManager": self._manager}
@@ -169,7 +169,7 @@ class Kube:
         return (await self._send("PATCH", kind, path, query=query, body=body, content=_JSON_PATCH)).body
 
     async def evict(self, pod: Object) -> bool:
-        """Have a pod end, and no successor of its name, if its budget allows that now; whether it does, or is gone."""
+        """Evict exactly this pod; return False if its disruption budget does not allow that now."""
         name, namespace, kind = pod["metadata"]["name"], _namespace(pod), kind_of(pod)
         eviction = {
             "apiVersion": "policy/v1",
@@ -193,11 +193,11 @@ class Kube:
     async def websocket(
         self, kind: Kind, path: str, *, query: Mapping[str, str], protocol: str
     ) -> AsyncIterator[Socket]:
-        """A connection that stays; the same errors as with requests."""
-        asked = await self._client.param_serialize(
+        """Open a WebSocket; raises the same errors as requests."""
+        request = await self._client.param_serialize(
             "GET", path, query_params=list(query.items()), auth_settings=["BearerToken"]
         )
-        _, url, headers, *_ = asked
+        _, url, headers, *_ = request
         configuration, rest = self._client.configuration, self._client.rest_client
         options: dict[str, Any] = {"proxy": configuration.proxy, "server_hostname": configuration.tls_server_name}
         async with connected(ssl=rest.ssl_context) as session:
@@ -210,14 +210,14 @@ class Kube:
                     **{name: value for name, value in options.items() if value},
                 )
             except aiohttp.WSServerHandshakeError as error:
-                self._counted("GET", kind, error.status)
+                self._on_request("GET", kind, error.status)
                 raise _ERRORS.get(error.status, KubernetesError)(
-                    f"GET {path}: {error.message or 'refused'} (HTTP {error.status})", status=error.status
+                    f"GET {path}: {error.message or 'rejected'} (HTTP {error.status})", status=error.status
                 ) from error
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                self._counted("GET", kind, 0)
+                self._on_request("GET", kind, 0)
                 raise ApiUnreachableError(f"the API server does not answer: GET {path}: {error}") from error
-            self._counted("GET", kind, 101)
+            self._on_request("GET", kind, 101)
             async with socket:
                 yield socket
 
@@ -231,7 +231,7 @@ class Kube:
         body: Object | Sequence[Object] | None = None,
         content: str = _JSON,
     ) -> Answer:
-        asked = await self._client.param_serialize(
+        request = await self._client.param_serialize(
             verb,
             path,
             query_params=[(name, value) for name, value in (query or {}).items() if value],
@@ -241,18 +241,16 @@ class Kube:
         )
         status = 0
         try:
-            answer = await self._client.call_api(*asked, _request_timeout=_SECONDS)
-            status, text = answer.status, await answer.read()  # type: ignore[no-untyped-call]
+            response = await self._client.call_api(*request, _request_timeout=_TIMEOUT)
+            status, text = response.status, await response.read()  # type: ignore[no-untyped-call]
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise ApiUnreachableError(
-                f"the API server does not answer: {verb} {path}: {error or 'too late'}"
-            ) from error
+            raise ApiUnreachableError(f"the API server does not answer: {verb} {path}: {error or 'timeout'}") from error
         finally:
-            self._counted(verb, kind, status)
+            self._on_request(verb, kind, status)
         if status == _INVALID and content == _JSON_PATCH and _failed_test(text):
             raise ApiConflictError(f"{verb} {path}: the object has changed", status=status)
         if status >= 300:
-            raise _ERRORS.get(status, KubernetesError)(f"{verb} {path}: {_words(text)}", status=status)
+            raise _ERRORS.get(status, KubernetesError)(f"{verb} {path}: {_reason(text)}", status=status)
         return Answer(status, msgspec.json.decode(text) if text else {})
 
 
@@ -261,9 +259,9 @@ def _namespace(subject: Object) -> str:
 
 
 def _failed_test(text: bytes) -> bool:
-    """Whether a JSON patch was refused because one of its `test` operations failed.
+    """Whether a JSON patch was rejected because one of its `test` operations failed.
 
-    The API server answers 422 for that and for an invalid object alike. Only the latter has causes, one per field.
+    The API server returns 422 both for that and for an invalid object. Only the latter has causes, one per field.
     """
     try:
         return "causes" not in msgspec.json.decode(text).get("details", {})
@@ -271,8 +269,8 @@ def _failed_test(text: bytes) -> bool:
         return False
 
 
-def _words(text: bytes) -> str:
-    """What the API server gave as its reason."""
+def _reason(text: bytes) -> str:
+    """Return the message of an error response."""
     try:
         return str(msgspec.json.decode(text)["message"])
     except (msgspec.DecodeError, KeyError, TypeError):

@@ -1,7 +1,7 @@
-"""Which API server, as whom and in which namespace: found as kubectl finds it.
+"""Finds the API server, the credentials and the namespace like kubectl.
 
-`--kubeconfig`, else the files that KUBECONFIG lists, else ~/.kube/config, else, inside of a pod, its ServiceAccount. A
-kubeconfig is never written to, though credentials may be fetched by the program that it names.
+The order is `--kubeconfig`, the files in KUBECONFIG, ~/.kube/config, and inside of a pod its ServiceAccount. A
+kubeconfig is never written, but the credential plugin that it names may be run.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _POD_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/name
 
 
 class Access(NamedTuple):
-    """A way to an API server, and the namespace that is meant there."""
+    """The configuration of an API client, and the selected namespace."""
 
     configuration: Configuration
     namespace: str
 
 
 async def load_configuration(kubeconfig: Path | None) -> Configuration:
-    """How a program reaches the API server: by a kubeconfig that it was given, or as a pod does."""
+    """Load the configuration of a program: from a kubeconfig, or from the ServiceAccount of its pod."""
     configuration = Configuration()
     try:
         if kubeconfig is None:
@@ -36,16 +36,16 @@ async def load_configuration(kubeconfig: Path | None) -> Configuration:
         else:
             await _load(configuration, str(kubeconfig))
     except (ConfigException, OSError) as error:
-        where = f"--kubeconfig {kubeconfig}" if kubeconfig else "this is no pod of Kubernetes; give --kubeconfig"
-        raise InvalidInputError(f"the API server cannot be found: {where}: {error}") from error
+        source = f"--kubeconfig {kubeconfig}" if kubeconfig else "not running in a pod; set --kubeconfig"
+        raise InvalidInputError(f"cannot configure access to the API server: {source}: {error}") from error
     return configuration
 
 
 async def find_access(*, kubeconfig: Path | None = None, context: str = "", namespace: str = "") -> Access:
-    """What a person means who says this, or leaves it out."""
-    paths, there = _files(kubeconfig)
-    if not there:
-        return _inside_of_a_pod(namespace, looked_for=paths)
+    """Return the configuration and the namespace that the options select."""
+    paths, exists = _files(kubeconfig)
+    if not exists:
+        return _in_pod(namespace, missing=paths)
     configuration = Configuration()
     try:
         loader = await _load(configuration, paths, context=context)
@@ -55,9 +55,9 @@ async def find_access(*, kubeconfig: Path | None = None, context: str = "", name
 
 
 def _files(kubeconfig: Path | None) -> tuple[str, bool]:
-    """The files that say where clusters are, and whether there are any."""
+    """Return the kubeconfig files, and whether any of them exists."""
     if kubeconfig is not None and not kubeconfig.is_file():
-        raise InvalidInputError(f"--kubeconfig: {kubeconfig} is no file")
+        raise InvalidInputError(f"--kubeconfig: {kubeconfig} is not a file")
     paths = str(kubeconfig or os.environ.get("KUBECONFIG") or Path.home() / ".kube" / "config")
     return paths, any(Path(path).expanduser().is_file() for path in paths.split(os.pathsep))
 
@@ -68,13 +68,13 @@ async def _load(configuration: Configuration, paths: str, *, context: str = "") 
     )
 
 
-def _inside_of_a_pod(namespace: str, *, looked_for: str) -> Access:
+def _in_pod(namespace: str, *, missing: str) -> Access:
     configuration = Configuration()
     try:
         load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
     except (ConfigException, OSError):
         raise InvalidInputError(
-            f"no cluster is known: {looked_for} is not there; give --kubeconfig, or set KUBECONFIG"
+            f"no Kubernetes cluster configured: {missing} does not exist; set --kubeconfig or KUBECONFIG"
         ) from None
     own = _POD_NAMESPACE.read_text().strip() if _POD_NAMESPACE.is_file() else "default"
     return Access(configuration, namespace or own)

@@ -1,4 +1,4 @@
-"""What each kind of object is called in addresses."""
+"""The kinds of objects and their API paths."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 Object = dict[str, Any]
-"""An object as the API server sends and takes it."""
+"""An object as JSON data."""
 
 
 class Kind(NamedTuple):
@@ -50,7 +50,7 @@ class Kind(NamedTuple):
 
     @property
     def group(self) -> str:
-        """The API group; empty for the core's."""
+        """The API group; empty for the core group."""
         group, slash, _ = self.api_version.partition("/")
         return group if slash else ""
 
@@ -60,7 +60,7 @@ class Kind(NamedTuple):
         return self.api_version.rpartition("/")[2]
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """Where its objects are; those of all namespaces where none is given."""
+        """Return the API path of an object, or of all objects in a namespace or in all namespaces."""
         root = f"/apis/{self.api_version}" if self.group else f"/api/{self.api_version}"
         parts = [root, *(("namespaces", namespace) if self.namespaced and namespace else ()), self.plural]
         return "/".join([*parts, *filter(None, (name, subresource))])
@@ -119,9 +119,9 @@ RESOURCE_KINDS: Final[dict[type, Kind]] = {
     PartitionAssignment: PARTITION_ASSIGNMENT,
     RebalancePlan: REBALANCE_PLAN,
 }
-"""The kind of each of our resources."""
+"""The kind of each model."""
 
 
 def kind_of(subject: Object) -> Kind:
-    """The kind of an object that says so itself."""
+    """Return the kind of an object by its apiVersion and kind."""
     return _KINDS[subject["apiVersion"], subject["kind"]]

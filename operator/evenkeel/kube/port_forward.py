@@ -1,8 +1,8 @@
-"""Local ports that lead to a pod's port, through the API server: for those who are outside of the cluster.
+"""Local ports that the API server forwards to a port of pods, for clients outside of Kubernetes.
 
-Each connection is a WebSocket to the pod's `portforward` in the protocol `v4.channel.k8s.io`: the first byte of a
-message is its channel, 0 for data and 1 for what went wrong, and the first message of each channel, which repeats the
-port, is passed over.
+Each connection is a WebSocket to the `portforward` subresource of the pod in the protocol `v4.channel.k8s.io`. The
+first byte of a message is its channel, 0 for data and 1 for errors. The first message of each channel repeats the port
+and is skipped.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CHUNK: Final = 64 * 1024
 
 
 class Forwarder:
-    """Ports to the same port of several pods, each opened when it is first asked for."""
+    """Forwards local ports to the same port of several pods; each local port is opened on first use."""
 
     def __init__(self, kube: Kube, *, namespace: str, port: int) -> None:
         self._kube = kube
@@ -38,15 +38,15 @@ class Forwarder:
         self._serving: set[asyncio.Task[None]] = set()
         self._lock = asyncio.Lock()
         self.problems: dict[str, str] = {}
-        """By pod, what last went wrong with it."""
+        """The last problem of each pod."""
 
     async def check(self, pod: str) -> None:
-        """KubernetesError where nothing can be forwarded to that pod, with the reason."""
+        """Raise KubernetesError if ports cannot be forwarded to the pod."""
         async with self._open(pod):
             pass
 
     async def listen(self, pod: str) -> int:
-        """The local port that leads to a pod."""
+        """Return the local port of a pod."""
         async with self._lock:
             if pod not in self._servers:
                 self._servers[pod] = await asyncio.start_server(
@@ -56,7 +56,7 @@ class Forwarder:
         return port
 
     async def close(self) -> None:
-        """Take the ports away, and hang up on whoever is connected to them."""
+        """Close the local ports and all connections."""
         servers, self._servers = self._servers, {}
         for server in servers.values():
             server.close()
@@ -85,20 +85,20 @@ class Forwarder:
                     await asyncio.gather(sending, return_exceptions=True)
         except (KubernetesError, aiohttp.ClientError, OSError) as error:
             self.problems[pod] = str(error)
-            log.debug("the connection to pod %s ended: %s", pod, error)
+            log.debug("connection to pod %s closed: %s", pod, error)
         finally:
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
 
     async def _receive(self, pod: str, socket: Socket, writer: asyncio.StreamWriter) -> None:
-        greeted: set[int] = set()
+        opened: set[int] = set()
         async for message in socket:
             if message.type is not aiohttp.WSMsgType.BINARY or not message.data:
                 continue
             channel, data = message.data[0], message.data[1:]
-            if channel not in greeted:
-                greeted.add(channel)
+            if channel not in opened:
+                opened.add(channel)
             elif channel == _DATA:
                 writer.write(data)
                 await writer.drain()
@@ -108,7 +108,7 @@ class Forwarder:
 
 
 async def _send(reader: asyncio.StreamReader, socket: Socket) -> None:
-    """Until whoever connected hangs up; then hang up on the pod."""
+    """Send data to the pod until the client disconnects, then close the WebSocket."""
     while data := await reader.read(_CHUNK):
         await socket.send_bytes(bytes((_DATA,)) + data)
     await socket.close()

@@ -1,8 +1,10 @@
-"""A whole cluster on one machine: real etcd, real sidecars and stores as processes, the same reconcile code.
+"""A cluster on one machine: etcd, sidecars and stores as processes, and the same reconcile code as on Kubernetes.
 
-layout       where everything is, and who runs it
-children     processes that end with the one that started them
-stores       for each store a raft sidecar and a table store
-resources    resources as keys in etcd, with what an API server would do: generations, refusals, statuses
-supervisor   etcd, the stores that StoreClusters ask for, and a controller for each
+Modules:
+    child_processes     processes that are restarted, and end with their parent
+    cluster_directory   the files, ports and lock of a local cluster
+    local_resources     resources as keys in etcd, with the semantics of an API server
+    main                entry point of the supervisor
+    store_processes     the two processes of a store
+    supervisor          runs etcd, the stores of all StoreClusters, and a controller for each
 """

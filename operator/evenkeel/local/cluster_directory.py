@@ -1,7 +1,7 @@
-"""Where a local cluster has its files, and how others find it while it runs.
+"""The files, ports and lock of a local cluster.
 
-Who runs it holds a lock, which ends with its process however that ends; `running.json` only says where to knock.
-Sockets are in a short directory of their own: the path of a unix socket has at most 107 bytes, and homes can be deep.
+The supervisor holds the lock, which ends with its process. `running.json` has its process id and endpoints. Sockets are
+in a separate directory with a short path, because the path of a unix socket has at most 107 bytes.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _LONGEST_SOCKET: Final = 107
 _LONGEST_STORE: Final = 60
 """A StoreCluster's name has at most 40 characters; a dash, a number and `.sock` follow."""
 _PROBE_SECONDS: Final = 2.0
-"""For longer than that nobody looks whether the cluster runs."""
+"""How long to try to take the lock; a check whether the cluster is running holds it for less."""
 
 
 def default_directory() -> Path:
-    """Where the cluster is that is meant when none is named."""
+    """Return the default directory of the local cluster."""
     base = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
     return Path(os.environ.get("EVENKEEL_LOCAL") or f"{base}/evenkeel/local").expanduser()
 
 
 class StorePorts(msgspec.Struct, frozen=True):
-    """Where a store listens; the same after every restart, for others remember it."""
+    """The ports of a store, which stay the same over restarts because other processes remember them."""
 
     peers: int
     http: int
@@ -47,29 +47,31 @@ class StorePorts(msgspec.Struct, frozen=True):
 
 
 class Ports(msgspec.Struct):
-    """All ports that a cluster has been given."""
+    """All ports of a cluster."""
 
     etcd: tuple[int, int] | None = None
-    """For clients, and for peers it does not have."""
+    """The client port and the peer port."""
     stores: dict[str, StorePorts] = {}
 
 
 class ProcessInfo(msgspec.Struct, frozen=True):
-    """One process of the cluster."""
+    """A process of the cluster."""
 
     pid: int | None
+    """None if it is not running."""
     restarts: int
-    """How often it ended by itself and was started again."""
+    """How often it was restarted after it exited."""
 
 
 class Running(msgspec.Struct, frozen=True, kw_only=True):
-    """A cluster that runs."""
+    """A running cluster."""
 
     pid: int
+    """Process id of the supervisor."""
     etcd: str
-    """The endpoint."""
+    """Endpoint of etcd."""
     processes: dict[str, ProcessInfo] = {}
-    """By name, as in `main-2 store`, or `etcd`."""
+    """By name, such as `main-2 store` or `etcd`."""
 
 
 class Layout:
@@ -87,19 +89,19 @@ class Layout:
         self.sockets = _socket_directory(self.root)
 
     def store(self, name: str) -> Path:
-        """A store's data."""
+        """Return the data directory of a store."""
         return self.stores / name
 
     def socket(self, name: str) -> Path:
-        """Where a store's sidecar listens for its store."""
+        """Return the socket between a store and its sidecar."""
         return self.sockets / f"{name}.sock"
 
     def log(self, name: str) -> Path:
-        """What a process said."""
+        """Return the log file of a process."""
         return self.logs / f"{name}.log"
 
     def make(self) -> None:
-        """Make the directories; InvalidInputError where somebody else has some of these names already."""
+        """Create the directories; raise InvalidInputError if they exist and belong to something else."""
         try:
             self._make()
         except OSError as error:
@@ -114,26 +116,27 @@ class Layout:
 
     def _unusable(self, error: OSError) -> InvalidInputError:
         return InvalidInputError(
-            f"{self.root} cannot hold a cluster: {error.strerror}; name another directory with --dir"
+            f"cannot create a cluster in {self.root}: {error.strerror}; choose another directory with --dir"
         )
 
     @property
     def is_made(self) -> bool:
-        """Whether a cluster was ever made here."""
+        """Whether the directory contains a cluster."""
         return self._lock.exists()
 
     def _check_ours(self) -> None:
-        """What is in these directories is deleted with the cluster one day, so nothing of others may be."""
+        """Refuse a directory with other files: `wipe` would delete them."""
         if self.is_made:
             return
         for path in (self.etcd, self.logs, self.stores):
             if path.exists() and not (path.is_dir() and not any(path.iterdir())):
                 raise InvalidInputError(
-                    f"{self.root} has {path.name} already, which is no cluster's; name another directory with --dir"
+                    f"{self.root} contains {path.name}, which does not belong to a local cluster; "
+                    "choose another directory with --dir"
                 )
 
     def link_rebalancers(self, folder: Path) -> None:
-        """Let the users' rebalancers be looked for in a folder, from now on."""
+        """Load user-defined rebalancers from a folder from now on."""
         self.make()
         if self.rebalancers.is_symlink():
             self.rebalancers.unlink()
@@ -141,23 +144,25 @@ class Layout:
             self.rebalancers.symlink_to(folder.resolve())
         except FileExistsError:
             raise InvalidInputError(
-                f"--rebalancers: {self.rebalancers} is a folder already; put your modules there, or remove it"
+                f"--rebalancers: {self.rebalancers} is already a folder; put your modules there or remove it"
             ) from None
 
     def make_sockets(self) -> None:
-        """Make the directory of the sockets; nobody else may have made it."""
+        """Create the directory of the sockets; raise InvalidInputError unless only this user can access it."""
         try:
             self.sockets.mkdir(mode=0o700, exist_ok=True)
             found = self.sockets.lstat()
         except OSError as error:
             raise InvalidInputError(
-                f"{self.sockets} cannot be made for sockets: {error.strerror}; set TMPDIR to another directory"
+                f"cannot create the socket directory {self.sockets}: {error.strerror}; set TMPDIR to another directory"
             ) from error
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-            raise InvalidInputError(f"{self.sockets} is not a directory of yours alone; remove it, or set TMPDIR")
+            raise InvalidInputError(
+                f"the socket directory {self.sockets} is accessible to other users; remove it, or set TMPDIR"
+            )
 
     def wipe(self) -> None:
-        """Remove all that a cluster has written, and nothing else; InvalidInputError while somebody runs it."""
+        """Remove all files of the cluster and nothing else; raise InvalidInputError while it is running."""
         if not self.is_made:
             return
         with self.held():
@@ -176,13 +181,13 @@ class Layout:
         with contextlib.suppress(OSError):
             self.root.rmdir()
 
-    # Who runs it
+    # The lock and running.json
 
     @contextlib.contextmanager
     def held(self) -> Iterator[Running | None]:
-        """Be the one who runs the cluster; InvalidInputError where somebody else is.
+        """Hold the lock of the cluster; raise InvalidInputError if another process holds it.
 
-        Whoever ran it before and had no time to say that it ended is handed over.
+        Yields the previous supervisor if it was killed and could not remove `running.json`.
         """
         with self._take_lock():
             before = self._read_running()
@@ -193,15 +198,15 @@ class Layout:
                 self._running.unlink(missing_ok=True)
 
     def _take_lock(self) -> IO[bytes]:
-        """Return the lock's file, locked."""
-        until = time.monotonic() + _PROBE_SECONDS
+        """Return the locked lock file."""
+        deadline = time.monotonic() + _PROBE_SECONDS
         while True:
-            late = time.monotonic() > until
+            late = time.monotonic() > deadline
             try:
                 self._make()
                 file = self._lock.open("r+b")
             except OSError as error:
-                # Another process that wipes the cluster can remove a directory between any two steps.
+                # Another process that wipes the cluster may remove the directory between any two steps.
                 if late or not isinstance(error, FileNotFoundError):
                     raise self._unusable(error) from error
             else:
@@ -211,12 +216,12 @@ class Layout:
                 file.close()
                 if late:
                     running = self._read_running()
-                    who = f", as process {running.pid}" if running is not None else ""
-                    raise InvalidInputError(f"the cluster in {self.root} runs already{who}")
+                    who = f" as process {running.pid}" if running is not None else ""
+                    raise InvalidInputError(f"the cluster in {self.root} is already running{who}")
             time.sleep(0.02)
 
     def is_held(self) -> bool:
-        """Whether somebody runs the cluster, or is about to."""
+        """Whether a process holds the lock: the cluster is running, starting or stopping."""
         try:
             with self._lock.open("rb") as file:
                 return not _locked(file.fileno(), fcntl.LOCK_SH)
@@ -224,11 +229,11 @@ class Layout:
             return False
 
     def running(self) -> Running | None:
-        """The cluster, where it runs and can be reached."""
+        """Return the running cluster, or None."""
         return self._read_running() if self.is_held() else None
 
-    def say_running(self, running: Running) -> None:
-        """Let others find the cluster."""
+    def publish_running(self, running: Running) -> None:
+        """Write `running.json`."""
         _replace(self._running, msgspec.json.encode(running))
 
     def _read_running(self) -> Running | None:
@@ -240,25 +245,25 @@ class Layout:
     # Ports
 
     def ports(self) -> Ports:
-        """The ports given so far; none where nobody can tell any more."""
+        """Return the ports of the cluster; empty if their file is missing or unreadable."""
         try:
             return msgspec.json.decode(self._ports.read_bytes(), type=Ports)
         except (OSError, msgspec.MsgspecError):
             return Ports()
 
-    def keep_ports(self, ports: Ports) -> None:
-        """Remember them."""
+    def save_ports(self, ports: Ports) -> None:
+        """Write the ports to their file."""
         _replace(self._ports, msgspec.json.encode(ports))
 
 
 def _socket_directory(root: Path) -> Path:
-    """A short path of its own for each cluster of each user."""
+    """Return a short path that is unique for the user and the cluster."""
     name = f"evenkeel-{os.getuid()}-{hashlib.blake2b(os.fsencode(root), digest_size=6).hexdigest()}"
-    for base in (tempfile.gettempdir(), "/tmp"):  # noqa: S108 - made for its owner alone, and checked to be
+    for base in (tempfile.gettempdir(), "/tmp"):  # noqa: S108 - `make_sockets` checks owner and mode
         path = Path(base) / name
         if len(os.fsencode(path)) + 1 + _LONGEST_STORE <= _LONGEST_SOCKET:
             return path
-    raise InvalidInputError(f"{tempfile.gettempdir()} is too long a path for sockets; set TMPDIR to a shorter one")
+    raise InvalidInputError(f"the path {tempfile.gettempdir()} is too long for sockets; set TMPDIR to a shorter one")
 
 
 def _locked(file: int, how: int) -> bool:
@@ -270,7 +275,7 @@ def _locked(file: int, how: int) -> bool:
 
 
 def _is(file: IO[bytes], path: Path) -> bool:
-    """Whether an open file is the one that the path names."""
+    """Whether an open file is still the file at the path."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:

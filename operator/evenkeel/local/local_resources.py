@@ -1,7 +1,6 @@
-"""Resources as keys in etcd, with what an API server would do: uids, generations, refusals, statuses, finalizers.
+"""Resources as keys in etcd, with the semantics of an API server: uids, generations, validation, statuses, finalizers.
 
-`/evenkeel.resources/<Kind>/<namespace>/<name>` holds the object as JSON. What is written was validated; what a user may
-not change is refused by the same rules as everywhere. There is one namespace.
+The key `/evenkeel.resources/<Kind>/<namespace>/<name>` holds the object as JSON. There is one namespace.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ log = logging.getLogger(__name__)
 
 ROOT: Final = "/evenkeel.resources/"
 NAMESPACE: Final = "default"
-_SLOW_TO_GO: Final = (Table, StoreCluster)
-"""Kinds that stay, marked, until what they stand for is gone."""
+_FINALIZED: Final = (Table, StoreCluster)
+"""Kinds that stay, marked as deleted, until they are finalized."""
 R = TypeVar("R", bound=Resource)
 
 
 class Applied(enum.StrEnum):
-    """What applying a resource came to, in kubectl's words."""
+    """The result of applying a resource, in kubectl's words."""
 
     CREATED = "created"
     CONFIGURED = "configured"
@@ -57,60 +56,60 @@ class LocalResources:
     # Reading
 
     async def get(self, kind: type[R], name: str) -> R | None:
-        """One resource, or None."""
+        """Return a resource, or None where there is none of that name."""
         kv = await self._metastore.get(_key(kind, name))
         return None if kv is None else _read(kind, kv)
 
     async def need(self, kind: type[R], name: str) -> R:
-        """One resource; InvalidInputError, with what there is, where there is none of that name."""
+        """Return a resource; raise InvalidInputError, which lists the existing ones, where there is none."""
         found = await self.get(kind, name)
         if found is None:
-            there = ", ".join(resource.metadata.name for resource in await self.all_of(kind)) or "none"
-            raise InvalidInputError(f"{kind.__name__}: got {name!r}; allowed: one that there is ({there})")
+            existing = ", ".join(resource.metadata.name for resource in await self.all_of(kind)) or "there are none"
+            raise InvalidInputError(f"{kind.__name__}: got {name!r}; allowed: one that exists ({existing})")
         return found
 
     async def all_of(self, kind: type[R], *, prefix: str = "") -> list[R]:
-        """All resources of a kind whose names begin so; what cannot be read is logged, and holds up no other."""
+        """Return the resources of a kind whose names start with `prefix`; log and skip unreadable ones."""
         found = await self._metastore.range(_key(kind, prefix))
         return [resource for kv in found.kvs if (resource := _try_to_read(kind, kv)) is not None]
 
     async def tables(self, store_cluster: str) -> list[Table]:
-        """The tables of a StoreCluster."""
+        """Return the tables of a StoreCluster."""
         return [table for table in await self.all_of(Table) if table.spec.store_cluster == store_cluster]
 
     async def assignments(self, table: str) -> list[PartitionAssignment]:
-        """The PartitionAssignments of a table, in order; they are named after it."""
+        """Return the PartitionAssignments of a table, in order."""
         found = await self.all_of(PartitionAssignment, prefix=f"{table}-")
         return sorted((one for one in found if one.spec.table == table), key=lambda one: one.spec.from_)
 
     async def plans(self, table: str) -> list[RebalancePlan]:
-        """The RebalancePlans of a table."""
+        """Return the RebalancePlans of a table."""
         return [found for found in await self.all_of(RebalancePlan) if found.spec.table == table]
 
     async def changes(self) -> AsyncIterator[str | None]:
-        """Tables of which something changed, by name, or None for everything, as at the beginning.
+        """Yield the names of tables whose resources changed, and None, first and whenever all may have changed.
 
-        Statuses are no change.
+        A new status is not a change.
         """
         snapshot = await self._metastore.range(ROOT)
-        seen = {kv.key: _seen(kv) for kv in snapshot.kvs}
+        seen = {kv.key: _triggers(kv) for kv in snapshot.kvs}
         yield None
         async for batch in self._metastore.watch(ROOT, after=snapshot):
-            news: dict[str | None, None] = {}
+            changed: dict[str | None, None] = {}
             for event in batch.events:
                 before = seen.pop(event.key, None)
-                now = None if event.kv is None else _seen(event.kv)
+                now = None if event.kv is None else _triggers(event.kv)
                 if now is not None:
                     seen[event.key] = now
                 if before != now:
-                    news[_table_of(event.key, now or before)] = None
-            for name in news:
+                    changed[_table_of(event.key, now or before)] = None
+            for name in changed:
                 yield name
 
     # Writing
 
     async def apply(self, resource: Resource) -> Applied:
-        """Make the resource what was written; InvalidInputError where that is not allowed."""
+        """Create or update a resource; raise InvalidInputError where that is not allowed."""
         await self._check(resource)
         key = _key(type(resource), resource.metadata.name)
         while True:
@@ -126,7 +125,7 @@ class LocalResources:
                 return Applied.CONFIGURED
 
     async def change(self, kind: type[R], name: str, edit: Callable[[dict[str, Any]], None]) -> R:
-        """Edit a resource's document; InvalidInputError where there is none, or the change is not allowed."""
+        """Edit the document of a resource; raise InvalidInputError where it is missing or the edit is not allowed."""
         key = _key(kind, name)
         while True:
             kv = await self._metastore.get(key)
@@ -144,19 +143,19 @@ class LocalResources:
                 return after
 
     async def delete(self, kind: type[R], name: str) -> None:
-        """Begin to delete; tables and StoreClusters stay until nothing of them is left."""
+        """Delete a resource; a Table or a StoreCluster is marked as deleted until it is finalized."""
         await self.need(kind, name)
         if kind is StoreCluster and (tables := await self.tables(name)):
             named = ", ".join(table.metadata.name for table in tables[:5])
-            raise InvalidInputError(f"StoreCluster {name} holds tables ({named}): delete these first")
+            raise InvalidInputError(f"StoreCluster {name} has tables ({named}): delete them first")
         if kind is StoreCluster and (kept := await self._kept(name)):
             named = ", ".join(kept[:5])
             raise InvalidInputError(
-                f"StoreCluster {name} holds data of deleted tables ({named}): undelete or purge these first"
+                f"StoreCluster {name} keeps data of deleted tables ({named}): undelete or purge them first"
             )
         key = _key(kind, name)
         while (kv := await self._metastore.get(key)) is not None:
-            if kind not in _SLOW_TO_GO:
+            if kind not in _FINALIZED:
                 if (await self._metastore.txn(Txn((unchanged(key, kv),), (Delete(key),)))).succeeded:
                     return
                 continue
@@ -170,7 +169,7 @@ class LocalResources:
         return [kept.key for kept in found]
 
     async def set_status(self, resource: Resource, status: Status) -> None:
-        """Write a status; nothing happens where the resource is gone."""
+        """Write a status; does nothing if the resource is gone."""
         key = _key(type(resource), resource.metadata.name)
         written = status.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
         while True:
@@ -185,7 +184,7 @@ class LocalResources:
                 return
 
     async def remove(self, resource: Resource) -> None:
-        """Delete a resource at once."""
+        """Remove a resource at once."""
         await self._metastore.txn(Txn(success=(Delete(_key(type(resource), resource.metadata.name)),)))
 
     async def _put(self, key: str, before: KeyValue | None, document: dict[str, Any]) -> bool:
@@ -193,21 +192,21 @@ class LocalResources:
         return (await self._metastore.txn(Txn((unchanged(key, before),), (put,)))).succeeded
 
     async def _check(self, resource: Resource) -> None:
-        """What only somebody who knows the other resources can refuse."""
+        """Check what depends on the local cluster or on other resources."""
         source, namespace = f"{resource.kind} {resource.metadata.name}", resource.metadata.namespace
         if namespace != NAMESPACE:
             raise InvalidInputError(
-                f"{source}: metadata.namespace: got {namespace!r}; allowed: {NAMESPACE}, the only one of a local "
-                "cluster; leave it out"
+                f"{source}: metadata.namespace: got {namespace!r}; allowed: {NAMESPACE}, the only namespace of a local "
+                "cluster; remove the field"
             )
         if not isinstance(resource, Table):
             return
         wanted = resource.spec.store_cluster
         cluster = await self.get(StoreCluster, wanted)
         if cluster is None or cluster.metadata.deletion_timestamp:
-            known = ", ".join(found.metadata.name for found in await self.all_of(StoreCluster)) or "none"
+            known = ", ".join(found.metadata.name for found in await self.all_of(StoreCluster)) or "there are none"
             raise InvalidInputError(
-                f"{source}: spec.storeCluster: got {wanted!r}; allowed: a StoreCluster that there is ({known})"
+                f"{source}: spec.storeCluster: got {wanted!r}; allowed: a StoreCluster that exists ({known})"
             )
 
 
@@ -219,32 +218,32 @@ class ClusterResources:
         self._name = name
 
     def changes(self) -> AsyncIterator[str | None]:
-        """What to look at again."""
+        """Yield what to reconcile: the name of a table, or None for everything."""
         return self._all.changes()
 
     async def store_cluster(self) -> StoreCluster | None:
-        """The StoreCluster itself."""
+        """Return the StoreCluster, or None."""
         return await self._all.get(StoreCluster, self._name)
 
     async def tables(self) -> Sequence[Table]:
-        """Its tables."""
+        """Return the tables of the StoreCluster."""
         return await self._all.tables(self._name)
 
     async def table(self, name: str) -> Table | None:
-        """One of its tables."""
+        """Return a table of the StoreCluster, or None."""
         found = await self._all.get(Table, name)
         return found if found is not None and found.spec.store_cluster == self._name else None
 
     async def table_exists(self, table: str) -> bool:
-        """Whether there is a table of that name, whoever has it."""
+        """Whether a table of that name exists in any StoreCluster."""
         return await self._all.get(Table, table) is not None
 
     async def assignments(self, table: str) -> Sequence[PartitionAssignment]:
-        """The PartitionAssignments of a table."""
+        """Return the PartitionAssignments of a table."""
         return await self._all.assignments(table)
 
     async def plans(self, table: str) -> Sequence[RebalancePlan]:
-        """The RebalancePlans of a table."""
+        """Return the RebalancePlans of a table."""
         return await self._all.plans(table)
 
     async def set_status(self, resource: Resource, status: Status) -> None:
@@ -252,21 +251,21 @@ class ClusterResources:
         await self._all.set_status(resource, status)
 
     async def ensure(self, resource: PartitionAssignment | RebalancePlan) -> None:
-        """Make a resource where it is not there."""
+        """Create a resource if it does not exist."""
         if await self._all.get(type(resource), resource.metadata.name) is None:
             await self._all.apply(resource)
 
     async def remove(self, plan: RebalancePlan) -> None:
-        """Take away an object of a plan."""
+        """Remove a RebalancePlan."""
         await self._all.remove(plan)
 
     async def create(self, table: Table) -> None:
-        """Make a Table again that was deleted."""
+        """Create a Table that is undeleted, if it does not exist."""
         if await self._all.get(Table, table.metadata.name) is None:
             await self._all.apply(table)
 
     async def remove_from_annotation(self, annotation: str, entry: str) -> None:
-        """Take an entry off an annotation of the StoreCluster."""
+        """Remove an entry from an annotation of the StoreCluster."""
 
         def edit(document: dict[str, Any]) -> None:
             annotations = document["metadata"].get("annotations", {})
@@ -277,15 +276,15 @@ class ClusterResources:
         await self._all.change(StoreCluster, self._name, edit)
 
     async def finalize(self, table: Table) -> None:
-        """Nothing is left of a table: let its resources go."""
+        """Remove a Table whose data is gone, with its PartitionAssignments and RebalancePlans."""
         name = table.metadata.name
         owned: list[Resource] = [*await self.assignments(name), *await self.plans(name), table]
         for resource in owned:
             await self._all.remove(resource)
 
 
-class _Seen(NamedTuple):
-    """What a change of a resource is judged by."""
+class _Triggers(NamedTuple):
+    """The parts of a resource whose change triggers a reconciliation."""
 
     spec: Any
     deletion: str | None
@@ -300,7 +299,7 @@ def _read(kind: type[R], kv: KeyValue) -> R:
     try:
         document = msgspec.json.decode(kv.value)
     except ValueError as error:
-        raise InvalidInputError(f"etcd key {kv.key!r} holds no JSON ({error}); delete it") from None
+        raise InvalidInputError(f"etcd key {kv.key!r} is not valid JSON ({error}); delete the key") from None
     found = parse(document, kv.key)
     assert isinstance(found, kind)
     return found
@@ -310,21 +309,21 @@ def _try_to_read(kind: type[R], kv: KeyValue) -> R | None:
     try:
         return _read(kind, kv)
     except InvalidInputError as error:
-        log.warning("a resource is passed over: %s", error)
+        log.warning("skipping an unreadable resource: %s", error)
         return None
 
 
-def _seen(kv: KeyValue) -> _Seen | None:
+def _triggers(kv: KeyValue) -> _Triggers | None:
     try:
         document = msgspec.json.decode(kv.value)
         metadata = document["metadata"]
-        return _Seen(document.get("spec"), metadata.get("deletionTimestamp"), metadata.get("annotations"))
+        return _Triggers(document.get("spec"), metadata.get("deletionTimestamp"), metadata.get("annotations"))
     except (ValueError, LookupError, TypeError, AttributeError):
         return None
 
 
-def _table_of(key: str, seen: _Seen | None) -> str | None:
-    """The table that a resource is or belongs to; None where it may concern all."""
+def _table_of(key: str, seen: _Triggers | None) -> str | None:
+    """Return the table that a resource is or belongs to; None if it may concern all tables."""
     kind, _, name = key.removeprefix(ROOT).split("/", 2)
     if kind == "Table":
         return name
@@ -347,9 +346,9 @@ def _created(resource: Resource) -> dict[str, Any]:
 
 
 def _updated(before: Resource, after: Resource, document: dict[str, Any]) -> dict[str, Any] | None:
-    """The stored document with what the user wrote in it; None where that changes nothing."""
+    """Return the stored document with the user's changes; None if nothing changes."""
     if before.metadata.deletion_timestamp:
-        raise InvalidInputError(f"{before.kind} {before.metadata.name} is being deleted: wait until it is gone")
+        raise InvalidInputError(f"{before.kind} {before.metadata.name} is being deleted; wait until it is gone")
     validate_update(before, after)
     wanted = after.document()
     metadata = document["metadata"]

@@ -1,6 +1,6 @@
-"""Runs a local cluster: `python -m evenkeel.local.main DIRECTORY [PID]`, as `evenkeel local up` does in the background.
+"""Entry point of the supervisor: `python -m evenkeel.local.main DIRECTORY [PID]`, run by `evenkeel local up`.
 
-With the id of a process it ends when that one has ended.
+With a process id, the cluster stops when that process ends.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["main"]
 
 
 def main() -> int:
-    """Run until told to stop."""
+    """Run the cluster until SIGTERM or SIGINT; return the exit code."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     directory, *until = sys.argv[1:]
     try:

@@ -1,4 +1,4 @@
-"""The stores of a local cluster: for each a raft sidecar and a table store, as processes."""
+"""The two processes of a store: the raft sidecar and the table engine."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _LEAST_MEMORY: Final = 256 << 20
 
 
 def engine_flags(cluster: StoreCluster) -> tuple[str, ...]:
-    """Return the flags of a store's process that follow from the StoreCluster: it is restarted when they change."""
+    """Return the flags of the table engine that depend on the StoreCluster; a change of them restarts the store."""
     return ("--heal", "no") if cluster.spec.healing == "Manual" else ()
 
 
 class StorePair:
-    """One store's processes, and its data."""
+    """The processes and the data of a store."""
 
     def __init__(self, name: str, cluster: StoreCluster, layout: Layout, ports: StorePorts, etcd: str) -> None:
         self.name = name
@@ -57,7 +57,7 @@ class StorePair:
         )
 
     def infos(self) -> dict[str, ProcessInfo]:
-        """How its processes are."""
+        """Return the state of both processes by name."""
         return {child.name: child.info for child in (self.sidecar, self.engine)}
 
     async def start(self) -> None:
@@ -67,24 +67,24 @@ class StorePair:
         await self.engine.start()
 
     async def stop(self) -> None:
-        """End both; the store first, so that it can hand over through its sidecar."""
+        """Stop both processes; the engine first, so that it can hand over leadership through its sidecar."""
         await self.engine.stop()
         await self.sidecar.stop()
 
     async def kill(self) -> None:
-        """Kill both at once, as a power cut would: a sidecar that outlives its store hands leadership over."""
+        """Kill both processes at once, so that the sidecar cannot hand over leadership first."""
         pair = (self.sidecar, self.engine)
         for child in pair:
             child.send(signal.SIGKILL)
         await asyncio.gather(*(child.stop(signal.SIGKILL) for child in pair))
 
     def wipe(self) -> None:
-        """Remove the data of a store that is gone for good."""
+        """Remove the data of a removed store."""
         shutil.rmtree(self._data, ignore_errors=True)
 
 
 def _memory(cluster: StoreCluster) -> int:
-    """Bytes for the database: its share of half the machine, or less where the StoreCluster says less."""
+    """Return the memory of the database: its share of half the machine, or the limit of the StoreCluster if lower."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     share = max(_LEAST_MEMORY, machine // 2 // cluster.spec.stores)
     limit = cluster.spec.resources.store.limits.get("memory")

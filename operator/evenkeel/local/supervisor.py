@@ -1,9 +1,9 @@
-"""Runs a local cluster: etcd, for each StoreCluster its stores as pairs of processes, and a controller.
+"""The supervisor of a local cluster: runs etcd, the stores of all StoreClusters, and a controller for each.
 
-Level-based like everything: it looks at what StoreClusters ask for, whenever they change and every second, and brings
-processes to that. Stores that are no longer asked for are emptied by the controller first, and stopped when they hold
-nothing. A process that dies is started again, unless somebody said that it should be down (`evenkeel local kill`).
-Where a StoreCluster asks its processes for something else, its stores are started anew, one after the other.
+It is level-based: it reconciles the processes with the StoreClusters whenever they change and every second. The
+controller drains stores that are no longer desired; the supervisor stops them when they are empty. A process that exits
+is restarted, unless its store is marked as down (`evenkeel local kill`). When the flags of the stores change, they are
+restarted one by one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Final
 
 from evenkeel.controller.controller import Controller
 from evenkeel.errors import EvenkeelError, FencedError, NoSpaceError, UnreachableError
-from evenkeel.local.child_processes import outlive
+from evenkeel.local.child_processes import await_orphans
 from evenkeel.local.cluster_directory import Layout, ProcessInfo, Running, StorePorts
 from evenkeel.local.local_resources import NAMESPACE, ClusterResources, LocalResources
 from evenkeel.local.store_processes import LOOPBACK, StorePair, engine_flags
@@ -37,13 +37,13 @@ from evenkeel.rebalancers.rebalancer_process import FOLDERS
 from evenkeel.reconcile.known_stores import read_stores
 from evenkeel.reconcile.store_states import leaving
 
-__all__ = ["DOWN_ANNOTATION", "Supervisor", "asked_to_be_down", "serve"]
+__all__ = ["DOWN_ANNOTATION", "Supervisor", "serve", "stores_kept_down"]
 
 log = logging.getLogger(__name__)
 
 DOWN_ANNOTATION: Final = "evenkeel.dev/down"
-"""On a StoreCluster: names of stores whose processes are to be down, separated by commas (`evenkeel local kill`)."""
-_LOOK_SECONDS: Final = 1.0
+"""Annotation of a StoreCluster: comma-separated names of stores that stay down (`evenkeel local kill`)."""
+_RESYNC_SECONDS: Final = 1.0
 _RELIEF_SECONDS: Final = 5.0
 _ETCD_ARGUMENTS: Final = (
     "--auto-compaction-mode=periodic",
@@ -52,113 +52,111 @@ _ETCD_ARGUMENTS: Final = (
 )
 
 
-def asked_to_be_down(cluster: StoreCluster) -> frozenset[str]:
-    """Stores that somebody has killed."""
+def stores_kept_down(cluster: StoreCluster) -> frozenset[str]:
+    """Return the stores that are marked as down."""
     return frozenset(filter(None, cluster.metadata.annotations.get(DOWN_ANNOTATION, "").split(",")))
 
 
 class Supervisor:
-    """Everything of one local cluster, in one event loop; `run` until cancelled."""
+    """Runs one local cluster in one event loop."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._ports = layout.ports()
         self._stores: dict[str, StorePair] = {}
         self._controllers: dict[str, asyncio.Task[None]] = {}
-        self._news = asyncio.Event()
-        self._said: Running | None = None
+        self._changed = asyncio.Event()
+        self._published: Running | None = None
 
     async def run(self) -> None:
-        """Bring everything up, and keep it so."""
+        """Run the cluster until cancelled."""
         etcd = self._etcd()
         async with etcd, EtcdMetastore(EtcdSettings(endpoints=(etcd.endpoint,))) as metastore:
             try:
                 async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(_keep_etcd(etcd))
+                    tasks.create_task(_restart_etcd(etcd))
                     tasks.create_task(_relieve_etcd(etcd))
-                    tasks.create_task(self._listen(LocalResources(metastore)))
-                    tasks.create_task(self._keep(metastore, etcd))
+                    tasks.create_task(self._watch(LocalResources(metastore)))
+                    tasks.create_task(self._reconcile_forever(metastore, etcd))
             finally:
-                await self._stop_everything()
+                await self._stop_all()
 
     def _etcd(self) -> EtcdServer:
         known = self._ports.etcd
         ports = known if known is not None and all(map(_free, known)) else (free_port(), free_port())
         self._ports.etcd = ports
-        self._layout.keep_ports(self._ports)
+        self._layout.save_ports(self._ports)
         return EtcdServer(self._layout.etcd, binary=find_etcd(), ports=ports, extra_args=_ETCD_ARGUMENTS)
 
-    async def _listen(self, resources: LocalResources) -> None:
+    async def _watch(self, resources: LocalResources) -> None:
         while True:
             with contextlib.suppress(UnreachableError):
                 async for _ in resources.changes():
-                    self._news.set()
-            await asyncio.sleep(_LOOK_SECONDS)
+                    self._changed.set()
+            await asyncio.sleep(_RESYNC_SECONDS)
 
-    async def _keep(self, metastore: Metastore, etcd: EtcdServer) -> None:
+    async def _reconcile_forever(self, metastore: Metastore, etcd: EtcdServer) -> None:
         while True:
-            self._news.clear()
+            self._changed.clear()
             try:
-                await self._look(metastore, etcd.endpoint)
-                self._say(etcd)
+                await self._reconcile(metastore, etcd.endpoint)
+                self._publish(etcd)
             except (UnreachableError, OSError) as error:
-                log.warning("processes stay as they are for now: %s", error)
+                log.warning("reconciling the processes failed; retrying in %g s: %s", _RESYNC_SECONDS, error)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_SECONDS):
-                    await self._news.wait()
+                async with asyncio.timeout(_RESYNC_SECONDS):
+                    await self._changed.wait()
 
-    def _say(self, etcd: EtcdServer) -> None:
+    def _publish(self, etcd: EtcdServer) -> None:
         processes = {name: info for pair in self._stores.values() for name, info in pair.infos().items()}
         processes["etcd"] = ProcessInfo(etcd.pid, 0)
         running = Running(pid=os.getpid(), etcd=etcd.endpoint, processes=processes)
-        if running != self._said:
-            self._layout.say_running(running)
-            self._said = running
+        if running != self._published:
+            self._layout.publish_running(running)
+            self._published = running
 
-    # One look
-
-    async def _look(self, metastore: Metastore, etcd: str) -> None:
+    async def _reconcile(self, metastore: Metastore, etcd: str) -> None:
         resources = LocalResources(metastore)
         for cluster in await resources.all_of(StoreCluster):
             if cluster.metadata.deletion_timestamp:
-                await self._dissolve(cluster, resources, metastore)
+                await self._delete_cluster(cluster, resources, metastore)
                 continue
-            await self._bring_down(cluster)
-            await self._retire(cluster, metastore)
-            await self._bring_up(cluster, etcd)
-            await self._renew(cluster, etcd, metastore)
-            self._keep_controller(cluster, resources, metastore)
+            await self._kill_stores(cluster)
+            await self._remove_drained_stores(cluster, metastore)
+            await self._start_stores(cluster, etcd)
+            await self._restart_outdated_store(cluster, etcd, metastore)
+            self._ensure_controller(cluster, resources, metastore)
 
-    async def _bring_up(self, cluster: StoreCluster, etcd: str) -> None:
-        wanted = {f"{cluster.metadata.name}-{number}" for number in range(cluster.spec.stores)}
-        missing = sorted(wanted - asked_to_be_down(cluster) - self._stores.keys())
+    async def _start_stores(self, cluster: StoreCluster, etcd: str) -> None:
+        desired = {f"{cluster.metadata.name}-{number}" for number in range(cluster.spec.stores)}
+        missing = sorted(desired - stores_kept_down(cluster) - self._stores.keys())
         for name in missing:
             self._stores[name] = StorePair(name, cluster, self._layout, self._ports_of(name), etcd)
         await asyncio.gather(*(self._stores[name].start() for name in missing))
 
-    async def _renew(self, cluster: StoreCluster, etcd: str, metastore: Metastore) -> None:
-        """Start one store anew whose processes were told something else, while all others are there."""
+    async def _restart_outdated_store(self, cluster: StoreCluster, etcd: str, metastore: Metastore) -> None:
+        """Restart one store whose flags have changed, if all others are registered."""
         outdated = [name for name in self._of(cluster) if self._stores[name].flags != engine_flags(cluster)]
         if not outdated:
             return
         keys = _keys(cluster)
-        there = read_stores((await metastore.range(keys.all_stores())).kvs, keys).registered
-        name = min(outdated, key=lambda name: (name in there, name))
-        if self._of(cluster) - there.keys() - {name}:
+        registered = read_stores((await metastore.range(keys.all_stores())).kvs, keys).registered
+        name = min(outdated, key=lambda name: (name in registered, name))
+        if self._of(cluster) - registered.keys() - {name}:
             return
-        log.info("store %s is started anew, for its StoreCluster has changed", name)
+        log.info("restarting store %s because its StoreCluster has changed", name)
         await self._stores[name].stop()
         self._stores[name] = StorePair(name, cluster, self._layout, self._ports_of(name), etcd)
         await self._stores[name].start()
 
-    async def _bring_down(self, cluster: StoreCluster) -> None:
-        down = sorted(self._of(cluster) & asked_to_be_down(cluster))
+    async def _kill_stores(self, cluster: StoreCluster) -> None:
+        down = sorted(self._of(cluster) & stores_kept_down(cluster))
         await asyncio.gather(*(self._stores[name].kill() for name in down))
         for name in down:
             del self._stores[name]
 
-    async def _retire(self, cluster: StoreCluster, metastore: Metastore) -> None:
-        """Stop stores that are to go and hold nothing; then nothing of them is left."""
+    async def _remove_drained_stores(self, cluster: StoreCluster, metastore: Metastore) -> None:
+        """Stop and remove stores that are no longer desired and hold no replica."""
         going = leaving(cluster, self._of(cluster))
         if not going:
             return
@@ -168,30 +166,30 @@ class Supervisor:
         for name in sorted(going):
             named = any(encode(name) in kv.value for kv in found.kvs)
             if not named and name in decided and decided[name].draining:
-                log.info("store %s holds nothing any more and is stopped", name)
-                await self._end((name,))
+                log.info("store %s is drained; stopping it", name)
+                await self._remove_stores((name,))
 
-    async def _dissolve(self, cluster: StoreCluster, resources: LocalResources, metastore: Metastore) -> None:
-        """Take away a StoreCluster that holds no tables."""
+    async def _delete_cluster(self, cluster: StoreCluster, resources: LocalResources, metastore: Metastore) -> None:
+        """Finalize the deletion of a StoreCluster, which has no tables."""
         name = cluster.metadata.name
         if (controller := self._controllers.pop(name, None)) is not None:
             controller.cancel()
             await asyncio.gather(controller, return_exceptions=True)
-        await self._end(self._of(cluster))
+        await self._remove_stores(self._of(cluster))
         await metastore.txn(Txn(success=(Delete(_keys(cluster).root, prefix=True),)))
         await resources.remove(cluster)
-        log.info("StoreCluster %s is gone", name)
+        log.info("StoreCluster %s is deleted", name)
 
-    async def _end(self, names: Iterable[str]) -> None:
-        """Stop stores for good, their data included."""
+    async def _remove_stores(self, names: Iterable[str]) -> None:
+        """Stop stores and remove their data."""
         pairs = [self._stores.pop(name) for name in sorted(names)]
         await asyncio.gather(*(pair.stop() for pair in pairs))
         for pair in pairs:
             pair.wipe()
             self._ports.stores.pop(pair.name, None)
-        self._layout.keep_ports(self._ports)
+        self._layout.save_ports(self._ports)
 
-    def _keep_controller(self, cluster: StoreCluster, resources: LocalResources, metastore: Metastore) -> None:
+    def _ensure_controller(self, cluster: StoreCluster, resources: LocalResources, metastore: Metastore) -> None:
         name = cluster.metadata.name
         running = self._controllers.get(name)
         if running is not None:
@@ -199,7 +197,7 @@ class Supervisor:
                 return
             if not isinstance(running.exception(), FencedError):
                 running.result()
-            log.warning("the controller of StoreCluster %s begins anew: %s", name, running.exception())
+            log.warning("restarting the controller of StoreCluster %s: %s", name, running.exception())
         controller = Controller(
             metastore,
             keys=_keys(cluster),
@@ -209,31 +207,31 @@ class Supervisor:
         self._controllers[name] = asyncio.create_task(controller.run())
 
     def _of(self, cluster: StoreCluster) -> set[str]:
-        """The cluster's stores that run."""
+        """Return the running stores of a StoreCluster."""
         return {name for name in self._stores if name.rpartition("-")[0] == cluster.metadata.name}
 
     def _ports_of(self, name: str) -> StorePorts:
-        """The ports a store had before, unless somebody else has taken one."""
+        """Return the previous ports of a store, or new ones if another process uses one of them."""
         known = self._ports.stores.get(name)
         if known is None or not all(map(_free, (known.peers, known.http, known.flight, known.store_http))):
             known = StorePorts(free_port(), free_port(), free_port(), free_port())
             self._ports.stores[name] = known
-            self._layout.keep_ports(self._ports)
+            self._layout.save_ports(self._ports)
         return known
 
-    async def _stop_everything(self) -> None:
+    async def _stop_all(self) -> None:
         for controller in self._controllers.values():
             controller.cancel()
         await asyncio.gather(*self._controllers.values(), return_exceptions=True)
         await asyncio.gather(*(store.stop() for store in self._stores.values()))
 
 
-async def _keep_etcd(etcd: EtcdServer) -> None:
-    """Start etcd again where it has ended."""
+async def _restart_etcd(etcd: EtcdServer) -> None:
+    """Restart etcd whenever it exits."""
     while True:
-        await asyncio.sleep(_LOOK_SECONDS)
+        await asyncio.sleep(_RESYNC_SECONDS)
         if etcd.pid is None:
-            log.warning("etcd has ended and is started again")
+            log.warning("etcd exited; restarting it")
             try:
                 await etcd.start()
             except EvenkeelError as error:
@@ -241,7 +239,7 @@ async def _keep_etcd(etcd: EtcdServer) -> None:
 
 
 async def _relieve_etcd(etcd: EtcdServer) -> None:
-    """Where etcd has used up its quota, free space: nobody else would, and every change would wait for it."""
+    """Free space in etcd when it exceeds its quota, because it refuses all writes until then."""
     pace = ReliefPace()
     while True:
         await asyncio.sleep(_RELIEF_SECONDS)
@@ -255,7 +253,7 @@ async def _relieve_etcd(etcd: EtcdServer) -> None:
             log.warning("etcd still refuses writes: %s", error)
         except EvenkeelError as error:
             raised = False
-            log.warning("whether etcd has space cannot be told: %s", error)
+            log.warning("cannot check the space of etcd: %s", error)
         if raised:
             pace.attempted()
 
@@ -281,11 +279,11 @@ async def serve(directory: Path, *, until: int | None = None) -> None:
     with layout.held() as before:
         layout.make_sockets()
         os.environ[FOLDERS] = str(layout.rebalancers)
-        asked = _asked(until)
+        stop_requested = _stop_event(until)
         if before is not None:
-            await outlive(before, layout.root)
+            await await_orphans(before, layout.root)
         running = asyncio.create_task(Supervisor(layout).run())
-        stop = asyncio.create_task(asked.wait())
+        stop = asyncio.create_task(stop_requested.wait())
         try:
             await asyncio.wait((running, stop), return_when=asyncio.FIRST_COMPLETED)
             if running.done():
@@ -297,14 +295,14 @@ async def serve(directory: Path, *, until: int | None = None) -> None:
                 await running
 
 
-def _asked(until: int | None) -> asyncio.Event:
-    """What is set when the cluster is to stop."""
-    loop, asked = asyncio.get_running_loop(), asyncio.Event()
+def _stop_event(until: int | None) -> asyncio.Event:
+    """Return an event that is set when the cluster is to stop."""
+    loop, requested = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, asked.set)
+        loop.add_signal_handler(number, requested.set)
     if until is not None:
         try:
-            loop.add_reader(os.pidfd_open(until), asked.set)
+            loop.add_reader(os.pidfd_open(until), requested.set)
         except ProcessLookupError:
-            asked.set()
-    return asked
+            requested.set()
+    return requested

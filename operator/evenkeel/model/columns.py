@@ -1,8 +1,8 @@
-"""Column types and the rules of a table's schema.
+"""Column types, and the rules of a table's schema.
 
-A type is a name that maps onto Arrow, in which rows travel, and DuckDB, in which they rest. The set is small on
+A type maps to one type of Arrow, the format of requests, and one of DuckDB, the format on disk. The set is small on
 purpose: each type round-trips exactly through both and through Spark. A `timestamp` is an instant (UTC, microseconds),
-as Spark reads it; floating point numbers can be columns but not keys, because NaN equals nothing and 0.0 equals -0.0.
+as in Spark. Floating point columns cannot be keys, because NaN equals nothing and 0.0 equals -0.0.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _INTEGERS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 
 
 class ColumnType(msgspec.Struct, frozen=True):
-    """One column type with its names in Arrow and in DuckDB."""
+    """A column type with its names in Arrow and DuckDB."""
 
     name: str
     arrow: str
     duckdb: str
     key: bool = True
-    """Whether a primary key or a partition key may use it."""
+    """Whether it may be part of a key."""
 
 
 _SIMPLE = {
@@ -57,7 +57,7 @@ TYPES_ALLOWED = f"one of {', '.join(_SIMPLE)}, or decimal(p,s) with s <= p <= 38
 
 
 def column_type(name: str) -> ColumnType:
-    """Look a type up by the name a user writes; ValueError if there is none."""
+    """Return the type of a name; raise ValueError for an unknown name."""
     if name in _SIMPLE:
         return _SIMPLE[name]
     match = re.fullmatch(DECIMAL, name)
@@ -90,21 +90,21 @@ KeyColumns = Annotated[tuple[ColumnName, ...], Field(max_length=16)]
 
 
 class Column(Model):
-    """One column."""
+    """A column of a table."""
 
     name: ColumnName
-    """Its name, once per table."""
+    """Name, unique within the table."""
     type: TypeName
-    """What values it holds."""
+    """Type of the values."""
     nullable: bool = True
-    """Whether a row may leave it empty."""
+    """Whether the value may be null."""
     default: Annotated[
         JsonValue,
         Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True, ALLOWED: "a value of the type"}),
     ] = None
-    """Value of rows that do not name the column: also of all rows written before it was added."""
+    """Value of the column in rows that omit it, including rows written before the column was added."""
     comment: Text = ""
-    """For people; it may change at any time."""
+    """Free text; it may change at any time."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -136,11 +136,11 @@ class Schema(Model):
             json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
         ),
     ]
-    """Columns in order. More can be added at the end later; none can be changed or removed."""
+    """Columns in order. Columns can be added at the end; they cannot be changed or removed."""
     primary_key: KeyColumns = ()
-    """Columns that identify a row: a write with the same key replaces the row. Without it the table only appends."""
+    """Columns that identify a row: a write with the same key replaces the row. Without a primary key, writes append."""
     partition_by: KeyColumns = ()
-    """Columns whose hash picks a row's partition; the primary key where it is left out."""
+    """Columns whose hash selects the partition of a row. Default: the primary key."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -153,21 +153,21 @@ class Schema(Model):
                 ),
                 cel(
                     "self.primaryKey.all(k, self.columns.exists(c, c.name == k && !c.nullable))",
-                    "every column of primaryKey must exist and say `nullable: false`",
+                    "every column of primaryKey must exist and have `nullable: false`",
                 ),
                 cel(
                     "self.partitionBy.all(k, size(self.primaryKey) > 0 ? k in self.primaryKey"
                     " : self.columns.exists(c, c.name == k))",
-                    "partitionBy may only name columns of primaryKey (of the table, where there is no primaryKey)",
+                    "partitionBy may only name columns of primaryKey, or any columns if there is no primaryKey",
                 ),
-                # In the same order, and the last of them where it was: then none is before it that was not.
+                # The old columns keep their order and the last one its place, so none was inserted before it.
                 cel(
                     "size(self.columns) >= size(oldSelf.columns)"
                     " && self.columns[size(oldSelf.columns) - 1].name"
                     " == oldSelf.columns[size(oldSelf.columns) - 1].name"
                     " && self.columns.filter(c, oldSelf.columns.exists(o, o.name == c.name)).map(c, c.name)"
                     " == oldSelf.columns.map(o, o.name)",
-                    "columns are only added, at the end: those that are there stay in their places",
+                    "columns can only be added at the end; existing columns keep their order",
                 ),
             ]
         }
@@ -175,7 +175,7 @@ class Schema(Model):
 
     @property
     def partition_key(self) -> tuple[str, ...]:
-        """The columns that pick a row's partition, default included."""
+        """The columns that select the partition of a row, with the default applied."""
         return self.partition_by or self.primary_key
 
     @model_validator(mode="after")

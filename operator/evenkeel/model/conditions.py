@@ -1,10 +1,10 @@
-"""Conditions: what is true of an object now, in the form `kubectl wait` and Argo CD understand.
+"""Conditions and progress in statuses, in the form that `kubectl wait` and Argo CD understand.
 
-A condition keeps its `lastTransitionTime` for as long as its status stays the same, whatever happens to reason and
-message, and says which generation of the spec it speaks of: a `Ready` that has not seen the newest spec says so.
+A condition keeps its `lastTransitionTime` while its status stays the same, even if reason and message change. Its
+`observedGeneration` is the generation of the spec that it describes.
 
 `Reconciling` and `Stalled` are for kstatus, which Flux and others use: True means InProgress and Failed. At most one of
-them is True. They follow from the other conditions (`with_kstatus`), so they never contradict them.
+them is True. They are derived from the other conditions (`with_kstatus`), so they never contradict them.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ ConditionType = Literal[
     "Stalled",
     "MetastoreMismatch",
 ]
-"""Ready, Reconciling and Stalled on everything; Progressing and Degraded on what runs; Available and Balanced on
-tables; Accepted and Approved on what a user proposes; MetastoreMismatch on StoreClusters."""
+"""All kinds have Ready, Reconciling and Stalled; Tables and StoreClusters Progressing and Degraded; Tables Available
+and Balanced; PartitionAssignments Accepted; RebalancePlans Approved; StoreClusters MetastoreMismatch."""
 
 FIRST_TYPES: Final = frozenset(("Ready", "Progressing", "Balanced", "Degraded", "Accepted", "Approved"))
-"""The types that the first release knows: its CRDs refuse a status with a condition of any other type, and its operator
-cannot read an object that has one."""
+"""The types that the first release knows. Its CRDs refuse a condition of any other type, and its operator cannot read
+an object that has one."""
 
 _LONGEST_MESSAGE = 4096
 
@@ -65,7 +65,7 @@ Timestamp = Annotated[str, Field(max_length=32, json_schema_extra={"format": "da
 
 
 class Reason(enum.StrEnum):
-    """Why a condition holds: one word for programs; the message has the details."""
+    """Machine-readable reason of a condition; the message has the details."""
 
     AS_EXPECTED = "AsExpected"
     RECONCILING = "Reconciling"
@@ -105,7 +105,7 @@ class Reason(enum.StrEnum):
 
 
 REPEATING: Final = frozenset(("Available", "Reconciling", "Stalled"))
-"""Conditions that repeat for programs what Ready, Progressing and Degraded tell people."""
+"""Conditions for programs, derived from Ready, Progressing and Degraded; people need not see them."""
 STALLING: Final = frozenset(
     (
         Reason.SPEC_INVALID,
@@ -123,24 +123,24 @@ STALLING: Final = frozenset(
         Reason.REPLICA_DAMAGED,
     )
 )
-"""Reasons not to be Ready that do not pass by themselves: somebody has to change something."""
+"""Reasons not to be Ready that need an intervention by a user."""
 
 
 class Condition(StatusModel):
-    """One condition; at most one of each type per object."""
+    """A condition; at most one of each type per object."""
 
     type: Annotated[str, known_values(*get_args(ConditionType))]
-    """What it is about."""
+    """Type of the condition."""
     status: Annotated[str, known_values("True", "False", "Unknown")]
-    """Whether it holds."""
+    """Whether the condition holds."""
     reason: Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z]([A-Za-z0-9_]*[A-Za-z0-9])?$")]
-    """One CamelCase word for programs."""
+    """Machine-readable reason in CamelCase."""
     message: Annotated[str, Field(max_length=_LONGEST_MESSAGE)] = ""
-    """A sentence for people."""
+    """Human-readable details."""
     last_transition_time: Timestamp
-    """When `status` last changed."""
+    """Time of the last change of `status`."""
     observed_generation: Count = 0
-    """The `metadata.generation` it speaks of."""
+    """The `metadata.generation` that the condition describes."""
 
 
 Conditions = Annotated[
@@ -153,23 +153,24 @@ Conditions = Annotated[
 
 
 class Progress(StatusModel):
-    """How far a rebalance is."""
+    """Progress of a rebalance."""
 
     moves_done: Count = 0
-    """Partitions that are where the plan wants them."""
+    """Partitions that have reached the target of the plan."""
     moves_total: Count = 0
     """Partitions that the plan changes."""
     bytes_done: Count = 0
-    """Bytes that were copied, as far as the sizes of partitions are known."""
+    """Bytes copied, as far as the sizes of partitions are known."""
     bytes_total: Count = 0
-    """Bytes to copy in all."""
+    """Total bytes to copy."""
     percentage: Annotated[int, Field(ge=0, le=100)] = 0
-    """Of the bytes, or of the moves where nothing has to be copied. 100 only when all is done."""
+    """Percentage of the bytes, or of the moves if nothing has to be copied. 100 only when everything is done."""
     started_at: Timestamp | None = None
+    """Start of the rebalance."""
     expected_at: Timestamp | None = None
-    """When it will be done at the rate measured since it started.
+    """Expected end at the rate measured since the start.
 
-    Absent while nothing was measured, and once the time has passed without progress.
+    Absent until a rate is measured, and once the expected time has passed.
     """
 
     @classmethod
@@ -181,7 +182,7 @@ class Progress(StatusModel):
         started_at: datetime | None = None,
         expected_at: datetime | None = None,
     ) -> Progress:
-        """From (done, total) pairs; the percentage follows."""
+        """Compute the progress from (done, total) pairs."""
         done, total = bytes_ if bytes_[1] else moves
         finished = moves[0] >= moves[1]
         return cls(
@@ -196,24 +197,24 @@ class Progress(StatusModel):
 
 
 def timestamp(moment: datetime) -> str:
-    """A moment as Kubernetes writes it: UTC, whole seconds."""
+    """Format a time like Kubernetes: UTC, whole seconds."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def parse_timestamp(text: str) -> datetime:
-    """The moment that `timestamp` wrote."""
+    """Parse the output of `timestamp`."""
     return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
 
 
 def projected(started: str, now: str, *, done: int, left: int) -> str:
-    """When all is done, if what is left takes as long as what was done since it started."""
+    """Return the expected end if the rate since the start stays the same."""
     moment = parse_timestamp(now)
     needed = (moment - parse_timestamp(started)) * left / done
     return timestamp(moment + max(needed, timedelta(seconds=1)))
 
 
 def unless_past(moment: str | None, now: str) -> str | None:
-    """An expected time, or None once it has passed: what was expected then did not happen."""
+    """Return an expected time, or None once it has passed."""
     return moment if moment is not None and moment > now else None
 
 
@@ -226,7 +227,7 @@ def condition(
     now: str,
     generation: int,
 ) -> Condition:
-    """A condition as it is at the moment `now`; `holds` is None where nobody can tell."""
+    """Return a condition; `holds` is None if its status is unknown."""
     return Condition(
         type=kind,
         status="Unknown" if holds is None else "True" if holds else "False",
@@ -238,7 +239,7 @@ def condition(
 
 
 def merge_conditions(old: Iterable[Condition], new: Iterable[Condition]) -> tuple[Condition, ...]:
-    """Replace by type, keeping `lastTransitionTime` where the status is the same; in the order of first appearance."""
+    """Replace conditions by type; keep `lastTransitionTime` where the status is unchanged, and the order."""
     merged = {before.type: before for before in old}
     for now in new:
         before = merged.get(now.type)
@@ -249,18 +250,18 @@ def merge_conditions(old: Iterable[Condition], new: Iterable[Condition]) -> tupl
 
 
 def condition_of(conditions: Iterable[Condition], kind: ConditionType) -> Condition | None:
-    """The condition of a type, if there is one."""
+    """Return the condition of a type, or None."""
     return next((entry for entry in conditions if entry.type == kind), None)
 
 
 def readable_at(version: int, conditions: Iterable[Condition]) -> tuple[Condition, ...]:
-    """The conditions that every operator of a StoreCluster of this cluster version can read."""
+    """Return the conditions that every operator of a StoreCluster of this cluster version can read."""
     known = supports(version, Feature.CONDITION_TYPES)
     return tuple(entry for entry in conditions if known or entry.type in FIRST_TYPES)
 
 
 def with_kstatus(conditions: Iterable[Condition], *, now: str) -> tuple[Condition, ...]:
-    """The conditions of an object, with the Reconciling and Stalled that follow from them."""
+    """Return the conditions with the derived Reconciling and Stalled."""
     known = tuple(conditions)
     stalled = _stalled(known)
     reconciling = None if stalled is not None else _reconciling(known)
@@ -269,7 +270,7 @@ def with_kstatus(conditions: Iterable[Condition], *, now: str) -> tuple[Conditio
 
 
 def _derived(kind: ConditionType, cause: Condition | None, known: tuple[Condition, ...], *, now: str) -> Condition:
-    """True for the same reason as its cause; False without one."""
+    """Return a condition that is True for the reason of `cause`, or False if there is no cause."""
     if cause is not None:
         return cause.model_copy(update={"type": kind, "status": "True", "last_transition_time": now})
     generation = max((entry.observed_generation for entry in known), default=0)
@@ -277,7 +278,7 @@ def _derived(kind: ConditionType, cause: Condition | None, known: tuple[Conditio
 
 
 def _stalled(conditions: tuple[Condition, ...]) -> Condition | None:
-    """The condition that says why the object will not become Ready by itself."""
+    """Return the condition that explains why the object needs an intervention to become Ready."""
     ready, degraded = condition_of(conditions, "Ready"), condition_of(conditions, "Degraded")
     if ready is None or ready.status == "True":
         return None
@@ -286,7 +287,7 @@ def _stalled(conditions: tuple[Condition, ...]) -> Condition | None:
 
 
 def _reconciling(conditions: tuple[Condition, ...]) -> Condition | None:
-    """The condition that says what is under way, or waited for, on the way to the spec."""
+    """Return the condition that explains what is in progress or awaited."""
     ready, progressing = condition_of(conditions, "Ready"), condition_of(conditions, "Progressing")
     balanced = condition_of(conditions, "Balanced")
     if progressing is not None and progressing.status == "True":

@@ -1,8 +1,7 @@
-"""CustomResourceDefinitions from the models: `python -m evenkeel.model.crd crds/`.
+"""Generates the CustomResourceDefinitions from the models: `python -m evenkeel.model.crd crds/`.
 
-The API server takes *structural* schemas only: no references, one type per node, no `additionalProperties: false`
-(unknown fields are pruned, and refused by `kubectl` before). What is left out of a schema here is therefore a matter of
-form; what a field may hold is the same in both, because both come from one model.
+The API server accepts only *structural* schemas: no references, one type per node, no `additionalProperties: false`
+(it prunes unknown fields, and `kubectl` refuses them). The allowed values of a field are those of the model.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ from typing import Any, NamedTuple
 import yaml
 
 from evenkeel.model.json_schema import Node, schema_of
-from evenkeel.model.resource_base import DNS_LABEL, GROUP, UNSEEN, VALUES, VERSION
+from evenkeel.model.resource_base import DNS_LABEL, GROUP, UNOBSERVED, VALUES, VERSION
 from evenkeel.model.resource_loading import KINDS
 
 __all__ = ["SCHEMA_ANNOTATION", "crd", "main", "render", "schema_hashes"]
 
 SCHEMA_ANNOTATION = "evenkeel.dev/schema-hash"
-"""On a definition: a hash of its content, by which an operator recognizes the one it comes with."""
+"""Annotation with a hash of the definition, by which an operator recognizes the one of its own release."""
 
 
 class Column(NamedTuple):
-    """One column of `kubectl get`; those of priority 1 show with `-o wide`."""
+    """A column of `kubectl get`; one with priority 1 is shown only with `-o wide`."""
 
     name: str
     path: str
@@ -36,13 +35,13 @@ class Column(NamedTuple):
     priority: int = 0
 
     def entry(self) -> dict[str, Any]:
-        """As the CRD spells it."""
+        """Return the entry of `additionalPrinterColumns`."""
         wide = {"priority": self.priority} if self.priority else {}
         return {"name": self.name, "type": self.type, "jsonPath": self.path, **wide}
 
 
-class Face(NamedTuple):
-    """How a kind shows itself to `kubectl`."""
+class Presentation(NamedTuple):
+    """Names, columns and scale subresource of a kind in `kubectl`."""
 
     plural: str
     short: str
@@ -56,8 +55,8 @@ def _condition(kind: str) -> str:
 
 _AGE = Column("Age", ".metadata.creationTimestamp", "date")
 
-FACES: dict[str, Face] = {
-    "StoreCluster": Face(
+PRESENTATIONS: dict[str, Presentation] = {
+    "StoreCluster": Presentation(
         "storeclusters",
         "ekc",
         (
@@ -77,7 +76,7 @@ FACES: dict[str, Face] = {
             "labelSelectorPath": ".status.selector",
         },
     ),
-    "Table": Face(
+    "Table": Presentation(
         "tables",
         "ekt",
         (
@@ -95,7 +94,7 @@ FACES: dict[str, Face] = {
         ),
         {"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"},
     ),
-    "PartitionAssignment": Face(
+    "PartitionAssignment": Presentation(
         "partitionassignments",
         "eka",
         (
@@ -107,7 +106,7 @@ FACES: dict[str, Face] = {
             _AGE,
         ),
     ),
-    "RebalancePlan": Face(
+    "RebalancePlan": Presentation(
         "rebalanceplans",
         "ekp",
         (
@@ -125,32 +124,32 @@ FACES: dict[str, Face] = {
 
 
 def crd(kind: str) -> dict[str, Any]:
-    """The definition of one kind, as data."""
-    face = FACES[kind]
+    """Return the definition of a kind as data."""
+    shown = PRESENTATIONS[kind]
     subresources: dict[str, Any] = {"status": {}}
-    if face.scale is not None:
-        subresources["scale"] = dict(face.scale)
+    if shown.scale is not None:
+        subresources["scale"] = dict(shown.scale)
     version = {
         "name": VERSION,
         "served": True,
         "storage": True,
         "schema": {"openAPIV3Schema": _root(kind)},
         "subresources": subresources,
-        "additionalPrinterColumns": [column.entry() for column in face.columns],
+        "additionalPrinterColumns": [column.entry() for column in shown.columns],
     }
     names = {
         "kind": kind,
         "listKind": f"{kind}List",
-        "plural": face.plural,
+        "plural": shown.plural,
         "singular": kind.lower(),
-        "shortNames": [face.short],
+        "shortNames": [shown.short],
         "categories": ["evenkeel"],
     }
     spec = {"group": GROUP, "scope": "Namespaced", "names": names, "versions": [version]}
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{face.plural}.{GROUP}", "annotations": {SCHEMA_ANNOTATION: _hash(spec)}},
+        "metadata": {"name": f"{shown.plural}.{GROUP}", "annotations": {SCHEMA_ANNOTATION: _hash(spec)}},
         "spec": spec,
     }
 
@@ -162,8 +161,8 @@ def _hash(spec: Mapping[str, Any]) -> str:
 
 @cache
 def schema_hashes() -> Mapping[str, str]:
-    """By name, the hash of each definition that this release comes with."""
-    found = (crd(kind)["metadata"] for kind in FACES)
+    """Return the hash of each definition of this release, by name."""
+    found = (crd(kind)["metadata"] for kind in PRESENTATIONS)
     return {metadata["name"]: metadata["annotations"][SCHEMA_ANNOTATION] for metadata in found}
 
 
@@ -180,8 +179,8 @@ def _root(kind: str) -> dict[str, Any]:
             "kind": {"type": "string"},
             "metadata": {"type": "object", "properties": {"name": name}},
             "spec": _structural(schema["properties"]["spec"], defaults=True),
-            # Without a status kstatus takes an object for current, though no operator has seen it.
-            "status": {**_structural(schema["properties"]["status"], defaults=False), "default": dict(UNSEEN)},
+            # Without a status, kstatus would report an object as current before an operator has observed it.
+            "status": {**_structural(schema["properties"]["status"], defaults=False), "default": dict(UNOBSERVED)},
         },
     }
     rules = schema.get("x-kubernetes-validations")
@@ -220,7 +219,7 @@ def _structural(node: Node, *, defaults: bool) -> dict[str, Any]:
     if node.get("type") == "integer":
         out["format"] = "int32" if node.get("maximum", 0) < 2**31 else "int64"
     if node.get("type") == "array":
-        # Said of every list: whoever applies one replaces it whole, unless its entries have keys.
+        # Server-side apply replaces a list as a whole unless its entries have keys.
         out.setdefault("x-kubernetes-list-type", "atomic")
     if "x-kubernetes-int-or-string" in node:
         out["anyOf"] = node["anyOf"]
@@ -241,32 +240,32 @@ def _known(values: Sequence[str]) -> str:
 
 
 def _default(node: Node) -> dict[str, Any]:
-    """An object's default spelt out, because the API server runs the rules on it before it fills in the fields'."""
+    """Return the default of an object in full: the API server checks rules before it applies the fields' defaults."""
     return {name: child["default"] for name, child in node["properties"].items() if "default" in child}
 
 
 def render(kind: str) -> str:
-    """The definition of one kind, as the YAML in `crds/`."""
+    """Return the definition of a kind as the YAML in `crds/`."""
     head = "# Generated from the models in operator/evenkeel/model by `make crds`; do not edit.\n"
     return head + yaml.dump(crd(kind), Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
 
 
 class _Dumper(yaml.SafeDumper):
-    """Without anchors: a reader, and some tools, should not have to follow them."""
+    """Writes no anchors, which some tools do not support."""
 
     def ignore_aliases(self, data: object) -> bool:
-        """Never refer back."""
+        """Write repeated values in full."""
         return True
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Write all definitions into the folder given."""
+    """Write all definitions into a folder."""
     if len(arguments) != 1:
         sys.exit("usage: python -m evenkeel.model.crd FOLDER")
     folder = Path(arguments[0])
     folder.mkdir(parents=True, exist_ok=True)
-    for kind, face in FACES.items():
-        (folder / f"{face.plural}.yaml").write_text(render(kind))
+    for kind, shown in PRESENTATIONS.items():
+        (folder / f"{shown.plural}.yaml").write_text(render(kind))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The models' JSON schema with every reference resolved: one source for CRDs, error messages and reference pages.
+"""The models' JSON schema with references resolved: the source of CRDs, error messages and reference pages.
 
-Pydantic describes an optional field as "this or null". The API server has no null for a field that is not there, so the
-null is taken out here, and the reader of YAML refuses it (`loading.py`).
+Pydantic describes an optional field as "this or null". The API server does not accept null for a missing field, so the
+null is removed here, and `resource_loading` refuses it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Node = Mapping[str, Any]
 
 @cache
 def schema_of(model: type[BaseModel]) -> Node:
-    """The model's schema without `$ref`, `$defs`, titles and nulls."""
+    """Return the schema of a model without `$ref`, `$defs`, titles and nulls."""
     raw = model.model_json_schema(by_alias=True)
     resolved = _resolve(raw, raw.get("$defs", {}))
     assert isinstance(resolved, dict)
@@ -58,7 +58,7 @@ def _without_null(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def at(schema: Node, path: Path) -> Node:
-    """The schema of the field at `path`; empty where the path leads into free-form data or nowhere."""
+    """Return the schema of the field at `path`; empty if the path does not exist or is inside free-form data."""
     for step in path:
         if isinstance(step, int):
             schema = schema.get("items", {})
@@ -73,12 +73,12 @@ def _values(schema: Node) -> Node:
 
 
 def free_form(schema: Node) -> bool:
-    """Whether anything at all may stand there."""
+    """Whether the field accepts any value."""
     return bool(schema.get("x-kubernetes-preserve-unknown-fields")) or schema.get("additionalProperties") is True
 
 
 def allowed(schema: Node) -> str:
-    """What the field may hold, in words."""
+    """Describe the allowed values of a field."""
     if ALLOWED in schema:
         return str(schema[ALLOWED])
     if VALUES in schema:

@@ -1,7 +1,7 @@
-"""PartitionAssignment: one slice of up to 64 partitions of a table, like an EndpointSlice.
+"""PartitionAssignment: a slice of up to 64 partitions of a table, like an EndpointSlice.
 
-`spec` is the user's word where the Table's mode asks for it: preference lists under SemiAuto, exact sets under
-Customized. `status` is what the metastore says, written by the operator alone.
+A user writes `spec` if the mode of the Table needs it: preference lists under SemiAuto, exact sets under Customized.
+The operator writes `status` from the metastore.
 """
 
 from __future__ import annotations
@@ -44,16 +44,17 @@ StoreName = Annotated[str, Field(pattern=DNS_LABEL, min_length=1, max_length=63)
 
 
 class AssignedPartition(Model):
-    """The user's word on one partition."""
+    """The desired stores of one partition."""
 
     partition: Partition
+    """Number of the partition."""
     stores: Annotated[
         tuple[DnsName, ...],
         Field(min_length=1, max_length=MAX_REPLICAS, json_schema_extra={"x-kubernetes-list-type": "set"}),
     ]
-    """Stores in order of preference: the first `consensusSize` vote, the first that lives leads."""
+    """Stores in order of preference: the first `consensusSize` are voters, the first live one leads."""
     leader: DnsName | None = None
-    """The store that should lead; the first of `stores` where it is left out."""
+    """The preferred leader. Default: the first of `stores`."""
 
     @model_validator(mode="after")
     def _stores_agree(self) -> Self:
@@ -69,10 +70,10 @@ class AssignedPartition(Model):
 
 
 class PartitionAssignmentSpec(Model):
-    """What the user asks for."""
+    """The desired state of a PartitionAssignment."""
 
     table: DnsName
-    """The Table, in the same namespace."""
+    """Name of the Table, in the same namespace."""
     from_: Annotated[int, Field(alias="from", ge=0, le=MAX_PARTITIONS - 1, multiple_of=SLICE)]
     """First partition of the slice, a multiple of 64."""
     partitions: Annotated[
@@ -82,7 +83,7 @@ class PartitionAssignmentSpec(Model):
             json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["partition"]},
         ),
     ] = ()
-    """Partitions that are left out stay where they are."""
+    """Desired stores by partition. Omitted partitions stay where they are."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -91,7 +92,7 @@ class PartitionAssignmentSpec(Model):
                 cel("self.from == oldSelf.from", "from cannot change after creation"),
                 cel(
                     f"self.partitions.all(p, p.partition >= self.from && p.partition < self.from + {SLICE})",
-                    f"the slice holds the partitions from `from` to `from` + {SLICE - 1}",
+                    f"the slice has the partitions from `from` to `from` + {SLICE - 1}",
                     field=".partitions",
                 ),
                 cel(
@@ -120,44 +121,49 @@ class PartitionAssignmentSpec(Model):
 
 
 class PeerStatus(StatusModel):
-    """One replica."""
+    """A replica of a partition."""
 
     store: StoreName
+    """Store that holds the replica."""
     role: Annotated[str, known_values("Voter", "Learner")]
+    """Raft role."""
     replica: Count = 0
-    """Its id, unique per addition."""
+    """Id of the replica; a replica that is added again gets a new id."""
 
 
 Peers = Annotated[tuple[PeerStatus, ...], Field(max_length=2 * MAX_REPLICAS)]
 
 
 class PartitionStatus(StatusModel):
-    """One partition as the metastore has it."""
+    """The state of one partition in the metastore."""
 
     partition: Partition
+    """Number of the partition."""
     stable: Peers = ()
-    """The configuration that is applied."""
+    """The applied configuration."""
     pending: Annotated[tuple[Peers, ...], Field(max_length=16)] = ()
     """Configurations still to apply, in order; the first is in progress."""
     planned: Peers = ()
-    """The target that follows."""
+    """The target after `pending`."""
     leader: Annotated[str, Field(max_length=63)] = ""
-    """The store that leads; empty where nobody does."""
+    """Store that leads; empty if there is no leader."""
     term: Count = 0
+    """Raft term of the leader."""
     stage: Annotated[str, known_values("Stable", "CatchingUp", "Locked", "Waiting", "Leaderless")] = "Stable"
-    """How far a change of its peers is."""
+    """Stage of the configuration change."""
     progress: Annotated[int, Field(ge=0, le=100)] = 100
-    """Per cent of the copying that is done."""
+    """Percentage of the data copied to new replicas."""
     reason: Annotated[str, Field(max_length=1024)] = ""
-    """Why it moves, or why it does not."""
+    """Why the partition moves, or why it does not."""
 
 
 class PartitionAssignmentStatus(StatusModel):
-    """What is."""
+    """The observed state of a PartitionAssignment."""
 
     observed_generation: Count = 0
-    """The `metadata.generation` this status speaks of."""
+    """The `metadata.generation` that the status describes."""
     conditions: Conditions = ()
+    """Conditions of the PartitionAssignment."""
     partitions: Annotated[
         tuple[PartitionStatus, ...],
         Field(
@@ -165,12 +171,15 @@ class PartitionAssignmentStatus(StatusModel):
             json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["partition"]},
         ),
     ] = ()
+    """Partitions of the slice."""
     moving: Count = 0
+    """Partitions whose peers are changing."""
     leaderless: Count = 0
+    """Partitions without a leader."""
 
 
 class PartitionAssignment(ResourceBase):
-    """Where up to 64 partitions of a table are, and where the user wants them."""
+    """Desired and observed placement of up to 64 partitions of a table."""
 
     NAME_LENGTH: ClassVar[int] = 70
 
@@ -200,7 +209,7 @@ class PartitionAssignment(ResourceBase):
 
 
 def choices(assignments: Iterable[PartitionAssignment]) -> dict[int, Choice]:
-    """What users said, by partition, for the rebalancers of SemiAuto and Customized."""
+    """Return the users' choices by partition, for the rebalancers of SemiAuto and Customized."""
     return {
         entry.partition: Choice(stores=entry.stores, leader=entry.leader)
         for assignment in assignments
@@ -209,7 +218,7 @@ def choices(assignments: Iterable[PartitionAssignment]) -> dict[int, Choice]:
 
 
 def slices(table: str, assignment: Assignment, *, namespace: str = "default") -> Iterator[PartitionAssignment]:
-    """The objects that say exactly what `assignment` does, for the operator and for going over to Customized."""
+    """Yield the PartitionAssignments that describe `assignment`, to create them or to switch a table to Customized."""
     for first in range(0, assignment.partitions, SLICE):
         partitions = tuple(
             AssignedPartition(partition=p, stores=assignment.stores_of(p))

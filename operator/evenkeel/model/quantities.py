@@ -1,8 +1,7 @@
-"""Sizes and durations, checked once and kept as the user wrote them.
+"""Sizes, rates and durations, validated and kept as the user wrote them.
 
-Both are strings that know their value: `10Gi` stays `10Gi` in everything that is printed or stored, and arithmetic uses
-what it stands for. Sizes follow Kubernetes' quantities. Durations follow Go's notation plus days, and always name
-their unit.
+They are strings with a numeric value: `10Gi` stays `10Gi` when it is printed or stored. Sizes and rates use the
+notation of Kubernetes' quantities; durations use Go's notation plus days, always with a unit.
 """
 
 from __future__ import annotations
@@ -31,21 +30,21 @@ _MULTIPLES = {
 _SECONDS = {"ms": Decimal("1e-3"), "s": Decimal(1), "m": Decimal(60), "h": Decimal(3600), "d": Decimal(86400)}
 _LONGEST = 32
 _MOST = 10**18 - 1
-"""As many digits as patterns allow."""
+"""The largest integer that the patterns allow."""
 
 
 class _Measure(str):
-    """A string with a grammar; `str(x)` is always what was written."""
+    """A string with a pattern; `str(x)` is what the user wrote."""
 
     PATTERN: ClassVar[str]
     ALLOWED: ClassVar[str]
     NUMBERS: ClassVar[bool]
-    """Whether a bare integer is accepted beside text."""
+    """Whether an integer is accepted besides text."""
     LEAST: ClassVar[int] = 0
-    """The smallest such integer."""
+    """The smallest accepted integer."""
 
     def __new__(cls, text: str) -> Self:
-        """Check the grammar, or raise ValueError."""
+        """Check the pattern; raise ValueError if it does not match."""
         if len(text) > _LONGEST or re.fullmatch(cls.PATTERN, text) is None:
             raise ValueError(f"{text!r} is not {cls.ALLOWED}")
         return super().__new__(cls, text)
@@ -60,7 +59,7 @@ class _Measure(str):
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         shape: JsonSchemaValue = {"type": "string"}
         if cls.NUMBERS:
-            # A pattern says nothing of numbers that are no text.
+            # A pattern applies to text only.
             limits = cel(
                 f"type(self) == string || (self >= {cls.LEAST} && self <= {_MOST})",
                 f"a number must be from {cls.LEAST} to {_MOST}",
@@ -92,18 +91,18 @@ class Quantity(_Measure):
 
     @property
     def value(self) -> Decimal:
-        """The exact number it stands for."""
+        """The exact value."""
         number, suffix = re.fullmatch(self.PATTERN, self).group(1, 3)  # type: ignore[union-attr]
         return Decimal(number) * (_MULTIPLES.get(suffix or "") or Decimal(f"1{suffix}"))
 
     @property
     def units(self) -> int:
-        """The value in whole units (bytes, for a size), rounded up as Kubernetes does."""
+        """The value in whole units (bytes, for a size), rounded up like in Kubernetes."""
         return ceil(self.value)
 
 
 class Rate(Quantity):
-    """A quantity per second; never nothing, which would be to stand still."""
+    """A quantity per second, above zero."""
 
     PATTERN = (
         r"^((?:[0-9]{0,17}[1-9][0-9]{0,17}(?:\.[0-9]{1,9})?|0(\.[0-9]{0,8}[1-9][0-9]{0,8})))"

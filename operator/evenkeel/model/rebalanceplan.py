@@ -1,8 +1,8 @@
-"""RebalancePlan: a plan as an object, to look at, to approve, or to ask what would happen.
+"""RebalancePlan: a plan as an object, to inspect, to approve, or to preview.
 
-The operator writes one per numbered plan. Under `approval: Manual` it waits until `spec.approvedHash` equals
-`status.hash`, so that what is carried out is what was approved. With `dryRun` a user asks for a plan that is computed
-and shown, and never carried out.
+The operator creates one per numbered plan. Under `approval: Manual` the plan waits until `spec.approvedHash` equals
+`status.hash`, so that exactly the approved plan is executed. With `dryRun` a user requests a plan that is computed but
+never executed.
 """
 
 from __future__ import annotations
@@ -41,31 +41,33 @@ PlanHash = Annotated[
 
 
 class WhatIf(Model):
-    """Changes to imagine; everything else is as it is now."""
+    """Assumptions of a dry run; everything else is as it is now."""
 
     replicas: Annotated[int, Field(ge=1, le=MAX_REPLICAS)] | None = None
+    """Assumed number of replicas."""
     consensus_size: Annotated[int, Field(ge=1, le=MAX_REPLICAS)] | None = None
+    """Assumed number of voters."""
     add_stores: Annotated[int, Field(ge=0, le=10_000)] = 0
-    """So many stores more."""
+    """Number of additional stores."""
     remove_stores: Annotated[
         tuple[DnsName, ...], Field(max_length=1000, json_schema_extra={"x-kubernetes-list-type": "set"})
     ] = ()
-    """Without these stores."""
+    """Stores to leave out."""
 
 
 class RebalancePlanSpec(Model):
-    """What is asked for."""
+    """The identity of a plan, its approval, or the request for a dry run."""
 
     table: DnsName
-    """The Table, in the same namespace."""
+    """Name of the Table, in the same namespace."""
     number: Annotated[int, Field(ge=1, le=2**53)] | None = None
-    """The plan's number in the metastore; absent on a dry run."""
+    """Number of the plan in the metastore; absent on a dry run."""
     approved_hash: PlanHash | None = None
     """Set it to `status.hash` to approve the plan."""
     dry_run: bool = False
-    """Compute and show; change nothing."""
+    """Compute the plan without executing it."""
     what_if: WhatIf | None = None
-    """For dry runs: what to imagine."""
+    """Assumptions of a dry run."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -81,14 +83,14 @@ class RebalancePlanSpec(Model):
                 cel("self.dryRun || !has(self.whatIf)", "whatIf needs dryRun: true", field=".whatIf"),
                 cel(
                     "has(self.whatIf) == has(oldSelf.whatIf) && (!has(self.whatIf) || self.whatIf == oldSelf.whatIf)",
-                    "whatIf cannot change after creation: make another dry run",
+                    "whatIf cannot change after creation; create another dry run",
                     field=".whatIf",
                 ),
                 cel("!self.dryRun || !has(self.approvedHash)", "a dry run cannot be approved", field=".approvedHash"),
                 cel(
                     "!has(oldSelf.approvedHash)"
                     " || (has(self.approvedHash) && self.approvedHash == oldSelf.approvedHash)",
-                    "an approval cannot be changed or taken back",
+                    "an approval cannot be changed or revoked",
                     field=".approvedHash",
                 ),
             ]
@@ -108,59 +110,65 @@ class RebalancePlanSpec(Model):
         if not self.dry_run and self.what_if is not None:
             yield Violation(("whatIf",), MISSING, "only together with `dryRun: true`")
         if self.dry_run and self.approved_hash is not None:
-            yield Violation(("approvedHash",), self.approved_hash, "nothing, because a dry run is never carried out")
+            yield Violation(("approvedHash",), self.approved_hash, "nothing, because a dry run is never executed")
 
 
 class PlanTotals(StatusModel):
-    """The plan in numbers."""
+    """Totals of a plan."""
 
     partitions: Count = 0
     """Partitions that change."""
     moves: Count = 0
-    """Replicas that are copied, added or removed."""
+    """Replicas that are moved, added or removed."""
     leader_moves: Count = 0
+    """Leaderships that move."""
     bytes: Count | None = None
-    """Bytes to copy; absent unless stores report the sizes of all partitions that are copied."""
+    """Bytes to copy; absent unless stores report the sizes of all partitions to copy."""
     seconds: Count | None = None
-    """How long copying takes at the rates measured on the stores, at most those of the throttles.
+    """Estimated duration at the measured copy rates of the stores, limited by the throttles.
 
-    Absent where neither is known.
+    Absent if neither is known.
     """
 
 
 class PlannedMove(StatusModel):
-    """One replica's way."""
+    """The move of one replica."""
 
     partition: Annotated[int, Field(ge=0, le=MAX_PARTITIONS - 1)]
+    """Number of the partition."""
     source: Annotated[str, Field(max_length=63)] = ""
-    """Empty where a replica is added."""
+    """Store that loses the replica; empty if a replica is added."""
     target: Annotated[str, Field(max_length=63)] = ""
-    """Empty where a replica is removed."""
+    """Store that gets the replica; empty if a replica is removed."""
     bytes: Count | None = None
-    """Bytes to copy; absent where that is not known."""
+    """Bytes to copy; absent if unknown."""
     reason: Annotated[str, Field(max_length=256)] = ""
+    """Why the plan has this move."""
 
 
 class RebalancePlanStatus(StatusModel):
-    """The plan."""
+    """The plan and its progress."""
 
     observed_generation: Count = 0
-    """The `metadata.generation` this status speaks of."""
+    """The `metadata.generation` that the status describes."""
     conditions: Conditions = ()
+    """Conditions of the plan."""
     state: (
         Annotated[str, known_values("AwaitingApproval", "Running", "Done", "Superseded", "DryRun", "Failed")] | None
     ) = None
-    """Absent while there is no plan: the operator has not seen the object yet, or its table is missing."""
+    """State of the plan; absent until the operator has observed the object, and while its table is missing."""
     hash: Annotated[str, Field(max_length=128)] = ""
-    """Of all targets: another plan has another hash."""
+    """Hash of all targets, which an approval names."""
     totals: PlanTotals = PlanTotals()
+    """Totals of the plan."""
     progress: Progress | None = None
+    """Progress of a running plan."""
     moves: Annotated[tuple[PlannedMove, ...], Field(max_length=100)] = ()
     """The first 100 moves with their reasons."""
 
 
 class RebalancePlan(ResourceBase):
-    """One plan of one table."""
+    """A rebalance plan of a table."""
 
     NAME_LENGTH: ClassVar[int] = 100
 

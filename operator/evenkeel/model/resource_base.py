@@ -1,12 +1,11 @@
-"""What every resource shares: the API's name, strictness, metadata, and rules that span several fields.
+"""What every resource shares: the API version, strictness, metadata, and rules over several fields.
 
-Resources are validated as the JSON that the API server would store: strict types (a quoted "8" is no number),
-camelCase names only, and unknown fields refused, because a misspelt field that is silently dropped is found in
-production. A status is the exception: there unknown fields are ignored, so that during an upgrade an older operator can
-read what a newer one wrote.
+Resources are validated as the JSON that the API server would store: strict types (a quoted "8" is not a number),
+camelCase names only, and no unknown fields, because a misspelt field must not be dropped silently. Statuses ignore
+unknown fields, so that during an upgrade an older operator can read what a newer one wrote.
 
-A rule that one field alone cannot express yields `Violation`s with the path of the field to change. `enforce` carries
-them through pydantic, so that a resource built in Python obeys the same rules as one read from YAML.
+A rule over several fields yields `Violation`s with the path of the field to change. `enforce` passes them through
+pydantic, so that a resource built in Python obeys the same rules as one read from YAML.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ __all__ = [
     "API_VERSION",
     "GROUP",
     "MISSING",
-    "UNSEEN",
+    "UNOBSERVED",
     "VERSION",
     "Count",
     "DnsName",
@@ -38,7 +37,7 @@ __all__ = [
     "Violation",
     "cel",
     "enforce",
-    "struck_off",
+    "without_entry",
 ]
 
 GROUP = "evenkeel.dev"
@@ -46,8 +45,9 @@ VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 
 ALLOWED = "x-evenkeel-allowed"
+"""Schema key with the description of the allowed values in error messages; never part of a CRD."""
 VALUES = "x-evenkeel-values"
-"""Schema key with the words an error message uses for what a field may hold; never part of a CRD."""
+"""Schema key with the values that this release writes into a status field; never part of a CRD."""
 
 DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 
@@ -55,14 +55,14 @@ Path = tuple[str | int, ...]
 
 
 class Missing:
-    """The type of `MISSING`: there is no value to show."""
+    """The type of `MISSING`, which stands for a value that is not given."""
 
 
 MISSING = Missing()
 
 
 class Violation(NamedTuple):
-    """One broken rule: the field to change, what it holds, and what it may hold."""
+    """One violated rule: the field to change, its value and the allowed values."""
 
     path: Path
     got: object
@@ -70,7 +70,7 @@ class Violation(NamedTuple):
 
 
 def enforce(violations: Iterable[Violation]) -> None:
-    """Raise, inside a pydantic validator, all violations as one error."""
+    """Raise all violations as one error of a pydantic validator."""
     found = list(violations)
     if found:
         summary = "; ".join(f"{'.'.join(map(str, v.path))}: allowed: {v.allowed}" for v in found)
@@ -78,7 +78,7 @@ def enforce(violations: Iterable[Violation]) -> None:
 
 
 def cel(rule: str, message: str, *, field: str | None = None) -> JsonDict:
-    """One entry of `x-kubernetes-validations`."""
+    """Return an entry of `x-kubernetes-validations`."""
     entry: JsonDict = {"rule": rule, "message": message}
     return entry if field is None else {**entry, "fieldPath": field}
 
@@ -94,28 +94,28 @@ _COMMON = ConfigDict(
 
 
 class Model(BaseModel):
-    """Part of what a user writes: unknown fields are errors."""
+    """Part of a spec, which a user writes: unknown fields are errors."""
 
     model_config = ConfigDict(**_COMMON, extra="forbid")
 
 
 def known_values(*values: str) -> Any:
-    """Of a text in a status: what this release writes there.
+    """Declare the values that this release writes into a status field.
 
-    It is no enum, neither in the CRD nor for whoever reads it: a newer operator may write others.
+    The field is not an enum, neither in the CRD nor in the model, because a newer operator may write other values.
     """
     return Field(max_length=64, json_schema_extra={VALUES: list(values)})
 
 
 class StatusModel(BaseModel):
-    """Part of what the operator writes: unknown fields come from a newer operator and are ignored."""
+    """Part of a status, which the operator writes: unknown fields come from a newer operator and are ignored."""
 
     model_config = ConfigDict(**_COMMON, extra="ignore")
 
     def lean(self) -> Self:
-        """The same in less memory, for what there are thousands of.
+        """Return self with less memory, for models that exist in thousands.
 
-        Which fields were set is of no interest in a status, and the set that tells takes more room than the fields.
+        Statuses do not need pydantic's set of explicitly set fields, which is larger than the fields.
         """
         object.__setattr__(self, "__pydantic_fields_set__", _fields(type(self)))
         return self
@@ -127,7 +127,7 @@ def _fields(model: type[BaseModel]) -> set[str]:
 
 
 def _name_allowed(length: int) -> str:
-    return f"a DNS name: at most {length} lower-case letters, digits and dashes, as in `orders`"
+    return f"a DNS name: at most {length} lower-case letters, digits and dashes, such as `orders`"
 
 
 DnsName = Annotated[
@@ -145,12 +145,12 @@ LabelValue = Annotated[str, Field(max_length=253)]
 Labels = Annotated[dict[str, LabelValue], Field(max_length=64)]
 
 
-UNSEEN: Final = {"observedGeneration": 0}
-"""The status of an object that no operator has seen: no generation is 0."""
+UNOBSERVED: Final = {"observedGeneration": 0}
+"""The default status of an object, before an operator has observed it; generations start at 1."""
 
 
 class ObjectMeta(Model):
-    """Kubernetes' own metadata; complete, so that what `kubectl get -o yaml` prints can be read back."""
+    """The metadata of Kubernetes; complete, so that the output of `kubectl get -o yaml` can be read back."""
 
     name: Annotated[str, Field(pattern=DNS_LABEL, max_length=253, json_schema_extra={ALLOWED: _name_allowed(63)})]
     namespace: DnsName = "default"
@@ -170,10 +170,10 @@ class ObjectMeta(Model):
 
 
 class ResourceBase(Model):
-    """One object of the API; each kind adds `kind`, `spec` and `status`."""
+    """The base of all kinds; each kind adds `kind`, `spec` and `status`."""
 
     NAME_LENGTH: ClassVar[int] = 63
-    """Longest name of this kind: what is derived from it (pods, labels, slices) must still be a legal name."""
+    """Maximum length of a name; names derived from it (pods, labels, slices) must still be valid."""
 
     api_version: Literal["evenkeel.dev/v1alpha1"] = "evenkeel.dev/v1alpha1"
     kind: str
@@ -187,15 +187,15 @@ class ResourceBase(Model):
 
     @property
     def key(self) -> str:
-        """`namespace/name`, which identifies the object among those of its kind."""
+        """`namespace/name`."""
         return f"{self.metadata.namespace}/{self.metadata.name}"
 
     def document(self) -> dict[str, Any]:
-        """The object as plain data, holding what was written and no defaults."""
+        """Return the object as plain data, without defaults."""
         written = self.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_unset=True)
         return {"apiVersion": self.api_version, "kind": self.kind, **written}
 
 
-def struck_off(listed: str, entry: str) -> str:
-    """A list separated by commas, without one of its entries."""
+def without_entry(listed: str, entry: str) -> str:
+    """Return a comma-separated list without one of its entries."""
     return ",".join(name for name in (one.strip() for one in listed.split(",")) if name and name != entry)

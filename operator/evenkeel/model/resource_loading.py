@@ -1,7 +1,6 @@
-"""Reading resources: every problem of every document with its line, or all of them as models; never a part.
+"""Reads and validates resources from YAML or data; reports every problem of every document with its line.
 
-`load_yaml` is for what users write, `parse` for objects that are data already (an API server's answer, a metastore's
-record). Both accept and refuse exactly the same.
+`load_yaml` reads what users write; `parse` reads data from the API server or the metastore. Both apply the same rules.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from evenkeel.errors import InputProblem, InvalidInputError
 from evenkeel.model.json_schema import Node, allowed, at, free_form, schema_of
 from evenkeel.model.partitionassignment import PartitionAssignment
 from evenkeel.model.rebalanceplan import RebalancePlan
-from evenkeel.model.resource_base import API_VERSION, UNSEEN, Path
+from evenkeel.model.resource_base import API_VERSION, UNOBSERVED, Path
 from evenkeel.model.storecluster import StoreCluster
 from evenkeel.model.table import Table
 from evenkeel.model.validation_errors import explain, show, spell, suggestion
@@ -36,14 +35,14 @@ KINDS: dict[str, type[Resource]] = {
 
 
 class Loaded(NamedTuple):
-    """What a file holds: the sound resources with their lines, and what is wrong with the rest."""
+    """The valid resources of a file with their lines, and the problems of the others."""
 
     resources: list[tuple[int, Resource]]
     problems: list[InputProblem]
 
 
 def load_yaml(text: str, source: str = "input") -> list[Resource]:
-    """All resources of a YAML text, or InvalidInputError listing every problem as `source:line: field: ...`."""
+    """Return all resources of a YAML text; raise InvalidInputError with every problem as `source:line: field: ...`."""
     loaded = read_yaml(text, source)
     if loaded.problems:
         raise InvalidInputError(problems=loaded.problems)
@@ -51,7 +50,7 @@ def load_yaml(text: str, source: str = "input") -> list[Resource]:
 
 
 def read_yaml(text: str, source: str = "input") -> Loaded:
-    """Like `load_yaml`, but answering both what is sound and what is not, for a report."""
+    """Return both the valid resources and the problems of a YAML text."""
     loaded = Loaded([], [])
     try:
         found = documents(text, source=source)
@@ -69,15 +68,15 @@ def read_yaml(text: str, source: str = "input") -> Loaded:
 
 
 def parse(data: Mapping[str, Any], source: str = "object") -> Resource:
-    """One resource from plain data; the status that the API server gives a new object is none."""
-    written = {name: value for name, value in data.items() if name != "status" or value != UNSEEN}
+    """Return the resource of plain data; the default status of a new object counts as no status."""
+    written = {name: value for name, value in data.items() if name != "status" or value != UNOBSERVED}
     return _resource(Document(0, written, {}), source)
 
 
 def _refuse_repetition(resource: Resource, document: Document, first: dict[tuple[str, str], int], source: str) -> None:
     identity = (resource.kind, resource.key)
     if identity in first:
-        text = f"{resource.kind} {resource.key} was already given in line {first[identity]}"
+        text = f"{resource.kind} {resource.key} is already defined in line {first[identity]}"
         raise InvalidInputError(
             problems=[InputProblem(source, document.line_of(("metadata", "name")), "metadata.name", text)]
         )
@@ -106,7 +105,7 @@ def _resource(document: Document, source: str) -> Resource:
 
 
 def _own_errors(error: ValidationError) -> list[ErrorDetails]:
-    """Without the lists that pydantic calls too short only because it counts their sound items alone."""
+    """Return the errors without those of lists that are too short only because pydantic skips their invalid items."""
     errors = error.errors(include_url=False)
     places = {details["loc"][:i] for details in errors for i in range(len(details["loc"]))}
     return [details for details in errors if details["type"] != "too_short" or details["loc"] not in places]
@@ -134,9 +133,9 @@ def _unknown(data: dict[str, Any], document: Document, source: str) -> Iterator[
 
 
 def _without_nulls(document: Document, schema: Node, source: str) -> tuple[Any, list[InputProblem]]:
-    """The data without its nulls, and a problem for each of them that a user wrote into the spec.
+    """Return the data without nulls, and a problem for each null in the spec.
 
-    Kubernetes' own tools write nulls into metadata and status; there they mean "not there".
+    Tools of Kubernetes write nulls into metadata and status, where they mean "missing".
     """
     problems: list[InputProblem] = []
 

@@ -1,9 +1,6 @@
-"""Generates the field tables of docs/resources.md from the models.
+"""Generates the field tables of docs/resources.md: `python -m evenkeel.model.resource_reference docs/resources.md`.
 
-Run it as `python -m evenkeel.model.resource_reference docs/resources.md`.
-
-The page is written by hand; between `<!-- fields: Table.spec -->` and `<!-- end -->` stands what is generated, so
-that a field, a default or a bound cannot be documented wrongly.
+Only the parts between `<!-- fields: Table.spec -->` and `<!-- end -->` are generated; the rest is written by hand.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ _BLOCK = re.compile(r"(<!-- fields: (\w+)\.(\w+) -->\n).*?(<!-- end -->)", re.DO
 
 
 def render(page: str) -> str:
-    """The page with its tables made anew."""
+    """Return the page with its tables generated again."""
     return _BLOCK.sub(lambda match: f"{match[1]}{_table(match[2], match[3])}{match[4]}", page)
 
 
@@ -48,7 +45,7 @@ def _rows(node: Node, prefix: str) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _children(node: Node) -> Node | None:
-    """The object whose fields get rows of their own, if there is one below."""
+    """Return the object schema whose fields get their own rows, or None."""
     if node.get("type") == "array":
         return _children(node["items"])
     return node if "properties" in node else None
@@ -72,7 +69,7 @@ def _meaning(node: Node) -> str:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Bring the pages given up to date."""
+    """Update the given pages."""
     for name in arguments:
         page = Path(name)
         page.write_text(render(page.read_text()))

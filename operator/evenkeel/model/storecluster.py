@@ -1,4 +1,4 @@
-"""StoreCluster: the pods that hold tables, one store (and one raft sidecar) each."""
+"""StoreCluster: the stores that hold tables; each store is a pod with a table engine and a raft sidecar."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class Storage(Model):
     """The volume of each store."""
 
     size: Quantity
-    """Size of the volume. It can grow, where the storage class allows it, but not shrink."""
+    """Size of the volume. It can grow if the storage class allows expansion; it cannot shrink."""
     class_name: DnsName | None = None
-    """StorageClass; the cluster's default where it is left out."""
+    """StorageClass of the volume. Default: the default StorageClass of the Kubernetes cluster."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -68,25 +68,25 @@ class Storage(Model):
 
 
 class ContainerResources(Model):
-    """Requests and limits of one container, as in a pod."""
+    """Resource requests and limits of a container, as in a pod."""
 
     requests: Quantities = Field(default_factory=dict)
-    """What the scheduler sets aside."""
+    """Resources that the scheduler reserves."""
     limits: Quantities = Field(default_factory=dict)
-    """What the container may not exceed."""
+    """Resources that the container must not exceed."""
 
 
 class Resources(Model):
-    """Requests and limits of the two containers of a store's pod."""
+    """Resources of the two containers of a store's pod."""
 
     store: ContainerResources = ContainerResources()
-    """The table engine; its memory and threads follow the limits."""
+    """Resources of the table engine, whose memory and threads follow the limits."""
     raft: ContainerResources = ContainerResources()
-    """The raft sidecar; what it keeps of its logs, which are in memory, follows the limit."""
+    """Resources of the raft sidecar, which keeps its logs in memory; how much it keeps follows the memory limit."""
 
 
 class MetastoreOverride(Model):
-    """An etcd other than the operator's own."""
+    """An etcd cluster other than that of the operator."""
 
     endpoints: Annotated[
         tuple[
@@ -102,18 +102,18 @@ class MetastoreOverride(Model):
         ],
         Field(min_length=1, max_length=16),
     ]
-    """Client addresses of its members. They change only together with `adoptMetastore`."""
+    """Client endpoints of its members. They can change only together with `adoptMetastore`."""
     secret_name: DnsName | None = None
-    """Secret with `username` and `password`, or `ca.crt`, `tls.crt` and `tls.key`, or both."""
+    """Secret with `username` and `password`, with `ca.crt`, `tls.crt` and `tls.key`, or with both."""
 
 
 class Throttles(Model):
-    """Limits for each store, over all tables together."""
+    """Limits of each store for moves, over all tables."""
 
     bytes_per_second: Rate | None = None
-    """Most bytes a store sends or receives for moves; unlimited where it is left out."""
+    """Maximum rate at which a store sends or receives data for moves. Default: unlimited."""
     max_concurrent_moves: Annotated[int, Field(ge=1, le=1000)] = 4
-    """Most replicas a store fills at the same time."""
+    """Maximum number of replicas that a store sends to other stores at the same time."""
 
 
 def _at_least_a_second(length: Duration) -> Duration:
@@ -122,52 +122,56 @@ def _at_least_a_second(length: Duration) -> Duration:
     return length
 
 
-Patience = Annotated[Duration, AfterValidator(_at_least_a_second)]
+Timeout = Annotated[Duration, AfterValidator(_at_least_a_second)]
 
 
 class FailureHandling(Model):
-    """When a failure is reported, and what is done about it; stores take up changes without a restart."""
+    """When failures are reported and how they are handled; stores apply changes without a restart."""
 
     retries_before_degraded: Annotated[int, Field(ge=1, le=1000)] = 6
-    """Attempts that fail in a row before the partition counts as stuck and its Table as Degraded."""
-    longest_retry: Patience = Duration("30s")
-    """Longest wait between two attempts; the first is 200ms, and it doubles. Retries never end."""
-    stalled_after: Patience = Duration("30s")
-    """How long a replica may be copied without progress before that is reported as a failure."""
+    """Failed attempts in a row after which a partition counts as stuck and its Table becomes Degraded."""
+    longest_retry: Timeout = Duration("30s")
+    """Maximum wait between two attempts. The first wait is 200ms and doubles. Retries never end."""
+    stalled_after: Timeout = Duration("30s")
+    """How long a copy may make no progress before it counts as a failed attempt."""
     step_down_when_stalled: bool = False
-    """True: a leader whose copy makes no progress lets another voter lead, which may do better."""
+    """Whether a leader whose copy is stalled hands over leadership to another voter, which may succeed."""
 
 
 class StoreOverride(Model):
-    """What is particular to one store."""
+    """Settings of a single store."""
 
     name: DnsName
-    """The store: `<cluster>-<ordinal>`."""
+    """Name of the store: `<cluster>-<ordinal>`."""
     zone: DnsName | None = None
-    """Its zone, for clusters where the operator may not read Nodes."""
+    """Zone of the store, for clusters where the operator may not read Nodes."""
     weight: Annotated[float, Field(ge=0, le=1000, strict=False)] = 1.0
-    """Its share of replicas and leaders relative to the others; 0 takes none."""
+    """Share of replicas and leaders relative to other stores; 0 gets none."""
     max_replicas: Replicas | None = None
-    """Most replicas it may hold, in place of `maxReplicasPerStore`."""
+    """Maximum number of replicas on the store, instead of `maxReplicasPerStore`."""
     labels: Labels = Field(default_factory=dict)
-    """What a Table's `placement.storeSelector` selects by."""
+    """Labels that `placement.storeSelector` of a Table matches."""
 
 
 class StoreClusterSpec(Model):
-    """What the user asks for."""
+    """The desired state of a StoreCluster."""
 
     stores: Annotated[int, Field(ge=1, le=10_000)]
-    """Number of stores. Fewer than before drains the last ones first; `kubectl scale` changes it."""
+    """Number of stores, which `kubectl scale` changes. Scaling down drains the last stores before it removes them."""
     storage: Storage
+    """Volume of each store."""
     resources: Resources = Resources()
+    """Resource requests and limits of a store's containers."""
     topology_key: Annotated[str, Field(min_length=1, max_length=253)] = "topology.kubernetes.io/zone"
-    """Node label whose value is a store's zone."""
+    """Node label whose value is the zone of a store."""
     metastore: MetastoreOverride | None = None
+    """An etcd cluster other than that of the operator."""
     throttles: Throttles = Throttles()
-    """Limits for copying; stores take up changes without a restart."""
+    """Limits for moves; stores apply changes without a restart."""
     failure_handling: FailureHandling = FailureHandling()
+    """When failures are reported and how they are handled."""
     max_replicas_per_store: Replicas | None = None
-    """Most replicas of all tables together on one store; unlimited where it is left out."""
+    """Maximum number of replicas of all tables on one store. Default: unlimited."""
     overrides: Annotated[
         tuple[StoreOverride, ...],
         Field(
@@ -175,27 +179,27 @@ class StoreClusterSpec(Model):
             json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
         ),
     ] = ()
-    """What is particular to single stores."""
+    """Settings of single stores."""
     client_namespaces: Annotated[
         tuple[DnsName, ...], Field(max_length=64, json_schema_extra={"x-kubernetes-list-type": "set"})
     ] = ()
-    """Namespaces that also get the Secret `<name>-client`, so that jobs there can mount it."""
+    """Further namespaces that get a copy of the Secret `<name>-client`, so that jobs there can mount it."""
     healing: Literal["Auto", "Manual"] = "Auto"
-    """Auto builds a replica anew that has other rows than most; Manual only says so, and waits for `verify --heal`."""
+    """Auto rebuilds a replica whose rows differ from the majority; Manual reports it and waits for `verify --heal`."""
     adopt_metastore: (
         Annotated[
             str,
             Field(
                 pattern=r"^[0-9a-f]{1,16}(@[0-9]{1,18})?$",
                 max_length=64,
-                json_schema_extra={ALLOWED: "an etcd cluster's id as the condition MetastoreMismatch shows it"},
+                json_schema_extra={ALLOWED: "the id of an etcd cluster as the condition MetastoreMismatch shows it"},
             ),
         ]
         | None
     ) = None
-    """A new, emptied or restored etcd cluster to use: `<id>` or `<id>@<revision>`. Each value is carried out once."""
+    """A new, emptied or restored etcd cluster to adopt: `<id>` or `<id>@<revision>`. Each value is applied once."""
     paused: bool = False
-    """True stops every change to pods and every new plan; what is running goes on serving."""
+    """True pauses changes to pods and new plans; running stores keep serving."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -228,93 +232,96 @@ class StoreClusterSpec(Model):
 
 
 class StoreDrain(StatusModel):
-    """A store that is being emptied."""
+    """The drain of a store."""
 
     store: str
+    """Name of the store."""
     replicas_left: Count = 0
-    """Replicas that are still to leave it."""
+    """Replicas still on the store."""
     bytes_left: Count | None = None
-    """Their bytes; absent unless stores report the sizes of all of them."""
+    """Bytes of these replicas; absent unless stores report all their sizes."""
     bytes_total: Count | None = None
-    """The most that was to leave it."""
+    """Largest value of `bytesLeft` during the drain."""
     percentage: Annotated[int, Field(ge=0, le=100)] = 0
-    """Of the replicas, how many have left."""
+    """Percentage of the replicas that have left the store."""
     started_at: Timestamp | None = None
-    """When it was first seen draining."""
+    """Start of the drain."""
     expected_at: Timestamp | None = None
-    """When it will be empty at the rate measured since then.
+    """Expected end at the rate measured since the start.
 
-    Absent while nothing was measured, and once the time has passed without progress.
+    Absent until a rate is measured, and once the expected time has passed.
     """
     reason: Annotated[str, Field(max_length=1024)] = ""
-    """What holds it up, if anything does."""
+    """Why the drain is blocked, if it is."""
 
 
 class DroppedTable(StatusModel):
     """A deleted Table whose data is kept."""
 
     table: str
-    """The name of the Table."""
+    """Name of the Table."""
     uid: str
-    """The uid of the Table, which restoring and purging name."""
+    """Uid of the Table, which `undelete` and `purge` refer to."""
     deleted_at: Timestamp
+    """When the Table was deleted."""
     kept_until: Timestamp | None = None
-    """When the data is removed; absent where it stays until it is purged."""
+    """When the data is removed; absent if it is kept until it is purged."""
     bytes: Count | None = None
-    """Size of one copy of its data; absent unless stores report the sizes of all its partitions."""
+    """Size of one copy of the data; absent unless stores report the sizes of all partitions."""
     plan: Count = 0
-    """Its newest plan."""
+    """Number of its newest plan."""
     spec: Annotated[str, Field(max_length=16384)] | None = None
-    """Its spec as JSON, from which the table comes back where an empty etcd is adopted; absent where it is too long."""
+    """Spec of the Table as JSON, to restore it after an empty etcd is adopted; absent if it is too long."""
 
 
 class MetastoreStatus(StatusModel):
-    """The etcd that is followed."""
+    """The etcd cluster in use."""
 
     cluster_id: Annotated[str, Field(max_length=16)] = ""
-    """Its cluster id, in hexadecimal digits."""
+    """Id of the etcd cluster in hexadecimal digits."""
     revision: Count = 0
-    """A revision that it has reached; noted from time to time."""
+    """A revision that etcd has reached; updated from time to time."""
     went_back: bool | None = None
-    """True once it was found at an earlier revision: it is not used again, whatever it reaches, until it is adopted."""
+    """True after etcd was found at an earlier revision. It is then not used until it is adopted."""
     adopted: Annotated[str, Field(max_length=64)] = ""
-    """The value of `spec.adoptMetastore` that was carried out last."""
+    """The last value of `spec.adoptMetastore` that was applied."""
 
 
 class StoreClusterStatus(StatusModel):
-    """What is."""
+    """The observed state of a StoreCluster."""
 
     observed_generation: Count = 0
-    """The `metadata.generation` this status speaks of."""
+    """The `metadata.generation` that the status describes."""
     conditions: Conditions = ()
+    """Conditions of the StoreCluster."""
     stores: Count = 0
-    """Pods that exist."""
+    """Existing pods."""
     ready_stores: Count = 0
-    """Pods whose replicas are caught up."""
+    """Pods whose replicas have caught up."""
     selector: Annotated[str, Field(max_length=1024)] = ""
     """Label selector of the pods, for the scale subresource."""
     tables: Count = 0
-    """Tables that live here."""
+    """Tables on these stores."""
     replicas: Count = 0
     """Replicas of all tables."""
     zones_from: Annotated[str, known_values("Nodes", "Overrides", "None")] | None = None
-    """Where zones come from: None means that replicas cannot be spread over zones."""
+    """Source of the stores' zones; with None, replicas cannot be spread over zones."""
     version: Count = 0
-    """The cluster version: what all parts of the cluster may write and send. It rises by itself and never falls."""
+    """Cluster version, which all components support. It rises automatically and never falls."""
     supported_version: Count = 0
-    """The newest cluster version that the operator and all stores support."""
+    """Newest cluster version that the operator and all stores support."""
     metastore: MetastoreStatus | None = None
-    """The etcd that is followed; with another one nothing is changed until it is adopted."""
+    """The etcd cluster in use. Nothing is changed in another one until it is adopted."""
     lost: Annotated[tuple[str, ...], Field(max_length=100)] = ()
-    """Stores without a sign of life, the first 100."""
+    """Unavailable stores; the first 100."""
     drains: Annotated[tuple[StoreDrain, ...], Field(max_length=100)] = ()
-    """Stores that are being emptied, the first 100."""
+    """Draining stores; the first 100."""
     dropped: Annotated[tuple[DroppedTable, ...], Field(max_length=100)] = ()
-    """Deleted tables whose data is kept, the newest 100."""
+    """Deleted tables whose data is kept; the newest 100."""
 
 
 class StoreCluster(ResourceBase):
-    """A set of stores."""
+    """A set of stores that hold tables."""
 
     NAME_LENGTH: ClassVar[int] = 40
 
@@ -323,11 +330,11 @@ class StoreCluster(ResourceBase):
     status: StoreClusterStatus | None = None
 
     def overrides(self) -> dict[str, StoreOverride]:
-        """By store, what is laid over it."""
+        """Return the overrides by the name of the store."""
         return {override.name: override for override in reversed(self.spec.overrides)}
 
     def with_overrides(self, store: StoreView, overrides: Mapping[str, StoreOverride]) -> StoreView:
-        """A discovered store with this cluster's caps and its `overrides()` laid over it."""
+        """Return a discovered store with this cluster's limits and its overrides applied."""
         capacity = self.spec.max_replicas_per_store
         store = msgspec.structs.replace(store, capacity=store.capacity if capacity is None else capacity)
         override = overrides.get(store.name)

@@ -1,4 +1,4 @@
-"""Table: partitions, replicas, schema, and how and when replicas may move."""
+"""Table: partitions, replicas, schema, and the placement and movement of replicas."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 DEFAULT_UNDELETE_FOR = Duration("24h")
-"""A day: a mistake is usually noticed on the next morning, and disks are not full of deleted tables for longer."""
+"""A day: long enough to notice a mistake the next morning, short enough to free the disks soon."""
 MAX_PARTITIONS = 1_000_000
 MAX_REPLICAS = 99
 
@@ -47,17 +47,17 @@ BUNDLED_CONFIG: dict[str, frozenset[str]] = {
     "mod": frozenset(),
     "pinned": frozenset(),
 }
-"""The rebalancers FullAuto can name, and the `config` keys each of them understands."""
+"""The rebalancers of FullAuto, and the `config` keys of each."""
 
 CLASS_PATTERN = r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*"
 _BUNDLED_NAMES = ", ".join(BUNDLED_CONFIG)
 
 
 class RebalancerSpec(Model):
-    """Who decides where replicas and leaders go."""
+    """What decides the placement of replicas and leaders."""
 
     mode: Mode = "FullAuto"
-    """FullAuto: a bundled rebalancer. SemiAuto: preference lists. Customized: exact sets. UserDefined: your class."""
+    """FullAuto: a bundled rebalancer. SemiAuto: preference lists. Customized: exact sets. UserDefined: a class."""
     class_name: Annotated[
         str | None,
         Field(
@@ -67,11 +67,11 @@ class RebalancerSpec(Model):
             json_schema_extra={ALLOWED: f"{_BUNDLED_NAMES}, or package.module:Name under UserDefined"},
         ),
     ] = None
-    """Under FullAuto a bundled rebalancer (balanced where it is left out), under UserDefined `package.module:Name`."""
+    """Under FullAuto, a bundled rebalancer (default: balanced); under UserDefined, `package.module:Name`."""
     config: dict[str, Any] = Field(
         default_factory=dict, max_length=256, json_schema_extra={"x-kubernetes-preserve-unknown-fields": True}
     )
-    """Handed to the rebalancer as it is."""
+    """Settings of the rebalancer, passed to it unchanged."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -83,12 +83,12 @@ class RebalancerSpec(Model):
                 ),
                 cel(
                     "self.mode == 'FullAuto' ? !has(self.class) || !self.class.contains(':') : true",
-                    f"under FullAuto class is one of {_BUNDLED_NAMES}; an own class needs mode UserDefined",
+                    f"under FullAuto, class is one of {_BUNDLED_NAMES}; your own class needs mode UserDefined",
                     field=".class",
                 ),
                 cel(
                     "self.mode in ['SemiAuto', 'Customized'] ? !has(self.class) : true",
-                    "under SemiAuto and Customized PartitionAssignments decide; there is no class",
+                    "class is not allowed under SemiAuto and Customized, where PartitionAssignments decide",
                     field=".class",
                 ),
             ]
@@ -105,10 +105,10 @@ class RebalancerSpec(Model):
         if self.mode == "UserDefined" and not own:
             yield Violation(("class",), self.class_name, "package.module:Name, because mode is UserDefined")
         elif self.mode == "FullAuto" and own:
-            allowed = f"one of {_BUNDLED_NAMES}; an own class needs `mode: UserDefined`"
+            allowed = f"one of {_BUNDLED_NAMES}; your own class needs `mode: UserDefined`"
             yield Violation(("class",), self.class_name, allowed)
         elif self.mode in ("SemiAuto", "Customized") and self.class_name is not None:
-            allowed = f"nothing, because under {self.mode} your PartitionAssignments decide"
+            allowed = f"nothing, because under {self.mode} PartitionAssignments decide"
             yield Violation(("class",), self.class_name, allowed)
         elif self.mode == "FullAuto":
             yield from self._unknown_config(self.class_name or "balanced")
@@ -117,69 +117,73 @@ class RebalancerSpec(Model):
         known = BUNDLED_CONFIG[name]
         for key in sorted(set(self.config) - known):
             allowed = f"only the keys {', '.join(sorted(known))}" if known else "nothing"
-            yield Violation(("config", key), self.config[key], f"{allowed} ({name} takes no such key)")
+            yield Violation(("config", key), self.config[key], f"{allowed} (the rebalancer {name} has no such key)")
 
 
 class PlacementSpec(Model):
-    """Where replicas may go."""
+    """Which stores may hold replicas."""
 
     zone_spread: bool = True
-    """Whether the replicas of a partition are spread over zones as evenly as zones allow."""
+    """Whether the replicas of a partition are spread over zones as evenly as possible."""
     store_selector: Labels = Field(default_factory=dict)
-    """Only stores that carry all of these labels."""
+    """Use only stores that have all of these labels."""
     max_per_store: Annotated[int, Field(ge=1, le=MAX_PARTITIONS)] | None = None
-    """Most replicas of this table on one store; unlimited where it is left out."""
+    """Maximum number of replicas of this table on one store. Default: unlimited."""
 
 
 class MovementSpec(Model):
-    """How replicas may move."""
+    """How replicas move."""
 
     max_concurrent: Annotated[int, Field(ge=1, le=10_000)] = 16
-    """Most partitions of this table whose peers change at the same time."""
+    """Maximum number of partitions of this table whose peers change at the same time."""
     bytes_per_second: Rate | None = None
-    """Most bytes of this table a store sends or receives for moves, within the StoreCluster's throttle."""
+    """Maximum rate at which a store sends or receives this table for moves, within the StoreCluster's throttle."""
     lost_after: Duration = Duration("10m")
-    """How long a store must be gone before its replicas are made anew elsewhere."""
+    """How long a store must be unavailable before its replicas are replaced on other stores."""
     retarget: Literal["Adjust", "Cancel", "Queue"] = "Adjust"
-    """What a new target does to a move still copying: change it, cancel it, or wait for it."""
+    """Effect of a new target on a move that is still copying: adjust the move, cancel it, or queue the target."""
 
 
 class ChangesSpec(Model):
-    """The change table: every write in order, for streaming readers."""
+    """The change table: all writes in order, for streaming readers."""
 
     enabled: bool = True
-    """False stops keeping changes, without taking the block out."""
+    """Whether changes are recorded."""
     retention: Duration = Duration("24h")
     """How long changes are kept."""
 
 
 class TableSpec(Model):
-    """What the user asks for."""
+    """The desired state of a Table."""
 
     store_cluster: DnsName
-    """The StoreCluster, in the same namespace, that holds the table."""
+    """Name of the StoreCluster that holds the table, in the same namespace."""
     partitions: Annotated[int, Field(ge=1, le=MAX_PARTITIONS)]
-    """Number of partitions; each is one raft group. It cannot change after creation."""
+    """Number of partitions; each is a raft group. It cannot change after creation."""
     replicas: Annotated[int, Field(ge=1, le=MAX_REPLICAS)] = 3
-    """Copies of each partition; `kubectl scale` changes it."""
+    """Number of replicas of each partition, which `kubectl scale` changes."""
     consensus_size: Annotated[int, Field(ge=1, le=MAX_REPLICAS)] | None = None
-    """How many replicas vote, an odd number; the rest are learners. Default: the largest odd number <= replicas."""
+    """Number of voters, odd; the other replicas are learners. Default: the largest odd number <= replicas."""
     table_schema: Annotated[Schema, Field(alias="schema")]
+    """Columns and keys."""
     changes: ChangesSpec | None = None
-    """Keep a change table; none is kept where this is left out."""
+    """Record a change table. Default: none."""
     rebalancer: RebalancerSpec = RebalancerSpec()
+    """What decides the placement of replicas and leaders."""
     placement: PlacementSpec = PlacementSpec()
+    """Which stores may hold replicas."""
     movement: MovementSpec = MovementSpec()
+    """How replicas move."""
     approval: Literal["Auto", "Manual"] = "Auto"
-    """Manual: a plan waits until its RebalancePlan is approved by its hash."""
+    """Manual: a plan starts only after its RebalancePlan is approved."""
     paused: bool = False
-    """True stops new plans; moves under way are finished."""
+    """True stops new plans; moves in progress finish."""
     deletion_policy: Literal["Delete", "Retain"] = "Delete"
-    """What becomes of the data when the Table is deleted. Delete: it is removed after `undeleteFor`. Retain: it stays
-    until somebody purges it."""
+    """What happens to the data of a deleted Table. Delete: it is removed after `undeleteFor`. Retain: it is kept until
+    it is purged."""
     undelete_for: Duration = DEFAULT_UNDELETE_FOR
-    """How long the data of a deleted Table is kept and can be restored, under `deletionPolicy: Delete`. 0s removes it
-    at once."""
+    """How long the data of a deleted Table is kept and can be restored, under `deletionPolicy: Delete`. With 0s the
+    data is removed at once."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -193,7 +197,7 @@ class TableSpec(Model):
                 ),
                 cel(
                     "self.partitions == 1 || size(self.schema.primaryKey) > 0 || size(self.schema.partitionBy) > 0",
-                    "a table of several partitions needs schema.primaryKey or schema.partitionBy",
+                    "a table with several partitions needs schema.primaryKey or schema.partitionBy",
                     field=".schema",
                 ),
             ]
@@ -216,50 +220,55 @@ class TableSpec(Model):
     @model_validator(mode="after")
     def _rows_find_their_partition(self) -> Self:
         if self.partitions > 1 and not self.table_schema.partition_key:
-            allowed = "at least one column here or in primaryKey, to tell which of the partitions a row belongs to"
+            allowed = "at least one column here or in primaryKey, which selects the partition of a row"
             enforce([Violation(("schema", "partitionBy"), [], allowed)])
         return self
 
 
 class StuckPartition(StatusModel):
-    """A partition whose change does not get on."""
+    """A partition whose configuration change is stuck."""
 
     partition: Count
+    """Number of the partition."""
     stage: Annotated[str, Field(max_length=64)] = ""
+    """Stage of the configuration change."""
     since: Timestamp | None = None
+    """When the change got stuck."""
     reason: Annotated[str, Field(max_length=1024)] = ""
+    """Why the change is stuck."""
 
 
 class TableStatus(StatusModel):
-    """What is."""
+    """The observed state of a Table."""
 
     observed_generation: Count = 0
-    """The `metadata.generation` this status speaks of."""
+    """The `metadata.generation` that the status describes."""
     conditions: Conditions = ()
+    """Conditions of the Table."""
     partitions: Count = 0
-    """Partitions that exist."""
+    """Existing partitions."""
     replicas: Count = 0
-    """Copies that every partition has, for the scale subresource."""
+    """Replicas that every partition has, for the scale subresource."""
     consensus_size: Count = 0
     """Voters that every partition has."""
     moving: Count = 0
     """Partitions whose peers are changing."""
     leaderless: Count = 0
-    """Partitions without a leader: neither readable nor writable."""
+    """Partitions without a leader, which are neither readable nor writable."""
     under_replicated: Count = 0
-    """Partitions with fewer live replicas than asked for."""
+    """Partitions with fewer live replicas than desired."""
     plan: Count = 0
     """Number of the newest plan."""
     plan_hash: Annotated[str, Field(max_length=128)] = ""
-    """Its content's hash, which an approval names."""
+    """Hash of the newest plan, which an approval names."""
     progress: Progress | None = None
-    """Of the plan that is being carried out."""
+    """Progress of the running plan."""
     stuck: Annotated[tuple[StuckPartition, ...], Field(max_length=20)] = ()
-    """Partitions that do not get on, and why; the first 20."""
+    """Partitions whose configuration change is stuck; the first 20."""
     bytes: Count | None = None
-    """Size of the data of one copy, in bytes of a snapshot; absent unless stores report the sizes of all partitions.
+    """Size of one copy of the data, as snapshot bytes; absent unless stores report the sizes of all partitions.
 
-    A change of less than a quarter is not written by itself.
+    A change of less than a quarter alone does not update the status.
     """
 
 
@@ -273,7 +282,7 @@ class Table(ResourceBase):
     status: TableStatus | None = None
 
     def view(self) -> TableView:
-        """The table as planner and rebalancers see it."""
+        """Return the table as planner and rebalancers see it."""
         placement = self.spec.placement
         return TableView(
             name=self.metadata.name,

@@ -1,7 +1,7 @@
-"""What may change in a resource that exists already.
+"""The changes that an existing resource allows.
 
-The API server refuses most of this by itself (the CRDs' CEL rules); local mode and the admission webhook ask here, and
-here alone the messages can name both values.
+The CEL rules of the CRDs refuse most forbidden changes in the API server. Local mode and the admission webhook use this
+module, whose messages name both the old and the new value.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ __all__ = ["validate_table_update", "validate_update"]
 
 
 def validate_update(old: Resource, new: Resource) -> None:
-    """Raise InvalidInputError with every change from `old` to `new` that is not possible."""
+    """Raise InvalidInputError with every forbidden change from `old` to `new`."""
     _refuse(_violations(old, new), source=f"{new.kind} {new.key}")
 
 
 def validate_table_update(old: TableSpec, new: TableSpec, *, source: str) -> None:
-    """The same for specs alone, as a table's record in the metastore has one; `source` says whose they are."""
+    """Raise InvalidInputError with every forbidden change of a Table's spec; `source` names the Table in messages."""
     _refuse(_table(old, new), source=source)
 
 
@@ -42,7 +42,7 @@ def _refuse(violations: Iterator[Violation], *, source: str) -> None:
 
 def _violations(old: Resource, new: Resource) -> Iterator[Violation]:
     if (old.kind, old.key) != (new.kind, new.key):
-        yield Violation(("metadata", "name"), f"{new.kind} {new.key}", f"{old.kind} {old.key}: it is another object")
+        yield Violation(("metadata", "name"), f"{new.kind} {new.key}", f"{old.kind} {old.key}, the updated object")
     elif isinstance(old, Table) and isinstance(new, Table):
         yield from _table(old.spec, new.spec)
     elif isinstance(old, StoreCluster) and isinstance(new, StoreCluster):
@@ -72,14 +72,14 @@ def _columns(old: tuple[Column, ...], new: tuple[Column, ...]) -> Iterator[Viola
     path = ("spec", "schema", "columns")
     for i, column in enumerate(old):
         if i >= len(new) or new[i].name != column.name:
-            words = f"column {column.name} must stay at position {i}: columns are only added, at the end"
+            words = f"column {column.name} must stay at position {i}: columns can only be added at the end"
             yield Violation((*path, i), MISSING, words)
             return
         for field in ("type", "nullable", "default"):
             yield from _fixed((*path, i, field), getattr(column, field), getattr(new[i], field))
     for i, column in enumerate(new[len(old) :], start=len(old)):
         if not column.nullable and column.default is None:
-            words = f"column {column.name} needs a default or `nullable: true`: rows that exist have no value for it"
+            words = f"column {column.name} needs a default or `nullable: true`: existing rows have no value for it"
             yield Violation((*path, i), MISSING, words)
 
 
@@ -102,7 +102,7 @@ def _metastore(old: StoreClusterSpec, new: StoreClusterSpec) -> Iterator[Violati
     if before is None or after is None:
         yield from _fixed(path, before, after)
     else:
-        words = f"{show(before)}, unless a new `adoptMetastore` names the etcd cluster at the new endpoints"
+        words = f"{show(before)}, unless `adoptMetastore` is changed to the etcd cluster at the new endpoints"
         yield Violation(path, after, words)
 
 
@@ -111,8 +111,8 @@ def _plan(old: RebalancePlan, new: RebalancePlan) -> Iterator[Violation]:
     yield from _fixed(("spec", "number"), old.spec.number, new.spec.number)
     yield from _fixed(("spec", "dryRun"), old.spec.dry_run, new.spec.dry_run)
     if old.spec.what_if != new.spec.what_if:
-        yield Violation(("spec", "whatIf"), MISSING, "whatIf cannot change after creation: make another dry run")
+        yield Violation(("spec", "whatIf"), MISSING, "whatIf cannot change after creation; create another dry run")
     approved = old.spec.approved_hash
     if approved is not None and new.spec.approved_hash != approved:
-        words = f"{show(approved)}: an approval cannot be changed or taken back"
+        words = f"{show(approved)}, because an approval cannot be changed or revoked"
         yield Violation(("spec", "approvedHash"), new.spec.approved_hash, words)

@@ -1,4 +1,4 @@
-"""Pydantic's errors in the words of the file: which field, what it holds, what it may hold, and the likely fix."""
+"""Pydantic's errors as messages with the field, its value, the allowed values and the likely fix."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LONGEST = 80
 
 
 def explain(error: ErrorDetails, *, schema: Node, document: Document, source: str) -> Iterator[InputProblem]:
-    """All problems behind one of pydantic's errors."""
+    """Yield the problems of one pydantic error."""
     path = _within(error["loc"])
     if error["type"] == "rules":
         for violation in error["ctx"]["violations"]:
@@ -40,7 +40,7 @@ def explain(error: ErrorDetails, *, schema: Node, document: Document, source: st
 
 
 def problem(violation: Violation, *, document: Document, source: str) -> InputProblem:
-    """A violation with its line and with the value as it was written."""
+    """Return a violation with its line and the value as the user wrote it."""
     path, got, words = violation
     if got is MISSING:
         return _at(path, f"allowed: {words}", document=document, source=source)
@@ -56,12 +56,12 @@ def _at(path: Path, text: str, *, document: Document, source: str) -> InputProbl
 
 
 def _within(location: tuple[str | int, ...]) -> Path:
-    """Pydantic marks an error of a mapping's key by a last step `[key]`."""
+    """Drop the last step `[key]`, by which pydantic marks an invalid key of a mapping."""
     return location[:-1] if location and location[-1] == "[key]" else location
 
 
 def spell(path: Path) -> str:
-    """`spec.schema.columns[2].type`."""
+    """Format a path like `spec.schema.columns[2].type`."""
     out = ""
     for step in path:
         out += f"[{step}]" if isinstance(step, int) else f".{step}" if out else step
@@ -69,13 +69,13 @@ def spell(path: Path) -> str:
 
 
 def show(value: object) -> str:
-    """A value as JSON, cut to a readable length."""
+    """Format a value as JSON, shortened to a readable length."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def suggestion(name: str, known: list[str]) -> str:
-    """`did you mean X?` where something close exists, else what there is."""
+    """Return `did you mean X?` if a known name is similar, else the known names."""
     folded = {candidate.lower(): candidate for candidate in known}
     close = get_close_matches(name.replace("_", "").replace("-", "").lower(), folded, n=1)
     return f"did you mean {folded[close[0]]}?" if close else f"allowed: {', '.join(known)}"

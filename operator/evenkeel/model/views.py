@@ -1,8 +1,8 @@
-"""Immutable value types of the hot paths: what planner and rebalancers read and answer.
+"""Immutable value types of planner and rebalancers.
 
 An `Assignment` is one integer matrix, because a million partitions as Python objects would take gigabytes and seconds.
-Row p lists partition p's replicas as indexes into `stores`, padded with -1 at the end. Order carries meaning:
-column 0 is the preferred leader, the first `voters` entries are voters and the rest are learners.
+Row p lists the replicas of partition p as indexes into `stores`, padded with -1 at the end. The order matters: column 0
+is the preferred leader, the first `voters` entries are voters and the rest are learners.
 """
 
 from __future__ import annotations
@@ -32,33 +32,33 @@ __all__ = [
 NO_STORE = -1
 
 Mode = Literal["FullAuto", "SemiAuto", "Customized", "UserDefined"]
-"""Who decides where a table's replicas go."""
+"""What decides the placement of a table's replicas."""
 
 SLICE = 64
-"""Partitions per PartitionAssignment: few objects, and every one of them fits etcd and a screen."""
+"""Partitions per PartitionAssignment: few objects, each small enough for etcd."""
 
 
 def slice_name(table: str, partition: int) -> str:
-    """Name of the PartitionAssignment that speaks of `partition`."""
+    """Return the name of the PartitionAssignment that contains `partition`."""
     return f"{table}-{partition // SLICE}"
 
 
 class StoreView(msgspec.Struct, frozen=True, kw_only=True):
-    """One store as the planner sees it."""
+    """A store as the planner sees it."""
 
     name: str
     volume: str = ""
     zone: str = ""
     weight: float = 1.0
-    """Share of replicas and leaders relative to the other stores'; 0 takes none."""
+    """Share of replicas and leaders relative to the other stores; 0 gets none."""
     capacity: int | None = None
-    """Most replicas of all tables together that the store may hold; None is unlimited."""
+    """Maximum number of replicas of all tables on the store; None is unlimited."""
     used_by_others: int = 0
     """Replicas of other tables that count against `capacity`."""
     live: bool = True
-    """False once the store is lost for longer than `lostAfter`: its replicas are re-placed."""
+    """False once the store has been unavailable for longer than `lostAfter`; its replicas are then replaced."""
     draining: bool = False
-    """True while everything is to move away."""
+    """True while all replicas are to leave the store."""
     labels: Mapping[str, str] = {}
 
     @property
@@ -68,32 +68,32 @@ class StoreView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoresView(msgspec.Struct, frozen=True):
-    """All known stores, ordered by name whatever order they came in."""
+    """All known stores, ordered by name."""
 
     stores: tuple[StoreView, ...]
 
     @classmethod
     def of(cls, *stores: StoreView) -> StoresView:
-        """Sort by name, so that a plan never depends on the order of discovery."""
+        """Create the view; stores are sorted so that a plan does not depend on the order of discovery."""
         return cls(tuple(sorted(stores, key=lambda store: store.name)))
 
     def live(self) -> tuple[StoreView, ...]:
-        """The stores that may hold replicas."""
+        """Return the stores that may hold replicas."""
         return tuple(store for store in self.stores if store.usable)
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):
-    """The Table's `placement`: where replicas may go."""
+    """The `placement` of a Table: which stores may hold replicas."""
 
     zone_spread: bool = True
     store_selector: Mapping[str, str] = {}
-    """Only stores carrying all of these labels."""
+    """Use only stores that have all of these labels."""
     max_per_store: int | None = None
-    """Most replicas of this table on one store."""
+    """Maximum number of replicas of this table on one store; None is unlimited."""
 
 
 class TableView(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rebalancer needs to know of a table."""
+    """A table as planner and rebalancers see it."""
 
     name: str
     partitions: int
@@ -101,11 +101,11 @@ class TableView(msgspec.Struct, frozen=True, kw_only=True):
     consensus_size: int
     placement: Placement = Placement()
     config: Mapping[str, object] = {}
-    """The Table's `rebalancer.config`, as the user wrote it."""
+    """The `rebalancer.config` of the Table, as the user wrote it."""
 
 
 class Assignment:
-    """Which stores hold which partition; see the module's docstring for what a row means."""
+    """Which stores hold which partition; the module's docstring describes a row."""
 
     __slots__ = ("rows", "stores", "voters")
 
@@ -121,7 +121,7 @@ class Assignment:
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[str]], *, voters: int, stores: Sequence[str] = ()) -> Assignment:
-        """Build from names: `rows[p]` lists partition p's stores, preferred leader first."""
+        """Create an assignment from names: `rows[p]` lists the stores of partition p, preferred leader first."""
         names = sorted(set(stores).union(*rows)) if rows else sorted(stores)
         index = {name: i for i, name in enumerate(names)}
         width = max((len(row) for row in rows), default=0)
@@ -132,7 +132,7 @@ class Assignment:
 
     @classmethod
     def empty(cls, partitions: int) -> Assignment:
-        """Nothing assigned yet: what a new table's planning starts from."""
+        """Create the assignment of a new table, in which nothing is assigned."""
         return cls((), np.full((partitions, 0), NO_STORE, dtype=np.int32), voters=0)
 
     @property
@@ -141,11 +141,11 @@ class Assignment:
         return int(self.rows.shape[0])
 
     def stores_of(self, partition: int) -> tuple[str, ...]:
-        """The partition's stores, preferred leader first, voters before learners."""
+        """Return the stores of a partition, preferred leader first, voters before learners."""
         return tuple(self.stores[i] for i in self.rows[partition] if i != NO_STORE)
 
     def leader_of(self, partition: int) -> str | None:
-        """The preferred leader, or None for an empty row."""
+        """Return the preferred leader, or None for an empty row."""
         stores = self.stores_of(partition)
         return stores[0] if stores else None
 
@@ -163,24 +163,24 @@ class Assignment:
 
 
 class CurrentState(msgspec.Struct, frozen=True, kw_only=True):
-    """What is true at this moment, as opposed to what was last intended."""
+    """The observed state of a table, as opposed to its last target."""
 
     leaders: Mapping[int, str] = {}
-    """Partition -> store that leads it now; partitions without a leader are absent."""
+    """The leader of each partition; partitions without a leader are absent."""
     moving: frozenset[int] = frozenset()
-    """Partitions whose change of peers is under way."""
+    """Partitions whose peers are changing."""
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """A user's word on one partition: a preference list under SemiAuto, the exact set under Customized."""
+    """A user's choice for one partition: a preference list under SemiAuto, the exact set under Customized."""
 
     stores: tuple[str, ...]
     leader: str | None = None
-    """Who should lead; the first of `stores` where it is None."""
+    """The preferred leader; None is the first of `stores`."""
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True):
-    """One replica's way: `source` is None where a replica is added, `target` is None where one is removed."""
+    """The move of one replica; `source` is None if a replica is added, `target` is None if one is removed."""
 
     partition: int
     source: str | None

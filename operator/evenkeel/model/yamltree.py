@@ -1,9 +1,8 @@
-"""YAML text to plain data plus the line of every field, without anything YAML can be abused for.
+"""YAML as plain data with the line of every field.
 
-Scalars are read as `kubectl` reads them (YAML 1.1: `on`, `yes` and `y` are booleans, `1e3` is a number, dates are
-text), so that a file means the same here and there. What a person surely did not mean is refused with its line: a key
-given twice, a key that is a boolean, custom tags, references that contain themselves, and text that grows beyond all
-bounds when its aliases are resolved.
+Scalars are read like `kubectl` reads them (YAML 1.1: `on`, `yes` and `y` are booleans, `1e3` is a number, dates are
+text), so that a file means the same in both. Likely mistakes and abuses of YAML are refused with their line: duplicate
+keys, boolean keys, custom tags, recursive anchors, and aliases that expand to too many values.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from evenkeel.model.resource_base import Path
 __all__ = ["MAX_BYTES", "Document", "Mark", "documents"]
 
 MAX_BYTES = 3 * 1024 * 1024
-"""What the API server accepts in one request."""
+"""The size limit of a request to the API server."""
 MAX_ALIASED = 20_000
-"""Values that may be read again through aliases: files without aliases are bounded by their length."""
+"""Limit of values that are read repeatedly through aliases."""
 MAX_DEPTH = 64
 _LONGEST_INTEGER = 40
 
@@ -35,34 +34,34 @@ _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9]*)?)([eE][-+]?[0-9]+)?"
 
 
 class Mark(NamedTuple):
-    """Where a field stands, and a scalar's text as it was written."""
+    """The line of a field, and the text of a scalar as it was written."""
 
     line: int
     text: str | None = None
 
 
 class Document(NamedTuple):
-    """One document of a file."""
+    """A document of a YAML file."""
 
     line: int
     data: object
     marks: dict[Path, Mark]
 
     def line_of(self, path: Path) -> int:
-        """The line of the field, or of the nearest one around it."""
+        """Return the line of a field, or of its nearest parent that has one."""
         while path and path not in self.marks:
             path = path[:-1]
         return self.marks[path].line if path in self.marks else self.line
 
 
 class _Loader(yaml.SafeLoader):
-    """Resolves nothing by itself (`_scalar` does) and bounds the depth before Python's stack ends."""
+    """Leaves scalars unresolved (`_scalar` resolves them) and limits the nesting depth."""
 
     yaml_implicit_resolvers = {}  # noqa: RUF012
     depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Compose one node, one level deeper."""
+        """Compose a node one level deeper."""
         self.depth += 1
         if self.depth > MAX_DEPTH:
             mark = self.get_mark()
@@ -73,7 +72,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def documents(text: str, *, source: str) -> list[Document]:
-    """Read all documents, leaving out empty ones; InvalidInputError with the line if the text is not sound YAML."""
+    """Return all documents that are not empty; raise InvalidInputError with the line if the text is not valid YAML."""
     if len(text) > MAX_BYTES:
         raise _refused(source, 0, f"got {len(text)} characters; allowed: at most {MAX_BYTES}; split the file")
     try:
@@ -99,7 +98,7 @@ def _refused(source: str, line: int, text: str) -> InvalidInputError:
 
 
 class _Reader:
-    """Turns nodes into data; one per file, because the bound on aliases is per file."""
+    """Converts nodes to data; one reader per file, because the limit on aliases applies to a file."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -134,7 +133,7 @@ class _Reader:
         self._again += id(node) in self._seen
         self._seen.add(id(node))
         if self._again > MAX_ALIASED:
-            raise _refused(self._source, _line(node), f"aliases grow to more than {MAX_ALIASED} values")
+            raise _refused(self._source, _line(node), f"aliases expand to more than {MAX_ALIASED} values")
         if id(node) in self._open:
             raise _refused(self._source, _line(node), "an anchor contains an alias of itself")
 
@@ -150,7 +149,7 @@ class _Reader:
                 continue
             if key in lines:
                 first = lines[key]
-                raise _refused(self._source, _line(key_node), f'the key "{key}" was already given in line {first}')
+                raise _refused(self._source, _line(key_node), f'duplicate key "{key}", first in line {first}')
             lines[key] = _line(key_node)
             out[key] = self._read(value_node, (*path, key))
             self._marks[*path, key] = self._marks[*path, key]._replace(line=lines[key])
@@ -171,7 +170,7 @@ class _Reader:
             raise _refused(self._source, _line(node), "a key must be text")
         if isinstance(self._scalar(node), bool | None):
             fix = f'quote it: "{node.value}"'
-            raise _refused(self._source, _line(node), f"the key {node.value or '(empty)'} is not text in YAML; {fix}")
+            raise _refused(self._source, _line(node), f"the key {node.value or '(empty)'} is not a string; {fix}")
         return str(node.value)
 
     def _scalar(self, node: yaml.ScalarNode) -> object:
@@ -180,7 +179,7 @@ class _Reader:
 
     def _tagged(self, node: yaml.Node, kind: str) -> None:
         if node.tag != f"{_TAG}{kind}":
-            raise _refused(self._source, _line(node), f"the tag {node.tag} is not supported; remove it")
+            raise _refused(self._source, _line(node), f"the tag {node.tag} is not supported; remove the tag")
 
 
 def _is_merge(key: yaml.Node) -> bool:

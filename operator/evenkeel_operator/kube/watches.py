@@ -104,7 +104,7 @@ class Watches:
             stop_flag=self._stop,
         )
         for connector in self._connectors:
-            await connector.hang_up()
+            await connector.abort_all()
 
     def _registry(self, home: asyncio.AbstractEventLoop) -> kopf.OperatorRegistry:
         registry = kopf.OperatorRegistry()

@@ -75,7 +75,7 @@ class Operator:
         """Serve probes and metrics, and lead whenever this replica holds the Lease."""
         options = self._options
         configuration = await load_configuration(options.term.kubeconfig)
-        kube = Kube(configuration, counted=self.health.saw_request)
+        kube = Kube(configuration, on_request=self.health.saw_request)
         server = HttpServer(self._pages())
         try:
             await server.start(options.http)
