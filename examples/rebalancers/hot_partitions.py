@@ -1,8 +1,8 @@
-"""Hot partitions on the fast stores, the others balanced over all; shows `config`, `load` and `save`.
+"""Places hot partitions on fast stores and balances the others over all stores; shows `config`, `load` and `save`.
 
 config:
   hot: [0, 3]              # partitions
-  fast: [main-0, main-1]   # stores, as many as replicas
+  fast: [main-0, main-1]   # stores, at least as many as replicas
 """
 
 from evenkeel.model.views import Assignment, CurrentState, StoresView, TableView
@@ -11,17 +11,17 @@ from evenkeel.rebalancers.rebalancer_api import RebalanceContext
 
 
 class HotPartitions:
-    """Counts its runs, to show what survives from one to the next."""
+    """Counts its runs, to show the state that is kept between runs."""
 
     def init(self, context: RebalanceContext) -> None:
-        """Called once, before `compute`."""
+        """Read the configuration; called once, before `compute`."""
         self.context = context
         self.hot: list[int] = context.config["hot"]
         self.fast: list[str] = context.config["fast"]
         self.runs = (context.load() or {"runs": 0})["runs"]
 
     def compute(self, table: TableView, previous: Assignment, stores: StoresView, current: CurrentState) -> Assignment:
-        """Balanced first, then the hot partitions overruled where enough fast stores live."""
+        """Balance all partitions, then move the hot ones to the fast stores if enough of them are live."""
         balanced = plan(table, previous, stores, current)
         live = {store.name for store in stores.live()}
         fast = [name for name in self.fast if name in live]

@@ -43,11 +43,11 @@ import scala.collection.Iterator;
 import scala.collection.Iterator$;
 
 /**
- * The data source in Python, asked by Spark for what it asks no Python source: only the columns and rows that a query
- * wants, and columns as they come instead of rows. Everything else is the Python source itself.
+ * Wraps the Python data source with features that Spark offers only to Java sources: it reads only the columns and rows
+ * that a query needs, and returns columns instead of rows. The Python source does everything else.
  *
- * A scan's columns and conditions go to Python as options, with a Python source of the scan's own, so those of one scan
- * reach no other. Spark judges every condition again: what stores judge has to be no stricter, and may be less strict.
+ * The columns and conditions of a scan are passed to Python as options of a separate Python source, so they do not affect
+ * other scans. Spark evaluates every condition again, so the conditions for stores may match more rows, but not fewer.
  */
 public class Source extends PythonDataSourceV2 implements DataSourceRegister {
     static final String NAME = "evenkeel";
@@ -75,7 +75,7 @@ public class Source extends PythonDataSourceV2 implements DataSourceRegister {
         }
     }
 
-    /** What one scan wants. */
+    /** The columns and conditions of one scan. */
     public static class Builder implements SupportsPushDownFilters, SupportsPushDownRequiredColumns {
         private final PythonDataSourceV2 shared;
         private final CaseInsensitiveStringMap options;
@@ -92,7 +92,7 @@ public class Source extends PythonDataSourceV2 implements DataSourceRegister {
         }
 
         public void pruneColumns(StructType required) {
-            // Rows are counted by some column, at least.
+            // Counting rows needs at least one column.
             wanted = required.length() > 0 ? required : new StructType(new StructField[] {first});
         }
 
@@ -116,7 +116,7 @@ public class Source extends PythonDataSourceV2 implements DataSourceRegister {
         }
     }
 
-    /** Conditions in the stores' words; null where there are none for it. */
+    /** Converts conditions to the notation of stores; null if a condition has none. */
     static class Conditions {
         private static final List COMPARISONS = Arrays.asList(new String[] {
             "EqualTo", "=", "LessThan", "<", "LessThanOrEqual", "<=", "GreaterThan", ">", "GreaterThanOrEqual", ">=",
@@ -132,7 +132,7 @@ public class Source extends PythonDataSourceV2 implements DataSourceRegister {
                 List left = of(parts.productElement(0), depth + 1);
                 List right = of(parts.productElement(1), depth + 1);
                 if (left != null && right != null) return list(kind.toLowerCase(), left, right);
-                // Half of an `and` lets more rows through, half of an `or` fewer.
+                // One side of an `and` matches more rows, one side of an `or` fewer.
                 return kind.equals("Or") ? null : left != null ? left : right;
             }
             if (kind.equals("IsNull")) return list("is_null", parts.productElement(0), null);
@@ -147,7 +147,7 @@ public class Source extends PythonDataSourceV2 implements DataSourceRegister {
             return values.length > MOST_VALUES ? null : list("in", column, Arrays.asList(values));
         }
 
-        /** Values that mean the same on both sides, and are written alike. */
+        /** Whether a value has the same meaning and notation in Spark and in stores. */
         private static boolean isPlain(Object value) {
             return value instanceof Boolean || value instanceof Byte || value instanceof Short
                 || value instanceof Integer || value instanceof Long
@@ -163,7 +163,7 @@ public class Source extends PythonDataSourceV2 implements DataSourceRegister {
         }
     }
 
-    /** One scan, planned in Python with what it wants and nothing else. */
+    /** One scan, planned in Python with its own columns and conditions. */
     public static class ColumnScan implements Scan {
         private final PythonDataSourceV2 shared;
         private final StructType wanted;
@@ -183,7 +183,7 @@ public class Source extends PythonDataSourceV2 implements DataSourceRegister {
         }
 
         public String description() {
-            return NAME + " " + wanted.simpleString() + ", stores judge " + conditions;
+            return NAME + " " + wanted.simpleString() + ", stores evaluate " + conditions;
         }
 
         public synchronized Batch toBatch() {
@@ -195,7 +195,7 @@ public class Source extends PythonDataSourceV2 implements DataSourceRegister {
             PythonDataSourceV2 own = new PythonDataSourceV2();
             own.setShortName(NAME);
             if (!conditions.isEmpty()) return new PythonBatch(own, NAME, wanted, narrowed());
-            // What Python made of the same options, when it was asked for the columns, serves here as well.
+            // Reuse the Python source that was created with the same options to get the schema.
             own.setReadInfo(shared.source().createReadInfoInPython(
                 shared.getOrCreateDataSourceInPython(NAME, options, Option.apply(wanted)), wanted, false));
             return new PythonBatch(own, NAME, wanted, options);
@@ -211,7 +211,7 @@ public class Source extends PythonDataSourceV2 implements DataSourceRegister {
                 if (options.containsKey("filter")) all.add(json.readValue(options.get("filter"), List.class));
                 more.put("filter", json.writeValueAsString(all));
             } catch (IOException error) {
-                // The option is not what it should be, which Python says in better words.
+                // The option is invalid, and Python raises a better error.
                 return options;
             }
             return new CaseInsensitiveStringMap(more);
@@ -240,7 +240,7 @@ public class Source extends PythonDataSourceV2 implements DataSourceRegister {
         }
     }
 
-    /** What executors get. */
+    /** Creates the readers on executors. */
     public static class Readers implements PartitionReaderFactory {
         private final PythonPartitionReaderFactory rows;
 
@@ -260,7 +260,7 @@ public class Source extends PythonDataSourceV2 implements DataSourceRegister {
             return new ColumnReader(batches(((PythonInputPartition) partition).pickedPartition()));
         }
 
-        /** What the reader of rows does, up to where it makes rows. */
+        /** Does what the reader of rows does, without the conversion to rows. */
         private Iterator batches(byte[] split) {
             MapInBatchEvaluatorFactory made =
                 rows.org$apache$spark$sql$execution$datasources$v2$python$PythonPartitionReaderFactory$$source
@@ -278,7 +278,7 @@ public class Source extends PythonDataSourceV2 implements DataSourceRegister {
             return runner(made.createEvaluator()).compute(input, task.partitionId(), task);
         }
 
-        /** Spark has no name for it: it is made in the middle of the evaluator's only method. */
+        /** Creates the anonymous runner class of the evaluator's only method. */
         private static ArrowPythonRunner runner(Object evaluator) {
             try {
                 Class made = Class.forName(evaluator.getClass().getName() + "$$anon$1");
@@ -290,7 +290,7 @@ public class Source extends PythonDataSourceV2 implements DataSourceRegister {
         }
     }
 
-    /** Arrow's columns as Spark knows them. */
+    /** Returns Arrow columns as Spark's columnar batches. */
     public static class ColumnReader implements PartitionReader {
         private final Iterator batches;
 

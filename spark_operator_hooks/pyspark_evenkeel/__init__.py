@@ -1,5 +1,5 @@
-"""How Spark finds the data source by itself: it looks for `DefaultSource` in every package called `pyspark_*`."""
+"""Registers the data source: Spark looks for `DefaultSource` in every package called `pyspark_*`."""
 
-from evenkeel_spark.source import EvenkeelDataSource as DefaultSource
+from evenkeel_spark.data_source import EvenkeelDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -1,4 +1,4 @@
-"""A Spark on this machine for all tests, and stores for each module."""
+"""Fixtures: a local Spark for all tests, and stores for each module."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-# Before anything of Spark's is imported: its workers run this very Python, and nobody asks for the host's name.
+# Must precede imports of Spark: workers use this Python, and the host's name is not resolved.
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 os.environ["PYSPARK_PYTHON"] = sys.executable
 
@@ -23,7 +23,7 @@ from tests.spark.stores import Stores
 
 @pytest.fixture(scope="session", params=["rows", "columns"])
 def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Once as Spark knows Python's sources, and once accelerated."""
+    """A Spark session, once without and once with `accelerate`."""
     folder = tmp_path_factory.mktemp("spark with spaces")
     builder = SparkSession.builder.master("local[2, 3]").appName("evenkeel")
     settings = {
@@ -39,14 +39,14 @@ def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     if " " in sys.executable:
-        # Spark asks a shell for Python, without quotes, before it looks for sources.
+        # To look for sources, Spark starts Python in a shell without quotes.
         session.dataSource.register(EvenkeelDataSource)
     session.sparkContext.setLogLevel("OFF")
     thread = session._jvm.java.lang.Thread.currentThread()
     loader = thread.getContextClassLoader()
     assert request.param == "rows" or accelerate(session)
     yield session
-    # This thread's next Spark is another one.
+    # The next session of this thread must not use this class loader.
     thread.setContextClassLoader(loader)
     session.stop()
 
@@ -64,13 +64,13 @@ def source(spark: SparkSession, stores: Stores) -> DataFrameReader:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[ReadRequest]:
-    """What stores are asked for."""
+    """The read requests that stores receive."""
     requests: list[ReadRequest] = []
     scan = Scanner.scan
 
-    def noted(self: Scanner, group: Any, request: ReadRequest, **more: Any) -> Any:
+    def recording(self: Scanner, group: Any, request: ReadRequest, **more: Any) -> Any:
         requests.append(request)
         return scan(self, group, request, **more)
 
-    monkeypatch.setattr(Scanner, "scan", noted)
+    monkeypatch.setattr(Scanner, "scan", recording)
     return requests

@@ -1,4 +1,4 @@
-"""Two stores on a loop in a thread of its own, because whoever uses Spark waits for it."""
+"""Two stores on an event loop in another thread, because calls of Spark block."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PARTITIONS = 4
 
 
 class Stores:
-    """Two stores that know of each other; each leads every other partition of a table."""
+    """Two stores that know each other; each leads every other partition of a table."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -61,7 +61,7 @@ class Stores:
         return ",".join(store.address for store in self.stores)
 
     def table(self, name: str, columns: Sequence[dict[str, Any]], **spec: Any) -> str:
-        """Have a table; returns its name."""
+        """Create a table; return its name."""
         self.run(self._table(name, columns, {"partitions": PARTITIONS} | spec))
         return name
 
@@ -78,20 +78,20 @@ class Stores:
                 store.routes.put(KEYS.leader(key, partition), encode(Leader(leader, 1)))
 
     def pass_time(self, seconds: float) -> None:
-        """Let the stores' clocks go on, and what is due happen."""
+        """Advance the clocks of the stores, and run their maintenance."""
 
-        async def look() -> None:
+        async def maintain() -> None:
             for store in self.stores:
                 store.clock.advance(seconds)
                 await store.maintenance.reconcile(store.state_machine.groups.replicas())
                 await store.settled()
 
-        self.run(look())
+        self.run(maintain())
 
     def drop(self, name: str) -> None:
-        """Let a table be gone."""
+        """Drop a table."""
 
-        async def forget() -> None:
+        async def remove() -> None:
             for store in self.stores:
                 known = store.routes.table(name)
                 assert known is not None
@@ -100,4 +100,4 @@ class Stores:
                     if (group := store.state_machine.groups.find(known.key, partition)) is not None:
                         await store.sidecar.groups[group.number].destroy()
 
-        self.run(forget())
+        self.run(remove())

@@ -1,4 +1,4 @@
-"""The demo, with few rows: it runs to its end in a pipe, and leaves nothing behind, whenever it ends."""
+"""The demo with few rows: it succeeds without a terminal, and leaves nothing behind, also when interrupted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.repository.tree import ROOT
 
 @contextmanager
 def demo(folder: Path, *arguments: str, prefix: tuple[str, ...] = ()) -> Iterator[subprocess.Popen[str]]:
-    """Run it with its temporary files in a folder whose name has spaces."""
+    """Run the demo with its temporary files in a directory whose name has spaces."""
     temporary = folder / "temporary files"
     temporary.mkdir()
     with subprocess.Popen(
@@ -41,7 +41,7 @@ def demo(folder: Path, *arguments: str, prefix: tuple[str, ...] = ()) -> Iterato
 
 
 def left_behind(folder: Path) -> list[str]:
-    """Files, and processes that name the folder."""
+    """Return remaining files, and processes whose command line has the directory."""
     named = []
     for entry in Path("/proc").iterdir():
         try:
@@ -52,30 +52,30 @@ def left_behind(folder: Path) -> list[str]:
     return [*named, *map(str, (folder / "temporary files").glob("evenkeel-*"))]
 
 
-def nameless() -> tuple[str, ...]:
-    """What makes a host's name one that does not resolve, where that is allowed."""
+def unresolvable_host() -> tuple[str, ...]:
+    """Return a command prefix that gives the host a name that does not resolve; empty if that is not permitted."""
     unshare = ("unshare", "--uts", "sh", "-c", 'hostname no-such-host.invalid && exec "$0" "$@"')
     allowed = subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode == 0
     return unshare if allowed else ()
 
 
 @pytest.mark.parametrize("error", [AttributeError, Py4JNetworkError, ConnectionRefusedError])
-def test_a_spark_that_is_gone_has_no_tasks(error: type[Exception]) -> None:
-    """Whoever shows progress may ask after Ctrl-C has stopped it."""
+def test_progress_of_a_stopped_spark(error: type[Exception]) -> None:
+    """The progress display may run after Ctrl-C has stopped Spark."""
 
     def stopped() -> None:
-        raise error("it is gone")
+        raise error("stopped")
 
     spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(statusTracker=stopped))
     assert Rows(spark, table="orders", endpoints=[], count=1).progress() == (0, 0)
 
 
 @pytest.mark.timeout(600)
-def test_every_acknowledged_row_is_there(tmp_path: Path) -> None:
-    """After everything that happens; the report says so, on a host whose name does not resolve."""
+def test_every_acknowledged_row_is_found(tmp_path: Path) -> None:
+    """The demo and its report pass all checks, on a host whose name does not resolve."""
     report = tmp_path / "the report.html"
     arguments = ("--rows", "5000", "--quiet-seconds", "1", "--report", str(report))
-    with demo(tmp_path, *arguments, prefix=nameless()) as running:
+    with demo(tmp_path, *arguments, prefix=unresolvable_host()) as running:
         output, _ = running.communicate()
     assert running.returncode == 0, output
     assert "\x1b" not in output
@@ -95,7 +95,7 @@ def catches(pid: int, number: signal.Signals) -> bool:
 
 
 def test_interrupted_at_its_very_start(tmp_path: Path) -> None:
-    """Whatever it is about to import, there is no traceback."""
+    """An interrupt during the imports prints no traceback."""
     with demo(tmp_path) as running:
         while not catches(running.pid, signal.SIGTERM):
             assert running.poll() is None
@@ -108,7 +108,7 @@ def test_interrupted_at_its_very_start(tmp_path: Path) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("when", ["Start etcd", "Load", "Read and write"])
 def test_interrupted(tmp_path: Path, when: str) -> None:
-    """Ctrl-C ends it without a traceback, whether its stores are about to start or at work, or Spark is."""
+    """Ctrl-C ends the demo without a traceback in any step."""
     with demo(tmp_path, "--rows", "1000", "--quiet-seconds", "60") as running:
         assert running.stdout is not None
         seen = []

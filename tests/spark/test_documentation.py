@@ -1,4 +1,4 @@
-"""What docs/spark.md shows is what happens."""
+"""The examples and commands of docs/spark.md run."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ spark.dataSource.register(evenkeel_spark.EvenkeelDataSource)
 try:
     spark.read.format("evenkeel").load("orders").collect()
 except Exception as error:
-    print("it says", error)
+    print("error:", error)
 print("workers have", spark.range(3).rdd.map(lambda _: __import__("evenkeel_spark").__name__).distinct().collect())
 """
 
 
 @pytest.mark.parametrize("spark", ["columns"], indirect=True)
 def test_examples_run(spark: SparkSession, stores: Stores) -> None:
-    """Each block of the page, by itself, on an empty table."""
+    """Each block of the page runs by itself on an empty table."""
     assert BLOCKS
     for number, block in enumerate(BLOCKS):
         stores.table("orders", ORDERS)
@@ -42,7 +42,7 @@ def test_examples_run(spark: SparkSession, stores: Stores) -> None:
 
 
 def test_commands_run(tmp_path: Path) -> None:
-    """They have Spark run the program, with this Python for its workers, on a machine that has no name."""
+    """The commands run a program in Spark, with this Python for its workers, without a resolvable host name."""
     [commands] = COMMANDS
     (tmp_path / ".venv").symlink_to(sys.prefix)
     (tmp_path / "job.py").write_text(JOB)
@@ -59,4 +59,4 @@ def test_commands_run(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "workers have ['evenkeel_spark']" in done.stdout, done.stdout
-    assert "it says" in done.stdout
+    assert "error:" in done.stdout

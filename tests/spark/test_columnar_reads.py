@@ -1,4 +1,4 @@
-"""Accelerated reads: columns and conditions of one scan reach the stores, and no other scan."""
+"""Accelerated reads: columns and conditions of a scan reach the stores, and affect no other scan."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pyspark.sql import DataFrameReader, SparkSession
 
 from evenkeel.client import Client, TableClient, col
 from evenkeel.wire.flight import ReadRequest
-from evenkeel_spark import accelerate, columnar
+from evenkeel_spark import accelerate, columnar_reads
 from tests.spark.stores import PARTITIONS, Stores
 
-ROWS_ALONE = pytest.mark.parametrize("spark", ["rows"], indirect=True)
+NOT_ACCELERATED = pytest.mark.parametrize("spark", ["rows"], indirect=True)
 ACCELERATED = pytest.mark.parametrize("spark", ["columns"], indirect=True)
 COLUMNS: list[dict[str, Any]] = [
     {"name": "id", "type": "int64", "nullable": False},
@@ -27,7 +27,7 @@ COLUMNS: list[dict[str, Any]] = [
     {"name": "open", "type": "bool"},
 ]
 
-JUDGED = [
+CONDITIONS = [
     "small = -1",
     "small <> -1",
     "not (small = -1)",
@@ -77,15 +77,15 @@ def table(stores: Stores) -> Iterator[TableClient]:
 
 
 def conditions(asked: list[ReadRequest]) -> set[str]:
-    """What tasks asked for, and not the driver, which only sees whether a condition makes sense."""
+    """Return the conditions of tasks; the driver, which only validates a condition, uses no pin."""
     return {str(request.filter) for request in asked if request.pin}
 
 
 @ACCELERATED
-def test_a_scan_asks_for_its_columns_and_rows(
+def test_a_scan_reads_only_its_columns_and_rows(
     source: DataFrameReader, table: TableClient, asked: list[ReadRequest]
 ) -> None:
-    """Spark's own `where` and `select` are judged by stores, and by Spark once more."""
+    """Stores evaluate Spark's `where` and `select`, and Spark evaluates the condition again."""
     frame = source.load("kinds").where("id >= 90 and name is not null").select("name")
     assert frame.count() == len([number for number in range(90, 100) if number % 7])
     assert conditions(asked) == {"['and', ['>=', 'id', 90]]"}
@@ -93,10 +93,10 @@ def test_a_scan_asks_for_its_columns_and_rows(
 
 
 @ACCELERATED
-def test_conditions_of_one_scan_reach_no_other(
+def test_conditions_of_a_scan_affect_no_other(
     source: DataFrameReader, table: TableClient, asked: list[ReadRequest]
 ) -> None:
-    """In whatever order scans of a frame are planned and run: each has its own, and the frame none."""
+    """Each scan of a DataFrame has its own conditions, in any order of planning and running."""
     frame = source.load("kinds")
     few, many = frame.where("id < 3"), frame.where("id >= 50")
     few.explain()
@@ -114,16 +114,16 @@ def test_conditions_of_one_scan_reach_no_other(
 
 
 @ACCELERATED
-def test_the_option_holds_too(source: DataFrameReader, table: TableClient, asked: list[ReadRequest]) -> None:
-    """Rows fulfil the option's condition and the query's, whatever the case of the option's name."""
+def test_the_option_filter_also_applies(source: DataFrameReader, table: TableClient, asked: list[ReadRequest]) -> None:
+    """Rows match the conditions of the option and of the query; the option's name is case-insensitive."""
     frame = source.option("FILTER", (col("id") < 10).json()).load("kinds")
     assert sorted(row.id for row in frame.where("id > 7").collect()) == [8, 9]
     assert conditions(asked) == {"['and', ['>', 'id', 7], ['<', 'id', 10]]"}
 
 
 @ACCELERATED
-def test_rows_are_counted_by_one_column(source: DataFrameReader, table: TableClient, asked: list[ReadRequest]) -> None:
-    """A query that wants none gets the first."""
+def test_counting_reads_one_column(source: DataFrameReader, table: TableClient, asked: list[ReadRequest]) -> None:
+    """A query that needs no column reads the first one."""
     assert source.load("kinds").count() == 100
     read = [request for request in asked if request.pin]
     assert {request.columns for request in read} == {("id",)}
@@ -131,31 +131,35 @@ def test_rows_are_counted_by_one_column(source: DataFrameReader, table: TableCli
 
 
 @ACCELERATED
-def test_conditions_mean_what_spark_says(spark: SparkSession, source: DataFrameReader, table: TableClient) -> None:
-    """With and without stores that judge them: the same rows."""
+def test_conditions_match_the_same_rows_as_in_spark(
+    spark: SparkSession, source: DataFrameReader, table: TableClient
+) -> None:
+    """A condition matches the same rows with and without pushdown to the stores."""
     frame = source.load("kinds")
     plain = spark.createDataFrame([_row(number) for number in range(100)], frame.schema)
-    judged = plain.selectExpr("id", *(f"({condition}) as c{place}" for place, condition in enumerate(JUDGED))).collect()
-    for place, condition in enumerate(JUDGED):
+    expected = plain.selectExpr(
+        "id", *(f"({condition}) as c{place}" for place, condition in enumerate(CONDITIONS))
+    ).collect()
+    for place, condition in enumerate(CONDITIONS):
         found = sorted(row.id for row in frame.where(condition).collect())
-        assert found == sorted(row.id for row in judged if row[f"c{place}"]), condition
+        assert found == sorted(row.id for row in expected if row[f"c{place}"]), condition
 
 
 @ACCELERATED
-def test_every_value_comes_by_columns(spark: SparkSession, source: DataFrameReader, table: TableClient) -> None:
-    """Nulls, decimals and text are what they are."""
+def test_values_of_columnar_reads(spark: SparkSession, source: DataFrameReader, table: TableClient) -> None:
+    """Columnar reads return nulls, decimals and text unchanged."""
     frame = source.load("kinds")
     assert "ColumnarToRow" in frame._jdf.queryExecution().toString()
     shown = {str(row.asDict()) for row in frame.collect()}
     assert shown == {str(_row(number)) for number in range(100)}
 
 
-@ROWS_ALONE
+@NOT_ACCELERATED
 def test_another_spark_is_read_by_rows(
     spark: SparkSession, source: DataFrameReader, table: TableClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A Spark that lacks what the shim leans on is left as it is, and a warning says so."""
-    monkeypatch.setattr(columnar, "_RUNNER", "org.apache.spark.NotThere")
+    """If Spark lacks an internal class, `accelerate` warns and changes nothing."""
+    monkeypatch.setattr(columnar_reads, "_RUNNER", "org.apache.spark.NotThere")
     with pytest.warns(UserWarning, match="tables are read row by row"):
         assert not accelerate(spark)
     frame = source.load("kinds").where("id < 3")
@@ -164,6 +168,6 @@ def test_another_spark_is_read_by_rows(
 
 
 def test_spark_connect_is_read_by_rows() -> None:
-    """There is no Java to talk to."""
+    """Spark Connect has no access to the JVM."""
     with pytest.warns(UserWarning, match="tables are read row by row"):
         assert not accelerate(object())

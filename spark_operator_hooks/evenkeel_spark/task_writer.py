@@ -1,19 +1,18 @@
-"""Writing: each task sends its rows to the leaders of their partitions, under tokens that any other attempt at the task
-would use too.
+"""Writes the rows of each task once: all attempts of a task use the same write tokens.
 
-A task may run twice, at once even, and Spark promises neither attempt the same order of rows. So rows are not counted
-off as they come: a task collects them, and spreads those of a partition over batches by the hash of their key. The same
-rows make the same batches in whatever order they came; a batch's token is made of
+Spark may run a task several times, even at once, and the attempts may get their rows in different orders. So a task
+collects its rows, and assigns those of a partition to batches by the hash of their key. The same rows then make the
+same batches in any order. The token of a batch consists of
 
     the job, the task, a sum over all rows of the partition, and the number of the batch
 
-so the second attempt writes nothing if its rows are the same, and everything if they are not: nothing is lost either
-way. All rows of a key are in one batch, in the order in which they came, and the last one wins.
+so another attempt writes nothing if its rows are the same, and everything if they differ: no row is lost. All rows of a
+key are in one batch, in their original order, and the last one wins.
 
-What is too much to collect is written in parts, each as if it were a task of its own. A table without primary key may
-then have rows twice, if a task dies after a part and the next attempt gets its rows in another order.
+Rows that exceed the memory limit are written in parts, each like a separate task. A table without a primary key may
+then have duplicate rows, if a task dies after a part and the next attempt gets its rows in another order.
 
-Rows are visible as soon as their batch is written: a job that fails in the middle leaves what its tasks wrote.
+Rows are visible as soon as their batch is written: a failed job leaves the rows that its tasks wrote.
 """
 
 from __future__ import annotations
@@ -34,28 +33,28 @@ from evenkeel.errors import InvalidInputError
 from evenkeel.rows.conform import conform_rows
 from evenkeel.rows.row_hashing import hash_rows, sum_of_hashes
 from evenkeel.rows.row_schema import RowSchema
-from evenkeel_spark.clients import open_table, spare_what_is_loaded
-from evenkeel_spark.options import SourceOptions
+from evenkeel_spark.source_options import SourceOptions
+from evenkeel_spark.worker_clients import freeze_loaded_objects, open_table
 
 __all__ = ["Job", "Part", "Writer", "parts_of", "refuse_overwriting", "write"]
 
 _COLLECTED_BYTES: Final = 256 << 20
 _BATCH_BYTES: Final = 4 << 20
-_LARGEST_BATCH: Final = 16 << 20
-_MOST_BATCHES: Final = 1024
-_AT_ONCE: Final = 4
-"""Partitions that a task writes side by side."""
+_MAX_BATCH_BYTES: Final = 16 << 20
+_MAX_BATCHES: Final = 1024
+_PARALLEL_PARTITIONS: Final = 4
+"""Partitions that a task writes in parallel."""
 
 
 class Job(Struct, frozen=True):
-    """What is written, the same for all tasks."""
+    """What all tasks of a write share."""
 
     options: SourceOptions
     id: str
 
 
 class Part(NamedTuple):
-    """Rows of one partition, in batches that do not depend on the order in which the rows came."""
+    """Rows of one partition, in batches that do not depend on the order of the rows."""
 
     partition: int
     digest: str
@@ -63,12 +62,12 @@ class Part(NamedTuple):
 
 
 def write(job: Job, task: int, batches: Iterable[pa.RecordBatch]) -> int:
-    """Write the rows of a task; returns how many there were."""
+    """Write the rows of a task; return their number."""
     table = open_table(job.options)
     schema = table.row_schema
     op: Literal["upsert", "append"] = "upsert" if schema.primary_key else "append"
     written = 0
-    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="evenkeel-write") as pool:
+    with ThreadPoolExecutor(_PARALLEL_PARTITIONS, thread_name_prefix="evenkeel-write") as pool:
         for number, rows in enumerate(_collected(batches, schema)):
 
             def send(part: Part, number: int = number) -> None:
@@ -81,32 +80,28 @@ def write(job: Job, task: int, batches: Iterable[pa.RecordBatch]) -> int:
 
 
 def _collected(batches: Iterable[pa.RecordBatch], schema: RowSchema) -> Iterator[pa.RecordBatch]:
-    """Yield a task's rows in as few pieces as memory allows, in the table's shape."""
+    """Yield the rows of a task with the table's schema, in as few batches as the memory limit allows."""
     held: list[pa.RecordBatch] = []
     for batch in batches:
         held.append(conform_rows(batch, schema))
         if sum(piece.nbytes for piece in held) >= _COLLECTED_BYTES:
-            yield _joined(held)
+            yield pa.concat_batches(held)
             held = []
     if any(batch.num_rows for batch in held):
-        yield _joined(held)
-
-
-def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return pa.concat_batches(batches)
+        yield pa.concat_batches(held)
 
 
 def parts_of(rows: pa.RecordBatch, schema: RowSchema) -> Iterator[Part]:
-    """Cut rows by partition, and those of a partition by the hash of their key."""
+    """Split rows by partition, and those of a partition into batches by the hash of their key."""
     whole = hash_rows(rows)
     keys = hash_rows(rows.select(list(schema.primary_key))) if schema.primary_key else whole
-    places = _places(rows, schema, keys)
-    for place in np.unique(places):
-        own = np.flatnonzero(places == place)
-        yield _part(int(place), rows.take(pa.array(own)), keys[own], sum_of_hashes(whole[own]))
+    partitions = _partitions(rows, schema, keys)
+    for partition in np.unique(partitions):
+        own = np.flatnonzero(partitions == partition)
+        yield _part(int(partition), rows.take(pa.array(own)), keys[own], sum_of_hashes(whole[own]))
 
 
-def _places(rows: pa.RecordBatch, schema: RowSchema, keys: np.ndarray) -> np.ndarray:
+def _partitions(rows: pa.RecordBatch, schema: RowSchema, keys: np.ndarray) -> np.ndarray:
     if schema.partitions == 1:
         return np.zeros(rows.num_rows, np.int64)
     same = schema.partition_key == schema.primary_key
@@ -118,13 +113,13 @@ def _part(partition: int, rows: pa.RecordBatch, keys: np.ndarray, total: int) ->
     count = max(1, -(-_width(rows) // _BATCH_BYTES))
     while True:
         batches = _spread(rows, keys, count)
-        if count >= _MOST_BATCHES or max(batch.nbytes for batch in batches) <= _LARGEST_BATCH:
+        if count >= _MAX_BATCHES or max(batch.nbytes for batch in batches) <= _MAX_BATCH_BYTES:
             return Part(partition, f"{rows.num_rows}-{total:016x}-{count}", batches)
-        count = min(2 * count, _MOST_BATCHES)
+        count = min(2 * count, _MAX_BATCHES)
 
 
 def _spread(rows: pa.RecordBatch, keys: np.ndarray, count: int) -> list[pa.RecordBatch]:
-    """Cut rows into batches by their keys' hashes; which partition they are in rests on the lowest bits."""
+    """Split rows into batches by the high bits of their key's hash; the low bits determine the partition."""
     if count == 1:
         return [rows]
     numbers = ((keys >> np.uint64(32)) % np.uint64(count)).astype(np.int16)
@@ -134,7 +129,7 @@ def _spread(rows: pa.RecordBatch, keys: np.ndarray, count: int) -> list[pa.Recor
 
 
 def _width(rows: pa.RecordBatch) -> int:
-    """How many bytes the values take, by the values alone."""
+    """Return the size of the values in bytes, independent of Arrow's layout."""
     total = 0
     for column in rows.columns:
         if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
@@ -144,31 +139,31 @@ def _width(rows: pa.RecordBatch) -> int:
     return total
 
 
-class Done(WriterCommitMessage):  # type: ignore[misc]
-    """A task is through."""
+class TaskResult(WriterCommitMessage):  # type: ignore[misc]
+    """The result of a task."""
 
     def __init__(self, rows: int) -> None:
         self.rows = rows
 
 
 class Writer(DataSourceArrowWriter):  # type: ignore[misc]
-    """What Spark asks, on the driver and in every task."""
+    """The writer that Spark calls on the driver and in every task."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._job = Job(options, uuid.uuid4().hex)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Done:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         """Write the rows of this task."""
         context = TaskContext.get()
         assert context is not None, "Spark runs this in a task"
-        done = Done(write(self._job, context.partitionId(), iterator))
-        spare_what_is_loaded()
-        return done
+        result = TaskResult(write(self._job, context.partitionId(), iterator))
+        freeze_loaded_objects()
+        return result
 
 
 def refuse_overwriting(table: str) -> None:
-    """Say what to do instead: nothing empties a table and fills it again as one step."""
+    """Raise an error that names the alternatives: a table cannot be replaced atomically."""
     raise InvalidInputError(
-        f'mode "overwrite": table {table} cannot be replaced as a whole; use .mode("append"), by which a row replaces '
-        "the one with its primary key, or drop the table and make it anew"
+        f'mode "overwrite": table {table} cannot be replaced as a whole; use .mode("append"), where a row replaces the '
+        "row with its primary key, or drop and create the table"
     )

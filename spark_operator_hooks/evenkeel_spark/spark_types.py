@@ -1,7 +1,7 @@
-"""A table's columns as Spark knows them, and back.
+"""Converts the schema of a table to Spark's types, and checks schemas of users.
 
-Every type has an exact counterpart, Arrow's in between. A table's instants are Spark's TIMESTAMP; TIMESTAMP_NTZ names
-no instant and is refused when it is written.
+Every column type has an exact counterpart in Spark. A timestamp column is Spark's TIMESTAMP; TIMESTAMP_NTZ, which has
+no time zone, cannot be written.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _spark_type(name: str) -> t.DataType:
 
 
 def spark_schema(schema: RowSchema, columns: Sequence[str] | None) -> t.StructType:
-    """Return a table's columns, or some of them, in the order in which they are named."""
+    """Return the columns of a table, or the given ones in the given order."""
     names = schema.names if columns is None else columns
     return t.StructType([_field(_known(schema, name)) for name in names])
 
@@ -59,21 +59,21 @@ def _known(schema: RowSchema, name: str) -> ColumnDef:
 
 
 def check_readable(wanted: t.StructType, schema: RowSchema) -> None:
-    """See that a schema that a user wrote asks for columns that are there, in their own types."""
+    """Check that a user's schema has only columns of the table, with their types."""
     for field in wanted.fields:
         own = _spark_type(_known(schema, field.name).type)
         if field.dataType != own:
             raise InvalidInputError(
                 f"schema: column {field.name} is {own.simpleString().upper()}, not "
-                f"{field.dataType.simpleString().upper()}: read it as it is, and cast it"
+                f"{field.dataType.simpleString().upper()}; read it as it is, and cast it"
             )
 
 
 def check_writable(given: t.StructType, schema: RowSchema) -> None:
-    """See that a DataFrame's columns fit a table; whether its values do, each task sees."""
+    """Check that the columns of a DataFrame fit a table; each task checks the values."""
     conform_rows(pa.RecordBatch.from_pylist([], schema=batch_schema(given)), schema)
 
 
 def batch_schema(schema: t.StructType) -> pa.Schema:
-    """Return what Spark's Arrow batches of these columns look like."""
+    """Return the schema of Spark's Arrow batches of these columns."""
     return to_arrow_schema(schema, timezone="UTC")

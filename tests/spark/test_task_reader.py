@@ -1,4 +1,4 @@
-"""Spark reads tables: a task to each partition, all at one moment."""
+"""Spark reads tables: one task for each partition, all at the same pin."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from pyspark.sql.types import StructType
 
 from evenkeel.client import Client, TableClient, col
 from evenkeel.wire.flight import ReadRequest
-from evenkeel_spark.moments import Moment, open_at
-from evenkeel_spark.options import read_options
-from evenkeel_spark.reading import Reader, Scan, Split
+from evenkeel_spark.query_pins import QueryPin, open_at_pin
+from evenkeel_spark.source_options import read_options
+from evenkeel_spark.task_reader import Reader, Scan, Split
 from tests.spark.stores import PARTITIONS, Stores
 from tests.store.serving import ORDERS
 
@@ -47,10 +47,10 @@ def test_one_task_for_each_partition(source: DataFrameReader, orders: TableClien
     assert len({request.pin for request in read}) == 1
 
 
-def test_garbage_is_not_looked_for_among_modules(
+def test_loaded_objects_are_excluded_from_garbage_collection(
     stores: Stores, orders: TableClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark's Python has a collection after each task: from the first batch on it passes over what is loaded."""
+    """The first batch freezes all loaded objects, once per process."""
     done: list[str] = []
     monkeypatch.setattr(gc, "collect", partial(done.append, "collect"))
     monkeypatch.setattr(gc, "freeze", partial(done.append, "freeze"))
@@ -61,7 +61,7 @@ def test_garbage_is_not_looked_for_among_modules(
 
 
 def test_columns_reach_the_store(source: DataFrameReader, orders: TableClient, asked: list[ReadRequest]) -> None:
-    """By option or by schema, in any order: nothing else is read."""
+    """Only the columns of the option or the schema are read, in any order."""
     frame = source.option("columns", "customer,id").load("orders")
     assert frame.columns == ["customer", "id"]
     assert frame.filter("id = 4").collect() == [("c1", 4)]
@@ -70,17 +70,15 @@ def test_columns_reach_the_store(source: DataFrameReader, orders: TableClient, a
 
 
 def test_conditions_reach_the_store(source: DataFrameReader, orders: TableClient, asked: list[ReadRequest]) -> None:
-    """Stores send only the rows that fulfil the option's condition."""
+    """Stores send only the rows that match the option's condition."""
     condition = (col("customer") == "c1") & (col("id") < 50)
     frame = source.option("filter", condition.json()).load("orders")
     assert frame.count() == 17
     assert {str(request.filter) for request in asked} == {str(condition.tree)}
 
 
-def test_conditions_of_one_frame_are_told_apart(
-    spark: SparkSession, source: DataFrameReader, orders: TableClient
-) -> None:
-    """Also where Spark hands conditions to Python sources, and keeps what it planned for one for all the others."""
+def test_conditions_of_queries_are_separate(spark: SparkSession, source: DataFrameReader, orders: TableClient) -> None:
+    """Queries do not affect each other, also if Spark's own pushdown reuses the plan of another query."""
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:
         frame = source.load("orders")
@@ -95,10 +93,10 @@ def test_conditions_of_one_frame_are_told_apart(
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
-def test_used_again_a_frame_shows_what_is_new(
+def test_a_reused_frame_shows_new_rows(
     source: DataFrameReader, stores: Stores, client: Client, asked: list[ReadRequest]
 ) -> None:
-    """Each query has a moment of its own, though Spark plans a DataFrame only once."""
+    """Each query has its own pins, although Spark plans a DataFrame only once."""
     table = client.table(stores.table("growing", ORDERS))
     frame = source.load("growing")
     counts = []
@@ -107,12 +105,12 @@ def test_used_again_a_frame_shows_what_is_new(
         counts.append(frame.count())
     assert counts == [1, 2, 3]
     assert len({request.pin for request in asked}) == 3
-    assert frame.rdd.count() == 3, "outside of queries too"
+    assert frame.rdd.count() == 3, "also without a query"
 
 
 @contextmanager
 def versions_of(table: TableClient) -> Iterator[None]:
-    """Write ever new versions of all rows meanwhile."""
+    """Keep writing new versions of all rows."""
     over = threading.Event()
 
     def write() -> None:
@@ -130,7 +128,7 @@ def versions_of(table: TableClient) -> Iterator[None]:
         writing.join()
 
 
-def test_one_moment_while_writes_go_on(source: DataFrameReader, stores: Stores, client: Client) -> None:
+def test_consistent_reads_during_writes(source: DataFrameReader, stores: Stores, client: Client) -> None:
     """Two reads of a table in one query see the same version of every row."""
     table = client.table(stores.table("changing", ORDERS))
     table.upsert([{"id": number, "customer": "v0"} for number in range(200)])
@@ -140,30 +138,32 @@ def test_one_moment_while_writes_go_on(source: DataFrameReader, stores: Stores, 
         rows = one.join(other, "id").collect()
     assert len(rows) == 200
     assert [row for row in rows if row.customer != row.again] == []
-    assert {row.customer for row in rows} != {"v0"}, "nothing was written meanwhile"
+    assert {row.customer for row in rows} != {"v0"}, "nothing was written during the query"
 
 
 def test_query_that_outlives_its_pins(source: DataFrameReader, orders: TableClient, stores: Stores) -> None:
-    """It ends with an error that says what to do, and never goes on with other rows."""
+    """A query whose pins expired fails with a remedy, and never returns other rows."""
     rows = source.option("pinSeconds", "100").load("orders").toLocalIterator()
     next(rows)
     stores.pass_time(101)
-    with pytest.raises(Py4JJavaError, match="were kept for 100 s, and that is over: run it again, with a higher"):
+    with pytest.raises(
+        Py4JJavaError, match="pin of this query expired after 100 s; run the query again, with a higher"
+    ):
         list(rows)
 
 
-def test_task_that_dies_while_it_pins_is_helped(orders: TableClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If nobody finishes what the first task began, another one does: with the moment that there is already."""
-    monkeypatch.setattr("evenkeel_spark.moments._OTHERS_PATIENCE", 0.2)
-    moment = Moment("spark-dying", 100)
-    begun = orders.pin(moment.name, seconds=100, partitions=[0])[0].index
+def test_another_task_completes_the_pins(orders: TableClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the first task dies before it has pinned all partitions, another task pins the rest."""
+    monkeypatch.setattr("evenkeel_spark.query_pins._PIN_TIMEOUT", 0.2)
+    query_pin = QueryPin("spark-dying", 100)
+    begun = orders.pin(query_pin.name, seconds=100, partitions=[0])[0].index
     orders.upsert([{"id": number} for number in range(1000, 1100)])
     indexes = {}
     for partition in (3, 0, 1, 2):
-        with open_at(orders, partition, moment, partial(orders.stream, partition)) as stream:
+        with open_at_pin(orders, partition, query_pin, partial(orders.stream, partition)) as stream:
             indexes[partition] = stream.index
     assert indexes[0] == begun
-    pins = orders.pin(moment.name, seconds=100)
+    pins = orders.pin(query_pin.name, seconds=100)
     assert {partition: pin.index for partition, pin in pins.items()} == indexes
     assert not any(pin.created for pin in pins.values())
 
@@ -176,26 +176,26 @@ def test_task_that_dies_while_it_pins_is_helped(orders: TableClient, monkeypatch
         ({"filter": '["=", "nothing", 1]'}, "the table has no column nothing"),
         ({"filter": '["=", "id", "one"]'}, "column id: 'one' is not an integer in range"),
         ({"filter": '["like", "id", 1]'}, "no operator is called like"),
-        ({"tabel": "orders"}, "option tabel: there is none of that name"),
+        ({"tabel": "orders"}, "option tabel: unknown"),
         ({"endpoints": "grpc://127.0.0.1:1", "deadline": "0.2"}, "no store answers: grpc://127.0.0.1:1"),
         ({"ca": "/nowhere.crt"}, "/nowhere.crt: No such file"),
     ],
 )
-def test_what_cannot_be_read(source: DataFrameReader, orders: TableClient, options: dict[str, str], words: str) -> None:
-    """It is refused before a task runs, with what is wrong in the message."""
+def test_invalid_reads(source: DataFrameReader, orders: TableClient, options: dict[str, str], words: str) -> None:
+    """An invalid read fails before a task runs, with the problem in the message."""
     with pytest.raises(PySparkException) as refused:
         source.options(**({"table": "orders"} | options)).load().count()
     assert words in str(refused.value)
 
 
-def test_type_that_is_another(source: DataFrameReader, orders: TableClient) -> None:
-    """A schema that a user wrote converts nothing."""
+def test_schema_with_another_type(source: DataFrameReader, orders: TableClient) -> None:
+    """A user's schema does not convert types."""
     with pytest.raises(PySparkException, match="column id is BIGINT, not STRING"):
         source.schema("id string").load("orders").count()
 
 
 def test_table_dropped_in_mid_scan(spark: SparkSession, source: DataFrameReader, stores: Stores) -> None:
-    """The query fails and says so; the session goes on."""
+    """The query fails with the reason, and the session remains usable."""
     stores.table("fleeting", ORDERS)
     rows = source.load("fleeting").toLocalIterator()
     stores.drop("fleeting")

@@ -1,4 +1,4 @@
-"""Every type, with its extremes, comes through Spark as it was."""
+"""Every type, with its extreme values, survives a round trip through Spark."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyspark.sql import types as t
 from evenkeel.client import Client
 from evenkeel.errors import InvalidInputError, RowsError, UnknownColumnError
 from evenkeel.rows.row_schema import ColumnDef, RowSchema, arrow_schema
-from evenkeel_spark.types import batch_schema, check_readable, check_writable, spark_schema
+from evenkeel_spark.spark_types import batch_schema, check_readable, check_writable, spark_schema
 from tests.spark.stores import Stores
 
 KINDS: dict[str, list[Any]] = {
@@ -51,7 +51,7 @@ def sorted_rows(table: pa.Table) -> pa.Table:
 
 
 def test_round_trip(spark: SparkSession, source: DataFrameReader, stores: Stores) -> None:
-    """What a client wrote, Spark reads; what Spark writes of it into another table, a client reads: the same values."""
+    """Values that a client wrote are the same after Spark copied them to another table."""
     here, there = stores.table("here", COLUMNS), stores.table("there", COLUMNS)
     with Client(stores.endpoints.split(",")) as client:
         client.table(here).upsert(ROWS)
@@ -61,8 +61,8 @@ def test_round_trip(spark: SparkSession, source: DataFrameReader, stores: Stores
         assert sorted_rows(client.table(there).scan()).equals(sorted_rows(ROWS))
 
 
-def test_instants_are_spark_s_own(spark: SparkSession, source: DataFrameReader, stores: Stores) -> None:
-    """An instant is the same one whatever the session's time zone is; so is a date that Spark made."""
+def test_timestamps_and_dates(spark: SparkSession, source: DataFrameReader, stores: Stores) -> None:
+    """Timestamps and dates do not depend on the session's time zone."""
     columns: list[dict[str, Any]] = [
         {"name": "id", "type": "int32", "nullable": False},
         {"name": "at", "type": "timestamp"},
@@ -80,18 +80,18 @@ def test_instants_are_spark_s_own(spark: SparkSession, source: DataFrameReader, 
     ]
 
 
-def test_batches_look_as_spark_expects() -> None:
-    """Spark compares the schema of Arrow batches to the letter."""
+def test_batches_have_the_schema_that_spark_expects() -> None:
+    """Spark requires the exact schema of Arrow batches."""
     assert batch_schema(spark_schema(SCHEMA, None)).equals(arrow_schema(SCHEMA))
     assert batch_schema(spark_schema(SCHEMA, ["c3", "id"])).names == ["c3", "id"]
 
 
-def test_schema_that_a_user_wrote() -> None:
-    """It may leave columns out, and name nothing that is not there as it is."""
+def test_schema_of_a_user() -> None:
+    """A user's schema may omit columns, but not add or convert any."""
     check_readable(t.StructType([t.StructField("c7", t.StringType())]), SCHEMA)
     with pytest.raises(UnknownColumnError, match="no column c99; there are: id, c0"):
         check_readable(t.StructType([t.StructField("c99", t.StringType())]), SCHEMA)
-    with pytest.raises(InvalidInputError, match="column id is INT, not BIGINT: read it as it is, and cast it"):
+    with pytest.raises(InvalidInputError, match="column id is INT, not BIGINT; read it as it is, and cast it"):
         check_readable(t.StructType([t.StructField("id", t.LongType())]), SCHEMA)
 
 
@@ -100,18 +100,18 @@ def test_schema_that_a_user_wrote() -> None:
     [
         ({"id": t.IntegerType(), "c99": t.LongType()}, UnknownColumnError, "no column c99"),
         ({"c7": t.StringType()}, RowsError, "column id is missing"),
-        ({"id": t.StringType()}, RowsError, "column id is of type int32, and the batch has string"),
+        ({"id": t.StringType()}, RowsError, "column id is of type int32, but the batch has string"),
         ({"id": t.IntegerType(), "c10": t.TimestampNTZType()}, RowsError, "column c10 is of type timestamp"),
         ({"id": t.IntegerType(), "c7": t.ArrayType(t.StringType())}, RowsError, "column c7"),
     ],
 )
-def test_columns_that_do_not_fit(fields: dict[str, t.DataType], error: type[Exception], words: str) -> None:
-    """A DataFrame that cannot be written is refused before anything runs, with the column's name."""
+def test_wrong_columns(fields: dict[str, t.DataType], error: type[Exception], words: str) -> None:
+    """A DataFrame with wrong columns is rejected before a task runs, with the column's name."""
     given = t.StructType([t.StructField(name, kind) for name, kind in fields.items()])
     with pytest.raises(error, match=words):
         check_writable(given, SCHEMA)
 
 
-def test_smaller_types_fit() -> None:
-    """Whatever holds the same values may be written; whether it does, each task sees."""
+def test_smaller_types_are_accepted() -> None:
+    """Types whose values fit may be written; each task checks the values."""
     check_writable(t.StructType([t.StructField("id", t.ByteType()), t.StructField("c4", t.IntegerType())]), SCHEMA)

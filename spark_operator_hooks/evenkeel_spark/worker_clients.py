@@ -1,4 +1,4 @@
-"""One client to a StoreCluster in each of Spark's Python processes, which serve one task after the other."""
+"""One client per StoreCluster in each of Spark's Python processes, which run one task after the other."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from functools import cache
 from pathlib import Path
 
 from evenkeel.client import Client, TableClient
-from evenkeel_spark.options import Connection, SourceOptions
+from evenkeel_spark.source_options import Connection, SourceOptions
 
-__all__ = ["open_table", "spare_what_is_loaded"]
+__all__ = ["freeze_loaded_objects", "open_table"]
 
 
 def open_table(options: SourceOptions) -> TableClient:
-    """The table that the options name."""
+    """Return the table that the options name."""
     return _client(options.connection()).table(options.table)
 
 
 @cache
 def _client(connection: Connection) -> Client:
-    # Never closed: it ends with its process, and a task that begins next finds it warm.
+    # Not closed, so that the next task of this process reuses its connections.
     return Client(
         connection.endpoints,
         token=connection.token,
@@ -30,7 +30,7 @@ def _client(connection: Connection) -> Client:
 
 
 @cache
-def spare_what_is_loaded() -> None:
-    """Let the collection of garbage that Spark has after each task pass over all that is imported: 25 ms of work."""
+def freeze_loaded_objects() -> None:
+    """Exclude all loaded objects from the garbage collection that Spark runs after each task, which saves 25 ms."""
     gc.collect()
     gc.freeze()

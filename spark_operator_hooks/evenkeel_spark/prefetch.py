@@ -1,7 +1,7 @@
-"""Rows read ahead of whoever uses them.
+"""Reads rows ahead of a slow consumer.
 
-A store ends a scan that nobody takes rows from, and what comes behind a scan in Spark may well be slow. So a thread
-takes rows as fast as they come, and keeps what is not wanted yet: some of it in memory, the rest in a file.
+A store ends a scan whose rows are not read, and the operators after a scan in Spark may be slow. So a thread reads rows
+as fast as they arrive, and buffers them: first in memory, then in a file.
 """
 
 from __future__ import annotations
@@ -15,62 +15,62 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-__all__ = ["read_ahead"]
+__all__ = ["prefetch"]
 
-_IN_MEMORY: Final = 64 << 20
+_MEMORY_BYTES: Final = 64 << 20
 
 
 class _Spilled(NamedTuple):
-    """Where a batch is in the file."""
+    """The position of a batch in the file."""
 
     start: int
     size: int
 
 
 class _Ended(NamedTuple):
-    """The last thing that comes."""
+    """The end of the batches."""
 
     error: BaseException | None
 
 
-def read_ahead(
-    batches: Iterable[pa.RecordBatch], *, stop: Callable[[], None], in_memory: int = _IN_MEMORY
+def prefetch(
+    batches: Iterable[pa.RecordBatch], *, stop: Callable[[], None], memory_bytes: int = _MEMORY_BYTES
 ) -> Generator[pa.RecordBatch]:
-    """Yield the batches, read on a thread of their own; an error comes where it came.
+    """Yield the batches, which a thread reads; an error is raised after the batches before it.
 
-    `stop` ends the wait for the next one, where nobody wants it any more.
+    `stop` must end a read that is in progress; it is called when the consumer ends.
     """
     with tempfile.TemporaryFile(dir=_directory()) as file:
-        ahead = _Ahead(batches, file.fileno(), in_memory=in_memory)
-        thread = threading.Thread(target=ahead.run, name="read ahead", daemon=True)
+        buffer = _Buffer(batches, file.fileno(), memory_bytes=memory_bytes)
+        thread = threading.Thread(target=buffer.fill, name="prefetch", daemon=True)
         thread.start()
         try:
-            yield from ahead.taken()
+            yield from buffer.drain()
         finally:
             stop()
             thread.join()
 
 
 def _directory() -> str | None:
-    """Where Spark wants temporary files; None for the system's own place."""
+    """Return Spark's directory for temporary files; None for the default of the system."""
     return os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0] or None
 
 
-class _Ahead:
-    """What lies between the thread that reads and the one that uses."""
+class _Buffer:
+    """The batches between the thread that reads and the consumer."""
 
-    def __init__(self, batches: Iterable[pa.RecordBatch], file: int, *, in_memory: int) -> None:
+    def __init__(self, batches: Iterable[pa.RecordBatch], file: int, *, memory_bytes: int) -> None:
         self._batches = batches
         self._file = file
         self._end = 0
-        self._room = in_memory
+        self._free_bytes = memory_bytes
         self._lock = threading.Lock()
-        self._coming: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
-    def taken(self) -> Iterator[pa.RecordBatch]:
-        """Yield what was read, in order."""
+    def drain(self) -> Iterator[pa.RecordBatch]:
+        """Yield the batches in order."""
         while True:
-            match self._coming.get():
+            match self._queue.get():
                 case _Ended(error):
                     if error is not None:
                         raise error
@@ -79,23 +79,23 @@ class _Ahead:
                     yield self._load(start, size)
                 case batch:
                     with self._lock:
-                        self._room += batch.nbytes
+                        self._free_bytes += batch.nbytes
                     yield batch
 
-    def run(self) -> None:
-        """Read everything."""
+    def fill(self) -> None:
+        """Read all batches."""
         error: BaseException | None = None
         try:
             for batch in self._batches:
-                self._coming.put(self._keep(batch))
+                self._queue.put(self._keep(batch))
         except BaseException as failure:
             error = failure
-        self._coming.put(_Ended(error))
+        self._queue.put(_Ended(error))
 
     def _keep(self, batch: pa.RecordBatch) -> pa.RecordBatch | _Spilled:
         with self._lock:
-            if self._room >= batch.nbytes:
-                self._room -= batch.nbytes
+            if self._free_bytes >= batch.nbytes:
+                self._free_bytes -= batch.nbytes
                 return batch
         return self._spill(batch)
 

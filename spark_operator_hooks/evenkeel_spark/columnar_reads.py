@@ -1,11 +1,11 @@
-"""Reads by columns, and conditions that reach the stores: the few lines of Java that Spark has no words for in Python.
+"""Column pruning, filter pushdown and columnar reads, which Spark supports only for Java data sources.
 
-Spark asks a Python source neither which columns a query wants nor lets it keep a condition apart from those of other
-queries, and makes rows of the columns that it gets. A source in Java is asked all that. So `Source.java` is one, around
-the Python source, which still does the work; Spark's own compiler makes a jar of it when a session is told to.
+Spark does not tell a Python source which columns a query needs, does not separate the conditions of different queries,
+and converts the columns that it receives to rows. `Source.java` is a Java source that wraps the Python source. Spark's
+own compiler builds a jar of it at run time.
 
-It leans on classes that Spark does not promise to keep. Where they are not as expected, and in Spark Connect, where
-there is no Java to talk to, reads stay what they are without it: the same rows, by a longer way.
+It depends on internal classes of Spark. If they differ, and in Spark Connect, which has no access to the JVM, tables
+are read without it: the rows are the same, but reads are slower.
 """
 
 from __future__ import annotations
@@ -25,22 +25,24 @@ _SOURCE: Final = Path(__file__).with_name("Source.java")
 _CLASS: Final = "dev.evenkeel.spark.Source"
 _REGISTER: Final = "META-INF/services/org.apache.spark.sql.sources.DataSourceRegister"
 _RUNNER: Final = "org.apache.spark.sql.execution.python.MapInBatchEvaluatorFactory$MapInBatchEvaluator$$anon$1"
-_REFUSALS: Final = (AttributeError, Py4JError, PySparkException, TypeError)
+_UNSUPPORTED: Final = (AttributeError, Py4JError, PySparkException, TypeError)
 
 
 def accelerate(spark: SparkSession) -> bool:
-    """Read tables by columns in this Spark from now on, and only the rows and columns that a query asks for.
+    """Make this Spark read tables by columns, and only the rows and columns that a query needs.
 
-    False, with a warning that says why, where that cannot be: reads are slower then, and no different otherwise.
+    Returns False, with a warning that gives the reason, if this Spark does not support it: reads are slower then.
     """
     try:
         jar = Path(spark.sparkContext._temp_dir) / "evenkeel-spark.jar"
         if not jar.exists():
             _write_jar(spark._jvm, jar)
         _load(spark, jar)
-    except _REFUSALS as error:
+    except _UNSUPPORTED as error:
         why = str(error).strip().partition("\n")[0]
-        warnings.warn(f"tables are read row by row, for this Spark does not do otherwise: {why}", stacklevel=2)
+        warnings.warn(
+            f"tables are read row by row, because this Spark does not support columnar reads: {why}", stacklevel=2
+        )
         return False
     return True
 
@@ -58,9 +60,9 @@ def _write_jar(jvm: Any, jar: Path) -> None:
 
 
 def _load(spark: SparkSession, jar: Path) -> None:
-    """What `ADD JAR` does, which fails at a path with a space."""
+    """Do what `ADD JAR` does, which fails for a path with a space."""
     spark.sparkContext._jsc.sc().addJar(str(jar))
     loader = spark._jsparkSession.sharedState().jarClassLoader()
     loader.addURL(spark._jvm.java.io.File(str(jar)).toURI().toURL())
-    # Spark looks for sources where the thread that asks for one finds classes.
+    # Spark looks for sources in the context class loader of the calling thread.
     spark._jvm.java.lang.Thread.currentThread().setContextClassLoader(loader)

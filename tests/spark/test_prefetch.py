@@ -1,4 +1,4 @@
-"""Reading ahead of a slow consumer."""
+"""`prefetch` reads ahead of a slow consumer."""
 
 from __future__ import annotations
 
@@ -9,50 +9,50 @@ import pyarrow as pa
 import pytest
 
 from evenkeel.errors import UnavailableError
-from evenkeel_spark.ahead import read_ahead
+from evenkeel_spark.prefetch import prefetch
 
 
 def batch(number: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"n": [number] * 100, "text": ["x" * number] * 100})
 
 
-@pytest.mark.parametrize("in_memory", [0, 5000, 1 << 30])
-def test_everything_is_read_though_nobody_takes_it(in_memory: int) -> None:
-    """The source is exhausted before the second batch is asked for; what did not fit lay in a file meanwhile."""
+@pytest.mark.parametrize("memory_bytes", [0, 5000, 1 << 30])
+def test_all_batches_are_prefetched(memory_bytes: int) -> None:
+    """The source is exhausted before the second batch is consumed; batches that do not fit in memory are in a file."""
     exhausted = threading.Event()
 
     def source() -> Iterator[pa.RecordBatch]:
         yield from map(batch, range(20))
         exhausted.set()
 
-    reading = read_ahead(source(), stop=lambda: None, in_memory=in_memory)
+    reading = prefetch(source(), stop=lambda: None, memory_bytes=memory_bytes)
     first = next(reading)
     assert exhausted.wait(30)
     assert [first, *reading] == [batch(number) for number in range(20)]
 
 
-def test_error_comes_where_it_came() -> None:
-    """What was read before it is not lost."""
+def test_error_follows_the_batches_before_it() -> None:
+    """Batches that were read before an error are not lost."""
 
     def source() -> Iterator[pa.RecordBatch]:
         yield batch(1)
         raise UnavailableError("gone")
 
-    reading = read_ahead(source(), stop=lambda: None)
+    reading = prefetch(source(), stop=lambda: None)
     assert next(reading) == batch(1)
     with pytest.raises(UnavailableError, match="gone"):
         next(reading)
 
 
-def test_reader_that_leaves_early_stops_the_source() -> None:
-    """Nobody waits for batches that nobody wants."""
+def test_closing_early_stops_the_source() -> None:
+    """Closing the generator calls `stop`."""
     stopped = threading.Event()
 
     def source() -> Iterator[pa.RecordBatch]:
         yield batch(1)
         stopped.wait()
 
-    reading = read_ahead(source(), stop=stopped.set)
+    reading = prefetch(source(), stop=stopped.set)
     assert next(reading) == batch(1)
     reading.close()
     assert stopped.is_set()

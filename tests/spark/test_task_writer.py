@@ -1,4 +1,4 @@
-"""Spark writes tables: each row once, whatever tasks go through."""
+"""Spark writes tables: each row once, also with retries and speculative tasks."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from evenkeel.rows.conform import conform_rows
 from evenkeel.rows.partitioning import partitions_of
 from evenkeel.rows.row_schema import ColumnDef, RowSchema
 from evenkeel_spark import EvenkeelDataSource
-from evenkeel_spark.options import read_options
-from evenkeel_spark.writing import Job, Writer, parts_of, write
+from evenkeel_spark.source_options import read_options
+from evenkeel_spark.task_writer import Job, Writer, parts_of, write
 from tests.spark.stores import PARTITIONS, Stores
 from tests.store.serving import ORDERS
 
@@ -40,7 +40,7 @@ def client(stores: Stores) -> Iterator[Client]:
 
 @pytest.fixture
 def orders(stores: Stores, client: Client) -> TableClient:
-    """An empty table that keeps its changes."""
+    """An empty table that retains its changes."""
     return client.table(stores.table(f"orders-{next(NUMBERS)}", ORDERS, changes={}))
 
 
@@ -60,7 +60,7 @@ def changes(table: TableClient) -> int:
 
 
 def test_rows_are_upserted(spark: SparkSession, orders: TableClient, stores: Stores) -> None:
-    """A row replaces the one with its key; what a DataFrame leaves out has its default."""
+    """A row replaces the row with its key; missing columns have their defaults."""
     save(spark.range(100).selectExpr("id", "'first' as customer"), orders, stores)
     save(spark.range(50, 150).selectExpr("id", "'second' as customer"), orders, stores)
     found = {row["id"]: (row["customer"], row["amount"]) for row in orders.scan().to_pylist()}
@@ -69,13 +69,13 @@ def test_rows_are_upserted(spark: SparkSession, orders: TableClient, stores: Sto
 
 
 def test_rows_are_appended(spark: SparkSession, events: TableClient, stores: Stores) -> None:
-    """A table without a primary key takes every row, equal ones too."""
+    """A table without a primary key keeps every row, also equal ones."""
     save(spark.range(30).selectExpr("'x' as kind", "id % 3 as number"), events, stores)
     assert sorted(events.scan().column("number").to_pylist()) == sorted([0, 1, 2] * 10)
 
 
 def test_last_row_of_a_key_wins(spark: SparkSession, orders: TableClient, stores: Stores) -> None:
-    """In the order in which a task has its rows."""
+    """The last row of a key in a task wins."""
     made = spark.range(3000).coalesce(1).selectExpr("id % 10 as id", "concat('v', id) as customer")
     save(made, orders, stores)
     assert {row["id"]: row["customer"] for row in orders.scan().to_pylist()} == {
@@ -85,7 +85,7 @@ def test_last_row_of_a_key_wins(spark: SparkSession, orders: TableClient, stores
 
 @pytest.mark.parametrize("dies", ["after all", "between partitions"])
 def test_retried_task_writes_nothing_twice(spark: SparkSession, orders: TableClient, stores: Stores, dies: str) -> None:
-    """The next attempt at a task that died after writing finds it written, though its rows come in another order."""
+    """A retry of a task that died after writing writes nothing, although its rows are in another order."""
 
     class DyingWriter(Writer):
         def write(self, iterator: Iterator[pa.RecordBatch]) -> Any:
@@ -131,7 +131,7 @@ def job(stores: Stores, table: TableClient) -> Job:
 
 
 def test_speculative_copies_write_once(orders: TableClient, stores: Stores) -> None:
-    """Two attempts at once, each with its own order of rows, come to one write of each."""
+    """Concurrent attempts with different orders of rows write each row once."""
     ids = list(range(500))
     attempts = []
     for seed in range(3):
@@ -146,19 +146,19 @@ def test_speculative_copies_write_once(orders: TableClient, stores: Stores) -> N
 
 
 def test_attempt_with_other_rows_loses_none(orders: TableClient, stores: Stores) -> None:
-    """Where a task's rows are not the same the next time, all of them are written."""
+    """If the rows of a retry differ, all of them are written."""
     write(job(stores, orders), 0, [batch(list(range(100)), customer="first")])
     write(job(stores, orders), 0, [batch(list(range(50, 150)), customer="second")])
     found = {row["id"]: row["customer"] for row in orders.scan().to_pylist()}
     assert found == {number: "second" if number >= 50 else "first" for number in range(150)}
 
 
-def test_tasks_and_jobs_are_told_apart(events: TableClient, stores: Stores) -> None:
-    """The same rows from another task, or another job, are other rows."""
+def test_tasks_and_jobs_are_separate(events: TableClient, stores: Stores) -> None:
+    """The same rows from another task or job are written again."""
     rows = pa.RecordBatch.from_pydict({"kind": ["x"], "number": [1]})
     one = job(stores, events)
-    for where, task in [(one, 0), (one, 0), (one, 1), (Job(one.options, "other"), 0)]:
-        write(where, task, [rows])
+    for written_job, task in [(one, 0), (one, 0), (one, 1), (Job(one.options, "other"), 0)]:
+        write(written_job, task, [rows])
     assert events.count() == 3
 
 
@@ -166,8 +166,8 @@ WIDE = RowSchema((ColumnDef("id", "int64", False), ColumnDef("text", "string")),
 
 
 def test_parts_do_not_depend_on_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same rows make the same tokens and batches, and every row is in the partition that it belongs to."""
-    monkeypatch.setattr("evenkeel_spark.writing._BATCH_BYTES", 2000)
+    """The same rows make the same tokens and batches in any order, and every row is in its partition."""
+    monkeypatch.setattr("evenkeel_spark.task_writer._BATCH_BYTES", 2000)
     rows = conform_rows(
         pa.RecordBatch.from_pydict({"id": list(range(1000)), "text": ["x" * (n % 50) for n in range(1000)]}), WIDE
     )
@@ -183,19 +183,19 @@ def test_parts_do_not_depend_on_the_order(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_large_values_make_more_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No batch is larger than a store takes, though a few rows have all the bytes."""
-    monkeypatch.setattr("evenkeel_spark.writing._LARGEST_BATCH", 100_000)
+    """No batch exceeds the limit, also if a few rows have most of the bytes."""
+    monkeypatch.setattr("evenkeel_spark.task_writer._MAX_BATCH_BYTES", 100_000)
     texts = ["x" * 30_000 if number < 20 else "" for number in range(200)]
     rows = conform_rows(pa.RecordBatch.from_pydict({"id": list(range(200)), "text": texts}), WIDE)
     for part in parts_of(rows, WIDE):
         assert max(b.nbytes for b in part.batches) <= 100_000
 
 
-def test_what_is_too_much_to_collect_is_written_in_parts(
+def test_rows_beyond_the_memory_limit_are_written_in_parts(
     orders: TableClient, stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In order, so that the last row of a key wins; and once, where an attempt has the same order."""
-    monkeypatch.setattr("evenkeel_spark.writing._COLLECTED_BYTES", 1000)
+    """Parts are written in order, so the last row of a key wins, and a retry with the same order writes nothing."""
+    monkeypatch.setattr("evenkeel_spark.task_writer._COLLECTED_BYTES", 1000)
     pieces = [batch(list(range(50)), customer=f"v{number}") for number in range(8)]
     for _ in range(2):
         assert write(job(stores, orders), 0, pieces) == 400
@@ -204,15 +204,15 @@ def test_what_is_too_much_to_collect_is_written_in_parts(
 
 
 def test_nulls_in_keys(spark: SparkSession, orders: TableClient, stores: Stores) -> None:
-    """A task with one writes nothing at all, and the message names the column."""
+    """A task with a null in a key writes nothing, and the error names the column."""
     made = spark.range(100).coalesce(1).selectExpr("if(id = 99, null, id) as id", "'x' as customer")
-    with pytest.raises(PySparkException, match="column id has 1 nulls, and may have none"):
+    with pytest.raises(PySparkException, match="column id has 1 nulls, but is not nullable"):
         save(made, orders, stores)
     assert orders.count() == 0
 
 
 def test_value_out_of_range(orders: TableClient, stores: Stores) -> None:
-    """What a column cannot hold is refused with its name."""
+    """A value that a column cannot hold is rejected with the column's name."""
     rows = pa.RecordBatch.from_pydict({"id": [1], "amount": pa.array([Decimal("12345678901.00")])})
     with pytest.raises(RowsError, match="column amount does not fit"):
         write(job(stores, orders), 0, [rows])
@@ -223,19 +223,19 @@ def test_value_out_of_range(orders: TableClient, stores: Stores) -> None:
     [
         (["id", "'x' as custmer"], "the table has no column custmer; there are: id, customer, amount"),
         (["'x' as customer"], "column id is missing"),
-        (["cast(id as string) as id"], "column id is of type int64, and the batch has string"),
+        (["cast(id as string) as id"], "column id is of type int64, but the batch has string"),
     ],
 )
-def test_frames_that_do_not_fit(
+def test_frames_with_wrong_columns(
     spark: SparkSession, orders: TableClient, stores: Stores, columns: list[str], words: str
 ) -> None:
-    """They are refused before a task runs."""
+    """A DataFrame with wrong columns is rejected before a task runs."""
     with pytest.raises(PySparkException, match=words):
         save(spark.range(10).selectExpr(*columns), orders, stores)
 
 
 def test_overwriting_is_refused(spark: SparkSession, orders: TableClient, stores: Stores) -> None:
-    """With what to do instead; Spark itself refuses the modes that ask whether there is a table."""
+    """The error names the alternative; Spark itself rejects modes that depend on the existence of a table."""
     orders.upsert([{"id": 1}])
     writer = spark.range(3).write.format("evenkeel").option("endpoints", stores.endpoints)
     with pytest.raises(PySparkException, match=r'mode "overwrite": .* use .mode\("append"\)'):

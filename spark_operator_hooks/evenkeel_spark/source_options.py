@@ -1,7 +1,7 @@
-"""What users write after `.option(`: read once, strictly, with errors that name the option.
+"""The options of the data source, parsed strictly, with errors that name the option.
 
-Files are read where rows are: on the driver and on every executor, each from its own disk. So a Secret that is mounted
-in all pods (`secret`) is all that a job needs, and no token travels with the plan.
+The driver and every executor read files from their own disks. So a Secret that is mounted in all pods (`secret`) is all
+that a job needs, and the plan contains no access token.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LONGEST_PIN: Final = 86_400.0
 
 
 class Connection(Struct, frozen=True):
-    """How to reach the stores; equal ones share a client."""
+    """How to connect to the stores; equal connections share a client."""
 
     endpoints: tuple[str, ...]
     token: str = ""
@@ -32,7 +32,7 @@ class Connection(Struct, frozen=True):
 
 
 class SourceOptions(Struct, frozen=True, kw_only=True):
-    """All options, as they were given."""
+    """All options as given."""
 
     table: str
     endpoints: tuple[str, ...] = ()
@@ -47,35 +47,35 @@ class SourceOptions(Struct, frozen=True, kw_only=True):
     pin_seconds: float = 3600.0
 
     def connection(self) -> Connection:
-        """How to reach the stores, by the files of this machine."""
+        """Return how to connect to the stores, from the files of this machine."""
         endpoints, token, ca = self.endpoints, self.token, self.ca
         if self.token_file:
             token = _read_file("tokenFile", Path(self.token_file))
         if self.secret:
-            folder = Path(self.secret)
-            endpoints = endpoints or _addresses(_read_file("secret", folder / "endpoints"))
-            token = token or _read_file("secret", folder / "token")
-            ca = ca or (str(folder / "ca.crt") if (folder / "ca.crt").exists() else "")
+            directory = Path(self.secret)
+            endpoints = endpoints or _addresses(_read_file("secret", directory / "endpoints"))
+            token = token or _read_file("secret", directory / "token")
+            ca = ca or (str(directory / "ca.crt") if (directory / "ca.crt").exists() else "")
         return Connection(endpoints, token, ca, self.server_name, self.deadline)
 
 
 def read_options(given: Mapping[str, str]) -> SourceOptions:
-    """Read options; their names' case does not matter, as everywhere in Spark."""
+    """Parse options; their names are case-insensitive, as usual in Spark."""
     fields: dict[str, Any] = {}
     for name, text in given.items():
         known = _KNOWN.get(name.lower())
         if known is None:
             names = ", ".join(option.name for option in _KNOWN.values() if option.name != "path")
-            raise InvalidInputError(f"option {name}: there is none of that name; there are: {names}")
+            raise InvalidInputError(f"option {name}: unknown; allowed: {names}")
         value = known.read(text, known.name)
         if fields.setdefault(known.field, value) != value:
-            raise InvalidInputError(f"option table: {value} is named as a path, and {fields[known.field]} as the table")
+            raise InvalidInputError(f"option table: got {fields[known.field]}, and {value} as path; give only one")
     if "table" not in fields:
-        raise InvalidInputError('option table: say which one, by .option("table", "orders") or .load("orders")')
+        raise InvalidInputError('option table: missing; use .option("table", "orders") or .load("orders")')
     if "endpoints" not in fields and "secret" not in fields:
         raise InvalidInputError(
-            'option endpoints: name at least one store, like "grpc://127.0.0.1:7500", or give the folder of a '
-            "StoreCluster's Secret as the option secret"
+            'option endpoints: missing; give at least one store, like "grpc://127.0.0.1:7500", or set the option '
+            "secret to the directory of a StoreCluster's Secret"
         )
     return SourceOptions(**fields)
 
@@ -101,8 +101,8 @@ def _endpoints(text: str, option: str) -> tuple[str, ...]:
     for endpoint in found:
         if not endpoint.startswith(("grpc://", "grpc+tcp://", "grpc+tls://")):
             raise InvalidInputError(
-                f"option {option}: got {endpoint!r}; allowed: grpc://HOST:PORT or grpc+tls://HOST:PORT, with commas "
-                "between them"
+                f"option {option}: got {endpoint!r}; allowed: grpc://HOST:PORT or grpc+tls://HOST:PORT, separated by "
+                "commas"
             )
     return found
 
