@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import os
 import resource
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.models import CommandInfo
 from typer.testing import CliRunner
 
+from evenkeel.cli import cluster_session, force_delete, table_commands
 from evenkeel.cli.app import app
+from evenkeel.cli.cli_reference import render
 from evenkeel.cli.local_app import local
 from evenkeel.cli.terminal_output import size, span
 
@@ -86,6 +91,39 @@ def test_every_command_has_help(verb: list[str]) -> None:
     assert result.exit_code == 0
     said = [line for line in result.output.splitlines() if line.startswith("  ")]
     assert "." in said[0] + said[1]
+
+
+@pytest.mark.parametrize(
+    ("former", "verb"),
+    [
+        ("release main-0", "undrain main-0"),
+        ("release table/orders --no-wait", "force-delete table/orders --no-wait"),
+        ("transfer-leader orders 3 main-1", "hand-over orders 3 main-1"),
+        ("transfer-leader orders 3 --release", "hand-over orders 3 --release"),
+    ],
+)
+def test_former_verbs_are_hidden_aliases(former: str, verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They do the same as the verb that replaces them, and neither help nor docs/cli.md lists them."""
+    calls: list[tuple[Any, ...]] = []
+
+    def record(name: str) -> Callable[..., Any]:
+        async def call(_session: object, *arguments: Any, **options: Any) -> None:
+            calls.append((name, arguments, options))
+
+        return call
+
+    def run_without_cluster(_target: object, work: Callable[[object], Awaitable[None]]) -> None:
+        asyncio.run(work(None))  # type: ignore[arg-type]
+
+    monkeypatch.setattr(cluster_session, "run_in_session", run_without_cluster)
+    for module, name in ((table_commands, "drain"), (table_commands, "hand_over"), (force_delete, "force_delete")):
+        monkeypatch.setattr(module, name, record(name))
+    for arguments in (former, verb):
+        assert CliRunner().invoke(app, arguments.split()).exit_code == 0
+    assert len(calls) == 2
+    assert calls[0] == calls[1]
+    assert f"  {former.split(maxsplit=1)[0]} " not in CliRunner().invoke(app, ["--help"]).output
+    assert f"### evenkeel {former.split(maxsplit=1)[0]} " not in render("<!-- commands -->\n<!-- end -->")
 
 
 @pytest.mark.parametrize("verb", [*app.registered_commands, *local.registered_commands])
