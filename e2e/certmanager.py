@@ -1,4 +1,4 @@
-"""cert-manager, as far as tests need it: its CRDs and its controllers, from its Go module, in one pod."""
+"""cert-manager for tests: its CRDs and controllers, built from its Go module, in one pod."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 from e2e.cluster.binaries import ROOT
 from e2e.cluster.images import program_archive, program_image
 from e2e.cluster.kubectl import Kubectl
-from e2e.cluster.process import run
+from e2e.cluster.processes import run
 from e2e.cluster.provider import Cluster
 
 __all__ = ["cert_manager", "renew"]
@@ -23,7 +23,7 @@ _MODULE = ROOT / "binaries" / _NAME
 
 @contextlib.contextmanager
 def cert_manager(cluster: Cluster) -> Iterator[None]:
-    """For as long as the block lasts."""
+    """Run cert-manager until the end of the block."""
     kubectl, crds = cluster.kubectl, f"--filename={_crds()}"
     cluster.load_images(program_archive(_NAME))
     kubectl("apply", "--server-side", crds)
@@ -40,7 +40,7 @@ def cert_manager(cluster: Cluster) -> Iterator[None]:
 
 
 def renew(kubectl: Kubectl, certificate: str, *, namespace: str) -> None:
-    """Have a certificate issued anew, as its command line does, and wait until it is."""
+    """Renew a certificate, as cert-manager's command line does, and wait for it."""
     where = f"--namespace={namespace}"
     before = _revision(kubectl, certificate, where)
     wanted = {"type": "Issuing", "status": "True", "reason": "ManuallyTriggered", "message": "asked for by a test"}
@@ -54,14 +54,14 @@ def _revision(kubectl: Kubectl, certificate: str, where: str) -> int:
 
 
 def _crds() -> Path:
-    """The module that the program is built from has them."""
+    """Return the CRDs from the Go module that the program is built from."""
     run("go", "mod", "download", "github.com/cert-manager/cert-manager", cwd=_MODULE, within=600)
     folder = run("go", "list", "-m", "-f", "{{.Dir}}", "github.com/cert-manager/cert-manager", cwd=_MODULE)
     return Path(folder.strip()) / "deploy" / "crds"
 
 
 def _objects() -> list[dict[str, Any]]:
-    """It may do everything here; its own chart would grant less."""
+    """Grant cert-manager all permissions; its own chart grants fewer."""
     api, labels = "rbac.authorization.k8s.io", {"app": _NAME}
     role = {"apiGroup": api, "kind": "ClusterRole", "name": "cluster-admin"}
     subject = {"kind": "ServiceAccount", "name": "default", "namespace": _NAME}

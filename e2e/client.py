@@ -1,8 +1,8 @@
-"""Runs in a pod of its own: a client that never stops writing, and another that looks for every row it was promised.
+"""Runs in its own pod: a client that writes continuously, and one that checks every acknowledged row.
 
-python3 client.py write     until /tmp/stop exists; /tmp/told has what was acknowledged so far
-python3 client.py check     reads everything, and prints what it found as JSON
-python3 client.py sum       prints how many rows there are, and a checksum over them
+python3 client.py write     writes until /tmp/stop exists; /tmp/progress has the number of acknowledged rows
+python3 client.py check     reads all rows, and prints the result as JSON
+python3 client.py sum       prints the number of rows and their checksum
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BATCH = 20
 
 
 def connect() -> Client:
-    """As any job does, from what the Secret says."""
+    """Connect with the client Secret, as any job does."""
     endpoints = (SECRET / "endpoints").read_text().split(",")
     authority = SECRET / "ca.crt"
     return Client(
@@ -33,15 +33,15 @@ def connect() -> Client:
     )
 
 
-def tell(**told: Any) -> None:
-    """Replace what is told, so that a reader sees the one or the other."""
-    partial = SCRATCH / "told.new"
-    partial.write_text(json.dumps(told))
-    partial.rename(SCRATCH / "told")
+def publish(**progress: Any) -> None:
+    """Replace the progress file atomically."""
+    partial = SCRATCH / "progress.new"
+    partial.write_text(json.dumps(progress))
+    partial.rename(SCRATCH / "progress")
 
 
 def write() -> None:
-    """Write rows 0, 1, 2 ... and note how many were acknowledged, and the longest wait for one that was."""
+    """Write rows 0, 1, 2 ...; publish how many were acknowledged, and the longest write."""
     acknowledged, errors, longest = 0, [], 0.0
     with connect() as client:
         table = client.table(TABLE)
@@ -56,22 +56,22 @@ def write() -> None:
             else:
                 acknowledged += BATCH
                 longest = max(longest, time.monotonic() - begun)
-            tell(acknowledged=acknowledged, errors=errors[-5:], failed=len(errors), longest=longest)
+            publish(acknowledged=acknowledged, errors=errors[-5:], failed=len(errors), longest=longest)
             time.sleep(0.02)
 
 
 def check() -> None:
-    """Compare all rows with what was acknowledged before they were read."""
-    told = json.loads((SCRATCH / "told").read_text())
+    """Compare all rows with those that were acknowledged before the read."""
+    progress = json.loads((SCRATCH / "progress").read_text())
     with connect() as client:
         found = client.table(TABLE).scan(["id", "customer"]).to_pydict()
     rows = dict(zip(found["id"], found["customer"], strict=True))
-    missing = [n for n in range(told["acknowledged"]) if rows.get(n) != f"customer-{n}"]
-    print(json.dumps({**told, "rows": len(found["id"]), "distinct": len(rows), "missing": missing[:20]}))
+    missing = [n for n in range(progress["acknowledged"]) if rows.get(n) != f"customer-{n}"]
+    print(json.dumps({**progress, "rows": len(found["id"]), "distinct": len(rows), "missing": missing[:20]}))
 
 
 def sum_up() -> None:
-    """Tell what there is, whoever wrote it."""
+    """Print the number and checksum of all rows."""
     with connect() as client:
         found = client.table(TABLE).scan(["id", "customer"]).to_pydict()
     sums = [zlib.crc32(f"{n},{customer}".encode()) for n, customer in zip(found["id"], found["customer"], strict=True)]

@@ -1,4 +1,4 @@
-"""One cluster for the whole session, and a namespace for every test that asks for one."""
+"""Fixtures: one cluster for the whole session, and namespaces for tests."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from e2e.cluster.errors import UnavailableError, UnsupportedError
+from e2e.cluster.cluster_errors import UnavailableError, UnsupportedError
 from e2e.cluster.images import export
 from e2e.cluster.layers import leave_out
-from e2e.cluster.process import run
+from e2e.cluster.processes import run
 from e2e.cluster.provider import Cluster, chosen
 from e2e.cluster.provider import cluster as some_cluster
 from e2e.picture import picture
@@ -25,13 +25,13 @@ from tests.repository.tree import ROOT
 _OWNER = 65532
 _numbers = itertools.count()
 _running = pytest.StashKey[Cluster]()
-# Fixtures included: every wait is bounded by itself, and their sum must not be cut off where a machine is slow.
+# Includes fixtures. Every wait has its own timeout, and slow machines need their sum.
 _TIMEOUT_SECONDS = 900
 
 
 @pytest.fixture(scope="session")
 def cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
-    """Three nodes that pods can go to."""
+    """Return a cluster with three worker nodes."""
     with contextlib.ExitStack() as stack:
         try:
             running = stack.enter_context(some_cluster(f"e2e-{os.getpid()}"))
@@ -43,7 +43,7 @@ def cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def python_image(cluster: Cluster) -> str:
-    """An image with Python, on every node: the base of the project's own images, from Debian's packages."""
+    """Load the base image of the project, which has Python, onto every node."""
     tag = run(ROOT / "scripts" / "base-image.sh", within=900).strip()
     cluster.load_images(export(tag))
     return tag
@@ -51,13 +51,13 @@ def python_image(cluster: Cluster) -> str:
 
 @pytest.fixture(scope="session")
 def _images(cluster: Cluster) -> None:
-    """What `make images` built, on every node."""
+    """Load the images that `make images` built onto every node."""
     load_images(cluster)
 
 
 @pytest.fixture(scope="session")
 def evenkeel(cluster: Cluster, _images: None) -> Iterator[Release]:
-    """Evenkeel, installed by Helm, as most have it."""
+    """Install Evenkeel by Helm, with the default values."""
     cluster.add_volumes(1, owner=_OWNER)
     release = Release(cluster.kubectl)
     release.install()
@@ -67,7 +67,7 @@ def evenkeel(cluster: Cluster, _images: None) -> Iterator[Release]:
 
 @pytest.fixture
 def install(cluster: Cluster, _images: None, namespace: str) -> Iterator[Install]:
-    """Installs the chart in some other way, with room for a table; nothing of it is left at the end."""
+    """Return a function that installs the chart with other values; everything is removed at the end."""
     cluster.add_volumes(3, owner=_OWNER)
     release, shop = Release(cluster.kubectl), Shop(cluster.kubectl, namespace)
 
@@ -79,13 +79,13 @@ def install(cluster: Cluster, _images: None, namespace: str) -> Iterator[Install
     yield installed
     shop.close()
     release.uninstall()
-    # With what an uninstall leaves on purpose: etcd's volumes, and what certificates follow from.
+    # Includes what an uninstall keeps: etcd's volumes and the seed.
     cluster.kubectl("delete", "namespace", release.namespace, "--timeout=90s", within=100)
 
 
 @pytest.fixture
 def shop(cluster: Cluster, evenkeel: Release, namespace: str) -> Iterator[Shop]:
-    """Room for a StoreCluster and a Table, which are gone at the end."""
+    """Return a namespace for a StoreCluster and a Table, which are removed at the end."""
     cluster.add_volumes(2, owner=_OWNER)
     shop = Shop(evenkeel.kubectl, namespace)
     yield shop
@@ -101,9 +101,9 @@ def namespace(cluster: Cluster) -> Iterator[str]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What runs on real machines may take longer than what runs in virtual time.
+    """Set timeouts, and run tests with their own installation of the chart first.
 
-    Other ways to install the chart come first: what all other tests share would serve their namespaces too.
+    The shared installation would serve their namespaces too.
     """
     items.sort(key=lambda item: "install" not in getattr(item, "fixturenames", ()))
     for item in items:
@@ -113,7 +113,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A test that fails shows what the cluster looked like, before its fixtures take everything away."""
+    """Print the state of the cluster for a failed test, before its fixtures remove everything."""
     report = yield
     if report.failed and (cluster := item.config.stash.get(_running, None)) is not None:
         report.sections.append(("the cluster", picture(cluster.kubectl)))
@@ -122,14 +122,14 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
-    """A test whose fixtures ask for what the chosen provider cannot do is left out."""
+    """Skip a test whose fixtures need what the provider cannot do."""
     with _left_out(item):
         return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """A test that asks for what the chosen provider cannot do is left out."""
+    """Skip a test that needs what the provider cannot do."""
     with _left_out(item):
         return (yield)
 

@@ -1,8 +1,8 @@
-"""`python -m e2e.deploy`: from images that were built here to a Table that is Ready, on the cluster of one's choice.
+"""`python -m e2e.deploy`: deploys locally built images and an example Table to a cluster.
 
-`EVENKEEL_CLUSTER` says whose: `netns` and `kind` have a cluster `dev`, which is made where it is not there; `current`
-is wherever kubectl points. Its nodes get the images from `EVENKEEL_REGISTRY`, into which they are put, or have them
-already, as a cluster of kind's does. Where there are fewer than three nodes, `values-dev.yaml` is used.
+`EVENKEEL_CLUSTER` selects the provider. `netns` and `kind` use a cluster `dev`, and create it if it does not exist;
+`current` uses the current context of kubectl. Its nodes pull the images from `EVENKEEL_REGISTRY`, to which they are
+pushed, or have them already, as in a cluster of kind. With fewer than three nodes, `values-dev.yaml` is used.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import yaml
 
 from e2e.cluster import netns
 from e2e.cluster.binaries import ROOT, shell_path
+from e2e.cluster.cluster_errors import ClusterError
 from e2e.cluster.current import CurrentCluster
-from e2e.cluster.errors import ClusterError
 from e2e.cluster.images import built, export
 from e2e.cluster.kind import KindCluster
-from e2e.cluster.process import run
+from e2e.cluster.processes import run
 from e2e.cluster.provider import Cluster, chosen
 from e2e.picture import picture
 from e2e.release import CHART, Release, image_values, load_images, merged, values
@@ -32,11 +32,11 @@ _EXAMPLE = ROOT / "examples" / "orders.yaml"
 _REGISTRY = "EVENKEEL_REGISTRY"
 _PUSH_SECONDS = 900.0
 _SPREAD = 3
-"""Nodes that members of etcd and stores can be apart on."""
+"""Number of nodes for anti-affinity of etcd members and stores."""
 
 
 def main() -> int:
-    """The exit code: 0 when the example's table is Ready."""
+    """Deploy the example; return the exit status, 0 if its table is Ready."""
     began = time.monotonic()
 
     def say(what: str) -> None:
@@ -52,7 +52,7 @@ def main() -> int:
     except ClusterError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    _tell(provider, cluster)
+    _print_next_steps(provider, cluster)
     return 0
 
 
@@ -71,7 +71,7 @@ def _deploy(cluster: Cluster, wanted: dict[str, Any], say: Callable[[str], None]
 def _cluster(provider: str) -> Cluster:
     if provider == "current":
         current = CurrentCluster()
-        # Without one neither etcd nor stores get volumes, which would be found out much later.
+        # Without a StorageClass neither etcd nor stores get volumes; fail early.
         _ = current.storage_class
         return current
     if provider == "kind":
@@ -83,7 +83,7 @@ def _cluster(provider: str) -> Cluster:
 
 
 def _sized(cluster: Cluster) -> dict[str, Any]:
-    """Values for as many nodes as there are."""
+    """Return the chart's values for this number of nodes."""
     spread: dict[str, Any] = {"etcd": {"storage": {"size": "1Gi"}}}
     if len(cluster.kubectl.workers()) >= _SPREAD:
         return spread
@@ -92,7 +92,7 @@ def _sized(cluster: Cluster) -> dict[str, Any]:
 
 
 def _images(provider: str, cluster: Cluster) -> dict[str, Any]:
-    """Let nodes have the images; how the chart is told of them."""
+    """Load the images onto the nodes; return the chart's values for them."""
     if provider == "netns":
         load_images(cluster)
         ours = values()
@@ -103,7 +103,7 @@ def _images(provider: str, cluster: Cluster) -> dict[str, Any]:
     else:
         cluster.load_images(*map(export, tags.values()))
     pull = "IfNotPresent" if registry else "Never"
-    # etcd's own image, which whoever has such a cluster can pull.
+    # etcd's own image is pulled from its registry.
     return {
         "image": image_values(tags["operator"], pull=pull),
         "storeImage": image_values(tags["store"], pull=pull),
@@ -114,8 +114,8 @@ def _push(tag: str, registry: str) -> str:
     return run(ROOT / "scripts" / "push-image.sh", tag, registry, within=_PUSH_SECONDS).strip()
 
 
-def _tell(provider: str, cluster: Cluster) -> None:
-    """What to do next, for a shell."""
+def _print_next_steps(provider: str, cluster: Cluster) -> None:
+    """Print shell commands for the next steps."""
     kubeconfig = cluster.kubectl.kubeconfig
     known = f'KUBECONFIG="{kubeconfig}" ' if kubeconfig is not None else ""
     print(f'export {known}PATH="{shell_path()}"')
@@ -123,7 +123,7 @@ def _tell(provider: str, cluster: Cluster) -> None:
     print("kubectl evenkeel status")
     if provider == "current":
         print(f'kubectl delete --filename="{_EXAMPLE}" --wait=false')
-        print("kubectl evenkeel force-delete storecluster/main    # with the data, which would be kept for a day")
+        print("kubectl evenkeel force-delete storecluster/main    # with the data, which is kept for a day otherwise")
         print("helm uninstall evenkeel --namespace=evenkeel    # ends it")
     else:
         print(f"make cluster-down EVENKEEL_CLUSTER={provider}    # ends it")

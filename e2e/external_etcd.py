@@ -1,4 +1,4 @@
-"""An etcd that is not the chart's: a pod that wants certificates and a password, with a user for Evenkeel alone."""
+"""An external etcd: a pod that requires certificates and a password, with a user for Evenkeel."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ asyncio.run(guard())
 
 
 class ExternalEtcd:
-    """One member, in a namespace that is there."""
+    """One member, in an existing namespace."""
 
     def __init__(self, kubectl: Kubectl, namespace: str) -> None:
         self.kubectl = kubectl
@@ -64,7 +64,7 @@ class ExternalEtcd:
         }
 
     def start(self) -> None:
-        """Start it, and let nobody in without a password."""
+        """Start etcd, and enable authentication."""
         server = {"ca.crt": self._authority, "tls.crt": self._server.certificate, "tls.key": self._server.key}
         ports = [{"name": "client", "port": 2379}]
         self.kubectl.apply(
@@ -87,7 +87,7 @@ class ExternalEtcd:
         self.kubectl("wait", *done, where, within=100)
 
     def give_access(self, namespace: str) -> dict[str, Any]:
-        """Put what it wants to see into a Secret there; the chart's values for it."""
+        """Create the Secret with its credentials; return the chart's values for it."""
         self.kubectl.apply(self._access_secret(), namespace=namespace)
         external = {
             "endpoints": [f"https://{self.host}:2379"],

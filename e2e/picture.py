@@ -1,11 +1,11 @@
-"""All there is to see of a cluster when something is not as it should be: printed with the test that failed."""
+"""The state of a cluster, printed with a failed test."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from e2e.cluster.errors import ClusterError
+from e2e.cluster.cluster_errors import ClusterError
 from e2e.cluster.kubectl import Kubectl, holds
 
 __all__ = ["picture"]
@@ -26,7 +26,7 @@ _QUESTIONS = (
 
 
 def picture(kubectl: Kubectl, *, namespaces: str = "evenkeel") -> str:
-    """Objects, conditions and warnings; the last words of the operator, and of every pod of ours that is not well."""
+    """Return objects, conditions, warnings, and the logs of the operator and of pods that are not ready."""
     parts = [_ask(kubectl, *question) for question in _QUESTIONS]
     return "\n\n".join([*parts, *_logs(kubectl, namespaces)])
 

@@ -1,4 +1,4 @@
-"""A chart, ours unless another is named, installed by Helm on a cluster with images that were built here."""
+"""Installs the chart by Helm, with locally built images."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 from e2e.cluster.binaries import ROOT, find
 from e2e.cluster.images import built, export, program_archive, program_image
 from e2e.cluster.kubectl import Kubectl
-from e2e.cluster.process import run
+from e2e.cluster.processes import run
 from e2e.cluster.provider import Cluster
 from e2e.shop import Shop
 
@@ -22,12 +22,12 @@ CHART = ROOT / "charts" / "evenkeel"
 
 
 def values() -> dict[str, Any]:
-    """As users have them, but for images and shorter leases."""
+    """Return the default values, except for images and shorter leases."""
     images = {name: image_values(built(name)) for name in ("operator", "store")}
     return {
         "image": images["operator"],
         "storeImage": images["store"],
-        # A fourth store shares a node: there are three.
+        # With three nodes, a fourth store shares one.
         "stores": {"apart": False, "leaseSeconds": 5},
         "operator": {"leaseSeconds": 5},
         "etcd": {"image": image_values(program_image("etcd")), "storage": {"size": "1Gi"}},
@@ -35,13 +35,13 @@ def values() -> dict[str, Any]:
 
 
 def image_values(tag: str, *, pull: str = "Never") -> dict[str, str]:
-    """How the chart is told of an image."""
+    """Return the chart's values for an image."""
     repository, _, version = tag.rpartition(":")
     return {"repository": repository, "tag": version, "pullPolicy": pull}
 
 
 def merged(first: dict[str, Any], *others: dict[str, Any]) -> dict[str, Any]:
-    """Values laid over each other, as Helm does it."""
+    """Merge values, as Helm does."""
     found = dict(first)
     for other in others:
         for name, value in other.items():
@@ -51,7 +51,7 @@ def merged(first: dict[str, Any], *others: dict[str, Any]) -> dict[str, Any]:
 
 
 def load_images(cluster: Cluster) -> None:
-    """Give every node what the chart runs; `make images` has built it."""
+    """Load the chart's images, built by `make images`, onto every node."""
     cluster.load_images(program_archive("etcd"), export(built("operator")), export(built("store")))
 
 
@@ -80,21 +80,21 @@ class Release:
         self.helm("upgrade", "--install", self.name, self.chart, *options, stdin=written, within=within + 30)
 
     def test(self) -> str:
-        """What `helm test` says."""
+        """Return the output of `helm test`."""
         return self.helm("test", self.name, "--timeout=120s", within=150)
 
     def uninstall(self) -> None:
-        """Take it away; an error where Tables are left."""
+        """Uninstall the release; ClusterError while Tables exist."""
         self.helm("uninstall", self.name, "--wait", "--timeout=90s", within=120)
 
     def stay(self) -> None:
-        """After an uninstall that was refused: Helm would not upgrade it any more."""
+        """Restore the release after a refused uninstall; Helm would not upgrade it otherwise."""
         *_, newest = msgspec.json.decode(self.helm("history", self.name, "--output=json"))
         self.helm("rollback", self.name, str(newest["revision"]), "--wait", "--timeout=120s", within=150)
 
     @contextlib.contextmanager
     def stopped(self) -> Iterator[None]:
-        """No operator runs for as long as the block lasts."""
+        """Stop all operators until the end of the block."""
         where, name = f"--namespace={self.namespace}", f"deployment/{self.name}"
         replicas = self.kubectl.get(name, where)["spec"]["replicas"]
         selector = "--selector=app.kubernetes.io/name=evenkeel-operator"
@@ -107,14 +107,14 @@ class Release:
             self.kubectl("rollout", "status", name, where, "--timeout=120s", within=130)
 
     def leader(self) -> str:
-        """The operator's pod that leads."""
+        """Return the leading pod of the operator."""
         lease = self.kubectl.get(f"lease/{self.name}", f"--namespace={self.namespace}")
         holder: str = lease["spec"].get("holderIdentity") or ""
         return holder.rpartition("-")[0]
 
 
 class Install(Protocol):
-    """Installs or upgrades the chart, with these values over the usual ones."""
+    """Installs or upgrades the chart with additional values."""
 
     def __call__(self, *changes: dict[str, Any], chart: Path = CHART) -> tuple[Release, Shop]:
-        """What is there now."""
+        """Return the current installation."""

@@ -12,11 +12,11 @@ from pyspark.sql import SparkSession
 
 SECRET = "/secret"
 CHECKSUM = "sum(crc32(cast(concat(id, ',', customer) as binary)))"
-"""What anyone can compute again, in whatever order rows come."""
+"""Checksum that does not depend on the order of rows."""
 
 
 def main() -> None:
-    """Print as one line of JSON what was read, and where it was."""
+    """Print the result of the read as one line of JSON."""
     table, count = sys.argv[1], int(sys.argv[2])
     spark = SparkSession.builder.getOrCreate()
     new = spark.range(count).selectExpr("id", "concat('customer-', id) as customer")

@@ -1,4 +1,4 @@
-"""The chart in other ways than the usual one: each has a table, a client that writes, and every row it was promised."""
+"""The chart with other values: each installation serves a table, and loses no acknowledged row."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from e2e.certmanager import cert_manager, renew
-from e2e.cluster.errors import ClusterError
+from e2e.cluster.cluster_errors import ClusterError
 from e2e.cluster.provider import Cluster
 from e2e.external_etcd import ExternalEtcd
 from e2e.release import CHART, Install
@@ -21,7 +21,7 @@ CRD = "tables.evenkeel.dev"
 
 
 def verify(shop: Shop) -> None:
-    """All is well, writes go on, none has failed and nothing is lost."""
+    """Check that everything is ready, writes continue, none has failed and no row is lost."""
     shop.settle()
     shop.wait_for_writes()
     found = shop.check()
@@ -33,7 +33,7 @@ def read(file: Path) -> Any:
 
 
 def test_one_small_node(install: Install, namespace: str) -> None:
-    """`values-dev.yaml`, with policies and a dashboard: it works, is tested, and stays while there are tables."""
+    """`values-dev.yaml` with policies and a dashboard passes `helm test`; an uninstall is refused with tables."""
     extras = {
         "networkPolicy": {"enabled": True, "clientNamespaces": [namespace]},
         "metrics": {"dashboard": {"enabled": True}},
@@ -52,7 +52,7 @@ def test_one_small_node(install: Install, namespace: str) -> None:
 
 
 def test_somebody_elses_etcd(cluster: Cluster, install: Install, namespace: str) -> None:
-    """An etcd with certificates and a password, in namespaces that are named, without a look at Nodes."""
+    """An external etcd with certificates and a password, named namespaces, and no access to Nodes."""
     etcd = ExternalEtcd(cluster.kubectl, namespace)
     etcd.start()
     cluster.kubectl("create", "namespace", "evenkeel")
@@ -68,7 +68,7 @@ def test_somebody_elses_etcd(cluster: Cluster, install: Install, namespace: str)
 
 
 def test_the_next_release(cluster: Cluster, install: Install, tmp_path: Path) -> None:
-    """In plain text, from a chart whose CRD knows less: the upgrade brings the new one, and writes go on."""
+    """Without TLS, from a chart with older CRDs: the upgrade installs the new CRDs, and writes continue."""
     plain = {"tls": {"enabled": False}}
     _, shop = install(plain, chart=_older_chart(tmp_path))
     assert "approval" not in _fields(cluster)
@@ -82,13 +82,13 @@ def test_the_next_release(cluster: Cluster, install: Install, tmp_path: Path) ->
 
 
 def _fields(cluster: Cluster) -> set[str]:
-    """What the API server lets a Table say."""
+    """Return the schema of a Table's spec in the API server."""
     [version] = cluster.kubectl.get(f"crd/{CRD}")["spec"]["versions"]
     return set(version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"])
 
 
 def _older_chart(folder: Path) -> Path:
-    """The chart as it might have been before there was `approval`."""
+    """Return a chart whose CRD lacks the field `approval`."""
     chart = folder / "evenkeel"
     shutil.copytree(CHART, chart)
     [file] = [file for file in (chart / "files" / "crds").iterdir() if read(file)["metadata"]["name"] == CRD]
@@ -109,14 +109,14 @@ def _cert_manager(cluster: Cluster) -> Iterator[None]:
 
 @pytest.mark.usefixtures("_cert_manager")
 def test_cert_manager(install: Install, namespace: str) -> None:
-    """cert-manager signs for etcd and stores; renewed certificates are taken up, and nothing of the stores' is left."""
+    """cert-manager issues certificates for etcd and stores; renewed ones are used, all are removed at the end."""
     release, shop = install({"tls": {"source": "cert-manager"}})
     shop.open()
     shop.start_client()
     kubectl, stores, authority = release.kubectl, shop.uids(), _authority(shop)
     renew(kubectl, "main-tls", namespace=namespace)
-    # A look that would come by itself within five minutes.
-    shop.run("annotate", "storecluster/main", "looked-at=now")
+    # Triggers a reconciliation, which would otherwise follow within five minutes.
+    shop.run("annotate", "storecluster/main", "reconcile=now")
     shop.wait_for_others(stores, within=240)
     verify(shop)
     assert _authority(shop) == authority
@@ -132,15 +132,15 @@ def test_cert_manager(install: Install, namespace: str) -> None:
 
 
 def _authority(shop: Shop) -> str:
-    """What clients trust, which cert-manager has made."""
+    """Return the certificate authority in the client Secret, which is cert-manager's."""
     where = f"--namespace={shop.namespace}"
     secret = shop.kubectl.get("secret/main-tls", where)
     annotations = secret["metadata"]["annotations"]
     assert annotations["cert-manager.io/certificate-name"] == "main-tls"
     assert annotations["evenkeel.dev/owner"] == shop.kubectl.get(shop.cluster_name, where)["metadata"]["uid"]
-    told = shop.kubectl.get("secret/main-client", where)["data"]["ca.crt"]
-    assert told == secret["data"]["ca.crt"]
-    return str(told)
+    published = shop.kubectl.get("secret/main-client", where)["data"]["ca.crt"]
+    assert published == secret["data"]["ca.crt"]
+    return str(published)
 
 
 def _left(shop: Shop) -> list[str]:

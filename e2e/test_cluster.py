@@ -1,4 +1,4 @@
-"""The clusters that all other tests stand on: they work, they break where told, and nothing of them stays."""
+"""The clusters that all other tests use: they work, faults take effect, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import pytest
 
 from e2e import web
 from e2e.cluster import netns
-from e2e.cluster.errors import ClusterError, UnavailableError
+from e2e.cluster.cluster_errors import ClusterError, UnavailableError
 from e2e.cluster.kubectl import Kubectl, holds
 from e2e.cluster.layers import leave_out
 from e2e.cluster.netns import NetnsCluster
-from e2e.cluster.process import run, wait_until
+from e2e.cluster.processes import run, wait_until
 from e2e.cluster.provider import Cluster
 from tests.repository.tree import ROOT
 
@@ -52,7 +52,7 @@ class Web:
         ).strip()
 
     def ask(self, pod: str, other: str) -> str:
-        """What another pod answers to this one, by name."""
+        """Return the answer of another pod, addressed by name."""
         return self.python(pod, _ASK, f"http://{other}.{web.NAME}:8080/").split()[0]
 
     def names_on_disk(self, pod: str) -> list[str]:
@@ -72,13 +72,13 @@ def app(cluster: Cluster, python_image: str) -> Iterator[Web]:
 
 
 def test_nodes_are_ready(cluster: Cluster) -> None:
-    """Three nodes take pods."""
+    """Three nodes accept pods."""
     assert len(cluster.kubectl.workers()) >= 3
     assert all(cluster.kubectl.nodes().values())
 
 
 def test_pods_are_ready(app: Web) -> None:
-    """A StatefulSet with native sidecars, sockets between containers and volumes is Ready, one pod on each node."""
+    """A StatefulSet with native sidecars, shared sockets and volumes becomes Ready, with one pod on each node."""
     pods = app.pods()
     assert set(pods) == {"web-0", "web-1", "web-2"}
     assert len({app.node_of(pod) for pod in pods}) == 3
@@ -88,7 +88,7 @@ def test_pods_are_ready(app: Web) -> None:
 
 
 def test_names_resolve(app: Web, cluster: Cluster) -> None:
-    """The cluster's DNS knows Services and pods by short and by full names."""
+    """The cluster's DNS resolves short and full names of Services and pods."""
     address = cluster.kubectl.get("service/kubernetes")["spec"]["clusterIP"]
     assert app.python("web-0", _RESOLVE, "kubernetes.default") == address
     assert app.python("web-0", _RESOLVE, "kubernetes.default.svc.cluster.local") == address
@@ -104,7 +104,7 @@ def test_pods_reach_each_other(app: Web) -> None:
 
 
 def test_pods_reach_the_api_server(app: Web) -> None:
-    """A pod reaches the API server through its Service, with the cluster's authority and its own token."""
+    """A pod reaches the API server by its Service, with the cluster's authority and its own token."""
     code = """
 import ssl, urllib.request
 base = "/var/run/secrets/kubernetes.io/serviceaccount/"
@@ -117,7 +117,7 @@ print(urllib.request.urlopen(request, timeout=5, context=context).status)
 
 
 def test_killed_node_comes_back(cluster: Cluster, app: Web) -> None:
-    """A node without power is NotReady within seconds; afterwards its pod is back on it, with its disk as it was."""
+    """A killed node is NotReady within seconds; after its restart its pod is back, with its disk."""
     node = app.node_of("web-1")
     lives = len(app.names_on_disk("web-1"))
     cluster.kill_node(node)
@@ -134,7 +134,7 @@ def test_killed_node_comes_back(cluster: Cluster, app: Web) -> None:
 
 
 def test_partitioned_node_comes_back(cluster: Cluster, app: Web) -> None:
-    """A node without its cable is NotReady, though everything on it runs on; with it, it is Ready again."""
+    """A disconnected node is NotReady, though its processes keep running; reconnected, it is Ready again."""
     node = app.node_of("web-2")
     cluster.partition_node(node)
     try:
@@ -147,7 +147,7 @@ def test_partitioned_node_comes_back(cluster: Cluster, app: Web) -> None:
 
 
 def test_api_server_comes_back(cluster: Cluster, app: Web) -> None:
-    """Without the API server nobody answers kubectl; afterwards all nodes are Ready, and no pod was restarted."""
+    """While the API server is down kubectl fails; afterwards all nodes are Ready, and no pod was restarted."""
     before = {name: pod["metadata"]["uid"] for name, pod in app.pods().items()}
     cluster.kill_api_server()
     try:
@@ -161,7 +161,7 @@ def test_api_server_comes_back(cluster: Cluster, app: Web) -> None:
 
 
 def test_drain(cluster: Cluster, app: Web) -> None:
-    """A drained node gives its pod away, and the pod waits for the node that has its volume."""
+    """A drained node evicts its pod, which waits for the node that has its volume."""
     node = app.node_of("web-0")
     cluster.drain_node(node)
     try:
@@ -174,7 +174,7 @@ def test_drain(cluster: Cluster, app: Web) -> None:
 
 
 def traces(cluster: NetnsCluster) -> list[str]:
-    """What the machine itself knows of a cluster, asked in other ways than the cluster asks."""
+    """Return what exists of a cluster on this machine, independently of the cluster's own check."""
     prefix, folder = f"evenkeel-{cluster.name}-", str(cluster.folder)
     found = [line for line in run("ip", "netns", "list").splitlines() if line.startswith(prefix)]
     found += [line for line in run("ip", "-details", "link").splitlines() if prefix in line]
@@ -200,7 +200,7 @@ def _netns() -> None:
 
 @pytest.mark.usefixtures("_netns")
 def test_nothing_is_left() -> None:
-    """A cluster that is taken down has left no process, namespace, interface, mount, cgroup or file."""
+    """A cluster that was taken down leaves no process, namespace, interface, mount, cgroup or file."""
     with netns.kept(f"e2e-{os.getpid()}-left", nodes=1) as cluster:
         assert len(traces(cluster)) > 10
         cluster.partition_node("node-1")
@@ -211,7 +211,7 @@ def test_nothing_is_left() -> None:
 @pytest.mark.usefixtures("_netns")
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda sign: sign.name)
 def test_nothing_is_left_by_the_dead(sign: signal.Signals, tmp_path: Path) -> None:
-    """Whoever is interrupted, terminated or killed while he makes a cluster or has one leaves nothing either."""
+    """A process that is interrupted, terminated or killed with a cluster leaves nothing either."""
     name = f"e2e-{os.getpid()}-{sign.name.lower()}"
     log = tmp_path / "log"
     code = f"""

@@ -1,4 +1,4 @@
-"""Etcd is away: all its members at once."""
+"""All members of etcd are down."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _members(evenkeel: Release) -> int:
 
 
 def test_all_members_down_and_back(evenkeel: Release, shop: Shop) -> None:
-    """Writes go on without etcd; when it is back, so do changes."""
+    """Writes continue without etcd; changes continue when it is back."""
     shop.open(replicas=1)
     shop.start_client()
     members = _members(evenkeel)

@@ -1,4 +1,4 @@
-"""`kubectl evenkeel` on a real cluster, as its users call it: kubectl finds it on PATH, and stores speak TLS."""
+"""`kubectl evenkeel` on a real cluster: kubectl finds the plugin on PATH, and stores use TLS."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from e2e.cluster.binaries import find
-from e2e.cluster.process import run
+from e2e.cluster.processes import run
 from e2e.shop import Shop
 
 _PROGRAMS = Path(sys.executable).parent
@@ -33,7 +33,7 @@ class Plugin:
         return json.loads(self(*arguments, "--output=json"))
 
     def watched(self, *arguments: str, until: str) -> int:
-        """Watch until a line says so, then Ctrl-C; the exit code."""
+        """Watch until a line appears, send Ctrl-C, and return the exit status."""
         command = [*self._command, *arguments, "-w", *self._where]
         with subprocess.Popen(command, env=self._environment, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
@@ -44,7 +44,7 @@ class Plugin:
 
 
 def test_every_verb(shop: Shop) -> None:
-    """Status, partitions, a plan, a pause, a leader, a drain and its end, and SQL, while a client writes."""
+    """Status, partitions, a plan, a pause, a leader, a drain, an undrain and SQL, while a client writes."""
     shop.open(stores=4, partitions=4, replicas=1)
     shop.start_client()
     plugin = Plugin(shop)
@@ -79,7 +79,7 @@ def test_every_verb(shop: Shop) -> None:
     shop.kubectl.wait("main-1 holds something", lambda: "main-1" in shop.holders(), within=120)
     shop.settle()
 
-    before = shop.told().acknowledged
+    before = shop.progress().acknowledged
     [row] = plugin.data("sql", "select count(*) as n, count(distinct id) as ids from orders")
     assert row["n"] == row["ids"] >= before
     found = shop.check()

@@ -1,4 +1,4 @@
-"""Rebalances on a real etcd cluster of three members, while members and operators die."""
+"""Rebalances on a real etcd cluster of three members, while members and operators are killed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.sidecars import ModelledSidecars
+from e2e.modelled_sidecars import ModelledSidecars
 from evenkeel.driver import drive, read_at_one_revision
 from evenkeel.errors import FencedError
 from evenkeel.metastore.etcd_binary import find_etcd
@@ -57,7 +57,7 @@ class Cluster:
         return await drive(requests, metastore=self.metastore, epoch=epoch)
 
     async def give_up(self, store: str, epoch: Epoch) -> None:
-        """End a store's lease, and let the operator wait for it in vain."""
+        """Revoke a store's lease, so that the operator gives up the store."""
         await self._judge(epoch, now=0)
         await self.metastore.txn(Txn(success=(Delete(KEYS.store(store)),)))
         await self._judge(epoch, now=1)
@@ -66,7 +66,9 @@ class Cluster:
     async def _judge(self, epoch: Epoch, *, now: float) -> None:
         known = read_stores((await self.metastore.range(KEYS.all_stores())).kvs, KEYS)
         desired = DesiredStores(lost_after={TABLE: 60.0})
-        for txn in list(decide_store_states(known, desired, keys=KEYS, now=now, restart_delays=False, epoch=epoch.compare)):
+        for txn in list(
+            decide_store_states(known, desired, keys=KEYS, now=now, restart_delays=False, epoch=epoch.compare)
+        ):
             assert (await self.metastore.txn(txn)).succeeded
 
     async def snapshot(self) -> TableSnapshot:
@@ -74,7 +76,7 @@ class Cluster:
         return TableSnapshot(KEYS, TABLE, found)
 
     async def until(self, done: int) -> None:
-        """Wait until so many partitions are where the newest plan wants them, as the sidecars see it."""
+        """Wait until this many partitions are where the newest plan puts them, according to the sidecars."""
         snapshot = await self.snapshot()
         async with asyncio.timeout(60):
             while sum(_arrived(self, snapshot, partition) for partition in range(PARTITIONS)) < done:
@@ -82,7 +84,7 @@ class Cluster:
                 await self._changed.wait()
 
     async def verify(self) -> None:
-        """What etcd says is what was wanted, and nothing is left over."""
+        """Check that etcd has the planned state, and no leftovers."""
         snapshot = await self.snapshot()
         assert snapshot.plan is not None
         for partition in range(PARTITIONS):
@@ -127,7 +129,7 @@ def _kill_proof_etcd() -> None:
 
 
 async def test_etcd_members_die_while_replicas_move(tmp_path: Path) -> None:
-    """Members are killed one after the other and come back; the rebalance goes on and ends as planned."""
+    """Members are killed one after the other and restarted; the rebalance completes as planned."""
     async with running(tmp_path) as cluster:
         epoch = await acquire_epoch(cluster.metastore, KEYS.epoch, "operator")
         await cluster.reconcile(epoch, 3)
@@ -142,7 +144,7 @@ async def test_etcd_members_die_while_replicas_move(tmp_path: Path) -> None:
 
 
 async def test_an_operator_dies_and_its_successor_goes_on(tmp_path: Path) -> None:
-    """Half-way through a plan the operator is gone; the next one completes it, and the old one can write no more."""
+    """The next operator completes a plan that the killed one left half-done, and fences the old one."""
     async with running(tmp_path) as cluster:
         first = await acquire_epoch(cluster.metastore, KEYS.epoch, "first")
         await cluster.reconcile(first, 3)
@@ -160,7 +162,7 @@ async def test_an_operator_dies_and_its_successor_goes_on(tmp_path: Path) -> Non
 
 
 async def test_a_store_is_lost_in_mid_catch_up(tmp_path: Path) -> None:
-    """Changes that wait for a store that is given up are retargeted and end elsewhere."""
+    """Changes that wait for a lost store are retargeted to another one."""
     async with running(tmp_path) as cluster:
         epoch = await acquire_epoch(cluster.metastore, KEYS.epoch, "operator")
         await cluster.reconcile(epoch, 3)

@@ -1,4 +1,4 @@
-"""Several of a kind at once: tables that share stores, StoreClusters side by side, stores lost together."""
+"""Several objects at once: tables that share stores, two StoreClusters, stores lost together."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from e2e.shop import Found, Shop
 
 _OWNER = 65532
 _NOT_READY_SECONDS = 10.0
-"""So soon after its stores are lost a table must not be Ready any more."""
+"""Time after the loss of its stores within which a table must become not Ready."""
 _KUBELET_SECONDS = 4.0
-"""A pod deleted by force is gone from the API server at once, but its kubelet lets each container run on for up to two
+"""The API server removes a force-deleted pod at once, but the kubelet lets each container run for up to two
 seconds (`minimumGracePeriodInSeconds`): the store first, then its sidecar. Only then is the store lost."""
 _FORCED = ("--grace-period=0", "--force", "--wait=false")
 
 
 def _checked(*shops: Shop) -> list[Found]:
-    """Every shop is settled, its client goes on writing, and no acknowledged row is missing."""
+    """Check that every shop is ready, its client keeps writing, and no acknowledged row is missing."""
     for shop in shops:
         shop.settle()
         shop.wait_for_writes()
@@ -38,7 +38,7 @@ def _is(shop: Shop, name: str, status: str) -> bool:
 
 
 def test_several_tables_and_store_clusters(cluster: Cluster, evenkeel: Release, shop: Shop) -> None:
-    """Two tables on one StoreCluster and one on another are scaled at the same time; dropping one leaves the others.
+    """Two tables on one StoreCluster and one on another are scaled at the same time; dropping one keeps the others.
 
     Both StoreClusters are in one namespace and have stores on the same nodes.
     """
@@ -67,7 +67,7 @@ def test_several_tables_and_store_clusters(cluster: Cluster, evenkeel: Release, 
 
 @contextlib.contextmanager
 def _kept_away(cluster: Cluster, shop: Shop, *stores: str) -> Iterator[None]:
-    """End the stores' pods at once, and let none come back: their volumes are on nodes that take no pod."""
+    """Kill the stores' pods at once, and keep them away: their volumes are on cordoned nodes."""
     nodes = {shop.node_of(store) for store in stores}
     for node in nodes:
         cluster.cordon_node(node)
@@ -80,7 +80,7 @@ def _kept_away(cluster: Cluster, shop: Shop, *stores: str) -> Iterator[None]:
 
 
 def test_two_stores_lost_at_once(cluster: Cluster, shop: Shop) -> None:
-    """The table says that it has no quorum while two of three stores are away, and is Ready with every row after."""
+    """The table reports NoQuorum while two of three stores are down; afterwards it is Ready with every row."""
     shop.open()
     node = shop.node_of("main-2")
     shop.start_client(node=node)

@@ -1,16 +1,16 @@
-"""The shortest way through everything: install, a table, a client, another scale, and nothing left at the end."""
+"""A smoke test: install, a table, a client, scaling, and removal."""
 
 from __future__ import annotations
 
 import pytest
 
-from e2e.cluster.errors import ClusterError
+from e2e.cluster.cluster_errors import ClusterError
 from e2e.release import Release
 from e2e.shop import Shop
 
 
 def test_smoke(evenkeel: Release, shop: Shop) -> None:
-    """A table is Ready, a client pod writes while it goes from one copy to three, and deleting leaves nothing."""
+    """A client writes while a table is scaled from one replica to three; deletion leaves nothing behind."""
     assert "Succeeded" in evenkeel.test()
     shop.open(replicas=1)
     shop.start_client()
@@ -24,5 +24,5 @@ def test_smoke(evenkeel: Release, shop: Shop) -> None:
         evenkeel.uninstall()
     evenkeel.stay()
     shop.close()
-    # Kubernetes itself takes off what is owned, and volumes' claims once nobody mounts them.
+    # Kubernetes garbage-collects owned objects, and volume claims once no pod mounts them.
     shop.kubectl.wait("nothing is left", lambda: not shop.left(), within=60)

@@ -1,4 +1,4 @@
-"""A Spark job whose driver and executors are pods, on a table whose stores are."""
+"""A Spark job with driver and executors in pods, on a table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from e2e.cluster.provider import Cluster
 from e2e.shop import Shop
-from e2e.spark import SparkApplication, install_spark_operator, load_spark_images
+from e2e.spark_application import SparkApplication, install_spark_operator, load_spark_images
 
 ROWS = 50_000
 
@@ -29,7 +29,7 @@ def checksum(rows: int) -> int:
 
 
 def test_a_job_loads_and_reads_a_table(shop: Shop, application: SparkApplication) -> None:
-    """What executors wrote is what they read and what a client reads, row for row, with a store away meanwhile."""
+    """Executors and a client read exactly what executors wrote, though a store is down in between."""
     shop.open()
     application.start("orders", str(ROWS), executors=2)
     shop.kubectl.wait("executors have come", application.executors, within=180)

@@ -1,4 +1,4 @@
-"""Tables on real nodes, while pods, nodes, operators and etcd go away: every row that was acknowledged stays."""
+"""Tables on real nodes, while pods, nodes, operators and etcd fail: no acknowledged row is lost."""
 
 from __future__ import annotations
 
@@ -15,29 +15,28 @@ from e2e.shop import Found, Shop
 
 @pytest.fixture
 def busy(shop: Shop) -> Shop:
-    """A table of three copies on three stores, and a client that writes."""
+    """Create a table of three replicas on three stores, and a client that writes."""
     shop.open()
     shop.start_client()
     return shop
 
 
 def verify(shop: Shop) -> Found:
-    """All is well again, writes go on, and nothing is lost."""
+    """Check that everything is ready again, writes continue, and no row is lost."""
     shop.settle()
     shop.wait_for_writes()
     return shop.check()
 
 
 def away_from(cluster: Cluster, *nodes: str) -> str:
-    """A node that is none of these."""
+    """Return a node that is none of these."""
     return next(node for node in cluster.kubectl.workers() if node not in nodes)
 
 
 def test_a_store_more_and_a_store_less(shop: Shop) -> None:
-    """A fourth store gets its share, of which there is no other copy. It leaves with its volume once it is empty.
+    """A fourth store gets its share of the only replicas, and leaves with its volume once it is empty.
 
-    A pod has a time of grace in which little data can be moved: so nothing may move at first, and the pod has to stay,
-    also where it is wanted again in the middle of that.
+    Moves are held back first: the pod must stay longer than its grace period, and when it is desired again in between.
     """
     shop.open(replicas=1)
     shop.start_client()
@@ -63,7 +62,7 @@ def test_a_store_more_and_a_store_less(shop: Shop) -> None:
 
 
 def test_a_deleted_pod_comes_back(busy: Shop) -> None:
-    """A pod that is deleted is followed by another with the same volume, and meanwhile no write fails."""
+    """A deleted pod is replaced by one with the same volume, and no write fails."""
     before = {"main-1": busy.uids()["main-1"]}
     busy.run("delete", "pod/main-1")
     busy.wait_for_others(before)
@@ -72,7 +71,7 @@ def test_a_deleted_pod_comes_back(busy: Shop) -> None:
 
 
 def test_pods_that_come_back_with_empty_volumes(cluster: Cluster, busy: Shop) -> None:
-    """Their replicas are made anew, under other ids; once all stores had their turn, no volume is one of the first."""
+    """Stores that lose their volumes one after the other get new replicas with new ids."""
     cluster.add_volumes(1, owner=65532)
     volumes = busy.volumes()
     for store in sorted(volumes):
@@ -82,7 +81,7 @@ def test_pods_that_come_back_with_empty_volumes(cluster: Cluster, busy: Shop) ->
 
 
 def _take_volume(shop: Shop, store: str) -> None:
-    """Delete pod and claim, and wait until the store has as many replicas as before, and none of them."""
+    """Delete pod and claim, and wait until all replicas of the store are new."""
     pod, replicas = {store: shop.uids()[store]}, shop.replicas(store)
     shop.run("delete", f"pvc/data-{store}", "--wait=false")
     shop.run("delete", f"pod/{store}")
@@ -96,7 +95,7 @@ def _take_volume(shop: Shop, store: str) -> None:
 
 
 def test_a_drained_node(cluster: Cluster, shop: Shop) -> None:
-    """A cordon takes leaderships off it; `kubectl drain` evicts its store within its budget; no write fails."""
+    """A cordon moves leaderships away; `kubectl drain` evicts the store within its budget; no write fails."""
     shop.open()
     node = shop.node_of("main-0")
     shop.start_client(node=away_from(cluster, node))
@@ -115,7 +114,7 @@ def test_a_drained_node(cluster: Cluster, shop: Shop) -> None:
 
 
 def test_a_drained_node_with_two_stores(cluster: Cluster, shop: Shop) -> None:
-    """The first that is evicted cannot come back, for its volume is there; the second goes once that holds nothing."""
+    """The first evicted store cannot return, because of its volume; the second follows once the first is empty."""
     shop.open(stores=4, movement={"lostAfter": "10s"})
     nodes = {pod: shop.node_of(pod) for pod in shop.pods()}
     node = next(node for node in nodes.values() if list(nodes.values()).count(node) == 2)
@@ -133,7 +132,7 @@ def test_a_drained_node_with_two_stores(cluster: Cluster, shop: Shop) -> None:
 
 
 def test_partitions_that_a_user_pins(shop: Shop) -> None:
-    """They go where a PartitionAssignment says, are led by whom it says, and follow when it says otherwise."""
+    """Replicas and leaders follow a PartitionAssignment, and its changes."""
     shop.pin({0: ("main-2", "main-0"), 1: ("main-1", "main-2")})
     shop.open(partitions=2, replicas=2, rebalancer={"mode": "Customized"})
     shop.start_client()
@@ -145,7 +144,7 @@ def test_partitions_that_a_user_pins(shop: Shop) -> None:
 
 
 def test_a_killed_node(cluster: Cluster, shop: Shop) -> None:
-    """A node without power: writes go on, its replicas are made anew elsewhere, and it is taken in again."""
+    """A node is killed: writes continue, its replicas are recreated elsewhere, and it rejoins."""
     shop.open(stores=4, movement={"lostAfter": "10s"})
     nodes = {pod: shop.node_of(pod) for pod in shop.pods()}
     alone = [pod for pod, node in nodes.items() if list(nodes.values()).count(node) == 1]
@@ -162,7 +161,7 @@ def test_a_killed_node(cluster: Cluster, shop: Shop) -> None:
 
 
 def test_an_operator_killed_in_the_middle(evenkeel: Release, shop: Shop) -> None:
-    """The other replica goes on with a rebalance whose operator was killed."""
+    """The other replica of the operator continues the rebalance of a killed one."""
     shop.open(replicas=1, partitions=32, movement={"maxConcurrent": 2})
     shop.start_client()
     leader = evenkeel.leader()
@@ -176,7 +175,7 @@ def test_an_operator_killed_in_the_middle(evenkeel: Release, shop: Shop) -> None
 
 
 def test_an_etcd_member_lost(evenkeel: Release, busy: Shop) -> None:
-    """Without one of three members of etcd a table can still be scaled."""
+    """With one of three etcd members down a table can still be scaled."""
     where = f"--namespace={evenkeel.namespace}"
     with _one_member_less(evenkeel, where):
         busy.scale("table/orders", 1)
@@ -187,7 +186,7 @@ def test_an_etcd_member_lost(evenkeel: Release, busy: Shop) -> None:
 
 
 def test_an_etcd_member_lost_with_its_data(cluster: Cluster, evenkeel: Release, busy: Shop) -> None:
-    """It comes back empty, is replaced by itself, and counts: without another one a table can be scaled again."""
+    """A member that lost its volume is replaced and votes: with another member down a table can be scaled."""
     cluster.add_volumes(1, owner=65532)
     where, member = f"--namespace={evenkeel.namespace}", f"{evenkeel.name}-etcd-0"
     volume = _volume_of(evenkeel, member)
@@ -206,7 +205,7 @@ def test_an_etcd_member_lost_with_its_data(cluster: Cluster, evenkeel: Release, 
 
 
 def _volume_of(evenkeel: Release, member: str) -> str:
-    """Which volume a member of etcd has by now."""
+    """Return the volume of an etcd member."""
     claims = evenkeel.kubectl.items("pvc", f"--namespace={evenkeel.namespace}")
     bound = {claim["metadata"]["name"]: claim["spec"].get("volumeName", "") for claim in claims}
     return str(bound.get(f"data-{member}", ""))
@@ -214,7 +213,7 @@ def _volume_of(evenkeel: Release, member: str) -> str:
 
 @contextlib.contextmanager
 def _one_member_less(evenkeel: Release, where: str) -> Iterator[None]:
-    """Keep a member away: the last one, which a smaller StatefulSet takes off, its volume aside."""
+    """Keep the last etcd member down, by scaling the StatefulSet; its volume stays."""
     evenkeel.kubectl("scale", f"statefulset/{evenkeel.name}-etcd", "--replicas=2", where)
     evenkeel.kubectl("wait", "--for=delete", f"pod/{evenkeel.name}-etcd-2", where, "--timeout=60s", within=70)
     try:
@@ -225,7 +224,7 @@ def _one_member_less(evenkeel: Release, where: str) -> Iterator[None]:
 
 
 def test_a_rolling_update(evenkeel: Release, busy: Shop) -> None:
-    """Another setting for stores replaces their pods one by one, each when the one before has caught up."""
+    """A changed setting replaces the store pods one at a time, each when the previous one has caught up."""
     before = busy.uids()
     usual = values()
     evenkeel.install({**usual, "stores": {**usual["stores"], "logLevel": "warning"}})
@@ -239,7 +238,7 @@ def test_a_rolling_update(evenkeel: Release, busy: Shop) -> None:
 
 
 def test_an_update_while_a_store_is_away(cluster: Cluster, evenkeel: Release, shop: Shop) -> None:
-    """The others are not touched until it is back, or two of three copies would be gone; then all are replaced."""
+    """While a store is down no other pod is replaced, because two of three replicas would be gone."""
     shop.open()
     node, before, usual = shop.node_of("main-0"), shop.uids(), values()
     shop.start_client(node=away_from(cluster, node))
@@ -247,7 +246,7 @@ def test_an_update_while_a_store_is_away(cluster: Cluster, evenkeel: Release, sh
     try:
         shop.run("delete", "pod/main-0")
         evenkeel.install({**usual, "stores": {**usual["stores"], "logLevel": "warning"}})
-        shop.kubectl.wait("the update is told", lambda: "Reconciling" in shop.reasons("storecluster/main"))
+        shop.kubectl.wait("the update is reported", lambda: "Reconciling" in shop.reasons("storecluster/main"))
         shop.wait_for_writes(500)
         assert {**shop.uids(), "main-0": ""} == {**before, "main-0": ""}
         cluster.uncordon_node(node)
@@ -261,7 +260,7 @@ def test_an_update_while_a_store_is_away(cluster: Cluster, evenkeel: Release, sh
 
 
 def test_a_partitioned_node(cluster: Cluster, shop: Shop) -> None:
-    """A node without its cable leads nothing for long; with it, its store takes part again."""
+    """A disconnected node loses its leaderships; reconnected, its store rejoins."""
     shop.open()
     node = shop.node_of("main-2")
     shop.start_client(node=away_from(cluster, node))
@@ -275,7 +274,7 @@ def test_a_partitioned_node(cluster: Cluster, shop: Shop) -> None:
 
 
 def test_no_such_storage_class(shop: Shop) -> None:
-    """Stores whose volumes nobody makes: the status says so, in the scheduler's words, and deleting leaves nothing."""
+    """Without a provisioner the status has the scheduler's message, and deletion leaves nothing behind."""
     storage = {"size": "1Gi", "className": "unheard-of"}
     shop.apply(
         {

@@ -22,12 +22,12 @@ HOLD = "evenkeel.dev/max-version"
 PARTITIONS = 32
 ROWS = 5000
 FEW = 4
-"""With so few partitions left to move, the table is scaled the other way."""
+"""With this few partitions left to move, the table is scaled in the other direction."""
 
 
 @pytest.fixture
 def previous(cluster: Cluster) -> dict[str, Any]:
-    """The previous release's images, on every node, as values of its chart."""
+    """Load the previous release's images onto every node; return its chart's values."""
     tags = {name: built(f"previous-{name}") for name in ("operator", "store")}
     cluster.load_images(*(export(tag) for tag in tags.values()))
     return {"image": image_values(tags["operator"]), "storeImage": image_values(tags["store"])}
@@ -35,9 +35,9 @@ def previous(cluster: Cluster) -> dict[str, Any]:
 
 @pytest.mark.timeout(1500)
 def test_a_rolling_update_and_back(install: Install, previous: dict[str, Any]) -> None:
-    """Pods are replaced one by one while replicas move; no row is lost, and the version rises when it is released."""
+    """Pods are replaced one at a time while replicas move; no row is lost, and the cluster version rises afterwards."""
     _, shop = install(previous, chart=PREVIOUS_CHART)
-    # undeleteFor is a field that the previous release does not know.
+    # The previous release lacks the field undeleteFor.
     shop.open(stores=4, partitions=PARTITIONS, undeleteFor=None)
     shop.run("annotate", shop.cluster_name, f"{HOLD}={FIRST}")
     shop.start_client()
@@ -65,10 +65,10 @@ def test_a_rolling_update_and_back(install: Install, previous: dict[str, Any]) -
 
 
 def upgrade_while_moving(shop: Shop, upgrade: Callable[[], None], *, replicas: int) -> None:
-    """Upgrade, and keep replicas moving until the first store's pod goes: some are moving at that moment.
+    """Upgrade, and keep replicas moving until the first store pod is replaced.
 
-    Helm waits for the operator before any store is replaced, so one rebalance might be over by then. Before it is, the
-    table is scaled the other way. In the end it has the wanted replicas, and moves are no longer limited.
+    Helm waits for the operator before any store is replaced, so one rebalance might end before that. The table is
+    scaled in the other direction in time. At the end it has the desired replicas, and moves are no longer limited.
     """
     before, wanted = shop.uids(), replicas
     shop.limit_moves(1)
@@ -93,7 +93,7 @@ def upgrade_while_moving(shop: Shop, upgrade: Callable[[], None], *, replicas: i
 
 
 def clear_conditions(shop: Shop) -> None:
-    """As docs/upgrade.md says for the way back: stop the operator, then clear what the previous one cannot read."""
+    """Downgrade as in docs/upgrade.md: stop the operator, then clear what the previous release cannot read."""
     where = "--namespace=evenkeel"
     shop.kubectl("scale", "deployment/evenkeel", "--replicas=0", where)
     shop.kubectl(
@@ -105,7 +105,7 @@ def clear_conditions(shop: Shop) -> None:
 
 
 def verify(shop: Shop, *, store: dict[str, str]) -> None:
-    """All is well with stores of this image, and every row that was acknowledged is there."""
+    """Check that stores of this image are ready, and every acknowledged row exists."""
     shop.settle(within=300)
     wanted = f"{store['repository']}:{store['tag']}"
     images = {container["image"] for pod in shop.pods().values() for container in pod["spec"]["containers"]}

@@ -1,4 +1,4 @@
-"""Volumes on real nodes: what somebody does to a StatefulSet or a Table by hand loses no row."""
+"""Volumes on real nodes: manual changes of a StatefulSet or a Table lose no row."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from e2e.shop import Shop
 
 @pytest.mark.parametrize("how", ["scale statefulset/main --replicas=0", "delete statefulset/main --wait=false"])
 def test_a_stateful_set_changed_by_hand_loses_nothing(evenkeel: Release, shop: Shop, how: str) -> None:
-    """The operator, away until all pods are gone, restores it: they come back with their volumes and every row."""
+    """A deleted StatefulSet is restored with its volumes and every row, even if the operator was down."""
     shop.open()
     shop.start_client()
     shop.wait_for_writes()
@@ -32,7 +32,7 @@ def test_a_stateful_set_changed_by_hand_loses_nothing(evenkeel: Release, shop: S
 
 
 def test_a_deleted_table_comes_back(shop: Shop) -> None:
-    """Deleted, listed in the StoreCluster's status and asked for again, the table has every acknowledged row."""
+    """A deleted table, listed in the StoreCluster's status, is undeleted with every acknowledged row."""
     shop.open(undeleteFor="1h")
     shop.start_client()
     shop.wait_for_writes()

@@ -1,7 +1,7 @@
-"""A small application for the tests of a cluster: three pods with a volume, a native sidecar, and a socket between.
+"""A small application for tests of a cluster: three pods with a volume, a native sidecar, and a socket between them.
 
-The sidecar counts, on a socket in a volume they share, how often it was asked; the main container answers by HTTP with
-its pod's name and that number, once it has written its name on its disk.
+The sidecar counts requests on a socket in a shared volume. The main container writes its pod's name to its disk, and
+answers HTTP requests with that name and the sidecar's count.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ http.server.ThreadingHTTPServer(("", 8080), Handler).serve_forever()
 
 
 def objects(image: str, *, storage_class: str) -> list[dict[str, Any]]:
-    """A headless Service, a StatefulSet with one pod per node, and a budget that lets one of them go at a time."""
+    """Return a headless Service, a StatefulSet with one pod per node, and a PodDisruptionBudget of one."""
     labels = {"app": NAME}
     service = {"clusterIP": "None", "selector": labels, "publishNotReadyAddresses": True, "ports": [{"port": 8080}]}
     claim = {

@@ -1,4 +1,4 @@
-"""`python -m e2e.cluster`: a Kubernetes for whoever develops, the same that the tests run on."""
+"""`python -m e2e.cluster`: a Kubernetes cluster for developers, the same that the tests use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from e2e.cluster import images, netns
 from e2e.cluster.binaries import shell_path
-from e2e.cluster.errors import ClusterError, UnavailableError
+from e2e.cluster.cluster_errors import ClusterError, UnavailableError
 from e2e.cluster.kind import KindCluster
 from e2e.cluster.netns import NetnsCluster
 from e2e.cluster.provider import Cluster, chosen
@@ -21,9 +21,9 @@ _DEFAULT_NAME = "dev"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code: 0 when what was asked for is so."""
+    """Run a command; return the exit status."""
     options = _parser().parse_args(arguments)
-    # A polite end takes the same way as Ctrl-C: what was begun is taken away again.
+    # SIGTERM is handled like Ctrl-C: everything that was started is removed.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     verb: Callable[[argparse.Namespace], None] = options.verb
     try:
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("stopped; nothing is left", file=sys.stderr)
+        print("stopped; everything was removed", file=sys.stderr)
         return 130
     return 0
 
@@ -55,7 +55,7 @@ def _up_in_namespaces(options: argparse.Namespace) -> Path:
 
 def _down(options: argparse.Namespace) -> None:
     if options.after_input:
-        # Whoever wants the cluster holds the other end; Ctrl-C is meant for them.
+        # The owner of the cluster holds the other end of the pipe, and handles Ctrl-C.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         sys.stdin.read()
     if options.provider == "kind":
@@ -67,7 +67,7 @@ def _down(options: argparse.Namespace) -> None:
 
 
 def _status(_: argparse.Namespace) -> None:
-    """Of those in namespaces; `kind get clusters` lists its own."""
+    """List the clusters of provider netns; `kind get clusters` lists those of kind."""
     names = netns.clusters()
     if not names:
         print("no clusters")
@@ -87,7 +87,7 @@ def _load(options: argparse.Namespace) -> None:
 
 
 def _prepare(_: argparse.Namespace) -> None:
-    """For the tests, which say themselves whether they can do without."""
+    """Prepare this machine for the tests, which decide whether they can run without a cluster."""
     if chosen() == "netns":
         try:
             netns.prepare()
@@ -96,7 +96,7 @@ def _prepare(_: argparse.Namespace) -> None:
 
 
 def _provider() -> str:
-    """Whose clusters are meant where nobody says it."""
+    """Return the provider to use by default."""
     return "kind" if os.environ.get("EVENKEEL_CLUSTER") == "kind" else "netns"
 
 
@@ -110,7 +110,7 @@ def _parser() -> argparse.ArgumentParser:
 
     def add(name: str, verb: Callable[[argparse.Namespace], None], help_: str) -> Any:
         sub = verbs.add_parser(name, help=help_)
-        sub.add_argument("--name", default=_DEFAULT_NAME, help=f"of the cluster, {_DEFAULT_NAME} unless given")
+        sub.add_argument("--name", default=_DEFAULT_NAME, help=f"name of the cluster, by default {_DEFAULT_NAME}")
         sub.add_argument("--provider", choices=("netns", "kind"), default=_provider())
         sub.set_defaults(verb=verb)
         return sub

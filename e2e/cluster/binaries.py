@@ -12,7 +12,7 @@ import re
 import shutil
 from pathlib import Path
 
-from e2e.cluster.errors import UnavailableError
+from e2e.cluster.cluster_errors import UnavailableError
 from evenkeel.metastore.etcd_binary import find_etcd
 
 __all__ = ["ROOT", "cache_dir", "find", "lacking", "shell_path", "version_of"]
@@ -22,41 +22,41 @@ ROOT = Path(__file__).resolve().parents[2]
 CONTROL_PLANE = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 _KUBERNETES = (*CONTROL_PLANE, "kubelet", "kube-proxy", "kubectl")
 _FOLDERS = dict.fromkeys(_KUBERNETES, "kubernetes")
-"""Programs that are not alone in their folder of `binaries/`."""
+"""Programs that share a folder of `binaries/` with others."""
 
 
 def cache_dir() -> Path:
-    """What outlives the checkout; the scripts say the same."""
+    """Return the cache folder, which the scripts use too."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.get("EVENKEEL_CACHE") or Path(base) / "evenkeel")
 
 
 def version_of(folder: str) -> str:
-    """What a folder of `binaries/` builds: the version it pins, or a digest of a program that is our own."""
+    """Return the pinned version of a folder of `binaries/`, or the digest of our own program."""
     module = ROOT / "binaries" / folder
     pinned = re.search(r"^require \S+ v(\S+)$", (module / "go.mod").read_text(), re.MULTILINE)
     return pinned[1] if pinned else hashlib.sha256((module / "main.go").read_bytes()).hexdigest()[:12]
 
 
 def find(program: str) -> Path:
-    """The program, or an error that says how to get it."""
+    """Return the path of a program; UnavailableError if it is missing."""
     found = find_etcd().path if program == "etcd" else _find(program)
     if found is None:
         raise UnavailableError(
-            f"{program} is neither in $KUBEBUILDER_ASSETS nor built nor on PATH: run `make binaries ONLY=cluster` once"
+            f"{program} is neither in $KUBEBUILDER_ASSETS, nor built, nor on PATH; run `make binaries ONLY=cluster`"
         )
     return found
 
 
 def shell_path() -> str:
-    """PATH for a shell that is to find kubectl, helm and `kubectl evenkeel`: in front of it, what it has not got."""
+    """Return a PATH with kubectl, helm and `kubectl evenkeel`."""
     programs = {find(program).parent for program in ("kubectl", "helm") if shutil.which(program) is None}
     plugin = {ROOT / ".venv" / "bin"} if shutil.which("kubectl-evenkeel") is None else set()
     return ":".join([*map(str, sorted(programs | plugin)), "$PATH"])
 
 
 def lacking(*programs: str) -> list[str]:
-    """Which of these are nowhere to be found."""
+    """Return the programs that are missing."""
     return [program for program in programs if program != "etcd" and _find(program) is None]
 
 

@@ -1,4 +1,4 @@
-"""The keys and identities of a control plane: an authority of its own, and a token for everyone who talks to it."""
+"""Keys and identities of a control plane: a certificate authority, and a token for each user."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from e2e.cluster.process import run
+from e2e.cluster.processes import run
 
 __all__ = ["Identity", "Pki"]
 
@@ -15,13 +15,13 @@ _DAYS = "30"
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """A user of the API server, known by a token."""
+    """A user of the API server, authenticated by a token."""
 
     user: str
     group: str = ""
 
     def row(self, token: str) -> str:
-        """As `--token-auth-file` has it."""
+        """Return the user's row of the `--token-auth-file`."""
         return f'{token},{self.user},{self.user},"{self.group}"'
 
 
@@ -33,13 +33,13 @@ class Pki:
         self.ca = folder / "ca.crt"
         self.serving = folder / "serving.crt"
         self.kubelet_client = folder / "kubelet-client.crt"
-        """What the API server shows to kubelets."""
+        """Client certificate of the API server for kubelets."""
         self.account_key = folder / "service-accounts.key"
         self.account_public_key = folder / "service-accounts.pub"
         self.tokens = folder / "tokens.csv"
 
     def make(self, *, names: str, identities: dict[str, Identity]) -> None:
-        """Make everything; `names` are the API server's, as a certificate has them: `IP:127.0.0.1,DNS:localhost`."""
+        """Create all files; `names` are the API server's subject alternative names: `IP:127.0.0.1,DNS:localhost`."""
         self.folder.mkdir(parents=True, mode=0o700)
         self._authority()
         self._certificate(self.serving, subject="/CN=kube-apiserver", extension=f"subjectAltName={names}")
@@ -54,7 +54,7 @@ class Pki:
             (self.folder / f"{name}.token").write_text(token)
 
     def token(self, name: str) -> str:
-        """What this identity shows."""
+        """Return the token of an identity."""
         return (self.folder / f"{name}.token").read_text()
 
     def _authority(self) -> None:

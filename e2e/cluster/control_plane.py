@@ -1,8 +1,8 @@
-"""A real API server on a real etcd; alone it accepts and refuses objects, with controllers it runs a cluster.
+"""A real API server on a real etcd, optionally with the controllers that run a cluster.
 
-Alone it needs no root: the tests of everything that only talks to the API server start one on loopback in a few
-seconds, and it dies with them. The controllers are impatient, so that a test sees a lost node in seconds: NotReady
-after 8 s, pods evicted 3 s later, where a plain Kubernetes takes 48 s and five minutes.
+Without controllers it needs no root: tests that only use the API server start one on loopback in a few seconds, and it
+ends with them. The controllers have short timeouts, so that a test sees a lost node within seconds: NotReady after 8 s,
+pods evicted 3 s later, where Kubernetes' defaults are 48 s and five minutes.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import msgspec
 
 from e2e.cluster.binaries import find
 from e2e.cluster.certificates import Identity, Pki
-from e2e.cluster.errors import ClusterError
+from e2e.cluster.cluster_errors import ClusterError
 from e2e.cluster.kubectl import Kubectl
-from e2e.cluster.process import Daemon, wait_until
+from e2e.cluster.processes import Daemon, wait_until
 from evenkeel.metastore.etcd_server import free_port
 
 __all__ = ["Address", "ControlPlane", "api_server"]
@@ -34,19 +34,19 @@ _START_SECONDS = 90.0
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a control plane is."""
+    """Addresses of a control plane."""
 
     ip: str = "127.0.0.1"
     port: int
     etcd_port: int
     etcd_peer_port: int
     services: str = "10.96.0.0/16"
-    """Range of the Services' addresses."""
+    """Address range of Services."""
     dns_domain: str = "cluster.local"
 
     @property
     def url(self) -> str:
-        """For clients."""
+        """URL of the API server."""
         return f"https://{self.ip}:{self.port}"
 
     @property
@@ -56,12 +56,12 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def on_loopback(cls) -> Address:
-        """One that nobody else has."""
+        """Return loopback addresses with free ports."""
         return cls(port=free_port(), etcd_port=free_port(), etcd_peer_port=free_port())
 
 
 class ControlPlane:
-    """etcd, an API server and, where wanted, the controllers, all in one folder."""
+    """etcd, an API server and optionally the controllers, in one folder."""
 
     def __init__(self, folder: Path, address: Address, *, owned: bool = False) -> None:
         self.folder = folder
@@ -75,11 +75,11 @@ class ControlPlane:
 
     @property
     def kubectl(self) -> Kubectl:
-        """As administrator."""
+        """kubectl as administrator."""
         return Kubectl(self.kubeconfig)
 
     def start(self, *, others: dict[str, Identity] | None = None) -> None:
-        """Make keys and identities, start etcd and the API server, and wait until it is ready."""
+        """Create keys, start etcd and the API server, and wait until it is ready."""
         names = [f"IP:{self.address.ip}", f"IP:{self.address.first_service}", "DNS:localhost"]
         names += ["DNS:kubernetes", "DNS:kubernetes.default", "DNS:kubernetes.default.svc"]
         self.pki.make(names=",".join(names), identities={"admin": _ADMIN, **_CONTROLLERS, **(others or {})})
@@ -88,12 +88,12 @@ class ControlPlane:
         self.start_api_server()
 
     def start_api_server(self) -> None:
-        """Start it, or start it again, and wait until it is ready."""
+        """Start or restart the API server, and wait until it is ready."""
         self._api_server.start(self._api_server_command(), dies_with_us=self._owned)
         wait_until("the API server is ready", self.ready, within=_START_SECONDS, why=self._api_server.last_words)
 
     def start_controllers(self) -> None:
-        """Start what makes objects happen; nobody waits for it."""
+        """Start the scheduler and the controller manager, without waiting for them."""
         for name, daemon in self._controllers.items():
             self.write_kubeconfig(name, self.folder / f"{name}.kubeconfig")
             flags = self._controller_manager_flags() if name == "kube-controller-manager" else []
@@ -102,23 +102,23 @@ class ControlPlane:
             daemon.start([find(name), kubeconfig, *own, *flags], dies_with_us=self._owned)
 
     def kill_api_server(self) -> None:
-        """End it as a power cut would."""
+        """Kill the API server."""
         self._api_server.kill()
 
     def kill(self) -> None:
-        """End everything; what it knew is not wanted any more, so nobody waits for a good order of things."""
+        """Kill everything; the data is not needed any more, so the order does not matter."""
         for daemon in (*self._controllers.values(), self._api_server, self._etcd):
             daemon.kill()
 
     def running(self) -> dict[str, bool]:
-        """Which parts run."""
+        """Return which parts run."""
         parts = (self._etcd, self._api_server, *self._controllers.values())
         return {daemon.name: daemon.pid is not None for daemon in parts}
 
     def ready(self) -> bool:
-        """Whether the API server says so; an error when it is gone."""
+        """Whether the API server is ready; ClusterError if it has exited."""
         if self._api_server.pid is None:
-            raise ClusterError(f"the API server ended before it was ready. {self._api_server.last_words()}")
+            raise ClusterError(f"the API server exited before it was ready. {self._api_server.last_words()}")
         context = ssl.create_default_context(cafile=str(self.pki.ca))
         try:
             with urllib.request.urlopen(f"{self.address.url}/readyz", timeout=5, context=context) as answer:
@@ -127,7 +127,7 @@ class ControlPlane:
             return False
 
     def write_kubeconfig(self, identity: str, file: Path) -> None:
-        """Let somebody talk to the API server."""
+        """Write a kubeconfig for an identity."""
         config = {
             "apiVersion": "v1",
             "kind": "Config",
@@ -155,7 +155,7 @@ class ControlPlane:
 
     def _api_server_command(self) -> list[str | Path]:
         pki, address = self.pki, self.address
-        # The endpoint of the Service `kubernetes` may not be a loopback address.
+        # The endpoint of the Service `kubernetes` must not be a loopback address.
         alone = ["--endpoint-reconciler-type=none"] if address.ip.startswith("127.") else []
         return [
             find("kube-apiserver"),
@@ -175,7 +175,7 @@ class ControlPlane:
             f"--service-account-signing-key-file={pki.account_key}",
             f"--kubelet-client-certificate={pki.kubelet_client}",
             f"--kubelet-client-key={pki.kubelet_client.with_suffix('.key')}",
-            # It knows no cluster DNS: it reaches kubelets by address, and webhooks by their pods'.
+            # Without cluster DNS it reaches kubelets by address, and webhooks by pod addresses.
             "--kubelet-preferred-address-types=InternalIP",
             "--enable-aggregator-routing=true",
             "--allow-privileged=true",

@@ -1,4 +1,4 @@
-"""The provider `current`: whatever cluster the user's kubectl talks to. Nothing of it is made, removed or broken."""
+"""Provider `current`: the cluster of the user's current context, which tests do not create, remove or break."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from e2e.cluster.errors import ClusterError, UnavailableError, UnsupportedError
+from e2e.cluster.cluster_errors import ClusterError, UnavailableError, UnsupportedError
 from e2e.cluster.images import tags_of
 from e2e.cluster.kubectl import WORKERS, Kubectl
-from e2e.cluster.process import run
+from e2e.cluster.processes import run
 
 __all__ = ["CurrentCluster"]
 
-# A kubelet looks at its images every 30 s.
+# A kubelet reports its images every 30 s.
 _SEEN_SECONDS = 40.0
 _LOAD_SECONDS = 600.0
 _KIND = "kind-"
-"""What contexts begin with that kind has written; its clusters' names follow."""
+"""Prefix of contexts that kind has written; the name of the cluster follows."""
 _DEFAULT = "storageclass.kubernetes.io/is-default-class"
 
 
 class CurrentCluster:
-    """A cluster that is somebody else's."""
+    """A cluster that the tests do not own."""
 
     def __init__(self) -> None:
         self.kubectl = Kubectl()
@@ -35,14 +35,14 @@ class CurrentCluster:
 
     @property
     def storage_class(self) -> str:
-        """The cluster's default."""
+        """The default StorageClass."""
         for found in self.kubectl.items("storageclasses"):
             if found["metadata"].get("annotations", {}).get(_DEFAULT) == "true":
                 return str(found["metadata"]["name"])
-        raise UnsupportedError(f"the cluster has no default StorageClass: annotate one with {_DEFAULT}=true")
+        raise UnsupportedError(f"the cluster has no default StorageClass; annotate one with {_DEFAULT}=true")
 
     def load_images(self, *archives: Path) -> None:
-        """Load them where it is kind's; else see that they are there: how to get them there is not ours to know."""
+        """Load images into a kind cluster; on any other, check that the nodes have them."""
         if self._kind and shutil.which("kind") is not None:
             for archive in archives:
                 run("kind", "load", "image-archive", archive, "--name", self._kind, within=_LOAD_SECONDS)
@@ -58,23 +58,23 @@ class CurrentCluster:
             ) from None
 
     def _without(self, images: set[str]) -> list[str]:
-        """The nodes that do not list all of these images."""
+        """Return the nodes that lack some of these images."""
         nodes = self.kubectl.items("nodes", WORKERS)
         return [node["metadata"]["name"] for node in nodes if not images <= _images(node)]
 
     def add_volumes(self, count: int, *, owner: int) -> None:
-        """Nothing to do: the default class is taken to make volumes."""
+        """Do nothing: the default class provisions volumes."""
 
     def kill_node(self, node: str) -> None:
         """Not here."""
-        raise UnsupportedError("nodes of somebody else's cluster are not ours to break; kind's and netns' are")
+        raise UnsupportedError("the provider current does not break nodes; use kind or netns")
 
     start_node = partition_node = heal_node = kill_node
     cordon_node = uncordon_node = drain_node = kill_node
 
     def kill_api_server(self) -> None:
         """Not here."""
-        raise UnsupportedError("the API server of somebody else's cluster is not ours to break; netns' is")
+        raise UnsupportedError("the provider current does not stop the API server; use netns")
 
     start_api_server = kill_api_server
 

@@ -18,26 +18,26 @@ from typing import Any
 import msgspec
 
 from e2e.cluster.binaries import ROOT, cache_dir, find, version_of
-from e2e.cluster.errors import ClusterError
-from e2e.cluster.process import run
+from e2e.cluster.cluster_errors import ClusterError
+from e2e.cluster.processes import run
 
 __all__ = ["PREFIX", "built", "export", "forget_old", "program_archive", "program_image", "tags_of"]
 
 PREFIX = "localhost/evenkeel-e2e"
 _ARCHIVES_KEPT = 3
-"""Of one image; each is half a gigabyte, Spark's more."""
+"""Number of archives to keep per image; each has half a gigabyte, Spark's more."""
 _FORM = 2
-"""Of images of one program: another number where what is around it changes, so that they are made anew."""
+"""Format of images with one program; a new number rebuilds them."""
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def program_image(program: str) -> str:
-    """The name of the image that holds one of `binaries/`."""
+    """Return the name of the image with a program of `binaries/`."""
     return f"{PREFIX}/{program}:{version_of(program)}"
 
 
 def program_archive(program: str) -> Path:
-    """An image of nothing but this program, which must be static; made once."""
+    """Build an image with only this program, which must be static; cached."""
     archive = _folder() / f"{program}-{version_of(program)}-{_FORM}.tar"
     if not archive.exists():
         with _whole(archive) as partial:
@@ -46,17 +46,17 @@ def program_archive(program: str) -> Path:
 
 
 def built(name: str) -> str:
-    """The tag of what `make images` built from this checkout's `images/NAME.Containerfile`."""
+    """Return the tag that `make images` built from `images/NAME.Containerfile` of this checkout."""
     try:
         return (ROOT / "build" / "images" / f"{name}.tag").read_text().strip()
     except FileNotFoundError:
-        raise ClusterError(f"the image {name} is not built yet: run `make images`") from None
+        raise ClusterError(f"the image {name} is not built yet; run `make images`") from None
 
 
 def export(tag: str, *, program: str | None = None) -> Path:
-    """An image that the container engine has, as an archive; its content's digest is in the name.
+    """Export an image of the container engine as an archive, named by the digest of its content.
 
-    Where a `program` is named, it has a second image, `program_image(program)`: the same with the program on top.
+    With `program`, the archive has a second image, `program_image(program)`, with the program on top.
     """
     digest = run(ROOT / "scripts" / "save-image.sh", tag).strip()
     repository, _, version = tag.rpartition("/")[2].partition(":")
@@ -73,10 +73,10 @@ def export(tag: str, *, program: str | None = None) -> Path:
 
 
 def forget_old(folder: Path, *, kept: int = _ARCHIVES_KEPT) -> None:
-    """Remove all archives but those that were used last, whichever checkout they belong to."""
+    """Remove all but the most recently used archives, of any checkout."""
 
     def used(archive: Path) -> float:
-        # Somebody else may remove it at the same time.
+        # Another process may remove it at the same time.
         with contextlib.suppress(FileNotFoundError):
             return archive.stat().st_mtime
         return 0.0
@@ -86,7 +86,7 @@ def forget_old(folder: Path, *, kept: int = _ARCHIVES_KEPT) -> None:
 
 
 def tags_of(archive: Path) -> list[str]:
-    """The names of the images in an archive."""
+    """Return the names of the images in an archive."""
     with tarfile.open(archive) as tar:
         return [tag for image in _read(tar, "manifest.json") for tag in image["RepoTags"]]
 
@@ -99,7 +99,7 @@ def _folder(repository: str = "") -> Path:
 
 @contextlib.contextmanager
 def _whole(file: Path) -> Iterator[Path]:
-    """A name beside the file, that becomes the file when all went well."""
+    """Yield a temporary path that replaces the file on success."""
     with tempfile.TemporaryDirectory(dir=file.parent) as folder:
         partial = Path(folder) / file.name
         yield partial
@@ -107,7 +107,7 @@ def _whole(file: Path) -> Iterator[Path]:
 
 
 def _write_image(archive: Path, tag: str, program: Path) -> None:
-    """Of one layer, with one file."""
+    """Write an image with one layer and one file."""
     machine = platform.machine()
     empty = {
         "architecture": _ARCHITECTURES.get(machine, machine),
@@ -120,7 +120,7 @@ def _write_image(archive: Path, tag: str, program: Path) -> None:
 
 
 def _add_image(archive: Path, tag: str, program: Path) -> None:
-    """Beside the image of an archive, the same with a layer more. Of a tar's files of one name the last one counts."""
+    """Add to an archive a second image with one more layer; the last file of a name in a tar wins."""
     with tarfile.open(archive) as tar:
         [image] = _read(tar, "manifest.json")
         config = _read(tar, image["Config"])
@@ -137,7 +137,7 @@ def _add_layer(
     below: list[str],
     others: list[dict[str, Any]],
 ) -> None:
-    """An image that starts the program, which lies on these layers, at the root."""
+    """Return an image that runs the program at the root, on top of these layers."""
     layer = io.BytesIO()
     with tarfile.open(fileobj=layer, mode="w") as inner:
         _add(inner, program.name, program.read_bytes(), mode=0o755)

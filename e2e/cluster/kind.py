@@ -1,4 +1,4 @@
-"""The provider `kind`: nodes are Docker's containers, from an image that Docker pulls. No root, but a registry."""
+"""Provider `kind`: nodes are Docker containers. It needs a registry, but not root."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from e2e.cluster.binaries import cache_dir
-from e2e.cluster.errors import UnavailableError, UnsupportedError
+from e2e.cluster.cluster_errors import UnavailableError, UnsupportedError
 from e2e.cluster.kubectl import Kubectl
-from e2e.cluster.process import run, succeeds
+from e2e.cluster.processes import run, succeeds
 
 __all__ = ["KindCluster", "check", "kept"]
 
@@ -19,15 +19,15 @@ _START_SECONDS = 600.0
 
 
 def check() -> None:
-    """Raise UnavailableError with the reason where kind cannot run."""
+    """Raise UnavailableError with the reason if kind cannot run."""
     if shutil.which("kind") is None:
-        raise UnavailableError("kind is not installed: https://kind.sigs.k8s.io")
+        raise UnavailableError("kind is not installed; see https://kind.sigs.k8s.io")
     if not succeeds("docker", "info"):
-        raise UnavailableError("Docker does not answer, and kind's nodes are its containers")
+        raise UnavailableError("Docker does not answer, and kind needs it; start Docker")
 
 
 class KindCluster:
-    """Three workers, as `kind.yaml` has them; nodes are named after the cluster."""
+    """A cluster with the three workers of `kind.yaml`."""
 
     storage_class = "standard"
 
@@ -37,63 +37,61 @@ class KindCluster:
         self.kubectl = Kubectl(self.kubeconfig)
 
     def up(self) -> None:
-        """Make it, and wait until its nodes are Ready."""
+        """Create the cluster, and wait until its nodes are Ready."""
         check()
         self.kubeconfig.parent.mkdir(parents=True, exist_ok=True)
         options = ("--config", _CONFIG, "--kubeconfig", self.kubeconfig, "--wait=300s")
         run("kind", "create", "cluster", "--name", self.name, *options, within=_START_SECONDS)
 
     def down(self) -> None:
-        """Remove its containers."""
+        """Remove the containers of the cluster."""
         run("kind", "delete", "cluster", "--name", self.name, "--kubeconfig", self.kubeconfig)
         shutil.rmtree(self.kubeconfig.parent, ignore_errors=True)
 
     def load_images(self, *archives: Path) -> None:
-        """Give every node these images."""
+        """Load images onto every node."""
         for archive in archives:
             run("kind", "load", "image-archive", archive, "--name", self.name, within=_START_SECONDS)
 
     def add_volumes(self, count: int, *, owner: int) -> None:
-        """Nothing to do: kind's class makes a volume for every claim, and everyone may write there."""
+        """Do nothing: kind's StorageClass provisions volumes that every user may write."""
 
     def kill_node(self, node: str) -> None:
-        """Kill its container."""
+        """Kill the node's container."""
         run("docker", "kill", node)
 
     def start_node(self, node: str) -> None:
-        """Start its container again."""
+        """Start the node's container again."""
         run("docker", "start", node)
 
     def partition_node(self, node: str) -> None:
         """Not here."""
-        raise UnsupportedError("the provider kind cannot pull a node's cable; netns can")
+        raise UnsupportedError("the provider kind cannot disconnect a node; use netns")
 
     heal_node = partition_node
 
     def cordon_node(self, node: str) -> None:
-        """Let no new pod go there."""
+        """Cordon a node."""
         self.kubectl.cordon(node)
 
     def uncordon_node(self, node: str) -> None:
-        """Let pods go there again."""
+        """Uncordon a node."""
         self.kubectl.uncordon(node)
 
     def drain_node(self, node: str) -> None:
-        """Cordon it, and evict its pods as their PodDisruptionBudgets allow."""
+        """Drain a node, as PodDisruptionBudgets allow."""
         self.kubectl.drain(node)
 
     def kill_api_server(self) -> None:
         """Not here."""
-        raise UnsupportedError(
-            "under kind the kubelet would start the API server again at once; netns can keep it away"
-        )
+        raise UnsupportedError("under kind the kubelet restarts the API server at once; use netns")
 
     start_api_server = kill_api_server
 
 
 @contextlib.contextmanager
 def kept(name: str) -> Iterator[KindCluster]:
-    """A cluster for as long as the block lasts."""
+    """Yield a cluster that is removed at the end of the block."""
     check()
     cluster = KindCluster(name)
     try:

@@ -1,4 +1,4 @@
-"""Whether tests that need a Kubernetes may be left out: where a machine cannot run them, but never in CI."""
+"""Skips tests that need a Kubernetes cluster on machines that cannot run one, but never in CI."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["leave_out"]
 
 
 def leave_out(reason: str) -> NoReturn:
-    """Skip the test for this reason, or fail where CI runs: green there means that everything was run."""
+    """Skip the test, or fail in CI, where green means that every test ran."""
     if os.environ.get("CI") == "true":
-        pytest.fail(f"nothing is skipped where CI=true, but {reason}", pytrace=False)
+        pytest.fail(f"with CI=true no test may be skipped: {reason}", pytrace=False)
     pytest.skip(reason)

@@ -1,7 +1,7 @@
-"""The provider `netns`: a whole Kubernetes on this machine, from programs that `make binaries` built, as root.
+"""Provider `netns`: a whole Kubernetes on this machine, from programs that `make binaries` built, as root.
 
-Everything it makes carries the cluster's name. The cluster's folder is made first and removed last, so that a cluster
-can always be taken down, however it was left.
+Everything that it creates has the cluster's name. The cluster's folder is created first and removed last, so a cluster
+can always be taken down, even if its creation was interrupted.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ import msgspec
 
 from e2e.cluster.binaries import ROOT, cache_dir, lacking
 from e2e.cluster.certificates import Identity
+from e2e.cluster.cluster_errors import ClusterError, UnavailableError
 from e2e.cluster.control_plane import Address, ControlPlane
-from e2e.cluster.errors import ClusterError, UnavailableError
 from e2e.cluster.images import program_archive, program_image
 from e2e.cluster.kubectl import Kubectl
-from e2e.cluster.network import Network, claim
 from e2e.cluster.node import Node, cni_plugins
-from e2e.cluster.volumes import STORAGE_CLASS, storage_class, volumes
+from e2e.cluster.node_volumes import STORAGE_CLASS, storage_class, volumes
+from e2e.cluster.virtual_network import Network, claim
 from evenkeel.metastore.etcd_server import free_port
 
 __all__ = ["NetnsCluster", "check", "clusters", "ensure", "kept", "prepare"]
@@ -47,7 +47,7 @@ def _silent(_: str) -> None: ...
 
 
 def check() -> None:
-    """Raise UnavailableError with the reason where this machine cannot run such a cluster, as it is."""
+    """Raise UnavailableError with the reason if this machine cannot run such a cluster."""
     _check_root()
     if missing := lacking(*_PROGRAMS, *_IMAGES):
         raise UnavailableError(f"not built yet: {', '.join(missing)} (make binaries ONLY=cluster)")
@@ -57,11 +57,11 @@ def check() -> None:
 
 
 def prepare() -> None:
-    """Install and build what lacks, in sight of whoever waits for it."""
+    """Install and build what is missing, with output to the terminal."""
     _check_root()
     for command in (("need.sh", "disk=4096", *_COMMANDS, "cni"), ("build-binaries.sh", "cluster")):
         if subprocess.run([ROOT / "scripts" / command[0], *command[1:]], check=False).returncode != 0:
-            raise UnavailableError(f"scripts/{command[0]} says above what lacks")
+            raise UnavailableError(f"scripts/{command[0]} failed; its output above says what is missing")
 
 
 def _check_root() -> None:
@@ -70,12 +70,12 @@ def _check_root() -> None:
 
 
 def clusters() -> list[str]:
-    """The names of those that are up, or were left."""
+    """Return the names of clusters that run or were left behind."""
     return sorted(file.parent.name for file in _home().glob(f"*/{_DESCRIPTION}"))
 
 
 class NetnsCluster:
-    """One cluster by its name."""
+    """One cluster, by name."""
 
     storage_class = STORAGE_CLASS
 
@@ -88,12 +88,12 @@ class NetnsCluster:
 
     @property
     def kubectl(self) -> Kubectl:
-        """As administrator."""
+        """kubectl as administrator."""
         return self.plane.kubectl
 
     @classmethod
     def load(cls, name: str) -> NetnsCluster:
-        """One that is up, or was left."""
+        """Return a cluster that runs or was left behind."""
         try:
             description = (_home() / name / _DESCRIPTION).read_bytes()
         except FileNotFoundError:
@@ -102,12 +102,12 @@ class NetnsCluster:
 
     @classmethod
     def up(cls, name: str, *, nodes: int = 3, say: Say = _silent) -> NetnsCluster:
-        """Make one, and wait until its nodes are Ready and names resolve. Nothing is left where that fails."""
+        """Create a cluster, and wait until its nodes are Ready and DNS works; remove everything on failure."""
         check()
         if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?", name):
-            raise ClusterError(f"{name!r} is no name for a cluster: use lower-case letters, digits and hyphens")
+            raise ClusterError(f"{name!r} is not a name for a cluster; use lower-case letters, digits and hyphens")
         if name in clusters():
-            raise ClusterError(f"the cluster {name} is up already, or was left: take it down first")
+            raise ClusterError(f"the cluster {name} exists already; take it down first")
         cluster = cls._claim(name, tuple(f"node-{number}" for number in range(1, nodes + 1)))
         try:
             cluster._start(say)
@@ -117,70 +117,70 @@ class NetnsCluster:
         return cluster
 
     def down(self) -> None:
-        """Take everything away, in whatever state it is; can be done again where it was interrupted."""
+        """Remove the cluster in any state; may be repeated after an interruption."""
         if not self.folder.exists():
             return
         self._on_all_nodes(Node.remove)
         self.plane.kill()
         self.network.remove()
         for file in self.folder.iterdir():
-            # What says that there is a cluster goes last.
+            # The description, by which a cluster is found, goes last.
             if file.name != _DESCRIPTION:
                 _remove(file)
         _remove(self.folder)
         if left := list(self.residue()):
-            raise ClusterError(f"the cluster {self.name} has left: {'; '.join(left)}")
+            raise ClusterError(f"the cluster {self.name} has left behind: {'; '.join(left)}")
 
     def load_images(self, *archives: Path) -> None:
-        """Give every node these images."""
+        """Load images onto every node."""
         self._on_all_nodes(lambda node: node.load(*archives))
 
     def add_volumes(self, count: int = _VOLUMES_PER_NODE, *, owner: int) -> None:
-        """Give every node so many empty volumes more, which belong to this user."""
+        """Add this many empty volumes, owned by this user, to every node."""
         self.kubectl.apply(*volumes(self.nodes.values(), count, owner=owner))
 
     def kill_node(self, node: str) -> None:
-        """Cut its power."""
+        """Kill a node, as a power cut would."""
         self._node(node).kill()
 
     def start_node(self, node: str) -> None:
-        """Switch it on again; its disk is as it was."""
+        """Start a node again, with its disk."""
         self._node(node).start()
 
     def partition_node(self, node: str) -> None:
-        """Pull its cable: it runs on, and reaches nobody."""
+        """Disconnect a node, which keeps running."""
         self.network.partition(self._node(node).name)
 
     def heal_node(self, node: str) -> None:
-        """Plug its cable in again."""
+        """Reconnect a node."""
         self.network.heal(self._node(node).name)
 
     def cordon_node(self, node: str) -> None:
-        """Let no new pod go there."""
+        """Cordon a node."""
         self.kubectl.cordon(node)
 
     def uncordon_node(self, node: str) -> None:
-        """Let pods go there again."""
+        """Uncordon a node."""
         self.kubectl.uncordon(node)
 
     def drain_node(self, node: str) -> None:
-        """Cordon it, and evict its pods as their PodDisruptionBudgets allow."""
+        """Drain a node, as PodDisruptionBudgets allow."""
         self.kubectl.drain(node)
 
     def kill_api_server(self) -> None:
-        """End it as a power cut would."""
+        """Kill the API server."""
         self.plane.kill_api_server()
 
     def start_api_server(self) -> None:
-        """Start it again, and wait until it is ready."""
+        """Start the API server again, and wait until it is ready."""
         self.plane.start_api_server()
 
     def running(self) -> dict[str, bool]:
-        """Which parts and nodes run."""
+        """Return which parts and nodes run."""
         return self.plane.running() | {name: node.running for name, node in self.nodes.items()}
 
     def residue(self) -> Iterable[str]:
-        """What of it is on this machine; nothing, once it is down."""
+        """Return what exists of the cluster on this machine; nothing once it is down."""
         for node in self.nodes.values():
             yield from node.residue()
         yield from (f"process {pid}" for pid in _mentioning(self.folder))
@@ -214,14 +214,14 @@ class NetnsCluster:
     def _start(self, say: Say) -> None:
         began = time.monotonic()
 
-        def tell(what: str) -> None:
+        def report(what: str) -> None:
             say(f"{time.monotonic() - began:5.1f} s  {what}")
 
         self.network.make()
         others = {name: node.identity for name, node in self.nodes.items()}
         self.plane.start(others={**others, "kube-proxy": Identity("system:kube-proxy")})
         self.plane.start_controllers()
-        tell(f"API server at {self.plane.address.url}")
+        report(f"API server at {self.plane.address.url}")
         for number, node in enumerate(self.nodes.values()):
             node.configure(self.plane, labels={"topology.kubernetes.io/zone": _ZONES[number % len(_ZONES)]})
         self._on_all_nodes(Node.start)
@@ -229,9 +229,9 @@ class NetnsCluster:
         self.kubectl("apply", "--filename=-", stdin=self._coredns())
         self.kubectl.apply(storage_class())
         self.kubectl.wait("all nodes are Ready", self._all_ready, within=90)
-        tell(f"{len(self.nodes)} nodes Ready")
+        report(f"{len(self.nodes)} nodes Ready")
         self.kubectl("rollout", "status", "--namespace=kube-system", "deployment/coredns", "--timeout=90s", within=100)
-        tell("names resolve")
+        report("names resolve")
 
     def _on_all_nodes(self, action: Callable[[Node], object]) -> None:
         with ThreadPoolExecutor() as pool:
@@ -252,7 +252,7 @@ class NetnsCluster:
 
 
 def ensure(name: str, *, owner: int, nodes: int = 3, say: Say = _silent) -> NetnsCluster:
-    """The cluster of that name, made where it is not there, for as long as its user wants it."""
+    """Return the cluster of that name; create it if it does not exist."""
     if name not in clusters():
         prepare()
         cluster = NetnsCluster.up(name, nodes=nodes, say=say)
@@ -260,16 +260,16 @@ def ensure(name: str, *, owner: int, nodes: int = 3, say: Say = _silent) -> Netn
         return cluster
     cluster = NetnsCluster.load(name)
     if down := [part for part, running in cluster.running().items() if not running]:
-        raise ClusterError(f"the cluster {name} was left without {', '.join(down)}: take it down first")
+        raise ClusterError(f"the cluster {name} does not run {', '.join(down)}; take it down first")
     return cluster
 
 
 @contextlib.contextmanager
 def kept(name: str, *, nodes: int = 3, say: Say = _silent) -> Iterator[NetnsCluster]:
-    """A cluster for as long as the block lasts. Even when this process is killed, somebody takes it down."""
+    """Yield a cluster that is taken down at the end of the block, even if this process is killed."""
     check()
     command = [sys.executable, "-m", "e2e.cluster", "down", "--name", name, "--after-input"]
-    # The keeper waits for the end of its input, which comes with the end of this process, however that ends.
+    # The guardian process waits for the end of its input, which comes with the end of this process.
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, start_new_session=True):
         cluster = NetnsCluster.up(name, nodes=nodes, say=say)
         try:
@@ -290,7 +290,7 @@ def _remove(path: Path) -> None:
 
 
 def _mentioning(folder: Path) -> Iterator[int]:
-    """Processes that have something in this folder on their command line."""
+    """Return the processes that name this folder on their command line."""
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             if f"{folder}/".encode() in file.read_bytes():

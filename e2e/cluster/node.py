@@ -1,4 +1,4 @@
-"""A node: containerd, kubelet and kube-proxy in namespaces of their own. `node.sh` is its first process."""
+"""A node: containerd, kubelet and kube-proxy in their own namespaces; `node.sh` is the first process."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import msgspec
 from e2e.cluster import cgroups
 from e2e.cluster.binaries import find
 from e2e.cluster.certificates import Identity
+from e2e.cluster.cluster_errors import ClusterError, UnavailableError
 from e2e.cluster.control_plane import ControlPlane
-from e2e.cluster.errors import ClusterError, UnavailableError
 from e2e.cluster.images import program_image
-from e2e.cluster.network import Network
-from e2e.cluster.process import Daemon, run, wait_until
+from e2e.cluster.processes import Daemon, run, wait_until
+from e2e.cluster.virtual_network import Network
 
 __all__ = ["Node", "cni_plugins"]
 
@@ -26,7 +26,7 @@ _SCRIPT = Path(__file__).with_name("node.sh")
 _CNI_PLACES = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))
 _SOCKET = "run/containerd/containerd.sock"
 
-# Without CAP_SYS_RESOURCE no sandbox would start, but for `restrict_oom_score_adj`.
+# Without CAP_SYS_RESOURCE sandboxes start only with `restrict_oom_score_adj`.
 _CONTAINERD = """
 version = 2
 
@@ -48,15 +48,15 @@ conf_dir = "/node/cni"
 
 
 def cni_plugins() -> Path:
-    """Where the machine has them."""
+    """Return the folder of the CNI plugins on this machine."""
     for place in _CNI_PLACES:
         if (place / "bridge").exists():
             return place
-    raise UnavailableError("there are no CNI plugins: install containernetworking-plugins")
+    raise UnavailableError("there are no CNI plugins; install containernetworking-plugins")
 
 
 class Node:
-    """One node by its name; `folder` holds what outlives its restarts."""
+    """One node, by name; `folder` has what survives its restarts."""
 
     def __init__(self, name: str, *, folder: Path, network: Network) -> None:
         self.name = name
@@ -67,16 +67,16 @@ class Node:
 
     @property
     def identity(self) -> Identity:
-        """Who its kubelet is."""
+        """Identity of the kubelet."""
         return Identity(f"system:node:{self.name}", "system:nodes")
 
     @property
     def running(self) -> bool:
-        """Whether it is switched on."""
+        """Whether the node runs."""
         return self._daemon.pid is not None
 
     def configure(self, plane: ControlPlane, *, labels: dict[str, str]) -> None:
-        """Write down all that its programs need to know; once."""
+        """Write the configuration of the node's programs."""
         folder = self.root / "node"
         (folder / "cni").mkdir(parents=True)
         (folder / "resolv.conf").touch()
@@ -90,7 +90,7 @@ class Node:
         plane.write_kubeconfig("kube-proxy", folder / "kube-proxy.kubeconfig")
 
     def start(self) -> None:
-        """Switch it on, and wait until containerd answers; the kubelet comes on its own."""
+        """Start the node, and wait until containerd answers, but not for the kubelet."""
         cgroups.make(self._cgroup)
         environment = {
             "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -111,7 +111,7 @@ class Node:
         wait_until(f"containerd of {self.name} is up", self._containerd_is_up, within=60, why=self._daemon.last_words)
 
     def kill(self) -> None:
-        """Cut its power: every process of it is gone at once, and so are its mounts and its cgroup."""
+        """Kill the node, as a power cut would; remove its mounts and its cgroup."""
         first = self._first_process()
         if first is not None:
             os.kill(first, signal.SIGKILL)
@@ -120,46 +120,46 @@ class Node:
         cgroups.remove(self._cgroup)
 
     def remove(self) -> None:
-        """Switch it off for good; its disk, images and all, is most of what there is to delete."""
+        """Kill the node, and delete its disk."""
         self.kill()
         if self.root.exists():
             shutil.rmtree(self.root)
 
     def processes(self) -> list[int]:
-        """Everything that runs there, containers included."""
+        """Return all processes of the node, including containers."""
         return cgroups.members(self._cgroup)
 
     def residue(self) -> Iterable[str]:
-        """What should not be there after its end."""
+        """Return what is left behind after the node's end."""
         yield from (f"process {pid} in cgroup {self._cgroup}" for pid in self.processes())
         yield from (f"cgroup {folder}" for folder in cgroups.existing(self._cgroup))
 
     def load(self, *archives: Path) -> None:
-        """Give it these images."""
+        """Load images onto the node."""
         for archive in archives:
             self._ctr("images", "import", str(archive))
 
     def images(self) -> list[str]:
-        """The names of the images it has."""
+        """Return the names of the node's images."""
         return self._ctr("images", "list", "--quiet").split()
 
     def _ctr(self, *arguments: str) -> str:
         return run("ctr", "--address", self._reach(_SOCKET), "--namespace=k8s.io", *arguments, within=300)
 
     def _reach(self, path: str) -> Path:
-        """A path inside of the running node, as seen from here."""
+        """Return a path of the running node as seen from the host."""
         first = self._first_process()
         if first is None:
-            raise ClusterError(f"{self.name} is switched off")
+            raise ClusterError(f"{self.name} does not run")
         return Path("/proc", str(first), "root", path)
 
     def _containerd_is_up(self) -> bool:
         if not self.running:
-            raise ClusterError(f"{self.name} ended while it started. {self._daemon.last_words()}")
+            raise ClusterError(f"{self.name} exited while it started. {self._daemon.last_words()}")
         return self._first_process() is not None and self._reach(_SOCKET).exists()
 
     def _first_process(self) -> int | None:
-        """Number one of its process namespace: the only child of what the daemon became, `unshare`."""
+        """Return process 1 of the node's namespace: the only child of `unshare`, which the daemon executes."""
         pid = self._daemon.pid
         if pid is None:
             return None
@@ -167,12 +167,12 @@ class Node:
         return int(children[0]) if children else None
 
     def _containerd(self) -> str:
-        # Overlays cannot be stacked on one another, as where this machine is a container itself.
+        # Overlays cannot be stacked, for example if this machine is a container.
         stacked = run("stat", "--file-system", "--format=%T", self.root).strip() == "overlayfs"
         return _CONTAINERD.format(pause=program_image("pause"), snapshotter="native" if stacked else "overlayfs")
 
     def _cni(self) -> dict[str, Any]:
-        """Peers see real addresses of pods; a pod may reach itself through its Service."""
+        """Configure the pod network: no address translation, and pods may reach themselves by their Service."""
         ranges = [[{"subnet": self._network.pods(self.name)}]]
         bridge = {
             "type": "bridge",
@@ -203,12 +203,12 @@ class Node:
             "cgroupRoot": f"/{self._cgroup}",
             "failCgroupV1": False,
             "failSwapOn": False,
-            # All nodes share one disk and one memory: a node must not act on what its neighbours use.
+            # All nodes share disk and memory: a node must not act on what other nodes use.
             "evictionHard": {"memory.available": "0%", "nodefs.available": "0%", "imagefs.available": "0%"},
             "imageGCHighThresholdPercent": 100,
             "imageGCLowThresholdPercent": 99,
             "localStorageCapacityIsolation": False,
-            # A lost node is seen in seconds.
+            # A lost node is detected within seconds.
             "nodeStatusUpdateFrequency": "2s",
             "nodeLeaseDurationSeconds": 4,
         }
@@ -222,6 +222,6 @@ class Node:
             "mode": "iptables",
             "clusterCIDR": self._network.block,
             "iptables": {"minSyncPeriod": "100ms"},
-            # These limits are the whole machine's, not a node's to set.
+            # These limits belong to the whole machine.
             "conntrack": {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
         }

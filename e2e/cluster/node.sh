@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# The first process of a node: a machine of its own as far as Kubernetes can tell, without an image and without a disk.
+# The first process of a node, which is a machine of its own to Kubernetes, without an image or a disk.
 #
 #   unshare --mount --uts --ipc --pid --fork --kill-child node.sh ROOT NAME CGROUP     # in the node's network namespace
 #
-# ROOT is the node's file system: programs and devices are the host's, /var and /node are its own and outlive it, /run is
-# new each time. Everything the node ever starts or mounts is in these namespaces, so SIGKILL of this process is a power cut:
-# the kernel ends all processes and forgets all mounts.
+# ROOT is the node's file system: programs and devices are those of the host, /var and /node persist, /run is new at each
+# start. Everything that the node starts or mounts is in these namespaces, so SIGKILL of this process is a power cut: the
+# kernel ends all processes and removes all mounts.
 set -euo pipefail
 root=$1 name=$2 cgroup=$3
 
-# Zero stands for whoever writes.
+# 0 means the writing process.
 for hierarchy in /sys/fs/cgroup "/sys/fs/cgroup"/*; do
     if [ -d "$hierarchy/$cgroup/system" ]; then echo 0 >"$hierarchy/$cgroup/system/cgroup.procs"; fi
 done
@@ -41,17 +41,17 @@ pivot_root . .host
 mount -t proc proc /proc
 umount --lazy /.host
 mount -t tmpfs tmpfs /run
-# Pods may ask for mounts that follow the node's.
+# Pods may use mount propagation from the node.
 mount --make-rshared /
 hostname "$name"
 echo 1 >/proc/sys/net/ipv4/ip_forward
-# The kubelet sets these as it likes them, and they are the whole machine's: it gets copies.
+# The kubelet sets these, but they belong to the whole machine, so it gets copies.
 for setting in vm/overcommit_memory vm/panic_on_oom kernel/panic kernel/panic_on_oops kernel/keys/root_max{keys,bytes}; do
     install -D "/proc/sys/$setting" "/run/sysctl/$setting"
     mount --bind "/run/sysctl/$setting" "/proc/sys/$setting"
 done
 
-# As a machine's service manager would.
+# Restart programs, as a service manager would.
 keep_running() {
     local log=/node/log/${1##*/}.log
     while :; do
@@ -66,5 +66,5 @@ until [ -S /run/containerd/containerd.sock ]; do sleep 0.05; done
 keep_running /opt/kubelet --config=/node/kubelet.yaml --kubeconfig=/node/kubelet.kubeconfig --hostname-override="$name" \
     --node-ip="$NODE_IP" --node-labels="$NODE_LABELS" &
 keep_running /opt/kube-proxy --config=/node/kube-proxy.yaml &
-# Bash reaps every process whose parent is gone while it waits.
+# While bash waits, it reaps orphaned processes.
 wait

@@ -1,4 +1,4 @@
-"""Whose cluster the tests run on: `EVENKEEL_CLUSTER=netns|kind|current`. They see the same face of each."""
+"""Selects the provider of the cluster, `EVENKEEL_CLUSTER=netns|kind|current`; all have the same interface."""
 
 from __future__ import annotations
 
@@ -10,56 +10,56 @@ from pathlib import Path
 from typing import Protocol
 
 from e2e.cluster import kind, netns
+from e2e.cluster.cluster_errors import ClusterError
 from e2e.cluster.current import CurrentCluster
-from e2e.cluster.errors import ClusterError
 from e2e.cluster.kubectl import Kubectl
 
 __all__ = ["PROVIDERS", "Cluster", "chosen", "cluster"]
 
 
 class Cluster(Protocol):
-    """A Kubernetes to test on. What a provider cannot do raises UnsupportedError."""
+    """A Kubernetes cluster to test on; UnsupportedError if a provider cannot do something."""
 
     @property
     def kubectl(self) -> Kubectl:
-        """As administrator."""
+        """kubectl as administrator."""
 
     @property
     def storage_class(self) -> str:
-        """A class whose volumes can be claimed."""
+        """StorageClass for volume claims."""
 
     def load_images(self, *archives: Path) -> None:
-        """Give every node these images."""
+        """Load images onto every node."""
 
     def add_volumes(self, count: int, *, owner: int) -> None:
-        """Where volumes are not made on demand: so many more on every node, which belong to this user."""
+        """Add this many volumes, owned by this user, to every node, unless they are provisioned on demand."""
 
     def kill_node(self, node: str) -> None:
-        """End everything that runs on it, at once."""
+        """Kill a node."""
 
     def start_node(self, node: str) -> None:
-        """Switch it on again; its disk is as it was."""
+        """Start a node again, with its disk."""
 
     def partition_node(self, node: str) -> None:
-        """Cut it off: it runs on, and reaches nobody."""
+        """Disconnect a node, which keeps running."""
 
     def heal_node(self, node: str) -> None:
-        """Undo that."""
+        """Reconnect a node."""
 
     def cordon_node(self, node: str) -> None:
-        """Let no new pod go there."""
+        """Cordon a node."""
 
     def uncordon_node(self, node: str) -> None:
-        """Let pods go there again."""
+        """Uncordon a node."""
 
     def drain_node(self, node: str) -> None:
-        """Cordon it, and evict its pods as their PodDisruptionBudgets allow."""
+        """Drain a node, as PodDisruptionBudgets allow."""
 
     def kill_api_server(self) -> None:
-        """End it at once."""
+        """Kill the API server."""
 
     def start_api_server(self) -> None:
-        """Start it again, and wait until it is ready."""
+        """Start the API server again, and wait until it is ready."""
 
 
 @contextlib.contextmanager
@@ -75,7 +75,7 @@ PROVIDERS: dict[str, Callable[[str], AbstractContextManager[Cluster]]] = {
 
 
 def chosen() -> str:
-    """The provider that the environment names."""
+    """Return the provider that the environment names."""
     name = os.environ.get("EVENKEEL_CLUSTER", "netns")
     if name not in PROVIDERS:
         raise ClusterError(f"EVENKEEL_CLUSTER={name} is unknown; there are: {', '.join(PROVIDERS)}")
@@ -83,5 +83,5 @@ def chosen() -> str:
 
 
 def cluster(name: str) -> AbstractContextManager[Cluster]:
-    """A cluster of the chosen provider, for as long as the block lasts."""
+    """Yield a cluster of the selected provider."""
     return PROVIDERS[chosen()](name)

@@ -1,4 +1,4 @@
-"""Archives of images, made without a container engine."""
+"""Image archives that are built without a container engine."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from e2e.cluster import images
-from e2e.cluster.errors import ClusterError
+from e2e.cluster.cluster_errors import ClusterError
 
 
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A stand-in for pause, and a cache of the test's own."""
+    """A stand-in for pause, and a cache for the test."""
     program = tmp_path / "pause"
     program.write_bytes(b"a static program")
     monkeypatch.setenv("EVENKEEL_CACHE", str(tmp_path / "cache"))
@@ -32,7 +32,7 @@ def content(archive: tarfile.TarFile, name: str) -> bytes:
 
 
 def test_image_of_one_program(program: Path) -> None:
-    """The archive names its image and its layer by digest, and the layer is the program alone, to be run by anyone."""
+    """The archive names its image and layer by digest, and the layer has only the program, executable by anyone."""
     with tarfile.open(images.program_archive("pause")) as archive:
         [manifest] = json.loads(content(archive, "manifest.json"))
         [layer_name] = manifest["Layers"]
@@ -49,7 +49,7 @@ def test_image_of_one_program(program: Path) -> None:
 
 
 def test_made_once(program: Path) -> None:
-    """An archive that is there is taken, and nothing lies beside it."""
+    """An existing archive is reused, and no temporary file is left."""
     archive = images.program_archive("pause")
     program.unlink()
     assert images.program_archive("pause") == archive
@@ -57,7 +57,7 @@ def test_made_once(program: Path) -> None:
 
 
 def test_failure_leaves_nothing(program: Path) -> None:
-    """An archive that could not be written whole is not there."""
+    """An incompletely written archive does not exist."""
     program.unlink()
     with pytest.raises(FileNotFoundError):
         images.program_archive("pause")
@@ -65,7 +65,7 @@ def test_failure_leaves_nothing(program: Path) -> None:
 
 
 def test_old_archives_go(tmp_path: Path) -> None:
-    """Those that were used last stay, however old they are."""
+    """The most recently used archives stay, however old they are."""
     for number in range(6):
         archive = tmp_path / f"{number}.tar"
         archive.touch()
@@ -77,7 +77,7 @@ def test_old_archives_go(tmp_path: Path) -> None:
 
 
 def test_an_image_that_was_never_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is said how to build it; afterwards the tag is what was built from this checkout."""
+    """The error names the build command; afterwards the tag is that of this checkout."""
     monkeypatch.setattr(images, "ROOT", tmp_path)
     with pytest.raises(ClusterError, match="make images"):
         images.built("store")
@@ -87,7 +87,7 @@ def test_an_image_that_was_never_built(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_program_on_top_of_an_image(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An archive can have an image twice: as it was built, and with a program that is started instead."""
+    """An archive can have an image twice: as built, and with another program to start."""
     built = images.program_archive("pause").read_bytes()
 
     def save(_: Path, tag: str, *to: Path, within: float = 0) -> str:

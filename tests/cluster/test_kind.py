@@ -1,4 +1,4 @@
-"""The provider kind, with stand-ins for kind and Docker that write down how they are called."""
+"""The provider kind, with stand-ins for kind and Docker that record their calls."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from e2e.cluster import kind
-from e2e.cluster.errors import ClusterError, UnavailableError, UnsupportedError
+from e2e.cluster.cluster_errors import ClusterError, UnavailableError, UnsupportedError
 from tests.repository.tree import ROOT
 
 
 class Tools:
-    """A PATH with what was put on it."""
+    """A PATH with the given programs."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -38,7 +38,7 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tools:
 
 
 def test_life(tools: Tools) -> None:
-    """A cluster is made from our configuration, gets images, loses and regains a node, and is deleted."""
+    """A cluster is created from our configuration, gets images, loses and regains a node, and is deleted."""
     config = f"{tools.folder}/cache/kind/dev/kubeconfig"
     options = f"--config {ROOT}/e2e/cluster/kind.yaml --kubeconfig {config} --wait=300s"
     with kind.kept("dev") as cluster:
@@ -57,7 +57,7 @@ def test_life(tools: Tools) -> None:
 
 
 def test_removed_after_a_failure(tools: Tools) -> None:
-    """A cluster that does not come up is deleted again."""
+    """A cluster that fails to start is deleted again."""
     tools.add("kind", '[ "$1" = delete ]')
     with pytest.raises(ClusterError, match="create cluster"), kind.kept("dev"):
         pass
@@ -65,7 +65,7 @@ def test_removed_after_a_failure(tools: Tools) -> None:
 
 
 def test_without_docker(tools: Tools) -> None:
-    """Where Docker or kind itself lacks, that is the reason given."""
+    """If Docker or kind is missing, that is the reason given."""
     tools.add("docker", "exit 1")
     with pytest.raises(UnavailableError, match="Docker does not answer"):
         kind.check()
@@ -75,9 +75,9 @@ def test_without_docker(tools: Tools) -> None:
 
 
 def test_faults_it_cannot_do(tools: Tools) -> None:
-    """A fault that kind cannot bring about is refused, with the provider that can."""
+    """A fault that kind cannot cause is refused, with the provider that can."""
     cluster = kind.KindCluster("dev")
-    with pytest.raises(UnsupportedError, match="netns can"):
+    with pytest.raises(UnsupportedError, match="use netns"):
         cluster.partition_node("worker")
-    with pytest.raises(UnsupportedError, match="netns can"):
+    with pytest.raises(UnsupportedError, match="use netns"):
         cluster.kill_api_server()

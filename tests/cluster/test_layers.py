@@ -1,4 +1,4 @@
-"""Tests that a machine cannot run: left out there, but missed in CI."""
+"""Tests that a machine cannot run are skipped there, but fail in CI."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from e2e.cluster.layers import leave_out
 
 @pytest.mark.parametrize("ci", [None, "", "false"])
 def test_left_out_elsewhere(monkeypatch: pytest.MonkeyPatch, ci: str | None) -> None:
-    """Where a person runs them the test is skipped, for the reason given."""
+    """On a developer's machine the test is skipped with the reason."""
     if ci is None:
         monkeypatch.delenv("CI", raising=False)
     else:
@@ -19,7 +19,7 @@ def test_left_out_elsewhere(monkeypatch: pytest.MonkeyPatch, ci: str | None) -> 
 
 
 def test_missed_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
-    """CI=true alone is enough: a layer that lacks is a failure with its reason."""
+    """With CI=true a missing layer is a failure with its reason."""
     monkeypatch.setenv("CI", "true")
-    with pytest.raises(pytest.fail.Exception, match="CI=true, but no root here"):
+    with pytest.raises(pytest.fail.Exception, match="CI=true no test may be skipped: no root here"):
         leave_out("no root here")

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from e2e.cluster.binaries import lacking
-from e2e.cluster.errors import ClusterError
+from e2e.cluster.cluster_errors import ClusterError
 from e2e.cluster.kubectl import Kubectl
 from e2e.cluster.layers import leave_out
 from e2e.release import Release

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import yaml
 
-from e2e.cluster.errors import ClusterError
+from e2e.cluster.cluster_errors import ClusterError
 from e2e.cluster.kubectl import Kubectl, holds
 from evenkeel.errors import InvalidInputError
 from evenkeel.model.resource_loading import parse

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from e2e.cluster.errors import ClusterError
+from e2e.cluster.cluster_errors import ClusterError
 from evenkeel.errors import NoSpaceError
 from evenkeel.kube.object_kinds import (
     CONFIG_MAP,

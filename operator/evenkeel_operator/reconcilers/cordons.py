@@ -18,7 +18,7 @@ from evenkeel.kube.object_kinds import Object
 from evenkeel.metastore.metastore_api import MAX_TXN_OPS, Delete, Lease, Op, Put, Txn
 from evenkeel.metastore.operator_epoch import FencedMetastore
 from evenkeel.protocol.keys import Keys
-from evenkeel.protocol.records import Drain, encode
+from evenkeel.protocol.records import InhibitionOrder, encode
 
 __all__ = ["EXTEND_SECONDS", "Cordons", "on_cordoned_nodes"]
 
@@ -61,8 +61,11 @@ class Cordons:
         if orders is None or not await orders.lease.refresh():
             orders = self._orders[keys.root] = _Orders(await metastore.lease(_LEASE_SECONDS), {})
         new = {store: pod for store, pod in pods.items() if orders.pods.get(store) != pod}
-        ops: list[Op] = [Delete(keys.drain(store)) for store in orders.pods.keys() - pods.keys()]
-        ops += [Put(keys.drain(store), encode(Drain(pod=pod)), lease=orders.lease.id) for store, pod in new.items()]
+        ops: list[Op] = [Delete(keys.inhibition(store)) for store in orders.pods.keys() - pods.keys()]
+        ops += [
+            Put(keys.inhibition(store), encode(InhibitionOrder(pod=pod)), lease=orders.lease.id)
+            for store, pod in new.items()
+        ]
         try:
             for first in range(0, len(ops), MAX_TXN_OPS):
                 await metastore.txn(Txn(success=tuple(ops[first : first + MAX_TXN_OPS])))

@@ -106,7 +106,8 @@ class StoreClusterDeletion:
         named = ", ".join(f"{name} until {until or 'it is purged'}" for name, until in sorted(kept.items())[:_NAMED])
         message = (
             f"data of deleted tables is kept: {named}; `kubectl evenkeel undelete` restores and `kubectl evenkeel "
-            f"purge` removes it, `kubectl evenkeel release storecluster/{cluster.metadata.name}` deletes everything now"
+            "purge` removes it, `kubectl evenkeel force-delete "
+            f"storecluster/{cluster.metadata.name}` deletes everything now"
         )
         if not self._context.controllers.following(cluster_key(cluster)):
             message += "; this is known from the status only, because the etcd that was followed does not confirm it"

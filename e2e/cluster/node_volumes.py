@@ -1,4 +1,4 @@
-"""Volumes on the nodes' own disks: a folder each, and a PersistentVolume that stays where its folder is."""
+"""Volumes on the disks of nodes: a folder and a local PersistentVolume each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FOLDER = Path("/var/lib/volumes")
 
 
 def storage_class() -> dict[str, Any]:
-    """The cluster's default class; a claim is bound when its pod is scheduled, to a volume of that node."""
+    """Return the default StorageClass, which binds a claim when its pod is scheduled."""
     return {
         "apiVersion": "storage.k8s.io/v1",
         "kind": "StorageClass",
@@ -31,7 +31,7 @@ def storage_class() -> dict[str, Any]:
 
 
 def volumes(nodes: Iterable[Node], count: int, *, owner: int) -> Iterator[dict[str, Any]]:
-    """So many new folders on each of these nodes, which belong to this user, and a volume for each."""
+    """Create this many folders, owned by this user, on each node, and return a volume for each."""
     for node in nodes:
         for _ in range(count):
             name = f"{node.name}-{secrets.token_hex(4)}"

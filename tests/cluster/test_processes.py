@@ -1,4 +1,4 @@
-"""Daemons of a test cluster: found again by whoever comes later, and never mistaken for another process."""
+"""Daemons of a test cluster are found again later, and never mistaken for another process."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cluster.errors import ClusterError
-from e2e.cluster.process import Daemon, run, wait_until
+from e2e.cluster.cluster_errors import ClusterError
+from e2e.cluster.processes import Daemon, run, wait_until
 
 SLEEP = ("sleep", "600")
 DEAF = "import signal; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); signal.pause()"
 
 
 def test_found_by_another_object(tmp_path: Path) -> None:
-    """Somebody who only knows the folder can end a daemon."""
+    """A daemon can be stopped by its folder alone."""
     first = Daemon("one", folder=tmp_path)
     first.start(SLEEP)
     pid = first.pid
@@ -29,7 +29,7 @@ def test_found_by_another_object(tmp_path: Path) -> None:
 
 
 def test_started_once(tmp_path: Path) -> None:
-    """A daemon that runs is not started beside itself."""
+    """A running daemon is not started twice."""
     daemon = Daemon("one", folder=tmp_path)
     daemon.start(SLEEP)
     with pytest.raises(ClusterError, match="runs already"):
@@ -38,7 +38,7 @@ def test_started_once(tmp_path: Path) -> None:
 
 
 def test_number_taken_by_another_process(tmp_path: Path) -> None:
-    """A process that got the number of one long dead is none of ours."""
+    """A process that reuses a dead daemon's pid is not the daemon."""
     (tmp_path / "one.pid").write_text(f"{os.getpid()} 1")
     daemon = Daemon("one", folder=tmp_path)
     assert daemon.pid is None
@@ -46,7 +46,7 @@ def test_number_taken_by_another_process(tmp_path: Path) -> None:
 
 
 def test_stubborn(tmp_path: Path) -> None:
-    """Who does not listen to SIGTERM is killed after the time of grace."""
+    """A daemon that ignores SIGTERM is killed after the grace period."""
     daemon = Daemon("one", folder=tmp_path)
     daemon.start((sys.executable, "-c", DEAF))
     wait_until("it listens no more", lambda: "ready" in daemon.log.read_text(), within=30)
@@ -55,10 +55,10 @@ def test_stubborn(tmp_path: Path) -> None:
 
 
 def test_dies_with_us(tmp_path: Path) -> None:
-    """A daemon that was started to die with its parent does so even when that one is killed."""
+    """A daemon that is bound to its parent dies with it, even if the parent is killed."""
     code = f"""
 import os, pathlib, signal
-from e2e.cluster.process import Daemon
+from e2e.cluster.processes import Daemon
 Daemon("one", folder=pathlib.Path({str(tmp_path)!r})).start({SLEEP!r}, dies_with_us=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -72,7 +72,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_errors_say_what_failed(tmp_path: Path) -> None:
-    """An error has the command and what it complained of; one that hangs is given up."""
+    """An error has the command and its stderr; a command that hangs times out."""
     with pytest.raises(ClusterError, match=r"`ls \S+nowhere` failed with 2: .*No such file"):
         run("ls", tmp_path / "nowhere")
     with pytest.raises(ClusterError, match=r"did not end within 0\.1 s"):
@@ -82,6 +82,6 @@ def test_errors_say_what_failed(tmp_path: Path) -> None:
 
 
 def test_waiting_is_bounded() -> None:
-    """What never comes is an error that says what it was, and why."""
+    """A condition that never holds is an error that names it and the last reason."""
     with pytest.raises(ClusterError, match=r"not within 0 s: snow\. It is July"):
         wait_until("snow", lambda: False, within=0, why=lambda: "It is July")

@@ -1,8 +1,8 @@
-"""Programs that are run to their end, and programs that stay.
+"""Commands that run to completion, and daemons.
 
-A daemon is remembered in a file, by process id and start time, so that whoever comes later can end it, and never ends
-another process that got its number. Daemons are sessions of their own: Ctrl-C reaches only whoever
-started them, who then ends them in their order.
+A file records the process id and start time of a daemon, so that a later process can end it, and never another one that
+got the same id. A daemon has its own session: Ctrl-C reaches only the process that started it, which then ends its
+daemons in order.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from e2e.cluster.errors import ClusterError
+from e2e.cluster.cluster_errors import ClusterError
 
 __all__ = ["Daemon", "run", "succeeds", "wait_until"]
 
@@ -26,7 +26,7 @@ _POLL_SECONDS = 0.1
 _GRACE_SECONDS = 5.0
 _LOG_LINES = 15
 
-# The signal survives exec. The look at the parent closes the gap in which it dies before the signal is armed.
+# The signal survives exec. Checking the parent covers its death before the signal is armed.
 _DIE_WITH_PARENT = ("setpriv", "--pdeathsig", "TERM", "--", "sh", "-c", '[ "$PPID" = "$0" ] && exec "$@"')
 
 
@@ -37,7 +37,7 @@ def run(
     env: Mapping[str, str] | None = None,
     within: float = 120.0,
 ) -> str:
-    """What the command prints; an error with what it complained of where it fails."""
+    """Run a command, and return its output; ClusterError with stderr if it fails."""
     argv = [str(part) for part in command]
     try:
         done = subprocess.run(
@@ -54,12 +54,12 @@ def run(
 
 
 def succeeds(*command: str | Path) -> bool:
-    """Whether the command ends well, whatever it says."""
+    """Whether a command succeeds."""
     return subprocess.run([str(part) for part in command], capture_output=True, check=False).returncode == 0
 
 
 def wait_until(what: str, condition: Callable[[], T], *, within: float, why: Callable[[], str] = str) -> T:
-    """The first answer that is not false; after so many seconds an error that says what never came, and why."""
+    """Wait for the first truthy answer, and return it; ClusterError with the reason after a timeout."""
     deadline = time.monotonic() + within
     while not (answer := condition()):
         if time.monotonic() > deadline:
@@ -69,7 +69,7 @@ def wait_until(what: str, condition: Callable[[], T], *, within: float, why: Cal
 
 
 class Daemon:
-    """One program in the background, with `NAME.log` and `NAME.pid` in its folder."""
+    """A program in the background, with `NAME.log` and `NAME.pid` in its folder."""
 
     def __init__(self, name: str, *, folder: Path) -> None:
         self.name = name
@@ -79,7 +79,7 @@ class Daemon:
 
     @property
     def pid(self) -> int | None:
-        """The process while it runs."""
+        """The process id while it runs."""
         try:
             pid, started = map(int, self._record.read_text().split())
         except (FileNotFoundError, ValueError):
@@ -87,7 +87,7 @@ class Daemon:
         return pid if _start_time(pid) == started else None
 
     def start(self, command: Sequence[str | Path], *, dies_with_us: bool = False) -> None:
-        """Start it. Where it `dies_with_us`, not even SIGKILL of this process leaves it behind."""
+        """Start the program; with `dies_with_us` it ends with this process, even if that is killed."""
         if self.pid is not None:
             raise ClusterError(f"{self.name} runs already, as process {self.pid}")
         self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -100,21 +100,21 @@ class Daemon:
         self._record.write_text(f"{self._child.pid} {_start_time(self._child.pid)}")
 
     def stop(self, *, grace: float = _GRACE_SECONDS) -> None:
-        """End it in good order, or by force after the time of grace; nothing happens when it is gone already."""
+        """Terminate the program, and kill it after the grace period."""
         self._signal(signal.SIGTERM)
         if not self._gone_within(grace):
             self.kill()
         self._record.unlink(missing_ok=True)
 
     def kill(self) -> None:
-        """End it as a power cut would, and wait until it is gone."""
+        """Kill the program, and wait until it is gone."""
         self._signal(signal.SIGKILL)
         if not self._gone_within(30):
             raise ClusterError(f"{self.name} (process {self.pid}) survives SIGKILL")
         self._record.unlink(missing_ok=True)
 
     def last_words(self) -> str:
-        """The end of its log."""
+        """Return the end of the log."""
         with contextlib.suppress(FileNotFoundError):
             lines = self.log.read_text(errors="replace").splitlines()[-_LOG_LINES:]
             return f"From {self.log}:\n" + "\n".join(lines)
@@ -138,7 +138,7 @@ class Daemon:
 
 
 def _start_time(pid: int) -> int | None:
-    """When a process was started, in the kernel's ticks; None for one that is dead or only waits to be reaped."""
+    """Return when a process was started, in kernel ticks; None if it is dead or a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""Names and addresses of clusters: none meets another, or what the machine has already."""
+"""Names and addresses of clusters conflict neither with each other nor with the machine's."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from itertools import combinations
 
 import pytest
 
-from e2e.cluster.network import Network, _taken
+from e2e.cluster.virtual_network import Network, _taken
 
 NODES = tuple(f"node-{number}" for number in range(1, 201))
 
 
 def test_everything_is_inside_the_block() -> None:
-    """Nodes, pods, Services and the API server have addresses of the cluster's own block, and of nothing else."""
+    """Nodes, pods, Services and the API server have addresses only of the cluster's own block."""
     network = Network("dev", 3, NODES)
     block = IPv4Network(network.block)
     ranges = [IPv4Network(network.pods(node)) for node in NODES] + [IPv4Network(network.services)]
@@ -28,7 +28,7 @@ def test_everything_is_inside_the_block() -> None:
 
 
 def test_clusters_do_not_meet() -> None:
-    """Two numbers share no address and no interface, two names share no namespace."""
+    """Two numbers share no address and no interface, and two names share no namespace."""
     one, other = Network("dev", 0, NODES[:3]), Network("dev-1", 1, NODES[:3])
     assert not IPv4Network(one.block).overlaps(IPv4Network(other.block))
     assert one.interface != other.interface
@@ -49,5 +49,5 @@ def test_clusters_do_not_meet() -> None:
     ],
 )
 def test_addresses_in_use(destination: str, taken: bool) -> None:
-    """A block is not used where a route leads to any part of it; the way to everywhere does not count."""
+    """A block is not used if a route leads to any part of it; the default route does not count."""
     assert _taken("10.180.0.0/16", [{"dst": destination}]) == taken

@@ -1,4 +1,4 @@
-"""Spark on Kubernetes, as its users have it: Kubeflow's operator from its own chart, and a SparkApplication."""
+"""Spark on Kubernetes: Kubeflow's operator from its own chart, and a SparkApplication."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import yaml
 
-from e2e.cluster.errors import ClusterError
+from e2e.cluster.cluster_errors import ClusterError
 from e2e.cluster.images import built, export, program_image
-from e2e.cluster.process import run
+from e2e.cluster.processes import run
 from e2e.cluster.provider import Cluster
 from e2e.release import Release, merged
 from e2e.shop import Shop
@@ -27,12 +27,12 @@ _ROLE = "network-policies"
 
 
 def load_spark_images(cluster: Cluster) -> None:
-    """Give every node the image of drivers and executors, and the operator's, which calls Spark's programs too."""
+    """Load the images of drivers, executors and the operator onto every node."""
     cluster.load_images(export(built("spark"), program=_NAME))
 
 
 def install_spark_operator(cluster: Cluster, *, namespace: str) -> Release:
-    """Install it, for applications in one namespace."""
+    """Install the operator for applications in one namespace."""
     registry, _, rest = program_image(_NAME).partition("/")
     repository, _, tag = rest.rpartition(":")
     values = {
@@ -46,14 +46,14 @@ def install_spark_operator(cluster: Cluster, *, namespace: str) -> Release:
 
 
 def _chart() -> Path:
-    """The module that the binary is built from has the chart in it."""
+    """Return the chart, which is in the Go module of the operator."""
     run("go", "mod", "download", cwd=_MODULE, within=600)
     folder = run("go", "list", "-m", "-f", "{{.Dir}}", "github.com/kubeflow/spark-operator/v2", cwd=_MODULE)
     return Path(folder.strip()) / "charts" / "spark-operator-chart"
 
 
 def _grant(namespace: str) -> list[dict[str, Any]]:
-    """Spark makes a NetworkPolicy for each application since 4.2, which the chart of 2.5.1 does not allow yet."""
+    """Allow NetworkPolicies, which Spark creates for each application since 4.2; chart 2.5.1 does not."""
     api = "rbac.authorization.k8s.io"
     verbs = ["create", "delete", "deletecollection", "get", "list", "patch", "update"]
     rule = {"apiGroups": ["networking.k8s.io"], "resources": ["networkpolicies"], "verbs": verbs}
@@ -73,14 +73,14 @@ def _grant(namespace: str) -> list[dict[str, Any]]:
 
 
 class SparkApplication:
-    """A job whose driver and executors are pods: `spark_job.py`."""
+    """A Spark job with driver and executors in pods: `spark_job.py`."""
 
     def __init__(self, shop: Shop, name: str = "load") -> None:
         self.shop = shop
         self.name = name
 
     def start(self, *arguments: str, executors: int = 2) -> None:
-        """Submit it."""
+        """Submit the application."""
         program = {_JOB.name: _JOB.read_text()}
         self.shop.apply(
             {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": self.name}, "data": program},
@@ -88,25 +88,25 @@ class SparkApplication:
         )
 
     def wait(self, *, within: float = 300.0) -> Any:
-        """What the job printed, once it has ended well."""
+        """Wait for the job to succeed, and return what it printed."""
         kubectl = self.shop.kubectl
         state = kubectl.wait(f"the application {self.name} has ended", self._ended, within=within)
         said = self.shop.run("logs", f"{self.name}-driver")
         if state != "COMPLETED":
             raise ClusterError(f"the application {self.name} is {state}: {said[-4000:]}")
-        # Spark's own log is among it.
+        # The output includes Spark's own log.
         [printed] = [line for line in said.splitlines() if line.startswith("{")]
         return msgspec.json.decode(printed)
 
     def executors(self) -> set[str]:
-        """The nodes that its executors are on."""
+        """Return the nodes of the executors."""
         pods = self.shop.kubectl.pods(
             f"sparkoperator.k8s.io/app-name={self.name},spark-role=executor", namespace=self.shop.namespace
         )
         return {pod["spec"].get("nodeName", "") for pod in pods} - {""}
 
     def close(self) -> None:
-        """Delete it with its pods."""
+        """Delete the application with its pods."""
         self.shop.run("delete", f"sparkapplication/{self.name}", "--ignore-not-found", "--timeout=60s")
 
     def _ended(self) -> str:
@@ -114,7 +114,7 @@ class SparkApplication:
         return str(state) if state in ("COMPLETED", "FAILED", "SUBMISSION_FAILED", "UNKNOWN") else ""
 
     def _application(self, arguments: tuple[str, ...], executors: int) -> dict[str, Any]:
-        """The one that docs/spark.md shows, as small as these nodes, and run once."""
+        """Return the application of docs/spark.md, with small resources, that runs once."""
         [example] = shown(_PAGE, "yaml")
         pod = {
             "cores": 1,

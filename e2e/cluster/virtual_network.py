@@ -1,16 +1,16 @@
-"""The network of a cluster on one machine: a switch and every node in a network namespace of its own.
+"""The network of a cluster on one machine: a switch and each node have their own network namespaces.
 
     host  ek0 ──────┐                       10.180.0.1      where the API server listens
-    hub namespace   bridge                  frames only; no address, no firewall of the host's sees them
+    hub namespace   bridge                  frames only: no address, invisible to the host's firewall
     node-1          eth0 ── cni0 ── pods    10.180.0.11     10.180.17.0/24
     node-2          eth0 ── cni0 ── pods    10.180.0.12     10.180.18.0/24
 
-Node and pod addresses are real to each other and to the host, which has a route to every pod; nothing leads further,
-so a cluster never reaches the machine's own network.
+Nodes, pods and the host reach each other by these addresses. There is no other route, so a cluster never reaches the
+network of the machine.
 
-Namespaces are called after the cluster. Every cluster also has a number, from which its /16 and the name of the host's
-interface follow. Whoever has the interface has the number, and it goes when the hub goes: nothing is ever removed by
-its number, which may be somebody else's by then.
+Namespaces are named after the cluster. Each cluster also has a number, which determines its /16 and the name of the
+host's interface. The interface claims the number, and disappears with the hub. Nothing is ever removed by number, which
+may belong to another cluster by then.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import Any
 
 import msgspec
 
-from e2e.cluster.errors import ClusterError
-from e2e.cluster.process import run, succeeds, wait_until
+from e2e.cluster.cluster_errors import ClusterError
+from e2e.cluster.processes import run, succeeds, wait_until
 
 __all__ = ["Network", "claim"]
 
@@ -34,7 +34,7 @@ _NAMESPACES = Path("/run/netns")
 
 
 class Network(msgspec.Struct, frozen=True):
-    """Names and addresses, which follow from the cluster's name and number alone."""
+    """Names and addresses, derived from the cluster's name and number."""
 
     cluster: str
     number: int
@@ -42,44 +42,44 @@ class Network(msgspec.Struct, frozen=True):
 
     @property
     def interface(self) -> str:
-        """The host's."""
+        """Interface of the host."""
         return f"ek{self.number}"
 
     @property
     def hub(self) -> str:
-        """The namespace of the switch."""
+        """Namespace of the switch."""
         return self.namespace("hub")
 
     def namespace(self, node: str) -> str:
-        """The namespace of a node, and the name of its cgroup."""
+        """Return the namespace of a node, which is also the name of its cgroup."""
         return f"evenkeel-{self.cluster}-{node}"
 
     @property
     def block(self) -> str:
-        """Everything of this cluster."""
+        """Address range of the cluster."""
         return f"{self._base}.0.0/16"
 
     @property
     def host_ip(self) -> str:
-        """Where nodes and pods reach the API server."""
+        """Address of the host, and of the API server."""
         return f"{self._base}.0.1"
 
     def node_ip(self, node: str) -> str:
-        """The node's own address."""
+        """Return the address of a node."""
         return f"{self._base}.0.{11 + self.nodes.index(node)}"
 
     def pods(self, node: str) -> str:
-        """The range of the node's pods."""
+        """Return the address range of a node's pods."""
         return f"{self._base}.{17 + self.nodes.index(node)}.0/24"
 
     @property
     def services(self) -> str:
-        """The range of Services."""
+        """Address range of Services."""
         return f"{self._base}.240.0/20"
 
     @property
     def dns_ip(self) -> str:
-        """The Service of the cluster's DNS."""
+        """Address of the cluster's DNS Service."""
         return f"{self._base}.240.10"
 
     @property
@@ -87,7 +87,7 @@ class Network(msgspec.Struct, frozen=True):
         return f"10.{_FIRST_BLOCK + self.number}"
 
     def take(self) -> bool:
-        """Take the number, unless somebody has it."""
+        """Claim the number; return False if it is taken."""
         run("ip", "netns", "add", self.hub)
         if succeeds("ip", "link", "add", self.interface, "type", "veth", "peer", "name", "host", "netns", self.hub):
             return True
@@ -95,7 +95,7 @@ class Network(msgspec.Struct, frozen=True):
         return False
 
     def make(self) -> None:
-        """Lay the cables."""
+        """Create the links of the nodes."""
         _ip("link add bridge type bridge", "link set bridge up", namespace=self.hub)
         _ip("link set host master bridge up", namespace=self.hub)
         for node in self.nodes:
@@ -107,28 +107,28 @@ class Network(msgspec.Struct, frozen=True):
         )
 
     def remove(self) -> None:
-        """Take everything away that is there, whoever left it half-done."""
+        """Remove everything that exists of the network."""
         for namespace in self.namespaces():
             run("ip", "netns", "delete", namespace)
         wait_until(f"{self.interface} is gone with its hub", lambda: not self.has_interface(), within=30)
 
     def has_interface(self) -> bool:
-        """Whether the host's end is there, and ours."""
+        """Whether the host's interface exists and belongs to this cluster."""
         try:
             return Path(f"/sys/class/net/{self.interface}/ifalias").read_text().strip() == self.hub
         except OSError:
             return False
 
     def partition(self, node: str) -> None:
-        """Pull the node's cable."""
+        """Disconnect a node."""
         _ip(f"link set {node} down", namespace=self.hub)
 
     def heal(self, node: str) -> None:
-        """Plug it in again."""
+        """Reconnect a node."""
         _ip(f"link set {node} up", namespace=self.hub)
 
     def namespaces(self) -> list[str]:
-        """Those of this cluster that exist."""
+        """Return the existing namespaces of this cluster."""
         names = [self.namespace(node) for node in self.nodes] + [self.hub]
         return [name for name in names if (_NAMESPACES / name).exists()]
 
@@ -141,7 +141,7 @@ class Network(msgspec.Struct, frozen=True):
             "link set lo up",
             f"address add {self.node_ip(node)}/24 dev eth0",
             "link set eth0 up",
-            # kube-proxy rewrites a Service's address only after the kernel has found some way to it.
+            # kube-proxy rewrites a Service's address only after the kernel has found a route to it.
             f"route add {self.services} via {self.host_ip}",
             *self._routes(besides=node),
             namespace=namespace,
@@ -152,7 +152,7 @@ class Network(msgspec.Struct, frozen=True):
 
 
 def claim(cluster: str, nodes: tuple[str, ...]) -> Network:
-    """Take the first number whose interface and addresses nobody has."""
+    """Claim the first number whose interface and addresses are free."""
     if len(nodes) > _MOST_NODES:
         raise ClusterError(f"at most {_MOST_NODES} nodes have addresses")
     routes = msgspec.json.decode(run("ip", "-json", "route", "show", "table", "all"))
@@ -160,7 +160,7 @@ def claim(cluster: str, nodes: tuple[str, ...]) -> Network:
         network = Network(cluster, number, nodes)
         if not _taken(network.block, routes) and network.take():
             return network
-    raise ClusterError(f"all {_MOST_CLUSTERS} numbers are taken: see `python -m e2e.cluster status`")
+    raise ClusterError(f"all {_MOST_CLUSTERS} cluster numbers are taken; see `python -m e2e.cluster status`")
 
 
 def _taken(block: str, routes: Iterable[dict[str, Any]]) -> bool:
@@ -176,6 +176,6 @@ def _taken(block: str, routes: Iterable[dict[str, Any]]) -> bool:
 
 
 def _ip(*commands: str, namespace: str | None = None) -> None:
-    """All in one go: starting `ip` costs more than what it does."""
+    """Run several `ip` commands in one process, because starting it takes longer than the commands."""
     where = () if namespace is None else ("-netns", namespace)
     run("ip", *where, "-batch", "-", stdin="\n".join(commands) + "\n")

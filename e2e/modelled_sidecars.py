@@ -1,4 +1,4 @@
-"""Modelled sidecars on a real metastore: the protocol's own decisions, on raft groups that only pretend to copy.
+"""Modelled sidecars on a real metastore: the protocol's decisions, with raft groups that only simulate copying.
 
 Each partition's leader acts through `evenkeel.protocol.leader_decision.next_action` and real transactions. Only raft
 itself is modelled: a proposed configuration takes effect immediately, every member answers, and a new replica has
@@ -26,21 +26,21 @@ __all__ = ["Group", "ModelledSidecars"]
 
 
 class Group(msgspec.Struct, kw_only=True):
-    """One modelled raft group."""
+    """A modelled raft group."""
 
     configuration: Configuration
     leader: ReplicaId
     term: int = 1
     lock_mod: int = 0
     full: set[ReplicaId]
-    """Replicas that have all data."""
+    """Replicas that are up to date."""
     filling: set[ReplicaId] = set()
     stage: str = ""
-    """What its leader did last, for people to see."""
+    """The last action of its leader, for debugging."""
 
 
 class ModelledSidecars:
-    """All sidecars of a table in one object; `run` until cancelled."""
+    """All sidecars of a table; `run` until cancelled."""
 
     def __init__(
         self,
@@ -59,18 +59,18 @@ class ModelledSidecars:
         self._copies = asyncio.Semaphore(concurrent)
         self._on_change = on_change
         self._found: dict[str, KeyValue] = {}
-        self._stirred: dict[int, asyncio.Event] = {}
+        self._wakes: dict[int, asyncio.Event] = {}
         self._seen = 0
         self._news = asyncio.Condition()
         self.groups: dict[int, Group] = {}
         self.copied = 0
-        """Replicas filled."""
+        """Number of replicas that were filled."""
         self.wasted = 0
-        """Replicas filled, or begun, for a target that was given up."""
+        """Number of replicas that were filled, or started, for an abandoned target."""
         self.actions: Counter[str] = Counter()
 
     async def run(self) -> None:
-        """Follow the keys and act on them until cancelled."""
+        """Watch the keys and act on them until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             snapshot = await self._metastore.range(self._keys.root)
             for kv in snapshot.kvs:
@@ -86,17 +86,17 @@ class ModelledSidecars:
                 self._on_change()
 
     async def _see(self, revision: int) -> None:
-        """Act again only on a view at least as new as what was just written, or than what was refused."""
+        """Wait for a view at least as new as the last write or rejection."""
         async with self._news:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._news.wait_for(lambda: self._seen >= revision), timeout=1.0)
 
     def view(self, partition: int) -> PartitionView:
-        """The partition's keys as the watch last showed them."""
+        """Return the partition's keys as last watched."""
         return read_partition(self._keys.partition(self._table, partition), self._found)
 
     def record(self) -> tuple[TableRecord, int] | None:
-        """The table's record as the watch last showed it."""
+        """Return the table's record as last watched."""
         kv = self._found.get(self._keys.table(self._table))
         return None if kv is None else (decode(TableRecord, kv.value, key=kv.key), kv.mod_revision)
 
@@ -106,11 +106,11 @@ class ModelledSidecars:
         else:
             self._found[key] = kv
         if key == self._keys.table(self._table):
-            for stirred in self._stirred.values():
-                stirred.set()
+            for wake in self._wakes.values():
+                wake.set()
         kind, _, partition = key.rpartition("/")
-        if kind.endswith(f"/{self._table}") and partition.isdigit() and int(partition) in self._stirred:
-            self._stirred[int(partition)].set()
+        if kind.endswith(f"/{self._table}") and partition.isdigit() and int(partition) in self._wakes:
+            self._wakes[int(partition)].set()
 
     def _meet_partitions(self, tasks: asyncio.TaskGroup) -> None:
         known = self.record()
@@ -119,7 +119,7 @@ class ModelledSidecars:
         for partition in range(known[0].partitions):
             if partition not in self.groups:
                 self.groups[partition] = self._genesis(partition)
-                self._stirred[partition] = asyncio.Event()
+                self._wakes[partition] = asyncio.Event()
                 tasks.create_task(self._lead(partition, tasks))
 
     def _genesis(self, partition: int) -> Group:
@@ -131,16 +131,16 @@ class ModelledSidecars:
         )
 
     async def _lead(self, partition: int, tasks: asyncio.TaskGroup) -> None:
-        """The life of one partition's leader."""
-        group, stirred = self.groups[partition], self._stirred[partition]
+        """Run the leader of one partition."""
+        group, wake = self.groups[partition], self._wakes[partition]
         keys = self._keys.partition(self._table, partition)
         await self._report_leader(partition, group)
         while True:
-            stirred.clear()
-            self._fill(group, stirred, tasks)
+            wake.clear()
+            self._fill(group, wake, tasks)
             action = self._next(partition, group, keys)
             if action is None:
-                await stirred.wait()
+                await wake.wait()
                 continue
             with contextlib.suppress(UnreachableError):
                 await self._act(partition, group, action)
@@ -192,21 +192,21 @@ class ModelledSidecars:
         group.full -= dropped
         group.configuration = configuration
 
-    def _fill(self, group: Group, stirred: asyncio.Event, tasks: asyncio.TaskGroup) -> None:
-        """Begin to copy to staged learners that nobody copies to yet."""
+    def _fill(self, group: Group, wake: asyncio.Event, tasks: asyncio.TaskGroup) -> None:
+        """Start to copy to staged learners that do not receive a copy yet."""
         for peer in group.configuration.staged:
             if peer.id not in group.full and peer.id not in group.filling:
                 group.filling.add(peer.id)
-                tasks.create_task(self._copy(group, peer.id, stirred))
+                tasks.create_task(self._copy(group, peer.id, wake))
 
-    async def _copy(self, group: Group, to: ReplicaId, stirred: asyncio.Event) -> None:
+    async def _copy(self, group: Group, to: ReplicaId, wake: asyncio.Event) -> None:
         async with self._copies:
             await asyncio.sleep(self._fill_seconds)
         group.filling.discard(to)
         if to in group.configuration.members():
             group.full.add(to)
             self.copied += 1
-        stirred.set()
+        wake.set()
 
     async def _report_leader(self, partition: int, group: Group) -> None:
         leader = Leader(store=group.leader[0], term=group.term)
