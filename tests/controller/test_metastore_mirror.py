@@ -31,7 +31,7 @@ async def filled(*kvs: KeyValue) -> Mirror:
 async def test_a_read_has_the_keys_of_one_table_and_all_stores() -> None:
     """A read has the table's keys and the leadership inhibitions, but no neighbours by name and no reports."""
     own = [KEYS.table("a.1"), KEYS.partition("a.1", 3).stable, KEYS.leader("a.1", 3), KEYS.plan_head("a.1")]
-    own.append(KEYS.leadership_inhibition("main-0"))
+    own.append(KEYS.inhibition("main-0"))
     others = [KEYS.table("a.12"), KEYS.partition("a.12", 3).stable, KEYS.load("main-0"), KEYS.load("main-1")]
     store = kv(KEYS.store("main-0"), encode(StoreRecord(volume="v")))
     state = kv(KEYS.store_state("main-0"), encode(StoreState(volume="v")))
@@ -116,7 +116,7 @@ async def test_one_tables_change_does_not_touch_others(scene: Scene) -> None:
     assert len(reconciled) <= 12
 
 
-async def test_reports_wake_only_the_tables_they_name(scene: Scene) -> None:
+async def test_reports_reconcile_only_the_tables_they_name(scene: Scene) -> None:
     """A thousand stores report constantly, mostly about other tables."""
     for name in ("orders", "other"):
         await scene.make_table(name=name)

@@ -94,10 +94,10 @@ def plan_floor(world: World) -> int:
 def _without_table(world: World, epoch: Compare) -> Step | None:
     tombstone = world.metastore.get(KEYS.tombstone(TABLE))
     if tombstone is not None:
-        txn = table_lifecycle.bury(
+        txn = table_lifecycle.remove_tombstone(
             tombstone, gone=lambda store, volume: gone_for_good(world, store, volume), epoch=epoch
         )
-        return None if txn is None else ("bury", txn)
+        return None if txn is None else ("remove tombstone", txn)
     if world.desired.voters is None or world.planned:
         return None
     record = TableRecord(

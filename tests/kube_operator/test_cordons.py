@@ -10,7 +10,7 @@ from evenkeel.metastore.memory_metastore import MemoryMetastore
 from evenkeel.metastore.metastore_api import Txn, TxnResult
 from evenkeel.metastore.operator_epoch import FencedMetastore, acquire_epoch
 from evenkeel.protocol.keys import Keys
-from evenkeel.protocol.records import Drain, decode
+from evenkeel.protocol.records import InhibitionOrder, decode
 from evenkeel.runtime.clock import VirtualClock
 from evenkeel_operator.reconcilers.cordons import EXTEND_SECONDS, Cordons, on_cordoned_nodes
 
@@ -46,8 +46,8 @@ def test_nodes_that_nobody_may_read() -> None:
 
 
 async def orders(metastore: MemoryMetastore) -> dict[str, str]:
-    found = (await metastore.range(KEYS.drains())).kvs
-    return {kv.key.removeprefix(KEYS.drains()): decode(Drain, kv.value, key=kv.key).pod for kv in found}
+    found = (await metastore.range(KEYS.inhibitions())).kvs
+    return {kv.key.removeprefix(KEYS.inhibitions()): decode(InhibitionOrder, kv.value, key=kv.key).pod for kv in found}
 
 
 async def in_charge(metastore: MemoryMetastore) -> FencedMetastore:
@@ -72,9 +72,9 @@ async def test_nothing_is_written_twice() -> None:
     metastore, cordons = MemoryMetastore(), Cordons()
     way = await in_charge(metastore)
     await cordons.reconcile(way, KEYS, {"main-0": "u0"})
-    before = (await metastore.range(KEYS.drains())).kvs
+    before = (await metastore.range(KEYS.inhibitions())).kvs
     await cordons.reconcile(way, KEYS, {"main-0": "u0"})
-    assert (await metastore.range(KEYS.drains())).kvs == before
+    assert (await metastore.range(KEYS.inhibitions())).kvs == before
 
 
 async def test_orders_whose_lease_has_ended_are_given_again() -> None:
@@ -82,7 +82,7 @@ async def test_orders_whose_lease_has_ended_are_given_again() -> None:
     metastore, cordons = MemoryMetastore(), Cordons()
     way = await in_charge(metastore)
     await cordons.reconcile(way, KEYS, {"main-0": "u0"})
-    [order] = (await metastore.range(KEYS.drains())).kvs
+    [order] = (await metastore.range(KEYS.inhibitions())).kvs
     assert order.lease
     await cordons._orders[KEYS.root].lease.revoke()
     assert await orders(metastore) == {}

@@ -35,6 +35,7 @@ RENAMED: dict[str, str] = {
     "evenkeel_raft.core.raft_types": "evenkeel_raft.core.types",
     "evenkeel_raft.net.files.snapshot_manifest": "evenkeel_raft.net.files.manifest",
     "evenkeel.wire.socket_messages": "evenkeel.wire.messages",
+    "InhibitionOrder": "Drain",
 }
 """By the present name of a module or type, its name in the previous release."""
 
@@ -66,7 +67,7 @@ def formats() -> dict[str, tuple[Any, str]]:
         for name in names.__all__:
             kind = getattr(names, name)
             if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-                found[f"{prefix}: {name}"] = kind, "json"
+                found[f"{prefix}: {RENAMED.get(name, name)}"] = kind, "json"
     for module, name in (
         ("storecluster", "StoreClusterStatus"),
         ("table", "TableStatus"),

@@ -28,7 +28,7 @@ ROOT = "/evenkeel/shop/main/"
         (KEYS.store_state("s1"), "stores.state/s1"),
         (KEYS.leader(TABLE, 3), "leaders/orders.7f3a/000003"),
         (KEYS.leader_target(TABLE, 3), "leader.target/orders.7f3a/000003"),
-        (KEYS.drain("s1"), "drains/s1"),
+        (KEYS.inhibition("s1"), "drains/s1"),
         (KEYS.load("s1"), "load/s1"),
         (KEYS.rebalancer_context(TABLE), "rebalancer.context/orders.7f3a"),
     ],

@@ -27,7 +27,13 @@ def test_every_key_is_there() -> None:
     keys = Keys(namespace="n", store_cluster="c")
     table = (keys.table("<t>"), keys.tombstone("<t>"), keys.plan_head("<t>"), keys.rebalancer_context("<t>"))
     partition = (*keys.partition_prefixes("<t>").all(), keys.leaders("<t>"), keys.leader_target("<t>", 0)[:-6])
-    stores = (keys.store("<s>"), keys.store_state("<s>"), keys.drain("<s>"), keys.load("<s>"), keys.epoch)
+    stores = (
+        keys.store("<s>"),
+        keys.store_state("<s>"),
+        keys.inhibition("<s>"),
+        keys.load("<s>"),
+        keys.epoch,
+    )
     expected = [*table, *(f"{prefix}<p>" for prefix in partition), *stores]
     listed = section("Keys")
     assert [key for key in expected if f"`{key.removeprefix(keys.root)}`" not in listed] == []

@@ -10,8 +10,8 @@ import pytest
 from evenkeel.errors import MalformedRecordError
 from evenkeel.protocol.partition_view import read_partition
 from evenkeel.protocol.records import (
-    Drain,
     GroupLoad,
+    InhibitionOrder,
     LeaderOrder,
     Lock,
     Peer,
@@ -35,7 +35,7 @@ from evenkeel.protocol.records import (
     voters,
 )
 from evenkeel.protocol.stored_plan import read_plan
-from evenkeel.protocol.table_lifecycle import bury, confirm_drop, make_ready
+from evenkeel.protocol.table_lifecycle import confirm_drop, make_ready, remove_tombstone
 from tests.protocol.support import KEYS, PARTITION, TABLE, holds, peers, put, queue, stored, targets
 
 RECORD = TableRecord(
@@ -62,7 +62,7 @@ RECORD = TableRecord(
         (StoreRecord(volume="v", zone="z"), '{"volume":"v","zone":"z"}'),
         (StoreState(volume="v", lost_since=3.5), '{"volume":"v","lost_since":3.5}'),
         (LeaderOrder("s", 9.5), '{"store":"s","expires":9.5,"seconds":60.0}'),
-        (Drain(pod="u"), '{"pod":"u"}'),
+        (InhibitionOrder(pod="u"), '{"pod":"u"}'),
         (
             StoreLoad(
                 replicas=1, leading=1, log_bytes=20, bytes_per_second=3, tables={"t": (GroupLoad(7, True, 20, 3, 50),)}
@@ -154,7 +154,7 @@ def test_malformed_tables_and_tombstones() -> None:
     with pytest.raises(MalformedRecordError, match=f"{KEYS.tombstone(TABLE)}.*Tombstone"):
         confirm_drop(tombstone, store="a", volume="a-1")
     with pytest.raises(MalformedRecordError, match=f"{KEYS.tombstone(TABLE)}.*Tombstone"):
-        bury(tombstone, gone=lambda *_: True, epoch=holds(record))
+        remove_tombstone(tombstone, gone=lambda *_: True, epoch=holds(record))
 
 
 def test_malformed_plan_head() -> None:

@@ -153,7 +153,9 @@ def test_a_partition_without_voters_is_not_created() -> None:
     batches = table_lifecycle.genesis(
         first_plan(2, voters=0), [0, 1], keys=KEYS, table=TABLE, record=record, epoch=epoch
     )
-    with pytest.raises(PlanningError, match=f"table {TABLE}: plan 1 gives partition 0 no voter.*add stores"):
+    with pytest.raises(
+        PlanningError, match=f"table {TABLE}: cannot create partition 0: plan 1 gives it no voter; add stores"
+    ):
         list(batches)
 
 
@@ -248,13 +250,13 @@ def test_every_volume_confirms() -> None:
         tombstone = found(store, key)
         assert table_lifecycle.confirm_drop(tombstone, store=name, volume="another") is None
         assert table_lifecycle.confirm_drop(tombstone, store="z", volume=volume) is None
-        assert table_lifecycle.bury(tombstone, gone=lambda *_: False, epoch=epoch) is None
+        assert table_lifecycle.remove_tombstone(tombstone, gone=lambda *_: False, epoch=epoch) is None
         txn = table_lifecycle.confirm_drop(tombstone, store=name, volume=volume)
         assert txn is not None
         assert store.txn(txn).succeeded
         assert not store.txn(txn).succeeded
         assert table_lifecycle.confirm_drop(found(store, key), store=name, volume=volume) is None
-    txn = table_lifecycle.bury(found(store, key), gone=lambda *_: False, epoch=epoch)
+    txn = table_lifecycle.remove_tombstone(found(store, key), gone=lambda *_: False, epoch=epoch)
     assert txn is not None
     assert store.txn(txn).succeeded
     assert store.get(key) is None
@@ -283,7 +285,7 @@ def test_a_tombstone_stays_while_a_volume_may_hold_data(gone: tuple[tuple[str, s
     """It goes when all it waits for are gone for good, and not before."""
     store, epoch = dropped()
     tombstone = found(store, KEYS.tombstone(TABLE))
-    txn = table_lifecycle.bury(tombstone, gone=lambda name, volume: (name, volume) in gone, epoch=epoch)
+    txn = table_lifecycle.remove_tombstone(tombstone, gone=lambda name, volume: (name, volume) in gone, epoch=epoch)
     assert (txn is not None) == buried
 
 
@@ -291,7 +293,7 @@ def test_a_tombstone_stays_while_a_volume_may_hold_data(gone: tuple[tuple[str, s
 def test_a_burial_is_guarded(key: str) -> None:
     """A tombstone that changed since, or whose operator was fenced, stays."""
     store, epoch = dropped()
-    txn = table_lifecycle.bury(found(store, KEYS.tombstone(TABLE)), gone=lambda *_: True, epoch=epoch)
+    txn = table_lifecycle.remove_tombstone(found(store, KEYS.tombstone(TABLE)), gone=lambda *_: True, epoch=epoch)
     assert txn is not None
     put(store, key, Tombstone(()))
     assert not store.txn(txn).succeeded

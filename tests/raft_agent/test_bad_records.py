@@ -22,7 +22,12 @@ MALFORMED = {
 PLACES = (
     *KEYS.partition(TABLE, 7).all(),
     *(KEYS.table("other.1"), KEYS.tombstone("gone.1"), KEYS.store("x"), KEYS.store_state("x")),
-    *(KEYS.leader(TABLE, 0), KEYS.leader_target(TABLE, 0), KEYS.leader_target("other.1", 3), KEYS.drain("a")),
+    *(
+        KEYS.leader(TABLE, 0),
+        KEYS.leader_target(TABLE, 0),
+        KEYS.leader_target("other.1", 3),
+        KEYS.inhibition("a"),
+    ),
     *(f"{KEYS.root}partition.assignments.stable/{TABLE}/1e9", f"{KEYS.root}tables/", f"{KEYS.root}stores.x/y/z"),
 )
 

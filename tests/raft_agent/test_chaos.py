@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from evenkeel.metastore.metastore_api import Txn
-from evenkeel.protocol.records import Drain, Leader, LeaderOrder, Retarget
+from evenkeel.protocol.records import InhibitionOrder, Leader, LeaderOrder, Retarget
 from evenkeel_raft.shared.raft_groups import Partition
 from tests.protocol.support import KEYS
 from tests.raft_agent.cluster import TABLE, Cluster, StoreProcess
@@ -119,7 +119,7 @@ class Chaos:
 
     async def drain(self) -> None:
         lease = await self._cluster.metastore.lease(10)
-        await self._cluster.put(KEYS.drain(self._pick().name), Drain(), lease=lease.id)
+        await self._cluster.put(KEYS.inhibition(self._pick().name), InhibitionOrder(), lease=lease.id)
 
     def _pick(self) -> StoreProcess:
         return self._cluster[self._rng.choice(NAMES)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from evenkeel.metastore.metastore_api import Delete, Txn
-from evenkeel.protocol.records import Drain
+from evenkeel.protocol.records import InhibitionOrder
 from evenkeel_raft.shared.raft_groups import Partition
 from tests.protocol.support import KEYS
 from tests.raft_agent.cluster import P0, TABLE, Cluster
@@ -16,11 +16,11 @@ async def test_a_store_leads_nothing_until_the_order_is_removed() -> None:
     """The store hands over its leaderships, takes none, and reports why."""
     async with await ready("a b c", "a b c") as cluster:
         drained = cluster.leader()
-        await cluster.put(KEYS.drain(drained), Drain())
+        await cluster.put(KEYS.inhibition(drained), InhibitionOrder())
         await cluster.until(lambda: cluster.leader() not in ("", drained), seconds=2)
         assert cluster[drained].groups.leadership_inhibited
         assert cluster[drained].agent.status().handing_over == ("the operator ordered this store to lead nothing",)
-        await cluster.metastore.txn(Txn(success=(Delete(KEYS.drain(drained)),)))
+        await cluster.metastore.txn(Txn(success=(Delete(KEYS.inhibition(drained)),)))
         await cluster.until(lambda: not cluster[drained].groups.leadership_inhibited)
         assert cluster[drained].agent.status().handing_over == ()
 
@@ -29,11 +29,11 @@ async def test_an_order_for_another_pod_is_ignored() -> None:
     """An order for a previous pod, or for a store whose name has this one's as a prefix, is ignored."""
     async with await ready("a b c", "a b c") as cluster:
         leader = cluster.leader()
-        await cluster.put(KEYS.drain(leader), Drain(pod="another"))
-        await cluster.put(KEYS.drain(leader + "x"), Drain())
+        await cluster.put(KEYS.inhibition(leader), InhibitionOrder(pod="another"))
+        await cluster.put(KEYS.inhibition(leader + "x"), InhibitionOrder())
         await cluster.pass_time(5)
         assert cluster.leader() == leader
-        await cluster.put(KEYS.drain(leader), Drain(pod=f"{leader}-pod"))
+        await cluster.put(KEYS.inhibition(leader), InhibitionOrder(pod=f"{leader}-pod"))
         await cluster.until(lambda: cluster.leader() != leader)
 
 
@@ -41,7 +41,7 @@ async def test_an_order_applies_from_the_start() -> None:
     """A process that starts while the order exists leads nothing from the start."""
     async with await ready("a b c", "a b c") as cluster:
         await cluster["a"].kill()
-        await cluster.put(KEYS.drain("a"), Drain())
+        await cluster.put(KEYS.inhibition("a"), InhibitionOrder())
         cluster["a"].start()
         await cluster.until(lambda: cluster["a"].groups.leadership_inhibited)
 
@@ -49,7 +49,7 @@ async def test_an_order_applies_from_the_start() -> None:
 async def test_a_malformed_order_inhibits_leadership() -> None:
     """A malformed order inhibits leadership, because leading nothing does less harm."""
     async with await ready("a b c", "a b c") as cluster:
-        await cluster.put(KEYS.drain("a"), "nonsense")
+        await cluster.put(KEYS.inhibition("a"), "nonsense")
         await cluster.until(lambda: cluster["a"].groups.leadership_inhibited)
 
 
@@ -58,13 +58,13 @@ async def test_handing_over_waits_for_other_leaders() -> None:
     async with Cluster("a b c") as cluster:
         await cluster.create("a b c", "a", "a b c")
         await cluster.until(lambda: all(cluster.reported(Partition(TABLE, p)) is not None for p in range(3)))
-        await cluster.put(KEYS.drain("b"), Drain())
-        await cluster.put(KEYS.drain("c"), Drain())
+        await cluster.put(KEYS.inhibition("b"), InhibitionOrder())
+        await cluster.put(KEYS.inhibition("c"), InhibitionOrder())
         await cluster.until(
             lambda: cluster["b"].groups.leadership_inhibited and cluster["c"].groups.leadership_inhibited
         )
         for name in "bc":
-            await cluster.metastore.txn(Txn(success=(Delete(KEYS.drain(name)),)))
+            await cluster.metastore.txn(Txn(success=(Delete(KEYS.inhibition(name)),)))
         await cluster.until(lambda: {cluster.leader(Partition(TABLE, p)) for p in range(3)} == {"a"})
         task = asyncio.ensure_future(cluster["a"].agent.hand_over_all())
         await cluster.until(task.done, seconds=2)

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from evenkeel.metastore.metastore_api import Delete, Put, Txn
-from evenkeel.protocol.records import Leader, LeaderOrder, LeadershipInhibition, decode
+from evenkeel.protocol.records import InhibitionOrder, Leader, LeaderOrder, decode
 from evenkeel.reconcile.leader_orders import (
     AT_ONCE,
     EXPIRE_SECONDS,
@@ -47,23 +47,23 @@ class Led(Cluster):
         return {int(kv.key.removeprefix(prefix)): decode(LeaderOrder, kv.value, key=kv.key) for kv in found}
 
 
-def test_nothing_is_ordered_where_all_is_well() -> None:
+def test_no_orders_if_all_leaders_are_preferred() -> None:
     """No order is written if every leader is the plan's."""
     assert Led().order() == {}
 
 
-def test_who_is_to_lead_nothing_is_not_called() -> None:
+def test_a_store_with_inhibited_leadership_gets_no_orders() -> None:
     """A store with inhibited leadership gets no orders until the inhibition ends."""
     cluster = Led()
     preferred, other = cluster.rows[3][:2]
     cluster.lead(3, other)
-    cluster.put(KEYS.leadership_inhibition(preferred), LeadershipInhibition(pod="u"))
+    cluster.put(KEYS.inhibition(preferred), InhibitionOrder(pod="u"))
     assert cluster.order() == {}
-    cluster.metastore.txn(Txn(success=(Delete(KEYS.leadership_inhibition(preferred)),)))
+    cluster.metastore.txn(Txn(success=(Delete(KEYS.inhibition(preferred)),)))
     assert cluster.order() == {3: preferred}
 
 
-def test_a_leader_elsewhere_is_called_back() -> None:
+def test_a_leadership_is_handed_back() -> None:
     """An order names the preferred store and its expiry, and is written once."""
     cluster = Led()
     cluster.lead(3, cluster.rows[3][1])
@@ -90,7 +90,7 @@ def test_only_so_many_at_once() -> None:
 
 
 @pytest.mark.parametrize("why", ["lost", "draining", "given up", "moving", "no voter"])
-def test_nobody_is_asked_who_cannot(why: str) -> None:
+def test_unsuitable_stores_get_no_orders(why: str) -> None:
     """A lost, draining or replaced store and a learner get no orders; nor does a partition that is changing."""
     cluster = Led()
     wanted = cluster.rows[3][0]
@@ -112,7 +112,7 @@ def test_nobody_is_asked_who_cannot(why: str) -> None:
     assert cluster.order() == {}
 
 
-def test_a_plan_that_waits_orders_nobody() -> None:
+def test_an_unapproved_plan_orders_no_leaders() -> None:
     """The leaders of an unapproved plan are not ordered; those that a user has chosen are."""
     cluster = Led()
     cluster.lead(3, cluster.rows[3][1])
@@ -123,7 +123,7 @@ def test_a_plan_that_waits_orders_nobody() -> None:
     assert cluster.order({5: cluster.rows[5][2]}) == {5: cluster.rows[5][2]}
 
 
-def test_a_users_word_goes_before_the_plans() -> None:
+def test_a_users_choice_takes_precedence_over_the_plan() -> None:
     """The chosen store leads if it is a voter, while it is chosen; otherwise the plan's store leads."""
     cluster = Led()
     strangers = sorted({f"s{n}" for n in range(5)} - set(cluster.rows[4]))
@@ -136,7 +136,7 @@ def test_a_users_word_goes_before_the_plans() -> None:
 
 
 @pytest.mark.parametrize("value", [b"nonsense", None], ids=["malformed", "long expired"])
-def test_orders_that_nobody_removes_are_removed(value: bytes | None) -> None:
+def test_overdue_orders_are_removed(value: bytes | None) -> None:
     """An order that a leaderless partition cannot remove does not block other orders."""
     cluster = Led()
     key = KEYS.leader_target(TABLE, 9)

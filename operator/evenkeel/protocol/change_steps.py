@@ -1,10 +1,9 @@
-"""How one configuration becomes another, and which replica ids its peers carry.
+"""Split a change of peers into configurations that raft can apply safely, and assign replica ids.
 
-One joint change does almost everything at once: raft promotes in place and demotes through learners-next. The
-one thing it must not do at once is hand the group to strangers. Clients and sidecars find a group through
-`stable`, which may be one switch behind raft; so a majority of the voters of every step must already be in the
-configuration before it. Where a target has too many new voters for that (1 -> 3 replicas, or all stores
-replaced), a first step takes enough of them in as learners and the second makes the change.
+One joint change is usually enough: raft promotes in place and demotes through learners-next. But clients and
+sidecars find a group through `stable`, which may be one switch behind raft. So a majority of the voters of every
+step must already be members of the step before it. If a target has too many new voters for that (1 -> 3 replicas,
+or all stores replaced), a first step adds enough of them as learners and a second step makes the change.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ Configuration = tuple[Peer, ...]
 
 
 def assign_ids(target: Sequence[TargetPeer | Peer], *, keep: Iterable[Peer], plan: int) -> Configuration:
-    """Give the target's peers ids: those of `keep` where store and volume are there already, else the plan's number."""
+    """Assign replica ids: the id in `keep` for a store and volume that has one, the plan's number for others."""
     known: dict[tuple[str, str], int] = {}
     for peer in keep:
         known.setdefault((peer.store, peer.volume), peer.replica)
@@ -27,7 +26,7 @@ def assign_ids(target: Sequence[TargetPeer | Peer], *, keep: Iterable[Peer], pla
 
 
 def steps(current: Sequence[Peer], target: Sequence[Peer]) -> tuple[Configuration, ...]:
-    """The configurations to apply one after the other; empty if there is nothing to do. Keeps `current`'s ids."""
+    """Return the configurations to apply in order, with the ids of `current`; empty if nothing changes."""
     ids = {(peer.store, peer.volume): peer.replica for peer in current}
     members: list[Peer] = []
     newcomers: list[Peer] = []
@@ -40,20 +39,20 @@ def steps(current: Sequence[Peer], target: Sequence[Peer]) -> tuple[Configuratio
     if not newcomers and sorted(members) == sorted(current):
         return ()
     final = tuple(sorted(members + newcomers))
-    deciding = voters(newcomers)
-    strangers = len(deciding) - _minority(len(voters(final)))
-    if strangers <= 0:
+    new_voters = voters(newcomers)
+    excess = len(new_voters) - _minority(len(voters(final)))
+    if excess <= 0:
         return (final,)
-    learners = [Peer(peer.store, peer.volume, peer.replica, Role.LEARNER) for peer in sorted(deciding)[:strangers]]
+    learners = [Peer(peer.store, peer.volume, peer.replica, Role.LEARNER) for peer in sorted(new_voters)[:excess]]
     return (tuple(sorted([*current, *learners])), final)
 
 
 def pending_of(current: Sequence[Peer], target: Sequence[Peer]) -> Pending | None:
-    """`steps` as a queue to store, or None where there is nothing to store."""
+    """Return `steps` as the pending record to store, or None if nothing changes."""
     queue = steps(current, target)
     return Pending(queue) if queue else None
 
 
 def _minority(count: int) -> int:
-    """The largest number of voters that is less than half."""
+    """Return the largest number of voters that is less than half."""
     return (count - 1) // 2

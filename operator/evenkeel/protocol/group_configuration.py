@@ -1,9 +1,9 @@
-"""A raft group's configuration as the rebalance protocol sees it.
+"""A raft group's configuration in the terms of the rebalance protocol.
 
-`peers` is what the group is or becomes; `outgoing` are the voters it leaves behind while it is joint; `staged`
-are learners being filled for a change that may still be called off. A configuration carries the token of the
-change it completes; entries that only touch `staged` keep the token that was there before, so that filling a
-learner is never mistaken for having finished the change.
+`peers` are the present or incoming members. `outgoing` are the voters that leave; it is empty unless the
+configuration is joint. `staged` are learners that catch up for a change that can still be cancelled. `token` is the
+change token of the last completed change. Entries that only change `staged` keep it, so catching up a learner is
+never mistaken for completing the change.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Configuration", "is_majority"]
 
 
 class Configuration(msgspec.Struct, frozen=True):
-    """One configuration; final unless it is joint."""
+    """A raft group's members, by their part in the current change."""
 
     peers: tuple[Peer, ...]
     outgoing: tuple[Peer, ...] = ()
@@ -31,15 +31,15 @@ class Configuration(msgspec.Struct, frozen=True):
         return bool(self.outgoing)
 
     def members(self) -> frozenset[ReplicaId]:
-        """Everyone the leader sends entries to."""
+        """Return all replicas that the leader sends entries to."""
         return frozenset(peer.id for peer in (*self.peers, *self.outgoing, *self.staged))
 
     def voter_ids(self) -> frozenset[ReplicaId]:
-        """Everyone whose vote counts, in either half."""
+        """Return all voters, incoming and outgoing."""
         return frozenset(peer.id for peer in (*voters(self.peers), *self.outgoing))
 
     def is_quorum(self, present: Set[ReplicaId]) -> bool:
-        """Whether `present` can decide: a majority of the voters, of both halves while joint."""
+        """Whether `present` has a majority of the voters and, while joint, of the outgoing voters."""
         return is_majority(present, voters(self.peers)) and (not self.outgoing or is_majority(present, self.outgoing))
 
 

@@ -1,8 +1,8 @@
-"""Where everything lives in the metastore.
+"""Names of all metastore keys of one StoreCluster.
 
-Keys are type-first (`<kind>/<table>/<partition>`), so that one prefix watch follows one kind of change for all tables
-of a StoreCluster. Partitions have six digits, so that the keys of neighbours are neighbours and one comparison can
-speak of many. `<table>` is `<name>.<uid>`: a table dropped and created again never meets old data.
+Keys are type-first (`<kind>/<table>/<partition>`), so one prefix watch follows one kind of change for all tables.
+Partition numbers are padded to six digits, so one range comparison covers neighbouring partitions. `<table>` is
+`<name>.<uid>`, so a table that is dropped and created again never reads the old table's data.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from evenkeel.errors import InvalidInputError
 __all__ = ["LOAD_SLICE", "Keys", "PartitionKeys", "group_number", "table_name"]
 
 LOAD_SLICE: Final = 1024
-"""Partitions of a table whose sizes a store reports in one key: some 20 kB where it has a replica of all of them."""
+"""Partitions whose sizes a store reports in one key; about 20 kB if the store has a replica of each."""
 
 
 def table_name(table: str) -> str:
-    """Return the name in `<table>`, as users call it."""
+    """Return the Table's name from `<name>.<uid>`."""
     return table.partition(".")[0]
 
 
@@ -35,7 +35,7 @@ class PartitionKeys(msgspec.Struct, frozen=True, gc=False):
     lock: str
 
     def all(self) -> tuple[str, str, str, str, str]:
-        """In the order the protocol compares them."""
+        """Return the keys in the order of `PartitionView.mods()`."""
         return (self.stable, self.pending, self.planned, self.trigger, self.lock)
 
 
@@ -56,7 +56,7 @@ class Keys:
         self.adoption = f"{self.root}adoption"
 
     def partition(self, table: str, partition: int) -> PartitionKeys:
-        """The five keys one partition's transaction compares."""
+        """Return the five keys that a partition's transactions compare."""
         at = f"{table}/{partition:06}"
         return PartitionKeys(
             stable=f"{self.root}partition.assignments.stable/{at}",
@@ -67,7 +67,7 @@ class Keys:
         )
 
     def partition_prefixes(self, table: str) -> PartitionKeys:
-        """The prefixes under which the table's partitions have these keys."""
+        """Return the prefixes of the five keys of all partitions of the table."""
         return PartitionKeys(
             stable=f"{self.root}partition.assignments.stable/{table}/",
             pending=f"{self.root}partition.assignments.pending/{table}/",
@@ -77,7 +77,7 @@ class Keys:
         )
 
     def assignments(self) -> str:
-        """Prefix of stable, pending, planned and lock of all partitions: `<kind>/<table>/<partition>` follows."""
+        """Prefix of stable, pending, planned and lock of all partitions; `<kind>/<table>/<partition>` follows."""
         return f"{self.root}partition.assignments."
 
     def all_stable(self) -> str:
@@ -85,7 +85,7 @@ class Keys:
         return f"{self.root}partition.assignments.stable/"
 
     def tables(self) -> str:
-        """Prefix of all tables' records and tombstones, so that one watch shows a table's end as one change."""
+        """Prefix of all tables' records and tombstones, so one watch delivers a drop as one change."""
         return f"{self.root}tables"
 
     def table(self, table: str) -> str:
@@ -93,15 +93,15 @@ class Keys:
         return f"{self.root}tables/{table}"
 
     def tombstone(self, table: str) -> str:
-        """Present from the drop until every store has confirmed it."""
+        """The table's tombstone; present from the drop until every volume has confirmed it."""
         return f"{self.root}tables.dropped/{table}"
 
     def restored(self, table: str) -> str:
-        """Which table's data a Table has that was restored; `table` is made of the uid that it has now."""
+        """The source table of a restored Table; `table` has the Table's present uid."""
         return f"{self.root}restored/{table}"
 
     def plan_head(self, table: str) -> str:
-        """The newest plan."""
+        """The head record of the table's newest plan."""
         return f"{self.root}plans/{table}/head"
 
     def plan_slices(self, table: str, n: int) -> str:
@@ -109,7 +109,7 @@ class Keys:
         return f"{self.root}plans/{table}/{n}/"
 
     def plan_slice(self, table: str, n: int, index: int) -> str:
-        """One slice of plan n; zero-padded, so that key order is slice order."""
+        """One slice of plan n; zero-padded, so key order is slice order."""
         return f"{self.plan_slices(table, n)}{index:06d}"
 
     def plans(self, table: str) -> str:
@@ -117,11 +117,11 @@ class Keys:
         return f"{self.root}plans/{table}/"
 
     def all_plans(self) -> str:
-        """Prefix of all tables' plans: `<table>/` follows."""
+        """Prefix of all tables' plans; `<table>/` follows."""
         return f"{self.root}plans/"
 
     def all_stores(self) -> str:
-        """Prefix of stores' identities and of what was decided about them."""
+        """Prefix of all stores' identities and states."""
         return f"{self.root}stores"
 
     def stores(self) -> str:
@@ -133,60 +133,60 @@ class Keys:
         return f"{self.stores()}{store}"
 
     def store_states(self) -> str:
-        """Prefix of what the operator decided about stores."""
+        """Prefix of all stores' states, which the operator writes."""
         return f"{self.root}stores.state/"
 
     def store_state(self, store: str) -> str:
-        """What the operator decided about the store."""
+        """The store's state, which the operator writes."""
         return f"{self.store_states()}{store}"
 
     def all_leaders(self) -> str:
-        """Prefix of who leads any table's partitions."""
+        """Prefix of the leader records of all tables."""
         return f"{self.root}leaders/"
 
     def leaders(self, table: str) -> str:
-        """Prefix of who leads the table's partitions."""
+        """Prefix of the leader records of the table's partitions."""
         return f"{self.root}leaders/{table}/"
 
     def leader(self, table: str, partition: int) -> str:
-        """Who leads, in which term."""
+        """The partition's leader record: store and term."""
         return f"{self.leaders(table)}{partition:06}"
 
     def leader_targets(self) -> str:
-        """Prefix of the orders to hand leadership over."""
+        """Prefix of all orders to hand a leadership over."""
         return f"{self.root}leader.target/"
 
     def leader_target(self, table: str, partition: int) -> str:
-        """The order to hand leadership to a store."""
+        """The order to hand the partition's leadership over to a store."""
         return f"{self.leader_targets()}{table}/{partition:06}"
 
-    def drains(self) -> str:
-        """Prefix of the orders to lead nothing."""
+    def inhibitions(self) -> str:
+        """Prefix of the orders that inhibit stores' leadership."""
         return f"{self.root}drains/"
 
-    def drain(self, store: str) -> str:
-        """The order to hand over all that the store leads; it holds for as long as the key is there."""
-        return f"{self.drains()}{store}"
+    def inhibition(self, store: str) -> str:
+        """The order to inhibit the store's leadership; in force while the key exists."""
+        return f"{self.inhibitions()}{store}"
 
     def load(self, store: str) -> str:
-        """What the store reports of itself and its replicas; sizes of replicas aside."""
+        """The store's load report, without replica sizes."""
         return f"{self.root}load/{store}"
 
     def load_slice(self, store: str, table: str, partition: int) -> str:
-        """What the store reports of the sizes of the table's partitions around this one."""
+        """The store's report of replica sizes for the slice of partitions that contains this one."""
         return f"{self.load(store)}/{table}/{partition // LOAD_SLICE:03}"
 
     def load_owner(self, key: str) -> tuple[str, str]:
-        """Return the store and the table whose report a key under `load/` is; no table where it is about the store."""
+        """Return the store and table of a key under `load/`; the table is empty for the store's own report."""
         store, _, rest = key.removeprefix(self.load("")).partition("/")
         return store, rest.rpartition("/")[0]
 
     def rebalancer_context(self, table: str) -> str:
-        """What the table's rebalancer saved."""
+        """The context that the table's rebalancer saved."""
         return f"{self.root}rebalancer.context/{table}"
 
     def of_table(self, table: str) -> tuple[str, ...]:
-        """Prefixes of all keys that go when the table is dropped, its record and tombstone aside."""
+        """Prefixes of all keys that a drop deletes, except the record, the tombstone and the rebalancer's context."""
         return (
             *self.partition_prefixes(table).all(),
             self.plans(table),
@@ -196,9 +196,9 @@ class Keys:
 
 
 def group_number(table: str, partition: int) -> int:
-    """The number by which raft and the state-machine socket know a partition: the same wherever it is worked out.
+    """Return the partition's id for raft and the state-machine socket.
 
-    Sixty-two bits of a hash: of a million partitions on one store, two are alike once in ten million stores.
+    The id is 62 bits of a hash. With a million partitions per store, about one store in ten million has a collision.
     """
     digest = hashlib.blake2b(f"{table}/{partition}".encode(), digest_size=8).digest()
     return (int.from_bytes(digest, "little") >> 2) or 1

@@ -1,22 +1,22 @@
-"""What the leader of a raft group does next to carry out a rebalance: one pure decision, taken again after every event.
+"""The next action of a raft group's leader, decided again after every event.
 
-The stages of one change, each of which may be interrupted and taken up by any later leader:
+A change has these stages. Any of them can be interrupted and continued by a later leader:
 
-    catch up    stage head(pending)'s newcomers as learners; unstage everyone it does not name
-    hand over   a leader that is not a voter of the target gives way to one that votes in both, before the lock
-    lock        freeze pending, so that what follows is carried out to the end
-    final       log the change: joint, or learners only, or empty; it carries pending's mod revision, the token
-    leave       end joint; by a leader that stays, so an outgoing one hands over inside joint and never leaves
+    catch up    stage the new replicas of head(pending) as learners; unstage all others
+    hand over   a leader that does not vote in the target hands over to a voter of both, before the lock
+    lock        freeze pending, so the rest of the change runs to its end
+    final       log the change (joint, learners only, or empty) with pending's mod revision as its change token
+    leave       leave joint; only a leader that stays does this, an outgoing leader hands over within joint
     switch      record the applied configuration as stable, once a quorum knows that it is committed
 
-One more stage begins where a ready table has no stable, which is so only after the metastore was adopted:
+A ready table without stable exists only after the metastore was adopted. Its leaders run one more stage:
 
-    seed        end joint, unstage everyone, log the configuration once more with the record's mod revision as its
-                token; when that is committed, record it as stable. The entry proves that this leader led after it saw
-                that stable is missing: one that was deposed long ago could record a configuration long gone.
+    seed        leave joint, unstage all learners, log the configuration again with the table record's mod revision as
+                its change token; once that is committed, record it as stable. The entry proves that this leader still
+                led after it saw that stable is missing. Without it, a deposed leader could record an old configuration.
 
-Nothing here decides by what was done before, only by what is: the metastore's keys, the newest configuration, and who
-answers. That is why a crash needs no recovery of its own.
+Decisions depend only on present state: the metastore's keys, the newest configuration, and the replicas that answer.
+So a crash needs no recovery.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ __all__ = ["Action", "GroupView", "Propose", "Transfer", "Write", "next_action",
 
 
 class GroupView(msgspec.Struct, frozen=True, kw_only=True):
-    """What a leader knows of its own group."""
+    """The state of a raft group as its leader knows it."""
 
     me: ReplicaId
     term: int
     applied: Configuration
     newest: Configuration
-    """The newest configuration in log or snapshot, whether applied or not."""
+    """The newest configuration in the log or snapshot, applied or not."""
     committed_in_term: bool
-    """Whether an entry of this term is committed; before that a leader knows nothing for certain."""
+    """Whether an entry of this term is committed; until then a leader cannot know what is committed."""
     caught_up: frozenset[ReplicaId]
-    """Replicas whose log is close enough to the leader's, itself included."""
+    """Replicas whose log is close enough to the leader's, including the leader."""
     answering: frozenset[ReplicaId]
-    """Replicas that answered within an election timeout, itself included."""
+    """Replicas that answered within an election timeout, including the leader."""
     commit_known: bool
     """Whether a quorum of the applied configuration has durably acknowledged that its entry is committed."""
     lock_mod: int = 0
-    """Mod revision of the lock this leader put in this term, 0 if none or if a later transaction's outcome is open."""
+    """Mod revision of the lock this leader put in this term; 0 if none, or if a later lock's outcome is unknown."""
     lock_outstanding: bool = False
-    """Whether the outcome of a lock transaction of its own is open."""
+    """Whether the outcome of one of this leader's lock transactions is unknown."""
     seeding: int = 0
-    """Mod revision of the table's record for which this leader logged its configuration anew in this term."""
+    """Mod revision of the table record for which this leader logged its seed entry in this term."""
 
 
 class Write(msgspec.Struct, frozen=True):
@@ -67,14 +67,14 @@ class Write(msgspec.Struct, frozen=True):
 
 
 class Propose(msgspec.Struct, frozen=True):
-    """Log a configuration; `final` ones are followed by a switch, others only stage learners."""
+    """Log a configuration."""
 
     what: str
     configuration: Configuration
 
 
 class Transfer(msgspec.Struct, frozen=True):
-    """Hand leadership to this replica."""
+    """Hand leadership over to this replica."""
 
     to: ReplicaId
 
@@ -85,7 +85,7 @@ Action = Write | Propose | Transfer
 def next_action(
     view: PartitionView, group: GroupView, *, keys: PartitionKeys, mode: Retarget, table: Compare
 ) -> Action | None:
-    """The one thing to do now, or None when there is nothing to do or something must arrive first."""
+    """Return the next action, or None if there is nothing to do or another event must come first."""
     applied = group.applied
     if not group.committed_in_term or group.newest != applied:
         return None
@@ -98,24 +98,25 @@ def next_action(
             return None
         return Write("switch", switch_txn(view, applied.peers, keys=keys, token=applied.token, table=table))
     if 0 < view.pending_mod < applied.token:
-        return None  # a pending older than what the group has carried out: the view, or etcd itself, went back in time
+        return None  # pending is older than the last completed change: the view is stale, or etcd was restored
     if view.planned is not None and view.lock is None and mode is not Retarget.QUEUE:
         return Write("promote", promote_txn(view, keys=keys, table=table))
     if (staging := _stage(view, applied)) is not None:
         return staging
     if view.pending is None or not ready_to_change(view.pending.head, group):
-        return _release(view, group, keys=keys, table=table)
+        return _unlock(view, group, keys=keys, table=table)
     return _change(view, group, view.pending.head, keys=keys, table=table)
 
 
 def _seed(group: GroupView, *, keys: PartitionKeys, table: Compare) -> Action | None:
-    """Publish the configuration that raft runs, once it is certain that this leader knows it."""
+    """Publish the configuration that raft runs, once an entry of this term confirms it."""
     applied, token = group.applied, table.operand
     assert isinstance(token, int)
     if applied.joint:
         return _in_joint(group)
     if applied.token != token or applied.staged or group.seeding != token:
-        # One that has this token already, from another metastore, would not be told from the entry to be logged.
+        # If the configuration already has this token from another metastore, first log token 0, so that the seed
+        # entry can be recognized.
         return Propose("seed", Configuration(applied.peers, token=token if applied.token != token else 0))
     if not group.commit_known:
         return None
@@ -123,14 +124,14 @@ def _seed(group: GroupView, *, keys: PartitionKeys, table: Compare) -> Action | 
 
 
 def _in_joint(group: GroupView) -> Action | None:
-    """Leave joint, or give way to someone who stays."""
+    """Leave joint, or hand over to a voter that stays."""
     if any(peer.id == group.me for peer in voters(group.applied.peers)):
         return Propose("leave", msgspec.structs.replace(group.applied, outgoing=()))
     return _transfer(voters(group.applied.peers), group)
 
 
 def _stage(view: PartitionView, applied: Configuration) -> Action | None:
-    """Fill the newcomers of head(pending), and drop learners that nobody asks for any more."""
+    """Stage the new replicas of head(pending) as learners, and unstage all others."""
     present = {peer.id for peer in applied.peers}
     head = view.pending.head if view.pending is not None else ()
     wanted = tuple(msgspec.structs.replace(peer, role=Role.LEARNER) for peer in head if peer.id not in present)
@@ -140,9 +141,9 @@ def _stage(view: PartitionView, applied: Configuration) -> Action | None:
 
 
 def ready_to_change(target: Iterable[Peer], group: GroupView) -> bool:
-    """Whether every peer that is added or promoted is caught up and answers, and so does a majority of the voters.
+    """Whether added and promoted peers are caught up and answer, and a majority of the target's voters answers.
 
-    Logging a joint configuration whose new half cannot decide would leave the group without a leader for good.
+    A joint configuration whose incoming half has no quorum would leave the group without a leader.
     """
     target = tuple(target)
     before = {peer.id: peer.role for peer in group.applied.peers}
@@ -154,8 +155,8 @@ def _gains(peer: Peer, before: Role | None) -> bool:
     return before is None or (peer.role is Role.VOTER and before is Role.LEARNER)
 
 
-def _release(view: PartitionView, group: GroupView, *, keys: PartitionKeys, table: Compare) -> Action | None:
-    """Take a lock away that protects nothing, so that the operator can change its mind."""
+def _unlock(view: PartitionView, group: GroupView, *, keys: PartitionKeys, table: Compare) -> Action | None:
+    """Remove a lock that protects nothing, so that the operator can replace pending."""
     if view.lock is None or not may_unlock(
         view.lock,
         term=group.term,
@@ -176,7 +177,7 @@ def _change(
     keys: PartitionKeys,
     table: Compare,
 ) -> Action | None:
-    """Hand over if this leader leaves, then lock, then log the change."""
+    """Hand over if this leader does not vote in the target; otherwise lock, then log the change."""
     if all(peer.id != group.me for peer in voters(target)):
         staying = {peer.id for peer in voters(group.applied.peers)}
         transfer = _transfer((peer for peer in voters(target) if peer.id in staying), group)
@@ -188,14 +189,14 @@ def _change(
 
 
 def _final(applied: Configuration, target: tuple[Peer, ...], *, token: int) -> Configuration:
-    """Joint where the voters change; one plain entry where only learners do, or nothing does."""
+    """Return a joint configuration if the voters change, else a plain one."""
     before, after = voters(applied.peers), voters(target)
     same = {peer.id for peer in before} == {peer.id for peer in after}
     return Configuration(peers=target, outgoing=() if same else before, token=token)
 
 
 def _transfer(candidates: Iterable[Peer], group: GroupView) -> Transfer | None:
-    """To the first candidate that is up to date and answers."""
+    """Hand over to the first candidate that is caught up and answers."""
     for peer in sorted(candidates):
         if peer.id in group.caught_up and peer.id in group.answering and peer.id != group.me:
             return Transfer(peer.id)

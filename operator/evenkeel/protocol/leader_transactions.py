@@ -1,19 +1,20 @@
-"""The sidecar's half of the rebalance protocol: its transactions, and when they may be made.
+"""The leader's metastore transactions and their preconditions.
 
-A leader carries out head(pending). Its *token* is pending's mod revision, so a replaced pending is another
-change. The lock freezes pending from before the first raft entry that a switch follows until that switch:
+A leader applies head(pending). The *change token* is pending's mod revision, so a replaced pending is another
+change. The lock freezes pending from before the final raft entry is logged until the switch:
 
-    lock      compares pending == token, lock as read             puts {token, own term}, always anew: an own earlier
-                                                                  transaction of unknown outcome can then no longer land
-    unlock    compares the lock's mod revision                    only when `may_unlock` says so
-    switch    compares pending == token of the applied            stable := applied; pending := steps(applied, planned),
-              configuration, stable and planned as read           else the rest of the queue, else nothing; planned
-                                                                  removed when used; lock removed
-    promote   compares stable, pending == token, planned,         pending := steps(stable, planned) or nothing;
-              lock absent                                         planned removed
-    seed      compares stable, pending, lock absent               stable := applied
+    transaction  compares                                       writes
+    lock         pending == token, lock as read                 lock = {token, own term}; it is always written again,
+                                                                so an earlier one of unknown outcome can no longer land
+    unlock       lock as read                                   removes the lock, only if `may_unlock`
+    switch       pending == token of the applied                stable = applied; pending = steps(applied, planned),
+                 configuration, stable and planned as read      else the rest of the queue, else removed; removes
+                                                                planned and the lock
+    promote      stable, pending and planned as read,           pending = steps(stable, planned), or removed if there
+                 lock absent                                    are none; removes planned
+    seed         stable, pending and lock absent                stable = applied
 
-All compare the table's record too, and on failure read the keys again in the same round trip.
+All compare the table's record too. On failure they read the keys again in the same round trip.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ __all__ = ["lock_txn", "may_unlock", "promote_txn", "seed_txn", "switch_txn", "u
 
 
 def lock_txn(view: PartitionView, *, keys: PartitionKeys, term: int, table: Compare) -> Txn:
-    """Freeze the pending of `view` for the leader of `term`; also over a lock that is already there."""
+    """Freeze the pending of `view` for the leader of `term`; replace an existing lock."""
     return _txn(
         keys,
         table,
@@ -48,10 +49,10 @@ def may_unlock(
     in_joint: bool,
     newest_token: int,
 ) -> bool:
-    """Whether a leader may delete this lock: nothing the lock protects can still come into force.
+    """Whether a leader may delete this lock: no change that the lock protects can still take effect.
 
-    `final_outstanding` is a lock transaction or a final entry of its own whose outcome is open; `in_joint` and
-    `newest_token` describe its newest configuration, in the log or the snapshot, applied or not.
+    `final_outstanding`: the outcome of a lock transaction or final entry of this leader is unknown. `in_joint` and
+    `newest_token` describe the newest configuration in its log or snapshot, applied or not.
     """
     return (
         committed_in_term
@@ -63,12 +64,12 @@ def may_unlock(
 
 
 def unlock_txn(view: PartitionView, *, keys: PartitionKeys, table: Compare) -> Txn:
-    """Release exactly the lock that was read."""
+    """Remove the lock, if it is still the one that was read."""
     return _txn(keys, table, (_is(keys.lock, view.lock_mod),), (Delete(keys.lock),))
 
 
 def switch_txn(view: PartitionView, applied: Sequence[Peer], *, keys: PartitionKeys, token: int, table: Compare) -> Txn:
-    """Record that raft runs `applied`, which carried out the pending of revision `token`."""
+    """Record `applied` as stable; it completed the change with this change token."""
     compares = (
         _is(keys.pending, token),
         _is(keys.stable, view.stable_mod),
@@ -84,7 +85,7 @@ def switch_txn(view: PartitionView, applied: Sequence[Peer], *, keys: PartitionK
 
 
 def _after_switch(view: PartitionView, applied: Sequence[Peer]) -> Pending | None:
-    """What is still to do once `applied` is stable; a planned target replaces the rest of the queue."""
+    """Return the next pending once `applied` is stable; a planned target replaces the rest of the queue."""
     if view.planned is not None:
         return pending_of(applied, view.planned.peers)
     if view.pending is not None and len(view.pending.queue) > 1:
@@ -93,7 +94,7 @@ def _after_switch(view: PartitionView, applied: Sequence[Peer]) -> Pending | Non
 
 
 def promote_txn(view: PartitionView, *, keys: PartitionKeys, table: Compare) -> Txn:
-    """Make planned the pending one while nothing of the present change is frozen."""
+    """Replace pending by planned while pending is not locked."""
     assert view.stable is not None
     assert view.planned is not None
     compares = (
@@ -108,7 +109,7 @@ def promote_txn(view: PartitionView, *, keys: PartitionKeys, table: Compare) -> 
 
 
 def seed_txn(applied: Sequence[Peer], *, keys: PartitionKeys, table: Compare) -> Txn:
-    """Publish what raft runs, where the metastore has nothing of the partition."""
+    """Record what raft runs as stable, for a partition without keys in the metastore."""
     compares = (_is(keys.stable, 0), _is(keys.pending, 0), _is(keys.lock, 0))
     return _txn(keys, table, compares, (Put(keys.stable, encode(Stable(tuple(sorted(applied))))),))
 

@@ -1,12 +1,12 @@
-"""The operator's half of the rebalance protocol: what one new target does to one partition.
+"""What the operator writes when one partition gets a new target.
 
-Everything is decided from one `PartitionView` and written in one transaction that compares what was read, so
-any number of operators may race and be killed anywhere: a decision made on old keys does not land. The cases,
-first match wins:
+A decision depends on one `PartitionView` and is written in one transaction that compares the keys as read. So any
+number of operators can race and be killed anywhere: a decision based on stale keys fails. The first matching case
+applies:
 
     target without a voter                           -> refuse: an empty target is never stored
     stable absent                                    -> refuse: the table is not ready
-    trigger >= n                                     -> nothing: handled (but for one exception, see below)
+    trigger >= n                                     -> nothing: already handled (one exception, see below)
     pending absent,  stable == target                -> remove planned;                            trigger = n
     pending absent,  stable != target                -> pending = steps(stable, target);           trigger = n
     pending present, last(pending) == target         -> remove planned;                            trigger = n
@@ -15,11 +15,10 @@ first match wins:
                                                         if there are none; remove planned;         trigger = n
     pending present otherwise                        -> planned = target;                          trigger = n
 
-Whoever sees a plan writes its number as the trigger, also where nothing else changes: a no-op that left the
-trigger behind would let an older plan win later.
+The trigger is written even if nothing else changes. Otherwise an older plan could be applied later.
 
-The exception: in Queue mode no leader promotes planned. When plan n went to planned and a replica that pending waits
-for is lost only afterwards, plan n itself replaces pending, lock absent; otherwise both would wait for ever.
+The exception: in Queue mode no leader promotes planned. If a replica that pending waits for is lost after plan n
+became planned, plan n replaces pending as long as the lock is absent. Otherwise both would wait forever.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ __all__ = ["Case", "Decision", "retarget"]
 
 
 class Case(enum.StrEnum):
-    """Which line of the table applied."""
+    """The case of the table above that applied."""
 
     EMPTY_TARGET = "empty-target"
     NOT_READY = "not-ready"
@@ -62,7 +61,7 @@ class Case(enum.StrEnum):
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):
-    """What to write for one partition, and why; no operations means nothing is written."""
+    """What to write for one partition, and which case applied; no operations means nothing is written."""
 
     case: Case
     ops: tuple[Op, ...] = ()
@@ -77,7 +76,7 @@ def retarget(
     mode: Retarget,
     gone: Callable[[Peer], bool] = lambda _: False,
 ) -> Decision:
-    """Decide what plan number `plan` does to the partition; `gone` tells replicas that cannot come back."""
+    """Decide what plan number `plan` writes for the partition; `gone` is true for replicas that cannot come back."""
     if Role.VOTER not in [peer.role for peer in target]:
         return Decision(Case.EMPTY_TARGET)
     if view.stable is None:
@@ -95,12 +94,12 @@ def retarget(
 
 
 def _stranded(view: PartitionView, *, mode: Retarget, gone: Callable[[Peer], bool]) -> bool:
-    """Whether planned waits for a change that a lost replica blocks, and that no leader will put aside for it."""
+    """Whether planned waits for a change that a lost replica blocks, and no leader will promote planned."""
     return mode is Retarget.QUEUE and view.planned is not None and _may_replace(view, mode=mode, gone=gone)
 
 
 def _may_replace(view: PartitionView, *, mode: Retarget, gone: Callable[[Peer], bool]) -> bool:
-    """Whether the operator itself may overwrite pending instead of leaving word in planned."""
+    """Whether the operator may overwrite pending instead of writing planned."""
     if view.lock is not None or view.pending is None:
         return False
     return mode is Retarget.ADJUST or any(gone(peer) for peer in view.pending.peers())
@@ -115,7 +114,7 @@ def _replace(
     plan: int,
     rest: tuple[Op, ...],
 ) -> Decision:
-    """Write pending = steps(stable, target), or see that there is none where stable is already what is wanted."""
+    """Write pending = steps(stable, target), or remove pending if stable already equals the target."""
     started = view.pending.peers() if view.pending is not None else ()
     queue = pending_of(stable.peers, assign_ids(target, keep=started, plan=plan))
     if queue is not None:

@@ -1,4 +1,4 @@
-"""One partition's keys, read at one revision: what both halves of the protocol decide from."""
+"""One partition's keys as read at one revision: the input of the operator's and the leader's decisions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["PartitionView", "previous", "read_partition"]
 
 
 class PartitionView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One partition's keys as read at one revision; a mod revision of 0 means absent."""
+    """The values and mod revisions of one partition's keys; a mod revision of 0 means absent."""
 
     stable: Stable | None = None
     stable_mod: int = 0
@@ -30,17 +30,17 @@ class PartitionView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     lock_mod: int = 0
 
     def mods(self) -> tuple[int, int, int, int, int]:
-        """In the order of `PartitionKeys.all()`."""
+        """Return the mod revisions in the order of `PartitionKeys.all()`."""
         return (self.stable_mod, self.pending_mod, self.planned_mod, self.trigger_mod, self.lock_mod)
 
     def compares(self, keys: PartitionKeys) -> tuple[Compare, ...]:
-        """The comparisons that hold as long as nothing of this view has changed."""
+        """Return the comparisons that hold while no key of this view has changed."""
         return tuple([Compare(key, "mod", "=", mod) for key, mod in zip(keys.all(), self.mods(), strict=True)])
 
     def deletable_compares(self, keys: PartitionKeys) -> list[Compare]:
-        """Those of the comparisons that a range over many partitions cannot make: what was there may be deleted.
+        """Return the comparisons that a range over many partitions cannot make: those of keys that may be deleted.
 
-        Stable and trigger go only with the whole table, and then the plan's head does too.
+        Stable and trigger are deleted only with the whole table, and the plan's head with them.
         """
         if not (self.pending_mod or self.planned_mod or self.lock_mod):
             return []
@@ -48,7 +48,7 @@ class PartitionView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return [Compare(key, "mod", "=", mod) for key, mod in changing if mod]
 
     def peers(self) -> Iterator[Peer]:
-        """Every peer that stable, pending or planned names."""
+        """Return all peers of stable, pending and planned."""
         if self.stable is not None:
             yield from self.stable.peers
         if self.pending is not None:
@@ -59,13 +59,11 @@ class PartitionView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 T = TypeVar("T")
 
-
 _ABSENT = (None, 0)
 
 
 def read_partition(keys: PartitionKeys, found: Mapping[str, KeyValue]) -> PartitionView:
-    """Decode one partition's keys from what a read returned."""
-
+    """Decode one partition's keys from the key-values of a read."""
     get = found.get
 
     def record(key: str, kind: type[T]) -> tuple[T | None, int]:
@@ -95,7 +93,7 @@ def read_partition(keys: PartitionKeys, found: Mapping[str, KeyValue]) -> Partit
 
 
 def previous(view: PartitionView) -> tuple[Peer, ...]:
-    """What a new plan starts from: the last thing that was asked for."""
+    """Return the peers that a new plan starts from: the newest target, or stable."""
     if view.planned is not None:
         return view.planned.peers
     if view.pending is not None:

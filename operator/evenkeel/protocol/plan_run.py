@@ -1,15 +1,17 @@
-"""A plan carried to all partitions of a table, many to a transaction.
+"""Apply a plan to all partitions of a table, in batched transactions.
 
-A partition's transaction compares the five keys it was decided on as they were read. One comparison over the keys of
-neighbours says of each kind that none has been written since the read; what was there and may be deleted (pending,
-planned, lock) is compared on its own as well. So sixty-four partitions fit etcd's 128 comparisons and operations.
+A transaction compares each partition's five keys as they were read. For each kind of key, one range comparison over
+neighbouring partitions checks that no key was written since the read. A range comparison does not notice a deleted
+key, so existing pending, planned and lock keys are also compared one by one. So 64 partitions fit etcd's limit of
+128 comparisons and operations.
 
-When a comparison fails, the batch's keys are read again: partitions that had changed are decided anew, in batches half
-the size, and the others are tried again as they were. Both are then compared key by key: a range also covers
-partitions in between that are none of the batch's business, and while leaders are at work there it might never hold. A
-changed epoch or head ends the run: someone else is in charge, or a newer plan is.
+If a comparison fails, the batch's keys are read again. Partitions that changed are decided again, in batches of half
+the size; the others are retried unchanged. Retries compare key by key: a range also covers partitions that are not in
+the batch, and it might never hold while leaders change those. A changed epoch or head ends the run: another operator
+or a newer plan has taken over.
 
-Sans-IO: ask `next_batch()` while it has some, run the transactions side by side, hand each result to `on_result()`.
+Sans-IO: call `next_batch()` until it returns None, run the transactions concurrently, pass each result to
+`on_result()`.
 """
 
 from __future__ import annotations
@@ -26,16 +28,16 @@ from evenkeel.protocol.operator_decision import Case, Decision, retarget
 from evenkeel.protocol.partition_view import PartitionView, read_partition
 from evenkeel.protocol.records import Peer, Retarget, TargetPeer
 
-__all__ = ["READ_AGAIN", "Batch", "PlanRun"]
+__all__ = ["Batch", "PlanRun"]
 
-READ_AGAIN = (MAX_TXN_OPS - 2) // 5
-"""Partitions whose five keys are read again in one transaction, beside epoch and head."""
+_REREAD = (MAX_TXN_OPS - 2) // 5
+"""Partitions whose five keys one transaction reads again, together with the epoch and the head."""
 _SHARED = 7
-"""Comparisons all partitions of a batch share: epoch, head, and one range of each kind of key."""
+"""Comparisons shared by all partitions of a batch: epoch, head, and one range for each kind of key."""
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """One transaction of the run and the partitions it is about; without cases it only reads their keys again."""
+    """One transaction of the run and its partitions; without cases it only reads their keys again."""
 
     partitions: tuple[int, ...]
     cases: tuple[Case, ...]
@@ -43,16 +45,16 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class _Group(msgspec.Struct, frozen=True):
-    """Partitions, in order, whose keys were read at the same revision."""
+    """Partitions in ascending order whose keys were read at the same revision."""
 
     partitions: tuple[int, ...]
     revision: int
     exact: bool = False
-    """Whether every key is compared on its own."""
+    """Whether each key is compared individually."""
 
 
 class PlanRun:
-    """Plan number `plan` on its way to the partitions of one table."""
+    """Applies plan number `plan` to the partitions of one table."""
 
     def __init__(
         self,
@@ -78,26 +80,26 @@ class PlanRun:
         self._unsure: deque[tuple[int, ...]] = deque()
         self._running = 0
         self.cases: Counter[Case] = Counter()
-        """How many partitions ended in which case."""
+        """Number of partitions by case."""
         self.retried = 0
-        """Partitions that were decided anew because their keys had changed."""
+        """Number of partitions decided again because their keys had changed."""
         self.superseded = False
-        """A newer plan is there: this one must not be carried out further."""
+        """Whether a newer plan exists; this plan is then no longer applied."""
 
     def admit(self, views: Mapping[int, PartitionView], *, revision: int) -> None:
-        """Take in partitions that may be written now, with their keys as read at one revision."""
+        """Add partitions that may be written now, with their keys as read at `revision`."""
         self._views.update(views)
         self._enqueue(sorted(views), revision=revision)
 
     @property
     def done(self) -> bool:
-        """Whether every admitted partition has been handled, or a newer plan has taken over."""
+        """Whether all admitted partitions are handled, or a newer plan has taken over."""
         return not self._running and (self.superseded or not (self._queue or self._unsure))
 
     def next_batch(self) -> Batch | None:
-        """The next transaction to run, or None while there is none to start."""
+        """Return the next transaction to run, or None if none can start now."""
         if self._unsure and not self.superseded:
-            return self._start(self._read_again(self._unsure.popleft()))
+            return self._start(self._reread(self._unsure.popleft()))
         while self._queue and not self.superseded:
             batch = self._batch(self._queue.popleft())
             if batch is not None:
@@ -105,7 +107,7 @@ class PlanRun:
         return None
 
     def on_result(self, batch: Batch, result: TxnResult) -> None:
-        """Account for a finished transaction."""
+        """Record a finished transaction and queue its retry if it failed."""
         self._running -= 1
         if batch.cases and result.succeeded:
             self.cases.update(batch.cases)
@@ -116,14 +118,14 @@ class PlanRun:
             self._retry(batch, found, revision=result.revision)
             return
         lost = batch.partitions
-        self._unsure.extend(lost[at : at + READ_AGAIN] for at in range(0, len(lost), READ_AGAIN))
+        self._unsure.extend(lost[at : at + _REREAD] for at in range(0, len(lost), _REREAD))
 
     def _start(self, batch: Batch) -> Batch:
         self._running += 1
         return batch
 
     def _batch(self, group: _Group) -> Batch | None:
-        """As many of the group as fit one transaction; the rest goes back to the queue."""
+        """Return a batch of as many partitions as fit one transaction; put the rest back into the queue."""
         decided: list[int] = []
         cases: list[Case] = []
         compares: list[Compare] = []
@@ -148,14 +150,14 @@ class PlanRun:
         return Batch(tuple(decided), tuple(cases), Txn((*shared, *compares), tuple(ops), self._read_guards()))
 
     def _untouched(self, decided: list[int], revision: int) -> list[Compare]:
-        """That nothing of these partitions, from the first to the last, was written since the read."""
+        """Compare that no key from the first to the last partition was written since the read."""
         first, last = self._partition_keys(decided[0]), self._partition_keys(decided[-1])
         return [
             Compare(since, "mod", "<", revision + 1, end=f"{until}\0")
             for since, until in zip(first.all(), last.all(), strict=True)
         ]
 
-    def _read_again(self, partitions: tuple[int, ...]) -> Batch:
+    def _reread(self, partitions: tuple[int, ...]) -> Batch:
         own = (Get(key) for partition in partitions for key in self._partition_keys(partition).all())
         return Batch(partitions, (), Txn(success=(*self._read_guards(), *own)))
 
@@ -172,15 +174,15 @@ class PlanRun:
         self.superseded = self.superseded or _mod(found, head.key) != head.operand
 
     def _retry(self, batch: Batch, found: Mapping[str, KeyValue], *, revision: int) -> None:
-        losers: list[int] = []
-        others: list[int] = []
+        changed: list[int] = []
+        unchanged: list[int] = []
         for partition in batch.partitions:
             view = read_partition(self._partition_keys(partition), found)
-            (losers if view.mods() != self._views[partition].mods() else others).append(partition)
+            (changed if view.mods() != self._views[partition].mods() else unchanged).append(partition)
             self._views[partition] = view
-        self.retried += len(losers)
-        self._enqueue(others, revision=revision, exact=True)
-        self._enqueue(losers, revision=revision, exact=True, size=max(1, len(batch.partitions) // 2))
+        self.retried += len(changed)
+        self._enqueue(unchanged, revision=revision, exact=True)
+        self._enqueue(changed, revision=revision, exact=True, size=max(1, len(batch.partitions) // 2))
 
     def _enqueue(self, partitions: list[int], *, revision: int, exact: bool = False, size: int | None = None) -> None:
         size = size or max(1, len(partitions))

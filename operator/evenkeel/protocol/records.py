@@ -1,11 +1,11 @@
-"""What the metastore's keys hold: one immutable type per kind of key, JSON on the wire so that etcdctl can read it.
+"""The types of metastore values: one immutable type per kind of key, encoded as JSON so that etcdctl can read it.
 
-A `Peer` is one replica of one partition. Its replica id is unique per addition, so a store that was wiped, or removed
-and added again, is another replica: raft never confuses it with the one that promised votes and entries before.
-A `TargetPeer` is a peer that has no id yet; ids are given inside the partition's transaction (`partition.py`), where
-it is certain which peers are already there.
+A `Peer` is one replica of one partition. Each addition gets a new replica id. So a store that was wiped, or removed
+and added again, holds another replica, and raft never confuses it with the one that gave votes and acknowledgements.
+A `TargetPeer` has no id yet. `change_steps` assigns ids for the partition's transaction, which compares the existing
+peers.
 
-Configurations are *sets*: they are compared by (store, volume, role), never by bytes or order.
+Configurations are sets: they are compared by (store, volume, role), never by bytes or order.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from evenkeel.versions import FIRST, VersionRange
 __all__ = [
     "Adoption",
     "ClusterVersion",
-    "Drain",
     "Dropped",
     "GroupLoad",
+    "InhibitionOrder",
     "Leader",
     "LeaderOrder",
     "LoadSlice",
@@ -58,14 +58,14 @@ __all__ = [
 
 
 class Role(enum.StrEnum):
-    """What a replica is in its raft group."""
+    """A replica's role in its raft group."""
 
     VOTER = "voter"
     LEARNER = "learner"
 
 
 class TargetPeer(msgspec.Struct, frozen=True, order=True, gc=False):
-    """A replica as a plan asks for it: where, on which volume, in which role."""
+    """A replica in a plan: store, volume and role."""
 
     store: str
     volume: str
@@ -73,7 +73,7 @@ class TargetPeer(msgspec.Struct, frozen=True, order=True, gc=False):
 
 
 class Peer(msgspec.Struct, frozen=True, order=True, gc=False):
-    """A replica that exists or is being made; only the sidecar whose own volume it names may start it."""
+    """A replica that exists or is being added; only the sidecar with this volume may start it."""
 
     store: str
     volume: str
@@ -82,36 +82,36 @@ class Peer(msgspec.Struct, frozen=True, order=True, gc=False):
 
     @property
     def id(self) -> ReplicaId:
-        """Who it is in its raft group, whatever its role."""
+        """The replica's identity in its raft group, independent of its role."""
         return (self.store, self.replica)
 
 
 ReplicaId = tuple[str, int]
-"""A replica's identity within its group: the store, and the number of the plan that added it there."""
+"""A replica's identity in its group: the store, and the number of the plan that added it there."""
 
 Shape = frozenset[tuple[str, str, Role]]
-"""What two configurations are compared by."""
+"""A configuration as a set; two configurations are equal if their shapes are."""
 
 
 def shape(peers: Iterable[Peer | TargetPeer]) -> Shape:
-    """The configuration as a set of (store, volume, role)."""
+    """Return the configuration as a set of (store, volume, role)."""
     return frozenset([(peer.store, peer.volume, peer.role) for peer in peers])
 
 
 def voters(peers: Iterable[Peer]) -> tuple[Peer, ...]:
-    """The peers that vote."""
+    """Return the voters among the peers."""
     return tuple([peer for peer in peers if peer.role is Role.VOTER])
 
 
 class Stable(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """The configuration raft runs, or one switch behind it; `genesis` until the first switch."""
+    """The configuration that raft runs, or the one before it; `genesis` until the first switch."""
 
     peers: tuple[Peer, ...]
     genesis: bool = False
 
 
 class Pending(msgspec.Struct, frozen=True, gc=False):
-    """The configurations still to apply, in order; the head is in progress. Never empty."""
+    """The configurations to apply, in order; the head is in progress. Never empty."""
 
     queue: tuple[tuple[Peer, ...], ...]
 
@@ -122,11 +122,11 @@ class Pending(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def last(self) -> tuple[Peer, ...]:
-        """The configuration the whole queue leads to."""
+        """The configuration after the last step."""
         return self.queue[-1]
 
     def peers(self) -> Iterable[Peer]:
-        """Every peer of every step."""
+        """Return the peers of all steps."""
         return (peer for step in self.queue for peer in step)
 
 
@@ -137,21 +137,21 @@ class Planned(msgspec.Struct, frozen=True, gc=False):
 
 
 class Lock(msgspec.Struct, frozen=True):
-    """Pending is frozen: the leader of `term` is about to log, or has logged, the change that `token` stands for."""
+    """Freezes pending: the leader of `term` is about to log, or has logged, the change with change token `token`."""
 
     token: int
     term: int
 
 
 class Leader(msgspec.Struct, frozen=True):
-    """Who leads a partition; replaced only by a higher term."""
+    """The leader of a partition; replaced only by one of a higher term."""
 
     store: str
     term: int
 
 
 class Retarget(enum.StrEnum):
-    """What a new target does to a change that is still catching up (`movement.retarget`)."""
+    """How a new target affects a change that is still catching up (`movement.retarget`)."""
 
     ADJUST = "Adjust"
     CANCEL = "Cancel"
@@ -159,7 +159,7 @@ class Retarget(enum.StrEnum):
 
 
 class TableState(enum.StrEnum):
-    """Where a table is in its life; sidecars act on ready tables only."""
+    """A table's lifecycle state; sidecars act on ready tables only."""
 
     CREATING = "creating"
     READY = "ready"
@@ -167,18 +167,18 @@ class TableState(enum.StrEnum):
 
 
 class Dropped(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A table whose Table was deleted and whose data is kept: nobody is served, but replicas are looked after."""
+    """The Table was deleted and its data is kept: clients are not served, replicas are still maintained."""
 
     since: float
-    """When that was, in seconds since 1970."""
+    """Time of the deletion, in seconds since 1970."""
     until: float | None = None
-    """When the data is removed; None where somebody has to ask for it (`deletionPolicy: Retain`)."""
+    """When the data is removed; None if only on request (`deletionPolicy: Retain`)."""
     undelete_for: str = "24h"
-    """`undeleteFor` of the Table, which a restored one gets again."""
+    """The Table's `undeleteFor`, which a restored Table gets again."""
 
 
 class TableRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The Table's spec as far as the metastore's readers need it."""
+    """A table's settings and state for the readers of the metastore."""
 
     partitions: int
     replicas: int
@@ -186,27 +186,27 @@ class TableRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     retarget: Retarget = Retarget.ADJUST
     state: TableState = TableState.CREATING
     bytes_per_second: int | None = None
-    """Most bytes of it that a store copies for moves; None where only the store's own limit counts."""
+    """Limit for copying this table's replicas, per store; None if only the store's own limit applies."""
     spec: msgspec.Raw = msgspec.Raw(b"{}")
-    """The whole spec as the user wrote it, for those who need more (schema, rebalancer, placement)."""
+    """The whole spec as the user wrote it, with schema, rebalancer and placement."""
     dropped: Dropped | None = None
-    """There once the Table was deleted, for as long as the data is kept."""
+    """Set while the Table is deleted and its data is kept."""
     restored: str = ""
-    """The key of the Table that has this data now, `<name>.<uid>`, where it was restored under another uid."""
+    """`<name>.<uid>` of the Table that owns this data, if it was restored under another uid."""
     adopted: str = ""
-    """The adoption that recreated this record; the table's leaders then publish their replicas (`table_lifecycle`)."""
+    """The adoption request that recreated this record; leaders then publish what raft runs (`table_lifecycle`)."""
     plan_floor: int = 0
-    """Plans have higher numbers than this: numbers up to here may have been given to replicas before."""
+    """Plan numbers start above this; lower numbers may already be in use as replica ids."""
 
 
 class ClusterVersion(msgspec.Struct, frozen=True):
-    """What all parts of the StoreCluster may write and send; see `evenkeel.versions`."""
+    """The version of the formats that all components may write and send; see `evenkeel.versions`."""
 
     version: int = FIRST
 
 
 class Tombstone(msgspec.Struct, frozen=True):
-    """A dropped table: the volumes that have not yet confirmed that nothing of it is left on them."""
+    """A dropped table, with the volumes that have not yet confirmed that they hold none of its data."""
 
     waiting: tuple[tuple[str, str], ...]
 
@@ -216,128 +216,128 @@ class StoreRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     volume: str
     address: str = ""
-    """Where its sidecar answers its peers, as host:port."""
+    """The sidecar's address for its peers, host:port."""
     flight: str = ""
-    """Where it answers clients, as grpc://host:port or grpc+tls://host:port."""
+    """The store's address for clients, grpc://host:port or grpc+tls://host:port."""
     zone: str = ""
     node: str = ""
     weight: float = 1.0
     capacity: int | None = None
     labels: dict[str, str] = {}
     versions: VersionRange | None = None
-    """The cluster versions that its sidecar and its state machine can both work with."""
+    """The cluster versions that both its sidecar and its state machine support."""
 
     @property
     def supported(self) -> VersionRange:
-        """The same, also of a store of the first release, which announces none."""
+        """The supported cluster versions; a store of the first release announces none and supports the first."""
         return self.versions or VersionRange()
 
 
 class StoreState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the operator decided about a store; no record means that it serves."""
+    """The operator's decisions about a store; without a record the store serves normally."""
 
     volume: str
     lost_since: float | None = None
     replace_in: tuple[str, ...] = ()
-    """Tables whose own `lostAfter` has passed: the store's replicas of these are to be re-placed."""
+    """Tables whose `lostAfter` has passed; the planner replaces the store's replicas of these tables."""
     draining: bool = False
     maintenance: bool = False
     record: StoreRecord | None = None
-    """The store as it last announced itself, with the StoreCluster's caps and overrides laid over it."""
+    """The store's last identity, with the StoreCluster's caps and overrides applied."""
 
     def given_up(self, table: str) -> bool:
-        """Whether nobody waits for the store's replicas of the table any more."""
+        """Whether the store's replicas of the table are to be replaced."""
         return table in self.replace_in
 
 
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings that every store of the StoreCluster takes up while it runs; written in full, defaults included."""
+    """Settings that all stores apply at run time; written in full, including defaults."""
 
     bytes_per_second: float | None = None
-    """Limit for snapshots in and out of one store; None is no limit."""
+    """Limit for snapshots to and from one store; None means unlimited."""
     snapshots_at_once: int = 4
-    """Snapshots that a store makes and sends at the same time."""
+    """Number of snapshots that a store takes and sends concurrently."""
     degraded_after: int = 6
-    """Attempts that fail in a row before a partition has a problem."""
+    """Number of consecutive failed attempts after which a problem is reported."""
     longest_retry_seconds: float = 30.0
-    """Upper bound of the wait between two attempts."""
+    """Upper bound of the delay between two attempts."""
     stalled_seconds: float = 30.0
-    """How long a replica may be filled without progress before that is a problem."""
+    """Time without progress after which a snapshot transfer is reported as stalled."""
     step_down_when_stalled: bool = False
-    """Whether a leader that cannot fill a replica lets another voter lead."""
+    """Whether a leader whose snapshot transfer is stalled hands leadership over to another voter."""
 
 
 class Adoption(msgspec.Struct, frozen=True):
-    """Stores may follow this metastore in place of the one they followed: a user has said so."""
+    """A user's permission for stores to follow this metastore instead of their previous one."""
 
     cluster: str
-    """The id of the etcd cluster that is meant, in hexadecimal digits."""
+    """The id of the new etcd cluster, in hexadecimal digits."""
     request: str
-    """The request as the user wrote it; a store follows each only once."""
+    """The request as the user wrote it; a store follows each request only once."""
 
 
 class LeaderOrder(msgspec.Struct, frozen=True):
-    """A partition is to be led by this store. Whoever leads it there, or leads when it has expired, deletes the key."""
+    """An order to hand a partition's leadership over to a store. The leader deletes it once done or expired."""
 
     store: str
     expires: float
-    """Seconds since 1970, by the clock of whoever ordered; only sidecars of the first release go by it."""
+    """Seconds since 1970, by the clock of the sender; only sidecars of the first release use it."""
     seconds: float = 60.0
-    """For how long it holds, from the moment at which a sidecar sees it: wall clocks need not agree."""
+    """How long the order is valid after a sidecar first sees it, so wall clocks need not agree."""
 
 
-class Drain(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A store is to lead nothing; bound to a lease of whoever ordered, so that it ends when it is forgotten."""
+class InhibitionOrder(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An order that a store leads nothing; bound to the sender's lease, so it ends if the sender stops renewing it."""
 
     pod: str = ""
-    """The UID of the pod that is meant; its successor of the same name is not. Empty: whoever runs the store."""
+    """The UID of the pod it applies to, so that a replacement pod may lead; empty applies to any pod."""
 
 
 class GroupLoad(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One replica in a store's report of the older form: `[partition, leading, log bytes, bytes per second, bytes]`."""
+    """One replica in the older report format: `[partition, leading, log bytes, bytes per second, bytes]`."""
 
     partition: int
     leading: bool
     log_bytes: int
     bytes_per_second: int
-    """Proposed here since the last report; nothing where the replica does not lead."""
+    """Rate of proposals since the last report; 0 if the replica does not lead."""
     bytes: int | None = None
-    """Of its data: what a copy of it sends. None where its state machine does not tell."""
+    """Size of its data, which a copy sends; None if its state machine does not report it."""
 
 
 class LoadSlice(msgspec.Struct, frozen=True):
     """The sizes of a store's replicas of neighbouring partitions of one table."""
 
     sizes: tuple[tuple[int, int], ...]
-    """Partition and bytes of its data (what a copy of it sends), where the state machine tells; two digits count."""
+    """Partition and data size in bytes, rounded to two significant digits, if the state machine reports it."""
 
 
 class StoreLoad(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a store reports of itself; sizes and rates have two digits that count, so that quiet stores do not write."""
+    """A store's load report; sizes and rates have two significant digits, so that idle stores do not write."""
 
     replicas: int
     leading: int
     log_bytes: int
     bytes_per_second: int
     tables: dict[str, tuple[GroupLoad, ...]] = {}
-    """The older form only: everything in one value. The newer form has `LoadSlice`s in keys of their own."""
+    """Older format only: all replicas in one value. The newer format has `LoadSlice`s in separate keys."""
     filling: dict[str, dict[str, float]] = {}
-    """By `<table>/<partition>` that is led here: the stores whose replicas are being filled, and how far (0 to 1).
+    """By `<table>/<partition>` led by this store: the stores that receive a snapshot, and its progress (0 to 1).
 
-    Of very many, those that are furthest.
+    If there are too many, those with the most progress.
     """
     problems: dict[str, str] = {}
-    """By `<table>/<partition>`: why it does not get on; of very many, the first."""
+    """By `<table>/<partition>`: why it makes no progress; if there are too many, the first."""
     copied_per_second: int | None = None
-    """Bytes per second in which replicas were last copied to this store; None where none was."""
+    """Rate in bytes per second of the last copies to this store; None if there were none."""
     damaged: tuple[str, ...] = ()
-    """Those whose rows here are damaged, or not as other replicas have them."""
+    """`<table>/<partition>` of replicas whose rows are damaged or differ from other replicas."""
     clock_ahead: int = 0
-    """Seconds that the store's wall clock is ahead of most stores', behind where negative; 0 while it is close."""
+    """Seconds by which the store's wall clock is ahead of most stores' (negative: behind); 0 if close."""
 
 
 class PlanState(enum.StrEnum):
-    """Where a plan is in its life."""
+    """A plan's lifecycle state."""
 
     AWAITING_APPROVAL = "awaiting-approval"
     ACTIVE = "active"
@@ -346,10 +346,10 @@ class PlanState(enum.StrEnum):
 
 
 class PlanCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a plan changes, counted when it was made."""
+    """The size of a plan's change, counted when the plan was made."""
 
     partitions: int
-    """Whose peers change."""
+    """Partitions whose peers change."""
     moves: int
     """Replicas that are copied, added or removed."""
     leaders: int
@@ -361,19 +361,19 @@ class PlanHead(msgspec.Struct, frozen=True, kw_only=True):
 
     n: int
     hash: str
-    """Of its targets: what an approval names."""
+    """Hash of its targets, which an approval names."""
     inputs: int
-    """The revision everything it rests on was read at."""
+    """The metastore revision at which the plan's inputs were read."""
     basis: str = ""
-    """Hash of what it rests on: as long as that stays the same, the plan is carried out and not made anew."""
+    """Hash of the plan's inputs; while it is unchanged, the plan stays in force."""
     slices: int
     state: PlanState = PlanState.ACTIVE
     counts: PlanCounts | None = None
-    """None where another version of Evenkeel did not count."""
+    """None if the plan was written by a version of Evenkeel that does not count."""
 
 
 class PlanSlice(msgspec.Struct, frozen=True, kw_only=True):
-    """Targets of consecutive partitions: rows of indexes into `stores`, voters first, and the reasons of the moves."""
+    """Targets of consecutive partitions, as rows of indexes into `stores`, voters first; and the reasons of moves."""
 
     first: int
     voters: int
@@ -382,10 +382,10 @@ class PlanSlice(msgspec.Struct, frozen=True, kw_only=True):
     reasons: dict[int, tuple[str, ...]] = {}
 
     def target(self, partition: int) -> tuple[TargetPeer, ...]:
-        """The target of one of this slice's partitions."""
+        """Return the target of one partition of this slice."""
         stores, row = self.stores, self.rows[partition - self.first]
-        deciding = [TargetPeer(*stores[index]) for index in row[: self.voters]]
-        return (*deciding, *[TargetPeer(*stores[index], Role.LEARNER) for index in row[self.voters :]])
+        voting = [TargetPeer(*stores[index]) for index in row[: self.voters]]
+        return (*voting, *[TargetPeer(*stores[index], Role.LEARNER) for index in row[self.voters :]])
 
 
 T = TypeVar("T")
@@ -394,23 +394,23 @@ _decoders: dict[type, msgspec.json.Decoder[object]] = {}
 
 
 def read_version(value: bytes | None, *, key: str) -> int:
-    """The cluster version that its key, or the absence of its key, stands for."""
+    """Return the cluster version from its key's value; the first version if the key is absent."""
     return FIRST if value is None else decode(ClusterVersion, value, key=key).version
 
 
 def encode(record: object) -> bytes:
-    """The record as it is stored."""
+    """Encode a record as JSON."""
     return _encoder.encode(record)
 
 
 def decode(kind: type[T], value: bytes, *, key: str) -> T:
-    """The record stored under `key`, or an error that names the key and what is wrong with it."""
+    """Decode the record stored under `key`; the error names the key and the problem."""
     decoder = _decoders.get(kind)
     if decoder is None:
         decoder = _decoders[kind] = msgspec.json.Decoder(kind)
     try:
         return decoder.decode(value)  # type: ignore[return-value]
-    except (ValueError, RecursionError) as error:  # also of bytes that are no text, or nested without end
+    except (ValueError, RecursionError) as error:  # including bytes that are not UTF-8, and endless nesting
         shown = value[:80].decode(errors="replace")
         raise MalformedRecordError(
             f"metastore key {key!r} holds {shown!r}, which is not a {kind.__name__}: {error}; "

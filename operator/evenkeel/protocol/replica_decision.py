@@ -1,9 +1,11 @@
 """When a sidecar starts a replica, and when it may delete one.
 
-Absence is never exclusion: an empty etcd, a table still being created, a key that was not read, none of these
-is a reason to delete data. A replica goes only if `stable` is there and neither it nor pending nor planned
-names the replica, all read linearizably at one revision, *and then* the group's leader, sure of its leadership,
-says that the replica is not in its configuration; or if the table's tombstone exists.
+Missing keys never justify deleting data: etcd may be empty, the table may still be in creation, a key may not have
+been read. A sidecar deletes a replica only if the table's tombstone exists, or if both of these hold, in this order:
+
+1. `stable` exists, and neither `stable` nor `pending` nor `planned` names the replica. All are read linearizably at
+   one revision.
+2. The group's leader, after a quorum confirmed its leadership, says that the replica is not in its configuration.
 """
 
 from __future__ import annotations
@@ -18,17 +20,18 @@ __all__ = ["Start", "excluded", "leader_excludes", "start"]
 
 
 class Start(msgspec.Struct, frozen=True):
-    """Start a replica: with the genesis configuration, or (None) empty, to be filled by the group's leader."""
+    """Start a replica with the genesis configuration, or (None) empty, to receive its state from the leader."""
 
     peer: Peer
     configuration: Configuration | None = None
 
 
 def start(view: PartitionView, *, store: str, volume: str, newest_held: int) -> Start | None:
-    """The replica this volume should start, if any; `newest_held` is the highest replica id it ever held of the group.
+    """Return the replica that this volume should start, if any.
 
-    Only a peer that names this very volume is ours: a wiped store has another one. A volume that ever held a replica
-    never starts it, or an older one, again: what was promised under that id is forgotten.
+    `newest_held` is the highest replica id of the group that the volume ever held. The volume never starts that
+    replica or an older one again, because its votes and acknowledged entries are lost. A peer must name this volume,
+    not only the store: a wiped store has a new volume.
     """
     if view.stable is None:
         return None
@@ -43,12 +46,12 @@ def start(view: PartitionView, *, store: str, volume: str, newest_held: int) -> 
 
 
 def excluded(view: PartitionView, replica: ReplicaId) -> bool:
-    """Whether the keys, read at one revision, leave this replica out; no reason yet to delete it."""
+    """Whether the keys name no such replica; not sufficient to delete it (see the module's docstring)."""
     return view.stable is not None and all(peer.id != replica for peer in view.peers())
 
 
 def leader_excludes(
     replica: ReplicaId, *, applied: Configuration, newest: Configuration, committed_in_term: bool
 ) -> bool:
-    """A leader's word on a replica, to be given only after a quorum has confirmed that it still leads."""
+    """Whether the replica is not in the leader's configurations; valid only after a quorum confirmed its leadership."""
     return committed_in_term and replica not in applied.members() and replica not in newest.members()

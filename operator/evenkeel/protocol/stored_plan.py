@@ -1,9 +1,9 @@
-"""Plans as numbered objects in the metastore.
+"""Write and read numbered plans in the metastore.
 
-Plan n of a table is its targets in slices, `plans/<table>/<n>/<slice>`, and then `plans/<table>/head`, which
-makes them count. Slices are written only while head is still n-1 and the epoch is ours, so a head is never seen
-without exactly the slices its hash stands for; a crash before the head leaves slices that the next attempt at n
-overwrites. Whoever takes over reads plan n and carries on with it as it was; computing anew means n+1.
+Plan n of a table consists of its targets in slices, `plans/<table>/<n>/<slice>`, and of `plans/<table>/head`, which
+activates them. Slices are written only while the head is still n-1 and the operator holds the epoch. So a head never
+exists without exactly the slices that its hash covers. A crash before the head leaves slices that the next attempt at
+n overwrites. An operator that takes over continues plan n as stored; a newly computed plan is n+1.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ __all__ = ["SLICE", "Plan", "make_plan", "read_plan", "write_plan"]
 SLICE = 64
 """Partitions per slice, as in a PartitionAssignment object."""
 KEPT = 10
-"""Plans kept behind the newest one, for `explain`."""
+"""Older plans that are kept for `explain`."""
 _TXN_OPS = 100
 _TXN_BYTES = 1 << 20
-"""Etcd refuses requests over 1.5 MiB."""
+"""Below etcd's request limit of 1.5 MiB."""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -45,15 +45,15 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def n(self) -> int:
-        """Its number, which is the trigger that partitions handle once."""
+        """The plan's number, which partitions record as their trigger."""
         return self.head.n
 
     def target(self, partition: int) -> tuple[TargetPeer, ...]:
-        """What the plan wants of one partition."""
+        """Return one partition's target."""
         return self.slices[partition // SLICE].target(partition)
 
     def reasons(self, partition: int) -> tuple[str, ...]:
-        """Why the partition moves."""
+        """Return the reasons of the partition's moves."""
         return self.slices[partition // SLICE].reasons.get(partition, ())
 
 
@@ -69,7 +69,7 @@ def make_plan(
     state: PlanState = PlanState.ACTIVE,
     counts: PlanCounts | None = None,
 ) -> Plan:
-    """Plan n: `rows[p]` names partition p's stores, voters first, on their present volumes."""
+    """Build plan n; `rows[p]` names partition p's stores, voters first, and `volumes` their present volumes."""
     slices = tuple(
         _slice(rows, first=first, voters=voters, volumes=volumes, reasons=reasons or {})
         for first in range(0, len(rows), SLICE)
@@ -100,7 +100,7 @@ def _slice(
 
 
 def _hash(values: Iterable[bytes]) -> str:
-    """Of the bytes as stored, so that a plan written by another version of Evenkeel is still the plan it was."""
+    """Hash the bytes as stored, so that a plan written by another version of Evenkeel keeps its hash."""
     digest = hashlib.blake2b(digest_size=16)
     for value in values:
         digest.update(value)
@@ -116,9 +116,10 @@ def write_plan(
     guards: tuple[Compare, ...],
     beside: tuple[Op, ...] = (),
 ) -> Iterator[Txn]:
-    """The transactions that store the plan, in order; each must succeed before the next. The last makes it count.
+    """Return the transactions that store the plan; each must succeed before the next, and the last activates it.
 
-    `guards` are the epoch and, where a table may be dropped meanwhile, its record; `beside` goes with the head.
+    `guards` compare the epoch and, if the table may be dropped concurrently, its record. `beside` is written together
+    with the head.
     """
     compares = (*guards, Compare(keys.plan_head(table), "mod", "=", head_mod))
     puts: list[Op] = []
@@ -137,13 +138,13 @@ def write_plan(
 
 
 def read_plan(head: KeyValue, slices: Iterable[KeyValue]) -> Plan:
-    """The plan as stored; refused if its slices are not the ones its head stands for."""
+    """Decode a stored plan; raise if its slices do not match its head."""
     record = decode(PlanHead, head.value, key=head.key)
     stored = sorted(slices, key=lambda kv: kv.key)
     found = _hash(kv.value for kv in stored)
     if len(stored) != record.slices or found != record.hash:
         raise MalformedRecordError(
             f"plan {record.n} under {head.key!r} does not match its slices ({len(stored)} of {record.slices} found, "
-            f"hash {found} instead of {record.hash}); a new plan replaces it"
+            f"hash {found} instead of {record.hash}); the operator replaces it by a new plan"
         )
     return Plan(record, tuple(decode(PlanSlice, kv.value, key=kv.key) for kv in stored))

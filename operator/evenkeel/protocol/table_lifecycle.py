@@ -1,20 +1,18 @@
-"""How a table comes into being and goes.
+"""Transactions that create, keep, restore, adopt and drop a table.
 
-Creating: the record says `creating`, a plan is written like any other, the stable keys follow in batches marked
-`genesis`, then the record says `ready`. Dropping: the record says `dropping`, then one transaction removes
-every key of the table and leaves a tombstone, which goes when every volume has confirmed that it holds nothing
-of the table, or is gone for good.
+    create    the record's state is `creating`; a plan is written; the stable keys follow in batches, marked `genesis`;
+              then the state is `ready`
+    drop      the state is `dropping`; one transaction deletes all keys of the table and writes a tombstone; the
+              tombstone is removed once each volume has confirmed that it holds no data of the table, or is lost
+    keep      the Table was deleted, but its data stays: the record gets `dropped`, clients are no longer served, and
+              replicas still move off stores that are removed; when the retention ends, the table is dropped
+    restore   a Table of the same name with another uid takes over kept data; `restored/` maps its uid to the data
+    adopt     the metastore was replaced or restored from a backup, and the stores have the data; one transaction
+              deletes the table's keys, except its rebalancer's context, and writes the record as `ready`; the leaders
+              then publish what raft runs (seed, see `leader_decision`)
 
-Keeping: the record says `dropped`, and everything else stays as it is; nobody is served, but replicas are still moved
-off stores that leave. Restoring: another Table, of the same name and another uid, takes the data over; `restored/` says
-so. A kept table whose time is over is dropped as above.
-
-Adopting: the metastore was replaced, or restored from an older state, and the stores have the table's data. One
-transaction removes whatever is there of the table but its rebalancer's memory, and writes the record anew, as `ready`.
-A ready table without stable keys exists in no other case, and their leaders then publish what raft runs (`leader`).
-
-Each function gives the next transactions from what is there, so that a crash anywhere is resumed by calling it again.
-Sidecars act on `ready` tables only and compare the record in all they write.
+Each function derives the next transactions from the present keys, so a crash is resumed by calling it again. Sidecars
+act on `ready` tables only and compare the record in all their transactions.
 """
 
 from __future__ import annotations
@@ -33,22 +31,22 @@ from evenkeel.protocol.stored_plan import Plan
 __all__ = [
     "adopt",
     "announce",
-    "bury",
     "confirm_drop",
     "drop",
     "genesis",
     "keep",
     "make_ready",
     "mark_dropping",
+    "remove_tombstone",
     "restore",
 ]
 
 _BATCH = 60
-"""Stable and trigger of this many partitions, with their comparisons, stay within etcd's limit."""
+"""Partitions per genesis transaction; two puts and a comparison for each stay within etcd's limit."""
 
 
 def announce(record: TableRecord, *, keys: Keys, table: str, epoch: Compare) -> Txn:
-    """Begin to create the table; refused while it, or the tombstone of its uid, exists."""
+    """Start creating the table; fails while its record or its tombstone exists."""
     creating = msgspec.structs.replace(record, state=TableState.CREATING)
     compares = (epoch, absent(keys.table(table)), absent(keys.tombstone(table)))
     return Txn(compares, (Put(keys.table(table), encode(creating)),))
@@ -64,9 +62,9 @@ def adopt(
     table: str,
     epoch: Compare,
 ) -> Txn:
-    """Take the table's record from the user and the rest from its stores, whatever the metastore says of it.
+    """Replace the table's keys by a new record, so that its leaders publish their configurations.
 
-    `before` is the record as it is; it gets another mod revision, so nothing that rests on the old keys can land.
+    `before` is the present record. Its mod revision changes, so transactions based on the old keys fail.
     """
     made = msgspec.structs.replace(record, state=TableState.READY, adopted=request, plan_floor=plan_floor)
     deletes = tuple(Delete(prefix, prefix=True) for prefix in keys.of_table(table))
@@ -78,7 +76,7 @@ def adopt(
 def genesis(
     plan: Plan, missing: Collection[int], *, keys: Keys, table: str, record: KeyValue, epoch: Compare
 ) -> Iterator[Txn]:
-    """Write the first plan's targets as stable where there are none yet; replicas carry the plan's number."""
+    """Write the first plan's targets as stable for the missing partitions, with the plan's number as replica id."""
     todo = sorted(missing)
     guards = (epoch, unchanged(keys.table(table), record))
     for at in range(0, len(todo), _BATCH):
@@ -88,7 +86,7 @@ def genesis(
             peers = assign_ids(plan.target(partition), keep=(), plan=plan.n)
             if not voters(peers):
                 raise PlanningError(
-                    f"table {table}: plan {plan.n} gives partition {partition} no voter, so it is not created; "
+                    f"table {table}: cannot create partition {partition}: plan {plan.n} gives it no voter; "
                     "add stores or lower `replicas`"
                 )
             compares.append(absent(own.stable))
@@ -98,12 +96,12 @@ def genesis(
 
 
 def make_ready(record: KeyValue, *, keys: Keys, table: str, epoch: Compare) -> Txn:
-    """All stable keys are there: sidecars may act."""
+    """Mark the table ready, once all stable keys exist; sidecars then act on it."""
     return _to_state(record, TableState.READY, keys=keys, table=table, epoch=epoch)
 
 
 def mark_dropping(record: KeyValue, *, keys: Keys, table: str, epoch: Compare) -> Txn:
-    """No more writes by sidecars from here on."""
+    """Mark the table as dropping; sidecars then write none of its keys."""
     return _to_state(record, TableState.DROPPING, keys=keys, table=table, epoch=epoch)
 
 
@@ -113,7 +111,7 @@ def _to_state(record: KeyValue, state: TableState, *, keys: Keys, table: str, ep
 
 
 def keep(record: KeyValue, dropped: Dropped, *, keys: Keys, table: str, epoch: Compare) -> Txn:
-    """Serve nobody any more, and keep all data."""
+    """Stop serving the table and keep its data."""
     before = decode(TableRecord, record.value, key=record.key)
     after = msgspec.structs.replace(before, dropped=dropped, restored="")
     deletes = (Delete(keys.restored(before.restored)),) if before.restored else ()
@@ -121,7 +119,7 @@ def keep(record: KeyValue, dropped: Dropped, *, keys: Keys, table: str, epoch: C
 
 
 def restore(record: KeyValue, *, keys: Keys, table: str, epoch: Compare) -> Txn:
-    """Give the data of a kept table to the Table whose key is `table`, which has none of its own."""
+    """Give the data of a kept table to the new Table whose key is `table`."""
     before = decode(TableRecord, record.value, key=record.key)
     after = msgspec.structs.replace(before, dropped=None, restored=table)
     source = record.key.removeprefix(keys.table(""))
@@ -130,7 +128,7 @@ def restore(record: KeyValue, *, keys: Keys, table: str, epoch: Compare) -> Txn:
 
 
 def drop(record: KeyValue, volumes: Collection[tuple[str, str]], *, keys: Keys, table: str, epoch: Compare) -> Txn:
-    """Remove every key of a `dropping` table at once; `volumes` are all (store, volume) that may hold data."""
+    """Delete all keys of a `dropping` table; `volumes` are all (store, volume) pairs that may hold its data."""
     deletes = tuple(Delete(prefix, prefix=True) for prefix in keys.of_table(table))
     restored = decode(TableRecord, record.value, key=record.key).restored
     singles = (
@@ -143,10 +141,9 @@ def drop(record: KeyValue, volumes: Collection[tuple[str, str]], *, keys: Keys, 
 
 
 def confirm_drop(tombstone: KeyValue, *, store: str, volume: str) -> Txn | None:
-    """A sidecar's word that its volume holds nothing of the table; None if nobody waits for it.
+    """Confirm that the sidecar's volume holds no data of the table; None if the tombstone does not wait for it.
 
-    It is a promise: from the tombstone on, the sidecar starts no replica of this table, whatever an older view of the
-    keys still asks for.
+    From then on, the sidecar must not start a replica of this table, even if a stale view of the keys names it.
     """
     waiting = decode(Tombstone, tombstone.value, key=tombstone.key).waiting
     if (store, volume) not in waiting:
@@ -155,8 +152,8 @@ def confirm_drop(tombstone: KeyValue, *, store: str, volume: str) -> Txn | None:
     return Txn((unchanged(tombstone.key, tombstone),), (Put(tombstone.key, encode(left)),))
 
 
-def bury(tombstone: KeyValue, *, gone: Callable[[str, str], bool], epoch: Compare) -> Txn | None:
-    """Remove the tombstone once every volume it waits for has confirmed or is gone for good."""
+def remove_tombstone(tombstone: KeyValue, *, gone: Callable[[str, str], bool], epoch: Compare) -> Txn | None:
+    """Remove the tombstone, once each volume has confirmed the drop or is lost; None before that."""
     waiting = decode(Tombstone, tombstone.value, key=tombstone.key).waiting
     if not all(gone(store, volume) for store, volume in waiting):
         return None

@@ -30,7 +30,7 @@ __all__ = ["TableSnapshot", "read_table"]
 def read_table(keys: Keys, table: str) -> Read:
     """Return the request for everything in a `TableSnapshot`."""
     own = (keys.table(table), keys.tombstone(table), keys.rebalancer_context(table), *keys.of_table(table))
-    return Read((*own, keys.stores(), keys.store_states(), keys.drains()))
+    return Read((*own, keys.stores(), keys.store_states(), keys.inhibitions()))
 
 
 class TableSnapshot:
@@ -69,7 +69,7 @@ class TableSnapshot:
     @property
     def handing_over(self) -> set[str]:
         """Stores whose leadership is inhibited."""
-        return {key.removeprefix(self.keys.drains()) for key in self._under(self.keys.drains())}
+        return {key.removeprefix(self.keys.inhibitions()) for key in self._under(self.keys.inhibitions())}
 
     @property
     def next_plan(self) -> int:

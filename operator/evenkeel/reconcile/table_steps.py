@@ -368,7 +368,7 @@ def _finalize(
             return forced or registered[store].volume != volume
         return forced or retired(store)
 
-    txn = table_lifecycle.bury(snapshot.tombstone_kv, gone=gone, epoch=epoch)
+    txn = table_lifecycle.remove_tombstone(snapshot.tombstone_kv, gone=gone, epoch=epoch)
     if txn is None:
         return False
     yield from commit(txn)

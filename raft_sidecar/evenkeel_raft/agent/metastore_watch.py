@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 
 from evenkeel.errors import ClusterMismatchError, MalformedRecordError, MetastoreError
 from evenkeel.metastore.metastore_api import KeyValue, Snapshot, WatchBatch
-from evenkeel.protocol.records import Drain, StoreSettings, decode
+from evenkeel.protocol.records import InhibitionOrder, StoreSettings, decode
 from evenkeel_raft.agent.agent_context import AgentContext
 from evenkeel_raft.agent.leadership_inhibition import LeadershipInhibition
 from evenkeel_raft.agent.metastore_guard import MetastoreGuard
@@ -63,14 +63,14 @@ class MetastoreWatch:
         self._drops = drops
         self._inhibition = inhibition
         self._registration = registration
-        self._drain = context.keys.drain(context.me.store)
+        self._inhibition_key = context.keys.inhibition(context.me.store)
         keys = context.keys
         self._watches: dict[str, Callable[[WatchBatch], None]] = {
             keys.assignments(): self._on_partitions,
             keys.tables(): self._on_tables,
             keys.all_stores(): self._on_stores,
             keys.leader_targets(): self._on_orders,
-            self._drain: self._on_drain,
+            self._inhibition_key: self._on_inhibition,
             keys.settings: self._on_settings,
             keys.version: self._on_version,
             keys.adoption: self._on_adoption,
@@ -89,7 +89,7 @@ class MetastoreWatch:
         self._partitions.load(snapshots[keys.assignments()], running=running)
         self._stores.load(snapshots[keys.all_stores()])
         self._orders.load(snapshots[keys.leader_targets()])
-        self._set_drain({kv.key: kv for kv in snapshots[self._drain].kvs}.get(self._drain))
+        self._set_inhibition({kv.key: kv for kv in snapshots[self._inhibition_key].kvs}.get(self._inhibition_key))
         self._set_settings({kv.key: kv for kv in snapshots[keys.settings].kvs}.get(keys.settings))
         self._check_tables()
         self._context.groups.limit_copies(self._tables.limits())
@@ -129,10 +129,10 @@ class MetastoreWatch:
     def _on_orders(self, batch: WatchBatch) -> None:
         self._context.queue.add_all(self._orders.apply(event) for event in batch.events)
 
-    def _on_drain(self, batch: WatchBatch) -> None:
+    def _on_inhibition(self, batch: WatchBatch) -> None:
         for event in batch.events:
-            if event.key == self._drain:
-                self._set_drain(event.kv)
+            if event.key == self._inhibition_key:
+                self._set_inhibition(event.kv)
 
     def _on_version(self, batch: WatchBatch) -> None:
         for event in batch.events:
@@ -149,14 +149,14 @@ class MetastoreWatch:
             if event.key == self._context.keys.adoption and self._guard.is_new_request(event.kv):
                 raise MetastoreError("the user adopted this metastore; starting a new session without memory")
 
-    def _set_drain(self, kv: KeyValue | None) -> None:
+    def _set_inhibition(self, kv: KeyValue | None) -> None:
         """Apply the order to lead nothing; an order for another pod of the same name is ignored."""
         try:
-            drain = None if kv is None else decode(Drain, kv.value, key=kv.key)
+            order = None if kv is None else decode(InhibitionOrder, kv.value, key=kv.key)
         except MalformedRecordError as error:
-            log.warning("handing over leaderships, because the drain record is malformed: %s", error)
-            drain = Drain()
-        if drain is not None and drain.pod in ("", self._context.me.pod):
+            log.warning("handing over leaderships, because the inhibition order is malformed: %s", error)
+            order = InhibitionOrder()
+        if order is not None and order.pod in ("", self._context.me.pod):
             self._inhibition.add(ORDERED)
         else:
             self._inhibition.remove(ORDERED)
