@@ -226,7 +226,7 @@ async def test_an_etcd_from_a_backup_is_adopted() -> None:
         assert set((await cluster.held()).values()) == {6}
 
 
-async def test_a_recent_backup_is_refused_whatever_it_reaches() -> None:
+async def test_a_recent_backup_is_refused_at_any_revision() -> None:
     """Its revision is above the recorded one, and later above every revision that was seen."""
     async with replaceable(4, table(partitions=6, replicas=2)) as cluster:
         for _ in range(3000):
@@ -317,7 +317,7 @@ async def test_a_table_is_deleted_while_etcd_is_lost() -> None:
 
 
 @pytest.mark.parametrize("backup", [False, True], ids=["empty", "of before it was restored"])
-async def test_a_restored_table_is_taken_over(backup: bool) -> None:
+async def test_a_restored_table_is_adopted(backup: bool) -> None:
     """Its data has another Table's key, which only the lost etcd had; no other table is affected."""
     async with replaceable(3, table(partitions=6)) as cluster:
         [key] = {partition.table for disk in cluster.disks().values() for partition in disk}
@@ -355,7 +355,7 @@ def on_disk(cluster: Replaceable, key: str) -> dict[str, dict[Partition, tuple[s
 
 
 @pytest.mark.parametrize("state", ["empty", "before its deletion", "before its replicas moved"])
-async def test_a_deleted_table_is_taken_over(state: str) -> None:
+async def test_a_deleted_table_is_adopted(state: str) -> None:
     """A deleted table's data is retained and moves off draining stores; undeleted, it is served from its replicas."""
     text = table(partitions=3, more=", deletionPolicy: Retain") + "---\n" + table("others", partitions=2)
     async with replaceable(6, text) as cluster:
@@ -417,7 +417,7 @@ async def test_a_deleted_table_is_purged_from_an_adopted_etcd(backup: bool) -> N
         assert [kv.key for kv in cluster.mvcc.range(KEYS.root).kvs if key in kv.key] == []
 
 
-async def test_what_a_backup_has_of_tables_that_are_gone_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tables_that_only_a_backup_has_are_retained(monkeypatch: pytest.MonkeyPatch) -> None:
     """Data without a Table is retained until it is purged; a Table that is only unreadable stays and is served."""
     gone, unreadable = table("gone", partitions=2, more=", undeleteFor: 0s"), table("unreadable", partitions=2)
     async with replaceable(3, "---\n".join((table(partitions=3), gone, unreadable))) as cluster:

@@ -65,7 +65,7 @@ def written(scene: Scene) -> Iterator[Counter[str]]:
 # Quiet
 
 
-async def test_a_controller_at_rest_writes_nothing(scene: Scene) -> None:
+async def test_an_idle_controller_writes_nothing(scene: Scene) -> None:
     """Neither its own statuses nor its resyncs cause writes: none in an hour."""
     await scene.make_table()
     await scene.make_table(name="other")
@@ -74,7 +74,7 @@ async def test_a_controller_at_rest_writes_nothing(scene: Scene) -> None:
     assert found == Counter()
 
 
-async def test_a_controller_at_rest_hardly_asks(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_idle_controller_sends_few_requests(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Table and stores are reconciled once per resync, which reads only the epoch and the metastore's identity."""
     await scene.make_table()
     asked = Counter[str]()
@@ -152,7 +152,7 @@ async def test_another_controller_takes_over(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("what", ["spec", "status"])
-async def test_a_controller_that_slept_through_its_deposition_writes_nothing(scene: Scene, what: str) -> None:
+async def test_a_controller_that_was_replaced_while_suspended_writes_nothing(scene: Scene, what: str) -> None:
     """After a takeover, earlier decisions are not written, nor are statuses, which no transaction fences."""
     await scene.make_table()
     watch = scene.metastore.watch
@@ -216,7 +216,7 @@ async def test_a_status_that_stops_being_ready_is_written_at_once(scene: Scene, 
     assert sent == ["orders"]
 
 
-async def test_a_status_that_is_the_same_is_not_even_sent(scene: Scene) -> None:
+async def test_an_unchanged_status_is_not_sent(scene: Scene) -> None:
     """An unchanged status is not sent, although the API server would ignore it."""
     await scene.make_table()
     writer, sent = await a_writer(scene)
@@ -237,7 +237,7 @@ async def test_a_status_that_is_the_same_is_not_even_sent(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("why", [UnreachableError, AuthenticationError])
-async def test_without_the_metastore_statuses_say_so(scene: Scene, why: type[MetastoreError]) -> None:
+async def test_an_unreachable_metastore_is_reported(scene: Scene, why: type[MetastoreError]) -> None:
     """If resources are reachable, all of them report the problem, and its end."""
     await scene.make_table()
     with away(scene, KEYS.root, why=why):
@@ -270,7 +270,7 @@ async def test_without_resources_nothing_is_changed(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("why", [UnreachableError, AuthenticationError])
-async def test_a_controller_that_begins_while_nothing_answers(scene: Scene, why: type[MetastoreError]) -> None:
+async def test_a_controller_starts_while_etcd_is_unreachable(scene: Scene, why: type[MetastoreError]) -> None:
     """A controller acquires the epoch when etcd becomes reachable."""
     await scene.make_table(table(more=", undeleteFor: 0s"))
     await scene.stop()
@@ -284,7 +284,7 @@ async def test_a_controller_that_begins_while_nothing_answers(scene: Scene, why:
     assert await scene.kvs(KEYS.tombstone(""))
 
 
-async def test_a_full_metastore_shows_in_every_status(scene: Scene) -> None:
+async def test_a_full_metastore_is_reported_in_every_status(scene: Scene) -> None:
     """A full etcd is detected without a write, and reported until there is space."""
     await scene.make_table()
     scene.metastore.why_full = "etcd has used up its space quota"

@@ -87,7 +87,7 @@ async def test_the_data_of_a_deleted_table_is_kept(scene: Scene) -> None:
     assert [listed.bytes for listed in status.dropped] == [None]
 
 
-async def test_it_holds_up_a_store_that_is_to_leave(scene: Scene) -> None:
+async def test_a_deleted_table_can_block_a_drain(scene: Scene) -> None:
     """The StoreCluster reports a deleted table that blocks a drain like any other; purging it unblocks the drain."""
     await scene.make_table(table(replicas=4))
     key = await scene.key()
@@ -106,7 +106,7 @@ async def test_it_holds_up_a_store_that_is_to_leave(scene: Scene) -> None:
     assert conditions_of((await scene.cluster()).status)["Ready"] == ("True", "AsExpected")
 
 
-async def test_it_is_removed_when_its_time_is_over(scene: Scene) -> None:
+async def test_data_is_removed_when_the_retention_ends(scene: Scene) -> None:
     """Data is removed exactly when the retention ends, also by a later controller: the time is in the metastore."""
     key = await dropped(scene, ", undeleteFor: 2h")
     await scene.pass_time(5400, step=60)
@@ -230,7 +230,7 @@ async def test_a_table_of_the_same_name_is_another(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("uid", ["nobody", "expired", "of another name"])
-async def test_what_is_not_kept_is_not_restored(scene: Scene, uid: str) -> None:
+async def test_data_that_is_not_retained_is_not_restored(scene: Scene, uid: str) -> None:
     """The status reports the problem, and no empty table is created."""
     key = await dropped(scene, ", undeleteFor: 1m")
     if uid == "expired":

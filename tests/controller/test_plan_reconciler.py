@@ -129,7 +129,7 @@ async def test_dry_runs_are_answered_once(scene: Scene) -> None:
         ("consensusSize: 5", "SpecInvalid", "spec.consensusSize: got 5"),
     ],
 )
-async def test_dry_runs_that_cannot_be(scene: Scene, what_if: str, reason: str, words: str) -> None:
+async def test_impossible_dry_runs_fail(scene: Scene, what_if: str, reason: str, words: str) -> None:
     """A dry run fails for the same reason as the change itself."""
     await scene.make_table()
     await scene.apply(
@@ -142,7 +142,7 @@ async def test_dry_runs_that_cannot_be(scene: Scene, what_if: str, reason: str, 
     assert words in status.conditions[0].message
 
 
-async def test_dry_runs_of_a_table_that_is_not_there_say_so_and_wait_for_it(scene: Scene) -> None:
+async def test_dry_runs_of_a_missing_table_report_that_and_wait_for_it(scene: Scene) -> None:
     """The name may be wrong, or the table may be created later."""
     await scene.apply(
         "apiVersion: evenkeel.dev/v1alpha1\nkind: RebalancePlan\nmetadata: {name: what-if}\n"
@@ -166,7 +166,7 @@ def assignment(stores: str, partition: int = 0, leader: str = "") -> str:
     )
 
 
-async def test_a_users_assignment_is_ignored_under_full_auto_and_says_so(scene: Scene) -> None:
+async def test_a_users_assignment_is_reported_as_ignored_in_full_auto(scene: Scene) -> None:
     """An ignored assignment moves nothing; the condition goes with it."""
     await scene.make_table()
     await scene.apply(assignment("main-1, main-2, main-3"))
@@ -206,7 +206,7 @@ async def test_a_users_assignment_counts_where_users_choose(scene: Scene, mode: 
     assert status.partitions[0].leader == "main-1"
 
 
-async def test_an_assignment_that_cannot_be_says_why(scene: Scene) -> None:
+async def test_an_impossible_assignment_reports_why(scene: Scene) -> None:
     """Both the table and the assignment report the problem."""
     await scene.make_table()
     await scene.change(rebalancer={"mode": "Customized"})

@@ -52,7 +52,7 @@ async def test_a_lost_stores_replicas_are_replaced_after_each_tables_delay(scene
     assert any([(await scene.view(p)).pending for p in range(8)])
 
 
-async def test_a_wall_clock_that_jumps_gives_nobody_up(scene: Scene) -> None:
+async def test_a_jump_of_the_wall_clock_replaces_no_store(scene: Scene) -> None:
     """A jump of the wall clock does not count: delays are measured with the monotonic clock."""
     await scene.make_table(table(more=FAST))
     for days in (2, -3):

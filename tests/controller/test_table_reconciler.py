@@ -91,7 +91,7 @@ async def test_a_table_is_scaled(scene: Scene) -> None:
     assert await targets(scene) == [{f"main-{n}" for n in range(4)}] * 40
 
 
-async def test_leaders_are_called_to_their_places(scene: Scene) -> None:
+async def test_leaderships_are_handed_over_to_preferred_stores(scene: Scene) -> None:
     """Orders are written for partitions with another leader, also for those that a user chose."""
     await scene.make_table()
     assert await scene.obey() == 0
@@ -150,7 +150,7 @@ async def release(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("scene", [None], indirect=True, ids=["nothing-is-kept"])
-async def test_a_released_table_does_not_wait_for_silence(scene: Scene) -> None:
+async def test_a_force_deleted_table_does_not_wait_for_lost_stores(scene: Scene) -> None:
     """A force-deleted table does not wait for lost stores; it waits for available ones during the grace period."""
     await scene.make_table()
     await scene.go("main-3")
@@ -166,7 +166,7 @@ async def test_a_released_table_does_not_wait_for_silence(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("scene", [None], indirect=True, ids=["nothing-is-kept"])
-async def test_a_released_table_waits_half_a_minute_at_most(scene: Scene) -> None:
+async def test_a_force_deleted_table_waits_half_a_minute_at_most(scene: Scene) -> None:
     """An available store that never drops the table no longer blocks it."""
     await scene.make_table()
     await release(scene)
@@ -236,7 +236,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=lambda case: str(case).replace(" ", "-"))
-async def test_what_cannot_be_had_is_said_and_the_last_good_state_stays(scene: Scene, case: str) -> None:
+async def test_an_impossible_spec_is_reported_and_the_last_valid_state_stays(scene: Scene, case: str) -> None:
     """The condition reports the problem, replicas stay, and a valid spec is enough to continue."""
     spec, reason, words = REFUSED[case]
     await scene.make_table()
@@ -273,7 +273,7 @@ async def test_a_shrinking_schema_is_refused_even_if_admission_let_it_pass(scene
     assert await scene.metastore.get(KEYS.table(await scene.key())) == record
 
 
-async def test_the_plan_before_a_bad_spec_is_carried_on(scene: Scene) -> None:
+async def test_the_plan_before_an_invalid_spec_continues(scene: Scene) -> None:
     """Withheld partitions still reach the last valid plan's targets."""
     await scene.make_table(table(partitions=40))
     await scene.change(replicas=4)
@@ -288,7 +288,7 @@ async def test_the_plan_before_a_bad_spec_is_carried_on(scene: Scene) -> None:
     assert await targets(scene) == [{f"main-{n}" for n in range(4)}] * 40
 
 
-async def test_one_bad_table_holds_up_no_other(scene: Scene) -> None:
+async def test_one_invalid_table_does_not_block_others(scene: Scene) -> None:
     """Tables that cannot be placed or read are Degraded, each for its own reason; the others continue."""
     await scene.make_table()
     await scene.make_table(name="damaged")
@@ -339,7 +339,7 @@ async def test_a_bug_fails_the_reconciliation_of_one_table_only(scene: Scene, mo
     assert await scene.arrive("other") == 8
 
 
-async def test_a_slow_rebalancer_holds_up_its_own_table_alone(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_rebalancer_delays_only_its_own_table(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """While one table's rebalancer runs, other tables are planned and stores are decided."""
     await scene.make_table()
     await scene.make_table(name="other")

@@ -76,7 +76,7 @@ async def test_a_store_that_is_away_counts_while_it_holds_replicas(scene: Scene)
     assert await version(scene) == SUPPORTED.newest
 
 
-async def test_a_user_holds_it(scene: Scene) -> None:
+async def test_a_user_limits_it(scene: Scene) -> None:
     """The annotation limits the version; without it, the version rises at once."""
     await scene.annotate(StoreCluster, "main", **{ANNOTATION: "1"})
     await update(scene, *STORES)
@@ -87,7 +87,7 @@ async def test_a_user_holds_it(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("text", ["soon", "-1", "1.5", "²"])
-async def test_an_annotation_that_is_no_version_holds_it_and_is_reported(scene: Scene, text: str) -> None:
+async def test_an_invalid_limit_is_reported_and_the_version_stays(scene: Scene, text: str) -> None:
     """An invalid limit is not ignored: a raised version never falls."""
     await scene.annotate(StoreCluster, "main", **{ANNOTATION: text})
     await update(scene, *STORES)

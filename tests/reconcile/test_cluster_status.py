@@ -88,7 +88,7 @@ def test_stores_that_are_lost() -> None:
     assert {entry.type: entry.last_transition_time for entry in status.conditions}["Progressing"] == FIRST
 
 
-def test_a_store_that_is_to_go_counts_for_nothing() -> None:
+def test_a_store_that_is_scaled_away_does_not_count() -> None:
     """A store that is scaled away neither substitutes a lost one nor counts as lost."""
     status = status_of(store_cluster(3), keys("s-0", "s-2", "s-3", lost=("s-1", "s-4")))
     assert message(status, "Ready") == "2 of 3 stores are registered"
@@ -120,7 +120,7 @@ def scaled_down(*, tables: frozenset[str], blocked: dict[str, Problem], **known:
     return status_of(store_cluster(2, generation=4), kvs, held={"s-2": Held(12, None, tables)}, blocked=blocked)
 
 
-def test_a_store_that_can_never_leave() -> None:
+def test_a_store_that_can_never_drain() -> None:
     """The StoreCluster is not Ready in its generation if a table has no other place; a user has to change something."""
     status = scaled_down(tables=frozenset(FULL), blocked=FULL)
     no = ("False", "NoFeasiblePlacement")
@@ -133,7 +133,7 @@ def test_a_store_that_can_never_leave() -> None:
     assert stalled(status) == ("True", "NoFeasiblePlacement")
 
 
-def test_a_store_that_is_on_its_way_out() -> None:
+def test_a_store_that_is_draining() -> None:
     """Neither a table on other stores nor one that waits for new stores blocks a drain permanently."""
     coming = {"orders.1": Problem(Reason.STORES_NOT_READY, "1 of 2 stores are registered")}
     for tables, blocked in ((frozenset[str](("others.1",)), FULL), (frozenset(coming), coming)):
@@ -211,7 +211,7 @@ def test_bytes_show_when_a_store_is_empty() -> None:
         assert [drain.expected_at for drain in shown] == [None, minutes, minutes]
 
 
-def test_a_drain_that_gets_no_further_has_no_end_in_sight() -> None:
+def test_a_stalled_drain_has_no_expected_end() -> None:
     """An expected time is removed once it has passed, and comes back when replicas leave."""
     cluster = store_cluster(3, drain="s-1")
     kvs = keys("s-0", "s-2", "s-1", s_1=StoreState(volume="v", draining=True))

@@ -252,7 +252,7 @@ def test_store_clusters() -> None:
     assert judge(written(cluster, cluster_problem_status(cluster, AWAY, now=FIRST))) == COMING
 
 
-def test_store_clusters_whose_spec_is_not_carried_out() -> None:
+def test_store_clusters_whose_spec_is_not_applied() -> None:
     """A store that can never drain and a missing metastore to adopt are Failed in this generation."""
     assert judge(written(store_cluster(2, generation=4), scaled_down(tables=frozenset(FULL), blocked=FULL))) == FAILED
     cluster = store_cluster(1, adoptMetastore="ff@1")

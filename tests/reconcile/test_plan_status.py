@@ -305,7 +305,7 @@ def test_a_preview_changes_nothing() -> None:
     assert after.head.hash == preview.plan.head.hash
 
 
-def test_a_preview_of_what_is_wanted_already() -> None:
+def test_a_preview_of_the_current_plan() -> None:
     """A preview names the newest plan if it has the same targets."""
     scene = Scene()
     assert scene.preview(scene.table).newest is not None
@@ -317,7 +317,7 @@ def test_a_preview_of_what_is_wanted_already() -> None:
     assert (preview.newest.n, len(preview.moves)) == (2, 2 * 50)
 
 
-def test_a_preview_of_what_cannot_be() -> None:
+def test_a_preview_of_an_impossible_spec() -> None:
     """A preview fails like the reconciliation."""
     scene = Scene()
     with pytest.raises(PlanningError, match="replicas 9 need 9 stores"):
@@ -329,7 +329,7 @@ def test_a_preview_of_what_cannot_be() -> None:
 # What if
 
 
-def test_imagining_stores() -> None:
+def test_what_if_stores() -> None:
     """Replicas would move to added stores, and off a removed one."""
     scene = Scene()
     more = scene.preview(scene.table, WhatIf(add_stores=1))
@@ -340,7 +340,7 @@ def test_imagining_stores() -> None:
         scene.preview(scene.table, WhatIf(remove_stores=("s9",)))
 
 
-def test_imagined_stores_have_names_and_zones_of_their_own() -> None:
+def test_added_stores_have_free_names_and_balanced_zones() -> None:
     """Added stores get free numbers and the zones with the fewest stores."""
     stores = StoresView.of(
         StoreView(name="s-0", zone="a"), StoreView(name="s-2", zone="b"), StoreView(name="s-3", zone="b")
@@ -356,7 +356,7 @@ def test_imagined_stores_have_names_and_zones_of_their_own() -> None:
     ]
 
 
-def test_imagining_a_table() -> None:
+def test_what_if_table() -> None:
     """The numbers of a what-if are validated like a user's."""
     imagined = what_if_table(table(consensusSize=3), WhatIf(replicas=5, consensus_size=5))
     assert (imagined.spec.replicas, imagined.spec.voters) == (5, 5)
@@ -384,7 +384,7 @@ def test_a_dry_run_shows_what_would_happen() -> None:
 SCHEMA = {"columns": [{"name": "id", "type": "int64", "nullable": False}, {"name": "x", "type": "string"}]}
 
 
-def test_a_schema_that_shrinks_is_refused_by_what_the_metastore_has() -> None:
+def test_a_shrinking_schema_is_refused_by_the_record() -> None:
     """An invalid update is refused even if admission let it pass, and the record is unchanged."""
     scene = Scene(schema=SCHEMA | {"primaryKey": ["id"]})
     before = scene.metastore.revision
@@ -395,7 +395,7 @@ def test_a_schema_that_shrinks_is_refused_by_what_the_metastore_has() -> None:
     scene.reconcile(desired_table(table(schema=added)))
 
 
-def test_a_spec_that_nobody_can_read_refuses_nothing() -> None:
+def test_an_unreadable_spec_refuses_nothing() -> None:
     """A spec that another release wrote is replaced."""
     scene = Scene()
     record = scene.snapshot().record

@@ -24,7 +24,7 @@ class Capped(Cluster):
         return [store.used_by_others for store in seen.stores]
 
 
-def test_a_table_sees_what_others_want() -> None:
+def test_a_table_counts_the_targets_of_others() -> None:
     """The newest plans of other tables count, whether or not they are carried out."""
     cluster = Capped()
     assert cluster.used() == [42] * 5
@@ -34,7 +34,7 @@ def test_a_table_sees_what_others_want() -> None:
 
 
 @pytest.mark.parametrize(("replicas", "taken"), [(5, 70), (1, 42)])
-def test_a_plan_that_waits_takes_what_it_may_need(replicas: int, taken: int) -> None:
+def test_an_unapproved_plan_and_its_predecessor_count(replicas: int, taken: int) -> None:
     """Until a plan is approved, it and its predecessor both count."""
     cluster = Capped()
     assert cluster.reconcile(msgspec.structs.replace(desired(replicas), manual=True)).awaiting_approval

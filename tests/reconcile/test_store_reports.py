@@ -54,7 +54,7 @@ def test_the_older_form_is_read_too() -> None:
     assert set(reports.of(TABLE)) == {"s0"}
 
 
-def test_what_cannot_be_read_says_nothing() -> None:
+def test_an_unreadable_report_is_ignored() -> None:
     """An unreadable report is ignored."""
     reports = Reports(KEYS, [KeyValue(KEYS.load_slice("s0", TABLE, 0), b"[1]", 1, 1, 1)])
     assert reports.sizes(TABLE) == {}

@@ -77,7 +77,7 @@ class Sky:
         return None if state.lost_since is None else self.now - state.lost_since
 
 
-def test_a_store_that_is_there_is_noted_once() -> None:
+def test_a_registered_store_is_recorded_once() -> None:
     """A store's record is kept for when it is lost; deciding again writes nothing."""
     sky = Sky(3)
     assert sky.state("s-1") == StoreState(volume="v-s-1", record=StoreRecord(volume="v-s-1"))
@@ -85,7 +85,7 @@ def test_a_store_that_is_there_is_noted_once() -> None:
     assert sky.next() is None
 
 
-def test_a_store_is_given_up_table_by_table() -> None:
+def test_each_table_replaces_a_lost_store_after_its_own_delay() -> None:
     """Each table waits for its own `lostAfter`."""
     sky = Sky(4)
     sky.go("s-1")
@@ -185,7 +185,7 @@ def test_the_delay_restarts_once() -> None:
     assert sky.given_up("s-0") == sky.given_up("s-1") == (FAST, SLOW)
 
 
-def test_stores_that_were_given_up_long_ago_are_not_lost_together_with_others() -> None:
+def test_stores_replaced_long_ago_are_not_lost_together_with_others() -> None:
     """A store that was lost long ago does not prevent the replacement of a second one."""
     sky = Sky(5)
     sky.go("s-0")
@@ -228,7 +228,7 @@ def test_without_a_check_the_delay_restarts() -> None:
     assert sky.given_up("s-1") == (FAST, SLOW)
 
 
-def test_who_is_given_up_for_all_tables_stays_as_it_is() -> None:
+def test_a_store_replaced_by_all_tables_is_unchanged() -> None:
     """A new controller's first decision writes nothing about a store that every table has replaced."""
     sky = Sky(4)
     sky.go("s-1")
@@ -237,7 +237,7 @@ def test_who_is_given_up_for_all_tables_stays_as_it_is() -> None:
     assert sky.judge(700, restart_delays=True) == 0
 
 
-def test_draining_is_what_somebody_asked_for() -> None:
+def test_the_annotation_drains_stores() -> None:
     """The annotation drains registered and lost stores; removing it ends the drain."""
     sky = Sky(4)
     sky.go("s-2")
@@ -266,7 +266,7 @@ def test_scaling_down_empties_the_last_stores_first_and_then_forgets_them() -> N
     assert sky.state("s-3") is None
 
 
-def test_a_store_that_goes_is_missed_while_something_is_on_it() -> None:
+def test_a_lost_store_stays_known_while_it_holds_replicas() -> None:
     """A store that is lost during its drain keeps its state, because its replicas are still named."""
     sky = Sky(4)
     sky.desired = DesiredStores(cluster=store_cluster(3), holders={"s-3"}, lost_after={FAST: 120.0})
@@ -325,7 +325,7 @@ def test_maintenance_stays_with_its_volume() -> None:
 
 
 @pytest.mark.parametrize("damaged", ["registration", "state", "both"])
-def test_keys_that_cannot_be_read_hold_up_no_other(damaged: str) -> None:
+def test_unreadable_keys_do_not_block_other_stores(damaged: str) -> None:
     """The other stores are decided; an unreadable state is rewritten if the store is registered, else left alone."""
     sky = Sky(5)
     if damaged in ("registration", "both"):
@@ -341,7 +341,7 @@ def test_keys_that_cannot_be_read_hold_up_no_other(damaged: str) -> None:
     assert "s-1" not in found.lost
 
 
-def test_a_decision_on_what_is_no_longer_so_does_not_land() -> None:
+def test_an_outdated_decision_is_refused() -> None:
     """A store that registers between the read and the write is not marked as lost."""
     sky = Sky(4)
     sky.go("s-1")

@@ -105,7 +105,7 @@ def times(status: TableStatus) -> dict[str, str]:
     return {entry.type: entry.last_transition_time for entry in status.conditions}
 
 
-def test_a_table_at_rest() -> None:
+def test_an_idle_table() -> None:
     """Everything is as expected, and the figures are the metastore's."""
     scene = Scene()
     status = scene.status()
@@ -119,7 +119,7 @@ def test_a_table_at_rest() -> None:
     assert (status.progress.percentage, status.progress.expected_at) == (100, None)
 
 
-def test_looking_again_changes_nothing() -> None:
+def test_a_second_pass_changes_nothing() -> None:
     """A status does not depend on the time, so it is not written repeatedly."""
     scene = Scene()
     scene.change(replicas=5)
@@ -200,7 +200,7 @@ def test_partitions_that_lose_their_leader() -> None:
     assert [(entry.partition, entry.stage, entry.since) for entry in status.stuck] == [(3, "Leaderless", LATER)]
 
 
-def test_a_leader_whose_store_is_away_leads_nothing() -> None:
+def test_a_leader_on_a_lost_store_does_not_count() -> None:
     """The key of a failed leader stays until another store leads, and is ignored."""
     scene = Scene()
     scene.status()
@@ -214,7 +214,7 @@ def test_a_leader_whose_store_is_away_leads_nothing() -> None:
     assert status.under_replicated > 0
 
 
-def test_two_of_three_stores_are_away() -> None:
+def test_two_of_three_stores_are_lost() -> None:
     """No partition has a quorum, whichever store led; the status names the stores to start, and recovers with them."""
     scene = Scene(3)
     scene.lead_from("s0")
@@ -302,7 +302,7 @@ def test_a_joint_configuration_needs_both_majorities(dead: str) -> None:
     )
 
 
-def test_a_target_that_is_still_being_filled_has_no_say() -> None:
+def test_an_unlocked_target_does_not_count() -> None:
     """Before the lock only stable counts: its voter is available, so only an election is missing."""
     scene = Moving(locked=False)
     scene.lose("s1")
@@ -352,7 +352,7 @@ def test_a_lost_store_degrades_also_while_replicas_are_replaced() -> None:
     assert conditions(scene.status()) == WELL
 
 
-def test_a_spec_that_cannot_be_had() -> None:
+def test_an_impossible_spec() -> None:
     """The table stays available, is not Ready in this generation, and reports why."""
     scene = Scene()
     scene.status()
@@ -483,7 +483,7 @@ def test_a_part_of_the_size_is_not_the_size() -> None:
     assert scene.status(sizes=sizes).bytes is None
 
 
-def test_reports_that_make_no_sense_are_passed_over() -> None:
+def test_invalid_reports_are_ignored() -> None:
     """An invalid report of a store does not stop the operator."""
     values = {
         "s0": b"nonsense",
@@ -521,7 +521,7 @@ def test_stages_and_progress_of_a_partition() -> None:
     assert (shown.stage, shown.progress, len(shown.planned)) == ("Waiting", 100, 5)
 
 
-def test_what_cannot_be_read_leaves_the_rest_as_it_was() -> None:
+def test_an_unreadable_key_keeps_the_last_figures() -> None:
     """A malformed key degrades the table, and its last figures stay."""
     scene = Scene()
     before = scene.status(FIRST)
@@ -536,7 +536,7 @@ def test_what_cannot_be_read_leaves_the_rest_as_it_was() -> None:
     assert problem_status(Table.model_validate(scene.table.model_dump() | {"status": None}), problem, now=LATER)
 
 
-def test_what_there_are_thousands_of_is_lean() -> None:
+def test_partition_statuses_share_objects() -> None:
     """Statuses of partitions share objects without a change of their values."""
     one, other = PeerStatus(store="a-1", role="Voter", replica=3), PeerStatus(store="a-2", role="Voter").lean()
     lean = one.model_copy().lean()

@@ -166,7 +166,7 @@ def test_a_plan_that_waits_begins_when_approval_is_automatic_again() -> None:
         assert (outcome.plan, outcome.cases) == (2, {Case.STARTED: PARTITIONS})
 
 
-def test_a_damaged_plan_of_a_manual_table_is_not_replaced_without_asking() -> None:
+def test_replacing_an_unreadable_plan_needs_approval() -> None:
     """Only a table's first plan needs no approval."""
     cluster = Cluster()
     cluster.reconcile(manual(3))
@@ -226,7 +226,7 @@ def test_a_lost_store_is_no_reason_to_plan_again() -> None:
     assert (cluster.placements, cluster.metastore.revision) == (asked, revision)
 
 
-def test_the_last_good_plan_is_carried_on() -> None:
+def test_the_last_valid_plan_continues() -> None:
     """If the spec cannot be planned, withheld partitions of the previous plan still reach their targets."""
     cluster = Cluster()
     cluster.reconcile(desired(max_concurrent=20))
@@ -242,7 +242,7 @@ def test_the_last_good_plan_is_carried_on() -> None:
 
 
 @pytest.mark.parametrize("state", ["nothing", "creating", "waiting"])
-def test_there_is_nothing_to_carry_on(state: str) -> None:
+def test_no_plan_to_continue(state: str) -> None:
     """A table without partitions, or whose plan awaits approval, is unchanged."""
     cluster = Cluster()
     if state == "creating":
@@ -398,7 +398,7 @@ def test_killed_anywhere_it_is_resumed(successor: bool) -> None:
     assert kills > 8
 
 
-def test_a_deposed_operator_changes_nothing() -> None:
+def test_a_fenced_operator_changes_nothing() -> None:
     """After a new operator holds the epoch, writes of the old one are refused."""
     cluster = Cluster()
     cluster.reconcile(desired())
@@ -442,7 +442,7 @@ def test_a_lost_stores_replicas_go_elsewhere() -> None:
     assert_handled(cluster)
 
 
-def test_a_store_that_does_not_answer_keeps_its_replicas() -> None:
+def test_a_lost_store_keeps_its_replicas_until_the_delay_ends() -> None:
     """When a store's lease ends nothing moves until `lostAfter` has passed."""
     cluster = Cluster()
     cluster.judge()
@@ -474,7 +474,7 @@ def test_a_plan_that_cannot_be_read_is_replaced(damage: str) -> None:
     assert_handled(cluster)
 
 
-def test_a_dropped_table_waits_for_stores_that_are_away() -> None:
+def test_a_drop_waits_for_lost_stores() -> None:
     """Dropping waits for a lost store: it may come back with its data."""
     cluster = Cluster(stores=3)
     cluster.reconcile(desired())
@@ -492,7 +492,7 @@ def test_a_dropped_table_waits_for_stores_that_are_away() -> None:
     assert cluster.drive(drop_table(keys=KEYS, table=TABLE, epoch=cluster.epoch)) is True
 
 
-def test_nobody_waits_for_a_store_that_was_taken_away() -> None:
+def test_a_drop_does_not_wait_for_a_removed_store() -> None:
     """Dropping does not wait for a store that was removed on purpose with its volume."""
     cluster = Cluster(stores=3)
     cluster.reconcile(desired())
@@ -551,7 +551,7 @@ def test_drops_a_table_and_leaves_nothing() -> None:
     assert [kv.key for kv in cluster.metastore.range(KEYS.root).kvs if TABLE in kv.key] == []
 
 
-def test_previous_is_what_was_last_asked_for() -> None:
+def test_previous_is_the_last_requested_assignment() -> None:
     """A plan starts from planned, else the end of pending, so that two changes in a row do not move data twice."""
     cluster = Cluster()
     cluster.reconcile(desired())

@@ -22,7 +22,7 @@ from evenkeel.protocol.records import StoreLoad
 from evenkeel.reconcile.cluster_version import Versions
 from evenkeel.reconcile.known_stores import KnownStores
 from evenkeel.reconcile.metastore_adoption import MetastoreSeen, metastore_mismatch, metastore_status, not_adopted
-from evenkeel.reconcile.readiness import Problem, Verdict, store_cluster_ready, store_cluster_ready_unreadable
+from evenkeel.reconcile.readiness import Problem, Verdict, degraded, store_cluster_ready, store_cluster_ready_unreadable
 from evenkeel.reconcile.store_states import leaving
 
 __all__ = ["Held", "cluster_problem_status", "cluster_status"]
@@ -192,7 +192,7 @@ def _conditions(facts: _Facts, *, now: str) -> list[Condition]:
     found: tuple[tuple[ConditionType, Verdict], ...] = (
         ("Ready", store_cluster_ready(facts.ready, wanted, generation=generation, refused=facts.refused)),
         ("Progressing", _progressing(facts)),
-        ("Degraded", _degraded(facts)),
+        ("Degraded", degraded(_problems(facts))),
     )
     return [condition(kind, *verdict, now=now, generation=generation) for kind, verdict in found]
 
@@ -202,12 +202,6 @@ def _progressing(facts: _Facts) -> Verdict:
     if not draining:
         return Verdict(False, Reason.AS_EXPECTED)
     return Verdict(True, Reason.REBALANCING, f"draining: {_named(draining)}")
-
-
-def _degraded(facts: _Facts) -> Verdict:
-    problems = list(_problems(facts))
-    reason = problems[0].reason if problems else Reason.AS_EXPECTED
-    return Verdict(bool(problems), reason, "; ".join(problem.message for problem in problems))
 
 
 def _problems(facts: _Facts) -> Iterator[Problem]:

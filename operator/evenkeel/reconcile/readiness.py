@@ -10,6 +10,7 @@ A resource is not Ready if the metastore cannot be read; see the functions endin
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
@@ -20,6 +21,7 @@ __all__ = [
     "Problem",
     "Verdict",
     "assignment_ready",
+    "degraded",
     "ended_plan_ready",
     "is_complete",
     "plan_ready",
@@ -109,6 +111,13 @@ def plan_ready(approved: Condition, progress: Progress | None) -> Verdict:
 def ended_plan_ready(state: str) -> Verdict:
     """Ready of an older plan's RebalancePlan: nothing is left to do for it."""
     return _CARRIED_OUT if state == "Done" else Verdict(True, Reason.SUPERSEDED, "a newer plan has replaced this one")
+
+
+def degraded(problems: Iterable[Problem]) -> Verdict:
+    """Return the condition Degraded of any kind: all problems, with the reason of the first, which is the worst."""
+    found = list(problems)
+    reason = found[0].reason if found else Reason.AS_EXPECTED
+    return Verdict(bool(found), reason, "; ".join(problem.message for problem in found))
 
 
 def is_complete(progress: Progress | None) -> bool:

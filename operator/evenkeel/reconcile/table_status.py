@@ -37,7 +37,7 @@ from evenkeel.protocol.stored_plan import Plan
 from evenkeel.reconcile.outages import OUTAGES, Outage, outages_of
 from evenkeel.reconcile.partition_sizes import total_size
 from evenkeel.reconcile.partition_status import copy_progress_of, damages_of, problems_of
-from evenkeel.reconcile.readiness import Problem, Verdict, table_ready, table_ready_unreadable
+from evenkeel.reconcile.readiness import Problem, Verdict, degraded, table_ready, table_ready_unreadable
 from evenkeel.reconcile.table_snapshot import TableSnapshot
 
 __all__ = ["Copies", "plan_progress", "problem_status", "table_status"]
@@ -305,7 +305,7 @@ def _conditions(facts: _Facts, *, now: str) -> list[Condition]:
         ("Available", available),
         ("Progressing", _progressing(facts)),
         ("Balanced", _balanced(facts)),
-        ("Degraded", _degraded(facts)),
+        ("Degraded", degraded(_problems(facts))),
     )
     return [condition(kind, *verdict, now=now, generation=facts.generation) for kind, verdict in found]
 
@@ -350,12 +350,6 @@ def _balanced(facts: _Facts) -> Verdict:
     if facts.paused:
         return Verdict(None, Reason.PAUSED, f"{facts.paused}; whether a new plan would move replicas is unknown")
     return Verdict(facts.created, Reason.AS_EXPECTED if facts.created else Reason.RECONCILING)
-
-
-def _degraded(facts: _Facts) -> Verdict:
-    problems = list(_problems(facts))
-    reason = problems[0].reason if problems else Reason.AS_EXPECTED
-    return Verdict(bool(problems), reason, "; ".join(problem.message for problem in problems))
 
 
 def _problems(facts: _Facts) -> Iterator[Problem]:
