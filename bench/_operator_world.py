@@ -17,7 +17,7 @@ from bench._operator_sidecars import STORE_CLUSTER
 from e2e.cluster.binaries import ROOT, find
 from e2e.cluster.control_plane import api_server
 from e2e.cluster.kubectl import Kubectl
-from e2e.cluster.process import Daemon
+from e2e.cluster.processes import Daemon
 from evenkeel.kube.kube_client import Kube
 from evenkeel.kube.kubeconfig import load_configuration
 from evenkeel.kube.object_kinds import SERVICE_ACCOUNT, STATEFUL_SET, TABLE, Object
