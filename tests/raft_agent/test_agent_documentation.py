@@ -27,12 +27,12 @@ def test_every_setting_is_listed() -> None:
 
 def test_every_state_is_listed() -> None:
     """Every state of the agent is listed."""
-    listed = re.findall(r"^\| `(\w+)` \|", section("When it does nothing"), re.MULTILINE)
+    listed = re.findall(r"^\| `(\w+)` \|", section("Agent states"), re.MULTILINE)
     assert listed == [state.value for state in AgentState]
 
 
 def test_every_field_of_the_status_is_listed() -> None:
     """Every field of the status is listed."""
-    listed = re.findall(r"^\| (`.+?`) \|", section("What status says"), re.MULTILINE)
+    listed = re.findall(r"^\| (`.+?`) \|", section("Agent status"), re.MULTILINE)
     fields = [name.strip("` ") for names in listed for name in names.split(",")]
     assert sorted(fields) == sorted(AgentStatus.__struct_fields__)
