@@ -59,6 +59,11 @@ VIOLATIONS = [
         "evenkeel_operator.process.leader_term -> evenkeel_raft.core",
     ),
     (
+        "operator/evenkeel_operator/kube/leader_lease.py",
+        "import evenkeel_operator.reconcilers",
+        "evenkeel_operator.kube.leader_lease -> evenkeel_operator.reconcilers",
+    ),
+    (
         "operator/evenkeel_operator/manifests/store_pod.py",
         "import time",
         "evenkeel_operator.manifests.store_pod -> time",
@@ -74,9 +79,9 @@ VIOLATIONS = [
         "evenkeel_store.engine.group_metadata -> evenkeel_store.serving.scans",
     ),
     (
-        "spark_operator_hooks/evenkeel_spark/options.py",
+        "spark_operator_hooks/evenkeel_spark/source_options.py",
         "import evenkeel_store",
-        "evenkeel_spark.options -> evenkeel_store",
+        "evenkeel_spark.source_options -> evenkeel_store",
     ),
 ]
 
