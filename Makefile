@@ -1,4 +1,4 @@
-# The repository's interface. Every target sets up by itself what it needs, and can be run twice.
+# The interface of the repository. Every target installs what it needs and can be run repeatedly.
 
 PYTHON_BIN := .venv/bin/python
 SECONDS ?= 60
@@ -13,65 +13,65 @@ LOCK_ARGS ?=
 .PHONY: lint-style lint-types lint-layers lint-tree lint-shell
 
 help: ## list the targets
-	@echo "Evenkeel's targets; each one sets up what it needs:"
+	@echo "Targets of Evenkeel; each one installs what it needs:"
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
-setup: ## make .venv from requirements.lock (every other target does it too)
+setup: ## create .venv from requirements.lock (every other target does this too)
 	@scripts/setup.sh
 
-setup-spark: setup ## add Spark to .venv (test-spark does it too)
+setup-spark: setup ## install Spark into .venv (test-spark does this too)
 	@scripts/setup-spark.sh
 
-demo: setup-spark ## six stores on this machine, a million rows, everything that can happen to them; FAST=1 for fewer
-	@trap '' INT; $(PYTHON_BIN) -m demo  # which listens itself, as soon as there is Python to do so
+demo: setup-spark ## run six stores, a million rows and many faults on this machine; FAST=1 for fewer rows
+	@trap '' INT; $(PYTHON_BIN) -m demo  # it handles SIGINT itself
 
-test: setup ## run the tests: loopback only, no compiler, under five minutes
+test: setup ## run the tests: only loopback, no compiler, under five minutes
 	@echo "==> testing"
 	@$(PYTHON_BIN) -m pytest --numprocesses auto --dist worksteal $(PYTEST_ARGS)
 
-test-process: setup binaries ## test clusters of real processes: sidecars, stores and etcd, killed and paused, on bad networks
+test-process: setup binaries ## test clusters of processes under kills, pauses and network faults
 	@[ "$$(id -u)" != 0 ] || scripts/need.sh ip iptables unshare
 	@echo "==> testing clusters of processes"
 	@$(PYTHON_BIN) -m pytest tests/process tests/store tests/kubernetes -m "processes" $(PYTEST_ARGS)
 
-test-spark: setup-spark ## test the Spark data source on a Spark of this machine's own
+test-spark: setup-spark ## test the Spark data source with a local Spark
 	@echo "==> testing with Spark"
 	@$(PYTHON_BIN) -m pytest tests/spark tests/repository/test_exports.py $(PYTEST_ARGS)
 
 soak: setup ## simulate raft under faults for SECONDS=60
 	@$(PYTHON_BIN) -m tests.raft.soak --seconds $(SECONDS)
 
-walk-log: setup ## simulate the log on failing disks for SECONDS=60
+walk-log: setup ## simulate the raft log on failing disks for SECONDS=60
 	@$(PYTHON_BIN) -m tests.raft_log.walk --seconds $(SECONDS)
 
-explore: setup ## search the protocol's interleavings for SECONDS=60
+explore: setup ## explore the interleavings of the rebalance protocol for SECONDS=60
 	@$(PYTHON_BIN) -m tests.explorer --seconds $(SECONDS)
 
-e2e: setup binaries images-previous images image-spark ## test against real processes and a real Kubernetes, which it builds first (about ten minutes, once)
+e2e: setup binaries images-previous images image-spark ## test on a real Kubernetes, which is built first (once, about ten minutes)
 	@scripts/build-binaries.sh spark-operator cert-manager
 	@$(PYTHON_BIN) -m e2e.cluster prepare
 	@echo "==> testing end to end"
 	@$(PYTHON_BIN) -m pytest e2e $(PYTEST_ARGS)
 
-e2e-smoke: setup binaries images ## the shortest of them: install by Helm, a table, a client, a scale, and nothing left
+e2e-smoke: setup binaries images ## run the shortest e2e test: install with Helm, create a table, write, scale, uninstall
 	@$(PYTHON_BIN) -m e2e.cluster prepare
 	@$(PYTHON_BIN) -m pytest e2e/test_smoke.py $(PYTEST_ARGS)
 
-deploy: setup images ## from nothing to a Ready table, on EVENKEEL_CLUSTER=netns|kind|current (with EVENKEEL_REGISTRY=...)
+deploy: setup images ## deploy Evenkeel and a table on EVENKEEL_CLUSTER=netns|kind|current (with EVENKEEL_REGISTRY=...)
 	@$(PYTHON_BIN) -m e2e.deploy
 
-cluster-up: setup ## make a Kubernetes of NODES=3 nodes on this machine, as root; no registry, no Docker
+cluster-up: setup ## start a Kubernetes with NODES=3 nodes on this machine, as root, without registry or Docker
 	@$(PYTHON_BIN) -m e2e.cluster up --nodes $(NODES)
 
-cluster-down: setup ## take it away again; EVENKEEL_CLUSTER=kind for kind's
+cluster-down: setup ## remove that Kubernetes; EVENKEEL_CLUSTER=kind for the one of kind
 	@$(PYTHON_BIN) -m e2e.cluster down
 
-bench: $(if $(filter-out spark,$(ONLY)),setup,setup-spark) ## measure everything, or ONLY=planner
+bench: $(if $(filter-out spark,$(ONLY)),setup,setup-spark) ## run all benchmarks, or one with ONLY=planner
 	@scripts/build-binaries.sh etcd $(if $(filter-out operator,$(ONLY)),,cluster kwok)
 	@$(PYTHON_BIN) -m pip install --quiet --disable-pip-version-check --require-hashes --requirement bench/requirements.lock
 	@$(PYTHON_BIN) -m bench $(ONLY)
 
-lint: lint-style lint-types lint-layers lint-tree lint-shell ## check style, types, import layers, the tree and shell scripts
+lint: lint-style lint-types lint-layers lint-tree lint-shell ## check style, types, import layers, forbidden content and shell scripts
 
 lint-style: setup
 	@echo "==> ruff"
@@ -87,14 +87,14 @@ lint-layers: setup
 	@.venv/bin/lint-imports --no-logo
 
 lint-tree: setup
-	@echo "==> the tree"
+	@echo "==> forbidden content"
 	@$(PYTHON_BIN) scripts/check_tree.py
 
 lint-shell: setup
 	@echo "==> shellcheck"
 	@.venv/bin/shellcheck -x scripts/*.sh e2e/cluster/*.sh images/*/*.sh .ci/run
 
-format: setup ## rewrite the code in the one style
+format: setup ## format the code
 	@$(PYTHON_BIN) -m ruff check --fix
 	@$(PYTHON_BIN) -m ruff format
 
@@ -104,17 +104,17 @@ crds: setup ## generate crds/, the tables of docs/resources.md and the commands 
 	@$(PYTHON_BIN) -m evenkeel.model.resource_reference docs/resources.md
 	@$(PYTHON_BIN) -m evenkeel.cli.cli_reference docs/cli.md
 
-images: setup ## build the images of operator and stores with docker, podman or buildah
+images: setup ## build the images of operator and store with docker, podman or buildah
 	@scripts/build-image.sh operator
 	@scripts/build-image.sh store
 
-images-previous: setup ## build the images of the release before, for tests of rolling updates
+images-previous: setup ## build the images of the previous release, for tests of rolling updates
 	@scripts/build-previous.sh
 
-image-spark: setup ## build the image of Spark's drivers and executors, with the data source
+image-spark: setup ## build the image of Spark drivers and executors with the data source
 	@scripts/build-image.sh spark
 
-binaries: ## build etcd into the cache, where it is not there yet; ONLY=cluster for a Kubernetes (about ten minutes)
+binaries: ## build etcd into the cache if it is missing; ONLY=cluster for a Kubernetes (about ten minutes)
 	@scripts/build-binaries.sh $(or $(ONLY),etcd)
 
 lock: setup ## resolve pyproject.toml into requirements.lock; LOCK_ARGS=--upgrade for newer versions
@@ -125,6 +125,6 @@ docs: setup ## build the documentation in build/docs
 	@$(PYTHON_BIN) -m sphinx --fail-on-warning --quiet -c docs . build/docs
 	@echo "==> build/docs/README.html"
 
-clean: ## remove what was built here (not .venv, not the cache of binaries)
+clean: ## remove build results (not .venv, not the cache of binaries)
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis bench/results
 	find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Builds servers and tools from the Go modules that binaries/ pins, into the cache; a no-op for each that is there.
+# Builds servers and tools from the Go modules pinned in binaries/ into the cache; skips those that exist.
 #
-#   scripts/build-binaries.sh etcd            # what local mode and the tests need
-#   scripts/build-binaries.sh cluster         # all that a Kubernetes of one's own needs (e2e/cluster)
+#   scripts/build-binaries.sh etcd            # for local mode and the tests
+#   scripts/build-binaries.sh cluster         # for a Kubernetes on this machine (e2e/cluster)
 #   scripts/build-binaries.sh kwok helm       # any folders of binaries/
 #
-# Takes a minute or two for etcd, about ten for a cluster, and, the first time, the Go module registry.
+# Takes a minute or two for etcd and about ten for a cluster. The first time it needs the Go module registry.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/lib.sh
@@ -13,7 +13,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly CLUSTER=(etcd kubernetes coredns pause helm)
 
-# The one module that a go.mod requires directly is the one it is there for; a program of our own is its source.
+# The version of the module that go.mod requires directly, or a hash of the source of our own programs.
 version_of() {
     local version
     version=$(pinned_version "$1")
@@ -22,7 +22,7 @@ version_of() {
 
 pinned_version() { sed -n 's|^require [^ ]* v\([^ ]*\)$|\1|p' "binaries/$1/go.mod"; }
 
-# A folder is a program of its own, or its tools.go lists the programs of the module.
+# The programs that tools.go lists, or the folder itself.
 packages_of() {
     if [ -f "binaries/$1/tools.go" ]; then
         sed -n 's|^[[:space:]]*_ "\(.*\)"$|\1|p' "binaries/$1/tools.go"
@@ -34,7 +34,7 @@ packages_of() {
 # program_of FOLDER PACKAGE HOW_MANY
 program_of() { if [ "$3" = 1 ]; then echo "$1"; else basename "$2"; fi; }
 
-# Some programs learn their version only when they are linked, and Helm refuses an API server that has none.
+# Some programs get their version from linker flags, and Helm refuses an API server without a version.
 version_flags() {
     local version=$2 base=k8s.io/component-base/version major minor
     IFS=. read -r major minor _ <<<"$version"
@@ -44,7 +44,7 @@ version_flags() {
     esac
 }
 
-# Bash says 126 of what is there but made for another machine.
+# Bash returns 126 for a binary of another architecture.
 runs() {
     local status=0
     [ -x "$1" ] || return 1
@@ -53,7 +53,7 @@ runs() {
 }
 
 need_go() {
-    # Since 1.21, Go fetches by itself the toolchain that go.mod names; an older one cannot even read it.
+    # Since 1.21, Go downloads the toolchain that go.mod requires; an older Go cannot parse that line.
     local oldest=1.21 found
     found=$(go env GOVERSION 2>/dev/null) || die "Go is missing: install Go >= $oldest (https://go.dev/dl), then run again"
     [ "$(printf '%s\n' "$oldest" "${found#go}" | sort -V | head -n 1)" = "$oldest" ] ||
@@ -66,10 +66,10 @@ build() {
     need_go
     say "building $(basename "$target") $version with $(go env GOVERSION) into $target"
     mkdir -p "$(dirname "$target")"
-    # Beside the target, so that the rename is atomic: whoever looks meanwhile finds a whole binary or none.
+    # In the same directory as the target, so that the rename is atomic.
     partial=$(mktemp "$target.XXXXXX")
     trap 'rm -f "$partial"' EXIT
-    # Minutes of both cores: whoever works at this machine goes first.
+    # The build takes minutes of CPU time; give way to interactive work.
     (cd "binaries/$folder" && CGO_ENABLED=0 nice -n 10 go build -trimpath \
         -ldflags="-s -w $(version_flags "$folder" "$version")" -o "$partial" "$package")
     chmod 755 "$partial"
@@ -79,13 +79,13 @@ build() {
 
 make_all_of() {
     local folder=$1 version package packages target
-    [ -f "binaries/$folder/go.mod" ] || die "binaries/ has no $folder; it has: $(cd binaries && echo *), and cluster for several"
+    [ -f "binaries/$folder/go.mod" ] || die "unknown binary $folder; allowed: $(cd binaries && echo *), cluster"
     version=$(version_of "$folder")
     mapfile -t packages < <(packages_of "$folder")
     for package in "${packages[@]}"; do
         target=$(cache_dir)/bin/$folder-$version/$(program_of "$folder" "$package" "${#packages[@]}")
         if runs "$target"; then
-            say "$(basename "$target") $version is there: $target"
+            say "$(basename "$target") $version exists: $target"
         else
             build "$folder" "$package" "$version" "$target"
         fi

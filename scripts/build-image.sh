@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Builds images/NAME.Containerfile, where what goes into it is not built yet: scripts/build-image.sh operator
-# BASE=<image> chooses another base; it must have the Python of images/NAME.lock.
+# Builds images/NAME.Containerfile unless an image with the same content exists: scripts/build-image.sh operator
+# BASE=<image> selects another base; it must have the Python of images/NAME.lock.
 #
-# The tag that build/images/NAME.tag names ends in a digest of all that went in, so that two checkouts never take each other's
-# images; the plain version is a second name of the newest.
+# The tag, which is written to build/images/NAME.tag, ends in a digest of the content, so that two checkouts never use each
+# other's images. The plain version is a second tag of the newest image.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/lib.sh
@@ -15,15 +15,15 @@ readonly NAME=$1
 readonly CONTEXT=build/images/$NAME
 PUBLIC_BASE=$(sed -n 's/^ARG BASE=//p' "images/$NAME.Containerfile")
 readonly PUBLIC_BASE
-# What the image has of Debian beyond its base.
+# Debian packages that the image has besides those of its base.
 PACKAGES=$(sed -n 's/^ARG PACKAGES=//p' "images/$NAME.Containerfile")
 readonly PACKAGES
-# Spark's is the one that its tests have.
+# The Spark image uses the lock of the tests.
 LOCK=images/$NAME.lock
 if [ ! -f "$LOCK" ]; then LOCK=requirements-$NAME.lock; fi
 readonly LOCK
 
-# Wheels for the image's Python and C library, whatever this machine itself has.
+# Downloads wheels for the Python and the C library of the image, which may differ from those of this machine.
 fetch_wheels() {
     local machine platforms=() minor
     machine=$(uname -m)
@@ -37,9 +37,9 @@ fetch_wheels() {
     .venv/bin/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir "$CONTEXT/wheels" .
 }
 
-# Published without a wheel; the one that is made of it fits every Python.
+# Published without a wheel; the wheel built from its source works with every Python.
 readonly SOURCE_ONLY=pyspark
-# locked LOCK 0|1: all packages but that one, or that one alone.
+# locked LOCK 0|1: all packages but SOURCE_ONLY, or SOURCE_ONLY alone.
 locked() { awk -v name="$SOURCE_ONLY==" -v wanted="$2" '/^[a-z]/ { is = index($0, name) == 1 } is == wanted' "$1"; }
 
 choose_base() {
@@ -48,7 +48,7 @@ choose_base() {
     elif pull_image "$PUBLIC_BASE"; then
         echo "$PUBLIC_BASE"
     else
-        say "no registry has answered for $PUBLIC_BASE"
+        say "cannot pull $PUBLIC_BASE from a registry"
         # shellcheck disable=SC2086  # words
         scripts/base-image.sh $PACKAGES
     fi
@@ -69,9 +69,9 @@ build() {
     program=$(sed -n 's/^ENTRYPOINT \["\([^"]*\)"\]$/\1/p' "images/$NAME.Containerfile")
     if ! run_image "$tag" "$program" --help >/dev/null; then
         remove_image "$tag"
-        die "$program does not run in $tag"
+        die "$program --help fails in $tag"
     fi
-    say "$program runs in it"
+    say "$program runs in $tag"
 }
 
 ENGINE=$(find_engine)
@@ -85,7 +85,7 @@ fetch_wheels
 if [ -d "images/$NAME" ]; then cp -r "images/$NAME" "$CONTEXT/files"; fi
 base=$(choose_base)
 tag=$repository:$version-$(made_from "$base")
-if has_image "$tag"; then say "$tag is there"; else build "$tag" "$base"; fi
+if has_image "$tag"; then say "$tag exists"; else build "$tag" "$base"; fi
 tag_image "$tag" "$repository:$version"
 forget_old_images "$repository"
 echo "$tag" | tee "$CONTEXT.tag"

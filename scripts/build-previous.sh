@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the images of the previous release, whose commit is in tests/process/PREVIOUS_RELEASE, for tests of rolling updates.
-# build/previous is its source, chart included; build/images/previous-NAME.tag names an image.
+# Its source, with the chart, goes to build/previous; the tags go to build/images/previous-NAME.tag.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/lib.sh
@@ -14,7 +14,7 @@ git cat-file -e "$commit^{commit}" 2>/dev/null ||
 say "building the images of $commit"
 rm -rf "$SOURCE" && mkdir -p "$SOURCE" build/images
 git archive --format=tar "$commit" | tar --extract --directory "$SOURCE"
-# Its script calls the Python of its own .venv, for pip and the build backend alone.
+# Its script uses .venv only for pip and the build backend.
 ln -s "$PWD/.venv" "$SOURCE/.venv"
 for name in operator store; do
     "$SOURCE/scripts/build-image.sh" "$name"

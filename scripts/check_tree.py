@@ -1,4 +1,4 @@
-"""Refuses what must not be in the repository and no other linter sees; `make lint` runs it over the tracked files."""
+"""Finds content that must not be in the repository and that no other linter reports; part of `make lint`."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LONGEST_MODULE = 600
 
-# The brackets keep a pattern from finding itself.
+# The brackets keep a pattern from matching itself.
 FORBIDDEN = {
     "unfinished work: finish it, or open an issue": re.compile(r"\b(?:TOD[O]|FIXM[E]|XX[X])\b"),
     "an unresolved merge": re.compile(r"^(?:<{7}|>{7}|={7})(?: |$)"),
-    "somebody's home directory": re.compile(r"(?<![\w.])/(?:hom[e]/\w+|roo[t]|User[s]/\w+)/"),
-    "a package index of its own": re.compile(
+    "the home directory of a user": re.compile(r"(?<![\w.])/(?:hom[e]/\w+|roo[t]|User[s]/\w+)/"),
+    "a private package index": re.compile(
         r"https?://[\w.:-]+/simpl[e]\b|\b(?:extra-)?index-ur[l]\s*=|GOPROX[Y]=http"
     ),
 }
 
 
 def problems(name: str, text: str, *, root: Path = ROOT) -> Iterator[str]:
-    """Name what is wrong with one file, as `file:line: what`."""
+    """Yield the problems of a file as `file:line: problem`."""
     lines = text.splitlines()
     if name.endswith(".py") and len(lines) > LONGEST_MODULE:
         yield f"{name}:1: {len(lines)} lines; a module has at most {LONGEST_MODULE}: split it"
     for number, line in enumerate(lines, start=1):
         if f"{root}/" in line:
-            yield f"{name}:{number}: the path of this very checkout"
+            yield f"{name}:{number}: the path of this checkout"
         for what, pattern in FORBIDDEN.items():
             if pattern.search(line):
                 yield f"{name}:{number}: {what}"
 
 
 def tracked() -> list[str]:
-    """List the files git knows of."""
+    """List the files that git tracks."""
     listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True)  # noqa: S607
     return [name for name in listing.stdout.split("\0") if (ROOT / name).is_file()]
 
 
 def check() -> Iterator[str]:
-    """Name what is wrong with any tracked text file; whatever is not text is nobody's source."""
+    """Yield the problems of all tracked text files."""
     for name in tracked():
         try:
             text = (ROOT / name).read_text(encoding="utf-8")

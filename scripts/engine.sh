@@ -1,7 +1,7 @@
-# Whichever container engine there is, behind a few verbs; sourced after lib.sh.
+# One interface to docker, podman and buildah; sourced after lib.sh.
 # shellcheck shell=bash
 
-# Buildah's defaults want mounts and user namespaces that a plain container or virtual machine may not grant.
+# Buildah's defaults need mounts and user namespaces that a container or virtual machine may not allow.
 : "${BUILDAH_ISOLATION:=chroot}" "${STORAGE_DRIVER:=vfs}"
 export BUILDAH_ISOLATION
 
@@ -31,7 +31,7 @@ has_image() {
     esac >/dev/null 2>&1
 }
 
-# A registry out of reach must not hold anyone up for long.
+# The timeout is for registries that are unreachable.
 pull_image() { has_image "$1" || engine_within 120 pull --quiet "$1" >/dev/null 2>&1; }
 
 engine_within() {
@@ -92,13 +92,13 @@ tag_image() { engine tag "$1" "$2"; }
 
 remove_image() { engine rmi "$1" >/dev/null; }
 
-# Of those that build-image.sh names by content, the newest stay: another checkout may be about to use its own. Each is half a
-# gigabyte, Spark's more. All engines list the newest first.
+# Keeps the newest images that build-image.sh tags by content, because another checkout may use one. Each has half a
+# gigabyte or more. All engines list the newest first.
 readonly IMAGES_KEPT=3
 forget_old_images() {
     local tag
     engine images | awk -v name="$1" '$1 == name { print $1 ":" $2 }' | { grep -E -- '-[0-9a-f]{12}$' || true; } |
         tail -n "+$((IMAGES_KEPT + 1))" | while read -r tag; do
-            remove_image "$tag" || say "$tag is in use, and stays"
+            remove_image "$tag" || say "$tag is in use; keeping it"
         done
 }

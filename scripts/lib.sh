@@ -1,17 +1,17 @@
-# Shared by the scripts beside it; sourced, never run.
+# Functions of the other scripts; sourced, never run.
 # shellcheck shell=bash
 
 say() { printf '\033[1m==>\033[0m %s\n' "$*" >&2; }
 die() { printf '\033[1;31merror:\033[0m %s\n' "$*" >&2; exit 1; }
 
-# Colours only where someone looks at them.
+# No colours unless standard error is a terminal.
 if [ ! -t 2 ]; then
     say() { printf '==> %s\n' "$*" >&2; }
     die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 fi
 
-# A name on PATH proves nothing: version managers leave stand-ins there that only print an error, and Debian
-# splits venv and ensurepip off into a package of their own. So each candidate is asked.
+# Runs each candidate: version managers put shims on PATH that only print an error, and Debian packages venv and
+# ensurepip separately.
 find_python() {
     local name
     for name in ${PYTHON:+"$PYTHON"} python3.13 python3.12 python3.11 python3; do

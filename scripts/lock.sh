@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Resolves pyproject.toml into requirements.lock, and into one lock per image and for benches. Arguments go to pip-compile, `--upgrade`
-# for one.
+# Resolves pyproject.toml into requirements.lock and the locks of the images and benchmarks. Arguments, such as --upgrade, are
+# passed to pip-compile.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/lib.sh
 . scripts/lib.sh
 
-# A resolution on the oldest Python we serve mostly installs on the newer ones; the other way round it does not.
+# A lock resolved on the oldest supported Python usually installs on newer ones, but not the other way round.
 .venv/bin/python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' ||
-    die "the lock is resolved on Python 3.11, .venv has another: PYTHON=python3.11 make lock, after removing .venv"
+    die "the lock must be resolved on Python 3.11, but .venv has another: remove .venv and run PYTHON=python3.11 make lock"
 
 compile() {
     local output=$1
@@ -19,7 +19,7 @@ compile() {
         --output-file "$output" "$@" pyproject.toml
 }
 
-# Packages are choosy down to the patch level: Debian 12 has 3.11.2. One that needs a compiler there is refused too.
+# Checks patch versions, because packages depend on them (Debian 12 has 3.11.2), and that no package needs a compiler.
 check() {
     say "checking that it installs on Python $1"
     .venv/bin/python -m pip install --quiet --dry-run --ignore-installed --target build/lock-check --no-deps \
@@ -28,7 +28,7 @@ check() {
 
 compile requirements.lock --extra cli --extra dev --extra operator --extra sidecar --extra store "$@"
 compile requirements-spark.lock --extra spark --constraint requirements.lock
-# An image has what was tested, and no more.
+# Images contain only versions that were tested.
 compile images/operator.lock --extra cli --extra operator --constraint requirements.lock
 compile images/store.lock --extra sidecar --extra store --constraint requirements.lock
 compile bench/requirements.lock --extra bench --constraint requirements.lock

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Checks what a machine may lack before anything is started on it.
+# Checks that the required tools and disk space are available.
 #
 #   scripts/need.sh python openssl disk=1024 go java
 #
-# Whatever is missing is installed by apt where we are root; otherwise the one command to run is printed.
+# As root it installs missing tools with apt; otherwise it prints the command to run.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=scripts/lib.sh
 . "$here/lib.sh"
 
-# From 1.21 on, Go fetches a newer toolchain by itself where a module asks for one.
+# Since 1.21, Go downloads the toolchain that a module requires.
 readonly OLDEST_GO=1.21
 readonly OLDEST_JAVA=17
 
@@ -60,7 +60,7 @@ package() {
 check_disk() {
     local wanted=$1 free
     free=$(df -Pm . | awk 'NR == 2 { print $4 }')
-    [ "$free" -ge "$wanted" ] || die "$PWD has $free MiB free, $wanted MiB are needed: make room and run this again"
+    [ "$free" -ge "$wanted" ] || die "$PWD has $free MiB free, $wanted MiB are needed: free disk space and run this again"
 }
 
 describe_all() {
@@ -71,7 +71,7 @@ describe_all() {
 
 apt_install() {
     export DEBIAN_FRONTEND=noninteractive
-    say "installing by apt: $*"
+    say "installing with apt: $*"
     apt-get update -qq </dev/null >&2
     apt-get install -qq -y --no-install-recommends "$@" </dev/null >&2
 }
@@ -104,4 +104,4 @@ apt_install "${packages[@]}"
 
 collect_missing "${missing[@]}"
 [ ${#missing[@]} -eq 0 ] ||
-    die "this system's packages are too old for: $(describe_all "${missing[@]}"); install it from its own site"
+    die "the system's packages are too old for: $(describe_all "${missing[@]}"); install it from its website"

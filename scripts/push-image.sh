@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Puts an image of the container engine into a registry that it is logged in to, under another name, and says it:
+# Pushes an image of the container engine to a registry and prints its new name:
 #
 #   scripts/push-image.sh localhost/evenkeel-operator:0.1 registry.example/team
 set -euo pipefail
@@ -12,5 +12,5 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 : "${ENGINE:=$(find_engine)}"
 has_image "$1" || die "$ENGINE has no image $1: build it first (make images)"
 target=${2%/}/${1##*/}
-push_image "$1" "$target" || die "$ENGINE cannot push $target: is it logged in to ${2%%/*}?"
+push_image "$1" "$target" || die "$ENGINE cannot push $target: check that it is logged in to ${2%%/*}"
 echo "$target"

@@ -2,7 +2,7 @@
 # Writes an image of the container engine to an archive that `ctr` and `kind` can read:
 #
 #   scripts/save-image.sh localhost/evenkeel-operator:0.1 operator.tar
-#   scripts/save-image.sh localhost/evenkeel-operator:0.1               # says only which content it has
+#   scripts/save-image.sh localhost/evenkeel-operator:0.1               # only prints its digest
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/lib.sh

@@ -1,6 +1,6 @@
-// Package main runs the controllers of cert-manager that sign without anybody else: selfSigned and CA issuers, and all that a Certificate
-// goes through. Its own command is a module that the registry does not have, so they are started here, as it starts them.
-// Asked for anything, it ends.
+// Package main runs the controllers of cert-manager for selfSigned and CA issuers and for Certificates, which need no external service.
+// The module registry does not have cert-manager's own command, so the controllers are started here in the same way.
+// With any argument it exits at once.
 package main
 
 import (

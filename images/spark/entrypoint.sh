@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What Spark on Kubernetes starts in its pods: `driver` and `executor`, as it describes them in the environment. Options are
-# spark-submit's, anything else is a command.
+# The entrypoint of Spark's pods on Kubernetes: `driver` and `executor`, configured by the environment. Options are passed to
+# spark-submit; anything else is run as a command.
 set -euo pipefail
 
 case ${1:-} in

@@ -95,7 +95,7 @@ def test_unknown_name(machine: Machine) -> None:
     done = machine.build("kubernets")
 
     assert done.returncode == 1
-    assert "no kubernets" in done.stderr
+    assert "unknown binary kubernets" in done.stderr
     assert "kubernetes" in done.stderr
 
 
