@@ -7,6 +7,7 @@ defines the colours: `s0` to `s7` for lines, `calm` and `disturbs` for steps.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from itertools import pairwise
@@ -14,12 +15,14 @@ from typing import Final
 
 from demo.facts import Step
 
-__all__ = ["Points", "chart", "legend", "strips"]
+__all__ = ["Points", "chart", "legend", "stacked", "strips"]
 
 Points = Sequence[tuple[float, float]]
 _COLOURS: Final = 8
 _WIDTH, _HEIGHT = 920, 230
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 24, 28
+_TITLE, _NOTE = 28, 16
+_SVG: Final = re.compile(r'<svg viewBox="0 0 \d+ (?P<height>\d+)".*?>(?P<parts>.*)</svg>', re.DOTALL)
 _LINES: Final = 4
 """Approximate number of grid lines."""
 _TIMES: Final = 8
@@ -91,6 +94,24 @@ def legend(names: Sequence[str]) -> str:
     """Return the legend that assigns colours to names."""
     entries = (f'<span><i class="s{place % _COLOURS}"></i>{escape(name)}</span>' for place, name in enumerate(names))
     return f'<p class="legend">{"".join(entries)}</p>'
+
+
+def stacked(charts: Mapping[str, str], notes: Sequence[str], *, style: str) -> str:
+    """Return one SVG file with the charts below each other, each under its title, and lines of text."""
+    parts, top = [f"<style>{style}</style>"], 0
+    for title, drawn in charts.items():
+        found = _SVG.search(drawn)
+        assert found is not None
+        height = int(found["height"])
+        parts.append(f'<text class="title" x="{_LEFT}" y="{top + _TITLE - 8}">{escape(title)}</text>')
+        parts.append(f'<svg y="{top + _TITLE}" width="{_WIDTH}" height="{height}">{found["parts"]}</svg>')
+        top += _TITLE + height
+    for line in notes:
+        top += _NOTE
+        parts.append(f'<text x="{_LEFT}" y="{top}">{escape(line)}</text>')
+    top += _NOTE
+    head = f'<svg viewBox="0 0 {_WIDTH} {top}" width="{_WIDTH}" height="{top}" xmlns="http://www.w3.org/2000/svg">'
+    return "\n".join([head, f'<rect class="page" width="{_WIDTH}" height="{top}"/>', *parts, "</svg>\n"])
 
 
 def _picture(height: int, parts: Sequence[str]) -> str:

@@ -5,45 +5,51 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 from html import escape
-from typing import Final
+from typing import Final, Literal
 
-from demo.charts import Points, chart, legend, strips
+from demo.charts import Points, chart, legend, stacked, strips
 from demo.facts import Facts, Operation, Sample, Step, Verdict
 from demo.statistics import by_second, disturbed, growth, latency, moves_done, quantile, quiet, within
 
-__all__ = ["QUIET", "latency_rows", "page"]
+__all__ = ["QUIET", "latency_rows", "page", "picture"]
 
 QUIET: Final = "Read and write without disturbance"
 """The title of the baseline step."""
 _MIB: Final = 1 << 20
-_STYLE: Final = """
+_COLOURS: Final = """
 :root { color-scheme: light dark; --ink: #1e293b; --soft: #64748b; --page: #fff; --grid: #e2e8f0; --calm: #f8fafc;
   --busy: #fef3c7; --good: #15803d; --bad: #b91c1c; --s0: #2563eb; --s1: #ea580c; --s2: #16a34a; --s3: #9333ea;
   --s4: #dc2626; --s5: #0891b2; --s6: #a16207; --s7: #475569; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e2e8f0; --soft: #94a3b8; --page: #0f172a; --grid: #334155;
   --calm: #162033; --busy: #3b3014; --good: #4ade80; --bad: #f87171; --s0: #60a5fa; --s1: #fb923c; --s2: #4ade80;
   --s3: #c084fc; --s4: #f87171; --s5: #22d3ee; --s6: #facc15; --s7: #cbd5e1; } }
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--page); max-width: 960px;
-  margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.6rem; line-height: 1.25; } h2 { font-size: 1.15rem; margin: 2.2rem 0 .4rem; }
-table { border-collapse: collapse; margin: .6rem 0; }
-td, th { padding: .25rem .9rem .25rem 0; text-align: left; vertical-align: top; }
-th { color: var(--soft); font-weight: 600; }
-td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-.yes { color: var(--good); font-weight: 700; } .no { color: var(--bad); font-weight: 700; }
-.picture { overflow-x: auto; } svg { display: block; width: 100%; min-width: 640px; height: auto; }
+"""
+_CHARTS: Final = """
 svg text { font: 11px system-ui, sans-serif; fill: var(--soft); } svg .grid { stroke: var(--grid); }
 svg polyline { fill: none; stroke-width: 1.8; stroke-linejoin: round; }
 svg .disturbs rect { fill: var(--busy); stroke: var(--page); } svg .calm rect { fill: var(--calm); }
 svg .strip rect { fill: color-mix(in srgb, var(--s0) calc(8% + 72% * var(--share)), var(--page)); stroke: var(--page); }
 svg .strip text { fill: var(--ink); font-weight: 600; }
-.legend { margin: .6rem 0 .2rem; } .legend span { margin-right: 1.2rem; white-space: nowrap; }
-.legend i { display: inline-block; width: .8em; height: .8em; border-radius: 2px; margin-right: .35em; }
-.note { color: var(--soft); margin: .2rem 0; } .busy { background: var(--busy); padding: 0 .3em; border-radius: 3px; }
+svg .page { fill: var(--page); } svg .title { font-size: 14px; font-weight: 600; fill: var(--ink); }
 """ + "".join(
     f"svg .s{number} {{ stroke: var(--s{number}); }} i.s{number} {{ background: var(--s{number}); }}\n"
     for number in range(8)
 )
+_STYLE: Final = f"""{_COLOURS}
+body {{ font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--page); max-width: 960px;
+  margin: 2rem auto; padding: 0 1rem; }}
+h1 {{ font-size: 1.6rem; line-height: 1.25; }} h2 {{ font-size: 1.15rem; margin: 2.2rem 0 .4rem; }}
+table {{ border-collapse: collapse; margin: .6rem 0; }}
+td, th {{ padding: .25rem .9rem .25rem 0; text-align: left; vertical-align: top; }}
+th {{ color: var(--soft); font-weight: 600; }}
+td.n, th.n {{ text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }}
+.yes {{ color: var(--good); font-weight: 700; }} .no {{ color: var(--bad); font-weight: 700; }}
+.picture {{ overflow-x: auto; }} svg {{ display: block; width: 100%; min-width: 640px; height: auto; }}
+.legend {{ margin: .6rem 0 .2rem; }} .legend span {{ margin-right: 1.2rem; white-space: nowrap; }}
+.legend i {{ display: inline-block; width: .8em; height: .8em; border-radius: 2px; margin-right: .35em; }}
+.note {{ color: var(--soft); margin: .2rem 0; }}
+.busy {{ background: var(--busy); padding: 0 .3em; border-radius: 3px; }}
+{_CHARTS}"""
 
 
 def page(facts: Facts) -> str:
@@ -78,6 +84,18 @@ def page(facts: Facts) -> str:
         "</body></html>",
     ]
     return "\n".join(parts)
+
+
+def picture(facts: Facts) -> str:
+    """Return the two charts that the README shows, as one SVG file."""
+    steps = [f"{number}  {step.title}" for number, step in enumerate(facts.steps, start=1) if step.disturbs]
+    charts = {
+        "Latency of writes: p50 (blue) and p99 (orange)": chart(
+            _latency_series(facts, "write"), facts.steps, unit=" ms", log=True
+        ),
+        "Leaders per store": "".join(_per_store(facts.samples, facts.steps)),
+    }
+    return stacked(charts, ["Shaded steps:", *steps], style=_COLOURS + _CHARTS)
 
 
 def _verdicts(verdicts: Sequence[Verdict]) -> str:
@@ -124,13 +142,18 @@ def _latency_table(facts: Facts) -> str:
 
 
 def _latency_charts(facts: Facts) -> Iterator[str]:
-    for kind in ("write", "read"):
-        series = {
-            f"{kind}s, {name}": _in_ms(by_second(facts.operations, kind, partial(quantile, share=share)))
-            for name, share in (("p50", 0.5), ("p99", 0.99))
-        }
+    kinds: tuple[Literal["read", "write"], ...] = ("write", "read")
+    for kind in kinds:
+        series = _latency_series(facts, kind)
         yield legend(list(series))
         yield chart(series, facts.steps, unit=" ms", log=True)
+
+
+def _latency_series(facts: Facts, kind: Literal["read", "write"]) -> dict[str, Points]:
+    return {
+        f"{kind}s, {name}": _in_ms(by_second(facts.operations, kind, partial(quantile, share=share)))
+        for name, share in (("p50", 0.5), ("p99", 0.99))
+    }
 
 
 def _per_store(samples: Sequence[Sample], steps: Sequence[Step]) -> Iterator[str]:

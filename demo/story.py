@@ -14,7 +14,7 @@ from demo.checks import verdicts
 from demo.cluster import NAME, DemoCluster
 from demo.facts import Facts, Fingerprint, Sample
 from demo.load import Load
-from demo.report import QUIET, latency_rows, page
+from demo.report import QUIET, latency_rows, page, picture
 from demo.screen import Screen
 from demo.spark import Rows, background_spark
 from demo.watch import Watch
@@ -204,6 +204,7 @@ def _conclude(screen: Screen, facts: Facts, report: Path) -> bool:
     screen.table(("latency", "count", "p50", "p99", "max"), list(latency_rows(facts.steps, facts.operations)))
     report.parent.mkdir(parents=True, exist_ok=True)
     report.write_text(page(facts), encoding="utf-8")
+    report.with_suffix(".svg").write_text(picture(facts), encoding="utf-8")
     screen.say(f"\nReport: {report}")
     return all(verdict.holds for verdict in facts.verdicts)
 

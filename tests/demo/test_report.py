@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 
 from demo.charts import chart, strips
 from demo.facts import Step, Verdict
-from demo.report import page
+from demo.report import page, picture
 from tests.demo.facts import STEPS, facts
 
 GOOD, BAD = Verdict("rows are there", True, "all"), Verdict("rows are right", False, "found 2, expected <3>")
@@ -40,6 +40,16 @@ def test_it_shows_leaders_moves_latency_and_bytes() -> None:
     strips = [[strip.findtext("{*}title") for strip in picture.iterfind("{*}g[@class='strip']")] for picture in found]
     assert {str(title).partition(":")[0] for title in strips[2]} == {"a", "b"}
     assert "1.0 of 10.0 MiB were wasted on cancelled transfers" in text
+
+
+def test_picture_is_one_file() -> None:
+    """The picture for the README is one SVG with two charts, their titles and the steps that disturb."""
+    drawn = ET.fromstring(picture(facts(GOOD)))
+    assert len(drawn.findall("{*}svg")) == 2
+    texts = [text.text for text in drawn.iterfind("{*}text")]
+    assert texts[:3] == ["Latency of writes: p50 (blue) and p99 (orange)", "Leaders per store", "Shaded steps:"]
+    assert texts[3:] == [f"{number}  {step.title}" for number, step in enumerate(STEPS, start=1) if step.disturbs]
+    assert not re.findall(r"(?:src|href)=|url\(|@import", picture(facts(GOOD)))
 
 
 def test_failed_checks_are_shown() -> None:
