@@ -1,4 +1,4 @@
-"""A call ends by its deadline, and its error tells whether rows may have been written."""
+"""A call ends by its deadline, and its error shows whether rows may have been written."""
 
 from __future__ import annotations
 

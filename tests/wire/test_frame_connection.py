@@ -13,7 +13,7 @@ from evenkeel.wire.framing import Drops
 
 
 class CountingOwner:
-    """An owner that counts how often it is told that its connection was lost."""
+    """An owner that counts calls of `lost`."""
 
     def __init__(self) -> None:
         self.lost_times = 0

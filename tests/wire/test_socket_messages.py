@@ -95,8 +95,8 @@ def test_arrays_may_grow() -> None:
         (None, Reason.UNDECODABLE),
     ],
 )
-def test_what_is_no_message_is_named(value: Any, reason: Reason) -> None:
-    """A kind that a sidecar never receives is told from a known kind with nonsense in it."""
+def test_invalid_messages_have_a_reason(value: Any, reason: Reason) -> None:
+    """An unexpected kind and a known kind with invalid fields have different reasons."""
     with pytest.raises(FrameError) as refused:
         m.SIDECAR_CODEC.decode(msgspec.msgpack.encode(value))
     assert refused.value.reason == reason
@@ -114,14 +114,14 @@ def test_what_is_no_message_is_named(value: Any, reason: Reason) -> None:
     ],
     ids=["empty", "deep", "long array", "long bytes", "trailing", "deep at the end"],
 )
-def test_hostile_payload_is_refused(payload: bytes) -> None:
-    """Depth and lengths that promise gigabytes are refused like any other nonsense."""
+def test_hostile_payload_is_rejected(payload: bytes) -> None:
+    """Deep nesting and lengths of gigabytes are rejected as undecodable."""
     with pytest.raises(FrameError) as refused:
         m.SIDECAR_CODEC.decode(payload)
     assert refused.value.reason == Reason.UNDECODABLE
 
 
-def assert_refused_or_read(codec: Codec[Any, Any], payload: bytes) -> None:
+def assert_rejected_or_decoded(codec: Codec[Any, Any], payload: bytes) -> None:
     try:
         codec.decode(payload)
     except FrameError as refused:
@@ -133,19 +133,21 @@ def assert_refused_or_read(codec: Codec[Any, Any], payload: bytes) -> None:
 
 @settings(derandomize=True, deadline=None)
 @given(st.binary(max_size=200))
-def test_random_bytes_are_refused_or_read(payload: bytes) -> None:
+def test_random_bytes_are_rejected_or_decoded(payload: bytes) -> None:
     """Arbitrary bytes are a message or a `FrameError`, never another exception."""
     for codec in (m.SIDECAR_CODEC, m.STORE_CODEC):
-        assert_refused_or_read(codec, payload)
+        assert_rejected_or_decoded(codec, payload)
 
 
 @settings(derandomize=True, deadline=None)
 @given(st.sampled_from(STORE), st.integers(min_value=0), st.integers(min_value=0, max_value=255))
-def test_damaged_message_is_refused_or_read(message: tuple[m.StoreMessage, list[Any]], place: int, byte: int) -> None:
+def test_damaged_message_is_rejected_or_decoded(
+    message: tuple[m.StoreMessage, list[Any]], place: int, byte: int
+) -> None:
     """A message with one changed byte is decoded as another message or rejected with `FrameError`."""
     payload = bytearray(m.STORE_CODEC.encode(m.FromStore(300, 2**40, 7, message[0])))
     payload[place % len(payload)] = byte
-    assert_refused_or_read(m.SIDECAR_CODEC, bytes(payload))
+    assert_rejected_or_decoded(m.SIDECAR_CODEC, bytes(payload))
 
 
 def test_too_long_message_is_not_sent() -> None:
