@@ -89,7 +89,7 @@ def test_a_target_above_a_cap_is_reported() -> None:
     """What can never fit is blocked, not attempted."""
     answer = ordered([["a"], ["a"]], [["b"], ["b"]], capped(a=2, b=1))
     assert answer.waves == ((0,),)
-    assert "nothing is going to leave it; raise the cap of b by 1" in answer.blocked[0].reason
+    assert "no replica is leaving it; raise the cap of b by 1" in answer.blocked[0].reason
 
 
 def test_a_store_above_its_cap_gains_nothing_but_may_lose() -> None:
@@ -124,7 +124,7 @@ def test_nonsense_is_refused() -> None:
     """Partition counts must agree and maxConcurrent must be positive."""
     with pytest.raises(PlanningError, match="the target has 1 partitions and stable 2"):
         ordered([["a"], ["a"]], [["a"]], capped(a=1))
-    with pytest.raises(PlanningError, match="maxConcurrent must be at least 1, but is 0"):
+    with pytest.raises(PlanningError, match="maxConcurrent: got 0; allowed: at least 1"):
         ordered([["a"]], [["b"]], capped(a=1, b=1), max_concurrent=0)
 
 

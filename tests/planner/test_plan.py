@@ -234,7 +234,7 @@ def test_many_small_zones_are_planned_as_well() -> None:
         (
             table(10, 3),
             stores(3, s00={"capacity": 12, "used_by_others": 12}),
-            "table orders: replicas 3 need 3 stores but only 2 are usable: s00 has no room left by its cap;"
+            "table orders: replicas 3 need 3 stores but only 2 are usable: s00 has no room under its cap;"
             " add a store or lower replicas",
         ),
         (

@@ -20,7 +20,7 @@ def test_a_store_that_must_be_left_is_named() -> None:
         "s00 is lost": {"live": False},
         "s00 is draining": {"draining": True},
         "s00 has weight 0": {"weight": 0},
-        "s00 has no room left by its cap": {"capacity": 1, "used_by_others": 1},
+        "s00 has no room under its cap": {"capacity": 1, "used_by_others": 1},
         "s00 is over its cap of 3: it held 6": {"capacity": 3},
     }
     for reason, change in why.items():
@@ -28,7 +28,7 @@ def test_a_store_that_must_be_left_is_named() -> None:
     labelled = {f"s0{i}": {"labels": {"disk": "ssd"}} for i in range(1, 5)}
     selecting = table(10, store_selector={"disk": "ssd"})
     assert reasons(selecting, stores(5, **labelled), before) == {"s00 lacks the label disk=ssd of the store selector"}
-    assert reasons(table(10), StoresView(stores(5).stores[1:]), before) == {"s00 is no longer there"}
+    assert reasons(table(10), StoresView(stores(5).stores[1:]), before) == {"s00 no longer exists"}
 
 
 def test_a_newcomers_share_is_named() -> None:
@@ -52,7 +52,7 @@ def test_a_short_stores_share_is_named_where_the_source_had_its_own() -> None:
     target = Assignment.of([["s00"], ["s01"], ["s01"]], voters=1)
     on = stores(2, s00={"weight": 2})
     (move,) = moves(before, target, table=table(3, 1), stores=on)
-    assert move.reason == "s01 takes it over from s00, so that zones and shares come out for all stores"
+    assert move.reason == "moved from s00 to s01 so that all stores meet their shares and all zones their limits"
     (back,) = moves(target, before, table=table(3, 1), stores=on)
     assert back.reason == "s01 held 2 and its share is 1"
 

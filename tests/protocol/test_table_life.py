@@ -153,9 +153,7 @@ def test_a_partition_without_voters_is_not_created() -> None:
     batches = table_lifecycle.genesis(
         first_plan(2, voters=0), [0, 1], keys=KEYS, table=TABLE, record=record, epoch=epoch
     )
-    with pytest.raises(
-        PlanningError, match=f"table {TABLE}: cannot create partition 0: plan 1 gives it no voter; add stores"
-    ):
+    with pytest.raises(PlanningError, match="cannot create partition 0: plan 1 gives it no voter; add stores"):
         list(batches)
 
 

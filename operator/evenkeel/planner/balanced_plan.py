@@ -1,23 +1,23 @@
-"""The default rebalancer's arithmetic. It optimises, one after the other and each exactly:
+"""The default rebalancer. It optimises these levels in order, each exactly:
 
-1. Hard rules: every partition on `replicas` distinct usable stores, no store above its cap. Lost and draining stores,
-   stores of weight 0 and stores outside the selector hold nothing. If that cannot be, `PlanningError`.
-2. Zones: the sum over partitions p and zones z of `k(p, z)**2` is smallest, k being the replicas of p in z.
-3. Balance: every store holds its share rounded down or up; see `shares` for what a share is.
-4. Moves: the number of (partition, store) pairs that were not in `previous` is smallest.
+1. Hard rules: each partition is on `replicas` distinct usable stores, and no store is above its cap. Lost and draining
+   stores, stores of weight 0 and stores outside the selector hold nothing. If that is impossible: `PlanningError`.
+2. Zones: minimise the sum over partitions p and zones z of `k(p, z)**2`, where k is the number of replicas of p in z.
+3. Balance: each store holds its share, rounded down or up; `fair_shares` defines a share.
+4. Moves: minimise the number of (partition, store) pairs that are not in `previous`.
 
-Then, on the placement so chosen:
+Then, for the placement chosen above:
 
-5. Leaders: the sum over stores of the squared distance between the partitions a store leads and its leader share,
-   rounded down or up, is smallest.
-6. Roles: the number of retained replicas that change between voter and learner is smallest.
-7. Transfers: the number of partitions whose leader changes is smallest. A partition's leader is the one in
-   `current.leaders`, else the previous row's first.
+5. Leaders: minimise the sum over stores of the squared distance between the number of partitions a store leads and its
+   leader share, rounded down or up.
+6. Roles: minimise the number of retained replicas that change between voter and learner.
+7. Transfers: minimise the number of partitions whose leader changes. A partition's leader is the one in
+   `current.leaders`, else the first store of the previous row.
 
-Levels 5 to 7 take the placement as given, because choosing both at once is no longer a flow and could not be exact.
-With equal weights nothing is lost by that where stores hold n or n + 1 replicas each: giving every replica 1/r of its
-partition's leadership is balanced to within one, and a flow that may be cut may also be whole. Ties between equally
-good placements are broken in favour of leaders, voters and partitions not under way staying where they are.
+Levels 5 to 7 take the placement as given: optimising both together is not a flow problem and has no exact solution in
+reasonable time. With equal weights and n or n + 1 replicas per store, this costs nothing: giving each replica 1/r of
+its partition's leadership is balanced to within one, and a fractional flow with integer bounds implies an integer one.
+Ties between placements are broken so that leaders, voters and partitions that are not in a change stay in place.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["plan", "problem_of", "shares_of"]
 
 
 def plan(table: TableView, previous: Assignment, stores: StoresView, current: CurrentState) -> Assignment:
-    """The assignment to aim for; see the module's docstring for what makes it the best one."""
+    """Return the optimal assignment, as the module's docstring defines it."""
     allowed = candidates(table, stores)
     _check_previous(table, previous)
     problem = problem_of(table, previous, allowed, current)
@@ -56,7 +56,7 @@ def plan(table: TableView, previous: Assignment, stores: StoresView, current: Cu
 
 
 def shares_of(table: TableView, allowed: Candidates) -> tuple[Levels, Shares]:
-    """How the table's replicas divide over zones and stores."""
+    """Divide the table's replicas over zones and stores."""
     zone_room = np.zeros(int(allowed.zone.max()) + 1, dtype=np.int64)
     np.add.at(zone_room, allowed.zone, allowed.room)
     levels = zone_levels(zone_room, partitions=table.partitions, replicas=table.replicas)
@@ -74,12 +74,12 @@ def _check_previous(table: TableView, previous: Assignment) -> None:
     if previous.partitions != table.partitions:
         raise PlanningError(
             f"table {table.name}: it has {table.partitions} partitions but its previous assignment has"
-            f" {previous.partitions}; plan with the assignment of this table"
+            f" {previous.partitions}; use an assignment of this table"
         )
 
 
 def problem_of(table: TableView, previous: Assignment, allowed: Candidates, current: CurrentState) -> PlacementProblem:
-    """Put the question in numbers."""
+    """Translate the planner's inputs to arrays."""
     levels, shares = shares_of(table, allowed)
     rows = _distinct(allowed.numbers(previous.stores)[previous.rows])
     led = _led(rows, allowed, current)
@@ -100,7 +100,7 @@ def problem_of(table: TableView, previous: Assignment, allowed: Candidates, curr
 
 
 def _distinct(rows: Rows) -> Rows:
-    """Forget a store's second mention in a row, should anyone have written one."""
+    """Remove duplicate stores from each row; a previous assignment may have some."""
     for i in range(rows.shape[1]):
         for j in range(i):
             rows[rows[:, i] == rows[:, j], i] = NONE
@@ -109,7 +109,7 @@ def _distinct(rows: Rows) -> Rows:
 
 def _led(rows: Rows, allowed: Candidates, current: CurrentState) -> NDArray[np.int32]:
     led = rows[:, 0].copy() if rows.shape[1] else np.full(len(rows), NONE, dtype=np.int32)
-    # What is true now may be a moment older than the table, and know partitions that it has not.
+    # The current state may be read before the table, and have partitions that the table does not have.
     leaders = {p: store for p, store in current.leaders.items() if 0 <= p < len(rows)}
     led[list(leaders.keys())] = allowed.numbers(tuple(leaders.values()))[:-1]
     return led

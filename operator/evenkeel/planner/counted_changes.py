@@ -1,4 +1,4 @@
-"""What lies between two assignments, counted: the figures a plan is summed up by."""
+"""Count moves, role changes and transfers between two assignments: the summary of a plan."""
 
 from __future__ import annotations
 
@@ -16,45 +16,45 @@ __all__ = ["Changes", "changed_partitions", "changes"]
 
 @dataclass(frozen=True, kw_only=True)
 class Changes:
-    """Totals over all partitions."""
+    """Numbers of changes over all partitions."""
 
     partitions: int
-    """Partitions whose peers change: another store, or another role."""
-    ways: int
-    """Ways that replicas go: one that comes and one that leaves in its place are one way."""
+    """Partitions with a changed store or role."""
+    pairs: int
+    """Additions and removals, where an addition and a removal of the same partition count as one."""
     moves: int
     """Replicas on stores that did not hold the partition before."""
     removals: int
     """Replicas that leave a store."""
     role_changes: int
-    """Retained replicas that become voters or learners."""
+    """Retained replicas that change between voter and learner."""
     transfers: int
-    """Partitions with another leader than now."""
+    """Partitions whose leader changes."""
 
 
 def changes(previous: Assignment, target: Assignment, current: CurrentState | None = None) -> Changes:
-    """Count what it takes to get from one to the other."""
+    """Count the changes from `previous` to `target`."""
     before, after = _aligned(previous, target)
-    coming, leaving = _absent(after, before).sum(axis=1), _absent(before, after).sum(axis=1)
+    added, removed = _absent(after, before).sum(axis=1), _absent(before, after).sum(axis=1)
     return Changes(
         partitions=len(changed_partitions(previous, target)),
-        ways=int(np.maximum(coming, leaving).sum()),
-        moves=int(coming.sum()),
-        removals=int(leaving.sum()),
+        pairs=int(np.maximum(added, removed).sum()),
+        moves=int(added.sum()),
+        removals=int(removed.sum()),
         role_changes=int(_role_changes(before, after, previous.voters, target.voters).sum()),
         transfers=_transfers(before, target, current or CurrentState()),
     )
 
 
 def changed_partitions(previous: Assignment, target: Assignment) -> NDArray[np.intp]:
-    """The partitions whose peers differ: another store, or another role."""
+    """Return the partitions with a changed store or role."""
     before, after = _aligned(previous, target)
     moved = _absent(after, before).any(axis=1) | _absent(before, after).any(axis=1)
     return np.flatnonzero(moved | (_role_changes(before, after, previous.voters, target.voters) > 0))
 
 
 def _role_changes(before: Rows, after: Rows, voters_before: int, voters_after: int) -> NDArray[np.int64]:
-    """Per partition, how many retained replicas are on the other side of the line between voters and learners."""
+    """Count, per partition, the retained replicas that change between voter and learner."""
     changed = np.zeros(len(before), dtype=np.int64)
     for i in range(before.shape[1]):
         for j in range(after.shape[1]):
@@ -64,11 +64,11 @@ def _role_changes(before: Rows, after: Rows, voters_before: int, voters_after: i
 
 
 def _aligned(previous: Assignment, target: Assignment) -> tuple[Rows, Rows]:
-    """Both matrices over the target's store numbers; stores only `previous` knows get further ones."""
+    """Translate both matrices to the same store numbers: those of `target`, then stores only in `previous`."""
     if previous.partitions != target.partitions:
         raise PlanningError(
             f"assignments of {previous.partitions} and of {target.partitions} partitions cannot be compared;"
-            " take two of the same table"
+            " compare two assignments of the same table"
         )
     number = {name: i for i, name in enumerate(target.stores)}
     numbers = [number.setdefault(name, len(number)) for name in previous.stores]

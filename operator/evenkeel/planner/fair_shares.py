@@ -1,16 +1,15 @@
-"""How many replicas each store should hold, and how many of one partition each zone.
+"""Each store's and zone's share of a table's replicas.
 
-Zones come first. With `k(p, z)` replicas of partition p in zone z, the sum of all `k(p, z)**2` is smallest exactly when
-every zone's replicas are spread over the partitions as evenly as they divide and the zones' totals fill up like water:
-zones too small (or capped too low) for the common level are full, the others stand at a level j or j + 1. That is what
-`zone_levels` says, as bounds on every single `k(p, z)`.
+Zones come first. Let `k(p, z)` be the number of replicas of partition p in zone z. The sum of all `k(p, z)**2` is
+minimal exactly if each zone spreads its replicas evenly over the partitions, and the zones' totals are water-filled:
+zones too small (or capped too low) for the common level are full, the others are at level j or j + 1. `zone_levels`
+returns this as bounds on each `k(p, z)`.
 
-A store's share is then what proportional division would give it if replicas could be cut: the numbers `x(s)` that
-minimise the sum of `x(s)**2 / weight(s)` within the stores' room and the zones' levels. Dividing within every zone
-and over all of them at once is water again, poured into stores as wide as their weight. A whole number next to every
-share is always attainable at once for all stores, because the rules are nested intervals with whole bounds; so
-"balanced" means that each store holds its share rounded down or up. All of it is integer arithmetic: a share that
-is whole must not come out as one more or one less.
+A store's share is its part in a proportional division of fractional replicas: the numbers `x(s)` that minimise the sum
+of `x(s)**2 / weight(s)` within the stores' room and the zones' levels. This is water-filling again, with the weight as
+a store's width. All stores can be rounded to a neighbouring integer at the same time, because the constraints are
+nested intervals with integer bounds. So "balanced" means that each store holds its share rounded down or up. All
+arithmetic is in integers: rounding errors must not move a whole share up or down by one.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 
 __all__ = ["Levels", "Shares", "fair_shares", "proportional", "zone_levels"]
 
-# 64-bit integers where every product fits, Python's own where weights are so fine that one would not.
+# 64-bit integers if every product fits, else Python integers.
 Exact = NDArray[Any]
 
 _SAFE = 2**62
@@ -41,7 +40,7 @@ class Levels:
 
 @dataclass(frozen=True)
 class Shares:
-    """Per store: its share rounded down, rounded up, and as it is (for ordering and for people)."""
+    """Per store: its share rounded down, rounded up, and as a float (for ordering and display)."""
 
     lowest: NDArray[np.int64]
     highest: NDArray[np.int64]
@@ -71,8 +70,8 @@ def fair_shares(
 ) -> Shares:
     """Divide `total` over the stores in proportion to weight, within their room and their zones' totals.
 
-    Zones that the common level would leave below their bounds, or put above, are settled at the bound on the side
-    that is further out; the level for the rest can then only move towards it, so no zone is settled wrongly.
+    Zones whose part would be outside their bounds are fixed at the bound, on the side with the larger total violation.
+    The level for the other zones then moves towards that side, so no zone is fixed wrongly.
     """
     shares = Shares(room.copy(), room.copy(), room.astype(np.float64))
     open_zones = np.ones(len(levels.lowest), dtype=bool)
@@ -98,13 +97,13 @@ def fair_shares(
 
 
 def proportional(weight: NDArray[np.object_], room: NDArray[np.int64], total: int) -> Shares:
-    """Divide `total` in proportion to weight, nobody above its room."""
+    """Divide `total` in proportion to weight, no store above its room."""
     return _divide(weight, room, total).shares()
 
 
 @dataclass(frozen=True)
 class _Division:
-    """A store is full, or holds `rest * weight / width`."""
+    """A division of replicas: a store is full, or holds `rest * weight / width`."""
 
     weight: Exact
     room: Exact

@@ -1,8 +1,8 @@
-"""Fill the holes: every row gets its missing replicas, every store what its share lacks.
+"""Assign stores to a placement's missing replicas (holes), so that each store reaches its aim.
 
-Stores take turns in a scrambled but fixed order, so that partitions sharing one store do not all share the next one
-too: after a loss the work then falls on many stores. Where a turn gives a row a store it already has (or too many of
-one zone) two turns are swapped.
+Stores take turns in a pseudo-random but fixed order, so that partitions that share one store do not also share a
+second one. After the loss of a store, many stores then share the copying. If a turn gives a row a store that it already
+has, or too many stores of one zone, two turns are swapped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _GOLDEN = 0.6180339887498949
 
 @dataclass(frozen=True)
 class _Holes:
-    """Entries to fill; `zone` is the zone the replica is meant for, or NONE where any with room will do."""
+    """Entries to fill; `zone` is the zone that the row needs there, or NONE if any zone with room is valid."""
 
     row: NDArray[np.intp]
     column: NDArray[np.intp]
@@ -34,7 +34,7 @@ class _Holes:
 
 
 def fill(problem: PlacementProblem, kept: Rows, aim: Counts) -> Rows:
-    """Complete `kept` to valid rows; stores meet their aim except where swapping turns found no way."""
+    """Complete `kept` to valid rows; stores reach their aim unless swapping turns does not find a way."""
     rows = _padded(problem, kept)
     gains = np.maximum(aim - count(rows, problem.stores), 0)
     holes = _find_holes(problem, rows)
@@ -43,16 +43,16 @@ def fill(problem: PlacementProblem, kept: Rows, aim: Counts) -> Rows:
         inside = holes.only(holes.zone == z)
         turns = _stretched(members[scrambled_turns(gains[members])], members, len(inside.row))
         np.subtract.at(gains, turns, 1)
-        _Seating(problem, rows, inside, turns).settle()
+        _TurnAssignment(problem, rows, inside, turns).settle()
     free = holes.only(holes.zone == NONE)
     turns = scrambled_turns(np.maximum(gains, 0)).astype(np.int32)
     turns = _stretched(turns, np.arange(problem.stores, dtype=np.int32), len(free.row))
-    _Seating(problem, rows, free, turns).settle()
+    _TurnAssignment(problem, rows, free, turns).settle()
     return rows
 
 
 def _padded(problem: PlacementProblem, kept: Rows) -> Rows:
-    """As many columns as replicas; what is kept moves left only where the width has to change."""
+    """Return as many columns as replicas; kept entries move left only if columns are removed."""
     width = kept.shape[1]
     if width > problem.replicas:
         order = np.argsort(kept == NONE, axis=1, kind="stable")[:, : problem.replicas]
@@ -62,12 +62,12 @@ def _padded(problem: PlacementProblem, kept: Rows) -> Rows:
 
 
 def _find_holes(problem: PlacementProblem, rows: Rows) -> _Holes:
-    """All holes of `rows`, those of rows without their leader first."""
+    """Return all holes of `rows`, first those of rows without their leader."""
     row, column = np.nonzero(rows == NONE)
     holes = _Holes(row, column, np.full(len(row), NONE, dtype=np.int32))
     affected, first = np.unique(row, return_index=True)
     _label_needed(problem, holes, zones_of(rows[affected], problem.zone), first)
-    # Turns come round evenly, so those for rows that lost their leader should not be left to chance.
+    # Turns are evenly distributed over stores, so rows that need a new leader are filled together, before the others.
     led = (rows[row] == problem.led[row][:, None]).any(axis=1) & (problem.led[row] != NONE)
     return holes.only(np.argsort(led, kind="stable"))
 
@@ -84,10 +84,10 @@ def _label_needed(problem: PlacementProblem, holes: _Holes, zones: Rows, first: 
 
 
 def scrambled_turns(gains: Counts) -> NDArray[np.int64]:
-    """Each number as often as it gains, evenly through the sequence, in another order every time round.
+    """Return each store number `gains` times, evenly distributed, in a different order in each round.
 
-    Turn k of g falls somewhere within the k-th of g equal stretches. Integers throughout (up to 2**24 turns and
-    stores), and sorted with the store in the lowest bits, so that no two keys are equal on any machine.
+    Turn k of g is at a pseudo-random position within the k-th of g equal intervals. All keys are integers (up to 2**24
+    turns and stores) with the store in the lowest bits, so they are distinct and the order is the same on any machine.
     """
     store = np.repeat(np.arange(len(gains)), gains)
     turn = np.arange(len(store)) - np.repeat(np.cumsum(gains) - gains, gains)
@@ -98,7 +98,7 @@ def scrambled_turns(gains: Counts) -> NDArray[np.int64]:
 
 
 def _scramble(a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Twenty bits that look unrelated for neighbouring inputs."""
+    """Hash two integers to 20 bits."""
     mixed = a.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + b.astype(np.uint64)
     mixed ^= mixed >> np.uint64(29)
     mixed *= np.uint64(0xBF58476D1CE4E5B9)
@@ -108,26 +108,26 @@ def _scramble(a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _stretched(turns: NDArray[np.int32], members: NDArray[np.int32], length: int) -> NDArray[np.int32]:
-    """Exactly `length` turns: cut, or continued round the members in order."""
+    """Return exactly `length` turns: truncated, or continued with the members in order."""
     missing = length - len(turns)
     return turns[:length] if missing <= 0 else np.append(turns, np.resize(members, missing))
 
 
-class _Seating:
-    """Hole i gets turn i; then turns are swapped until every row is valid, as a last resort at the cost of a share."""
+class _TurnAssignment:
+    """Assigns turn i to hole i, then swaps turns until each row is valid; as a last resort a store misses its share."""
 
     def __init__(self, problem: PlacementProblem, rows: Rows, holes: _Holes, turns: NDArray[np.int32]) -> None:
         self._problem = problem
         self._rows = rows
         self._holes = holes
         self._turns = turns
-        self._seat(np.arange(len(turns)))
+        self._write(np.arange(len(turns)))
 
-    def _seat(self, at: NDArray[np.intp]) -> None:
+    def _write(self, at: NDArray[np.intp]) -> None:
         self._rows[self._holes.row[at], self._holes.column[at]] = self._turns[at]
 
     def settle(self) -> None:
-        """Swap until nothing is bad, a growing distance apart."""
+        """Swap turns at varying distances until each row is valid."""
         everyone = np.arange(len(self._turns))
         bad = everyone[~self._fits(everyone, self._turns)]
         for step in range(1, min(_SWAPS, len(everyone)) + 1):
@@ -142,7 +142,7 @@ class _Seating:
                 self._force(i, load)
 
     def _fits(self, at: NDArray[np.intp], stores: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """Whether each store could fill the hole beside it, given the row's other entries."""
+        """Whether each store is valid in its hole, given the row's other entries."""
         others = self._rows[self._holes.row[at]]
         others[np.arange(len(others)), self._holes.column[at]] = NONE
         free: NDArray[np.bool_] = ~(others == stores[:, None]).any(axis=1)
@@ -153,7 +153,7 @@ class _Seating:
         return free
 
     def _swap(self, bad: NDArray[np.intp], distance: int) -> NDArray[np.intp]:
-        """Swap each bad turn with the good one `distance` further if both then fit; return what is bad now."""
+        """Swap each bad turn with the good turn at `distance` if both then fit; return the turns that are bad now."""
         turns, row = self._turns, self._holes.row
         partner = (bad + distance) % len(turns)
         marked = np.zeros(len(turns), dtype=bool)
@@ -163,9 +163,9 @@ class _Seating:
         agreed = self._fits(here, turns[there]) & self._fits(there, turns[here])
         here, there = here[agreed], there[agreed]
         turns[here], turns[there] = turns[there], turns[here]
-        self._seat(here)
-        self._seat(there)
-        # Two swaps can meet in one row, so what was just swapped is looked at again.
+        self._write(here)
+        self._write(there)
+        # Two swaps can affect the same row, so swapped turns are checked again.
         marked[there] = True
         suspects = np.flatnonzero(marked)
         return suspects[~self._fits(suspects, turns[suspects])]
@@ -179,11 +179,11 @@ class _Seating:
             return False
         pair = np.array([i, partners[0]])
         turns[pair] = turns[pair[::-1]]
-        self._seat(pair)
+        self._write(pair)
         return True
 
     def _force(self, i: int, load: NDArray[np.float64]) -> None:
-        """Take the least loaded store that makes the row valid."""
+        """Assign the least loaded store that makes the row valid."""
         everyone = np.arange(self._problem.stores, dtype=np.int32)
         allowed = self._fits(np.full(self._problem.stores, i), everyone)
         if self._holes.zone[i] != NONE:
@@ -192,4 +192,4 @@ class _Seating:
         load[self._turns[i]] -= 1
         load[store] += 1
         self._turns[i] = store
-        self._seat(np.array([i]))
+        self._write(np.array([i]))

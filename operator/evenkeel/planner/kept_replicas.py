@@ -1,8 +1,8 @@
-"""What of the previous placement stays: first every row is cut down to what is valid, then every store to its share.
+"""Choose which replicas of the previous placement stay: first cut each row to a valid one, then each store to its aim.
 
-Both cuts keep as much as they can on their own terms, and lean towards each other: rows give up replicas on the most
-overloaded stores, stores give up replicas in rows where the hole can be filled where it is wanted. Where that is not
-the best of both at once, `exchange` finds out and repairs it.
+Each cut keeps as much as possible and anticipates the other: rows drop replicas on the most overloaded stores, and
+stores drop replicas in rows whose hole can be filled in a zone that grows. If the result is not optimal,
+`replica_exchange` improves it.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _CHUNKS = 512
 
 @dataclass(frozen=True)
 class Ranks:
-    """Per entry of some rows: its position among the row's entries of the same zone, and how many those are."""
+    """Per entry of a row: its position among the row's entries of the same zone, and their number."""
 
     rank: NDArray[np.int8]
     size: NDArray[np.int8]
 
 
 def ranks(zones: Rows) -> Ranks:
-    """Count entries of the same zone within each row; entries without a store rank and count as nothing."""
+    """Rank and count entries of the same zone within each row; entries without a store have rank and size 0."""
     rank = np.zeros(zones.shape, dtype=np.int8)
     size = (zones != NONE).astype(np.int8)
     for i in range(zones.shape[1]):
@@ -52,7 +52,7 @@ def ranks(zones: Rows) -> Ranks:
 
 
 def cut_rows(problem: PlacementProblem) -> Rows:
-    """Drop from every row what no valid row could keep, from the most overloaded stores first."""
+    """Drop the entries that make a row invalid, those of the most overloaded stores first."""
     kept = problem.previous.copy()
     rows = np.flatnonzero(_excess(problem, kept).any(axis=1))
     if not rows.size:
@@ -68,7 +68,7 @@ def cut_rows(problem: PlacementProblem) -> Rows:
 
 
 def _excess(problem: PlacementProblem, rows: Rows) -> NDArray[np.bool_]:
-    """Entries of which at least one has to go: of a zone over its highest number, else of any with an extra."""
+    """Mark entries of which at least one must be dropped: of zones above their bound, else of zones with an extra."""
     zones = zones_of(rows, problem.zone)
     in_zone = ranks(zones)
     present = zones != NONE
@@ -81,16 +81,16 @@ def _excess(problem: PlacementProblem, rows: Rows) -> NDArray[np.bool_]:
 
 
 def _chunks(rows: NDArray[np.intp], stores: int) -> Iterator[NDArray[np.intp]]:
-    # Loads are brought up to date between chunks; all at once, every row would drop the same store.
+    # Loads are updated between chunks; in one chunk, every row would drop the same store.
     size = max(16, stores // 4, -(-len(rows) // _CHUNKS))
     for start in range(0, len(rows), size):
         yield rows[start : start + size]
 
 
 def _attachment(problem: PlacementProblem, entries: Rows) -> NDArray[np.float64]:
-    """By how much more than others a store must be overloaded before it gives up such an entry.
+    """Return by how much more than others a store must be overloaded to drop such an entry.
 
-    Where it could keep them all, nothing justifies it; otherwise a quarter of its share does.
+    A store that can keep all its entries of this kind never drops one; for others it is a quarter of the share.
     """
     keeps_all = count(entries, problem.stores) <= problem.highest
     return np.where(keeps_all, problem.partitions + 1.0, 1 + problem.share / 4)
@@ -115,7 +115,7 @@ def _drop_heaviest(
 
 
 def cut_stores(problem: PlacementProblem, kept: Rows, aim: Counts) -> Rows:
-    """Drop from every store what it holds beyond its aim, spread over as many rows as possible."""
+    """Drop what each store holds beyond its aim, spread over as many rows as possible."""
     held = count(kept, problem.stores)
     surplus = np.maximum(held - aim, 0)
     if not surplus.any():
@@ -136,10 +136,10 @@ def cut_stores(problem: PlacementProblem, kept: Rows, aim: Counts) -> Rows:
 
 
 def _entries(problem: PlacementProblem, kept: Rows, surplus: Counts, growth: Counts) -> NDArray[np.int64]:
-    """Places in `kept` of overloaded stores' entries, store by store, those first that are best dropped.
+    """Return the places in `kept` of overloaded stores' entries, by store and then by preference to drop them.
 
-    Against dropping one speak, in this order: a hole in the wrong zone, a change under way, and a leader that could
-    stay. Leaders that have to leave their store anyway go first, with the replica.
+    Dropped last, in this order: entries whose hole would be in the wrong zone, of partitions in a change, and of
+    leaders that can stay. Leaders that must leave their store anyway are dropped first, with the replica.
     """
     place = np.flatnonzero(np.append(surplus > 0, False)[kept])
     row, store = place // kept.shape[1], kept.ravel()[place]
@@ -148,7 +148,7 @@ def _entries(problem: PlacementProblem, kept: Rows, surplus: Counts, growth: Cou
     leaving[leads] = first_of_each(store[leads], problem.spare_leaders)
     reluctance = 4 * problem.moving[row] + 2 * (leads & ~leaving) + ~leads
     reluctance += 8 * _bound(problem, kept, row, problem.zone[store], growth)
-    # Sorted as one number, which is quicker than by several keys: store, reluctance, place.
+    # One combined key (store, reluctance, place) sorts faster than several keys.
     keys: NDArray[np.int64] = (store.astype(np.int64) << 40) | (reluctance.astype(np.int64) << 36) | place
     keys.sort()
     return keys & (2**36 - 1)
@@ -170,7 +170,7 @@ class _Entries:
         return _Entries(self.row[which], self.column[which], self.store[which])
 
     def choose(self, surplus: Counts, rows: int) -> NDArray[np.intp]:
-        """The next ones to drop, at most one per row and `surplus` per store."""
+        """Return the next entries to drop, at most one per row and `surplus` per store."""
         chosen: NDArray[np.intp] = np.flatnonzero(positions(self.store, len(surplus)) < surplus[self.store])
         owner = np.empty(rows, dtype=np.intp)
         owner[self.row[chosen[::-1]]] = chosen[::-1]
@@ -187,7 +187,7 @@ def _droppable(entries: _Entries, kept: Rows, surplus: Counts, open_rows: NDArra
 def _bound(
     problem: PlacementProblem, kept: Rows, row: NDArray[np.int64], own: NDArray[np.int32], growth: Counts
 ) -> NDArray[np.bool_]:
-    """Entries whose hole could not leave a zone that has to shrink: it needs the hole back, or no other may have it."""
+    """Mark entries of shrinking zones whose hole must be filled in the same zone: it needs it, or no other has room."""
     shrinking: NDArray[np.bool_] = (growth[own] < 0) & problem.elastic[own]
     if not shrinking.any():
         return shrinking

@@ -1,11 +1,11 @@
-"""In which order a plan is carried out, so that no store is ever above its cap.
+"""Order a plan's changes into waves, so that no store exceeds its cap.
 
-While a partition changes, its stores count twice over: everything stable, pending and planned names is taken, and only
-the end of the change gives back what it leaves. `order` answers with waves. The first may begin now; each further one
-once all before it have ended. Within a wave changes may end in any order, since ending only gives room back. What is
-withheld from a wave keeps its claim: nobody later in the sequence takes the room it is waiting for.
+While a partition changes, it occupies all stores that its stable, pending and planned name. Only the end of the change
+frees the stores it leaves. The first wave of `order` may start now, each further one when all before it have ended.
+Within a wave changes may end in any order, since an end only frees room. A change that does not fit into a wave keeps
+its reservation: no later change of the sequence takes the room it waits for.
 
-A store that is above its cap already (the cap was lowered, say) gains nothing until it is below.
+A store that is already above its cap, for example because the cap was lowered, gains no replica until it is below.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _UNLIMITED = 2**62
 
 @dataclass(frozen=True, kw_only=True)
 class Underway:
-    """A change that has begun."""
+    """A change in progress."""
 
     occupied: frozenset[str]
-    """Every store that the partition's stable, pending or planned names."""
+    """All stores that the partition's stable, pending and planned name."""
     final: tuple[str, ...]
-    """The stores it will be on when all that is pending and planned is done."""
+    """The partition's stores once pending and planned are applied."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Blocked:
-    """A partition that no order gets to its target, and why."""
+    """A partition that cannot reach its target in any order, and the reason."""
 
     partition: int
     reason: str
@@ -46,7 +46,7 @@ class Blocked:
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """Partitions to change, wave by wave; the first wave, possibly empty, is what may begin now."""
+    """Partitions to change, in waves; the first wave, possibly empty, may start now."""
 
     waves: tuple[tuple[int, ...], ...]
     blocked: tuple[Blocked, ...]
@@ -61,7 +61,7 @@ def order(
     underway: Mapping[int, Underway] | None = None,
     max_concurrent: int | None = None,
 ) -> Order:
-    """Divide the changes from `stable` (and what is under way) to `target` into waves that always fit."""
+    """Divide the changes from `stable` and from changes in progress to `target` into waves that always fit."""
     _check(target, stable, max_concurrent)
     scene = _Scene(target, stable=stable, table=table, stores=stores, underway=underway or {})
     changes = scene.changes()
@@ -76,10 +76,11 @@ def order(
 def _check(target: Assignment, stable: Assignment, max_concurrent: int | None) -> None:
     if target.partitions != stable.partitions:
         raise PlanningError(
-            f"the target has {target.partitions} partitions and stable {stable.partitions}; take two of the same table"
+            f"the target has {target.partitions} partitions and stable {stable.partitions};"
+            " use two assignments of the same table"
         )
     if max_concurrent is not None and max_concurrent < 1:
-        raise PlanningError(f"maxConcurrent must be at least 1, but is {max_concurrent}")
+        raise PlanningError(f"maxConcurrent: got {max_concurrent}; allowed: at least 1")
 
 
 def _waves(scene: _Scene, sequence: list[Change], slots: int) -> tuple[tuple[int, ...], ...]:
@@ -94,17 +95,18 @@ def _waves(scene: _Scene, sequence: list[Change], slots: int) -> tuple[tuple[int
         if not rest:
             return tuple(tuple(change.partition for change in wave) for wave in waves)
         wave, rest = _pack(rest, room.copy(), slots=slots, now={})
-        assert wave, "the first of a safe sequence always fits once all before it have ended"
+        assert wave, "the first change of a safe sequence always fits once all before it have ended"
         waves.append(wave)
 
 
 def _pack(
     sequence: list[Change], room: Room, *, slots: int, now: Mapping[int, Change]
 ) -> tuple[list[Change], list[Change]]:
-    """What of the sequence can begin together, and the rest.
+    """Split the sequence into changes that can start together and the rest.
 
-    `now` has the changes of partitions under way. They need no slot, and no further room on stores they occupy already;
-    but whoever comes earlier in the sequence may count on their leaving such a store, and has to be covered.
+    `now` has the changes of partitions that are already changing. These need no slot, and no room on stores that they
+    already occupy. But earlier changes of the sequence may rely on them leaving such a store, so there must be room
+    for those as well.
     """
     reserved = Room(np.zeros_like(room.replicas))
     wave: list[Change] = []
@@ -125,7 +127,7 @@ def _pack(
 
 
 class _Scene:
-    """Who holds what, in numbers of stores."""
+    """The inputs of `order`, with stores as numbers."""
 
     def __init__(
         self,
@@ -140,7 +142,7 @@ class _Scene:
         self._target = target
         self._stable = stable
         begun = (name for change in underway.values() for name in (*change.occupied, *change.final))
-        # Of many stores a table is on few, and the others limit nothing.
+        # A table usually is on few of many stores.
         concerned = {*stable.stores, *target.stores, *begun}
         self._caps = {store.name: cap(store, table) for store in stores.stores if store.name in concerned}
         self._names = sorted(concerned)
@@ -150,7 +152,7 @@ class _Scene:
         return {self._number[name] for name in names}
 
     def changes(self) -> list[Change]:
-        """What is left to do once everything under way has ended."""
+        """Return the changes that remain once those in progress have ended."""
         fresh = [p for p in changed_partitions(self._stable, self._target).tolist() if p not in self.underway]
         found = [self._change(p, self._stable.stores_of(p)) for p in fresh]
         found += [
@@ -161,7 +163,7 @@ class _Scene:
         return sorted(found, key=lambda change: change.partition)
 
     def retargets(self, sequence: list[Change]) -> dict[int, Change]:
-        """For partitions under way whose target changed: what the change takes if it begins before they end."""
+        """Return, for changing partitions with a new target, the change as it is if it starts before they end."""
         partitions = [change.partition for change in sequence if change.partition in self.underway]
         return {p: self._change(p, self.underway[p].occupied) for p in partitions}
 
@@ -170,7 +172,7 @@ class _Scene:
         return Change(partition=partition, gains=tuple(sorted(goal - base)), leaves=tuple(sorted(base - goal)))
 
     def room(self, *, finished: bool) -> Room:
-        """What every store has left, before or after everything under way has ended."""
+        """Return each store's free room, before or after the changes in progress have ended."""
         room = Room(np.array([self._cap(name) for name in self._names], dtype=np.int64))
         held = np.array([*(self._number[name] for name in self._stable.stores), 0])[self._stable.rows]
         present = self._stable.rows >= 0
@@ -186,7 +188,7 @@ class _Scene:
         return _UNLIMITED if most is None else most
 
     def explain(self, sequence: list[Change], stuck: list[Change]) -> tuple[Blocked, ...]:
-        """Say of every change that cannot be made which store lacks room, and what would help."""
+        """Explain for each blocked change which store lacks room and what to do."""
         room = self.room(finished=True)
         for change in sequence:
             room.add(change.gains, sign=-1)
@@ -200,5 +202,5 @@ class _Scene:
         state = f"it holds {most - room.replicas[store]} of at most {most} replicas"
         remedy = f"raise the cap of {name} by {1 - room.replicas[store]}"
         leaving = next((other.partition for other in stuck if store in other.leaves), None)
-        waits = "nothing is going to leave it" if leaving is None else f"partition {leaving} cannot leave it either"
+        waits = "no replica is leaving it" if leaving is None else f"partition {leaving} cannot leave it either"
         return f"partition {change.partition} waits for room on {name}: {state}, and {waits}; {remedy} or add a store"

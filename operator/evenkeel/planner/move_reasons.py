@@ -1,7 +1,7 @@
-"""Every move with the reason for it, as a person would put it.
+"""The reason of each move, in words.
 
-A reason is found by looking, not remembered from planning, so it holds for the targets of any rebalancer: what was
-wrong with the replica's place, else what its partition lacked, else whose share asked for it.
+Reasons are derived from the assignments before and after, so they work for any rebalancer. A reason is, in this order:
+why the replica must leave its store, what its partition lacked, or which store was above or below its share.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["moves"]
 def moves(
     previous: Assignment, target: Assignment, *, table: TableView, stores: StoresView, limit: int | None = None
 ) -> list[Move]:
-    """Every replica that is added, removed or moved, partition by partition; at most `limit` of them."""
+    """Return the replicas that are added, removed or moved, by partition; at most `limit`."""
     scene = _Scene.of(previous, table, stores)
     found: list[Move] = []
     for partition in changed_partitions(previous, target).tolist():
@@ -36,14 +36,14 @@ def moves(
 
 @dataclass(frozen=True)
 class _Scene:
-    """How things stood before."""
+    """The stores and the table before the moves."""
 
     table: TableView
     stores: dict[str, StoreView]
     held: dict[str, int]
     share: dict[str, float]
     usual: int
-    """Replicas that most partitions had."""
+    """The most common number of replicas per partition."""
 
     @classmethod
     def of(cls, previous: Assignment, table: TableView, stores: StoresView) -> _Scene:
@@ -69,7 +69,7 @@ class _Scene:
             )
 
     def _pairs(self, leaving: list[str], coming: list[str]) -> Iterator[tuple[str | None, str | None]]:
-        """A replica's way leads within its zone where it can."""
+        """Pair stores that leave with stores that come, within a zone if possible."""
         for source in list(leaving):
             nearby = next((name for name in coming if self._zone(name) == self._zone(source)), None)
             if nearby is not None:
@@ -93,13 +93,13 @@ class _Scene:
         return (
             self._zone_reason(partition, before, source, target)
             or self._share_reason(source, target)
-            or f"{target} takes it over from {source}, so that zones and shares come out for all stores"
+            or f"moved from {source} to {target} so that all stores meet their shares and all zones their limits"
         )
 
     def _must_leave(self, name: str) -> str | None:
         store = self.stores.get(name)
         if store is None:
-            return f"{name} is no longer there"
+            return f"{name} no longer exists"
         if why := exclusion(store, self.table):
             return f"{name} {why}"
         limit = cap(store, self.table)
@@ -144,7 +144,7 @@ def _shares(table: TableView, stores: StoresView) -> dict[str, float]:
     try:
         allowed = candidates(table, stores)
     except PlanningError:
-        # A rebalancer that ignores caps can still answer; its moves then have no shares to be explained by.
+        # A rebalancer that ignores caps can still return targets; its moves then have no shares as a reason.
         return {}
     shares = shares_of(table, allowed)[1]
     return {allowed.names[at]: share for at, share in zip(allowed.index.tolist(), shares.exact.tolist(), strict=True)}

@@ -1,4 +1,4 @@
-"""Which stores hold which partition: a quick good answer first, the exact optimum where that is not yet proven."""
+"""Find a placement with the fewest moves: a fast heuristic, then exact search unless a bound proves it optimal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FAR = 2**60
 
 
 def place(problem: PlacementProblem) -> Rows:
-    """Valid rows, every store at its share rounded down or up, with the fewest moves from the previous rows."""
+    """Return valid rows with each store at its share, rounded down or up, and the fewest moves."""
     kept = cut_rows(problem)
     aim = wanted(problem, count(kept, problem.stores))
     rows = fill(problem, cut_stores(problem, kept, aim), aim)
@@ -36,14 +36,14 @@ def _proven(problem: PlacementProblem, rows: Rows) -> bool:
 def improve(problem: PlacementProblem, rows: Rows) -> Rows:
     """Exchange stores of valid rows until shares are met and no exchange saves a move."""
     graph = _Placement(problem, rows)
-    # A walk passes each store once and one exchange costs at most a move, so this unit puts shares before moves.
+    # A walk visits each store once and an exchange costs at most one move, so with this unit shares outweigh moves.
     unit = problem.stores + 2
     settle(graph, Columns(count(rows, problem.stores), lowest=problem.lowest, highest=problem.highest, unit=unit))
     return graph.rows
 
 
 def newcomers(rows: Rows, previous: Rows) -> NDArray[np.bool_]:
-    """Which entries name a store that did not hold the partition before: the moves."""
+    """Mark the entries whose store did not hold the partition before: the moves."""
     new: NDArray[np.bool_] = rows != NONE
     for j in range(previous.shape[1]):
         new &= rows != previous[:, j : j + 1]
@@ -51,10 +51,10 @@ def newcomers(rows: Rows, previous: Rows) -> NDArray[np.bool_]:
 
 
 def fewest_moves(problem: PlacementProblem) -> int:
-    """A number of moves that no plan can stay below: what rows must gain, or what stores must.
+    """Return a lower bound of the moves: what rows must gain, or what stores must.
 
-    Zones that each hold a fixed number of every partition's replicas bound the moves each on its own; the elastic
-    ones do so together. The bound is often reached, and then proves a plan optimal without a search.
+    Each zone with a fixed number of replicas per partition gives a bound; the elastic zones give one together. The
+    bound is often reached, and then proves a plan optimal without a search.
     """
     zones = zones_of(problem.previous, problem.zone)
     rank = ranks(zones).rank
@@ -85,8 +85,8 @@ def _gains(problem: PlacementProblem, held: Counts, among: NDArray[np.bool_], *,
 class _Placement:
     """The exchange graph of a placement: an entry that was not in the previous row costs one move.
 
-    A row can always exchange stores within a zone; between zones only if the giving zone has more than its lowest
-    number in the row and the taking one less than its highest.
+    A row can exchange stores within a zone. It can exchange between zones only if the zone that loses a replica is
+    above its lowest number in the row, and the zone that gains one is below its highest.
     """
 
     def __init__(self, problem: PlacementProblem, rows: Rows) -> None:
@@ -97,7 +97,7 @@ class _Placement:
         self._members = [np.flatnonzero(problem.zone == z) for z in range(problem.zones)]
 
     def reach(self, label: Counts, changed: NDArray[np.bool_]) -> Reach:
-        """Relax every exchange: back to a store of the previous row, or to any other store of a zone."""
+        """Relax all exchanges: back to a store of the previous row, or to any other store of a zone."""
         at = np.flatnonzero(changed[self.rows].any(axis=1))
         view = _View.of(self._problem, self.rows[at], self._zones[at], label[self.rows[at]] - self._new[at])
         best = np.full(len(label), _FAR, dtype=np.int64)
@@ -113,7 +113,7 @@ class _Placement:
         return Reach(best, row, source)
 
     def _return(self, best: Counts, row: NDArray[np.int64], at: NDArray[np.intp], view: _View) -> None:
-        """Take back a store of the previous row, at no cost."""
+        """Relax exchanges that take a store of the previous row back, at no cost."""
         previous = self._problem.previous[at]
         where, column = np.nonzero(newcomers(previous, view.rows))
         store = previous[where, column]
@@ -123,12 +123,12 @@ class _Placement:
         row[store[winners]] = where[winners]
 
     def cost(self, exchange: Exchange) -> int:
-        """The moves it adds."""
+        """Return the number of moves that the exchange adds."""
         previous = self._problem.previous[exchange.row]
         return int(exchange.given in previous) - int(exchange.taken in previous)
 
     def apply(self, exchange: Exchange) -> None:
-        """Put the taken store where the given one was."""
+        """Replace the given store by the taken one."""
         p = exchange.row
         column = int(np.flatnonzero(self.rows[p] == exchange.given)[0])
         self.rows[p, column] = exchange.taken
@@ -138,7 +138,7 @@ class _Placement:
 
 @dataclass(frozen=True)
 class _View:
-    """Some rows during a search, with the label at which each entry can be given up."""
+    """Rows during a search, with the label at which each entry can be given up."""
 
     problem: PlacementProblem
     rows: Rows
@@ -146,7 +146,7 @@ class _View:
     leaving: Counts
     spare: NDArray[np.bool_]
     across: Counts
-    """Per row, the lowest label of an entry whose zone can do without it."""
+    """Per row, the lowest label of an entry that its zone does not need."""
 
     @classmethod
     def of(cls, problem: PlacementProblem, rows: Rows, zones: Rows, leaving: Counts) -> _View:
@@ -155,7 +155,7 @@ class _View:
         return cls(problem, rows, zones, leaving, spare, across)
 
     def entering(self, at: NDArray[np.intp], zone: int | NDArray[np.int32]) -> Counts:
-        """The lowest label with which each row of `at` can take another store of the zone."""
+        """Return the lowest label with which each row of `at` can take another store of the zone."""
         inside = self.zones[at] == np.reshape(zone, (-1, 1))
         within = np.where(inside, self.leaving[at], _FAR).min(axis=1)
         full = inside.sum(axis=1) >= self.problem.zone_highest[zone]
@@ -163,7 +163,7 @@ class _View:
         return entering
 
     def source(self, at: NDArray[np.int64], zone: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Which store of each row of `at` is given up for one of the zone."""
+        """Return the store that each row of `at` gives up for a store of the zone."""
         inside = self.zones[at] == zone[:, None]
         full = inside.sum(axis=1) >= self.problem.zone_highest[zone]
         allowed = inside | (self.spare[at] & ~full[:, None])
@@ -173,7 +173,7 @@ class _View:
 
 
 def _arrive(best: Counts, row: NDArray[np.int64], members: NDArray[np.intp], rows: Rows, value: Counts) -> None:
-    """Give each member the cheapest row that does not have it already."""
+    """Assign to each member the cheapest row that does not contain it."""
     lowest = int(value.min())
     if lowest >= _FAR:
         return

@@ -1,8 +1,8 @@
-"""The placement problem in numbers, and the few array operations on rows that every part of the planner shares.
+"""The placement problem as arrays, and array operations shared by the planner's modules.
 
-A row is one partition's stores. With zones, the bounds on every `k(p, z)` (see `shares`) make a row valid when it has
-`replicas` distinct stores and between `zone_lowest` and `zone_highest` of them in each zone; the two differ by at most
-one. A row's replicas beyond its zones' lowest numbers are its extras, and every row has the same number of them.
+A row is one partition's stores. A row is valid if it has `replicas` distinct stores, and between `zone_lowest` and
+`zone_highest` of them in each zone (see `fair_shares`); the two bounds differ by at most one. A row's replicas beyond
+its zones' lowest numbers are its extras; every row has the same number of extras.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class PlacementProblem:
-    """Everything a placement is judged by."""
+    """The inputs and constraints of a placement."""
 
     replicas: int
     previous: Rows
-    """Partition x replica: the usable stores that hold it now, in the previous order; NONE elsewhere."""
+    """Partition x replica: the usable stores that hold it now, in the previous order; NONE for others."""
     previous_voters: int
-    """So many of the first columns vote."""
+    """The number of leading columns that are voters."""
     led: NDArray[np.int32]
     """The store that leads each partition, or NONE."""
     spare_leaders: Counts
-    """How many partitions each store leads beyond what it shall lead."""
+    """Per store, the partitions it leads beyond its aim."""
     moving: NDArray[np.bool_]
-    """Partitions under way; another change of them is taken only where it costs nothing extra."""
+    """Partitions with a change in progress; they change again only if it costs nothing extra."""
     zone: NDArray[np.int32]
     zone_lowest: Counts
     zone_highest: Counts
@@ -59,23 +59,23 @@ class PlacementProblem:
 
     @property
     def extras(self) -> int:
-        """Replicas of each partition beyond what its zones must have."""
+        """Replicas of each partition beyond its zones' lowest numbers."""
         return self.replicas - int(self.zone_lowest.sum())
 
     @property
     def elastic(self) -> NDArray[np.bool_]:
-        """Zones that may hold one replica of a partition more or less."""
+        """Zones whose number of replicas per partition may differ by one."""
         return self.zone_lowest < self.zone_highest
 
 
 def count(rows: NDArray[np.int32], stores: int) -> Counts:
-    """How many replicas each store has in `rows`."""
+    """Count each store's replicas in `rows`."""
     flat = rows.ravel()
     return np.bincount(flat[flat >= 0], minlength=stores).astype(np.int64)
 
 
 def zones_of(rows: Rows, zone: NDArray[np.int32]) -> Rows:
-    """The zone of every entry, NONE where there is none."""
+    """Return the zone of each entry, NONE for entries without a store."""
     return np.append(zone, np.int32(NONE))[rows]
 
 
@@ -88,6 +88,6 @@ def first_of_each(stores: NDArray[np.int32], quota: Counts) -> NDArray[np.bool_]
 
 
 def positions(ordered: NDArray[np.int32], stores: int) -> Counts:
-    """The position of each entry among those of its store, given entries in order of stores."""
+    """Return each entry's position among the entries of its store; `ordered` is sorted by store."""
     sizes = np.bincount(ordered, minlength=stores)
     return np.arange(len(ordered)) - (np.cumsum(sizes) - sizes)[ordered]

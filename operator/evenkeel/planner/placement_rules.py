@@ -1,7 +1,7 @@
 """The hard rules: which stores may hold replicas of a table, and how many each.
 
-Everything here is decided before any balancing, and a table that cannot satisfy it is not planned at all: the caller
-gets a `PlanningError` with the numbers and the remedy, and the assignment in force stays.
+They are applied before any balancing. If a table cannot satisfy them, it is not planned: the caller gets a
+`PlanningError` with the numbers and the remedy, and the present assignment stays.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ _LISTED = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Candidates:
-    """The stores that may hold replicas, as arrays; position in `index` is the store's number while planning."""
+    """The stores that may hold replicas, as arrays; the position in `index` is the store's number in the planner."""
 
     names: tuple[str, ...]
-    """All known stores by name, the unusable ones included: what an answer's indexes point into."""
+    """The names of all known stores, including unusable ones; an assignment's indexes refer to them."""
     index: NDArray[np.int32]
-    """Where in `names` each candidate stands."""
+    """Each candidate's index in `names`."""
     zone: NDArray[np.int32]
     room: NDArray[np.int64]
-    """Most replicas of this table each candidate may hold; never more than there are partitions."""
+    """The maximum number of replicas of this table on each candidate; never more than the number of partitions."""
     weight: NDArray[np.object_]
-    """Weights as exact integers in proportion, so that a share of exactly 58 is not 57.999."""
+    """Weights as proportional integers, so that a share of exactly 58 is not 57.999."""
 
     def numbers(self, names: tuple[str, ...]) -> NDArray[np.int32]:
-        """Translate another assignment's store indexes to candidates' numbers, -1 for whoever is none."""
+        """Return the candidates' numbers of these stores, -1 for stores that are not candidates."""
         number = {self.names[at]: i for i, at in enumerate(self.index.tolist())}
         return np.array([number.get(name, -1) for name in names] + [-1], dtype=np.int32)
 
 
 def cap(store: StoreView, table: TableView) -> int | None:
-    """How many replicas of the table the store may hold by its own cap and the table's; None is unlimited."""
+    """Return how many replicas of the table the store may hold by its cap and the table's; None means unlimited."""
     caps = [] if store.capacity is None else [max(0, store.capacity - store.used_by_others)]
     if table.placement.max_per_store is not None:
         caps.append(table.placement.max_per_store)
@@ -50,7 +50,7 @@ def cap(store: StoreView, table: TableView) -> int | None:
 
 
 def exclusion(store: StoreView, table: TableView) -> str | None:
-    """Why the store may hold nothing of the table, as the end of a sentence; None where it may."""
+    """Return why the store may hold no replica of the table, as a predicate; None if it may."""
     if not store.live:
         return "is lost"
     if store.draining:
@@ -61,7 +61,7 @@ def exclusion(store: StoreView, table: TableView) -> str | None:
         if store.labels.get(label) != value:
             return f"lacks the label {label}={value} of the store selector"
     if cap(store, table) == 0:
-        return "has no room left by its cap"
+        return "has no room under its cap"
     return None
 
 
@@ -96,7 +96,7 @@ def _zone_numbers(table: TableView, usable: list[StoreView]) -> NDArray[np.int32
 
 
 def _exact_weights(weights: list[float]) -> NDArray[np.object_]:
-    # A weight means the decimal its user wrote: 0.3 is three times 0.1, which no float arithmetic grants.
+    # A weight is the decimal that the user wrote: 0.3 is three times 0.1, which is not true for floats.
     exact = {weight: Fraction(str(weight)) for weight in set(weights)}
     scale = math.lcm(*(fraction.denominator for fraction in exact.values()))
     divisor = math.gcd(*(int(fraction * scale) for fraction in exact.values()))
@@ -122,7 +122,7 @@ def _check_stores(table: TableView, stores: StoresView) -> None:
     seen: set[str] = set()
     for store in stores.stores:
         if store.name in seen:
-            raise PlanningError(f"table {table.name}: store {store.name} is listed twice; name each store once")
+            raise PlanningError(f"table {table.name}: store {store.name} is listed twice; list each store once")
         if not (math.isfinite(store.weight) and store.weight >= 0):
             raise PlanningError(
                 f"table {table.name}: store {store.name} has weight {store.weight}; give it a number of 0 or more"

@@ -1,12 +1,12 @@
-"""Which replica of each partition leads and which vote, given where the replicas are.
+"""Choose each partition's leader and voters, for a given placement.
 
-Leaders are shared out like replicas: in proportion to weight, no store leading more than it holds, each store its
-share rounded down or up where the placement allows, and elsewhere as near as it allows. Among those answers, as few
-retained replicas as possible change between voter and learner; among those, as few partitions as possible change their
-leader. Once more the quick answer is proven by a bound or made exact by `exchange`.
+Leaders are divided like replicas: in proportion to weight, and no store leads more than it holds. Each store leads its
+share, rounded down or up, or as close to that as the placement allows. Among those solutions, the fewest retained
+replicas change between voter and learner; among those, the fewest partitions change their leader. A heuristic finds a
+solution. If a bound does not prove it optimal, `replica_exchange` improves it to the optimum.
 
-A replica that was added costs nothing in either role, so a row's role changes depend on its leader only by what kind of
-replica it is: making an added replica (or a retained learner) a voter may cost a retained voter its vote.
+An added replica costs nothing in either role. So a row's role changes depend only on the kind of its leader: making an
+added replica or a retained learner a voter may demote a retained voter.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _VOTER, _ADDED, _LEARNER = 0, 1, 2
 
 @dataclass(frozen=True, kw_only=True)
 class Roles:
-    """What leadership and votes are judged by."""
+    """The inputs for choosing leaders and voters."""
 
     voters: int
     previous: Rows
@@ -40,7 +40,7 @@ class Roles:
 
 
 def arrange(rows: Rows, roles: Roles) -> Rows:
-    """Reorder every row: leader first, then the other voters, then learners."""
+    """Reorder each row: the leader, the other voters, the learners."""
     kinds = _kinds(rows, roles) if roles.voters < rows.shape[1] else None
     leaders = _Leaders(rows, roles, kinds)
     leaders.start()
@@ -70,7 +70,7 @@ def _kinds(rows: Rows, roles: Roles) -> NDArray[np.int8]:
 
 
 def _order(rows: Rows, roles: Roles, kinds: NDArray[np.int8], column: NDArray[np.int64]) -> NDArray[np.intp]:
-    """Leader, retained voters, added replicas (of zones with few voters first), retained learners."""
+    """Order each row: leader, retained voters, added replicas (zones with few voters first), retained learners."""
     rank = kinds.astype(np.int64)
     np.put_along_axis(rank, column[:, None], -1, axis=1)
     zones = zones_of(rows, roles.zone)
@@ -84,7 +84,7 @@ def _order(rows: Rows, roles: Roles, kinds: NDArray[np.int8], column: NDArray[np
 
 
 def _role_changes(kinds: NDArray[np.int8], voters: int) -> NDArray[np.int64]:
-    """Role changes each entry would cost as leader, beyond the fewest any leader of its row costs."""
+    """Return the role changes that each entry costs as leader, beyond the minimum of its row."""
     voting = (kinds == _VOTER).sum(axis=1)[:, None]
     willing = voting + (kinds == _ADDED).sum(axis=1)[:, None]
     demoted = (kinds != _VOTER) & (voting >= voters)
@@ -94,7 +94,7 @@ def _role_changes(kinds: NDArray[np.int8], voters: int) -> NDArray[np.int64]:
 
 
 class _Leaders:
-    """The exchange graph of leaders: a row chooses one of its stores."""
+    """The exchange graph of leaders: each row chooses one of its stores."""
 
     def __init__(self, rows: Rows, roles: Roles, kinds: NDArray[np.int8] | None) -> None:
         self.column = np.full(len(rows), NONE, dtype=np.int64)
@@ -108,7 +108,7 @@ class _Leaders:
         self._costs = np.zeros((0, 0), dtype=np.int64)
 
     def start(self) -> None:
-        """Leaders that can stay do; other rows take the least loaded store, one chunk of rows after another."""
+        """Keep leaders that can stay; other rows choose the least loaded store, chunk by chunk."""
         stays = self._stays.any(axis=1)
         self.column[stays] = self._stays[stays].argmax(axis=1)
         self._held = count(self._leading(np.flatnonzero(stays)), self._stores)
@@ -126,7 +126,7 @@ class _Leaders:
         return self._rows[at, self.column[at]]
 
     def hand_over(self) -> None:
-        """Transfer leadership within rows, as long as one transfer brings a store nearer to its share."""
+        """Transfer leadership within rows while a transfer brings a store closer to its share."""
         lowest, highest = self._shares.lowest, self._shares.highest
         while (
             self._transfer(self._held - highest, lowest - self._held)
@@ -136,7 +136,7 @@ class _Leaders:
             pass
 
     def _transfer(self, spare: Counts, lacking: Counts) -> bool:
-        """Transfer at once from stores with spare leaders to stores lacking some, each within its number."""
+        """Transfer from stores with spare leaders to stores that lack some, within each store's number."""
         if not ((spare > 0).any() and (lacking > 0).any()):
             return False
         at = np.flatnonzero(spare[self._leading(self._all)] > 0)
@@ -156,7 +156,7 @@ class _Leaders:
         return bool(fits.any())
 
     def proven(self) -> bool:
-        """Whether bounds show that nothing is left to gain: shares met, no role and no leader changed in vain."""
+        """Whether bounds prove the choice optimal: shares met, no avoidable role change or transfer."""
         shares = self._shares
         if ((self._held < shares.lowest) | (self._held > shares.highest)).any():
             return False
@@ -169,8 +169,8 @@ class _Leaders:
         return changed == max(len(self._rows) - useful, missing)
 
     def settle(self) -> None:
-        """Make it exact."""
-        # A walk passes each store once: per level the costs differ by less than the next level's unit.
+        """Improve the choice to the optimum."""
+        # A walk visits each store once, so the costs of one level add up to less than one unit of the next level.
         self._costs = (~self._stays).astype(np.int64)
         if self._role is not None:
             self._costs += (self._stores + 2) * self._role
@@ -196,13 +196,13 @@ class _Leaders:
         return Reach(best, row, source)
 
     def cost(self, exchange: Exchange) -> int:
-        """Role changes and transfers it adds, in units."""
+        """Return the weighted role changes and transfers that the exchange adds."""
         row = self._rows[exchange.row]
         costs = self._costs[exchange.row]
         return int(costs[row == exchange.taken][0] - costs[row == exchange.given][0])
 
     def apply(self, exchange: Exchange) -> None:
-        """Make the taken store lead."""
+        """Make the taken store the leader."""
         self.column[exchange.row] = int(np.flatnonzero(self._rows[exchange.row] == exchange.taken)[0])
 
 

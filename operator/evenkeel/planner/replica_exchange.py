@@ -1,16 +1,16 @@
-"""Improve a choice of stores per row until no better one exists: the exact part of the planner.
+"""Improve each row's choice of stores to the optimum: the exact part of the planner.
 
-Rows choose stores; every choice has a cost, and every store a convex cost of how often it is chosen. This is a minimum
-cost flow from rows to stores, and a flow is optimal exactly when no cycle in its residual graph has a negative cost.
-Here the graph is contracted to stores: an edge from s to t is a row that can give up s and take t instead (`Exchange`),
-and a path from s to t also makes s one lighter and t one heavier. `settle` looks for negative paths and cycles by
+Rows choose stores. Each choice has a cost, and each store has a convex cost of how often it is chosen. This is a
+minimum cost flow from rows to stores, and a flow is optimal exactly if its residual graph has no cycle of negative
+cost. Here the graph is contracted to stores: an edge from s to t is a row that can give up s and take t (`Exchange`),
+and a path from s to t also makes s lighter by one and t heavier by one. `settle` finds negative paths and cycles with
 Bellman-Ford, whose rounds are array operations over many rows, and applies them until there are none.
 
-Contracting hides the inside of a row, where two exchanges of one walk could compete for the same place. They never do:
-labels are relaxed in rounds, all exchanges at once, and change only when they get lower. Had a walk passed the same
-place of a row in round a and again in round b > a, then either the place was cheaper in b, and the first store would
-have been relabelled from there too, or it was not, and the second store would have had its label since a. And in one
-round a place has one cheapest entry, ties going to the first column.
+Contraction hides the inside of a row, where two exchanges of one walk could compete for the same place. That cannot
+happen: labels are relaxed in rounds, all exchanges at once, and only ever decrease. Suppose a walk used the same place
+of a row in round a and again in round b > a. If the place was cheaper in b, the first store would have been relabelled
+from there too. If it was not, the second store would have had its label since round a. Within one round a place has
+one cheapest entry; the first column wins ties.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Exchange(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """Per store: the lowest label one exchange leads to, by which row, and from which store."""
+    """Per store: the lowest label that one exchange leads to, and that exchange's row and given store."""
 
     label: Counts
     row: NDArray[np.int64]
@@ -45,20 +45,20 @@ class Graph(Protocol):
     """Rows that choose stores."""
 
     def reach(self, label: Counts, changed: NDArray[np.bool_]) -> Reach:
-        """Relax once every exchange that gives up a store whose label changed."""
+        """Relax once all exchanges that give up a store whose label changed."""
         ...
 
     def cost(self, exchange: Exchange) -> int:
-        """What the exchange adds to the rows' costs."""
+        """Return what the exchange adds to the rows' costs."""
         ...
 
     def apply(self, exchange: Exchange) -> None:
-        """Carry it out."""
+        """Apply the exchange."""
         ...
 
 
 class Columns:
-    """How often each store is chosen, and `unit` times the square of its distance from the bounds as cost."""
+    """How often each store is chosen; its cost is `unit` times the squared distance from its bounds."""
 
     def __init__(self, held: Counts, *, lowest: Counts, highest: Counts, unit: int) -> None:
         self.held = held
@@ -72,11 +72,11 @@ class Columns:
         return cost
 
     def give(self, at: slice | int = slice(None)) -> Counts:
-        """The cost of a store's being chosen once less."""
+        """Return the cost of choosing a store once less."""
         return self._cost(self.held[at] - 1, at) - self._cost(self.held[at], at)
 
     def take(self, at: slice | int = slice(None)) -> Counts:
-        """The cost of a store's being chosen once more."""
+        """Return the cost of choosing a store once more."""
         return self._cost(self.held[at] + 1, at) - self._cost(self.held[at], at)
 
 
@@ -111,7 +111,7 @@ def _improve(graph: Graph, columns: Columns) -> bool:
 
 
 def _on_cycles(source: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Stores on a cycle of `source` links, found by following 2**k links at once."""
+    """Return the stores on a cycle of `source` links, by pointer doubling."""
     stores = len(source)
     ahead = np.append(source, NONE)
     for _ in range(stores.bit_length() + 1):
@@ -151,7 +151,7 @@ def _apply_paths(
 
 
 def _back(end: int, *, row: NDArray[np.int64], source: NDArray[np.int64], stop: int) -> tuple[Exchange, ...]:
-    """The exchanges that lead to `end`, from `stop`, or from where the labels started."""
+    """Return the exchanges that lead to `end`, from `stop` or from the walk's start."""
     exchanges = []
     at = end
     while source[at] != NONE:
@@ -163,7 +163,7 @@ def _back(end: int, *, row: NDArray[np.int64], source: NDArray[np.int64], stop: 
 
 
 def _apply(graph: Graph, columns: Columns, walk: _Walk, used: set[int]) -> bool:
-    """Carry the walk out if no earlier one of this search used its rows and it still pays."""
+    """Apply the walk if no earlier walk of this search used its rows and its cost is still negative."""
     if any(exchange.row in used for exchange in walk.exchanges):
         return False
     if _cost(graph, columns, walk) >= 0:

@@ -1,11 +1,10 @@
-"""Find an order in which changes can be made one after the other without a store ever running out of room.
+"""Search for a sequence of changes in which no store ever runs out of room.
 
-A change needs room for what it gains before it gives back what it leaves, so replicas that swap places between full
-stores can block each other for good, and taking a free place for the wrong replica can block what would have gone well.
-Two facts keep the search small. Only stores that could run out at all matter. And a change is safe to make at once if
-every store it gains on has room for all that anyone still wants there: nobody is worse off, some may be better. Only
-where no safe change is left does the search try one change after the other, those first that leave a store others
-wait for, and comes back to try the next where that ends in a block.
+A change needs room on the stores it gains before it frees those it leaves. So replicas that swap places between full
+stores can deadlock, and giving a free place to the wrong replica can block other changes. Two facts keep the search
+small. Only stores that can run out of room matter. And a change is safe if every store it gains has room for all
+remaining changes: it cannot block another change. Only if no safe change is left, the search tries changes one by one,
+first those that leave contested stores, and backtracks from a deadlock.
 """
 
 from __future__ import annotations
@@ -34,16 +33,16 @@ class Change:
 
 @dataclass(frozen=True)
 class Room:
-    """How many replicas each store has room for; below zero where it holds more than it may."""
+    """The number of replicas that each store has room for; negative if it is above its cap."""
 
     replicas: NDArray[np.int64]
 
     def copy(self) -> Room:
-        """An independent copy."""
+        """Return an independent copy."""
         return Room(self.replicas.copy())
 
     def fits(self, change: Change, reserved: Room) -> bool:
-        """Whether all its gains fit at once, beside what is reserved."""
+        """Whether all gains of the change fit, in addition to what is reserved."""
         return all(self.replicas[store] - reserved.replicas[store] >= 1 for store in change.gains)
 
     def covers(self, stores: Iterable[int], reserved: Room) -> bool:
@@ -53,13 +52,13 @@ class Room:
         )
 
     def add(self, stores: Sequence[int], *, sign: int = 1) -> None:
-        """Give back (or, with sign -1, take) one replica's room on each of the stores."""
+        """Free (or, with sign -1, take) room for one replica on each of the stores."""
         for store in stores:
             self.replicas[store] += sign
 
 
 def safe_sequence(changes: Sequence[Change], room: Room) -> tuple[list[int], list[int]]:
-    """Positions of `changes` in an order that never lacks room, and those for which none was found."""
+    """Return positions of `changes` in an order that never lacks room, and positions for which none was found."""
     table = _Table(changes, len(room.replicas))
     best = state = _State(np.ones(len(changes), dtype=bool), room.copy(), [])
     choices: deque[tuple[_State, list[int]]] = deque(maxlen=_REMEMBERED)
@@ -102,7 +101,7 @@ class _Table:
         self._leaver, self._left = _flat([change.leaves for change in changes])
 
     def take(self, state: _State, position: int) -> None:
-        """Make one change from beginning to end."""
+        """Apply one change completely."""
         change = self._changes[position]
         state.room.add(change.gains, sign=-1)
         state.room.add(change.leaves)
@@ -110,24 +109,24 @@ class _Table:
         state.order.append(position)
 
     def take_safe(self, state: _State) -> None:
-        """Make every change that nobody can be worse off by, until there is none."""
+        """Apply all changes that cannot block others, until there is none."""
         while (safe := self._without(state, self._contested(state)[self._gained])).size:
             for position in safe.tolist():
                 self.take(state, position)
 
     def _contested(self, state: _State) -> NDArray[np.bool_]:
-        """Stores without room for all that is still to come."""
+        """Mark the stores without room for all remaining changes."""
         wanted = self._gained[state.waiting[self._gainer]]
         contested: NDArray[np.bool_] = state.room.replicas < np.bincount(wanted, minlength=self._stores)
         return contested
 
     def _without(self, state: _State, hindrance: NDArray[np.bool_]) -> NDArray[np.intp]:
-        """Waiting changes none of whose gains is hindered."""
+        """Return the remaining changes without a hindered gain."""
         hindered = np.bincount(self._gainer[hindrance], minlength=len(self._changes))
         return np.flatnonzero(state.waiting & (hindered == 0))
 
     def candidates(self, state: _State) -> list[int]:
-        """What could be made next, whoever leaves the most contested stores first."""
+        """Return the changes that can be next, first those that leave the most contested stores."""
         possible = self._without(state, state.room.replicas[self._gained] < 1)
         relief = np.bincount(self._leaver[self._contested(state)[self._left]], minlength=len(self._changes))
         ordered: list[int] = possible[np.argsort(-relief[possible], kind="stable")].tolist()

@@ -1,4 +1,4 @@
-"""How many each store shall hold or lead: of all ways to round the shares, one nearest to what it has already."""
+"""Round shares to whole numbers (aims), as close as possible to what each store already holds or leads."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["near", "per_zone", "wanted"]
 
 
 def wanted(problem: PlacementProblem, held: Counts) -> Counts:
-    """How many replicas each store shall hold: near what it holds, within its share and its zone's total."""
+    """Return each store's aim: close to what it holds, within its share and its zone's total."""
     totals = _zone_totals(problem, np.clip(held, problem.lowest, problem.highest))
     shares = Shares(problem.lowest, problem.highest, problem.share)
     return near(held, shares, group=problem.zone, totals=totals)
 
 
 def near(held: Counts, shares: Shares, *, group: NDArray[np.int32], totals: Counts) -> Counts:
-    """Round every share so that each group adds up to its total, changing what is held as little as possible."""
+    """Round the shares so that each group adds up to its total, as close as possible to what is held."""
     aim = np.clip(held, shares.lowest, shares.highest)
     change = totals.copy()
     np.subtract.at(change, group, aim)
@@ -47,7 +47,7 @@ def _zone_totals(problem: PlacementProblem, aim: Counts) -> Counts:
 
 
 def _spill(slack: Counts, amount: int) -> Counts:
-    """Take `amount` from the slacks, the largest first."""
+    """Take `amount` from the slacks, largest first."""
     order = np.argsort(-slack, kind="stable")
     before = np.cumsum(slack[order]) - slack[order]
     taken = np.zeros_like(slack)

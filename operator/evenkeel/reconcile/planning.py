@@ -154,7 +154,7 @@ def _ask(snapshot: TableSnapshot, desired: DesiredTable, stores: StoresView) -> 
         basis=snapshot.basis(desired.basis()),
         reasons=format_moves(made),
         state=PlanState.AWAITING_APPROVAL if waits else PlanState.ACTIVE,
-        counts=PlanCounts(partitions=totals.partitions, moves=totals.ways, leaders=totals.transfers),
+        counts=PlanCounts(partitions=totals.partitions, moves=totals.pairs, leaders=totals.transfers),
     )
     return _Wanted(plan, made, placed.context)
 
