@@ -1,4 +1,4 @@
-"""The command line itself: quick to answer, completed by shells, exit codes, and errors that say what to do."""
+"""The command line: fast help, shell completion, exit codes, and errors with a remedy."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 
 
 def test_help_is_quick() -> None:
-    """It takes under half a second of the processor's time."""
+    """Help takes less than half a second of CPU time."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert run("--help").returncode == 0
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -41,7 +41,7 @@ def test_help_is_quick() -> None:
 
 
 def test_nothing_heavy_is_imported_for_help() -> None:
-    """Neither what talks to etcd nor what checks or draws."""
+    """Help imports no client of etcd or Kubernetes, no validation and no rendering."""
     code = f"import sys; from evenkeel.cli.app import app; print([name for name in {HEAVY!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
@@ -57,13 +57,13 @@ def test_shells_complete_commands(shell: str) -> None:
 
 
 def test_without_a_cluster_no_names_are_completed(tmp_path: Path) -> None:
-    """And nothing is said about it."""
+    """Completion without a cluster prints nothing, not even an error."""
     asked = {"COMP_WORDS": "evenkeel partitions ", "COMP_CWORD": "2", "EVENKEEL_LOCAL": str(tmp_path)}
     done = run(_EVENKEEL_COMPLETE="complete_bash", **asked)
     assert (done.stdout.strip(), done.stderr) == ("", "")
 
 
-def test_local_may_be_said_aloud(tmp_path: Path) -> None:
+def test_local_is_the_default(tmp_path: Path) -> None:
     """`evenkeel --local` is `evenkeel`."""
     said = [run(*more, "get", "tables", EVENKEEL_LOCAL=str(tmp_path)).stderr for more in ((), ("--local",))]
     assert said[0] == said[1]
@@ -71,7 +71,7 @@ def test_local_may_be_said_aloud(tmp_path: Path) -> None:
 
 
 def test_completion_can_be_installed(tmp_path: Path) -> None:
-    """`--install-completion` puts it where the shell finds it."""
+    """`--install-completion` installs the script for the shell."""
     done = subprocess.run(
         ["bash", "-c", f"'{COMMAND}' --install-completion; echo done"],
         capture_output=True,
@@ -86,7 +86,7 @@ def test_completion_can_be_installed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("verb", [[verb] for verb in VERBS] + [["local", verb] for verb in ("up", "down", "logs")])
 def test_every_command_has_help(verb: list[str]) -> None:
-    """It says what it does in a sentence."""
+    """The help of every command starts with a sentence."""
     result = CliRunner().invoke(app, [*verb, "--help"])
     assert result.exit_code == 0
     said = [line for line in result.output.splitlines() if line.startswith("  ")]
@@ -128,7 +128,7 @@ def test_former_verbs_are_hidden_aliases(former: str, verb: str, monkeypatch: py
 
 @pytest.mark.parametrize("verb", [*app.registered_commands, *local.registered_commands])
 def test_every_command_can_print_json(verb: CommandInfo) -> None:
-    """Whatever it says."""
+    """Every command has the option --output."""
     assert verb.callback is not None
     assert "output" in inspect.signature(verb.callback).parameters
 
@@ -154,7 +154,7 @@ def test_every_command_can_print_json(verb: CommandInfo) -> None:
     ],
 )
 def test_wrong_usage_is_2(arguments: str) -> None:
-    """And says how it is meant, before anything is connected to."""
+    """Wrong usage prints the usage before it connects to a cluster."""
     result = CliRunner().invoke(app, arguments.split())
     assert result.exit_code == 2
     assert "Usage:" in result.output
@@ -164,22 +164,22 @@ def test_wrong_usage_is_2(arguments: str) -> None:
     "arguments",
     ["get tables", "status", "partitions orders", "plan orders", "drain main-0", "sql select", "local status"],
 )
-def test_without_a_cluster_commands_say_how_to_start_one(tmp_path: Path, arguments: str) -> None:
-    """In one line, with exit code 1 and no traceback."""
+def test_without_a_cluster_the_error_says_how_to_start_one(tmp_path: Path, arguments: str) -> None:
+    """The error has one line, exit code 1 and no traceback."""
     done = run(*arguments.split(), EVENKEEL_LOCAL=str(tmp_path / "none"))
     assert (done.returncode, done.stdout) == (1, "")
     where = tmp_path / "none"
     assert done.stderr == f"error: the local cluster in {where} is not running: start it with `evenkeel local up`\n"
 
 
-def test_stopping_what_does_not_run(tmp_path: Path) -> None:
-    """It is no error."""
+def test_stopping_a_cluster_that_is_not_running(tmp_path: Path) -> None:
+    """It is not an error."""
     done = run("local", "down", "--dir", str(tmp_path / "none"))
     assert (done.returncode, done.stdout) == (0, f"no local cluster is running in {tmp_path / 'none'}\n")
 
 
-def test_wiping_a_directory_that_is_no_cluster_s(tmp_path: Path) -> None:
-    """Nothing of it is deleted, and it says so."""
+def test_wiping_a_directory_without_a_cluster(tmp_path: Path) -> None:
+    """Nothing is deleted, and the output says so."""
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "mine.txt").write_text("")
     done = run("local", "down", "--wipe", "--dir", str(tmp_path))
@@ -187,15 +187,15 @@ def test_wiping_a_directory_that_is_no_cluster_s(tmp_path: Path) -> None:
     assert (tmp_path / "logs" / "mine.txt").exists()
 
 
-def test_logs_where_there_never_was_a_cluster(tmp_path: Path) -> None:
-    """It says so, rather than which logs there could be."""
+def test_logs_without_a_cluster(tmp_path: Path) -> None:
+    """The error says that no cluster was ever started."""
     done = run("local", "logs", "main-0", "--dir", str(tmp_path / "none"))
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(f"error: no local cluster was ever started in {tmp_path / 'none'}: ")
 
 
-def test_files_that_are_wrong_are_refused_before_anything_is_applied(tmp_path: Path) -> None:
-    """Every problem with its line."""
+def test_invalid_files_are_refused_before_anything_is_applied(tmp_path: Path) -> None:
+    """The error lists every problem with its line."""
     (tmp_path / "bad.yaml").write_text("apiVersion: evenkeel.dev/v1alpha1\nkind: Tabel\n")
     done = run("apply", "-f", str(tmp_path / "bad.yaml"), EVENKEEL_LOCAL=str(tmp_path))
     assert done.returncode == 1
@@ -203,7 +203,7 @@ def test_files_that_are_wrong_are_refused_before_anything_is_applied(tmp_path: P
 
 
 def test_a_closed_pipe_is_no_traceback() -> None:
-    """`evenkeel ... | head` ends in silence."""
+    """`evenkeel ... | head` prints no error."""
     script = f"'{COMMAND}' validate -f examples -o json | head -n 1"
     root = Path(__file__).parents[2]
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False, cwd=root)
@@ -214,11 +214,11 @@ def test_a_closed_pipe_is_no_traceback() -> None:
     ("count", "shown"), [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (5 << 20, "5.0 MiB"), (3 << 50, "3072.0 TiB")]
 )
 def test_sizes(count: int, shown: str) -> None:
-    """In the unit that suits them."""
+    """Sizes are printed in a suitable unit."""
     assert size(count) == shown
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(0, "0s"), (119, "119s"), (120, "2m"), (7200, "2h"), (200000, "2d")])
 def test_spans(seconds: float, shown: str) -> None:
-    """As kubectl shows ages."""
+    """Durations are printed like the ages of kubectl."""
     assert span(seconds) == shown

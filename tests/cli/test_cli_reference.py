@@ -1,4 +1,4 @@
-"""docs/cli.md says what there is: its commands are the application's, and what it shows can be run."""
+"""docs/cli.md: its reference is current, and its examples run."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ PAGE = ROOT / "docs" / "cli.md"
 
 
 def test_reference_is_current() -> None:
-    """Every verb and option is there with its meaning."""
+    """The reference has every verb and option."""
     text = PAGE.read_text()
     assert text == render(text), "run `make crds`"
     assert "### evenkeel hand-over TABLE PARTITION [STORE]" in text
 
 
 def test_reference_writes(tmp_path: Path) -> None:
-    """What stood between the marks is replaced, and nothing else."""
+    """Only the part between the markers is replaced."""
     page = tmp_path / "cli.md"
     page.write_text("before\n<!-- commands -->\nold\n<!-- end -->\nafter\n")
     main([str(page)])
@@ -32,7 +32,7 @@ def test_reference_writes(tmp_path: Path) -> None:
 
 
 def test_blocks_of_the_page(tmp_path: Path) -> None:
-    """The commands shown do what they should, in a home of their own."""
+    """The commands of the page succeed in an empty home directory."""
     blocks = shown(PAGE, "sh")
     assert len(blocks) == 1
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(tmp_path)}

@@ -1,4 +1,4 @@
-"""What a query found, printed."""
+"""Printing the rows of a query."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Capture = pytest.CaptureFixture[str]
 
 
 def test_columns_of_the_same_name(capsys: Capture) -> None:
-    """As a join has them: none is lost, and objects have a key for each."""
+    """Equal column names, as after a join, are all printed, and numbered as JSON keys."""
     found = pa.table([[1], [2], [3]], names=["id", "id", "id_1"])
     print_rows(found, Output.TABLE)
     assert capsys.readouterr().out == "ID   ID   ID_1\n1    2    3\n"
@@ -35,21 +35,21 @@ def test_columns_of_the_same_name(capsys: Capture) -> None:
     ],
 )
 def test_values_as_data(capsys: Capture, value: Any, printed: Any) -> None:
-    """Lists and structs stay what they are."""
+    """Lists and structs keep their structure in JSON."""
     print_rows(pa.table({"x": [value]}), Output.JSON)
     assert json.loads(capsys.readouterr().out) == [{"x": printed}]
 
 
 def test_no_rows(capsys: Capture) -> None:
-    """The columns are shown all the same."""
+    """Without rows, the column names are printed."""
     print_rows(pa.table({"x": pa.array([], pa.int64())}), Output.TABLE)
     assert capsys.readouterr().out == "X\n"
     print_rows(pa.table({"x": pa.array([], pa.int64())}), Output.JSON)
     assert json.loads(capsys.readouterr().out) == []
 
 
-def test_rows_do_not_speak_to_the_terminal(capsys: Capture) -> None:
-    """Whoever may write rows could else write on the screens of those who read them."""
+def test_control_characters_are_escaped(capsys: Capture) -> None:
+    """Rows cannot send escape sequences to the terminal of a reader."""
     print_rows(pa.table({"a\x1b[2J": ["\x1b]0;title\x07\rred\x9b31m", "two\nlines"]}), Output.TABLE)
     assert capsys.readouterr().out.splitlines() == [
         r"A\x1b[2J",

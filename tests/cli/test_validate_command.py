@@ -1,4 +1,4 @@
-"""`evenkeel validate` and the entry point: output, exit codes, and no traceback for users' mistakes."""
+"""`evenkeel validate` and the entry point: output, exit codes, and no traceback for invalid input."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def run(*arguments: str, given: str | None = None) -> tuple[int, str]:
 
 
 def test_valid_folder() -> None:
-    """A folder of sound files is listed by kind, name and line, with exit code 0."""
+    """A folder of valid files is listed by kind, name and line, with exit code 0."""
     code, output = run("validate", "-f", str(EXAMPLES))
     assert code == 0
     lines = output.splitlines()
@@ -61,7 +61,7 @@ def test_problems(tmp_path: Path) -> None:
 
 
 def test_json() -> None:
-    """Programs get the same as data."""
+    """JSON output has the same as data."""
     code, output = run("validate", "-f", "-", "-o", "json", given=BAD)
     assert code == 1
     found = json.loads(output)
@@ -85,7 +85,7 @@ def test_json() -> None:
 
 
 def test_not_text(tmp_path: Path) -> None:
-    """A file that is no text is a problem like any other, with its line."""
+    """A file that is not UTF-8 is a problem with a line."""
     (tmp_path / "a.yaml").write_bytes(b"kind: Table\nname: \xff\xfe\n")
     (tmp_path / "b.yaml").write_text("\ufeff" + (EXAMPLES / "dry-run.yaml").read_text())
     code, output = run("validate", "-f", str(tmp_path))
@@ -98,19 +98,19 @@ def test_not_text(tmp_path: Path) -> None:
     "arguments", [["validate", "-f", "/nowhere.yaml"], ["validate"], ["validate", "-f", "-", "-o", "xml"], ["nonsense"]]
 )
 def test_wrong_commands(arguments: list[str]) -> None:
-    """A command that makes no sense ends with 2."""
+    """Wrong usage exits with 2."""
     assert run(*arguments)[0] == 2
 
 
 def test_version() -> None:
-    """The version is the distribution's."""
+    """The version is that of the distribution."""
     code, output = run("--version")
     assert code == 0
     assert output.startswith("evenkeel 0.")
 
 
 def test_entry_point() -> None:
-    """The command `evenkeel` is this one."""
+    """The command `evenkeel` is installed."""
     [found] = entry_points(group="console_scripts", name="evenkeel")
     assert found.load() is entry.main
 
@@ -129,7 +129,7 @@ def test_nothing_to_check() -> None:
 
 
 def test_errors_have_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever error of Evenkeel's own comes up, its message is all that is shown."""
+    """An EvenkeelError is shown as its message alone."""
 
     def fail() -> None:
         raise UnreachableError("no etcd endpoint answers")
@@ -140,7 +140,7 @@ def test_errors_have_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without typer the command says what to install."""
+    """Without typer, the error says what to install."""
     monkeypatch.setitem(sys.modules, "typer", None)
     monkeypatch.delitem(sys.modules, "evenkeel.cli.app")
     with pytest.raises(SystemExit, match=r"pip install 'evenkeel-operator\[cli\]'"):
@@ -148,7 +148,7 @@ def test_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_plain_in_a_pipe(tmp_path: Path) -> None:
-    """There is no escape sequence in what goes to a pipe."""
+    """Output to a pipe has no escape sequences."""
     file = tmp_path / "bad.yaml"
     file.write_text(BAD)
     result = evenkeel("validate", "-f", str(file))
@@ -157,7 +157,7 @@ def test_plain_in_a_pipe(tmp_path: Path) -> None:
 
 
 def test_colour_in_a_terminal(tmp_path: Path) -> None:
-    """In a terminal the place is coloured."""
+    """In a terminal the location is coloured."""
     file = tmp_path / "bad.yaml"
     file.write_text(BAD)
     ours, theirs = pty.openpty()

@@ -1,4 +1,4 @@
-"""The verbs, on a controller in virtual time: what they print, change and refuse."""
+"""The verbs on a controller in virtual time: their output, effects and errors."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def session(scene: Scene, tmp_path: Path) -> LocalSession:
 
 
 async def until_done(scene: Scene, work: Awaitable[None]) -> None:
-    """Let time pass for a verb that waits."""
+    """Advance time until a verb returns."""
     done = asyncio.ensure_future(work)
     while not done.done():
         await scene.pass_time(0.5)
@@ -67,8 +67,8 @@ def checked(*texts: str) -> Checked:
 # Resources
 
 
-async def test_apply_says_what_it_did(session: LocalSession, capsys: Capture) -> None:
-    """A line each, in the order in which they are needed; or the same as data."""
+async def test_apply_prints_results(session: LocalSession, capsys: Capture) -> None:
+    """One line per resource, those that others refer to first; or the same as JSON."""
     given = checked(table("new"), table(replicas=2), store_cluster(4))
     await resource_commands.apply(session, given, TABLE)
     assert capsys.readouterr().out.splitlines() == [
@@ -81,7 +81,7 @@ async def test_apply_says_what_it_did(session: LocalSession, capsys: Capture) ->
 
 
 async def test_get_lists(session: LocalSession, capsys: Capture) -> None:
-    """Columns that line up, and documents for programs."""
+    """Aligned columns, or documents as JSON."""
     await resource_commands.get(session, "tables", "", TABLE, watch=False)
     head, row = capsys.readouterr().out.splitlines()
     assert head.split()[:6] == ["NAME", "READY", "PARTITIONS", "REPLICAS", "MOVING", "LEADERLESS"]
@@ -94,8 +94,8 @@ async def test_get_lists(session: LocalSession, capsys: Capture) -> None:
     assert json.loads(capsys.readouterr().out) == document
 
 
-async def test_get_of_one_says_what_is_unusual(scene: Scene, session: LocalSession, capsys: Capture) -> None:
-    """Its conditions are told where they are worth it."""
+async def test_get_of_one_shows_its_problems(scene: Scene, session: LocalSession, capsys: Capture) -> None:
+    """Conditions that report a problem are printed below the row."""
     await scene.change(replicas=9)
     await scene.pass_time(3)
     await resource_commands.get(session, "table", "orders", TABLE, watch=False)
@@ -106,7 +106,7 @@ async def test_get_of_one_says_what_is_unusual(scene: Scene, session: LocalSessi
     "kind", ["sc", "storeclusters", "pa", "plans", "rebalanceplan", *(face.short for face in PRESENTATIONS.values())]
 )
 async def test_all_kinds_can_be_listed(session: LocalSession, capsys: Capture, kind: str) -> None:
-    """By their names, by those that people use, and by those that kubectl knows."""
+    """Kinds have plural, singular and short names."""
     await resource_commands.get(session, kind, "", TABLE, watch=False)
     assert len(capsys.readouterr().out.splitlines()) == 2
 
@@ -120,8 +120,8 @@ async def test_all_kinds_can_be_listed(session: LocalSession, capsys: Capture, k
         ("plan/orders-9", "", r"RebalancePlan: got 'orders-9'; allowed: one that exists \(orders-1\)"),
     ],
 )
-async def test_what_is_not_there_is_named(session: LocalSession, what: str, name: str, words: str) -> None:
-    """With what there is."""
+async def test_missing_resources(session: LocalSession, what: str, name: str, words: str) -> None:
+    """The error lists the existing resources."""
     with pytest.raises(InvalidInputError, match=words):
         await resource_commands.get(session, what, name, TABLE, watch=False)
 
@@ -130,7 +130,7 @@ async def test_what_is_not_there_is_named(session: LocalSession, what: str, name
 async def test_watching_prints_what_changes(
     scene: Scene, session: LocalSession, capsys: Capture, output: Output
 ) -> None:
-    """In a pipe it is printed again on every change, and only then; ages are none. As JSON it is a line each time."""
+    """In a pipe, a listing is printed when anything but an age changes; as JSON, one line each time."""
     lines = 2 if output is TABLE else 1
     watching = asyncio.ensure_future(resource_commands.get(session, "tables", "", output, watch=True))
     await scene.pass_time(60, step=1)
@@ -144,8 +144,8 @@ async def test_watching_prints_what_changes(
     await asyncio.gather(watching, return_exceptions=True)
 
 
-async def test_status_is_all_at_a_glance(scene: Scene, session: LocalSession, capsys: Capture) -> None:
-    """Tables, stores, and what is wrong with them."""
+async def test_status(scene: Scene, session: LocalSession, capsys: Capture) -> None:
+    """It shows tables, StoreClusters and their problems."""
     await scene.go("main-3")
     await scene.pass_time(3)
     await resource_commands.status(session, TABLE, watch=False)
@@ -156,8 +156,8 @@ async def test_status_is_all_at_a_glance(scene: Scene, session: LocalSession, ca
     assert set(json.loads(capsys.readouterr().out)) == {"storeClusters", "tables"}
 
 
-async def test_delete_waits_until_nothing_is_left(scene: Scene, session: LocalSession, capsys: Capture) -> None:
-    """Or does not, where that is not wanted."""
+async def test_delete_waits_until_the_resource_is_gone(scene: Scene, session: LocalSession, capsys: Capture) -> None:
+    """With --no-wait it returns at once."""
     await scene.change(undeleteFor="0s")
     await resource_commands.delete(session, "table", "orders", wait=False)
     assert "is being deleted" in capsys.readouterr().out
@@ -168,7 +168,7 @@ async def test_delete_waits_until_nothing_is_left(scene: Scene, session: LocalSe
 
 
 async def test_scale(scene: Scene, session: LocalSession) -> None:
-    """Replicas of a table, stores of a StoreCluster; what makes no sense is refused by the field's name."""
+    """It sets replicas of a table and stores of a StoreCluster; an error names the field."""
     await resource_commands.scale(session, "table/orders", replicas=4)
     await resource_commands.scale(session, "storecluster/main", replicas=5)
     assert ((await scene.table()).spec.replicas, (await scene.cluster()).spec.stores) == (4, 5)
@@ -180,7 +180,7 @@ async def test_scale(scene: Scene, session: LocalSession) -> None:
 
 
 async def test_pause_and_resume(scene: Scene, session: LocalSession) -> None:
-    """Nothing is begun meanwhile; a pause that stands in the spec cannot be ended by a verb."""
+    """A paused table starts no move; `resume` does not override spec.paused."""
     await resource_commands.pause(session, "orders", resume=False)
     await resource_commands.scale(session, "orders", replicas=4)
     await scene.pass_time(3)
@@ -196,7 +196,7 @@ async def test_pause_and_resume(scene: Scene, session: LocalSession) -> None:
 
 
 async def test_wait(scene: Scene, session: LocalSession, capsys: Capture) -> None:
-    """Until a condition holds for the newest spec, and no longer than asked; then with the reason why it does not."""
+    """It waits until a condition is True for the current spec; a timeout reports why it is not."""
     await resource_commands.wait_for(session, "table/orders", "Ready", within=5)
     assert capsys.readouterr().out == "table.evenkeel.dev/orders is Ready\n"
     await resource_commands.scale(session, "orders", replicas=9)
@@ -213,7 +213,7 @@ async def test_wait(scene: Scene, session: LocalSession, capsys: Capture) -> Non
 
 
 async def test_partitions(scene: Scene, session: LocalSession, capsys: Capture) -> None:
-    """Where they are and where they go, with the reason; learners have a star."""
+    """It shows stable, pending and planned stores and the reason; learners have a star."""
     await scene.change(replicas=4)
     await scene.pass_time(3)
     await table_commands.partitions(session, "orders", TABLE, watch=False)
@@ -228,7 +228,7 @@ async def test_partitions(scene: Scene, session: LocalSession, capsys: Capture) 
 
 
 async def test_plan_changes_nothing(scene: Scene, session: LocalSession, capsys: Capture) -> None:
-    """Moves with sizes and reasons, and a line that sums them up, with a time where rates or throttles are known."""
+    """It shows moves with sizes and reasons, and totals with a duration if rates or throttles are known."""
     await scene.report_sizes("main-0", await scene.key(), dict.fromkeys(range(8), 2048))
     revision = (await scene.metastore.range("/")).revision
     await table_commands.plan(session, "orders", {"replicas": 4}, TABLE)
@@ -246,7 +246,7 @@ async def test_plan_changes_nothing(scene: Scene, session: LocalSession, capsys:
 
 
 async def test_plan_as_data(session: LocalSession, capsys: Capture) -> None:
-    """What would be imagined by a dry run's `whatIf`, too."""
+    """JSON output, under the assumptions of `whatIf`."""
     await table_commands.plan(session, "orders", {"addStores": 1}, JSON)
     found = json.loads(capsys.readouterr().out)
     assert (found["number"], found["sameAs"], found["totals"]["moves"]) == (2, None, len(found["moves"]))
@@ -255,8 +255,8 @@ async def test_plan_as_data(session: LocalSession, capsys: Capture) -> None:
     assert {move["from"] for move in json.loads(capsys.readouterr().out)["moves"]} == {"main-1"}
 
 
-async def test_plan_of_what_is_so_already(scene: Scene, session: LocalSession, capsys: Capture) -> None:
-    """Nothing would move; or what is left of a plan; or the plan that waits."""
+async def test_plan_without_changes(scene: Scene, session: LocalSession, capsys: Capture) -> None:
+    """Nothing would move, or the plan that awaits approval is named."""
     await table_commands.plan(session, "orders", {}, TABLE)
     assert capsys.readouterr().out == "nothing would move\n"
     await scene.change(approval="Manual", replicas=4)
@@ -273,8 +273,8 @@ async def test_plan_of_what_is_so_already(scene: Scene, session: LocalSession, c
         ({"consensusSize": 2}, r"spec.consensusSize: got 2; allowed: an odd number"),
     ],
 )
-async def test_plan_of_what_cannot_be(session: LocalSession, imagine: dict[str, Any], words: str) -> None:
-    """It is refused with field, value and remedy."""
+async def test_plan_with_invalid_assumptions(session: LocalSession, imagine: dict[str, Any], words: str) -> None:
+    """The error has field, value and remedy."""
     with pytest.raises(InvalidInputError, match=words):
         await table_commands.plan(session, "orders", imagine, TABLE)
     with pytest.raises(PlanningError, match="replicas 9 need 9 stores"):
@@ -282,7 +282,7 @@ async def test_plan_of_what_cannot_be(session: LocalSession, imagine: dict[str, 
 
 
 async def test_approve(scene: Scene, session: LocalSession, capsys: Capture) -> None:
-    """A plan that waits begins; with a hash only if it is still that plan; twice is once too often."""
+    """An approved plan starts; with a hash only if it matches; a plan cannot be approved twice."""
     await scene.change(approval="Manual")
     await scene.pass_time(3)
     await resource_commands.scale(session, "orders", replicas=4)
@@ -301,7 +301,7 @@ async def test_approve(scene: Scene, session: LocalSession, capsys: Capture) -> 
 
 
 async def test_hand_over(scene: Scene, session: LocalSession) -> None:
-    """The store leads it from then on, until it is released; stores that do not vote are refused by those that do."""
+    """The store leads the partition until --release; a store that is not a voter is refused."""
     status = (await scene.slice()).status
     assert status is not None
     [first, *_] = status.partitions
@@ -329,7 +329,7 @@ async def test_hand_over(scene: Scene, session: LocalSession) -> None:
 
 
 async def test_explain(scene: Scene, session: LocalSession, capsys: Capture) -> None:
-    """What the last plans wanted of a partition, the newest first, and why."""
+    """It shows the stores and moves of a partition in its recent plans, newest first."""
     await scene.change(replicas=4)
     await scene.pass_time(3)
     await scene.arrive()
@@ -347,8 +347,8 @@ async def test_explain(scene: Scene, session: LocalSession, capsys: Capture) -> 
 # Stores
 
 
-async def test_drain_and_release(scene: Scene, session: LocalSession, capsys: Capture) -> None:
-    """It can be waited for; taking it back lets replicas return."""
+async def test_drain_and_undrain(scene: Scene, session: LocalSession, capsys: Capture) -> None:
+    """`drain --wait` returns when the store is empty; after `undrain` replicas return."""
 
     async def empty() -> None:
         while await scene.arrive():
@@ -364,8 +364,8 @@ async def test_drain_and_release(scene: Scene, session: LocalSession, capsys: Ca
     assert await scene.arrive() > 0
 
 
-async def test_a_drain_that_is_held_up_says_why(scene: Scene, session: LocalSession, capsys: Capture) -> None:
-    """Whoever waits for it learns that there is nowhere to go, once."""
+async def test_a_blocked_drain_prints_the_reason(scene: Scene, session: LocalSession, capsys: Capture) -> None:
+    """`drain --wait` prints once that there is no feasible placement."""
     await scene.change(replicas=4)
     await scene.pass_time(3)
     while await scene.arrive():
@@ -381,14 +381,14 @@ async def test_a_drain_that_is_held_up_says_why(scene: Scene, session: LocalSess
 
 
 @pytest.mark.parametrize("store", ["main-4", "main", "main-x", "other-0", "", "main--1", "main-00", "main-٣"])
-async def test_a_store_that_is_not_there(session: LocalSession, store: str) -> None:
-    """Those that are there are named."""
+async def test_a_store_that_does_not_exist(session: LocalSession, store: str) -> None:
+    """The error names the existing stores."""
     with pytest.raises(InvalidInputError, match=rf"store: got '{store}'; allowed: main-0 to main-3"):
         await table_commands.drain(session, store, undo=False, wait=False)
 
 
-async def test_a_throttle_for_a_cluster_that_is_there(session: LocalSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`local up` changes it, as it changes the number of stores, and refuses what is none."""
+async def test_local_up_changes_the_throttle(session: LocalSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`local up` updates the throttle of an existing cluster, and refuses an invalid one."""
 
     async def up(*_: object) -> None:
         pass
@@ -402,8 +402,8 @@ async def test_a_throttle_for_a_cluster_that_is_there(session: LocalSession, mon
     assert throttles.bytes_per_second.units == 20 << 20
 
 
-async def test_where_clients_go(session: LocalSession) -> None:
-    """Where no store answers clients, that is said."""
+async def test_client_endpoints(session: LocalSession) -> None:
+    """An error reports that no store accepts clients."""
     with pytest.raises(InvalidInputError, match="StoreCluster main: no store accepts clients"):
         await session.endpoints("main")
     with pytest.raises(InvalidInputError, match="StoreCluster: got 'nope'"):
@@ -411,7 +411,7 @@ async def test_where_clients_go(session: LocalSession) -> None:
 
 
 async def test_examples_can_be_applied(tmp_path: Path) -> None:
-    """Whoever begins with them gets no error, and the tables of `main` that need no class of a user's are placed."""
+    """All examples can be applied, and the tables of `main` without a user-defined class are placed."""
     async with Scene(stores=3) as scene:
         await resource_commands.apply(LocalSession(Layout(tmp_path), scene.metastore), collect([EXAMPLES]), TABLE)
         await scene.pass_time(5)
@@ -420,8 +420,8 @@ async def test_examples_can_be_applied(tmp_path: Path) -> None:
         assert (await scene.plan("orders-what-if")).status is not None
 
 
-async def test_apply_does_what_it_can(session: LocalSession, capsys: Capture) -> None:
-    """What is refused is told at the end, all of it, and keeps nothing else from being applied."""
+async def test_apply_continues_after_an_error(session: LocalSession, capsys: Capture) -> None:
+    """Refused resources are reported together at the end; the others are applied."""
     given = checked(table(partitions=9), table("new"), table("other").replace("main", "nowhere"))
     with pytest.raises(InvalidInputError) as refused:
         await resource_commands.apply(session, given, TABLE)
@@ -430,8 +430,8 @@ async def test_apply_does_what_it_can(session: LocalSession, capsys: Capture) ->
     assert "spec.storeCluster: got 'nowhere'" in str(refused.value)
 
 
-async def test_what_was_done_as_data(scene: Scene, session: LocalSession, capsys: Capture) -> None:
-    """Verbs that change something tell it to programs, in one object."""
+async def test_results_as_json(scene: Scene, session: LocalSession, capsys: Capture) -> None:
+    """Verbs that change something print one JSON object."""
     await resource_commands.pause(session, "orders", JSON, resume=False)
     assert json.loads(capsys.readouterr().out)["result"] == "paused"
     await resource_commands.pause(session, "orders", JSON, resume=True)
@@ -451,8 +451,8 @@ async def test_what_was_done_as_data(scene: Scene, session: LocalSession, capsys
     assert json.loads(capsys.readouterr().out)["result"] == "is being deleted"
 
 
-def test_a_traceback_is_for_those_who_ask() -> None:
-    """What a user's class raised is told in a line, with where the rest is."""
+def test_tracebacks_are_shortened() -> None:
+    """The error of a user-defined class is shown in one line that says where the traceback is."""
     [found] = load_yaml(table())
     message = "class a:B raised: KeyError: 1; its traceback:\nTraceback (most recent call last):\n  File ..."
     entry = condition("Degraded", True, Reason.REBALANCER_FAILED, message, now="2026-01-01T00:00:00Z", generation=1)

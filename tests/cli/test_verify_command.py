@@ -1,4 +1,4 @@
-"""What `evenkeel verify` says of replicas."""
+"""The output of `evenkeel verify`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ODD = Verified(1, 9, "10:cd", {"main-0": "10:cd", "main-1": "9:ee", "main-2": ""
 
 
 class Answering:
-    """A client whose table is as it is given."""
+    """A fake client with a given result."""
 
     found: list[Verified]
 
@@ -39,7 +39,7 @@ class Answering:
 
 @pytest.mark.parametrize(("found", "same"), [([SAME], True), ([SAME, ODD], False)])
 def test_table(found: list[Verified], same: bool, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    """A line for each partition, with the stores that differ and those that did not answer; and the sum of it."""
+    """One line per partition with the stores that differ or did not answer, and a summary."""
     monkeypatch.setattr(Answering, "found", found, raising=False)
     monkeypatch.setattr(verify_command, "connect_client", Answering)
     assert verify_command.verify_table("orders", LocalTarget(), "main", Output.TABLE, deadline=1) is same
@@ -50,7 +50,7 @@ def test_table(found: list[Verified], same: bool, monkeypatch: pytest.MonkeyPatc
 
 
 def test_json(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    """Everything, for programs."""
+    """JSON output has all fields."""
     monkeypatch.setattr(Answering, "found", [ODD], raising=False)
     monkeypatch.setattr(verify_command, "connect_client", Answering)
     verify_command.verify_table("orders", LocalTarget(), "main", Output.JSON, deadline=1)
@@ -72,6 +72,6 @@ def test_json(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
         ({"a": "1:x", "b": "1:x", "c": "1:y", "d": "1:z"}, []),
     ],
 )
-def test_who_is_wrong(replicas: dict[str, str], wrong: list[str]) -> None:
-    """Whoever has other rows than more than half of all replicas, the leader too; nobody where none has so many."""
+def test_which_replicas_are_wrong(replicas: dict[str, str], wrong: list[str]) -> None:
+    """A replica, also the leader, is wrong if more than half of all replicas agree on other rows."""
     assert Verified(0, 7, replicas["a"], replicas).wrong == wrong

@@ -1,4 +1,4 @@
-"""What is watched is live in a terminal, and plain lines in a pipe."""
+"""A watched listing is redrawn in a terminal and printed on changes in a pipe."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ENVIRONMENT = {**{name: value for name, value in os.environ.items() if name != "
 
 
 def test_terminal() -> None:
-    """The table is drawn again in its place, with colours."""
+    """The table is redrawn in place, with colours."""
     ours, theirs = pty.openpty()
     with subprocess.Popen(
         [sys.executable, "-c", WATCH], stdout=theirs, stderr=theirs, stdin=theirs, env=ENVIRONMENT
@@ -43,12 +43,12 @@ def test_terminal() -> None:
     assert child.returncode == 0
     assert b"\x1b[33mCatchingUp" in shown
     assert b"\x1b[32mStable" in shown
-    assert b"\x1b[1A\x1b[2K" in shown, "up a line, and that line anew"
+    assert b"\x1b[1A\x1b[2K" in shown, "the cursor moves up and clears the line"
     assert b"Press Ctrl-C to stop" in shown
 
 
 def test_pipe() -> None:
-    """What has not changed is not said again, and there is nothing but text."""
+    """An unchanged listing is not printed again, and the output is plain text."""
     done = subprocess.run([sys.executable, "-c", WATCH], capture_output=True, text=True, check=True, env=ENVIRONMENT)
     assert done.stdout.splitlines() == [
         "PARTITION   STAGE        AGE",

@@ -1,4 +1,4 @@
-"""Where a local cluster has its files, and who is found to run it."""
+"""The directory of a local cluster: files, ports and lock."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def layout(tmp_path: Path) -> Layout:
 
 @pytest.fixture
 def holder(layout: Layout) -> Iterator[subprocess.Popen[str]]:
-    """Another process that runs the cluster."""
+    """Another process that holds the lock of the cluster."""
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(layout.root)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -50,8 +50,8 @@ def holder(layout: Layout) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-def test_where_it_is_unless_somebody_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By XDG's rules, or where EVENKEEL_LOCAL points."""
+def test_default_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default follows XDG, and EVENKEEL_LOCAL overrides it."""
     monkeypatch.delenv("EVENKEEL_LOCAL", raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", "/data")
     assert default_directory() == Path("/data/evenkeel/local")
@@ -59,15 +59,15 @@ def test_where_it_is_unless_somebody_says_otherwise(monkeypatch: pytest.MonkeyPa
     assert default_directory() == Path.home() / "mine"
 
 
-def test_nobody_runs_it(layout: Layout) -> None:
-    """A new directory, and one whose process ended without a word, is nobody's."""
+def test_a_cluster_that_is_not_running(layout: Layout) -> None:
+    """A new directory, and one whose supervisor was killed, has no running cluster."""
     assert not layout.is_held()
     layout.publish_running(Running(pid=os.getpid(), etcd="http://127.0.0.1:1"))
     assert layout.running() is None
 
 
-def test_one_runs_it_at_a_time(layout: Layout, holder: subprocess.Popen[str]) -> None:
-    """Who runs it can be found, and a second one is told who that is."""
+def test_one_supervisor_at_a_time(layout: Layout, holder: subprocess.Popen[str]) -> None:
+    """The running supervisor can be found, and a second one is refused with its process id."""
     found = layout.running()
     assert found is not None
     assert found.etcd == "http://127.0.0.1:1"
@@ -84,7 +84,7 @@ def test_one_runs_it_at_a_time(layout: Layout, holder: subprocess.Popen[str]) ->
 
 @pytest.mark.parametrize("depth", [1, 30])
 def test_sockets_have_short_paths(tmp_path: Path, depth: int) -> None:
-    """However deep the cluster's directory is, and different for each."""
+    """Socket paths are short for any depth of the cluster's directory, and unique for each cluster."""
     root = tmp_path.joinpath(*["a-rather-long-name"] * depth)
     socket = Layout(root).socket("a" * 40 + "-9999")
     assert len(os.fsencode(socket)) <= 107
@@ -92,15 +92,15 @@ def test_sockets_have_short_paths(tmp_path: Path, depth: int) -> None:
 
 
 def test_a_long_temporary_directory_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Sockets then go where everybody's temporary files are."""
+    """Sockets go to /tmp instead."""
     monkeypatch.setattr(tempfile, "gettempdir", lambda: "/tmp/" + "x" * 100)
     assert Layout(tmp_path).sockets.parent == Path("/tmp")
 
 
-def test_a_socket_directory_of_somebody_else_is_refused(
+def test_a_socket_directory_of_another_user_is_refused(
     layout: Layout, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Nobody can put one there before us, and read what passes through."""
+    """Another user cannot create the directory first and read the traffic."""
     monkeypatch.setattr(layout, "sockets", tmp_path / "sockets")
     layout.make_sockets()
     layout.make_sockets()
@@ -113,15 +113,15 @@ def test_a_socket_directory_of_somebody_else_is_refused(
         layout.make_sockets()
 
 
-def test_a_directory_that_cannot_be_one(tmp_path: Path) -> None:
-    """What is in the way is named, with what to do."""
+def test_a_directory_that_cannot_be_created(tmp_path: Path) -> None:
+    """The error names the reason and the remedy."""
     (tmp_path / "file").write_text("")
     with pytest.raises(InvalidInputError, match=r"cannot create a cluster in .*file/c: Not a directory; .*--dir"):
         Layout(tmp_path / "file" / "c").make()
 
 
 def test_ports_are_kept(layout: Layout) -> None:
-    """And forgotten where the file is damaged, for nothing depends on them."""
+    """Saved ports are read back; a damaged file counts as empty."""
     ports = Ports(etcd=(1, 2), stores={"main-0": StorePorts(3, 4, 5, 6)})
     layout.save_ports(ports)
     assert Layout(layout.root).ports() == ports
@@ -129,8 +129,8 @@ def test_ports_are_kept(layout: Layout) -> None:
     assert layout.ports() == Ports()
 
 
-def test_wiping_takes_what_is_ours_alone(layout: Layout) -> None:
-    """Files of others stay, and with them the directory."""
+def test_wiping_removes_only_files_of_the_cluster(layout: Layout) -> None:
+    """Other files and the directory stay."""
     layout.log("x").write_text("")
     (layout.root / "mine.txt").write_text("")
     layout.wipe()
@@ -139,7 +139,7 @@ def test_wiping_takes_what_is_ours_alone(layout: Layout) -> None:
 
 @pytest.mark.parametrize("name", ["etcd", "logs", "stores"])
 def test_directories_of_others_are_neither_used_nor_wiped(tmp_path: Path, name: str) -> None:
-    """A project may have logs of its own: they would go with the cluster."""
+    """An existing folder, such as `logs` of a project, is refused, because `wipe` would delete it."""
     (tmp_path / name).mkdir()
     (tmp_path / name / "mine.txt").write_text("")
     layout = Layout(tmp_path)
@@ -149,15 +149,15 @@ def test_directories_of_others_are_neither_used_nor_wiped(tmp_path: Path, name: 
     assert [path.name for path in tmp_path.rglob("*")] == [name, "mine.txt"]
 
 
-def test_wiping_where_nothing_is(tmp_path: Path) -> None:
-    """A directory that never had a cluster stays as it is."""
+def test_wiping_without_a_cluster(tmp_path: Path) -> None:
+    """A directory that never had a cluster stays unchanged."""
     Layout(tmp_path / "none").wipe()
     Layout(tmp_path).wipe()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_folders_of_rebalancers(layout: Layout, tmp_path: Path) -> None:
-    """The last one named counts, and goes with the cluster; a folder that somebody made there stays."""
+    """The last folder is used, and its link is wiped with the cluster; a real folder stays."""
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
     (tmp_path / "two" / "mine.py").write_text("")
@@ -173,8 +173,8 @@ def test_folders_of_rebalancers(layout: Layout, tmp_path: Path) -> None:
         layout.link_rebalancers(tmp_path / "one")
 
 
-def test_nobody_wipes_what_somebody_runs(layout: Layout, holder: subprocess.Popen[str]) -> None:
-    """Whoever was quicker to start it keeps everything."""
+def test_a_running_cluster_cannot_be_wiped(layout: Layout, holder: subprocess.Popen[str]) -> None:
+    """A cluster that was started before the wipe keeps its data."""
     layout.log("x").write_text("")
     with pytest.raises(InvalidInputError, match="is already running"):
         layout.wipe()
@@ -183,7 +183,7 @@ def test_nobody_wipes_what_somebody_runs(layout: Layout, holder: subprocess.Pope
 
 
 def test_a_lock_of_a_directory_that_was_wiped(layout: Layout) -> None:
-    """Who has waited for it meanwhile holds the new one: two could else run the same cluster."""
+    """A process that waited for it takes the new lock; otherwise two could run the same cluster."""
     waiting, holding, done = threading.Event(), threading.Event(), threading.Event()
 
     def wait() -> None:
@@ -209,7 +209,7 @@ def test_a_lock_of_a_directory_that_was_wiped(layout: Layout) -> None:
 
 @pytest.mark.parametrize("step", ["touch", "mkdir", "open"])
 def test_a_wipe_between_two_steps_of_a_start(layout: Layout, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
-    """A start during another process's wipe makes the directory again instead of failing."""
+    """A start during the wipe of another process creates the directory again."""
     layout.make()
     wiped: list[Path] = []
 
@@ -227,8 +227,8 @@ def test_a_wipe_between_two_steps_of_a_start(layout: Layout, monkeypatch: pytest
         assert layout.stores.is_dir()
 
 
-def test_processes_of_one_who_was_killed_are_waited_for(layout: Layout) -> None:
-    """Those that name the cluster's directory; another's, that has the same number by chance, is not."""
+def test_processes_of_a_killed_supervisor_are_awaited(layout: Layout) -> None:
+    """Only processes whose command line has the cluster's directory count; a reused process id does not."""
     command = [sys.executable, "-c", "input()"]
     with (
         subprocess.Popen([*command, str(layout.root)], stdin=subprocess.PIPE) as ours,

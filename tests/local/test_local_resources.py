@@ -1,4 +1,4 @@
-"""Resources in etcd do what an API server would do."""
+"""Resources in etcd have the semantics of an API server."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def apply(resources: LocalResources, text: str) -> Applied:
 
 
 async def test_apply(resources: LocalResources) -> None:
-    """Created, then unchanged, then configured with another generation; whoever made it, its uid stays."""
+    """A resource is created, then unchanged, then configured with a new generation; its uid stays."""
     first = await resources.need(Table, "orders")
     assert (first.metadata.generation, bool(first.metadata.uid)) == (1, True)
     assert await apply(resources, table()) is Applied.UNCHANGED
@@ -49,8 +49,8 @@ async def test_apply(resources: LocalResources) -> None:
     assert second.spec.replicas == 2
 
 
-async def test_labels_and_annotations_are_added_to_and_are_no_new_generation(resources: LocalResources) -> None:
-    """What others noted stays when a file is applied again."""
+async def test_labels_and_annotations_are_merged_without_a_new_generation(resources: LocalResources) -> None:
+    """Labels and annotations of others stay when a file is applied again."""
     await apply(resources, table(labels=", labels: {team: a}, annotations: {a: b}"))
     await resources.change(Table, "orders", lambda document: document["metadata"]["annotations"].update(drain="1"))
     assert await apply(resources, table(labels=", labels: {tier: b}")) is Applied.CONFIGURED
@@ -76,7 +76,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("case", REFUSED, ids=lambda case: str(case).replace(" ", "-"))
 async def test_what_is_not_allowed_is_refused(resources: LocalResources, case: str) -> None:
-    """With field, value and remedy, and nothing is changed."""
+    """The error has field, value and remedy, and nothing is changed."""
     text, words = REFUSED[case]
     before = [await resources.all_of(Table), await resources.all_of(StoreCluster)]
     with pytest.raises(InvalidInputError, match=words):
@@ -85,7 +85,7 @@ async def test_what_is_not_allowed_is_refused(resources: LocalResources, case: s
 
 
 async def test_a_change_is_checked_like_a_file(resources: LocalResources) -> None:
-    """An edit that makes no sense is refused by the field's name."""
+    """An invalid edit is refused, and the error names the field."""
     with pytest.raises(
         InvalidInputError, match=r"Table orders: spec.replicas: got 0; allowed: an integer from 1 to 99"
     ):
@@ -94,8 +94,8 @@ async def test_a_change_is_checked_like_a_file(resources: LocalResources) -> Non
         await resources.change(Table, "nope", lambda document: None)
 
 
-async def test_two_who_change_at_once_both_succeed(resources: LocalResources) -> None:
-    """Neither overwrites what the other wrote."""
+async def test_concurrent_changes_all_succeed(resources: LocalResources) -> None:
+    """No change overwrites another."""
 
     def note(name: str) -> Any:
         return lambda document: document["metadata"].setdefault("annotations", {}).update({name: "1"})
@@ -105,7 +105,7 @@ async def test_two_who_change_at_once_both_succeed(resources: LocalResources) ->
 
 
 async def test_a_status_belongs_to_its_object(resources: LocalResources) -> None:
-    """It is no new generation, is kept by what users apply, and never reaches a successor of the same name."""
+    """It is no new generation, survives an apply, and never reaches a new object of the same name."""
     first = await resources.need(Table, "orders")
     await resources.set_status(first, TableStatus(plan=7))
     await apply(resources, table(replicas=2))
@@ -120,7 +120,7 @@ async def test_a_status_belongs_to_its_object(resources: LocalResources) -> None
 
 
 async def test_deleting(resources: LocalResources) -> None:
-    """Tables and StoreClusters are marked, and go when nothing is left of them; what is but words goes at once."""
+    """Tables and StoreClusters stay marked until they are finalized; other kinds are removed at once."""
     await apply(resources, DRY_RUN)
     await resources.delete(RebalancePlan, "mine")
     assert await resources.get(RebalancePlan, "mine") is None
@@ -137,8 +137,8 @@ async def test_deleting(resources: LocalResources) -> None:
         await apply(resources, table())
 
 
-async def test_what_was_made_for_a_table_goes_with_it(resources: LocalResources) -> None:
-    """Another table whose name begins alike loses nothing."""
+async def test_finalizing_a_table_removes_its_resources(resources: LocalResources) -> None:
+    """A table whose name has the same prefix keeps its resources."""
     own = ClusterResources(resources, "main")
     piece = (
         "apiVersion: evenkeel.dev/v1alpha1\nkind: PartitionAssignment\nmetadata: {{name: {0}-0}}\n"
@@ -153,14 +153,14 @@ async def test_what_was_made_for_a_table_goes_with_it(resources: LocalResources)
     assert [found.metadata.name for found in await own.tables()] == ["orders-0"]
 
 
-async def test_other_clusters_tables_are_not_ours(resources: LocalResources) -> None:
+async def test_tables_of_other_clusters_are_not_listed(resources: LocalResources) -> None:
     """A controller sees the tables of its own StoreCluster."""
     other = ClusterResources(resources, "other")
     assert (await other.tables(), await other.table("orders"), await other.store_cluster()) == ([], None, None)
 
 
-async def test_what_cannot_be_read_is_passed_over(resources: LocalResources, caplog: pytest.LogCaptureFixture) -> None:
-    """One damaged object does not hide the others; asked for by name it says what is wrong."""
+async def test_unreadable_resources_are_skipped(resources: LocalResources, caplog: pytest.LogCaptureFixture) -> None:
+    """A damaged object does not hide the others; reading it by name raises an error."""
     metastore: Any = resources._metastore
     for name, value in (("broken", b"{"), ("empty", b"{}")):
         await metastore.txn(Txn(success=(Put(f"{ROOT}Table/default/{name}", value),)))
@@ -170,20 +170,20 @@ async def test_what_cannot_be_read_is_passed_over(resources: LocalResources, cap
         await resources.get(Table, "broken")
 
 
-async def test_changes_name_what_to_look_at(resources: LocalResources) -> None:
-    """Everything at first, then tables by name; statuses are no change."""
-    heard: list[str | None] = []
+async def test_changes_name_what_to_reconcile(resources: LocalResources) -> None:
+    """Everything first, then tables by name; a status is no change."""
+    seen: list[str | None] = []
 
     async def listen() -> None:
         async for name in resources.changes():
-            heard.append(name)  # noqa: PERF401 - it never ends
+            seen.append(name)  # noqa: PERF401 - it never ends
 
     listening = asyncio.ensure_future(listen())
 
     async def news() -> list[str | None]:
         for _ in range(10):
             await asyncio.sleep(0)
-        found, heard[:] = list(heard), []
+        found, seen[:] = list(seen), []
         return found
 
     assert await news() == [None]

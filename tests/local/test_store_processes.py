@@ -1,4 +1,4 @@
-"""The processes of a local cluster's stores."""
+"""The two processes of a store."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def make_pair(directory: Path, throttles: dict[str, object]) -> StorePair:
 
 
 def sidecar(directory: Path, throttles: dict[str, object]) -> Options:
-    """What a store's sidecar makes of what it is told."""
+    """The options that the sidecar of a store parses from its flags."""
     return parse_options(make_pair(directory, throttles).sidecar.command[3:], {})
 
 
 def test_throttles_are_no_flags(tmp_path: Path) -> None:
-    """The same as on Kubernetes: running sidecars read them from the metastore, so none has to be restarted."""
+    """As on Kubernetes, sidecars read throttles from the metastore, so a change restarts nothing."""
     limited = sidecar(tmp_path, {"bytesPerSecond": "10M", "maxConcurrentMoves": 7})
     assert limited.host == sidecar(tmp_path, {}).host
 
 
 class Recorded(Child):
-    """A process that notes what is done to it instead of running."""
+    """A fake process that records the calls."""
 
     def __init__(self, name: str, done: list[tuple[str, str]]) -> None:
         super().__init__(name, "none", (), log=Path("none"))
@@ -53,7 +53,7 @@ class Recorded(Child):
 
 
 async def test_kill_leaves_no_time_to_hand_over(tmp_path: Path) -> None:
-    """A sidecar that outlives its store's process hands over: both get their signal before anybody waits for either."""
+    """Both processes get SIGKILL before either is awaited, so the sidecar cannot hand over leadership."""
     pair, done = make_pair(tmp_path, {}), list[tuple[str, str]]()
     pair.sidecar, pair.engine = Recorded("sidecar", done), Recorded("engine", done)
     await pair.kill()
@@ -62,7 +62,7 @@ async def test_kill_leaves_no_time_to_hand_over(tmp_path: Path) -> None:
 
 
 async def test_kill_ends_both_processes(tmp_path: Path) -> None:
-    """Neither is running when it returns, and neither is started again."""
+    """Neither is running afterwards, and neither is restarted."""
     layout = Layout(tmp_path)
     layout.logs.mkdir(parents=True)
     pair = make_pair(tmp_path, {})

@@ -1,4 +1,4 @@
-"""The CRDs: generated, current, and of the form the API server takes."""
+"""The CRDs are current and have the form that the API server accepts."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def test_no_drift() -> None:
 
 
 def test_every_kind_has_one() -> None:
-    """Every kind the reader knows has a CRD."""
+    """Every kind has a CRD."""
     assert set(PRESENTATIONS) == set(KINDS)
 
 
 def test_main_writes(tmp_path: Path) -> None:
-    """The command writes all files into the folder it is given."""
+    """The command writes all files into the given folder."""
     main([str(tmp_path / "out")])
     assert len(list((tmp_path / "out").glob("*.yaml"))) == len(KINDS)
     with pytest.raises(SystemExit, match="usage"):
@@ -58,7 +58,7 @@ def test_main_writes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_structural(kind: str) -> None:
-    """Every node has one type or says why not; nothing the API server refuses is left."""
+    """Every node has one type or a reason for none, and nothing that the API server refuses."""
     for path, node in nodes(schema(kind)):
         untyped = "x-kubernetes-int-or-string" in node or "x-kubernetes-preserve-unknown-fields" in node
         assert ("type" in node) or untyped, path
@@ -70,8 +70,8 @@ def test_structural(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_lists_say_how_they_are_merged(kind: str) -> None:
-    """Every list has a type, and one whose entries have keys names keys that they have to have."""
+def test_lists_have_a_merge_strategy(kind: str) -> None:
+    """Every list has a list type, and the keys of a map list are required fields."""
     for path, node in nodes(schema(kind)):
         if node.get("type") == "array":
             keys = node.get("x-kubernetes-list-map-keys", [])
@@ -108,7 +108,7 @@ def test_status(kind: str) -> None:
 
 @pytest.mark.parametrize(("kind", "path"), [("Table", ".spec.replicas"), ("StoreCluster", ".spec.stores")])
 def test_scale(kind: str, path: str) -> None:
-    """`kubectl scale` reaches replicas and stores, and reads what is."""
+    """`kubectl scale` sets replicas and stores, and reads the observed number."""
     [version] = crd(kind)["spec"]["versions"]
     assert version["subresources"]["scale"]["specReplicasPath"] == path
     known = {found for found, _ in nodes(schema(kind))}
@@ -126,7 +126,7 @@ def test_columns_exist(kind: str) -> None:
 
 
 def test_table_columns() -> None:
-    """`kubectl get tables` shows what one looks for first."""
+    """`kubectl get tables` shows the most important columns."""
     [version] = crd("Table")["spec"]["versions"]
     shown = [column["name"] for column in version["additionalPrinterColumns"] if not column.get("priority")]
     assert shown == ["Ready", "Partitions", "Replicas", "Moving", "Leaderless", "Age"]
@@ -141,7 +141,7 @@ def test_readable_yaml() -> None:
 
 
 def test_rules_of_the_api_server() -> None:
-    """The API server itself refuses what can never be right."""
+    """CEL rules refuse what can never be valid."""
     rules = {
         rule["rule"]
         for kind in KINDS
@@ -158,13 +158,13 @@ def test_rules_of_the_api_server() -> None:
 
 @pytest.mark.parametrize("kind", list(PRESENTATIONS))
 def test_statuses_have_no_enums(kind: str) -> None:
-    """A newer operator writes to older CRDs too."""
+    """A newer operator can write new values under older CRDs."""
     found = [path for path, node in nodes(schema(kind)["properties"]["status"]) if "enum" in node]
     assert found == []
 
 
-def test_what_a_newer_operator_wrote_can_be_read() -> None:
-    """A stage, a role, a state or a type of condition that this release does not know."""
+def test_statuses_of_a_newer_operator_can_be_read() -> None:
+    """An unknown stage, role, state or condition type is accepted."""
     when = "2026-01-01T00:00:00Z"
     assert Condition(type="Blessed", status="Maybe", reason="New", last_transition_time=when).type == "Blessed"
     assert PartitionStatus.model_validate({"partition": 0, "stage": "Joint"}).stage == "Joint"
@@ -174,7 +174,7 @@ def test_what_a_newer_operator_wrote_can_be_read() -> None:
 
 
 def test_the_hash_follows_the_content() -> None:
-    """By it an operator recognizes the definitions of its own release."""
+    """Different definitions have different hashes, by which an operator recognizes those of its release."""
     hashes = schema_hashes()
     assert set(hashes) == {f"{face.plural}.evenkeel.dev" for face in PRESENTATIONS.values()}
     assert len(set(hashes.values())) == len(PRESENTATIONS)

@@ -32,14 +32,14 @@ def test_pages(page: str) -> None:
 
 
 def test_reference_is_current() -> None:
-    """The tables of docs/resources.md are what the models say."""
+    """The tables of docs/resources.md are those that the models generate."""
     page = (ROOT / "docs" / "resources.md").read_text()
     assert page == render(page), "run `python -m evenkeel.model.resource_reference docs/resources.md`"
     assert "| `consensusSize` | an integer from 1 to 99 |" in page
 
 
 def test_reference_writes(tmp_path: Path) -> None:
-    """The command brings a page up to date and leaves the prose alone."""
+    """The command updates the tables of a page and nothing else."""
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- fields: Table.status -->\nold\n<!-- end -->\nafter\n")
     main([str(page)])

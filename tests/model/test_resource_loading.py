@@ -1,4 +1,4 @@
-"""Reading YAML: what is accepted, and what is said about the rest."""
+"""Reading YAML: what is accepted, and the messages for the rest."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def changed(old: str, new: str) -> list[str]:
     return problems(ORDERS.replace(old, new))
 
 
-def test_sound_yaml() -> None:
-    """A sound document becomes a model with its defaults."""
+def test_valid_yaml() -> None:
+    """A valid document becomes a model with its defaults."""
     [table] = load_yaml(ORDERS)
     assert isinstance(table, Table)
     assert (table.spec.partitions, table.spec.replicas, table.spec.voters) == (16, 3, 3)
@@ -51,7 +51,7 @@ def test_sound_yaml() -> None:
 
 
 def test_round_trip() -> None:
-    """What a resource writes is what was read, without defaults, and reads the same."""
+    """The document of a resource is what was read, without defaults."""
     [table] = load_yaml(ORDERS)
     assert table.document()["spec"]["schema"]["columns"][1] == {"name": "note", "type": "string"}
     assert parse(table.document()) == table
@@ -136,8 +136,8 @@ def test_all_problems_at_once() -> None:
     ]
 
 
-def test_report_keeps_sound_documents() -> None:
-    """`read_yaml` tells the sound documents beside the problems, for reports."""
+def test_report_has_valid_documents() -> None:
+    """`read_yaml` returns the valid documents and the problems."""
     loaded = read_yaml(f"{ORDERS}---\n- 1\n")
     assert [line for line, _ in loaded.resources] == [1]
     assert [str(problem) for problem in loaded.problems] == [
@@ -147,12 +147,12 @@ def test_report_keeps_sound_documents() -> None:
 
 @pytest.mark.parametrize("text", ["", "---\n---\n", "# nothing\n", "~\n"])
 def test_empty(text: str) -> None:
-    """Empty documents are left out."""
+    """Empty documents are skipped."""
     assert load_yaml(text) == []
 
 
 def test_twice() -> None:
-    """The same object twice in one file is a mistake."""
+    """The same object twice in one file is refused."""
     [found] = problems(f"{ORDERS}---\n{ORDERS}")
     assert found == "orders.yaml:18: metadata.name: Table default/orders is already defined in line 1"
 
@@ -194,7 +194,7 @@ def test_alias_bomb() -> None:
     ],
 )
 def test_hostile_text(text: str, words: str) -> None:
-    """What YAML can be abused for is refused with one line."""
+    """Abuses of YAML are refused with one line."""
     [found] = problems(text)
     assert words in found
 
@@ -220,7 +220,7 @@ def test_hostile_text(text: str, words: str) -> None:
     ],
 )
 def test_scalars_as_kubectl_reads_them(scalar: str, value: object) -> None:
-    """Plain scalars mean what they mean to kubectl."""
+    """Plain scalars have the same value as in kubectl."""
     text = ORDERS.replace(
         "schema:", f"rebalancer: {{mode: UserDefined, class: 'a:B', config: {{x: {scalar}}}}}\n  schema:"
     )
@@ -230,7 +230,7 @@ def test_scalars_as_kubectl_reads_them(scalar: str, value: object) -> None:
 
 
 def test_nulls_of_kubernetes_tools() -> None:
-    """Nulls in metadata and status, as kubectl's generators write them, mean that nothing is there."""
+    """Nulls in metadata and status, as kubectl's generators write them, count as missing."""
     text = ORDERS.replace("  name: orders", "  name: orders\n  creationTimestamp: null") + "status: {progress: null}\n"
     [table] = load_yaml(text)
     assert table.metadata.creation_timestamp == ""
@@ -262,7 +262,7 @@ def test_objects_of_the_api_server() -> None:
 
 
 def test_long_values_are_cut() -> None:
-    """A message quotes at most the beginning of a long value."""
+    """A message has only the beginning of a long value."""
     [found] = changed("replicas: 3", f"replicas: {'x' * 500}")
     assert len(found) < 200
 
@@ -270,7 +270,7 @@ def test_long_values_are_cut() -> None:
 @settings(max_examples=300, derandomize=True, deadline=None)
 @given(st.text(max_size=200))
 def test_any_text(text: str) -> None:
-    """Whatever the text, the answer is resources or problems of one line each."""
+    """Any text gives resources, or problems of one line each."""
     loaded = read_yaml(text)
     assert all("\n" not in str(problem) for problem in loaded.problems)
 
@@ -282,7 +282,7 @@ words = ("main", "16", "3", "orders", "int64", "false", "[id]", "Table", "note",
 @settings(max_examples=200, derandomize=True, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(words), scalars), min_size=1, max_size=4))
 def test_any_values(edits: list[tuple[str, str]]) -> None:
-    """Whatever values stand in the fields, the answer is resources or problems with lines."""
+    """Any field values give resources, or problems with lines."""
     text = ORDERS
     for old, new in edits:
         text = text.replace(f" {old}", f" {new}")

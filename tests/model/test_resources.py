@@ -30,7 +30,7 @@ def cluster(**spec: Any) -> StoreCluster:
 
 
 def test_store_cluster_quantities() -> None:
-    """Sizes accept text and whole numbers, and no fractions without quotes."""
+    """Sizes accept text and integers, but no unquoted fractions."""
     assert cluster(storage={"size": 1024}).spec.storage.size.units == 1024
     assert refused("StoreCluster", "main", {"stores": 3, "storage": {"size": 0.5}}) == [
         'spec.storage.size: got 0.5; allowed: a quantity such as 10Gi, 500m or 2; quote it: "0.5"'
@@ -56,7 +56,7 @@ def test_metastore_endpoints(endpoint: str) -> None:
 
 
 def test_failure_handling() -> None:
-    """Thresholds have defaults; one that would report everything at once as a failure is refused."""
+    """Thresholds have defaults; a timeout below one second is refused."""
     handling = cluster().spec.failure_handling
     assert (handling.retries_before_degraded, handling.stalled_after.seconds) == (6, 30)
     [problem] = refused(
@@ -66,7 +66,7 @@ def test_failure_handling() -> None:
 
 
 def test_overrides() -> None:
-    """Overrides and caps are laid over what was discovered; what they do not name stays."""
+    """Overrides and limits are applied to a discovered store; other fields stay."""
     main = cluster(
         maxReplicasPerStore=100,
         overrides=[
@@ -150,7 +150,7 @@ def test_slices() -> None:
     ],
 )
 def test_partition_assignment_rules(name: str, spec: dict[str, Any], problem: str) -> None:
-    """A slice holds its own partitions, each once, on different stores, led by one of them."""
+    """A slice has only its own partitions, each once, on different stores, with one of them as leader."""
     assert refused("PartitionAssignment", name, {"table": "t", **spec}) == [problem]
 
 

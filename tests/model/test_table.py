@@ -48,7 +48,7 @@ def test_consensus_size(size: int) -> None:
 
 
 def test_view() -> None:
-    """The view carries everything a rebalancer may look at."""
+    """The view has everything that a rebalancer needs."""
     view = table(
         replicas=5,
         consensusSize=3,
@@ -107,7 +107,7 @@ def test_keys(schema: dict[str, Any], problem: str) -> None:
 
 
 def test_append_only() -> None:
-    """A table without a primary key names what picks the partition, or has only one."""
+    """A table without a primary key has partitionBy or only one partition."""
     assert table(schema={"columns": [ID], "partitionBy": ["id"]}).spec.table_schema.partition_key == ("id",)
     assert table(partitions=1, schema={"columns": [ID]}).spec.table_schema.partition_key == ()
 
@@ -152,12 +152,12 @@ def test_rebalancer(rebalancer: dict[str, Any], problem: str) -> None:
 
 
 def test_bundled_names() -> None:
-    """What a Table can name is what the runner has."""
+    """The names that a Table accepts are those of the bundled rebalancers."""
     assert set(BUNDLED_CONFIG) == set(BUNDLED)
 
 
 def test_movement() -> None:
-    """Durations and quantities stay as written and know their value."""
+    """Durations and quantities keep their text and have a value."""
     movement = table(movement={"lostAfter": "1h30m", "bytesPerSecond": "20Mi"}).spec.movement
     assert movement.bytes_per_second is not None
     assert (movement.lost_after, movement.lost_after.seconds) == ("1h30m", 5400)
@@ -173,6 +173,6 @@ def test_movement() -> None:
 
 
 def test_frozen() -> None:
-    """Resources are values: nobody changes one in place."""
+    """Resources are immutable."""
     with pytest.raises(ValueError, match="frozen"):
         table().spec.replicas = 5

@@ -1,4 +1,4 @@
-"""What may change in a resource that exists."""
+"""The changes that an existing resource allows."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_table_changes(spec: dict[str, Any]) -> None:
     ],
 )
 def test_table_stays(spec: dict[str, Any], problems: list[str]) -> None:
-    """What data already rests on cannot change, and every such change is named."""
+    """Fields that existing data depends on cannot change, and every such change is reported."""
     assert refused(resource("Table"), resource("Table", **spec)) == problems
 
 
@@ -111,7 +111,7 @@ def test_volumes_only_grow() -> None:
 
 
 def test_another_metastore() -> None:
-    """Endpoints change only together with the etcd cluster that is to be adopted there."""
+    """Endpoints change only together with adoptMetastore."""
     here, there = ({"endpoints": [f"https://{name}:2379"]} for name in ("here", "there"))
     old = resource("StoreCluster", metastore=here, adoptMetastore="1")
     validate_update(old, resource("StoreCluster", metastore=there, adoptMetastore="2"))

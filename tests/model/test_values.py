@@ -73,7 +73,7 @@ def test_bad_duration(text: str) -> None:
     ],
 )
 def test_column_type(name: str, arrow: str, duckdb: str) -> None:
-    """A type knows its names in Arrow and DuckDB."""
+    """A type has names in Arrow and DuckDB."""
     kind = column_type(name)
     assert (kind.arrow, kind.duckdb) == (arrow, duckdb)
 
@@ -136,13 +136,13 @@ def test_conditions_of_other_types_stay() -> None:
 
 
 def test_timestamp() -> None:
-    """Moments are written in UTC and whole seconds."""
+    """Times are written in UTC and whole seconds."""
     moment = datetime(2024, 1, 1, 14, 0, 0, 999, tzinfo=timezone(timedelta(hours=2)))
     assert timestamp(moment) == NOON
 
 
 def test_progress() -> None:
-    """The percentage goes by bytes where there are any, and says 100 only when all moves are done."""
+    """The percentage is that of the bytes, if any, and is 100 only when all moves are done."""
     assert Progress.of(moves=(1, 4), bytes_=(90, 100)).percentage == 90
     assert Progress.of(moves=(1, 4)).percentage == 25
     assert Progress.of(moves=(3, 4), bytes_=(100, 100)).percentage == 99

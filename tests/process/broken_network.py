@@ -1,4 +1,4 @@
-"""Run by `test_network.py` in a network of its own: packets are lost, and a store is not heard any more."""
+"""Run by `test_network.py` in a network namespace: lost packets, and a store whose packets are dropped."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def healed() -> Iterator[None]:
 
 
 async def test_packets_are_lost(new_cluster: NewCluster) -> None:
-    """With every twentieth packet lost, replicas are added, filled and removed, and clients are served."""
+    """With a packet loss of 5%, replicas are added and removed, and clients are served."""
     cluster = await new_cluster(stores=5, partitions=2, own_groups=True)
     await cluster.reconcile(3)
     async with Load(cluster) as load:
@@ -36,8 +36,8 @@ async def test_packets_are_lost(new_cluster: NewCluster) -> None:
     await finish(cluster, load)
 
 
-async def test_a_leader_is_not_heard_any_more(new_cluster: NewCluster) -> None:
-    """It hears the others, who elect another one; when it is heard again it follows, also in mid change."""
+async def test_a_leader_whose_packets_are_dropped(new_cluster: NewCluster) -> None:
+    """The others elect another leader; when the network heals it becomes a follower, also during a change."""
     cluster = await new_cluster(stores=5, partitions=1, own_groups=True)
     await cluster.reconcile(3)
     async with Load(cluster) as load:

@@ -1,4 +1,4 @@
-"""Clusters of processes that end with the test."""
+"""Clusters of processes that are stopped after the test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.process.process_cluster import ProcessCluster
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything here is for `make test-process`."""
+    """Mark all tests here for `make test-process`."""
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker("processes")

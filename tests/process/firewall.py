@@ -1,7 +1,7 @@
-"""What goes wrong between stores, by rules of a firewall in a network that is the test's own.
+"""Network faults between stores, by firewall rules in the network namespace of the test.
 
-All stores are on one loopback, so they are told apart by the port that one listens on for its peers, and by the group
-of users that its processes run as. Clients and etcd are not touched.
+All stores use one loopback interface, so rules match the port on which a store listens for its peers and the user group
+of its processes. Clients and etcd are not affected.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["dropped", "heal", "lose", "mute"]
 
 
 def lose(part: float, stores: Iterable[StoreProcesses]) -> None:
-    """Drop this part of all packets between stores, at random."""
+    """Drop a random fraction of the packets between stores."""
     random = ("-m", "statistic", "--mode", "random", "--probability", str(part))
     for store in stores:
         for side in ("--dport", "--sport"):
@@ -23,7 +23,7 @@ def lose(part: float, stores: Iterable[StoreProcesses]) -> None:
 
 
 def mute(store: StoreProcesses, others: Iterable[StoreProcesses]) -> None:
-    """Let nothing that a store says reach the others, whoever of them dialled; it still hears them."""
+    """Drop all packets that a store sends to the others, on connections of either direction; it still receives."""
     own = ("-m", "owner", "--gid-owner", str(store.group))
     _drop("--sport", str(store.peers), *own)
     for other in others:
@@ -31,12 +31,12 @@ def mute(store: StoreProcesses, others: Iterable[StoreProcesses]) -> None:
 
 
 def heal() -> None:
-    """Let everything through again."""
+    """Remove all rules."""
     _iptables("-F", "OUTPUT")
 
 
 def dropped() -> int:
-    """How many packets did not get through since the last `heal`."""
+    """Return the number of packets dropped since the last `heal`."""
     rules = _iptables("-L", "OUTPUT", "-v", "-x", "-n").splitlines()[2:]
     return sum(int(rule.split()[0]) for rule in rules)
 

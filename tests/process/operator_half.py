@@ -1,4 +1,4 @@
-"""Runs the operator's half of the protocol with whichever release of Evenkeel the interpreter has.
+"""Runs a controller of the release of Evenkeel that the interpreter has.
 
 It is a script, not a module of the tests, so that an interpreter of the previous release can run it:
 `python -P operator_half.py ENDPOINT HOLDER`.

@@ -1,7 +1,7 @@
-"""A whole cluster as processes on loopback: etcd, and for each store a sidecar with the reference state machine.
+"""A cluster of processes on loopback: etcd, and for each store a sidecar with the reference state machine.
 
-Everything is ended by process id when the cluster is left, however that happens. The operator's part is played by the
-driver on the same reconcile code as everywhere. Tests use it, and the benches of raft.
+All processes are ended by process id when the context manager exits. The driver runs the reconcile code in place of the
+operator. Tests and the raft benchmarks use it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Process = asyncio.subprocess.Process
 
 
 class StoreProcesses:
-    """One store: two processes that can be killed, paused and started again on the same ports."""
+    """A store: two processes that can be killed, paused and restarted on the same ports."""
 
     def __init__(self, name: str, directory: Path, endpoints: tuple[str, ...], flags: tuple[str, ...] = ()) -> None:
         self.name = name
@@ -54,9 +54,9 @@ class StoreProcesses:
         self.front, self.http = free_port(), free_port()
         self.peers = free_port()
         self.python = sys.executable
-        """The interpreter, and with it the release, of its next processes."""
+        """The interpreter, and thus the release, of the next processes."""
         self.group: int | None = None
-        """The group of users its processes run as, where a firewall is to know them by it."""
+        """The user group of its processes, by which firewall rules match them."""
         self.sidecar: Process | None = None
         self.machine: Process | None = None
 
@@ -105,7 +105,7 @@ class StoreProcesses:
                     os.kill(process.pid, what)
 
     async def end(self, what: signal.Signals = signal.SIGKILL) -> None:
-        """End both processes: killed at once, as by a power cut; else the state machine first, as Kubernetes does."""
+        """End both processes: with SIGKILL at once, else the state machine first, like Kubernetes."""
         if what is signal.SIGKILL:
             self.send(what)
         for process in (self.machine, self.sidecar):
@@ -113,17 +113,17 @@ class StoreProcesses:
         self.machine = self.sidecar = None
 
     async def wipe(self) -> None:
-        """Lose processes and disk."""
+        """Kill the processes and delete the disk."""
         await self.end()
         shutil.rmtree(self.directory)
 
     def read(self, path: str) -> bytes:
-        """What the sidecar serves on a path."""
+        """Return the sidecar's HTTP response on a path."""
         with urllib.request.urlopen(f"http://{LOOPBACK}:{self.http}{path}", timeout=5) as answer:
             return bytes(answer.read())
 
     async def status(self) -> dict[str, Any] | None:
-        """The sidecar's status; None where it does not answer."""
+        """Return the sidecar's status, or None if it does not answer."""
         try:
             text = await asyncio.to_thread(self.read, "/status")
         except OSError:
@@ -131,17 +131,17 @@ class StoreProcesses:
         return msgspec.json.decode(text, type=dict[str, Any])
 
     def log(self) -> str:
-        """The last of what its processes said."""
+        """Return the end of its logs."""
         logs = (self.directory / f"{what}.log" for what in ("sidecar", "machine"))
         return "\n".join(log.read_text(errors="replace")[-4000:] for log in logs if log.exists())
 
 
 async def end(process: Process | None, what: signal.Signals) -> None:
-    """End a process and wait for it; whoever does not listen is killed."""
+    """Send a signal to a process and wait until it ends; kill it if it does not end in time."""
     if process is None or process.returncode is not None:
         return
     with contextlib.suppress(ProcessLookupError):
-        # Not by the process object, which would look whether it is gone, and take its end from whoever waits for it.
+        # `Process.send_signal` polls first, which would take the exit status from the waiting task.
         os.kill(process.pid, what)
         os.kill(process.pid, signal.SIGCONT)
     try:
@@ -153,7 +153,7 @@ async def end(process: Process | None, what: signal.Signals) -> None:
 
 
 class ProcessCluster:
-    """Etcd and stores; an async context manager that leaves nothing behind."""
+    """Etcd and stores; an async context manager that stops all processes."""
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class ProcessCluster:
         flags: tuple[str, ...] = (),
         own_groups: bool = False,
     ) -> None:
-        """`own_groups`: each store runs as a group of users of its own, the one with the number of its port."""
+        """`own_groups`: each store runs as its own user group, whose id is its port."""
         self.directory = directory
         self.partitions = partitions
         self.flags = flags
@@ -194,14 +194,14 @@ class ProcessCluster:
         await self.close()
 
     async def close(self) -> None:
-        """End everything that was started."""
+        """Stop all processes."""
         await asyncio.gather(*(store.end() for store in self.stores.values()))
         if hasattr(self, "metastore"):
             await self.metastore.close()
         await self.etcd.kill()
 
     async def replace_etcd(self) -> None:
-        """Put an empty etcd in the place of the one that was there."""
+        """Replace etcd by an empty one."""
         await self.etcd.kill()
         shutil.rmtree(self.directory / "etcd")
         await self.etcd.start()
@@ -215,12 +215,12 @@ class ProcessCluster:
         await store.start()
         return store
 
-    # The operator's part
+    # The operator
 
     async def reconcile(
         self, replicas: int, *, voters: int | None = None, retarget: Retarget = Retarget.ADJUST
     ) -> Outcome:
-        """Bring the table towards so many replicas, as the operator would."""
+        """Reconcile the table with a number of replicas, like the operator."""
         size = voters or (replicas if replicas % 2 else replicas - 1)
         desired = DesiredTable(
             record=TableRecord(partitions=self.partitions, replicas=replicas, consensus_size=size, retarget=retarget),
@@ -230,7 +230,7 @@ class ProcessCluster:
         return await drive(requests, metastore=self.metastore, epoch=self.epoch)
 
     async def drop(self) -> None:
-        """Drop the table; returns when no store holds anything of it."""
+        """Drop the table and wait until no store has data of it."""
         await self.until(self._dropped, within=60)
 
     async def _dropped(self) -> bool:
@@ -239,10 +239,10 @@ class ProcessCluster:
         return await self.metastore.get(KEYS.tombstone(TABLE)) is None
 
     async def drain(self, name: str) -> None:
-        """Let a user ask for a store to be emptied, as well as those before it, and the operator decide."""
+        """Drain a store in addition to those before it, like a user and the operator."""
         self._draining.append(name)
         while not await self._decide_store_states():
-            pass  # a store registered, or went, since it was read: the operator judges again as well
+            pass  # a store registered or left since it was read; retry like the operator
 
     async def _decide_store_states(self) -> bool:
         found = await self.metastore.range(KEYS.all_stores())
@@ -254,24 +254,24 @@ class ProcessCluster:
         return all([(await self.metastore.txn(txn)).succeeded for txn in list(txns)])
 
     async def volume(self, store: str) -> str:
-        """The volume under which a store is registered; empty where it is not."""
+        """Return the volume of a registered store; empty if it is not registered."""
         kv = await self.metastore.get(KEYS.store(store))
         return decode(StoreRecord, kv.value, key=kv.key).volume if kv is not None else ""
 
     async def leader(self, partition: int = 0) -> str:
-        """The store that is reported to lead a partition; empty where none is."""
+        """Return the reported leader of a partition; empty if there is none."""
         kv = await self.metastore.get(KEYS.leader(TABLE, partition))
         return decode(Leader, kv.value, key=kv.key).store if kv is not None else ""
 
     async def retire(self, name: str) -> None:
-        """Stop a store in good order."""
+        """Stop a store with SIGTERM."""
         store = self.stores.pop(name)
         await store.end(signal.SIGTERM)
 
     # Waiting
 
     async def until(self, condition: Callable[[], Any], *, within: float = 60.0) -> None:
-        """Ask again and again; processes tell nobody when they are done."""
+        """Poll until the condition is true."""
         try:
             async with asyncio.timeout(within):
                 while not await condition():  # noqa: ASYNC110 - of another process
@@ -293,12 +293,12 @@ class ProcessCluster:
         await self.until(registered)
 
     async def snapshot(self) -> TableSnapshot:
-        """The table's keys."""
+        """Read the keys of the table."""
         found = await read_at_one_revision(self.metastore, read_table(KEYS, TABLE).prefixes)
         return TableSnapshot(KEYS, TABLE, found)
 
     async def settled(self) -> bool:
-        """Whether every partition is where the newest plan wants it, and nothing is under way."""
+        """Whether every partition has reached the newest plan and nothing is in progress."""
         snapshot = await self.snapshot()
         if snapshot.plan is None:
             return False
@@ -314,7 +314,7 @@ class ProcessCluster:
         await self.until(self.settled, within=within)
 
     async def leftovers(self) -> list[tuple[str, int]]:
-        """Replicas that run where stable does not name them."""
+        """Return the running replicas that are not in stable."""
         snapshot = await self.snapshot()
         wanted = {
             (peer.store, partition)
@@ -331,7 +331,7 @@ class ProcessCluster:
         return found
 
     async def describe(self) -> str:
-        """What etcd, the sidecars and the logs say, for a failing test."""
+        """Describe etcd, the sidecars and the logs, for the message of a failed test."""
         logs = [f"== {name}\n{store.log()}" for name, store in self.stores.items()]
         with contextlib.suppress(Exception):
             snapshot = await self.snapshot()

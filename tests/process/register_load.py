@@ -1,7 +1,7 @@
-"""Reads and writes that go on throughout: what was asked and answered, and when, for the checkers.
+"""A load of reads and writes on registers whose history is checked for linearizability.
 
-Every write carries a token and is tried until it is answered, so its effect lies somewhere between its call and its
-answer, once. Registers are used for a few hundred operations each: the checker's work grows with a history's length.
+Every write carries a write token and is retried until it is answered, so it takes effect once, between its call and its
+answer. Each register has a few hundred operations, because the cost of the checker grows with the history.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ from tests.process.process_cluster import LOOPBACK, TABLE, ProcessCluster
 from tests.raft.check.linearizability import Operation, linearizable
 
 _PER_REGISTER: Final = 200
-_PATIENCE: Final = 2.0
+_TIMEOUT: Final = 2.0
 
 
 class Connections:
-    """One connection to each store, made when it is needed."""
+    """A connection to each store, opened on first use."""
 
     def __init__(self, cluster: ProcessCluster) -> None:
         self._cluster = cluster
         self._clients: dict[str, ReferenceClient] = {}
 
     async def to(self, store: str) -> ReferenceClient | None:
-        """A connection, or None where nobody answers."""
+        """Return a connection, or None if the store does not answer."""
         known = self._clients.get(store)
         if known is not None:
             return known
         port = self._cluster.stores[store].front
         try:
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_TIMEOUT):
                 client = await ReferenceClient.connect(LOOPBACK, port)
         except (OSError, TimeoutError):
             return None
         return self._clients.setdefault(store, client)
 
     async def drop(self, store: str) -> None:
-        """It did not answer in time, or is gone."""
+        """Close the connection to a store that did not answer in time."""
         client = self._clients.pop(store, None)
         if client is not None:
             with contextlib.suppress(OSError):
@@ -76,7 +76,7 @@ class Load:
         self._workers = workers
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
-        self._news = asyncio.Condition()
+        self._answered_changed = asyncio.Condition()
 
     async def __aenter__(self) -> Self:
         self._tasks = [asyncio.create_task(self._work(f"w{number}")) for number in range(self._workers)]
@@ -97,11 +97,11 @@ class Load:
                     raise outcome
 
     async def goes_on(self, count: int = 30, *, within: float = 30.0) -> None:
-        """Wait until so many more operations have been answered."""
+        """Wait until `count` more operations are answered."""
         goal = self.answered + count
         try:
-            async with asyncio.timeout(within), self._news:
-                await self._news.wait_for(lambda: self.answered >= goal)
+            async with asyncio.timeout(within), self._answered_changed:
+                await self._answered_changed.wait_for(lambda: self.answered >= goal)
         except TimeoutError:
             missing = goal - self.answered
             raise AssertionError(
@@ -118,21 +118,21 @@ class Load:
             self._count += 1
             key = f"r{self._count // _PER_REGISTER}"
             operation = self._operation(key)
-            # Noted before it is sent: whatever happens to it, it may have happened.
+            # Recorded before it is sent, because it may take effect even if the answer is lost.
             operation.called = time.perf_counter_ns()
             self.history.setdefault((partition, key), []).append(operation)
             await self._carry_out(partition, operation, writer, sequence)
             operation.returned = time.perf_counter_ns()
             self.answered += 1
-            async with self._news:
-                self._news.notify_all()
+            async with self._answered_changed:
+                self._answered_changed.notify_all()
 
     def _operation(self, key: str) -> Operation:
         kind = self._rng.choice(("write", "read", "cas"))
         return Operation(kind, key, 0, value=next(self._values) if kind != "read" else 0, old=self._recent(key))
 
     def _recent(self, key: str) -> int:
-        """A value that a compare-and-set may well find."""
+        """Return a recent value, which a compare-and-set is likely to match."""
         seen = [op.value for (_, name), ops in self.history.items() if name == key for op in ops[-2:]]
         return self._rng.choice([0, *seen])
 
@@ -150,7 +150,7 @@ class Load:
         operation.ok = written.ok
 
     async def write(self, partition: int, entry: Entry) -> Written:
-        """Try until it is answered."""
+        """Retry a write until it is answered."""
         group = group_number(TABLE, partition)
         while True:
             store = self._guess(partition)
@@ -161,10 +161,10 @@ class Load:
             if isinstance(outcome, Written):
                 self._leaders[partition] = store
                 return outcome
-            await self._look_elsewhere(partition, store, outcome)
+            await self._choose_next_store(partition, store, outcome)
 
     async def get(self, partition: int, key: bytes) -> Held:
-        """Read linearizably, at any store that answers."""
+        """Read linearizably from any store that answers."""
         group = group_number(TABLE, partition)
         while True:
             store = self._guess(partition)
@@ -174,11 +174,11 @@ class Load:
                 outcome = await self._answer(store, partial(client.get, group, key))
             if isinstance(outcome, Held):
                 return outcome
-            await self._look_elsewhere(partition, store, outcome)
+            await self._choose_next_store(partition, store, outcome)
 
     async def _answer(self, store: str, ask: Callable[[], Awaitable[object]]) -> object:
         try:
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_TIMEOUT):
                 return await ask()
         except (TimeoutError, DisconnectedError):
             await self._connections.drop(store)
@@ -188,7 +188,7 @@ class Load:
         guess = self._leaders.get(partition)
         return guess if guess in self.cluster.stores else self._rng.choice(sorted(self.cluster.stores))
 
-    async def _look_elsewhere(self, partition: int, store: str, outcome: object) -> None:
+    async def _choose_next_store(self, partition: int, store: str, outcome: object) -> None:
         if isinstance(outcome, NotLeader) and outcome.hint and outcome.hint != store:
             self._leaders[partition] = outcome.hint
         elif self._leaders.get(partition) == store or partition not in self._leaders:
@@ -205,7 +205,7 @@ class Load:
     # Checking
 
     async def check(self) -> None:
-        """Every register still holds what its history ends in, and every history has an order that explains it."""
+        """Read every register once more and check that every history is linearizable."""
         for (partition, key), history in self.history.items():
             called = time.perf_counter_ns()
             held = await self.get(partition, key.encode())
@@ -216,7 +216,7 @@ class Load:
             assert linearizable(history), f"partition {partition}, register {key}: {history}"
 
     async def check_replicas(self) -> None:
-        """All replicas of a partition are in the same state at one index."""
+        """Check that all replicas of a partition have the same state at one index."""
         snapshot = await self.cluster.snapshot()
         for partition in range(self.cluster.partitions):
             written = await self.write(partition, Barrier())

@@ -1,4 +1,4 @@
-"""Single processes: one of a store's two dies or hangs beside the other; stores that are mistaken for each other."""
+"""Faults of single processes of a store, and stores with a wrong directory, name or certificate."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NewCluster = Callable[..., Awaitable[ProcessCluster]]
 
 
 async def leader(cluster: ProcessCluster) -> StoreProcesses:
-    """The store that leads the first partition, as far as etcd knows."""
+    """Return the leader of the first partition according to etcd."""
     await cluster.until(cluster.leader)
     return cluster.stores[await cluster.leader()]
 
@@ -36,7 +36,7 @@ async def moved_from(cluster: ProcessCluster, store: StoreProcesses) -> None:
 
 @pytest.mark.parametrize("which", ["machine", "sidecar"])
 async def test_one_process_of_a_store(new_cluster: NewCluster, which: str) -> None:
-    """The leader's state machine or sidecar is killed, and stopped, alone: another leads, and nothing is lost."""
+    """If only the state machine or only the sidecar of the leader is killed or paused, another store leads."""
     cluster = await new_cluster(stores=3, partitions=2)
     await cluster.reconcile(3)
     async with Load(cluster) as load:
@@ -58,8 +58,8 @@ async def test_one_process_of_a_store(new_cluster: NewCluster, which: str) -> No
     await finish(cluster, load)
 
 
-async def test_an_idle_leader_that_is_left_alone_steps_down(new_cluster: NewCluster) -> None:
-    """Its group sleeps, and both other stores are killed: it leads no more, says why, and nobody is sent to it."""
+async def test_an_idle_leader_without_quorum_steps_down(new_cluster: NewCluster) -> None:
+    """When both other stores are killed, the leader of a hibernated group steps down and reports the reason."""
     cluster = await new_cluster(stores=3, partitions=1)
     await cluster.reconcile(3)
     await cluster.until_settled()
@@ -86,7 +86,7 @@ async def test_an_idle_leader_that_is_left_alone_steps_down(new_cluster: NewClus
 
 
 async def test_stores_end_in_good_order(new_cluster: NewCluster) -> None:
-    """Each store in turn gets SIGTERM, its state machine first: both end with 0, soon, and clients hardly notice."""
+    """On SIGTERM, the state machine first, both processes soon exit with 0 and clients are served."""
     cluster = await new_cluster(stores=3, partitions=3)
     await cluster.reconcile(3)
     async with Load(cluster) as load:
@@ -108,7 +108,7 @@ async def test_stores_end_in_good_order(new_cluster: NewCluster) -> None:
 
 
 async def test_swapped_disks_are_refused(new_cluster: NewCluster) -> None:
-    """Two stores that get each other's directories say whose they are, and serve again with their own."""
+    """Stores with swapped directories refuse to start and name the owner; with their own they serve again."""
     cluster = await new_cluster(stores=3, partitions=2)
     await cluster.reconcile(3)
     async with Load(cluster) as load:
@@ -135,7 +135,7 @@ def swap(one: Path, two: Path) -> None:
 
 
 async def test_a_second_process_of_the_same_name(new_cluster: NewCluster) -> None:
-    """It does not get the directory, and with one of its own it waits until the name is free."""
+    """It cannot lock the directory; with its own directory it waits until the name is free."""
     cluster = await new_cluster(stores=1, partitions=1)
     await cluster.reconcile(1)
     await cluster.until_settled()
@@ -171,8 +171,8 @@ async def test_a_second_process_of_the_same_name(new_cluster: NewCluster) -> Non
         await twin.end()
 
 
-async def test_a_store_with_a_strange_certificate(new_cluster: NewCluster, tmp_path: Path) -> None:
-    """Stores that trust each other serve; the stranger is kept out, and both sides say why."""
+async def test_a_store_with_an_untrusted_certificate(new_cluster: NewCluster, tmp_path: Path) -> None:
+    """Stores that trust each other serve; the other one is rejected, and both sides log why."""
     (tmp_path / "other").mkdir()
     ours, other = Authority(tmp_path, "ca"), Authority(tmp_path / "other", "ca")
     cluster = await new_cluster(stores=0, partitions=1)

@@ -1,4 +1,4 @@
-"""Processes die and hang at every stage of a change; whoever is left, or comes back, carries it to its end."""
+"""Processes are killed and paused at every stage of a configuration change, which completes nevertheless."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ NewCluster = Callable[..., Awaitable[ProcessCluster]]
 
 ASSIGNMENTS = f"{KEYS.root}partition.assignments."
 STAGES = {"catching up": ".pending/", "locked": ".pending.lock/", "switched": ".stable/"}
-"""Each by the key that is written when it is reached."""
+"""The stages, each with the key that is written when it is reached."""
 VICTIMS = {"leader": 5, "follower": 3, "newcomer": 4}
-"""Each with how many replicas there are to be when it is hit. Three vote of four: the newcomer is a learner."""
+"""The targets, each with the desired number of replicas. With four, three are voters and the new one is a learner."""
 
 
 async def reaches(cluster: ProcessCluster, after: Snapshot, stage: str) -> None:
-    """Wait for a stage of a change, by what the watch shows: stages may be short."""
+    """Wait for a stage of a change with a watch, because stages may be short."""
     try:
         async with asyncio.timeout(30):
             async for batch in cluster.metastore.watch(ASSIGNMENTS, after=after):
@@ -37,7 +37,7 @@ async def reaches(cluster: ProcessCluster, after: Snapshot, stage: str) -> None:
 
 
 async def choose(cluster: ProcessCluster, victim: str, before: PartitionView) -> StoreProcesses:
-    """The store to hit."""
+    """Return the store to kill or pause."""
     leader = await cluster.leader()
     assert before.stable is not None
     holders = sorted(peer.store for peer in before.stable.peers)
@@ -53,7 +53,7 @@ async def choose(cluster: ProcessCluster, victim: str, before: PartitionView) ->
 
 
 async def hit(store: StoreProcesses, what: signal.Signals) -> None:
-    """Kill both processes and start them again, or stop them for longer than an election takes."""
+    """Kill and restart both processes, or pause them for longer than an election."""
     if what is signal.SIGKILL:
         await store.end()
         await store.start()
@@ -65,7 +65,7 @@ async def hit(store: StoreProcesses, what: signal.Signals) -> None:
 
 @pytest.mark.parametrize("what", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 async def test_faults_at_every_stage(new_cluster: NewCluster, what: signal.Signals) -> None:
-    """Leader, follower and newcomer are hit at each stage; every change ends, and clients are served throughout."""
+    """Faults of leader, follower and new replica at each stage: every change completes, and clients are served."""
     cluster = await new_cluster(stores=5, partitions=1)
     await cluster.reconcile(3)
     async with Load(cluster) as load:
@@ -81,8 +81,8 @@ async def test_faults_at_every_stage(new_cluster: NewCluster, what: signal.Signa
     await finish(cluster, load)
 
 
-async def test_faults_while_a_replica_is_filled(new_cluster: NewCluster) -> None:
-    """A snapshot that takes long is resumed, or begun again, whoever is killed meanwhile."""
+async def test_faults_during_a_snapshot_transfer(new_cluster: NewCluster) -> None:
+    """A long snapshot transfer is resumed or restarted after any store is killed."""
     cluster = await new_cluster(stores=4, partitions=1, flags=("--bytes-per-second", "400000", "--keep-log-bytes", "1"))
     await cluster.reconcile(3)
     async with Load(cluster) as load:
@@ -106,7 +106,7 @@ async def test_faults_while_a_replica_is_filled(new_cluster: NewCluster) -> None
 
 
 async def test_etcd_restarts_and_hangs_in_mid_change(new_cluster: NewCluster) -> None:
-    """Without etcd clients are served and nothing changes; when it is back, the change goes on."""
+    """Without etcd, clients are served and nothing changes; afterwards the change continues."""
     cluster = await new_cluster(stores=5, partitions=3)
     await cluster.reconcile(3)
     async with Load(cluster) as load:
@@ -128,7 +128,7 @@ async def test_etcd_restarts_and_hangs_in_mid_change(new_cluster: NewCluster) ->
 
 
 async def test_stores_start_without_etcd(new_cluster: NewCluster) -> None:
-    """All stores are killed and come back while etcd is away: they find each other and serve."""
+    """Stores that restart while etcd is down find each other and serve."""
     cluster = await new_cluster(stores=3, partitions=2)
     await cluster.reconcile(3)
     async with Load(cluster) as load:
@@ -142,7 +142,7 @@ async def test_stores_start_without_etcd(new_cluster: NewCluster) -> None:
 
 
 async def test_an_empty_etcd_deletes_nothing(new_cluster: NewCluster) -> None:
-    """An etcd that lost its contents is not believed: sidecars say so, keep every replica, and serve on."""
+    """Sidecars reject an etcd that lost its contents, report it, keep every replica and keep serving."""
     cluster = await new_cluster(stores=3, partitions=2)
     await cluster.reconcile(3)
     async with Load(cluster) as load:

@@ -1,4 +1,4 @@
-"""What one release writes, the other reads: every message, log record, snapshot and metastore record, both ways."""
+"""Each release reads what the other writes: messages, log records, snapshots and metastore records."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def run(python: str, mode: str, examples: object = None) -> dict[str, list[Any]]
 
 
 def problems(written: dict[str, list[str]], *, by: str, read_by: str) -> list[str]:
-    """The examples in which the reader does not find what the writer finds in them itself."""
+    """Return the examples that writer and reader decode differently."""
     meant, found = run(by, "read", written), run(read_by, "read", written)
     return [
         f"{name}: {mine!r} is read as {theirs!r}"
@@ -79,7 +79,7 @@ def _known(name: str, value: Any) -> Any:
 
 
 def agree(old: Any, new: Any) -> bool:
-    """Whether the newer release finds all that the older one finds; its arrays and objects may have more fields."""
+    """Whether the newer release decodes everything that the older one does; it may decode more fields."""
     if isinstance(old, list) and isinstance(new, list):
         return len(old) <= len(new) and all(agree(*pair) for pair in zip(old, new, strict=False))
     if isinstance(old, dict) and isinstance(new, dict):
@@ -88,7 +88,7 @@ def agree(old: Any, new: Any) -> bool:
 
 
 def test_this_release_reads_what_the_previous_one_wrote(previous: str) -> None:
-    """Peers, sockets, disks and the metastore have it until the last process of the previous release is gone."""
+    """Every format of the previous release can be read, because its processes run during a rolling update."""
     written = run(previous, "write")
     assert len(written) > 40
     assert sum(map(len, written.values())) > 200
@@ -97,7 +97,7 @@ def test_this_release_reads_what_the_previous_one_wrote(previous: str) -> None:
 
 
 def test_the_previous_release_reads_what_this_one_writes(previous: str) -> None:
-    """Or never sees it: what it cannot read is gated, and stands in the list above with the reason."""
+    """What the previous release cannot read is gated and listed in NEW with the reason."""
     written = run(sys.executable, "write")
     found = problems(written, by=sys.executable, read_by=previous)
     unexplained = [problem for problem in found if not any(_is_about(problem, *entry) for entry in NEW)]
@@ -122,14 +122,14 @@ def _is_about(problem: str, name: str, kind: str) -> bool:
     ],
 )
 def test_a_format_that_changes_without_a_gate_is_found(old: Any, new: Any) -> None:
-    """A field removed from an array or an object, a value of an enum, a kind of message: none passes as the same."""
+    """A removed field, a new enum value or a new kind of message is detected."""
     assert agree(old, old)
     assert agree({"a": [1]}, {"a": [1, 2], "b": 3})
     assert not agree(old, new)
 
 
 def told_by(python: str, code: str, *arguments: object) -> str:
-    """The error that a release ends with."""
+    """Return the error with which a release exits."""
     command = [python, "-P", "-c", code, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done
@@ -137,7 +137,7 @@ def told_by(python: str, code: str, *arguments: object) -> str:
 
 
 def test_the_previous_release_refuses_a_volume_of_a_later_version(previous: str, tmp_path: Path) -> None:
-    """It knows no cluster versions, and would lead partitions that have one replica; the volume's format stops it."""
+    """It does not know cluster versions and could lead partitions with one replica, but refuses the volume's format."""
     log, recovered = SharedLog.open(FileDisk(tmp_path))
     log.close()
     code = (
@@ -151,7 +151,7 @@ def test_the_previous_release_refuses_a_volume_of_a_later_version(previous: str,
 
 @pytest.mark.parametrize("kept", [False, True])
 def test_the_previous_release_refuses_snapshots_with_log_time(previous: str, tmp_path: Path, kept: bool) -> None:
-    """It would drop log time, and forget tokens at other indexes than the other replicas."""
+    """Otherwise it would drop the log time and expire write tokens at other indexes than the other replicas."""
     (tmp_path / "snapshot").mkdir()
     bench = Bench(tmp_path / "data")
     bench.open()
@@ -168,7 +168,7 @@ def test_the_previous_release_refuses_snapshots_with_log_time(previous: str, tmp
 
 
 def test_examples_are_bytes() -> None:
-    """As they are on the wire and on disk, and more than one for kinds that have choices."""
+    """Examples are encoded, and there are several for types with choices."""
     written = run(sys.executable, "write")
     states = {base64.b64decode(value).partition(b'"state":')[2][:12] for value in written["record: TableRecord"]}
     assert len(states) >= 3

@@ -1,4 +1,4 @@
-"""A whole cluster on one machine, by the command line alone: real etcd, sidecars and stores.
+"""A local cluster of real etcd, sidecars and stores, controlled only by the command line.
 
 The first tests share a cluster of three stores, each with a table of its own; the others need a store or none.
 """
@@ -51,14 +51,14 @@ ROWS = [{"id": number, "word": f"word {number}"} for number in range(100)]
 
 
 class Here:
-    """A cluster's directory, and the command line to go with it."""
+    """The directory of a cluster, and the command line for it."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.layout = Layout(root)
 
     def run(self, *arguments: str, code: int = 0, prefix: tuple[str, ...] = (), given: str = "") -> str:
-        """Run a command; what it printed, or its error where it has to fail."""
+        """Run a command; return its output, or its error if it has to fail."""
         done = subprocess.run(
             [*prefix, COMMAND, *arguments],
             input=given,
@@ -75,14 +75,14 @@ class Here:
         return json.loads(self.run(*arguments, "-o", "json"))
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """Begin a command, and let it run."""
+        """Start a command without waiting for it."""
         environment = {**os.environ, "EVENKEEL_LOCAL": str(self.root)}
         return subprocess.Popen(
             [COMMAND, *arguments], env=environment, start_new_session=True, stdout=subprocess.DEVNULL
         )
 
     def make(self, name: str, *, replicas: int = 3, more: str = "") -> None:
-        """Make a table with a hundred rows."""
+        """Create a table with a hundred rows."""
         text = TABLE.format(name=name, replicas=replicas, more=more)
         self.run("apply", "-f", "-", given=text)
         self.run("wait", f"table/{name}", "--timeout", "90")
@@ -93,7 +93,7 @@ class Here:
         return Client([store["flight"] for store in self.json("local", "status")["stores"] if store["flight"]])
 
     def kept(self) -> set[str]:
-        """The deleted tables whose data is kept; other tests delete some as well."""
+        """Return the deleted tables whose data is kept, including those of other tests."""
         return {one["table"] for one in self.json("dropped")}
 
     def count(self, name: str) -> int:
@@ -101,7 +101,7 @@ class Here:
         return int(row["n"])
 
     def processes(self) -> list[int]:
-        """Every process whose command line names the directory."""
+        """Return all processes whose command line has the directory."""
         found = []
         for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError):
@@ -114,7 +114,7 @@ class Here:
         return "\n".join(f"== {file.name}\n{file.read_text(errors='replace')[-1500:]}" for file in files)
 
     def close(self) -> None:
-        """Leave nothing running, and nothing behind."""
+        """Stop all processes and remove all files."""
         for pid in self.processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -122,7 +122,7 @@ class Here:
 
 
 def until(condition: Callable[[], Any], *, within: float = 60.0) -> None:
-    """Ask again and again; processes tell nobody when they are done."""
+    """Poll until the condition is true."""
     end = time.monotonic() + within
     while not condition():
         assert time.monotonic() < end, f"it did not come about in {within:g} s"
@@ -131,7 +131,7 @@ def until(condition: Callable[[], Any], *, within: float = 60.0) -> None:
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Here]:
-    """A cluster of three stores, in a directory with spaces that is far too deep for sockets."""
+    """A cluster of three stores in a directory with spaces whose path is too long for sockets."""
     found = Here(tmp_path_factory.mktemp("c").joinpath("a b", *["a rather long name"] * 6))
     assert len(str(found.root)) > 120
     try:
@@ -143,7 +143,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Here]:
 
 @pytest.fixture
 def alone(tmp_path: Path) -> Iterator[Here]:
-    """A directory for a cluster of the test's own."""
+    """A directory for a cluster of one test."""
     found = Here(tmp_path / "c")
     yield found
     found.close()
@@ -152,8 +152,8 @@ def alone(tmp_path: Path) -> Iterator[Here]:
 # A cluster of three
 
 
-def test_rows_go_in_and_come_out(here: Here) -> None:
-    """By the same YAML as on Kubernetes; SQL counts them, and the table is there to be looked at."""
+def test_rows_are_written_and_read(here: Here) -> None:
+    """A table from the same YAML as on Kubernetes can be written, queried by SQL, listed and verified."""
     here.make("plain")
     assert here.count("plain") == 100
     shown = here.json("partitions", "plain")
@@ -175,7 +175,7 @@ def test_rows_go_in_and_come_out(here: Here) -> None:
     ],
 )
 def test_shells_complete_names(here: Here, typed: str, found: list[str]) -> None:
-    """Those that the cluster has."""
+    """Names of tables and stores of the cluster are completed."""
     if typed == "partitions na":
         here.make("named", replicas=1)
     words = f"evenkeel {typed}"
@@ -186,11 +186,11 @@ def test_shells_complete_names(here: Here, typed: str, found: list[str]) -> None
 
 
 def test_partitions_keep_log_time(here: Here) -> None:
-    """From the cluster version on that allows it, on every replica; and over a restart of all of them."""
+    """Every replica has a log time from the cluster version that allows it, also after a restart."""
     here.make("timed")
 
     def times() -> list[int]:
-        """Log times of all replicas that have applied everything, or nothing while some have not."""
+        """Return the log times of all replicas, or nothing until all have applied everything."""
         found = []
         for store in here.json("local", "status")["stores"]:
             with contextlib.closing(flight.connect(store["flight"])) as client:
@@ -217,7 +217,7 @@ def test_partitions_keep_log_time(here: Here) -> None:
 
 
 def test_restart_with_data(here: Here) -> None:
-    """Down stops every process; up goes on where it was, on the same ports, with every row."""
+    """`down` stops every process; `up` restarts the cluster on the same ports with every row."""
     here.make("kept")
     before = here.json("local", "status")
     assert "the data is kept" in here.run("local", "down")
@@ -230,8 +230,8 @@ def test_restart_with_data(here: Here) -> None:
     assert here.count("kept") == 100
 
 
-def test_a_killed_store_is_missed_and_returns(here: Here) -> None:
-    """Reads and writes go on without it; killed once it is started again."""
+def test_a_killed_store_stays_down_until_undo(here: Here) -> None:
+    """Reads and writes continue without it; with --once it is restarted at once."""
     here.make("tough")
     here.run("local", "kill", "main-1")
     until(lambda: here.json("local", "status")["stores"][1]["state"] == "down")
@@ -247,8 +247,8 @@ def test_a_killed_store_is_missed_and_returns(here: Here) -> None:
     until(lambda: not here.json("get", "sc/main")["status"].get("lost"), within=90)
 
 
-def test_kill_is_as_hard_as_a_power_cut(here: Here) -> None:
-    """No leadership is handed over: writers wait until the others, hearing nothing, have elected a leader."""
+def test_kill_hands_over_no_leadership(here: Here) -> None:
+    """Writers wait until the other replicas have elected a leader after an election timeout."""
     here.make("cut")
     until(lambda: here.json("partitions", "cut")[0]["leader"])
     victim = here.json("partitions", "cut")[0]["leader"]
@@ -282,7 +282,7 @@ def test_kill_is_as_hard_as_a_power_cut(here: Here) -> None:
 
 
 def test_scaling_out_and_in_again(here: Here) -> None:
-    """A fourth store takes its share; when it is to go it is emptied, stopped, and its data is gone."""
+    """A fourth store gets its share; when it is removed, it is drained, stopped and its data deleted."""
     here.make("wide")
     here.run("local", "up", "--stores", "4")
     until(lambda: "main-3" in here.run("partitions", "wide"))
@@ -293,8 +293,8 @@ def test_scaling_out_and_in_again(here: Here) -> None:
     assert here.count("wide") == 100
 
 
-def test_changed_throttles_hold_at_once(here: Here) -> None:
-    """Running sidecars take them up: no process is started anew."""
+def test_changed_throttles_need_no_restart(here: Here) -> None:
+    """Running sidecars apply new throttles without a restart."""
     here.make("steady")
     before = processes(here)
     cluster = here.json("get", "sc/main")
@@ -308,14 +308,14 @@ def test_changed_throttles_hold_at_once(here: Here) -> None:
 
 
 def processes(here: Here) -> dict[str, int | None]:
-    """Process ids by name."""
+    """Return process ids by name."""
     running = here.layout.running()
     assert running is not None
     return {name: info.pid for name, info in running.processes.items()}
 
 
 def throttles(here: Here, store: str) -> tuple[float, float]:
-    """What a store's sidecar keeps to, as its metrics say: bytes per second, and snapshots at once."""
+    """Return the throttles in the metrics of a sidecar: bytes per second, and snapshots at once."""
     port = here.layout.ports().stores[store].http
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         lines = dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines() if line[0] != "#")
@@ -323,7 +323,7 @@ def throttles(here: Here, store: str) -> tuple[float, float]:
 
 
 def test_examples(here: Here) -> None:
-    """Those that a cluster of three stores can have do what they say, users' own rebalancers included."""
+    """The examples for three stores work, including user-defined rebalancers."""
     examples = ROOT / "examples"
     here.run("local", "up", "--rebalancers", str(examples / "rebalancers"))
     for name, table in (("user-defined", "sessions"), ("lock-manager", "locks"), ("customized", "ledger")):
@@ -337,7 +337,7 @@ def test_examples(here: Here) -> None:
 
 
 def test_plans_approvals_and_leaders(here: Here) -> None:
-    """A manual table waits for its approval; leaders go where a user wants them; and why is told."""
+    """A plan waits for manual approval, leadership is handed over, and `explain` shows the reasons."""
     here.make("careful", replicas=2, more="approval: Manual")
     assert "would have 4 moves in 4 partitions" in here.run("plan", "careful", "--replicas", "3")
     here.run("scale", "table/careful", "--replicas", "3")
@@ -353,8 +353,8 @@ def test_plans_approvals_and_leaders(here: Here) -> None:
     assert here.count("careful") == 100
 
 
-def test_tables_and_store_clusters_go(here: Here) -> None:
-    """A dropped table leaves nothing on any store; a StoreCluster without tables takes its processes along."""
+def test_tables_and_store_clusters_are_deleted(here: Here) -> None:
+    """A dropped table leaves nothing on any store; a deleted StoreCluster leaves no process."""
     here.make("short", more="undeleteFor: 0s")
     here.run("delete", "table/short")
     assert "allowed: one that exists" in here.run("get", "table/short", code=1)
@@ -376,7 +376,7 @@ def test_tables_and_store_clusters_go(here: Here) -> None:
 
 
 def test_logs(here: Here) -> None:
-    """Of a store's two processes, of one of them, of etcd and of the supervisor; else it is said what there is."""
+    """Logs of a store, one process, etcd and the supervisor; an unknown name is refused with the allowed names."""
     both = here.run("local", "logs", "main-0")
     assert "main-0.raft: " in both
     assert "main-0.store: " in both
@@ -386,8 +386,8 @@ def test_logs(here: Here) -> None:
     assert "got 'main-9'; allowed: main-0, main-1" in here.run("local", "logs", "main-9", code=1)
 
 
-def test_etcd_is_started_again(here: Here) -> None:
-    """Killed, it comes back on the same port with its data."""
+def test_etcd_is_restarted(here: Here) -> None:
+    """A killed etcd is restarted on the same port with its data."""
     running = here.layout.running()
     assert running is not None
     pid = running.processes["etcd"].pid
@@ -402,11 +402,11 @@ def test_etcd_is_started_again(here: Here) -> None:
     until(lambda: here.json("local", "status")["stores"])
 
 
-# The supervisor's own life
+# The life cycle of the supervisor
 
 
 def test_nothing_is_left_of_a_supervisor_that_was_killed(alone: Here) -> None:
-    """Its processes follow it by themselves; who starts it anew waits for them, and has all data."""
+    """Its processes end with it; a new supervisor waits for them and has all data."""
     alone.run("local", "up", "--stores", "1")
     alone.make("kept", replicas=1)
     running = alone.layout.running()
@@ -423,8 +423,8 @@ def test_nothing_is_left_of_a_supervisor_that_was_killed(alone: Here) -> None:
     assert "no local cluster is running" in alone.run("local", "down")
 
 
-def test_two_who_start_it_at_once(alone: Here) -> None:
-    """Both find the cluster, which one of their processes runs; the other's has ended when they are told."""
+def test_concurrent_starts(alone: Here) -> None:
+    """Both commands succeed; one supervisor runs the cluster and the other has ended."""
     alone.layout.make()
     processes = [local_commands._launch(alone.layout, until=None) for _ in range(2)]
     assert None not in processes, "neither has had the time to take the lock"
@@ -440,8 +440,8 @@ def test_two_who_start_it_at_once(alone: Here) -> None:
 
 
 @pytest.mark.parametrize("when", ["etcd", "stores"])
-def test_interrupted_while_it_starts(alone: Here, when: str) -> None:
-    """Ctrl-C ends what was begun, whenever it comes."""
+def test_interrupted_start(alone: Here, when: str) -> None:
+    """Ctrl-C during `up` stops what was started."""
     starting = alone.start("local", "up", "--stores", "2")
     if when == "etcd":
         until(alone.layout.etcd.exists)
@@ -453,8 +453,8 @@ def test_interrupted_while_it_starts(alone: Here, when: str) -> None:
     assert not alone.layout.is_held()
 
 
-def test_with_its_parent(alone: Here) -> None:
-    """A cluster that was started for somebody ends with it, even if that is killed."""
+def test_the_cluster_ends_with_its_parent(alone: Here) -> None:
+    """With --with-parent the cluster stops when the parent ends, even if it is killed."""
     script = f"'{COMMAND}' local up --stores 1 --with-parent --dir '{alone.root}' && echo up && read -r line"
     with subprocess.Popen(["bash", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
@@ -466,7 +466,7 @@ def test_with_its_parent(alone: Here) -> None:
 
 
 def test_a_host_whose_name_does_not_resolve(alone: Here) -> None:
-    """Nothing asks who the machine is: all is on loopback."""
+    """The cluster uses only loopback and never resolves the host name."""
     unshare = ("unshare", "--uts", "sh", "-c", 'hostname no-such-host.invalid && exec "$0" "$@"')
     if subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode != 0:
         pytest.skip("host names can be changed by root alone here")
@@ -480,8 +480,8 @@ def _listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def test_a_port_that_somebody_else_took(alone: Here) -> None:
-    """The cluster starts on others."""
+def test_a_port_that_another_process_uses(alone: Here) -> None:
+    """The cluster starts on other ports."""
     alone.run("local", "up", "--stores", "1")
     before = alone.layout.ports()
     alone.run("local", "down")
@@ -503,8 +503,8 @@ def test_a_port_that_somebody_else_took(alone: Here) -> None:
             server.wait()
 
 
-def test_a_cluster_that_cannot_start_says_why(alone: Here) -> None:
-    """What its process said is shown, without a traceback."""
+def test_a_failed_start_shows_the_log(alone: Here) -> None:
+    """The error has the end of the supervisor's log and no traceback."""
     alone.layout.make()
     alone.layout.etcd.write_text("in the way")
     error = alone.run("local", "up", code=1)

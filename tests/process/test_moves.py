@@ -15,7 +15,7 @@ NewCluster = Callable[..., Awaitable[ProcessCluster]]
 
 
 async def finish(cluster: ProcessCluster, load: Load) -> None:
-    """The last target is reached, nothing is left behind, and nothing was lost."""
+    """Check that the last target is reached, no replica is left behind, and no write was lost."""
     await cluster.until_settled()
     await load.check()
     await load.check_replicas()
@@ -23,12 +23,12 @@ async def finish(cluster: ProcessCluster, load: Load) -> None:
 
 
 async def nothing_is_left(cluster: ProcessCluster) -> bool:
-    """Whether every replica that runs is where it should be."""
+    """Whether every running replica is on a store of the target."""
     return not await cluster.leftovers()
 
 
 async def test_replicas_three_five_three(new_cluster: NewCluster) -> None:
-    """Two replicas more for every partition, and two fewer again."""
+    """Every partition gets two more replicas and loses them again."""
     cluster = await new_cluster(stores=5, partitions=4)
     await cluster.reconcile(3)
     async with Load(cluster) as load:
@@ -41,7 +41,7 @@ async def test_replicas_three_five_three(new_cluster: NewCluster) -> None:
 
 
 async def test_every_store_is_replaced(new_cluster: NewCluster) -> None:
-    """Stores leave one by one and others take their place, until none of the first is left."""
+    """Stores are replaced one by one until none of the first is left."""
     cluster = await new_cluster(stores=3, partitions=3)
     await cluster.reconcile(3)
     async with Load(cluster) as load:
@@ -57,8 +57,8 @@ async def test_every_store_is_replaced(new_cluster: NewCluster) -> None:
     await finish(cluster, load)
 
 
-async def test_a_store_comes_back_wiped(new_cluster: NewCluster) -> None:
-    """A store that lost its disk is a new one: its replicas are made anew, and nothing is lost."""
+async def test_a_store_restarts_with_an_empty_disk(new_cluster: NewCluster) -> None:
+    """The store has a new volume: its replicas are rebuilt, and no write is lost."""
     cluster = await new_cluster(stores=3, partitions=3)
     await cluster.reconcile(3)
     async with Load(cluster) as load:
@@ -80,7 +80,7 @@ async def test_a_store_comes_back_wiped(new_cluster: NewCluster) -> None:
 
 
 async def test_retargets_in_mid_catch_up(new_cluster: NewCluster) -> None:
-    """In each mode, targets that change while replicas are being filled end at the last of them."""
+    """In each retarget mode, targets that change during catch-up end at the last target."""
     cluster = await new_cluster(stores=5, partitions=3)
     await cluster.reconcile(3)
     async with Load(cluster) as load:
@@ -93,8 +93,8 @@ async def test_retargets_in_mid_catch_up(new_cluster: NewCluster) -> None:
     await finish(cluster, load)
 
 
-async def test_retargets_while_a_replica_is_filled(new_cluster: NewCluster) -> None:
-    """A copy nobody wants any more is called off in the midst, unless targets queue: then it is finished, and goes."""
+async def test_retargets_during_a_snapshot_transfer(new_cluster: NewCluster) -> None:
+    """An obsolete transfer is cancelled, except with Queue, where it is completed and the replica removed."""
     cluster = await new_cluster(stores=5, partitions=1, flags=("--bytes-per-second", "400000", "--keep-log-bytes", "1"))
     await cluster.reconcile(3)
     async with Load(cluster) as load:
@@ -114,13 +114,13 @@ async def test_retargets_while_a_replica_is_filled(new_cluster: NewCluster) -> N
 
 
 async def being_filled(cluster: ProcessCluster) -> bool:
-    """Whether a part of a snapshot has arrived, and not all of it."""
+    """Whether a snapshot has arrived in part."""
     statuses = [await store.status() for store in cluster.stores.values()]
     return bool(re.search(r"'filling [1-9][0-9]?%'", str(statuses)))
 
 
 async def called_off(cluster: ProcessCluster) -> float:
-    """Bytes of snapshots that were sent in vain."""
+    """Return the snapshot bytes that were sent but not used."""
     pages = [(await asyncio.to_thread(store.read, "/metrics")).decode() for store in cluster.stores.values()]
     found = re.findall(r"^evenkeel_raft_wasted_snapshot_bytes_total (\S+)$", "\n".join(pages), re.MULTILINE)
     assert len(found) == len(cluster.stores)
@@ -128,7 +128,7 @@ async def called_off(cluster: ProcessCluster) -> float:
 
 
 async def test_a_dropped_table_leaves_nothing(new_cluster: NewCluster) -> None:
-    """Every store deletes what it held, and the tombstone goes."""
+    """Every store deletes its data, and the tombstone is removed."""
     cluster = await new_cluster(stores=3, partitions=4)
     await cluster.reconcile(3)
     async with Load(cluster) as load:

@@ -1,4 +1,4 @@
-"""Stores keep their promises on a network that does not."""
+"""Clusters on a network with faults."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def _able() -> bool:
 
 
 @pytest.mark.skipif(not _able() and "CI" not in os.environ, reason=f"needs root, and {', '.join(_NEEDED)}")
-def test_in_a_network_of_its_own() -> None:
-    """The tests of `broken_network.py` pass in a network namespace that ends with them."""
+def test_in_a_network_namespace() -> None:
+    """The tests of `broken_network.py` pass in their own network namespace."""
     script = 'ip link set lo up && exec "$@"'
     tests = (sys.executable, "-m", "pytest", "-q", "-m", "processes", str(_INSIDE))
     done = subprocess.run(

@@ -1,6 +1,6 @@
-"""A table that nobody can read or write says so soon, why, and what to do; repaired, it is Ready again.
+"""An unavailable table soon reports the reason and the remedy; after the repair it is Ready again.
 
-Real etcd, sidecars, stores and controller, by the command line alone. That it says so within ten seconds is tested in
+Etcd, sidecars, stores and controller are real processes. That the report takes less than ten seconds is tested in
 virtual time (tests/controller/test_with_agents.py); a busy machine takes longer.
 """
 
@@ -19,7 +19,7 @@ from tests.process.test_local import Here, processes, until
 from tests.store.file_damage import flip
 
 WITHIN: Final = 60.0
-"""Seconds from the failure to a status that tells of it, on a busy machine."""
+"""Seconds from a failure to the status that reports it, on a busy machine."""
 _MIB: Final = 1 << 20
 
 
@@ -31,13 +31,13 @@ def here(tmp_path: Path) -> Iterator[Here]:
 
 
 def ready(here: Here, table: str) -> dict[str, Any]:
-    """The Ready condition of a table."""
+    """Return the Ready condition of a table."""
     conditions = here.json("get", f"table/{table}")["status"]["conditions"]
     return next(entry for entry in conditions if entry["type"] == "Ready")
 
 
 def told(here: Here, table: str, reason: str) -> str:
-    """Wait until a table is not Ready for this reason; its message."""
+    """Wait until a table is not Ready for this reason; return the message."""
     until(lambda: ready(here, table)["reason"] == reason, within=WITHIN)
     found = ready(here, table)
     assert found["status"] == "False"
@@ -45,7 +45,7 @@ def told(here: Here, table: str, reason: str) -> str:
 
 
 def kill(here: Here, *stores: str) -> None:
-    """Kill stores; returns when their processes are gone."""
+    """Kill stores and wait until their processes have ended."""
     for store in stores:
         here.run("local", "kill", store)
     until(
@@ -61,7 +61,7 @@ def start(here: Here, *stores: str) -> None:
 
 
 def test_two_of_three_stores_are_killed(here: Here) -> None:
-    """Every partition loses its quorum, also one whose leader survives asleep; with one store back all are served."""
+    """Every partition loses its quorum, also one with a hibernated leader; with one more store all are served."""
     here.run("local", "up", "--stores", "3")
     here.make("orders")
     kill(here, "main-1", "main-2")
@@ -74,7 +74,7 @@ def test_two_of_three_stores_are_killed(here: Here) -> None:
 
 
 def test_all_three_stores_hang(here: Here) -> None:
-    """Their sidecars answer each other and the metastore, yet nobody reads or writes a row until they go on."""
+    """Sidecars still respond, but no row can be read or written until the stores continue."""
     here.run("local", "up", "--stores", "3")
     here.make("orders")
     hanging = [pid for name, pid in processes(here).items() if name.endswith(" store") and pid is not None]
@@ -91,8 +91,8 @@ def test_all_three_stores_hang(here: Here) -> None:
     assert here.count("orders") == 100
 
 
-def test_a_sole_replica_comes_back_with_an_empty_disk(here: Here) -> None:
-    """The store is registered and the data is gone; with its old disk the table is Ready again."""
+def test_a_sole_replica_with_an_empty_disk(here: Here) -> None:
+    """The store registers without the data; with its old disk the table is Ready again."""
     here.run("local", "up", "--stores", "1")
     here.make("orders", replicas=1)
     kill(here, "main-0")
@@ -109,7 +109,7 @@ def test_a_sole_replica_comes_back_with_an_empty_disk(here: Here) -> None:
 
 
 def test_all_three_replicas_are_damaged(here: Here) -> None:
-    """What is damaged is older than the log, so no replica can serve; with its files undamaged, one serves for all."""
+    """The damage is older than the log, so no replica can serve; after one is repaired, the table is served."""
     here.run("local", "up", "--stores", "3")
     here.make("orders")
     with here.client() as client:

@@ -1,4 +1,4 @@
-"""The README, docs/quickstart.md and docs/local.md show what happens: their commands are run from top to bottom."""
+"""The commands of README, docs/quickstart.md and docs/local.md run from top to bottom."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def here(tmp_path: Path) -> Iterator[Here]:
 
 @pytest.mark.parametrize("page", ["quickstart.md", "local.md"])
 def test_blocks_of_the_page(here: Here, page: str) -> None:
-    """Every block of a shell's commands and of Python does what it should."""
+    """Every block of shell commands and Python succeeds."""
     blocks = re.findall(r"^```(sh|python)\n(.*?)^```$", (ROOT / "docs" / page).read_text(), re.MULTILINE | re.DOTALL)
     assert len(blocks) > 3
     run(here, blocks)
 
 
 def test_commands_of_the_readme(here: Here) -> None:
-    """Those on `evenkeel` do what they should."""
+    """The `evenkeel` commands succeed."""
     commands = re.findall(r"^    (evenkeel .*)$", (ROOT / "README.md").read_text(), re.MULTILINE)
     assert len(commands) > 5
     run(here, [("sh", command) for command in commands])

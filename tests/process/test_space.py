@@ -1,4 +1,4 @@
-"""A local cluster whose etcd has used up its quota: it frees space by itself, and tables are served meanwhile."""
+"""A local cluster whose etcd exceeded its quota frees space by itself and serves tables in the meantime."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ spec: {stores: 1, storage: {size: 1Gi}}
 async def test_a_local_cluster_survives_a_full_etcd(
     new_directory: Callable[[], Path], monkeypatch: pytest.MonkeyPatch, restart: bool
 ) -> None:
-    """Rows are read and written while it is full, and soon tables can be made again; also after a restart."""
+    """Rows are read and written while etcd is full; soon tables can be created again, also after a restart."""
     monkeypatch.setattr(supervisor, "_ETCD_ARGUMENTS", (f"--quota-backend-bytes={8 << 20}",))
     monkeypatch.setattr(supervisor, "_RELIEF_SECONDS", 0.2)
     gate, relieve = asyncio.Event(), Maintenance.relieve
@@ -78,7 +78,7 @@ async def test_a_local_cluster_survives_a_full_etcd(
 
 
 async def started(layout: Layout) -> EtcdSettings:
-    """Wait until etcd answers; returns how to reach it."""
+    """Wait until etcd answers; return its settings."""
     async with asyncio.timeout(60):
         while True:
             if (ports := layout.ports().etcd) is not None:

@@ -1,4 +1,4 @@
-"""A rolling update from the previous release to this one and back, during a rebalance with writes going on."""
+"""A rolling update from the previous release to this one and back, during a rebalance with writes."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from tests.store.cluster import TableCluster
 CURRENT: Final = sys.executable
 PARTITIONS: Final = 6
 STORES: Final = ("s1", "s2", "s3", "s4")
-# Little is kept of the log, so that replicas are filled by snapshots while stores are replaced.
+# Short logs, so that replicas catch up by snapshots while stores are replaced.
 FLAGS: Final = ("--keep-log-bytes", "20000", "--bytes-per-second", "2000000", "--lease-seconds", "3")
-# Time that one release loses in its stamps is time by which the other forgets tokens early.
+# Log time that one release loses makes the other expire write tokens early.
 WRITER_SECONDS: Final = 10.0
 MACHINE_FLAGS: Final = ("--writer-seconds", f"{WRITER_SECONDS:g}")
 RESOURCES: Final = f"""
@@ -63,16 +63,16 @@ spec:
   schema: {{columns: [{{name: line, type: string}}]}}
 """
 AGAIN_SECONDS: Final = 4.0
-"""When a token is sent again: well before its writer may be forgotten."""
+"""When a write token is sent again: well before it may expire."""
 
 
 class Rollout(TableCluster):
-    """Stores and the operator's half, each of which runs one of two releases."""
+    """Stores and a controller, each of which runs one of two releases."""
 
     def __init__(self, directory: Path, python: str) -> None:
         super().__init__(directory, stores=len(STORES), partitions=PARTITIONS, flags=FLAGS, machine_flags=MACHINE_FLAGS)
         self.python = python
-        """What the next process runs."""
+        """The interpreter of the next process."""
         self._controller: Process | None = None
         self._holders = itertools.count(1)
         self._wanted = 3
@@ -88,7 +88,7 @@ class Rollout(TableCluster):
     # Replacing
 
     async def replace_controller(self) -> None:
-        """Let another operator take over; the one before is told so by the epoch, and ends by itself."""
+        """Start another controller; the epoch fences the previous one, which exits."""
         before = self._controller
         script = Path(__file__).with_name("operator_half.py")
         command = [self.python, "-P", str(script), self.etcd.endpoint, f"operator-{next(self._holders)}"]
@@ -98,13 +98,13 @@ class Rollout(TableCluster):
             await asyncio.wait_for(before.wait(), 60)
 
     async def retarget(self) -> None:
-        """Give the table another number of replicas."""
+        """Change the number of replicas of the table."""
         self._wanted = 7 - self._wanted
         target = {"replicas": self._wanted}
         await self.resources.change(Table, "orders", lambda document: document["spec"].update(target))
 
     async def replace(self, name: str) -> None:
-        """Replace a store by one of the release at hand, as Kubernetes does, and wait until it is ready."""
+        """Replace a store by one of the current interpreter, like Kubernetes, and wait until it is ready."""
         store = self.stores[name]
         await store.end(signal.SIGTERM)
         store.python = self.python
@@ -117,7 +117,7 @@ class Rollout(TableCluster):
         )
 
     async def roll(self, python: str, *, operator_first: bool) -> None:
-        """Replace everything, one after the other, with a new target for the table before each store."""
+        """Replace all processes one by one, with a new target for the table before each store."""
         self.python = python
         if operator_first:
             await self.replace_controller()
@@ -127,14 +127,14 @@ class Rollout(TableCluster):
         if not operator_first:
             await self.replace_controller()
 
-    # Looking
+    # Checks
 
     async def version(self) -> int:
         kv = await self.metastore.get(KEYS.version)
         return read_version(None if kv is None else kv.value, key=KEYS.version)
 
     async def at_rest(self) -> bool:
-        """Whether all partitions have as many replicas as are wanted, and nothing is under way."""
+        """Whether all partitions have the desired number of replicas and nothing is in progress."""
         found = [kv for kv in (await self.metastore.range(KEYS.assignments())).kvs if "/orders." in kv.key]
         kinds = {kv.key: kv.key.removeprefix(KEYS.assignments()).partition("/")[0] for kv in found}
         peers = [decode(Stable, kv.value, key=kv.key).peers for kv in found if kinds[kv.key] == "stable"]
@@ -146,7 +146,7 @@ class Rollout(TableCluster):
 
 
 class Writers:
-    """Rows that are written throughout: what was acknowledged has to be there in the end."""
+    """Writes rows throughout the test; every acknowledged row must exist at the end."""
 
     def __init__(self, cluster: Rollout) -> None:
         self._cluster = cluster
@@ -155,9 +155,9 @@ class Writers:
         )
         self.acknowledged: dict[int, str] = {}
         self.lines: list[str] = []
-        """Those that were appended twice under one token, the second time before its writer could be forgotten."""
+        """Lines sent twice with one write token, the second time before the token could expire."""
         self.appended = False
-        """Whether no more lines are appended: by log time a writer may be forgotten a minute early."""
+        """Whether no more lines are appended: by log time a token may expire a minute early."""
         self._line_numbers = itertools.count(1)
         self._numbers = itertools.count(1)
         self._stopping = False
@@ -183,7 +183,7 @@ class Writers:
             await asyncio.sleep(0.05)
 
     async def _append(self) -> None:
-        """Append a line now and then, so that log time has idle time to lose, by a writer that sends it once more."""
+        """Append a line now and then and send it again later, so that log time has idle periods."""
         table, clock = self._client.table("lines"), asyncio.get_running_loop()
         while not self._stopping and not self.appended:
             line, began = f"line {next(self._line_numbers)}", clock.time()
@@ -201,7 +201,7 @@ class Writers:
                 await asyncio.sleep(0.05)
 
     async def go_on(self) -> None:
-        """Wait until more was acknowledged than before."""
+        """Wait until more writes are acknowledged."""
         assert self._task is not None
         before = len(self.acknowledged)
         async with asyncio.timeout(60):
@@ -211,7 +211,7 @@ class Writers:
             self._task.result()
 
     async def check(self) -> None:
-        """Every row that was acknowledged is there, once, no token was applied twice, and all replicas agree."""
+        """Check that every acknowledged row exists once, no token was applied twice, and all replicas agree."""
         lines = list(self.lines)
         appended = Counter((await self._client.table("lines").scan()).column("line").to_pylist())
         assert lines
@@ -252,7 +252,7 @@ async def test_a_rolling_update_and_back(cluster: Rollout, previous: str) -> Non
             await cluster.roll(python, operator_first=operator_first)
             await writers.go_on()
             await cluster.until(cluster.at_rest, within=180)
-            await cluster.retarget()  # which the operator that has just taken over has to carry out alone
+            await cluster.retarget()  # the new controller has to execute it
             await cluster.until(cluster.at_rest, within=180)
             await writers.check()
             assert await cluster.version() == FIRST
